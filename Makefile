@@ -1,0 +1,59 @@
+# `make demo` trains FR3E on the embedded task, `make test` runs the tests. Both make .venv, once, by themselves.
+# Another interpreter: make PYTHON=python3.12 demo (only when .venv does not exist yet).
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: demo test test-slow test-8 lint lock
+
+demo: $(VENV)/.installed
+	$(BIN)/fr3e train configs/demo.yaml
+
+test: $(VENV)/.installed-dev
+	$(PYTEST) -m "not slow"
+
+test-slow: $(VENV)/.installed-dev
+	$(PYTEST) -m slow
+
+test-8: $(VENV)/.installed-dev
+	FR3E_TEST_DEVICES=8 $(PYTEST) -m "not slow"
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# Same packages for every platform and every Python from 3.11 on.
+lock: $(VENV)/.installed
+	$(call compile,requirements.txt -o requirements.lock)
+	$(call compile,requirements.txt requirements-dev.txt -c requirements.lock -o requirements-dev.lock)
+
+# uv takes half a minute where pip takes minutes; pip is the way out where there is no uv.
+define install
+	@if $(BIN)/python -m uv --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet uv; then \
+		$(BIN)/python -m uv pip install --python $(BIN)/python $(1); \
+	else \
+		echo "uv could not be installed; going on with pip, which takes a few minutes longer"; \
+		$(BIN)/python -m pip install $(1); \
+	fi
+endef
+
+define compile
+	$(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url \
+		--no-emit-find-links --custom-compile-command "make lock" $(1)
+endef
+
+$(VENV)/.created:
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Python 3.11 or newer is needed, this is ' + sys.version.split()[0] + '; try make PYTHON=python3.12')"
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.installed: requirements.lock pyproject.toml $(VENV)/.created
+	$(call install,-r requirements.lock)
+	$(call install,--no-deps --editable .)
+	touch $@
+
+$(VENV)/.installed-dev: requirements-dev.lock $(VENV)/.installed
+	$(call install,-r requirements-dev.lock)
+	touch $@

@@ -1,0 +1,58 @@
+"""From arguments to an exit code: 0 done, 1 a run failed, 2 a mistake in the command line or a recipe."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Sequence
+
+from fr3e_jax import __version__
+from fr3e_jax.cli.parsers import build_parser
+from fr3e_jax.cli.verbs import VERBS
+from fr3e_jax.configuration import ConfigError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb; mistakes of the user are one line on stderr."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] in (["-h"], ["--help"], ["help"]):
+        print(overview())
+        return 0
+    if arguments[:1] == ["--version"]:
+        print(f"fr3e_jax {__version__}")
+        return 0
+    try:
+        return _run_verb(arguments)
+    except ConfigError as error:
+        print(f"fr3e: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("fr3e: interrupted", file=sys.stderr)
+        return 1
+
+
+def _run_verb(arguments: list[str]) -> int:
+    name = arguments[0] if arguments else "nothing"
+    if name not in VERBS:
+        nearest = difflib.get_close_matches(name, VERBS, n=1) or ["train"]
+        raise ConfigError(f"expected a verb ({', '.join(VERBS)}), got {name}; nearest: fr3e {nearest[0]} RECIPE")
+    try:
+        parsed = build_parser(name, VERBS[name]).parse_intermixed_args(arguments[1:])
+    except SystemExit as end:  # --help has printed
+        return end.code
+    return VERBS[name].run(parsed)
+
+
+def overview() -> str:
+    """What `fr3e --help` prints."""
+    verbs = "\n".join(f"  {name:<8} {verb.purpose}" for name, verb in VERBS.items())
+    return f"""usage: fr3e {{{",".join(VERBS)}}} RECIPE [key=value ...]
+
+Reinforcement learning from verifiable rewards by branching (FR3E and its relatives).
+
+{verbs}
+
+example: {VERBS["train"].example}
+
+`fr3e VERB --help` explains a verb, `fr3e train --help` lists all the settings, `fr3e --version` prints the version.
+"""

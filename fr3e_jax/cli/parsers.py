@@ -1,0 +1,92 @@
+"""One argparse parser per verb: options of the verb; everything else is a setting, written key=value."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from fr3e_jax.configuration import ConfigError, help_text
+
+
+@dataclass(frozen=True)
+class Verb:
+    """``run`` takes the parsed arguments and returns an exit code; ``declare`` adds the verb's own options."""
+
+    purpose: str
+    example: str
+    declare: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Reports mistakes as one line with exit code 2, like a mistake in a recipe."""
+
+    def error(self, message: str) -> NoReturn:
+        if "unrecognized arguments" in message and "=" in message:
+            message += " (settings have no dashes: section.field=value)"
+        raise ConfigError(f"{message}; `{self.prog} --help` shows the usage")
+
+
+def build_parser(name: str, verb: Verb) -> argparse.ArgumentParser:
+    """The parser of one verb; ``train --help`` also lists all settings."""
+    ending = f"example: {verb.example}\n\n"
+    if name == "train":
+        ending += "settings, in a recipe or as section.field=value (later wins):\n\n" + help_text()
+    else:
+        ending += "`fr3e train --help` lists all the settings."
+    parser = OneLineParser(
+        prog=f"fr3e {name}",
+        description=verb.purpose,
+        epilog=ending,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("recipe", metavar="RECIPE", help="YAML file of settings, for example configs/demo.yaml")
+    parser.add_argument(
+        "overrides", metavar="key=value", nargs="*", default=[], help="settings that win over the recipe's"
+    )
+    verb.declare(parser)
+    return parser
+
+
+def declare_print_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--print-config", action="store_true", help="print the resolved settings and exit")
+
+
+def declare_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const="",
+        metavar="RUN_DIR",
+        help="continue a run: RUN_DIR, else runtime.run_dir, else the newest of this recipe's name; "
+        "its saved settings are the base, key=value on top",
+    )
+    declare_print_config(parser)
+
+
+def declare_eval(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--run", metavar="RUN_DIR", help="evaluate this run's checkpoint, with its model settings")
+    declare_print_config(parser)
+
+
+def declare_sample(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prompt", required=True, metavar="TEXT", help="the prompt to complete")
+    parser.add_argument("--num", type=positive, default=1, metavar="N", help="completions (default 1)")
+    parser.add_argument("--json", action="store_true", help="print JSON with log-probs and entropies of all tokens")
+    declare_print_config(parser)
+
+
+def declare_sweep(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="print the commands only")
+    parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="runs side by side (default 1)")
+    parser.add_argument("--verb", choices=("train", "sft"), default="train", help="what to run (default train)")
+
+
+def positive(text: str) -> int:
+    """An int of at least 1, for argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)

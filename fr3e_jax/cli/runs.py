@@ -1,0 +1,72 @@
+"""Which run directory a command means, and the settings that were saved there."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from fr3e_jax.configuration import Config, ConfigError, load_config
+from fr3e_jax.configuration.provenance import CONFIG_FILE, read_provenance
+
+
+def separate_resume(arguments: argparse.Namespace) -> argparse.Namespace:
+    """``--resume seed=1`` means ``--resume`` and a setting, unless a directory has that name."""
+    resume = arguments.resume
+    if resume and re.match(r"[\w.]+=", resume) and not Path(resume).is_dir():
+        return argparse.Namespace(**{**vars(arguments), "resume": "", "overrides": [resume, *arguments.overrides]})
+    return arguments
+
+
+def locate_run(arguments: argparse.Namespace, verb: str) -> tuple[Config, Path | None, bool]:
+    """Settings, run directory (None: the loop makes one) and whether to resume.
+
+    Raises:
+        ConfigError: nothing to resume, or a new run would overwrite another.
+    """
+    training = verb == "train"
+    config = load_config(arguments.recipe, arguments.overrides, training=training)
+    named = Path(config.runtime.run_dir).expanduser() if config.runtime.run_dir else None
+    if arguments.resume is None:
+        if named and (named / CONFIG_FILE).exists():
+            raise ConfigError(
+                f"runtime.run_dir={named} holds a run already; continue it with --resume, or name another"
+            )
+        return config, named, False
+    run_dir = Path(arguments.resume) if arguments.resume else named or newest_run(config, verb)
+    return load_config(saved_config(run_dir), arguments.overrides, training=training), run_dir, True
+
+
+def newest_run(config: Config, verb: str) -> Path:
+    """The run of this name and verb that was started last: run directories are called NAME-DATE-TIME."""
+    output = Path(config.runtime.output_dir).expanduser()
+    found = [path.parent for path in sorted(output.glob(f"*/{CONFIG_FILE}")) if _is_run(path, config.name, verb)]
+    if not found:
+        raise ConfigError(
+            f"--resume: no {verb} run named {config.name} in {output}; "
+            "start one without --resume, or give its directory: --resume RUN_DIR"
+        )
+    return found[-1]
+
+
+def _is_run(saved: Path, name: str, verb: str) -> bool:
+    if not saved.parent.name.startswith(f"{name}-") or read_provenance(saved.parent).get("verb") != verb:
+        return False
+    return OmegaConf.load(saved).get("name") == name
+
+
+def saved_config(run_dir: Path) -> Path:
+    """The settings saved in a run directory."""
+    path = run_dir / CONFIG_FILE
+    if not path.is_file():
+        raise ConfigError(f"{run_dir} is not a run directory: it has no {CONFIG_FILE}; expected one that fr3e made")
+    return path
+
+
+def model_overrides(run_dir: Path) -> list[str]:
+    """The model settings of a run as overrides, so that its checkpoint fits whatever the recipe says."""
+    model = load_config(saved_config(run_dir), training=False).model
+    return [f"model.{name}={value}" for name, value in dataclasses.asdict(model).items()]

@@ -1,0 +1,179 @@
+"""A sweep: the product of comma-separated values, one process and one directory for each combination."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from fr3e_jax.cli.sweep_table import print_table
+from fr3e_jax.configuration import Config, ConfigError, load_config
+from fr3e_jax.configuration.load import parse_override
+
+POLL_SECONDS = 0.1
+
+
+@dataclass
+class Run:
+    """One combination; ``exit_code`` and ``seconds`` are None until it has ended, ``summary`` where it wrote none."""
+
+    settings: dict[str, str]
+    run_dir: str
+    log: str
+    command: list[str]
+    exit_code: int | None = None
+    seconds: float | None = None
+    summary: dict[str, Any] | None = None
+
+
+def sweep(recipe: str, overrides: Sequence[str], verb: str = "train", jobs: int = 1, dry_run: bool = False) -> int:
+    """Check every combination, run them ``jobs`` at a time, write ``sweep.json`` and print a table.
+
+    Returns:
+        0 when all runs ended with 0, else 1.
+
+    Raises:
+        ConfigError: a combination is not valid; nothing has been started then.
+    """
+    axes = parse_axes(overrides)
+    combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    configs = [load_config(recipe, as_overrides(settings), training=verb == "train") for settings in combinations]
+    folder = sweep_folder(configs[0])
+    runs = plan(recipe, verb, combinations, folder, varied=[key for key, values in axes.items() if len(values) > 1])
+    if dry_run:
+        print("\n".join(shlex.join(run.command) for run in runs))
+        return 0
+    folder.mkdir(parents=True)
+    print(f"{len(runs)} runs in {folder}")
+    completed = execute(runs, jobs, finished=lambda run: _record(folder, recipe, verb, runs, run))
+    print_table(runs, list(axes))
+    print(f"{folder / 'sweep.json'} has all of it; each run's output is in its log file.")
+    return 0 if completed and all(run.exit_code == 0 for run in runs) else 1
+
+
+def parse_axes(overrides: Sequence[str]) -> dict[str, list[str]]:
+    """The values of every key, in the order given."""
+    axes: dict[str, list[str]] = {}
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            parse_override(override)  # raises, and says what a setting looks like
+        if key in axes:
+            raise ConfigError(f"command line: {key} is given twice; write {key}={','.join(axes[key])},{text}")
+        if key == "runtime.run_dir":
+            raise ConfigError("command line: a sweep names the run directories; set runtime.output_dir instead")
+        axes[key] = split_values(text)
+    return axes
+
+
+def split_values(text: str) -> list[str]:
+    """Split at commas outside brackets and quotes: ``[1,2],[3]`` is two values, ``'a,b'`` one."""
+    values, closers, quote = [""], [], ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"" and not values[-1]:
+            quote = character
+        elif character in "[{(":
+            closers.append("]})"["[{(".index(character)])
+        elif closers and character == closers[-1]:
+            closers.pop()
+        elif character == "," and not closers:
+            values.append("")
+            continue
+        values[-1] += character
+    if quote or closers:
+        raise ConfigError(f"command line: {text!r} lacks a closing {quote or closers[-1]}")
+    return values
+
+
+def as_overrides(settings: dict[str, str]) -> list[str]:
+    return [f"{key}={value}" for key, value in settings.items()]
+
+
+def sweep_folder(config: Config) -> Path:
+    """A new directory for the sweep, named by recipe and time."""
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    output = Path(config.runtime.output_dir).expanduser().absolute()
+    return output / f"sweep-{safe_name(config.name)}-{stamp}"
+
+
+def safe_name(text: str, longest: int = 120) -> str:
+    """Text as part of a file name: what could upset a file system or a shell becomes ``_``."""
+    return re.sub(r"[^A-Za-z0-9._=,+-]+", "_", text)[:longest]
+
+
+def plan(recipe: str, verb: str, combinations: list[dict], folder: Path, varied: Sequence[str]) -> list[Run]:
+    """The runs with their directories and commands."""
+    runs = []
+    for index, settings in enumerate(combinations):
+        label = safe_name(",".join(as_overrides({key: settings[key] for key in varied})))
+        run_dir = folder / f"{index:03d}-{label}".rstrip("-")
+        overrides = [*as_overrides(settings), f"runtime.run_dir={run_dir}"]
+        command = [sys.executable, "-m", "fr3e_jax", verb, recipe, *overrides]
+        runs.append(Run(settings, str(run_dir), str(run_dir / "log.txt"), command))
+    return runs
+
+
+def execute(runs: list[Run], jobs: int, finished: Callable[[Run], None]) -> bool:
+    """Run ``jobs`` processes at a time until all have ended; False when interrupted, after they were told to stop."""
+    waiting, running = deque(runs), []
+    former = signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed sweep takes its runs with it
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                run = waiting.popleft()
+                running.append((run, _start(run), time.monotonic()))
+            time.sleep(POLL_SECONDS)
+            for entry in [entry for entry in running if entry[1].poll() is not None]:
+                running.remove(entry)
+                _end(*entry, finished)
+        return True
+    except KeyboardInterrupt:
+        for _, process, _ in running:
+            process.terminate()
+        for entry in running:
+            entry[1].wait()
+            _end(*entry, finished)
+        return False
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
+def _start(run: Run) -> subprocess.Popen:
+    Path(run.run_dir).mkdir()
+    with open(run.log, "w") as log:
+        return subprocess.Popen(run.command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+
+
+def _end(run: Run, process: subprocess.Popen, started: float, finished: Callable[[Run], None]) -> None:
+    run.exit_code, run.seconds = process.returncode, round(time.monotonic() - started, 1)
+    try:
+        run.summary = json.loads(Path(run.run_dir, "summary.json").read_text())
+    except (OSError, ValueError):  # a failed run may have written none, or half of one
+        run.summary = None
+    finished(run)
+
+
+def _record(folder: Path, recipe: str, verb: str, runs: list[Run], run: Run) -> None:
+    settings = " ".join(as_overrides(run.settings))
+    where = "" if run.exit_code == 0 else f"; see {run.log}"
+    print(
+        f"[{runs.index(run) + 1}/{len(runs)}] {settings}: exit {run.exit_code} after {run.seconds} s{where}", flush=True
+    )
+    record = {"recipe": recipe, "verb": verb, "runs": [asdict(each) for each in runs]}
+    partial = folder / "sweep.json.partial"
+    partial.write_text(json.dumps(record, indent=2) + "\n")
+    os.replace(partial, folder / "sweep.json")

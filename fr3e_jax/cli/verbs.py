@@ -1,0 +1,93 @@
+"""What each verb does: settings, run directory, then the loop's function, imported late because jax is slow."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fr3e_jax.cli import parsers
+from fr3e_jax.cli.parsers import Verb
+from fr3e_jax.cli.runs import locate_run, model_overrides, separate_resume
+from fr3e_jax.cli.sweep import sweep
+from fr3e_jax.configuration import Config, load_config, to_yaml
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    config, run_dir, resume = locate_run(separate_resume(arguments), "train")
+    if arguments.print_config:
+        return _print(config)
+    from fr3e_jax.loop.train import train
+
+    return train(config, run_dir, resume)
+
+
+def _sft(arguments: argparse.Namespace) -> int:
+    config, run_dir, resume = locate_run(separate_resume(arguments), "sft")
+    if arguments.print_config:
+        return _print(config)
+    from fr3e_jax.loop.sft import sft
+
+    return sft(config, run_dir, resume)
+
+
+def _eval(arguments: argparse.Namespace) -> int:
+    run_dir = Path(arguments.run) if arguments.run is not None else None
+    overrides = [*(model_overrides(run_dir) if run_dir else []), *arguments.overrides]
+    config = load_config(arguments.recipe, overrides, training=False)
+    if arguments.print_config:
+        return _print(config)
+    from fr3e_jax.loop.evaluate import evaluate_run
+
+    return evaluate_run(config, run_dir)
+
+
+def _sample(arguments: argparse.Namespace) -> int:
+    config = load_config(arguments.recipe, arguments.overrides, training=False)
+    if arguments.print_config:
+        return _print(config)
+    from fr3e_jax.loop.sample import sample
+
+    return sample(config, arguments.prompt, arguments.num, arguments.json)
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    return sweep(arguments.recipe, arguments.overrides, arguments.verb, arguments.jobs, arguments.dry_run)
+
+
+def _print(config: Config) -> int:
+    print(to_yaml(config), end="")
+    return 0
+
+
+VERBS = {
+    "train": Verb(
+        "Train with reinforcement learning: FR3E, or GRPO and relatives with explore.enabled=false.",
+        "fr3e train configs/demo.yaml explore.num_anchors=2 optimizer.learning_rate=3e-4",
+        parsers.declare_run,
+        _train,
+    ),
+    "sft": Verb(
+        "Fine-tune on the task's demonstrations: the warm start of reinforcement learning.",
+        "fr3e sft configs/sft_order.yaml sft.steps=2000",
+        parsers.declare_run,
+        _sft,
+    ),
+    "eval": Verb(
+        "Evaluate on held-out prompts: greedy, avg@k and pass@k.",
+        "fr3e eval configs/demo.yaml --run runs/demo-20250101-120000 evaluation.samples=32",
+        parsers.declare_eval,
+        _eval,
+    ),
+    "sample": Verb(
+        "Complete one prompt and show each token's log-prob and entropy.",
+        "fr3e sample configs/demo.yaml --prompt '3+4*2-5*6>' --num 4",
+        parsers.declare_sample,
+        _sample,
+    ),
+    "sweep": Verb(
+        "Run the product of comma-separated values, each combination in its own directory and process.",
+        "fr3e sweep configs/demo.yaml seed=0,1,2 explore.num_anchors=2,4 --dry-run",
+        parsers.declare_sweep,
+        _sweep,
+    ),
+}

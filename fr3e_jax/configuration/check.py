@@ -1,0 +1,40 @@
+"""What the types cannot say: bounds of single settings, and settings that contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fr3e_jax.configuration.contradictions import RULES
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.configuration.settings import ConfigError, settings
+
+
+def check(config: Config, origins: Mapping[str, str] | None = None, *, training: bool = True) -> None:
+    """Raise ``ConfigError`` for the first setting out of bounds, else for the first contradiction.
+
+    Args:
+        origins: the file or command line that set a path; a path not in it has its default.
+        training: also apply the rules that concern reinforcement learning only.
+    """
+    origins = origins or {}
+    for path, setting in settings().items():
+        value = setting_value(config, path)
+        numbers = value if isinstance(value, list) else [value]
+        if setting.kind is float or setting.bounds:
+            for number in numbers:
+                if not setting.allows(number):
+                    raise ConfigError(f"{origins.get(path, 'default')}: {setting.refuse(value)}")
+    for entry in RULES:
+        problem = entry.problem(config) if training or not entry.training_only else None
+        if problem:
+            given = [f"{path}: {origins[path]}" for path in entry.paths if path in origins]
+            raise ConfigError(f"{problem} ({', '.join(given) or 'all defaults'})")
+
+
+def setting_value(config: Config, path: str) -> Any:
+    """The value at a dotted path."""
+    value = config
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value

@@ -1,0 +1,225 @@
+"""Settings that contradict each other: one small rule each, which says what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from fr3e_jax.configuration.schema import Config
+
+
+@dataclass(frozen=True)
+class Rule:
+    """``problem`` says what contradicts what and what to change, or None; ``paths`` are the settings it reads."""
+
+    paths: tuple[str, ...]
+    training_only: bool
+    problem: Callable[[Config], str | None]
+
+
+RULES: list[Rule] = []
+
+
+def rule(*paths: str, training_only: bool = False) -> Callable:
+    """Declare a contradiction between ``paths``; ``training_only`` ones do not bar sft, eval and sample."""
+
+    def declare(problem: Callable[[Config], str | None]) -> Callable[[Config], str | None]:
+        RULES.append(Rule(paths, training_only, problem))
+        return problem
+
+    return declare
+
+
+@rule("model.num_kv_heads", "model.num_heads")
+def kv_heads_divide_heads(config: Config) -> str | None:
+    heads, kv_heads = config.model.num_heads, config.model.num_kv_heads
+    if config.model.path or heads % kv_heads == 0:
+        return None
+    divisors = [n for n in range(1, heads + 1) if heads % n == 0]
+    nearest = min(divisors, key=lambda n: abs(n - kv_heads))
+    return (
+        f"model.num_kv_heads={kv_heads} does not divide model.num_heads={heads}; nearest: model.num_kv_heads={nearest}"
+    )
+
+
+@rule("model.hidden_size", "model.num_heads")
+def head_size_is_even(config: Config) -> str | None:
+    width, heads = config.model.hidden_size, config.model.num_heads
+    if config.model.path or width % (2 * heads) == 0:
+        return None
+    nearest = max(1, round(width / (2 * heads))) * 2 * heads
+    return (
+        f"model.hidden_size={width} does not give model.num_heads={heads} heads of an even size, "
+        f"which rotary positions need; nearest: model.hidden_size={nearest}"
+    )
+
+
+@rule("mesh.tensor", "model.num_heads", "model.intermediate_size")
+def tensor_shards_divide_the_network(config: Config) -> str | None:
+    shards, heads, columns = config.mesh.tensor, config.model.num_heads, config.model.intermediate_size
+    if config.model.path or (heads % shards == 0 and columns % shards == 0):
+        return None
+    nearest = max(n for n in range(1, min(shards, heads) + 1) if heads % n == 0 and columns % n == 0)
+    return (
+        f"mesh.tensor={shards} does not divide model.num_heads={heads} and "
+        f"model.intermediate_size={columns}; nearest: mesh.tensor={nearest}"
+    )
+
+
+@rule("evaluation.pass_at", "evaluation.samples")
+def pass_at_k_has_k_samples(config: Config) -> str | None:
+    largest, samples = max(config.evaluation.pass_at, default=0), config.evaluation.samples
+    if largest <= samples:
+        return None
+    return (
+        f"evaluation.pass_at asks for pass@{largest} of evaluation.samples={samples} samples; "
+        f"set evaluation.samples={largest}, or drop {largest} from evaluation.pass_at"
+    )
+
+
+@rule("data.order.sft_min_operands", "data.order.num_operands")
+def curriculum_starts_short(config: Config) -> str | None:
+    least, most = config.data.order.sft_min_operands, config.data.order.num_operands
+    if config.data.task != "order" or least <= most:
+        return None
+    return (
+        f"data.order.sft_min_operands={least} is more than data.order.num_operands={most}; "
+        f"nearest: data.order.sft_min_operands={most}"
+    )
+
+
+@rule("optimizer.schedule", "optimizer.decay_updates", "optimizer.warmup_updates")
+def schedule_has_room_to_decay(config: Config) -> str | None:
+    optimizer = config.optimizer
+    if optimizer.schedule == "constant" or optimizer.decay_updates > optimizer.warmup_updates:
+        return None
+    return (
+        f"optimizer.schedule={optimizer.schedule} reaches zero at optimizer.decay_updates={optimizer.decay_updates}, "
+        f"not after optimizer.warmup_updates={optimizer.warmup_updates}; "
+        f"set optimizer.decay_updates above {optimizer.warmup_updates}, or optimizer.schedule=constant"
+    )
+
+
+@rule("loss.dual_clip")
+def dual_clip_exceeds_one(config: Config) -> str | None:
+    cap = config.loss.dual_clip
+    if cap == 0 or cap > 1:
+        return None
+    return f"loss.dual_clip={cap:g} would cut the ratio 1 itself; set loss.dual_clip=3, or 0 for off"
+
+
+@rule("loss.importance_cap")
+def importance_cap_keeps_one(config: Config) -> str | None:
+    cap = config.loss.importance_cap
+    if cap == 0 or cap >= 1:
+        return None
+    return f"loss.importance_cap={cap:g} would cut the weight 1 itself; set loss.importance_cap=2, or 0 for off"
+
+
+training_rule = partial(rule, training_only=True)
+
+
+@training_rule("training.mini_batch_rollouts", "training.batch_rollouts")
+def batch_holds_a_mini_batch(config: Config) -> str | None:
+    mini, batch = config.training.mini_batch_rollouts, config.training.batch_rollouts
+    if mini <= batch:
+        return None
+    return (
+        f"training.mini_batch_rollouts={mini} is more than training.batch_rollouts={batch}; "
+        f"nearest: training.mini_batch_rollouts={batch}"
+    )
+
+
+@training_rule("training.max_steps", "training.max_sampled_tokens")
+def run_ends(config: Config) -> str | None:
+    if config.training.max_steps or config.training.max_sampled_tokens:
+        return None
+    return (
+        "training.max_steps=0 and training.max_sampled_tokens=0 never end; set one of them, e.g. training.max_steps=100"
+    )
+
+
+@training_rule("rollout.temperature", "rollout.top_k")
+def rollouts_differ(config: Config) -> str | None:
+    rollout = config.rollout
+    if rollout.temperature > 0 and rollout.top_k != 1:
+        return None
+    culprit = "rollout.temperature=0" if rollout.temperature == 0 else "rollout.top_k=1"
+    remedy = "rollout.temperature=1" if rollout.temperature == 0 else "rollout.top_k=0 (all tokens)"
+    return f"{culprit} makes all rollouts of a prompt equal, so that no advantage differs from 0; set {remedy}"
+
+
+@training_rule("rollout.rollouts_per_prompt", "rollout.reject_degenerate", "explore.enabled", "explore.train_base")
+def base_group_has_a_baseline(config: Config) -> str | None:
+    if config.rollout.rollouts_per_prompt > 1:
+        return None
+    if config.rollout.reject_degenerate:
+        effect = "rollout.reject_degenerate=true drops every prompt"
+    elif not config.explore.enabled or config.explore.train_base:
+        effect = f"advantage.base_estimator={config.advantage.base_estimator} gives advantage 0"
+    else:
+        return None
+    return f"rollout.rollouts_per_prompt=1 is a group without spread: {effect}; nearest: rollout.rollouts_per_prompt=2"
+
+
+@training_rule("explore.rollouts_per_state")
+def state_group_has_a_baseline(config: Config) -> str | None:
+    if not config.explore.enabled or config.explore.rollouts_per_state > 1:
+        return None
+    return (
+        "explore.rollouts_per_state=1 makes V(S_j) the only reward, so that every advantage is 0; "
+        "nearest: explore.rollouts_per_state=2"
+    )
+
+
+@training_rule("explore.enabled", "explore.max_correct", "explore.max_wrong")
+def exploration_expands_something(config: Config) -> str | None:
+    if not config.explore.enabled or config.explore.max_correct + config.explore.max_wrong > 0:
+        return None
+    return (
+        "explore.enabled=true with explore.max_correct=0 and explore.max_wrong=0 expands nothing; "
+        "set one of them to 1, or explore.enabled=false"
+    )
+
+
+@training_rule("explore.max_success_rate", "rollout.rollouts_per_prompt", "rollout.reject_degenerate")
+def exploration_meets_a_prompt(config: Config) -> str | None:
+    limit, base = config.explore.max_success_rate, config.rollout.rollouts_per_prompt
+    if not config.explore.enabled or not config.rollout.reject_degenerate or limit * base >= 1:
+        return None
+    return (
+        f"explore.max_success_rate={limit:g} is below 1/{base}, the least success rate of a kept prompt with "
+        f"rollout.rollouts_per_prompt={base}: nothing is expanded; nearest: explore.max_success_rate={1 / base:.4g}"
+    )
+
+
+@training_rule(
+    "rollout.max_response_tokens",
+    "explore.exclude_first",
+    "explore.exclude_last",
+    "explore.num_anchors",
+    "explore.min_spacing",
+)
+def anchors_fit_into_a_response(config: Config) -> str | None:
+    explore, tokens = config.explore, config.rollout.max_response_tokens
+    least = explore.exclude_first + explore.exclude_last + (explore.num_anchors - 1) * explore.min_spacing + 1
+    if not explore.enabled or least <= tokens:
+        return None
+    return (
+        f"explore.num_anchors={explore.num_anchors} with explore.min_spacing={explore.min_spacing}, "
+        f"explore.exclude_first={explore.exclude_first} and explore.exclude_last={explore.exclude_last} needs "
+        f"responses of {least} tokens; lower one of them, or set rollout.max_response_tokens={least} (now {tokens})"
+    )
+
+
+@training_rule("advantage.initial_modulation", "explore.initial_state")
+def initial_modulation_has_a_group(config: Config) -> str | None:
+    sampled = config.explore.initial_state == "fresh"
+    if not config.explore.enabled or sampled or config.advantage.initial_modulation == "one":
+        return None
+    return (
+        f"advantage.initial_modulation={config.advantage.initial_modulation} weights the group of S_0, which "
+        f"explore.initial_state={config.explore.initial_state} does not train; "
+        "set explore.initial_state=fresh, or advantage.initial_modulation=one"
+    )

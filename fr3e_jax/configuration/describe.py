@@ -1,0 +1,47 @@
+"""The configuration as text: the list of all settings, and one configuration as YAML."""
+
+from __future__ import annotations
+
+import textwrap
+
+from omegaconf import OmegaConf
+
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.configuration.settings import Setting, as_yaml, sections, settings
+
+PATH_WIDTH, KIND_WIDTH, DEFAULT_WIDTH = 34, 22, 10
+
+
+def help_text(width: int = 120) -> str:
+    """Every setting by section: dotted path, type and bounds, default, meaning; wrapped to ``width`` characters."""
+    parts = [_row("setting", "type", "default", "meaning", width)]
+    grouped: dict[str, list[Setting]] = {"": [], **{section: [] for section in sections()}}
+    for path, setting in settings().items():
+        grouped[path.rpartition(".")[0]].append(setting)
+    for section, members in grouped.items():
+        if section:
+            parts.append(f"\n{section}: {sections()[section].__doc__.splitlines()[0]}")
+        parts += [_describe(setting, width) for setting in members]
+    return "\n".join(parts)
+
+
+def _describe(setting: Setting, width: int) -> str:
+    kind, meaning = setting.describe_kind(), setting.meaning
+    if len(kind) > KIND_WIDTH:
+        kind, meaning = "one of", f"{meaning} [{kind}]"
+    default = '""' if setting.default == "" else as_yaml(setting.default)
+    if len(default) > DEFAULT_WIDTH:
+        default, meaning = "below", f"{meaning} [default {default}]"
+    return _row(setting.path, kind, default, meaning, width)
+
+
+def _row(path: str, kind: str, default: str, meaning: str, width: int) -> str:
+    left = f"  {path:<{PATH_WIDTH}} {kind:<{KIND_WIDTH}} {default:<{DEFAULT_WIDTH}} "
+    indent = " " * (PATH_WIDTH + KIND_WIDTH + DEFAULT_WIDTH + 5)
+    lines = textwrap.wrap(meaning, max(width - len(indent), 30), break_on_hyphens=False)
+    return left + f"\n{indent}".join(lines)
+
+
+def to_yaml(config: Config) -> str:
+    """All settings, resolved; can be given back as a recipe."""
+    return OmegaConf.to_yaml(OmegaConf.structured(config))

@@ -1,0 +1,92 @@
+"""From a recipe and overrides to a checked ``Config``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fr3e_jax.configuration.check import check
+from fr3e_jax.configuration.recipe import Layer, flatten, read_recipe, unknown_setting
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.configuration.settings import ConfigError, sections, settings
+
+COMMAND_LINE = "command line"
+
+
+def load_config(recipe: str | Path, overrides: Sequence[str] = (), *, training: bool = True) -> Config:
+    """Defaults, then the recipe and what it includes, then the overrides; later wins.
+
+    Args:
+        recipe: YAML file.
+        overrides: ``section.field=value``; values are YAML, except that text settings take the value as it stands.
+        training: also refuse settings with which reinforcement learning cannot learn anything.
+
+    Raises:
+        ConfigError: one line that says where, what, and the nearest valid choice.
+    """
+    merged, origins = OmegaConf.structured(Config), {}
+    for layer in [*read_recipe(Path(recipe)), *map(parse_override, overrides)]:
+        for path, value in layer.values.items():
+            _assign(merged, path, value, layer.source)
+            origins[path] = layer.source
+    config = _resolve(merged, origins)
+    check(config, origins, training=training)
+    return config
+
+
+def parse_override(text: str) -> Layer:
+    """One ``section.field=value`` of the command line."""
+    path, equals, value = text.partition("=")
+    path = path.strip()
+    if not equals or not path:
+        raise ConfigError(f"{COMMAND_LINE}: {text!r} is not key=value, for example explore.num_anchors=2")
+    if path not in settings() and path not in sections():
+        raise ConfigError(f"{COMMAND_LINE}: {unknown_setting(path)}")
+    if path in settings() and settings()[path].kind is str:
+        return Layer(COMMAND_LINE, {path: _unquote(value)})
+    try:
+        parsed = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={value}"]), resolve=False)["value"]
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"{COMMAND_LINE}: cannot read the value of {text!r}: {error}") from error
+    if path in sections():
+        return Layer(COMMAND_LINE, flatten(_nest(path, parsed), COMMAND_LINE))
+    return Layer(COMMAND_LINE, {path: parsed})
+
+
+def _unquote(text: str) -> str:
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+
+
+def _nest(path: str, value: Any) -> dict[str, Any]:
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    return value
+
+
+def _assign(merged: DictConfig, path: str, value: Any, source: str) -> None:
+    setting = settings()[path]
+    try:
+        if setting.kind is bool and isinstance(value, int | float) and value not in (0, 1):
+            raise ValueError(f"{value} is not a bool")  # OmegaConf takes every number but 0 for true
+        OmegaConf.update(merged, path, value, merge=False)
+    except (OmegaConfBaseException, TypeError, ValueError) as error:
+        raise ConfigError(f"{source}: {setting.refuse(value)}") from error
+
+
+def _resolve(merged: DictConfig, origins: dict[str, str]) -> Config:
+    """Interpolations such as ``${seed}`` can only fail here, when all layers are known."""
+    for path in origins:
+        try:
+            value = OmegaConf.select(merged, path, throw_on_missing=True)
+            if isinstance(value, ListConfig):
+                OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
+        except OmegaConfBaseException as error:
+            reason = str(error).splitlines()[0]
+            expected = settings()[path].describe_kind()
+            raise ConfigError(f"{origins[path]}: {path} cannot be resolved: {reason}; expected {expected}") from error
+    return OmegaConf.to_object(merged)

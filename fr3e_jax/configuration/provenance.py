@@ -1,0 +1,91 @@
+"""What a run was made from: settings, versions, machine, source code, command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform as machine
+import shlex
+import subprocess
+import sys
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from fr3e_jax.configuration.describe import to_yaml
+from fr3e_jax.configuration.schema import Config
+
+PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "transformers", "numpy")
+CONFIG_FILE, PROVENANCE_FILE = "config.yaml", "provenance.json"
+
+
+def collect(platform: str | None = None, device_kind: str | None = None) -> dict[str, Any]:
+    """Versions, device, git state and command line.
+
+    Args:
+        platform, device_kind: of the devices in use; asked of jax, which then starts, where None.
+    """
+    if platform is None or device_kind is None:
+        import jax
+
+        platform, device_kind = platform or jax.default_backend(), device_kind or jax.devices()[0].device_kind
+    return {
+        "time": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "command": shlex.join(sys.argv),
+        "versions": {"python": machine.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "platform": platform,
+        "device_kind": device_kind,
+        "git": git_state(Path(__file__)),
+    }
+
+
+def git_state(source: Path) -> dict[str, Any] | None:
+    """Commit of the repository that tracks ``source`` and whether it has changes; None without git or repository."""
+    if _git(source, "ls-files", "--error-unmatch", source.name) is None:
+        return None
+    commit = _git(source, "rev-parse", "HEAD")
+    return commit and {"commit": commit, "dirty": bool(_git(source, "status", "--porcelain"))}
+
+
+def save_config(config: Config, run_dir: Path, verb: str = "train", **device: str) -> None:
+    """Write ``config.yaml``, usable as a recipe, and ``provenance.json``; a resumed run keeps its ``earlier`` ones.
+
+    Args:
+        verb: what runs (train, sft, …); ``--resume`` looks for runs of the same verb.
+        device: ``platform`` and ``device_kind``, as ``collect`` takes them.
+    """
+    run_dir.mkdir(parents=True, exist_ok=True)
+    provenance = {"verb": verb, **collect(**device)}
+    previous = read_provenance(run_dir)
+    if previous:
+        provenance["earlier"] = [*previous.pop("earlier", []), previous]
+    _replace(run_dir / CONFIG_FILE, to_yaml(config))
+    _replace(run_dir / PROVENANCE_FILE, json.dumps(provenance, indent=2) + "\n")
+
+
+def read_provenance(run_dir: Path) -> dict[str, Any]:
+    """What ``save_config`` wrote, or an empty dict."""
+    path = run_dir / PROVENANCE_FILE
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text)
+    os.replace(partial, path)  # an interrupted write leaves the former file
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git(source: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(source.parent), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,267 @@
+"""Every setting of a run, as typed dataclasses: one class per section of a recipe.
+
+A field is declared once, with its default, its meaning and its bounds; the command line's ``--help``, the range checks
+and the documentation are read from here. Durations are counted in updates (optimizer batches), sizes in tokens or
+rollouts, and say so in their names or their help.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+def option(default: Any, meaning: str, **bounds: float) -> Any:
+    """A dataclass field with a meaning and optional bounds ``ge``, ``gt``, ``le``, ``lt`` (on each item of a list)."""
+    unknown = set(bounds) - {"ge", "gt", "le", "lt"}
+    if unknown:
+        raise TypeError(f"option() got unknown bounds {sorted(unknown)}; expected ge, gt, le, lt")
+    metadata = {"meaning": meaning, "bounds": bounds}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass
+class ModelConfig:
+    """The policy: a pretrained directory, or the shape of random weights."""
+
+    path: str = option(
+        "", "Hugging Face directory to start from (config.json, safetensors, tokenizer); empty: random weights"
+    )
+    tokenizer: str = option(
+        "", "tokenizer directory; empty: the one in model.path, else the embedded character tokenizer"
+    )
+    hidden_size: int = option(64, "width of the residual stream (random weights only)", ge=1)
+    num_layers: int = option(3, "transformer blocks (random weights only)", ge=1)
+    num_heads: int = option(4, "query heads (random weights only)", ge=1)
+    num_kv_heads: int = option(2, "key/value heads; must divide num_heads (random weights only)", ge=1)
+    intermediate_size: int = option(192, "width of the gated MLP (random weights only)", ge=1)
+    rope_theta: float = option(10000.0, "base of the rotary position embedding (random weights only)", gt=0)
+    tie_word_embeddings: bool = option(True, "share input embedding and output head (random weights only)")
+    param_dtype: Literal["float32", "bfloat16"] = option("float32", "storage type of parameters and optimizer state")
+    compute_dtype: Literal["float32", "bfloat16"] = option(
+        "float32", "type of activations and KV caches; logits, softmax, log-probs and losses are always float32"
+    )
+
+
+@dataclass
+class OrderConfig:
+    """The embedded procedural task: evaluate a flat expression, one reduction per line."""
+
+    modulus: int = option(10, "arithmetic is modulo this number; operands and results are single digits", ge=2, le=10)
+    num_operands: int = option(5, "operands of an RL or evaluation prompt", ge=2, le=16)
+    sft_min_operands: int = option(3, "shortest expression of the supervised curriculum", ge=2, le=16)
+    verifier: Literal["answer", "strict"] = option(
+        "answer", "answer: right last digit and right number of steps; strict: every step a precedence-valid reduction"
+    )
+
+
+@dataclass
+class DataConfig:
+    """The task: prompts, demonstrations and the verifier that belongs to them."""
+
+    task: str = option(
+        "order", "'order', 'gsm8k_calculator', or 'FILE.py:NAME' / 'package.module:NAME' of your own task"
+    )
+    path: str = option("", "training file (JSONL or JSONL.gz) of a task that reads one")
+    eval_path: str = option(
+        "", "held-out file; empty: a 'test' file beside data.path, else a held-out share of data.path"
+    )
+    seed: int = option(0, "seed of prompt generation and order, apart from the run's seed", ge=0)
+    max_prompt_tokens: int = option(64, "prompts longer than this are dropped and counted, never cut", ge=1)
+    order: OrderConfig = field(default_factory=OrderConfig)
+
+
+@dataclass
+class RolloutConfig:
+    """First Return: base rollouts from the prompts."""
+
+    prompts_per_round: int = option(32, "prompts sampled at once; rounds repeat until the batch is full", ge=1)
+    rollouts_per_prompt: int = option(16, "base rollouts of each prompt (N)", ge=1)
+    max_response_tokens: int = option(64, "cap on a response, stop token included; explored ones share the cap", ge=1)
+    temperature: float = option(1.0, "sampling temperature of base and explored rollouts; 0 is greedy", ge=0)
+    top_p: float = option(1.0, "nucleus: smallest set of tokens with at least this mass", gt=0, le=1)
+    top_k: int = option(0, "only the k most probable tokens; 0: all", ge=0)
+    reject_degenerate: bool = option(True, "drop prompts whose base rewards are all equal (FR3E 3.2)")
+    max_rounds_without_signal: int = option(10, "stop with a message after this many rounds that keep no prompt", ge=1)
+    trunk_slots: int = option(8, "trunks decoded side by side", ge=1)
+    lanes_per_trunk: int = option(16, "branches of one trunk decoded side by side", ge=1)
+    decode_chunk: int = option(16, "decode steps of one compiled call; finished lanes are refilled between calls", ge=1)
+
+
+@dataclass
+class ExploreConfig:
+    """FR3E stage 2: anchors on base rollouts and rollouts from the states before them."""
+
+    enabled: bool = option(True, "explore from anchors (FR3E); false: train the base rollouts (GRPO and relatives)")
+    num_anchors: int = option(4, "anchors per expanded base rollout (K)", ge=1)
+    rollouts_per_state: int = option(8, "rollouts from each state (M)", ge=1)
+    max_correct: int = option(1, "correct base rollouts expanded per kept prompt, drawn at random", ge=0)
+    max_wrong: int = option(1, "wrong base rollouts expanded per kept prompt, drawn at random", ge=0)
+    anchor_selection: Literal["entropy", "logprob", "random", "uniform", "gradient"] = option(
+        "entropy",
+        "anchors: highest entropy, lowest log-prob of the drawn token, at random, evenly spaced, or largest update",
+    )
+    min_spacing: int = option(1, "least distance between two anchors, in tokens", ge=1)
+    exclude_first: int = option(0, "first response tokens that cannot be anchors", ge=0)
+    exclude_last: int = option(0, "last response tokens that cannot be anchors", ge=0)
+    include_anchor_token: bool = option(
+        False, "fork after the anchor token (the letter of FR3E eq. 9-10), not before it"
+    )
+    initial_state: Literal["base_mean", "fresh"] = option(
+        "base_mean", "V(S_0): mean of the base rewards, or M fresh rollouts from the prompt that train too as S_0"
+    )
+    train_base: bool = option(False, "base rollouts train as well, as a group of their prompt")
+    block_credit: bool = option(
+        False, "the expanded base rollout trains too, each of its blocks with the advantage V(S_j+1) - V(S_j)"
+    )
+    max_success_rate: float = option(1.0, "expand only prompts whose base success rate is at most this", gt=0, le=1)
+
+
+@dataclass
+class AdvantageConfig:
+    """From rewards to advantages: baselines per group, and FR3E's adaptive modulation."""
+
+    base_estimator: Literal["grpo", "rloo", "mean"] = option(
+        "grpo", "baseline of base-rollout groups: z-score (GRPO), leave-one-out (RLOO), minus the mean"
+    )
+    state_estimator: Literal["grpo", "rloo", "mean"] = option("mean", "baseline of state groups; FR3E: minus V(S_j)")
+    unbiased_std: bool = option(False, "z-scores divide by the n-1 standard deviation (verl) and not the population's")
+    modulation: Literal["none", "exp", "sharpen"] = option(
+        "exp", "alpha_j = exp(-(V(S_j) - V(S_j-1))) (FR3E eq. 14), the authors' sharpened variant, or 1"
+    )
+    initial_modulation: Literal["one", "authors"] = option(
+        "one", "alpha_0 when S_0 trains: 1, or the authors' exp(-(1 - V(S_0)))"
+    )
+
+
+@dataclass
+class LossConfig:
+    """The policy loss: clip-higher PPO and how its tokens are averaged."""
+
+    epsilon_low: float = option(0.22, "the ratio is clipped below at 1 - epsilon_low", ge=0, lt=1)
+    epsilon_high: float = option(0.28, "the ratio is clipped above at 1 + epsilon_high (clip-higher)", ge=0)
+    aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "token_sum_norm"] = option(
+        "token_mean", "how token losses of the global mini-batch become one number"
+    )
+    dual_clip: float = option(0.0, "cap c on the ratio of negative advantages (usually 3); 0: off", ge=0)
+    importance_cap: float = option(
+        0.0, "cap of the truncated trainer/sampler importance weight (usually 2); 0: off", ge=0
+    )
+    entropy_coefficient: float = option(0.0, "weight of the entropy bonus", ge=0)
+
+
+@dataclass
+class OptimizerConfig:
+    """AdamW and its schedule; one update is one mini-batch."""
+
+    learning_rate: float = option(1e-6, "peak learning rate of AdamW", ge=0)
+    schedule: Literal["constant", "linear", "cosine"] = option("constant", "after the warm-up: flat, or decay to zero")
+    warmup_updates: int = option(0, "optimizer steps of linear warm-up", ge=0)
+    decay_updates: int = option(0, "optimizer steps until a linear or cosine schedule reaches zero", ge=0)
+    beta1: float = option(0.9, "decay of the first moment", ge=0, lt=1)
+    beta2: float = option(0.95, "decay of the second moment", ge=0, lt=1)
+    epsilon: float = option(1e-8, "AdamW's epsilon", gt=0)
+    weight_decay: float = option(0.0, "decoupled weight decay, on matrices only", ge=0)
+    max_grad_norm: float = option(1.0, "global gradient norm is clipped to this; 0: off", ge=0)
+
+
+@dataclass
+class TrainingConfig:
+    """Batches and the length of the run."""
+
+    batch_rollouts: int = option(512, "rollouts accumulated before an update (a full batch)", ge=1)
+    mini_batch_rollouts: int = option(128, "rollouts of one optimizer step", ge=1)
+    epochs: int = option(1, "passes over a full batch", ge=1)
+    surplus: Literal["carry", "drop"] = option("carry", "kept rollouts beyond a full batch: carry to the next, or drop")
+    micro_batch_trunks: int = option(8, "trunk-and-branch rows of one gradient program call", ge=1)
+    max_steps: int = option(100, "full batches to train on; 0: no limit", ge=0)
+    max_sampled_tokens: int = option(0, "stop once the sampler has emitted this many tokens; 0: no limit", ge=0)
+
+
+@dataclass
+class SftConfig:
+    """Supervised warm start on the task's demonstrations (``fr3e sft``); the rest of AdamW is ``optimizer``'s."""
+
+    start: Literal["model", "random"] = option(
+        "model", "start from model.path (random weights where that is empty), or always from random weights"
+    )
+    output: str = option("", "Hugging Face directory to write at the end; empty: model/ in the run directory")
+    steps: int = option(1000, "optimizer steps of supervised fine-tuning", ge=1)
+    batch_size: int = option(64, "demonstrations per optimizer step", ge=1)
+    learning_rate: float = option(1e-3, "peak learning rate, decayed to zero by a cosine", ge=0)
+    warmup_updates: int = option(20, "optimizer steps of linear warm-up", ge=0)
+    curriculum_steps: int = option(0, "first steps that mix in shorter problems, where the task has them", ge=0)
+    log_every: int = option(50, "steps between two lines of metrics", ge=1)
+
+
+@dataclass
+class EvaluationConfig:
+    """Held-out evaluation: greedy, avg@k and pass@k."""
+
+    prompts: int = option(256, "held-out prompts evaluated", ge=1)
+    samples: int = option(16, "samples per prompt for avg@k and pass@k", ge=1)
+    pass_at: list[int] = option([8, 16], "the k of pass@k, each at most evaluation.samples", ge=1)
+    temperature: float = option(1.0, "sampling temperature of the samples; the greedy answer is separate", gt=0)
+    top_p: float = option(1.0, "nucleus of the samples", gt=0, le=1)
+    every: int = option(0, "training steps between evaluations; 0: only before and after", ge=0)
+
+
+@dataclass
+class CheckpointConfig:
+    """When checkpoints are written and which are kept."""
+
+    every: int = option(10, "training steps between checkpoints; the last step is always saved", ge=1)
+    keep_last: int = option(2, "newest checkpoints kept", ge=1)
+    keep_best: int = option(1, "best checkpoints by held-out avg@k kept besides", ge=0)
+
+
+@dataclass
+class MeshConfig:
+    """How devices are laid out; replica x fsdp x tensor must be their number."""
+
+    replica: int = option(1, "copies of the parameters, each with its share of the batch", ge=1)
+    fsdp: int = option(0, "shards of parameters and batch; 0: all remaining devices", ge=0)
+    tensor: int = option(1, "shards of heads and MLP columns", ge=1)
+
+
+@dataclass
+class RuntimeConfig:
+    """Where a run writes and what it shows."""
+
+    output_dir: str = option("runs", "run directories are made here")
+    run_dir: str = option("", "exact run directory; empty: output_dir/NAME-DATE-TIME")
+    compilation_cache: str = option("~/.cache/fr3e_jax/xla", "persistent XLA compilation cache; empty: none")
+    tensorboard: bool = option(True, "write TensorBoard event files")
+    store_rollouts: bool = option(True, "store every rollout (compressed JSONL) for analysis")
+    console: Literal["auto", "live", "plain", "none"] = option("auto", "live display, plain lines, or nothing")
+
+
+@dataclass
+class Config:
+    """All settings of a run."""
+
+    name: str = option("run", "name of the run, part of its directory")
+    seed: int = option(0, "seed of initial weights, sampling noise and every random choice of the loop", ge=0)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    explore: ExploreConfig = field(default_factory=ExploreConfig)
+    advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    sft: SftConfig = field(default_factory=SftConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+
+    @property
+    def algorithm(self) -> str:
+        """Short name of what these settings amount to, for summaries and file names."""
+        if self.explore.enabled:
+            return "fr3e"
+        plus = self.rollout.reject_degenerate and self.loss.epsilon_high > self.loss.epsilon_low
+        return self.advantage.base_estimator + ("++" if plus and self.advantage.base_estimator == "grpo" else "")

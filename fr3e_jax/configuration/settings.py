@@ -1,0 +1,117 @@
+"""The schema read as a table: every leaf by its dotted path, with its type, bounds and default; nearest spellings."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import math
+import typing
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fr3e_jax.configuration.schema import Config
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the message is one line: where, what, and the nearest valid choice."""
+
+    def __init__(self, message: str):
+        super().__init__(" ".join(message.split()))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One leaf of the configuration: ``path`` is dotted, ``kind`` its type, ``bounds`` as given to ``option``."""
+
+    path: str
+    kind: Any
+    default: Any
+    meaning: str
+    bounds: dict[str, float]
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        return typing.get_args(self.kind) if typing.get_origin(self.kind) is Literal else ()
+
+    def describe_kind(self) -> str:
+        """Type and bounds in words: ``int >= 1``, ``[int >= 1, ...]``, ``exp | none``, ``true | false``, ``text``."""
+        if self.choices:
+            return " | ".join(self.choices)
+        signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+        item = typing.get_args(self.kind)[0] if typing.get_origin(self.kind) is list else self.kind
+        name = {bool: "true | false", str: "text"}.get(item, item.__name__)
+        text = " ".join([name, " and ".join(f"{signs[sign]} {bound:g}" for sign, bound in self.bounds.items())]).strip()
+        return text if item is self.kind else f"[{text}, ...]"
+
+    def allows(self, value: float) -> bool:
+        """Whether one number is finite and within the bounds."""
+        tests = {"ge": value.__ge__, "gt": value.__gt__, "le": value.__le__, "lt": value.__lt__}
+        return math.isfinite(value) and all(tests[sign](type(value)(bound)) for sign, bound in self.bounds.items())
+
+    def nearest(self, value: object) -> object:
+        """The valid choice to propose in place of ``value``: closest spelling, bound or number, else the default."""
+        if self.choices:
+            return next(iter(difflib.get_close_matches(str(value), self.choices, n=1, cutoff=0.3)), self.default)
+        if isinstance(value, float) and self.kind is int and math.isfinite(value):
+            value = round(value)
+        if isinstance(value, int | float) and self.kind in (int, float):
+            clamped = min(max(value, self.bounds.get("ge", -math.inf)), self.bounds.get("le", math.inf))
+            if self.allows(clamped):
+                return clamped
+        return self.default
+
+    def refuse(self, value: object) -> str:
+        """What to say about a value of the wrong type or outside the bounds."""
+        nearest = f"nearest: {self.path}={as_yaml(self.nearest(value))}"
+        return f"{self.path}={as_yaml(value)} is not valid; expected {self.describe_kind()}; {nearest}"
+
+
+def as_yaml(value: object) -> str:
+    """A value as one would write it in an override."""
+    if isinstance(value, list):
+        return f"[{','.join(map(as_yaml, value))}]"
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, float):
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    return str(value)
+
+
+@functools.cache
+def settings(config_class: type = Config, prefix: str = "") -> dict[str, Setting]:
+    """All leaves by dotted path, in declaration order."""
+    kinds = typing.get_type_hints(config_class)
+    leaves: dict[str, Setting] = {}
+    for entry in dataclasses.fields(config_class):
+        path, kind = prefix + entry.name, kinds[entry.name]
+        if dataclasses.is_dataclass(kind):
+            leaves |= settings(kind, path + ".")
+        else:
+            default = entry.default if entry.default_factory is dataclasses.MISSING else entry.default_factory()
+            leaves[path] = Setting(path, kind, default, entry.metadata["meaning"], entry.metadata["bounds"])
+    return leaves
+
+
+@functools.cache
+def sections(config_class: type = Config, prefix: str = "") -> dict[str, type]:
+    """All sections by dotted path, in declaration order."""
+    kinds = typing.get_type_hints(config_class)
+    found: dict[str, type] = {}
+    for entry in dataclasses.fields(config_class):
+        if dataclasses.is_dataclass(kinds[entry.name]):
+            path = prefix + entry.name
+            found |= {path: kinds[entry.name]} | sections(kinds[entry.name], path + ".")
+    return found
+
+
+def nearest_path(path: str, paths: typing.Iterable[str]) -> str | None:
+    """The existing path that ``path`` most likely meant: same last part, close last part, or close as a whole."""
+    known = list(paths)
+    last = path.rsplit(".", 1)[-1]
+    same = [candidate for candidate in known if candidate.rsplit(".", 1)[-1] == last]
+    lasts = {candidate.rsplit(".", 1)[-1]: candidate for candidate in reversed(known)}
+    close = difflib.get_close_matches(path, known, n=1) or [
+        lasts[name] for name in difflib.get_close_matches(last, lasts, n=1)
+    ]
+    return next(iter(difflib.get_close_matches(path, same, n=1, cutoff=0) or close), None)

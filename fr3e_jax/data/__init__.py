@@ -1,0 +1,1 @@
+"""Tasks, their problems and demonstrations, tokenizers, and the resumable order in which prompts are drawn."""

@@ -1,0 +1,59 @@
+"""Rows of JSONL files, plain or gzipped; bad rows are counted, damaged files are errors."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+MAX_WARNINGS = 5
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+def existing_file(path: str, setting: str) -> Path:
+    """``path`` as a ``Path``; raises FileNotFoundError with the name of the setting unless it is a file."""
+    if not path:
+        raise FileNotFoundError(f"{setting} is empty, but this task reads a JSONL file; set {setting}=FILE.jsonl[.gz]")
+    found = Path(path).expanduser()
+    if not found.is_file():
+        what = "is a directory" if found.is_dir() else "does not exist"
+        raise FileNotFoundError(f"{setting} is {path!r}, which {what}; set {setting} to a JSONL or JSONL.gz file")
+    return found
+
+
+def read_rows(path: Path, dropped: Counter[str]) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a file, in order; gzip is recognised by content, empty lines are skipped.
+
+    Lines that are not a JSON object are counted as ``malformed_row`` in ``dropped``, the first few logged with file
+    and line. Raises ValueError if the file breaks off (an incomplete download).
+    """
+    for number, line in enumerate(_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError(f"expected a JSON object, found {type(row).__name__}")
+        except ValueError as error:
+            if dropped["malformed_row"] < MAX_WARNINGS:
+                logger.warning("%s:%d: row dropped: %s", path, number, error)
+            dropped["malformed_row"] += 1
+            continue
+        yield row
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as raw:
+        packed = raw.read(2) == GZIP_MAGIC
+        raw.seek(0)
+        try:
+            yield from gzip.GzipFile(fileobj=raw) if packed else raw
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ValueError(f"{path} is not a complete gzip file ({error}); download it again") from error

@@ -1,0 +1,102 @@
+"""Text to token ids and back: a Hugging Face tokenizer directory, or the embedded character tokenizer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+PAD, EOS = "<pad>", "<eos>"
+CHARACTERS = "0123456789+-*/()=.>% \n"
+
+
+def character_tokenizer() -> PreTrainedTokenizerFast:
+    """The embedded tokenizer: one token per character of ``CHARACTERS``, after ``<pad>`` (0) and ``<eos>`` (1)."""
+    # Byte-level BPE without merges, because AutoTokenizer reads any tokenizer beside a config.json of model type qwen2
+    # as a Qwen2Tokenizer, which keeps only the vocabulary. For the same reason unk_token is set (nothing ever maps to
+    # it): that class would otherwise add a token of its own, beyond the model's embedding.
+    spelled = [{" ": "Ġ", "\n": "Ċ"}.get(character, character) for character in CHARACTERS]
+    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate([PAD, EOS, *spelled])}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS, unk_token=PAD, clean_up_tokenization_spaces=False
+    )
+
+
+class TextCodec:
+    """What the rest of the package sees of a tokenizer.
+
+    Attributes:
+      tokenizer: the Hugging Face tokenizer.
+      stop_ids: ids that end a response, the tokenizer's end-of-text token first.
+      pad_id: filler for unused positions; the first stop id if the tokenizer has none.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, extra_stop_ids: tuple[int, ...] = ()):
+        if tokenizer.eos_token_id is None:
+            raise ValueError("the tokenizer has no end-of-text token; set eos_token in its tokenizer_config.json")
+        self.tokenizer = tokenizer
+        self.stop_ids = tuple(dict.fromkeys((tokenizer.eos_token_id, *extra_stop_ids)))
+        self.pad_id = self.stop_ids[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        self._characters = _characters(tokenizer)
+
+    @classmethod
+    def load(cls, directory: str = "") -> TextCodec:
+        """From a Hugging Face directory (with the stop ids of its generation_config.json), or embedded if empty."""
+        if not directory:
+            return cls(character_tokenizer())
+        path = Path(directory).expanduser()
+        if not (path / "tokenizer.json").is_file() and not (path / "tokenizer_config.json").is_file():
+            raise FileNotFoundError(
+                f"{directory} has no tokenizer.json or tokenizer_config.json; set model.tokenizer to a Hugging Face "
+                "tokenizer directory"
+            )
+        return cls(AutoTokenizer.from_pretrained(path, local_files_only=True), _generation_stop_ids(path))
+
+    def __len__(self) -> int:
+        """Number of tokens: ids are below it."""
+        return len(self.tokenizer)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of ``text``, nothing added. Raises ValueError at a character that the vocabulary cannot spell."""
+        if self._characters is not None:
+            for position, character in enumerate(text):
+                if character not in self._characters:
+                    raise _unknown(text, position, f"expected only {''.join(sorted(self._characters))!r}")
+        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        # Not the wrapper's unk_token: byte-level tokenizers declare one that their model never emits.
+        unknown = getattr(self.tokenizer.backend_tokenizer.model, "unk_token", None)
+        if unknown is not None:
+            unknown_id = self.tokenizer.convert_tokens_to_ids(unknown)
+            for token, (start, _) in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True):
+                if token == unknown_id:
+                    raise _unknown(text, start, f"it would become {unknown}")
+        return encoded["input_ids"]
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of ``ids``; stop, padding and other special tokens are left out."""
+        return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def _characters(tokenizer: PreTrainedTokenizerFast) -> frozenset[str] | None:
+    """The alphabet of a tokenizer whose tokens are all single characters; None for any other."""
+    tokens = tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens)
+    if any(len(token) > 1 for token in tokens) or len(tokens) >= 256:  # 256: bytes, which spell everything
+        return None
+    return frozenset(tokenizer.convert_tokens_to_string([token]) for token in tokens)
+
+
+def _unknown(text: str, position: int, expected: str) -> ValueError:
+    return ValueError(
+        f"character {text[position]!r} at position {position} of {text!r} is not in the tokenizer's vocabulary: "
+        f"{expected}; change the text, or set model.tokenizer to a tokenizer that has it"
+    )
+
+
+def _generation_stop_ids(path: Path) -> tuple[int, ...]:
+    file = path / "generation_config.json"
+    stops = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
+    return tuple(stops) if isinstance(stops, list) else () if stops is None else (stops,)

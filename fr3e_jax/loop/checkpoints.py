@@ -1,0 +1,243 @@
+"""Checkpoints of a run: device arrays and host state of a step, saved in the background and all or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from orbax.checkpoint.checkpoint_managers import preservation_policy
+
+ArrayTree = Any
+JSON_SCALARS = {str, int, float, bool, type(None)}
+
+
+def _below_error_from_orbax(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR or "orbax" not in record.pathname
+
+
+def flatten_arrays(arrays: ArrayTree) -> dict[str, Any]:
+    """Leaves by path, like ``params/layers/0/kernel``; integer keys, tuples and optax states become path segments.
+
+    Flat names are what is stored: Orbax turns integer keys into strings, and optax's tuples would tie the files to
+    one version of optax.
+
+    Raises:
+      TypeError: a leaf is not an array.
+      ValueError: two leaves have the same path (a dict with the keys 0 and "0").
+    """
+    flat: dict[str, Any] = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(arrays)[0]:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+            raise TypeError(f"{name} is {leaf!r} ({type(leaf).__name__}); expected an array: put it in the host state")
+        if name in flat:
+            raise ValueError(f"found two arrays at {name}; expected distinct paths: rename one of the keys")
+        flat[name] = leaf
+    return flat
+
+
+def _describe(leaf: Any) -> str:
+    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+
+
+def _mismatches(found: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
+    lines = []
+    for name in sorted(found.keys() | expected.keys()):
+        if found.get(name) != expected.get(name):
+            lines.append(f"  {name}: found {found.get(name, 'nothing')}, expected {expected.get(name, 'nothing')}")
+    return lines
+
+
+class Checkpointer:
+    """Saves and restores the steps of one run.
+
+    Keeps the last ``keep_last`` steps and besides the ``keep_best`` with the highest ``best_metric``. A step counts
+    only once its directory is complete: what a kill left half written is never read, and gone before the next save.
+
+    On several processes each must make the same calls with the same host state.
+    """
+
+    def __init__(self, directory: Path, *, keep_last: int, keep_best: int, best_metric: str) -> None:
+        self._directory = Path(directory).absolute()
+        self._best_metric = best_metric
+        absl_logger = logging.getLogger("absl")
+        absl_logger.removeFilter(_below_error_from_orbax)
+        absl_logger.addFilter(_below_error_from_orbax)
+
+        def score(metrics: Mapping[str, float]) -> float:
+            return metrics[best_metric]
+
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=preservation_policy.AnyPreservationPolicy(
+                [
+                    preservation_policy.LatestN(keep_last),
+                    preservation_policy.BestN(get_metric_fn=score, n=keep_best, keep_checkpoints_without_metrics=False),
+                ]
+            ),
+            best_fn=score,
+            cleanup_tmp_directories=True,
+        )
+        handlers = {"arrays": ocp.StandardCheckpointHandler(), "host": ocp.JsonCheckpointHandler()}
+        self._manager = ocp.CheckpointManager(self._directory, options=options, item_handlers=handlers)
+
+    def save(self, step: int, arrays: ArrayTree, host: Mapping[str, Any], metrics: Mapping[str, Any] | None) -> bool:
+        """Starts saving; the arrays may be donated or changed as soon as this returns.
+
+        Args:
+          step: later than all saved ones. A step that is already there is left as it is.
+          arrays: any pytree of arrays, sharded or not.
+          host: JSON content with string keys: position in the data, partial batch, counters.
+          metrics: if they hold a finite ``best_metric``, the step takes part in the choice of the best.
+
+        Returns:
+          False if the step was there.
+
+        Raises:
+          TypeError: ``host`` would not come back equal from JSON, or a leaf of ``arrays`` is not an array.
+          ValueError: there is a later step.
+          RuntimeError: an earlier save failed in the background.
+        """
+        self.wait()
+        latest = self.latest_step()
+        if latest is not None and step < latest:
+            raise ValueError(
+                f"cannot save step {step}: {self._directory} already holds step {latest}; expected steps in rising "
+                "order: resume from the latest step, or move the later checkpoints away"
+            )
+        if step == latest:
+            return False
+        _check_json(host, "host")
+        flat = flatten_arrays(arrays)
+        content = {"host": dict(host), "arrays": {name: _describe(leaf) for name, leaf in flat.items()}}
+        with self._explained_errors(f"saving step {step}"):
+            self._manager.save(
+                step,
+                args=ocp.args.Composite(arrays=ocp.args.StandardSave(flat), host=ocp.args.JsonSave(content)),
+                metrics=self._ranked(metrics),
+            )
+        return True
+
+    def _ranked(self, metrics: Mapping[str, Any] | None) -> dict[str, float] | None:
+        value = (metrics or {}).get(self._best_metric)
+        if value is None or not math.isfinite(value):
+            return None
+        return {self._best_metric: float(value)}
+
+    def restore(self, step: int, abstract_arrays: ArrayTree) -> tuple[ArrayTree, dict[str, Any]]:
+        """Reads a step back, bit for bit.
+
+        Args:
+          step: a saved step.
+          abstract_arrays: arrays or ``jax.ShapeDtypeStruct`` with the structure, shapes, dtypes and shardings wanted;
+            the shardings may differ from those that were saved.
+
+        Returns:
+          The arrays in that structure, and the host state.
+
+        Raises:
+          FileNotFoundError: there is no such step.
+          ValueError: paths, shapes or dtypes differ; the message lists them.
+        """
+        self.wait()
+        steps = self.all_steps()
+        if step not in steps:
+            raise FileNotFoundError(f"{self._directory} holds no checkpoint of step {step}; found the steps {steps}")
+        content = self._manager.restore(step, args=ocp.args.Composite(host=ocp.args.JsonRestore())).host
+        wanted = flatten_arrays(abstract_arrays)
+        self._check_structure(step, content["arrays"], {name: _describe(leaf) for name, leaf in wanted.items()})
+        abstract = {
+            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
+            for name, leaf in wanted.items()
+        }
+        arguments = ocp.args.Composite(arrays=ocp.args.StandardRestore(abstract))
+        with self._explained_errors(f"restoring step {step}"):
+            arrays = self._manager.restore(step, args=arguments).arrays
+        structure = jax.tree_util.tree_structure(abstract_arrays)
+        return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in wanted]), content["host"]
+
+    def host_state(self, step: int) -> dict[str, Any]:
+        """The host state of a saved step alone."""
+        return self._manager.restore(step, args=ocp.args.Composite(host=ocp.args.JsonRestore())).host["host"]
+
+    def _check_structure(self, step: int, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
+        lines = _mismatches(found, expected)
+        if lines:
+            shown = lines[:20] + ([f"  and {len(lines) - 20} more"] if len(lines) > 20 else [])
+            raise ValueError(
+                f"the checkpoint of step {step} in {self._directory} is of another model or optimizer; "
+                f"{len(lines)} of its arrays differ from the configuration's:\n" + "\n".join(shown) + "\n"
+                "resume with the config.yaml of its run, or set another runtime.run_dir"
+            )
+
+    def wait(self) -> None:
+        """Blocks until the save under way is on disk.
+
+        Raises:
+          RuntimeError: it failed; the checkpoint before it is still there.
+        """
+        with self._explained_errors("saving the last checkpoint in the background"):
+            self._manager.wait_until_finished()
+
+    @contextlib.contextmanager
+    def _explained_errors(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise RuntimeError(
+                f"{action} failed in {self._directory}: {type(error).__name__}: {error}; complete steps there: "
+                f"{self._complete_steps()}; check free space and permissions, then continue with --resume"
+            ) from error
+
+    def _complete_steps(self) -> list[int]:
+        """Read from the disk, since after a failure the list in memory may hold the step that failed."""
+        if not self._directory.is_dir():
+            return []
+        return sorted(int(path.name) for path in self._directory.iterdir() if path.name.isdigit())
+
+    def all_steps(self) -> list[int]:
+        """The steps kept, rising; one that is still being saved included."""
+        return sorted(self._manager.all_steps())
+
+    def latest_step(self) -> int | None:
+        return self._manager.latest_step()
+
+    def best_step(self) -> int | None:
+        """The step with the highest ``best_metric``, the latest of equals; None if no step has one."""
+        return self._manager.best_step()
+
+    def close(self) -> None:
+        """Waits for the save under way and ends the background threads."""
+        with self._explained_errors("saving the last checkpoint in the background"):
+            self._manager.close()
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _check_json(value: Any, path: str) -> None:
+    """Catches what JSON takes in silence and gives back changed: integer keys, tuples, array scalars."""
+    if isinstance(value, Mapping):
+        bad_keys = [key for key in value if not isinstance(key, str)]
+        if bad_keys:
+            raise TypeError(f"{path} has the keys {bad_keys[:3]}; expected strings, as JSON has no other keys")
+        for key, entry in value.items():
+            _check_json(entry, f"{path}[{key!r}]")
+    elif isinstance(value, list):
+        # Token lists are long: only a list with something else than plain scalars is walked through.
+        if not set(map(type, value)) <= JSON_SCALARS:
+            for index, entry in enumerate(value):
+                _check_json(entry, f"{path}[{index}]")
+    elif type(value) not in JSON_SCALARS:
+        raise TypeError(
+            f"{path} is {value!r} ({type(value).__name__}); expected dicts, lists, strings, Python numbers, "
+            "booleans or None, which come back from JSON unchanged: convert it"
+        )

@@ -1,0 +1,172 @@
+"""The directory of one run: where each file lies, and writes that a kill cannot leave half done."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+from fr3e_jax.configuration.schema import Config
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+    """A binary file that replaces ``path`` when the block ends, and leaves it as it was when the block raises.
+
+    The bytes are on disk before the rename, so that a reader finds the old file or the new one, never a part.
+    """
+    path = Path(path)
+    # One fixed name per target: what a killed writer left is overwritten by the next, not collected.
+    temporary = path.with_name(f".{path.name}.tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with open(temporary, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json_atomic(path: Path, content: Any) -> None:
+    """Writes indented JSON; NaN and infinities, which JSON lacks, become null, array scalars become numbers.
+
+    Raises:
+      TypeError: ``content`` holds something JSON cannot express; the old file stays.
+    """
+    try:
+        text = json.dumps(_without_nonfinite(content), indent=2, allow_nan=False)
+    except TypeError as error:
+        raise TypeError(
+            f"cannot write {path}: {error}; expected dicts, lists, strings, numbers, booleans and None"
+        ) from error
+    with atomic_file(path) as stream:
+        stream.write(text.encode() + b"\n")
+
+
+def _without_nonfinite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _without_nonfinite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_without_nonfinite(value) for value in content]
+    if getattr(content, "ndim", None) == 0:
+        content = content.item()
+    if isinstance(content, float) and not math.isfinite(content):
+        return None
+    return content
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Paths of one run. Making the object touches nothing on disk."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path).expanduser())
+
+    @classmethod
+    def create(cls, config: Config, *, now: datetime | None = None) -> RunDirectory:
+        """Makes the directory of a fresh run: ``runtime.run_dir``, or ``output_dir/NAME-YYYYmmdd-HHMMSS``.
+
+        Raises:
+          FileExistsError: ``runtime.run_dir`` already holds a run.
+        """
+        if config.runtime.run_dir:
+            chosen = cls(config.runtime.run_dir)
+            if chosen.holds_run():
+                raise FileExistsError(
+                    f"runtime.run_dir={chosen.path} already holds a run ({', '.join(chosen._traces())}); "
+                    "expected an empty or new directory: continue that run with --resume, "
+                    "or choose another runtime.run_dir"
+                )
+            chosen.path.mkdir(parents=True, exist_ok=True)
+            return chosen
+        stamp = (now or datetime.now()).strftime("%Y%m%d-%H%M%S")
+        return cls._create_unused(Path(config.runtime.output_dir).expanduser() / f"{config.name}-{stamp}")
+
+    @classmethod
+    def _create_unused(cls, wanted: Path) -> RunDirectory:
+        wanted.parent.mkdir(parents=True, exist_ok=True)
+        candidate, number = wanted, 1
+        while True:
+            try:
+                # mkdir is the test and the claim in one: two runs of a sweep may start in the same second.
+                candidate.mkdir()
+            except FileExistsError:
+                number += 1
+                candidate = wanted.with_name(f"{wanted.name}-{number}")
+            else:
+                return cls(candidate)
+
+    @classmethod
+    def existing(cls, path: str | Path) -> RunDirectory:
+        """The directory of a run to resume or to read.
+
+        Raises:
+          FileNotFoundError: ``path`` holds no run.
+        """
+        chosen = cls(Path(path))
+        if not chosen.holds_run():
+            found = "a directory without config.yaml" if chosen.path.is_dir() else "no such directory"
+            raise FileNotFoundError(
+                f"{chosen.path} holds no run: found {found}; expected the directory of an earlier run: "
+                "set runtime.run_dir to it, or leave out --resume to start a fresh run"
+            )
+        return chosen
+
+    def _traces(self) -> list[str]:
+        """Names of what a run leaves in its directory, as far as they exist."""
+        paths = (self.config, self.metrics, self.summary, self.rollouts, self.checkpoints)
+        return [path.name for path in paths if path.exists()]
+
+    def holds_run(self) -> bool:
+        return bool(self._traces())
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def provenance(self) -> Path:
+        return self.path / "provenance.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.txt"
+
+    @property
+    def rollouts(self) -> Path:
+        return self.path / "rollouts"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"

@@ -1,0 +1,45 @@
+"""Completions of one prompt, with log-probs and entropies: what ``fr3e sample`` prints."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.loop.rollouts import Branch, Rollout, TrunkRequest
+from fr3e_jax.loop.session import SAMPLE, Session, open_session
+
+
+def sample(config: Config, prompt: str, num: int, as_json: bool) -> int:
+    """``num`` completions of ``prompt`` drawn with ``rollout``'s temperature, top-p and top-k; returns the exit code."""
+    session = open_session(config)
+    ids = session.encode(prompt)
+    cap = config.rollout.max_response_tokens
+    branches = [Branch(len(ids), (SAMPLE, 0, 0, n), cap, session.sampling()) for n in range(num)]
+    rollouts, _ = session.engine.sample(session.fresh_params(), [TrunkRequest(ids, branches)])
+    if as_json:
+        print(json.dumps({"prompt": prompt, "completions": [_described(session, r) for r in rollouts[0]]}, indent=2))
+        return 0
+    for n, rollout in enumerate(rollouts[0]):
+        print(f"[{n}] {session.response_text(rollout.token_ids, rollout.finished)!r}")
+        ending = "stop token" if rollout.finished else f"cut at rollout.max_response_tokens={cap}"
+        print(
+            f"    {len(rollout.token_ids)} tokens, {ending}, log-prob {rollout.logprobs.sum():.3f}, "
+            f"mean entropy {rollout.entropies.mean():.3f} nats, largest {rollout.entropies.max():.3f} "
+            f"at token {int(np.argmax(rollout.entropies))}"
+        )
+    return 0
+
+
+def _described(session: Session, rollout: Rollout) -> dict[str, Any]:
+    tokens = [session.codec.tokenizer.decode([token]) for token in rollout.token_ids.tolist()]
+    return {
+        "text": session.response_text(rollout.token_ids, rollout.finished),
+        "finished": rollout.finished,
+        "token_ids": rollout.token_ids.tolist(),
+        "tokens": tokens,
+        "logprobs": rollout.logprobs.tolist(),
+        "entropies": rollout.entropies.tolist(),
+    }

@@ -1,0 +1,170 @@
+"""Everything a verb needs before it starts: devices, tokenizer, task, network and decoder, built from a configuration."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.data.task import Task, load_task
+from fr3e_jax.data.tokenizer import TextCodec
+from fr3e_jax.loop.rollouts import Rollout, RolloutEngine, Sampling
+from fr3e_jax.policy.architecture import Architecture, UnsupportedModel, read_architecture
+from fr3e_jax.policy.huggingface import load_params
+from fr3e_jax.policy.network import Params, build_network, initial_params
+from fr3e_jax.programs.decoder import DecoderPrograms
+from fr3e_jax.programs.mesh import make_mesh, param_shardings
+from fr3e_jax.programs.train import LossSettings, TrainPrograms, make_optimizer, param_placement
+from fr3e_jax.rewards.verifier import Grader
+
+# Purposes: the first name of every noise stream, so that no two uses of randomness share one.
+BASE, STATE, EVALUATION, SAMPLE, CHOICE, SHUFFLE = range(6)
+
+
+@dataclass
+class Session:
+    config: Config
+    mesh: Mesh
+    codec: TextCodec
+    task: Task
+    grader: Grader
+    architecture: Architecture
+    graphdef: nnx.GraphDef
+    abstract_params: Params
+    param_shardings: Params
+    engine: RolloutEngine
+
+    def fresh_params(self) -> Params:
+        """The weights a run starts from: those of ``model.path``, or random ones of ``seed``."""
+        model = self.config.model
+        if model.path:
+            params = load_params(model.path, self.architecture, self.abstract_params)
+        else:
+            params = initial_params(
+                self.architecture, jax.random.key(self.config.seed), param_dtype=model.param_dtype
+            )
+        return param_placement(self.mesh, params, self.param_shardings)
+
+    def train_programs(self, *, supervised: bool = False) -> TrainPrograms:
+        o, loss = self.config.optimizer, self.config.loss
+        optimizer = make_optimizer(
+            learning_rate=o.learning_rate,
+            schedule=o.schedule,
+            warmup_updates=o.warmup_updates,
+            decay_updates=o.decay_updates,
+            beta1=o.beta1,
+            beta2=o.beta2,
+            epsilon=o.epsilon,
+            weight_decay=o.weight_decay,
+            max_grad_norm=o.max_grad_norm,
+        )
+        settings = LossSettings(
+            epsilon_low=loss.epsilon_low,
+            epsilon_high=loss.epsilon_high,
+            dual_clip=loss.dual_clip,
+            importance_cap=loss.importance_cap,
+            entropy_coefficient=loss.entropy_coefficient,
+        )
+        return TrainPrograms(
+            self.graphdef,
+            self.abstract_params,
+            self.param_shardings,
+            self.mesh,
+            optimizer,
+            loss=None if supervised else settings,
+        )
+
+    def sampling(self) -> Sampling:
+        """How base and explored rollouts are drawn."""
+        r = self.config.rollout
+        return Sampling(r.temperature, r.top_p, r.top_k, self.codec.stop_ids)
+
+    def encode(self, text: str) -> np.ndarray:
+        return np.asarray(self.codec.encode(text), np.int32)
+
+    def response_text(self, token_ids: np.ndarray, finished: bool) -> str:
+        """The text of a whole response without its stop token; other special tokens stay visible to the verifier."""
+        ids = token_ids[:-1] if finished else token_ids
+        return self.codec.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    def grade(self, problem, prefix: np.ndarray, rollout: Rollout) -> float:
+        """Reward of the full response: the base tokens before the fork and the rollout's own."""
+        whole = np.concatenate([prefix, rollout.token_ids])
+        return self.grader.grade(problem, self.response_text(whole, rollout.finished), rollout.finished)
+
+    def generator(self, *names: int) -> np.random.Generator:
+        """Random choices of the host that depend on the run's seed and these names alone."""
+        return np.random.default_rng([self.config.seed, *names])
+
+
+def start_runtime(config: Config) -> None:
+    """Process-wide settings of jax; call before the first array is made."""
+    cache = config.runtime.compilation_cache
+    if cache and not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        path = Path(cache).expanduser()
+        path.mkdir(parents=True, exist_ok=True)
+        jax.config.update("jax_compilation_cache_dir", str(path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def configured_architecture(config: Config, vocab_size: int) -> Architecture:
+    """From ``model.path``, or from the sizes in ``model`` for random weights."""
+    model = config.model
+    if model.path:
+        architecture = read_architecture(model.path)
+        if vocab_size > architecture.vocab_size:
+            raise UnsupportedModel(
+                f"the tokenizer has {vocab_size} tokens, the model's embedding {architecture.vocab_size}; "
+                "set model.tokenizer to the model's own tokenizer"
+            )
+        return architecture
+    return Architecture(
+        vocab_size=vocab_size,
+        hidden_size=model.hidden_size,
+        num_layers=model.num_layers,
+        num_heads=model.num_heads,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.hidden_size // model.num_heads,
+        intermediate_size=model.intermediate_size,
+        rope_theta=model.rope_theta,
+        tie_word_embeddings=model.tie_word_embeddings,
+    )
+
+
+def open_session(config: Config) -> Session:
+    """Build a session; raises the errors of the parts it is made of (task, tokenizer, model, mesh)."""
+    start_runtime(config)
+    codec = TextCodec.load(config.model.tokenizer or config.model.path)
+    task = load_task(config.data)
+    architecture = configured_architecture(config, len(codec))
+    mesh = make_mesh(config.mesh.replica, config.mesh.fsdp, config.mesh.tensor)
+    graphdef, abstract, axes = build_network(
+        architecture, param_dtype=config.model.param_dtype, compute_dtype=config.model.compute_dtype
+    )
+    engine = RolloutEngine(
+        DecoderPrograms(graphdef, architecture, mesh),
+        trunk_slots=config.rollout.trunk_slots,
+        lanes_per_trunk=config.rollout.lanes_per_trunk,
+        chunk=config.rollout.decode_chunk,
+        seed=config.seed,
+        pad_id=codec.pad_id,
+    )
+    return Session(
+        config=config,
+        mesh=mesh,
+        codec=codec,
+        task=task,
+        grader=Grader(task.verifier()),
+        architecture=architecture,
+        graphdef=graphdef,
+        abstract_params=abstract,
+        param_shardings=param_shardings(mesh, abstract, axes),
+        engine=engine,
+    )

@@ -1,0 +1,181 @@
+"""Supervised warm start: cross-entropy on a task's demonstrations, with the policy, rows and checkpoints of training."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from fr3e_jax.configuration import save_config
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.loop.checkpoints import Checkpointer
+from fr3e_jax.loop.console import Console
+from fr3e_jax.loop.evaluate import best_metric, evaluate
+from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.loop.ledger import TokenLedger
+from fr3e_jax.loop.metrics import MetricsWriter
+from fr3e_jax.loop.packing import pack
+from fr3e_jax.loop.run_directory import RunDirectory, write_json_atomic
+from fr3e_jax.loop.session import Session, open_session
+from fr3e_jax.loop.signals import StopRequest
+from fr3e_jax.loop.update import Learner
+from fr3e_jax.policy.huggingface import save_params
+
+
+def sft(config: Config, run_dir: Path | None = None, resume: bool = False) -> int:
+    """``fr3e sft``: returns the exit code; writes a Hugging Face directory that ``model.path`` can name."""
+    if run_dir is not None:
+        config.runtime.run_dir = str(run_dir)
+    run = RunDirectory.existing(run_dir) if resume else RunDirectory.create(config)
+    ledger = TokenLedger()
+    session = open_session(_supervised(config))
+    save_config(config, run.path, verb="sft")
+    with Checkpointer(
+        run.checkpoints,
+        keep_last=config.checkpoint.keep_last,
+        keep_best=config.checkpoint.keep_best,
+        best_metric=best_metric(config),
+    ) as checkpoints:
+        return _Run(session, run, checkpoints, ledger).run()
+
+
+def _supervised(config: Config) -> Config:
+    """The same settings with the optimizer and the starting weights of ``sft``."""
+    optimizer = dataclasses.replace(
+        config.optimizer,
+        learning_rate=config.sft.learning_rate,
+        warmup_updates=config.sft.warmup_updates,
+        schedule="cosine",
+        decay_updates=config.sft.steps,
+    )
+    model = dataclasses.replace(config.model, path="") if config.sft.start == "random" else config.model
+    return dataclasses.replace(config, optimizer=optimizer, model=model)
+
+
+class _Run:
+    def __init__(self, session: Session, run: RunDirectory, checkpoints: Checkpointer, ledger: TokenLedger):
+        self.session, self.config, self.run_dir = session, session.config, run
+        self.checkpoints, self.ledger, self.step = checkpoints, ledger, 0
+        self.before: dict[str, float] = {}
+        programs = session.train_programs(supervised=True)
+        latest = checkpoints.latest_step()
+        if latest is None:
+            params = session.fresh_params()
+            self.learner = Learner(programs, params, programs.init_optimizer(params))
+        else:
+            arrays, host = checkpoints.restore(latest, programs.abstract_arrays())
+            self.learner = Learner(programs, arrays["params"], arrays["optimizer"], host["step"])
+            self.step, self.before = host["step"], host["before"]
+            ledger.load_state_dict(host["ledger"])
+        self.metrics = MetricsWriter(run, tensorboard=self.config.runtime.tensorboard, resume_step=latest)
+        self.console = Console(
+            self.config.runtime.console, max_steps=self.config.sft.steps, first_step=self.step
+        )
+
+    def run(self) -> int:
+        config, s = self.config, self.config.sft
+        with self.metrics, self.console, StopRequest() as stop:
+            self.before = self.before or self._evaluate()
+            self.console.stage("supervised fine-tuning")
+            while self.step < s.steps:
+                metrics = self._update()
+                if self.step % s.log_every == 0 or self.step == s.steps:
+                    metrics |= self.ledger.step_metrics()
+                    self.metrics.write(self.step, metrics)
+                    self.console.step(self.step, metrics)
+                    self.console.note(f"step {self.step}: loss {metrics['loss/supervised']:.4f}")
+                if stop.requested or self.step % (config.checkpoint.every * s.log_every) == 0:
+                    self._save()
+                if stop.requested:
+                    self.console.note(f"{stop.received[0]}: step {self.step} is saved; continue with --resume")
+                    return 0
+            self._finish()
+        return 0
+
+    def _batch(self, step: int) -> list[TrainingTrunk]:
+        """Demonstrations ``step * batch_size ...`` of the task, each a trunk (prompt) with one branch (response)."""
+        s, codec = self.config.sft, self.session.codec
+        fraction = min((step + 1) / s.curriculum_steps, 1.0) if s.curriculum_steps else 1.0
+        trunks = []
+        for index in range(step * s.batch_size, (step + 1) * s.batch_size):
+            demonstration = self.session.task.demonstration(index, fraction)
+            prompt = self.session.encode(demonstration.prompt)
+            response = np.append(self.session.encode(demonstration.response), codec.stop_ids[0]).astype(np.int32)
+            nothing = np.zeros(len(response), np.float32)
+            trunks.append(TrainingTrunk(prompt, [TrainingBranch(len(prompt), response, nothing, nothing)], step))
+        return trunks
+
+    def _update(self) -> dict[str, float]:
+        learner, trunks = self.learner, self._batch(self.step)
+        shards = learner.programs.shards
+        rows = -(-self.config.sft.batch_size // shards) * shards
+        tokens = sum(len(trunk.branches[0].token_ids) for trunk in trunks)
+        gradients = learner.programs.zero_gradients(learner.params)
+        with self.ledger.stage("update"):
+            (micro,) = pack(trunks, rows=rows, pad_id=self.session.codec.pad_id)
+            gradients, sums = learner.programs.accumulate(learner.params, gradients, micro.batch, tokens, 1.0)
+            learner.params, learner.optimizer_state, norm = learner.programs.apply(
+                learner.params, learner.optimizer_state, gradients
+            )
+        self.ledger.loss_tokens += tokens
+        self.ledger.trained_positions += micro.positions
+        self.ledger.padded_positions += micro.padded_positions
+        self.step += 1
+        learner.updates = self.step
+        if self.step % self.config.sft.log_every and self.step != self.config.sft.steps:
+            return {}
+        sums = jax.device_get(sums)
+        return {
+            "loss/supervised": float(sums["loss"]),
+            "entropy/mean": float(sums["entropy"]) / tokens,
+            "gradient_norm/mean": float(norm),
+        }
+
+    def _evaluate(self) -> dict[str, float]:
+        self.console.stage("evaluating")
+        with self.ledger.stage("evaluate"):
+            result = evaluate(self.session, self.learner.params)
+        self.metrics.write(self.step, result, kind="eval")
+        return result
+
+    def _save(self, evaluated: dict[str, float] | None = None) -> None:
+        host = {"verb": "sft", "step": self.step, "before": self.before, "ledger": self.ledger.state_dict()}
+        self.checkpoints.save(self.step, self.learner.arrays(), host, evaluated)
+
+    def _finish(self) -> None:
+        after = self._evaluate()
+        self._save(after)
+        output = Path(self.config.sft.output).expanduser() if self.config.sft.output else self.run_dir.path / "model"
+        save_model(self.session, self.learner.params, output)
+        summary = {
+            "recipe": self.config.name,
+            "algorithm": "sft",
+            "seed": self.config.seed,
+            "updates": self.step,
+            "sampled_tokens": 0,
+            "loss_tokens": self.ledger.loss_tokens,
+            "trained_positions": self.ledger.trained_positions,
+            "cpu_seconds": self.ledger.cpu_seconds,
+            "wall_seconds": self.ledger.wall_seconds,
+            "before": self.before,
+            "after": after,
+        }
+        write_json_atomic(self.run_dir.summary, summary)
+        self.console.summary(self.before, after, self.run_dir)
+        self.console.note(f"model: {output} (use it with model.path={output})")
+
+
+def save_model(session: Session, params, directory: Path) -> None:
+    """A Hugging Face directory with the weights, the configuration and the tokenizer."""
+    codec = session.codec
+    save_params(
+        directory,
+        session.architecture,
+        jax.device_get(params),
+        eos_token_id=codec.stop_ids[0],
+        pad_token_id=codec.pad_id,
+        dtype=session.config.model.param_dtype,
+    )
+    codec.tokenizer.save_pretrained(directory)

@@ -1,0 +1,125 @@
+"""What a step's rollouts amount to: metrics, and the records that later analysis reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fr3e_jax.loop.experience import SUCCESS, Expansion, PromptGroup, TrainingTrunk
+from fr3e_jax.loop.first_return import is_degenerate
+from fr3e_jax.loop.rollout_store import RolloutRecord
+
+
+def rollout_metrics(groups: list[PromptGroup], expansions: list[Expansion]) -> dict[str, float]:
+    """Means over the base rollouts of all prompts, rejected ones included, and over explored rollouts."""
+    base = [rollout for group in groups for rollout in group.rollouts]
+    metrics = {
+        "reward/mean": float(np.mean([group.rewards.mean() for group in groups])),
+        "length/mean": float(np.mean([len(r.token_ids) for r in base])),
+        "length/finished": float(np.mean([r.finished for r in base])),
+        "entropy/mean": float(np.mean(np.concatenate([r.entropies for r in base]))),
+        "prompts/kept": sum(group.kept for group in groups),
+        "prompts/rejected": sum(not group.kept for group in groups),
+        "prompts/expanded": sum(bool(group.chosen) for group in groups),
+    } | _right_and_wrong("base", [group.rewards for group in groups])
+    if expansions:
+        metrics |= _exploration_metrics(expansions)
+    return metrics
+
+
+def _right_and_wrong(name: str, rewards: list[np.ndarray]) -> dict[str, float]:
+    equal = [r[0] for r in rewards if is_degenerate(r)]
+    return {
+        f"{name}_groups/all_right": sum(r >= SUCCESS for r in equal),
+        f"{name}_groups/all_wrong": sum(r < SUCCESS for r in equal),
+        f"{name}_groups/mixed": len(rewards) - len(equal),
+    }
+
+
+def _exploration_metrics(expansions: list[Expansion]) -> dict[str, float]:
+    explored = [r for expansion in expansions for state in expansion.rollouts for r in state]
+    metrics = {
+        "explore/reward": float(np.mean(np.concatenate([e.rewards.ravel() for e in expansions]))),
+        "explore/length": float(np.mean([len(r.token_ids) for r in explored])),
+        "explore/anchor_position": float(
+            np.mean([a / len(e.group.rollouts[e.base].token_ids) for e in expansions for a in e.anchors] or [0.0])
+        ),
+        "value/S_0": float(np.mean([e.initial_value for e in expansions])),
+    }
+    alphas = np.concatenate([e.alphas for e in expansions])
+    metrics |= {"alpha/mean": alphas.mean(), "alpha/min": alphas.min(), "alpha/max": alphas.max()}
+    for state in sorted({s for e in expansions for s in e.states if s > 0}):
+        values = [e.values[e.states.index(state)] for e in expansions if state in e.states]
+        metrics[f"value/S_{state}"] = float(np.mean(values))
+    return metrics | _right_and_wrong("state", [row for e in expansions for row in e.rewards])
+
+
+def batch_metrics(batch: list[TrainingTrunk], step: int) -> dict[str, float]:
+    """Advantages over the loss tokens of a full batch, and how much of it an earlier step sampled."""
+    branches = [branch for trunk in batch for branch in trunk.branches]
+    advantages = np.concatenate([branch.advantages for branch in branches])
+    carried = sum(len(trunk.branches) for trunk in batch if trunk.step < step)
+    return {
+        "advantage/mean": float(advantages.mean()),
+        "advantage/std": float(advantages.std()),
+        "advantage/max_abs": float(np.abs(advantages).max()),
+        "batch/rollouts": len(branches),
+        "batch/trunks": len(batch),
+        "batch/carried_rollouts": carried,
+    }
+
+
+def rollout_records(step: int, groups: list[PromptGroup], expansions: list[Expansion]) -> Iterator[RolloutRecord]:
+    """Every rollout of a step, explored ones behind their base."""
+    by_base = {(e.group.position, e.base): e for e in expansions}
+    for group in groups:
+        for n, rollout in enumerate(group.rollouts):
+            expansion = by_base.get((group.position, n))
+            parent = f"{step}/{group.position}/{n}"
+            common = {
+                "step": step,
+                "prompt_position": group.position,
+                "problem_id": group.problem.id,
+                "prompt_ids": group.prompt_ids.tolist(),
+                "base": n,
+            }
+            yield RolloutRecord(
+                id=parent,
+                kind="base",
+                token_ids=rollout.token_ids.tolist(),
+                logprobs=rollout.logprobs.tolist(),
+                entropies=rollout.entropies.tolist(),
+                reward=float(group.rewards[n]),
+                finished=rollout.finished,
+                anchors=expansion.anchors if expansion else [],
+                kept=group.kept,
+                advantage=None if group.advantages is None else float(group.advantages[n]),
+                value=float(group.rewards.mean()),
+                **common,
+            )
+            if expansion:
+                yield from _state_records(parent, common, expansion)
+
+
+def _state_records(parent: str, common: dict, expansion: Expansion) -> Iterator[RolloutRecord]:
+    for i, state in enumerate(expansion.states):
+        for m, rollout in enumerate(expansion.rollouts[i]):
+            yield RolloutRecord(
+                id=f"{parent}/{state}/{m}",
+                kind="state",
+                token_ids=rollout.token_ids.tolist(),
+                logprobs=rollout.logprobs.tolist(),
+                entropies=rollout.entropies.tolist(),
+                reward=float(expansion.rewards[i, m]),
+                finished=rollout.finished,
+                state=state,
+                branch=m,
+                parent=parent,
+                fork=expansion.forks[i],
+                kept=expansion.trained[i],
+                advantage=float(expansion.advantages[i, m]) if expansion.trained[i] else None,
+                value=float(expansion.values[i]),
+                alpha=float(expansion.alphas[i]),
+                **common,
+            )

@@ -1,0 +1,275 @@
+"""The training loop, in the order of the method (FR3E; with explore off, GRPO++ and its relatives).
+
+prompts -> First Return -> rewards -> rejection and refill -> anchors -> explore -> rewards -> values -> advantages ->
+full batch -> mini-batch updates -> metrics, checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fr3e_jax.configuration import save_config
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.data.stream import PromptStream
+from fr3e_jax.loop import rollout_store, step_report
+from fr3e_jax.loop.checkpoints import Checkpointer
+from fr3e_jax.loop.console import Console
+from fr3e_jax.loop.evaluate import best_metric, evaluate
+from fr3e_jax.loop.experience import (
+    Expansion,
+    PromptGroup,
+    TrainingTrunk,
+    count_rollouts,
+    split_full_batch,
+)
+from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
+from fr3e_jax.loop.first_return import base_trunks, first_return
+from fr3e_jax.loop.ledger import TokenLedger
+from fr3e_jax.loop.metrics import MetricsWriter
+from fr3e_jax.loop.run_directory import RunDirectory, write_json_atomic
+from fr3e_jax.loop.session import Session, open_session
+from fr3e_jax.loop.signals import StopRequest
+from fr3e_jax.loop.update import Learner, NonFiniteUpdate, update_policy
+
+
+class NoSignal(RuntimeError):
+    """Refilling found no prompt to learn from."""
+
+
+@dataclass
+class Progress:
+    """What a checkpoint holds beside the arrays: with it a run continues exactly."""
+
+    step: int = 0  # full batches trained on
+    updates: int = 0
+    before: dict[str, float] = field(default_factory=dict)  # held-out metrics of the start
+    carried: list[TrainingTrunk] = field(default_factory=list)  # the partial batch
+
+    def host_state(self, config: Config, stream: PromptStream, ledger: TokenLedger) -> dict[str, Any]:
+        return {
+            "verb": "train",
+            "step": self.step,
+            "updates": self.updates,
+            "before": self.before,
+            "partial_batch": [trunk.to_json() for trunk in self.carried],
+            "stream": {"position": stream.position, "dropped_too_long": stream.dropped_too_long},
+            # All noise is keyed by the seed and names such as the step: this is the whole state of the generator.
+            "random": {"seed": config.seed, "step": self.step},
+            "ledger": ledger.state_dict(),
+        }
+
+    @classmethod
+    def restore(cls, host: dict[str, Any], stream: PromptStream, ledger: TokenLedger) -> Progress:
+        stream.position = host["stream"]["position"]
+        stream.dropped_too_long = host["stream"]["dropped_too_long"]
+        ledger.load_state_dict(host["ledger"])
+        carried = [TrainingTrunk.from_json(content) for content in host["partial_batch"]]
+        return cls(host["step"], host["updates"], host["before"], carried)
+
+
+def train(config: Config, run_dir: Path | None = None, resume: bool = False) -> int:
+    """``fr3e train``: returns the exit code. With ``resume``, continues the run in ``run_dir`` exactly where it was."""
+    if run_dir is not None:
+        config.runtime.run_dir = str(run_dir)
+    run = RunDirectory.existing(run_dir) if resume else RunDirectory.create(config)
+    ledger = TokenLedger()
+    session = open_session(config)
+    save_config(config, run.path)
+    with Checkpointer(
+        run.checkpoints,
+        keep_last=config.checkpoint.keep_last,
+        keep_best=config.checkpoint.keep_best,
+        best_metric=best_metric(config),
+    ) as checkpoints:
+        return Trainer(session, run, checkpoints, ledger).run()
+
+
+class Trainer:
+    """One run of the loop."""
+
+    def __init__(self, session: Session, run: RunDirectory, checkpoints: Checkpointer, ledger: TokenLedger):
+        self.session, self.config, self.run_dir = session, session.config, run
+        self.checkpoints, self.ledger = checkpoints, ledger
+        self.stream = PromptStream(
+            session.task.problems("train"), self.config.data.seed, session.codec.encode, self.config.data.max_prompt_tokens
+        )
+        self.progress = Progress()
+        programs = session.train_programs()
+        latest = checkpoints.latest_step()
+        if latest is None:
+            params = session.fresh_params()
+            self.learner = Learner(programs, params, programs.init_optimizer(params))
+        else:
+            arrays, host = checkpoints.restore(latest, programs.abstract_arrays())
+            self.progress = Progress.restore(host, self.stream, ledger)
+            self.learner = Learner(programs, arrays["params"], arrays["optimizer"], self.progress.updates)
+        rollout_store.drop_after(run, latest)
+        self.metrics = MetricsWriter(run, tensorboard=self.config.runtime.tensorboard, resume_step=latest)
+        self.console = Console(
+            self.config.runtime.console,
+            max_steps=self.config.training.max_steps,
+            max_sampled_tokens=self.config.training.max_sampled_tokens,
+            first_step=self.progress.step,
+            sampled_tokens=ledger.sampled_tokens,
+        )
+
+    def run(self) -> int:
+        with self.metrics, self.console, StopRequest() as stop:
+            if self.progress.step:
+                self.console.note(f"resumed from the checkpoint of step {self.progress.step}")
+            if not self.progress.before:
+                self.progress.before = self._evaluate("evaluating the start")
+            while not self._budget_spent():
+                try:
+                    self._step()
+                except (NoSignal, NonFiniteUpdate) as error:
+                    self._save()
+                    self.console.note(f"stopped at step {self.progress.step + 1}: {error}")
+                    return 1
+                if stop.requested and not self._budget_spent():
+                    self._save()
+                    self.console.note(
+                        f"{stop.received[0]}: step {self.progress.step} is finished and saved; continue with "
+                        f"fr3e train {self.run_dir.config} --resume {self.run_dir.path}"
+                    )
+                    return 0
+            self._finish()
+        return 0
+
+    # -- one step ----------------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        """One full batch, from prompts to new weights."""
+        step = self.progress.step + 1
+        batch, groups, expansions = self._collect_full_batch(step)
+        self.console.stage("updating")
+        update = update_policy(self.session, self.learner, step, batch, self.ledger)
+        metrics = step_report.rollout_metrics(groups, expansions) | step_report.batch_metrics(batch, step) | update
+        metrics["verifier/errors"] = self.session.grader.errors
+        metrics["data/dropped_too_long"] = self.stream.dropped_too_long
+        if self.config.runtime.store_rollouts:
+            with self.ledger.stage("store"):
+                records = step_report.rollout_records(step, groups, expansions)
+                rollout_store.write_rollouts(self.run_dir, step, records)
+        metrics |= self.ledger.step_metrics()
+        self.progress.step, self.progress.updates = step, self.learner.updates
+        self.metrics.write(step, metrics)
+        self.console.step(step, metrics)
+        every, evaluated = self.config.evaluation.every, None
+        if every and step % every == 0 and not self._budget_spent():
+            evaluated = self._evaluate("evaluating")
+        if evaluated or step % self.config.checkpoint.every == 0:
+            self._save(evaluated)
+
+    def _collect_full_batch(self, step: int) -> tuple[list[TrainingTrunk], list[PromptGroup], list[Expansion]]:
+        """Rounds of prompts until ``training.batch_rollouts`` rollouts are ready to train; what is over is carried."""
+        config = self.config
+        ready, groups, expansions = self.progress.carried, [], []
+        rounds_without_signal = 0
+        while count_rollouts(ready) < config.training.batch_rollouts:
+            new_groups, new_expansions, trunks = self._round(step)
+            groups += new_groups
+            expansions += new_expansions
+            ready = ready + trunks
+            rounds_without_signal = 0 if trunks else rounds_without_signal + 1
+            if rounds_without_signal >= config.rollout.max_rounds_without_signal:
+                raise NoSignal(no_signal_message(config, groups, expansions, rounds_without_signal))
+        batch, rest = split_full_batch(ready, config.training.batch_rollouts)
+        self.progress.carried = rest if config.training.surplus == "carry" else []
+        return batch, groups, expansions
+
+    def _round(self, step: int) -> tuple[list[PromptGroup], list[Expansion], list[TrainingTrunk]]:
+        """First Return, then Explore, for one round of prompts under the same weights."""
+        session, params, explore = self.session, self.learner.params, self.config.explore
+        self.console.stage("first return")
+        with self.ledger.stage("first_return"):
+            prompts = self.stream.next(self.config.rollout.prompts_per_round)
+            groups = first_return(session, params, step, prompts)  # sampled, graded, degenerate prompts rejected
+        kept = [group for group in groups if group.kept]
+        expansions: list[Expansion] = []
+        trunks = base_trunks(session, step, kept) if explore.train_base or not explore.enabled else []
+        if explore.enabled:
+            self.console.stage("explore")
+            with self.ledger.stage("explore"):
+                expansions = place_anchors(session, step, kept)
+                roll_out_states(session, params, step, expansions)  # sampled and graded
+                assign_advantages(session, expansions)
+            trunks += explored_trunks(session, step, expansions)
+        for group in groups:
+            group.trunks.clear()  # the caches of these weights are not needed any more
+        counts = session.engine.take_counts()
+        self.ledger.sampled_tokens += counts.sampled_tokens
+        self.ledger.prefill_positions += counts.prefill_positions
+        self.ledger.reused_prefix_positions += counts.reused_prefix_positions
+        return groups, expansions, trunks
+
+    # -- around the steps --------------------------------------------------------------------------------------------
+
+    def _budget_spent(self) -> bool:
+        t = self.config.training
+        steps_done = t.max_steps and self.progress.step >= t.max_steps
+        return bool(steps_done or (t.max_sampled_tokens and self.ledger.sampled_tokens >= t.max_sampled_tokens))
+
+    def _evaluate(self, stage: str) -> dict[str, float]:
+        self.console.stage(stage)
+        with self.ledger.stage("evaluate"):
+            result = evaluate(self.session, self.learner.params)
+        self.metrics.write(self.progress.step, result, kind="eval")
+        shown = "  ".join(f"{name} {value:.1%}" for name, value in result.items() if "@" in name or name == "greedy")
+        self.console.note(f"held-out after step {self.progress.step}: {shown}")
+        return result
+
+    def _save(self, evaluated: dict[str, float] | None = None) -> None:
+        with self.ledger.stage("checkpoint"):
+            host = self.progress.host_state(self.config, self.stream, self.ledger)
+            self.checkpoints.save(self.progress.step, self.learner.arrays(), host, evaluated)
+
+    def _finish(self) -> None:
+        after = self._evaluate("evaluating the end")
+        self._save(after)
+        self.checkpoints.wait()
+        write_json_atomic(self.run_dir.summary, run_summary(self.config, self.progress, self.ledger, after))
+        self.console.summary(self.progress.before, after, self.run_dir)
+
+
+def run_summary(config: Config, progress: Progress, ledger: TokenLedger, after: dict[str, float]) -> dict[str, Any]:
+    """What ``summary.json`` says of a finished run."""
+    return {
+        "recipe": config.name,
+        "algorithm": config.algorithm,
+        "seed": config.seed,
+        "steps": progress.step,
+        "updates": progress.updates,
+        "sampled_tokens": ledger.sampled_tokens,
+        "loss_tokens": ledger.loss_tokens,
+        "trained_positions": ledger.trained_positions,
+        "cpu_seconds": ledger.cpu_seconds,
+        "wall_seconds": ledger.wall_seconds,
+        "before": progress.before,
+        "after": after,
+    }
+
+
+def no_signal_message(
+    config: Config, groups: list[PromptGroup], expansions: list[Expansion], rounds: int
+) -> str:
+    """What was seen while refilling, and what to change."""
+    counts = step_report.rollout_metrics(groups, expansions)
+    right, wrong = int(counts["base_groups/all_right"]), int(counts["base_groups/all_wrong"])
+    seen = (
+        f"{rounds} rounds in a row gave nothing to train on; of {len(groups)} prompts {right} were all right, "
+        f"{wrong} all wrong, {len(groups) - right - wrong} mixed"
+    )
+    if expansions:
+        dull = int(counts["state_groups/all_right"] + counts["state_groups/all_wrong"])
+        seen += f"; {dull} of {dull + int(counts['state_groups/mixed'])} explored states had equal rewards"
+    if wrong >= right:
+        advice = "the task is too hard for this policy: warm it up longer with fr3e sft, choose easier problems"
+    else:
+        advice = "the policy already solves these problems: choose harder ones"
+    return (
+        f"{seen}. {advice}, raise rollout.rollouts_per_prompt (now {config.rollout.rollouts_per_prompt}) or "
+        f"rollout.temperature (now {config.rollout.temperature:g}), or raise rollout.max_rounds_without_signal"
+    )

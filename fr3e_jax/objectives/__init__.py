@@ -1,0 +1,85 @@
+"""The mathematics of exploration and policy updates, as pure functions on arrays.
+
+No jit, no random state, no configuration, no input or output: callers bring arrays and static settings. All work under
+`jax.jit`, `jax.vmap` and `jax.grad`, in float32; `pass_at_k` and `avg_at_k` are for the host.
+"""
+
+from fr3e_jax.objectives.advantages import (
+    block_credit,
+    fr3e_advantages,
+    group_advantages,
+    grpo_advantages,
+    mean_advantages,
+    rloo_advantages,
+)
+from fr3e_jax.objectives.anchors import anchor_scores, block_index, select_anchors, uniform_anchors
+from fr3e_jax.objectives.divergence import bounded_log_ratio, kl_k1, kl_k2, kl_k3
+from fr3e_jax.objectives.entropy import (
+    branching_factor,
+    log_perplexity,
+    normalised_entropy,
+    token_entropy,
+    token_logprobs,
+    update_magnitude,
+)
+from fr3e_jax.objectives.filters import archive_open, degenerate_groups, expandable, running_share
+from fr3e_jax.objectives.losses import (
+    aggregate,
+    aggregation_count,
+    aggregation_weights,
+    clipped_surrogate,
+    entropy_bonus,
+    truncated_importance_weight,
+)
+from fr3e_jax.objectives.pass_at_k import avg_at_k, pass_at_k
+from fr3e_jax.objectives.reductions import masked_mean, masked_std, masked_sum
+from fr3e_jax.objectives.values import (
+    initial_modulation,
+    state_values,
+    trajectory_modulation,
+    value_differences,
+    value_modulation,
+)
+
+__all__ = [
+    "aggregate",
+    "aggregation_count",
+    "aggregation_weights",
+    "anchor_scores",
+    "archive_open",
+    "avg_at_k",
+    "block_credit",
+    "block_index",
+    "bounded_log_ratio",
+    "branching_factor",
+    "clipped_surrogate",
+    "degenerate_groups",
+    "entropy_bonus",
+    "expandable",
+    "fr3e_advantages",
+    "group_advantages",
+    "grpo_advantages",
+    "initial_modulation",
+    "kl_k1",
+    "kl_k2",
+    "kl_k3",
+    "log_perplexity",
+    "masked_mean",
+    "masked_std",
+    "masked_sum",
+    "mean_advantages",
+    "normalised_entropy",
+    "pass_at_k",
+    "rloo_advantages",
+    "running_share",
+    "select_anchors",
+    "state_values",
+    "token_entropy",
+    "token_logprobs",
+    "trajectory_modulation",
+    "truncated_importance_weight",
+    "uniform_anchors",
+    "update_magnitude",
+    "value_differences",
+    "value_modulation",
+]

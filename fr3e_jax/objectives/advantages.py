@@ -1,0 +1,118 @@
+"""Advantages of groups: rewards against the baseline of the rollouts that left from the same place.
+
+A group is the set of rollouts that share a baseline: for GRPO and RLOO the base rollouts of a prompt, for FR3E the
+branches of a state. A group of one, and a group of equal rewards, has advantage exactly 0; so has what the mask leaves
+out.
+
+Dimension key: J states S_1..S_J, M rollouts of a group; `batch` is any leading axes.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float, Shaped
+
+from fr3e_jax.objectives.arrays import AnyArray, Number
+from fr3e_jax.objectives.reductions import masked_mean, masked_std, masked_sum
+from fr3e_jax.objectives.values import state_values, value_modulation
+
+
+def mean_advantages(
+    rewards: Shaped[AnyArray, "*batch M"], mask: Shaped[AnyArray, "*batch M"]
+) -> Float[jax.Array, "*batch M"]:
+    """A_m = r_m − mean(r): no division by a deviation. (FR3E: r_{j,m} − V(S_j), appendix C; Dr. GRPO.)"""
+    rewards, mask = jnp.asarray(rewards, jnp.float32), jnp.asarray(mask, bool)
+    # Counting from the largest reward makes equal rewards cancel exactly, where (3 · 0.9) / 3 − 0.9 does not.
+    pivot = jnp.max(rewards, axis=-1, keepdims=True, where=mask, initial=-jnp.inf)
+    shifted = jnp.where(mask, rewards - jax.lax.stop_gradient(pivot), 0.0)
+    return jnp.where(mask, shifted - masked_mean(shifted, mask, axis=-1, keepdims=True), 0.0)
+
+
+def grpo_advantages(
+    rewards: Shaped[AnyArray, "*batch M"],
+    mask: Shaped[AnyArray, "*batch M"],
+    *,
+    unbiased_std: bool = False,
+    epsilon: float = 1e-6,
+) -> Float[jax.Array, "*batch M"]:
+    """A_m = (r_m − mean(r)) / (std(r) + ε), std of the population or (``unbiased_std``) with n − 1. (EGSW, eq. 3.)"""
+    advantages = mean_advantages(rewards, mask)
+    return advantages / (masked_std(advantages, mask, -1, unbiased_std)[..., None] + epsilon)
+
+
+def rloo_advantages(
+    rewards: Shaped[AnyArray, "*batch M"], mask: Shaped[AnyArray, "*batch M"]
+) -> Float[jax.Array, "*batch M"]:
+    """A_m = r_m − (1/(n−1)) Σ_{i≠m} r_i = n/(n−1) · (r_m − mean(r)). (Ahmadian et al. 2024, "Back to Basics".)"""
+    count = masked_sum(jnp.ones_like(mask), mask, axis=-1, keepdims=True)
+    return mean_advantages(rewards, mask) * count / jnp.maximum(count - 1.0, 1.0)
+
+
+def group_advantages(
+    rewards: Shaped[AnyArray, "*batch M"],
+    mask: Shaped[AnyArray, "*batch M"],
+    *,
+    estimator: str,
+    unbiased_std: bool = False,
+) -> Float[jax.Array, "*batch M"]:
+    """The advantage named by ``estimator``: ``mean``, ``grpo`` (the only reader of ``unbiased_std``) or ``rloo``."""
+    if estimator == "mean":
+        return mean_advantages(rewards, mask)
+    if estimator == "grpo":
+        return grpo_advantages(rewards, mask, unbiased_std=unbiased_std)
+    if estimator == "rloo":
+        return rloo_advantages(rewards, mask)
+    raise ValueError(f"unknown advantage estimator {estimator!r}; expected grpo, rloo, mean")
+
+
+def fr3e_advantages(
+    rewards: Shaped[AnyArray, "*batch J M"],
+    mask: Shaped[AnyArray, "*batch J M"],
+    initial_value: Number | Shaped[AnyArray, "*batch"],
+    valid: Shaped[AnyArray, "*batch J"],
+    *,
+    estimator: str = "mean",
+    modulation: str = "exp",
+    initial: str = "one",
+    unbiased_std: bool = False,
+) -> tuple[Float[jax.Array, "*batch J M"], Float[jax.Array, "*batch J"], Float[jax.Array, "*batch J"]]:
+    """A'_{j,m} = α_j (r_{j,m} − V(S_j)) of the states S_1..S_J of each base trajectory. (FR3E, eq. 13-15.)
+
+    To be called on whole trajectories, *before* groups without signal are filtered. ``initial_value`` is V(S_0). A
+    state without rollouts counts as not valid. ``initial`` is read by ``modulation="sharpen"`` only.
+
+    Returns:
+      advantages A', values V (0 if not valid), factors α (1 if not valid).
+    """
+    mask = jnp.asarray(mask, bool) & jnp.asarray(valid, bool)[..., None]
+    valid = mask.any(axis=-1)
+    values = state_values(rewards, mask)
+    alphas = value_modulation(values, initial_value, valid, variant=modulation, initial=initial)
+    advantages = group_advantages(rewards, mask, estimator=estimator, unbiased_std=unbiased_std)
+    return alphas[..., None] * advantages, values, alphas
+
+
+def block_credit(
+    values: Float[AnyArray, "*batch J"],
+    initial_value: Number | Shaped[AnyArray, "*batch"],
+    final_reward: Number | Shaped[AnyArray, "*batch"],
+    valid: Shaped[AnyArray, "*batch J"],
+) -> Float[jax.Array, "*batch J+1"]:
+    """Â(B_{j+1}) = V(S_{j+1}) − V(S_j) of the base's own blocks, the last one ending at the base's reward.
+
+    Values at the block borders of the base response, as VinePPO takes them at step borders. Blocks are numbered as by
+    `block_index`: the valid states cut K + 1 of them, the rest have credit 0. The sum is r − V(S_0).
+    """
+    values, valid = jnp.asarray(values, jnp.float32), jnp.asarray(valid, bool)
+    order = jnp.argsort(~valid, axis=-1, stable=True)
+    values, valid = jnp.take_along_axis(values, order, axis=-1), jnp.take_along_axis(valid, order, axis=-1)
+
+    def column(x):
+        return jnp.broadcast_to(jnp.asarray(x, values.dtype), values.shape[:-1])[..., None]
+
+    exists = jnp.concatenate([jnp.ones_like(valid[..., :1]), valid], axis=-1)
+    starts = jnp.concatenate([column(initial_value), values], axis=-1)
+    ends_at_state = jnp.concatenate([valid, jnp.zeros_like(valid[..., :1])], axis=-1)
+    ends = jnp.where(ends_at_state, jnp.concatenate([values, column(0.0)], axis=-1), column(final_reward))
+    return jnp.where(exists, ends - starts, 0.0)

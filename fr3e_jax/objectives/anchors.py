@@ -1,0 +1,134 @@
+"""Anchors: the tokens of a base response that exploration re-draws, and the blocks that they cut the response into.
+
+An anchor is the 0-based response index k of a token that was *sampled with* entropy H_k. Its state is everything before
+it, so that each rollout from the state draws that token anew:
+
+    response     t0 t1 t2 t3 t4 t5 t6          anchors 2 and 5
+    states       S_1 = q t0 t1                 S_2 = q t0 t1 t2 t3 t4
+    block index   0  0  1  1  1  2  2          B_1 = t0 t1, B_2 = t2 t3 t4, B_3 = t5 t6
+
+Position 0 is never an anchor: its state is the bare prompt, which is S_0 and has V(S_0) already. That leaves the
+min(K, length − 1) anchors of a response. Under the other reading (``include_anchor_token``: FR3E eq. 9-10 to the
+letter, the state ends *with* the anchor token) position 0 is free and the last one is barred, whose state is the
+finished response; there the forks are ``anchors + 1``.
+
+Functions take one response; `jax.vmap` them over a batch. Dimension key: J states after S_0 (= anchors), T tokens.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int, Shaped
+
+from fr3e_jax.objectives.arrays import AnyArray
+
+
+def _bounds(
+    length: int | AnyArray, exclude_first: int, exclude_last: int, include_anchor_token: bool
+) -> tuple[int, jax.Array]:
+    """First allowed position and the end of the allowed ones."""
+    if include_anchor_token:
+        return exclude_first, jnp.asarray(length, jnp.int32) - max(exclude_last, 1)
+    return max(exclude_first, 1), jnp.asarray(length, jnp.int32) - exclude_last
+
+
+def select_anchors(
+    scores: Float[AnyArray, " T"],
+    length: int | Int[AnyArray, ""],
+    *,
+    num_anchors: int,
+    min_spacing: int = 1,
+    exclude_first: int = 0,
+    exclude_last: int = 0,
+    include_anchor_token: bool = False,
+) -> tuple[Int[jax.Array, " J"], Bool[jax.Array, " J"]]:
+    """𝒦 = TopK_k score_k over the response, in increasing order of position. (FR3E, eq. 7.)
+
+    The highest score is taken first, ties go to the earliest; each anchor bars positions closer than ``min_spacing``.
+    Position p is allowed if exclude_first ≤ p < length − exclude_last, and see the module for position 0. NaN scores
+    come last.
+
+    Returns:
+      ``anchors`` int32, J = ``num_anchors``, filled with T where fewer are allowed; ``valid``, true for real ones.
+    """
+    size = scores.shape[0]
+    positions = jnp.arange(size)
+    first, end = _bounds(length, exclude_first, exclude_last, include_anchor_token)
+    finite = jnp.finfo(jnp.float32)  # infinite scores stay in the race: only barred positions are at −inf
+    scores = jnp.nan_to_num(jnp.asarray(scores, jnp.float32), nan=finite.min, neginf=finite.min, posinf=finite.max)
+
+    def take_best(allowed, _):
+        best = jnp.argmax(jnp.where(allowed, scores, -jnp.inf))
+        anchor = jnp.where(allowed.any(), best, size)
+        return allowed & (jnp.abs(positions - best) >= min_spacing), anchor
+
+    _, anchors = jax.lax.scan(take_best, (positions >= first) & (positions < end), length=num_anchors)
+    anchors = jnp.sort(anchors).astype(jnp.int32)
+    return anchors, anchors < size
+
+
+def anchor_scores(
+    selection: str,
+    *,
+    length: int | Int[AnyArray, ""],
+    entropies: Float[AnyArray, " T"] | None = None,
+    logprobs: Float[AnyArray, " T"] | None = None,
+    magnitudes: Float[AnyArray, " T"] | None = None,
+    uniforms: Float[AnyArray, " T"] | None = None,
+) -> Float[jax.Array, " T"]:
+    """Scores whose largest values are anchors; −inf from ``length`` on. Only the array of ``selection`` is read.
+
+    - ``entropy``: H_k (FR3E, eq. 5 and 7);
+    - ``logprob``: −log π(t_k), so that the least likely drawn token wins (FR3E, 3.4; the authors' code);
+    - ``gradient``: the update magnitude G_k (STUDY, eq. 4);
+    - ``random``: ``uniforms``, drawn by the caller.
+    """
+    sources = {"entropy": entropies, "logprob": logprobs, "gradient": magnitudes, "random": uniforms}
+    if selection not in sources:
+        raise ValueError(f"unknown anchor selection {selection!r}; expected one of {', '.join(sources)}")
+    source = sources[selection]
+    if source is None:
+        argument = {"entropy": "entropies", "logprob": "logprobs", "gradient": "magnitudes", "random": "uniforms"}
+        raise ValueError(f"anchor selection {selection!r} needs {argument[selection]}=, got None")
+    scores = jnp.asarray(source, jnp.float32)
+    return jnp.where(jnp.arange(scores.shape[0]) < length, -scores if selection == "logprob" else scores, -jnp.inf)
+
+
+def uniform_anchors(
+    length: int | Int[AnyArray, ""],
+    *,
+    num_anchors: int,
+    T: int,
+    min_spacing: int = 1,
+    exclude_first: int = 0,
+    exclude_last: int = 0,
+    include_anchor_token: bool = False,
+) -> tuple[Int[jax.Array, " J"], Bool[jax.Array, " J"]]:
+    """Evenly spaced anchors: k_j = first − 1 + ⌊ j (n + 1) / (K + 1) ⌋ for j = 1..K and n allowed positions.
+
+    With nothing excluded that is ⌊ j · length / (K + 1) ⌋: K + 1 blocks of equal length, to a token. (VinePPO's fixed
+    boundaries.) K falls below ``num_anchors`` where the positions or ``min_spacing`` do not allow more. Bounds and
+    return values as for `select_anchors`; ``T`` is the padded length.
+    """
+    first, end = _bounds(length, exclude_first, exclude_last, include_anchor_token)
+    allowed = jnp.maximum(jnp.minimum(end, T) - first, 0)
+    spaced = jnp.maximum((allowed + 1) // min_spacing - 1, 1)
+    count = jnp.minimum(jnp.minimum(allowed, spaced), num_anchors)
+    order = jnp.arange(1, num_anchors + 1)
+    valid = order <= count
+    anchors = jnp.where(valid, first - 1 + order * (allowed + 1) // (count + 1), T)
+    return anchors.astype(jnp.int32), valid
+
+
+def block_index(
+    anchors: Int[AnyArray, " J"], valid: Shaped[AnyArray, " J"], length: int | Int[AnyArray, ""], T: int
+) -> Int[jax.Array, " T"]:
+    """0-based index of the block B_1..B_{K+1} that each token lies in: #{ j : k_j ≤ t }; −1 from ``length`` on.
+
+    An anchor opens its block (see the module's drawing). Where states include the anchor token, pass ``anchors + 1``.
+    (FR3E, eq. 8-9.)
+    """
+    positions = jnp.arange(T)
+    opened = (jnp.asarray(anchors)[:, None] <= positions[None, :]) & jnp.asarray(valid, bool)[:, None]
+    return jnp.where(positions < length, jnp.sum(opened, axis=0, dtype=jnp.int32), -1)

@@ -1,0 +1,9 @@
+"""The types that the annotations of this package name: device and NumPy arrays (scalars included), plain numbers."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+AnyArray = jax.Array | np.ndarray | np.generic
+Number = int | float

@@ -1,0 +1,44 @@
+"""Estimators of KL(π ‖ π_ref) per token, from tokens that π drew. (Schulman 2020, "Approximating KL divergence".)
+
+Dimension key: `shape` is any number of axes; in use, batch axes and T tokens.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float
+
+from fr3e_jax.objectives.arrays import AnyArray
+
+LOG_RATIO_BOUND = 20.0  # exp(20) ≈ 4.9e8: as good as infinite for a ratio, and far from float32's overflow at exp(88)
+
+
+def bounded_log_ratio(
+    logprobs: Float[AnyArray, "*shape"], other_logprobs: Float[AnyArray, "*shape"]
+) -> Float[jax.Array, "*shape"]:
+    """log π − log π', clipped to [−20, 20] so that its exponential is finite; exact inside, gradient 0 beyond."""
+    difference = jnp.asarray(logprobs, jnp.float32) - jnp.asarray(other_logprobs, jnp.float32)
+    return jnp.clip(difference, -LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+
+
+def kl_k1(
+    policy_logprobs: Float[AnyArray, "*shape"], ref_logprobs: Float[AnyArray, "*shape"]
+) -> Float[jax.Array, "*shape"]:
+    """k1 = log π − log π_ref: unbiased, of either sign."""
+    return jnp.asarray(policy_logprobs, jnp.float32) - jnp.asarray(ref_logprobs, jnp.float32)
+
+
+def kl_k2(
+    policy_logprobs: Float[AnyArray, "*shape"], ref_logprobs: Float[AnyArray, "*shape"]
+) -> Float[jax.Array, "*shape"]:
+    """k2 = ½ (log π − log π_ref)²: biased, never negative; its gradient is an unbiased gradient of the KL."""
+    return 0.5 * kl_k1(policy_logprobs, ref_logprobs) ** 2
+
+
+def kl_k3(
+    policy_logprobs: Float[AnyArray, "*shape"], ref_logprobs: Float[AnyArray, "*shape"]
+) -> Float[jax.Array, "*shape"]:
+    """k3 = π_ref/π − log(π_ref/π) − 1: unbiased, never negative. (EGSW, eq. 4.) The log-ratio is bounded by ±20."""
+    log_ratio = bounded_log_ratio(ref_logprobs, policy_logprobs)
+    return jnp.expm1(log_ratio) - log_ratio

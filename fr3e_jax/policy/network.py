@@ -1,0 +1,167 @@
+"""The Qwen2/2.5 network as a Flax module that is used as a pure function: ``graphdef`` and ``params`` in, arrays out.
+
+``params`` is a plain nested dict of arrays (``params["layers"][0]["attention"]["query"]["kernel"]``); every parameter is
+declared once, with its shape, its logical axes (for sharding) and its initial scale.
+
+Dimension key: B trunks, N lanes, T tokens, C own positions, V vocabulary, K/G/D heads as in `attention`, E width.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from fr3e_jax.policy.architecture import Architecture
+from fr3e_jax.policy.attention import KeyValue, rotary, trunk_branch_attention
+
+Params = dict[str, Any]
+
+
+class OwnCache(NamedTuple):
+    """Where the keys and values of a decode step go: ring buffers of every layer and the column to write."""
+
+    layers: tuple[KeyValue, ...]  # key [B, N, K, D, C], value [B, N, K, C, D]
+    column: jax.Array  # int32 scalar, common to all lanes
+    writes: jax.Array  # bool [B, N]; other lanes keep what stands in the column
+
+
+def _parameter(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str | None, ...], std: float, dtype: str):
+    if std == 0:
+        return nnx.Param(jnp.zeros(shape, dtype), axes=axes)
+    return nnx.Param((jax.random.normal(rngs.params(), shape) * std).astype(dtype), axes=axes)
+
+
+class Linear(nnx.Module):
+    def __init__(self, rngs, size_in: int, size_out: int, axes: tuple[str, str], dtype: str, *, bias: bool = False):
+        self.kernel = _parameter(rngs, (size_in, size_out), axes, size_in**-0.5, dtype)
+        self.bias = _parameter(rngs, (size_out,), axes[1:], 0.0, dtype) if bias else None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        y = x @ self.kernel[...].astype(x.dtype)
+        return y if self.bias is None else y + self.bias[...].astype(x.dtype)
+
+
+class RMSNorm(nnx.Module):
+    def __init__(self, size: int, epsilon: float, dtype: str):
+        self.scale = nnx.Param(jnp.ones((size,), dtype), axes=(None,))
+        self.epsilon = epsilon
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        wide = x.astype(jnp.float32)
+        wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + self.epsilon)
+        return (wide * self.scale[...].astype(jnp.float32)).astype(x.dtype)
+
+
+class Attention(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs, a: Architecture, dtype: str):
+        inner, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
+        self.query = Linear(rngs, a.hidden_size, inner, ("embed", "heads"), dtype, bias=True)
+        self.key = Linear(rngs, a.hidden_size, kv, ("embed", "kv_heads"), dtype, bias=True)
+        self.value = Linear(rngs, a.hidden_size, kv, ("embed", "kv_heads"), dtype, bias=True)
+        self.out = Linear(rngs, inner, a.hidden_size, ("heads", "embed"), dtype)
+        self.sizes = (a.num_kv_heads, a.heads_per_kv_head, a.head_dim)
+        self.rope_theta = a.rope_theta
+
+    def __call__(self, x, positions, own_mask, cache: OwnCache | None, layer: int, trunk: KeyValue | None, fork):
+        kv_heads, group, head_dim = self.sizes
+        query = rotary(self.query(x).reshape(*x.shape[:3], kv_heads * group, head_dim), positions, self.rope_theta)
+        key = rotary(self.key(x).reshape(*x.shape[:3], kv_heads, head_dim), positions, self.rope_theta)
+        value = self.value(x).reshape(*x.shape[:3], kv_heads, head_dim)
+        own = KeyValue(jnp.transpose(key, (0, 1, 3, 4, 2)), jnp.swapaxes(value, 2, 3))
+        if cache is not None:
+            own = _write_column(cache.layers[layer], own, cache)
+        query = query.reshape(*x.shape[:3], kv_heads, group, head_dim)
+        mixed = trunk_branch_attention(query, own, own_mask, trunk, fork)
+        return self.out(mixed.reshape(*x.shape[:3], -1)), own
+
+
+def _write_column(old: KeyValue, new: KeyValue, cache: OwnCache) -> KeyValue:
+    """Put one token per lane into the ring column; lanes that do not write keep their content (it may be promoted)."""
+    writes = cache.writes[:, :, None, None, None]
+
+    def put(buffer, fresh, axis):
+        kept = jax.lax.dynamic_slice_in_dim(buffer, cache.column, 1, axis)
+        return jax.lax.dynamic_update_slice_in_dim(buffer, jnp.where(writes, fresh, kept), cache.column, axis)
+
+    return KeyValue(put(old.key, new.key, 4), put(old.value, new.value, 3))
+
+
+class Block(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs, a: Architecture, dtype: str):
+        self.attention_norm = RMSNorm(a.hidden_size, a.rms_norm_eps, dtype)
+        self.attention = Attention(rngs, a, dtype)
+        self.mlp_norm = RMSNorm(a.hidden_size, a.rms_norm_eps, dtype)
+        self.gate = Linear(rngs, a.hidden_size, a.intermediate_size, ("embed", "mlp"), dtype)
+        self.up = Linear(rngs, a.hidden_size, a.intermediate_size, ("embed", "mlp"), dtype)
+        self.down = Linear(rngs, a.intermediate_size, a.hidden_size, ("mlp", "embed"), dtype)
+
+    def __call__(self, x, *attention_inputs):
+        mixed, own = self.attention(self.attention_norm(x), *attention_inputs)
+        x = x + mixed
+        y = self.mlp_norm(x)
+        return x + self.down(jax.nn.silu(self.gate(y)) * self.up(y)), own
+
+
+class Qwen2(nnx.Module):
+    """Qwen2/2.5 decoder (RMSNorm, rotary positions, grouped-query attention with QKV biases, gated SiLU MLP)."""
+
+    def __init__(self, rngs: nnx.Rngs, a: Architecture, *, param_dtype: str, compute_dtype: str):
+        self.embedding = _parameter(rngs, (a.vocab_size, a.hidden_size), ("vocab", "embed"), 0.02, param_dtype)
+        self.layers = nnx.List([Block(rngs, a, param_dtype) for _ in range(a.num_layers)])
+        self.norm = RMSNorm(a.hidden_size, a.rms_norm_eps, param_dtype)
+        tied = a.tie_word_embeddings
+        self.head = None if tied else _parameter(rngs, (a.hidden_size, a.vocab_size), ("embed", "vocab"), 0.02, param_dtype)
+        self.compute_dtype = compute_dtype
+
+    def __call__(self, token_ids, positions, own_mask, *, cache=None, trunk=None, fork=None):
+        """Hidden states of lanes of tokens.
+
+        Args:
+          token_ids, positions: int ``[B, N, T]``.
+          own_mask: bool ``[B, N, T, C]``; C = T without a cache, the cache's capacity with one (then T = 1).
+          cache: `OwnCache` of a decode step, or None when the lanes' keys and values are those of this call.
+          trunk: one `KeyValue` per layer (``[B, K, D, S]``, ``[B, K, S, D]``), or None.
+          fork: int ``[B, N, T]``, trunk positions that each token sees.
+
+        Returns:
+          hidden ``[B, N, T, E]`` after the final norm, and the own keys and values of every layer.
+        """
+        x = self.embedding[...].astype(self.compute_dtype)[token_ids]
+        owns = []
+        for i, layer in enumerate(self.layers):
+            x, own = layer(x, positions, own_mask, cache, i, None if trunk is None else trunk[i], fork)
+            owns.append(own)
+        return self.norm(x), tuple(owns)
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """float32 logits ``[..., V]`` of hidden states ``[..., E]``."""
+        weight = self.embedding[...].T if self.head is None else self.head[...]
+        return jnp.matmul(hidden, weight.astype(hidden.dtype), preferred_element_type=jnp.float32)
+
+
+def build_network(
+    architecture: Architecture, *, param_dtype: str = "float32", compute_dtype: str = "float32"
+) -> tuple[nnx.GraphDef, Params, Params]:
+    """The network's static description, without allocating a weight.
+
+    Returns ``graphdef``, abstract parameters (`jax.ShapeDtypeStruct` leaves) and the logical axes of each parameter.
+    """
+    make = lambda: Qwen2(nnx.Rngs(0), architecture, param_dtype=param_dtype, compute_dtype=compute_dtype)
+    graphdef, state = nnx.split(nnx.eval_shape(make))
+    axes = jax.tree.map(lambda p: p.axes, state, is_leaf=lambda p: isinstance(p, nnx.Variable))
+    abstract = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, p.dtype), nnx.to_pure_dict(state))
+    return graphdef, abstract, nnx.to_pure_dict(axes)
+
+
+def initial_params(architecture: Architecture, key: jax.Array, *, param_dtype: str = "float32") -> Params:
+    """Random parameters: kernels normal with variance 1/fan-in, embeddings normal(0, 0.02), biases 0, norms 1."""
+    network = Qwen2(nnx.Rngs(params=key), architecture, param_dtype=param_dtype, compute_dtype=param_dtype)
+    return nnx.to_pure_dict(nnx.split(network)[1])
+
+
+def bind(graphdef: nnx.GraphDef, params: Params) -> Qwen2:
+    """The module with these parameters; free under `jax.jit` (no array is copied)."""
+    return nnx.merge(graphdef, params)

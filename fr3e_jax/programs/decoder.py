@@ -1,0 +1,101 @@
+"""The decoder's programs, compiled: every `jax.jit` of decoding, with its shardings and donations, stands here."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from fr3e_jax.policy.architecture import Architecture
+from fr3e_jax.policy.attention import KeyValue
+from fr3e_jax.policy.network import Params
+from fr3e_jax.policy.rows import Trunks
+from fr3e_jax.programs import decode
+from fr3e_jax.programs.decode import DecodeState, Emitted, LaneSettings
+from fr3e_jax.programs.mesh import BATCH, batch_shards, replicated
+
+
+def power_of_two(n: int, least: int = 1) -> int:
+    """The smallest power of two that is at least ``n`` and ``least``: the sizes that programs are compiled for."""
+    return 1 << int(max(n - 1, least - 1, 0)).bit_length()
+
+
+class DecoderPrograms:
+    """Compiled decoder programs for one network on one mesh.
+
+    Caches are split over ``(replica, fsdp)`` by trunk slot, and over ``tensor`` by key/value head where that divides.
+    Every program that changes a `DecodeState` donates it: the caller keeps the returned one only.
+    """
+
+    def __init__(self, graphdef: nnx.GraphDef, architecture: Architecture, mesh: Mesh):
+        tensor = "tensor" if architecture.num_kv_heads % mesh.shape["tensor"] == 0 else None
+        by_slot, whole = NamedSharding(mesh, P(BATCH)), replicated(mesh)
+        trunk_kv, lane_kv = NamedSharding(mesh, P(BATCH, tensor)), NamedSharding(mesh, P(BATCH, None, tensor))
+        trunks = Trunks((KeyValue(trunk_kv, trunk_kv),) * architecture.num_layers, by_slot)
+        state = DecodeState(
+            trunks=trunks,
+            lanes=(KeyValue(lane_kv, lane_kv),) * architecture.num_layers,
+            lane_hidden=by_slot,
+            hidden=by_slot,
+            settings=LaneSettings(*(by_slot,) * len(LaneSettings._fields)),
+            keys=by_slot,
+            start=by_slot,
+            generated=by_slot,
+            active=by_slot,
+            column=whole,
+        )
+        emitted = Emitted(*(whole,) * len(Emitted._fields))
+        self.mesh, self.shards, self._by_slot = mesh, batch_shards(mesh), by_slot
+        self._prefill = jax.jit(partial(decode.prefill, graphdef), out_shardings=trunks)
+        self._empty = jax.jit(decode.empty_state, static_argnums=range(1, 7), out_shardings=state)
+        self._insert = jax.jit(decode.insert_trunks, donate_argnums=0, out_shardings=state)
+        self._fill = jax.jit(decode.fill_lanes, donate_argnums=0, out_shardings=state)
+        self._chunk = jax.jit(
+            partial(decode.decode_chunk, graphdef),
+            static_argnames=("steps", "filtered"),
+            donate_argnums=1,
+            out_shardings=(state, emitted),
+        )
+        self._grow = jax.jit(decode.grow, static_argnames="capacity", out_shardings=state)
+        self._promote = jax.jit(decode.promote, static_argnames="capacity", out_shardings=trunks)
+
+    def round_up(self, count: int) -> int:
+        """The next count that splits evenly over the batch shards of the mesh."""
+        return -(-count // self.shards) * self.shards
+
+    def prefill(self, params: Params, trunk_ids: np.ndarray) -> Trunks:
+        """`decode.prefill`; the number of rows must be a multiple of the batch shards."""
+        return self._prefill(params, jax.device_put(trunk_ids, self._by_slot))
+
+    def empty_state(self, like: Trunks, *, slots, lanes, trunk_capacity, capacity, names, stops) -> DecodeState:
+        return self._empty(like, slots, lanes, trunk_capacity, capacity, names, stops)
+
+    def insert_trunks(self, state: DecodeState, source: Trunks, rows: list[int], slots: list[int]) -> DecodeState:
+        """Copy ``source[rows]`` into ``slots``; padded to a power of two, so that few sizes are compiled."""
+        size = power_of_two(len(rows))
+        padded_rows = np.zeros(size, np.int32)
+        padded_slots = np.full(size, state.active.shape[0], np.int32)  # out of range: skipped
+        padded_rows[: len(rows)], padded_slots[: len(slots)] = rows, slots
+        return self._insert(state, source, padded_rows, padded_slots)
+
+    def fill_lanes(self, state, base_key: np.ndarray, new: np.ndarray, settings: LaneSettings) -> DecodeState:
+        return self._fill(state, base_key, new, settings)
+
+    def decode_chunk(self, params: Params, state: DecodeState, *, steps: int, filtered: bool):
+        """`decode.decode_chunk`, with the emitted tokens fetched to the host as NumPy arrays."""
+        state, emitted = self._chunk(params, state, steps=steps, filtered=filtered)
+        return state, Emitted(*jax.device_get(tuple(emitted)))
+
+    def grow(self, state: DecodeState, *, capacity: int) -> DecodeState:
+        return self._grow(state, capacity=capacity)
+
+    def promote(self, state: DecodeState, slots: list[int], lanes: list[int], *, capacity: int) -> Trunks:
+        """Trunks of the branches in ``(slots[i], lanes[i])``; rows beyond ``len(slots)`` are padding."""
+        size = self.round_up(power_of_two(len(slots)))
+        padded = np.zeros((2, size), np.int32)
+        padded[0, : len(slots)], padded[1, : len(lanes)] = slots, lanes
+        return self._promote(state, padded[0], padded[1], capacity=capacity)

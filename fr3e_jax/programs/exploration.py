@@ -1,0 +1,156 @@
+"""Anchors and advantages for many rollouts at once: the objectives, compiled over padded batches.
+
+NumPy in, NumPy out. Batches are padded to powers of two, so that few shapes are compiled.
+
+Dimension key: R base rollouts, J states S_0..S_K, M branches per state, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fr3e_jax import objectives
+from fr3e_jax.programs.decoder import power_of_two
+
+
+def _anchors(scores_or_none, lengths, *, selection, num_anchors, size, **bounds):
+    if selection == "uniform":
+        place = partial(objectives.uniform_anchors, num_anchors=num_anchors, T=size, **bounds)
+        return jax.vmap(lambda n: place(n))(lengths)
+
+    def one(source, n):
+        names = {"entropy": "entropies", "logprob": "logprobs", "gradient": "magnitudes", "random": "uniforms"}
+        scores = objectives.anchor_scores(selection, length=n, **{names[selection]: source})
+        return objectives.select_anchors(scores, n, num_anchors=num_anchors, **bounds)
+
+    return jax.vmap(one)(scores_or_none, lengths)
+
+
+_compiled_anchors = jax.jit(
+    _anchors,
+    static_argnames=(
+        "selection",
+        "num_anchors",
+        "size",
+        "min_spacing",
+        "exclude_first",
+        "exclude_last",
+        "include_anchor_token",
+    ),
+)
+
+
+def find_anchors(
+    sources: Sequence[np.ndarray],
+    *,
+    selection: str,
+    num_anchors: int,
+    min_spacing: int = 1,
+    exclude_first: int = 0,
+    exclude_last: int = 0,
+    include_anchor_token: bool = False,
+) -> list[np.ndarray]:
+    """Anchor positions of each response, rising; at most ``num_anchors`` each.
+
+    ``sources``: per response a ``[T]`` array of what ``selection`` reads: entropies, log-probs, update magnitudes, or
+    uniform random numbers (for ``uniform`` only its length counts).
+    """
+    if not sources:
+        return []
+    lengths = np.array([len(s) for s in sources], np.int32)
+    rows, size = power_of_two(len(sources)), power_of_two(int(lengths.max()), 16)
+    padded = np.zeros((rows, size), np.float32)
+    for row, source in zip(padded, sources, strict=False):
+        row[: len(source)] = source
+    anchors, valid = jax.device_get(
+        _compiled_anchors(
+            padded,
+            np.pad(lengths, (0, rows - len(sources))),
+            selection=selection,
+            num_anchors=num_anchors,
+            size=size,
+            min_spacing=min_spacing,
+            exclude_first=exclude_first,
+            exclude_last=exclude_last,
+            include_anchor_token=include_anchor_token,
+        )
+    )
+    return [a[v] for a, v in zip(anchors[: len(sources)], valid, strict=False)]
+
+
+@partial(jax.jit, static_argnames=("estimator", "unbiased_std"))
+def _group_advantages(rewards, mask, *, estimator, unbiased_std):
+    return objectives.group_advantages(rewards, mask, estimator=estimator, unbiased_std=unbiased_std)
+
+
+def group_advantages(rewards: np.ndarray, *, estimator: str, unbiased_std: bool = False) -> np.ndarray:
+    """Advantages ``[P, N]`` of full groups of rewards ``[P, N]``."""
+    padded = _pad_rows(rewards.astype(np.float32), power_of_two(len(rewards)))
+    mask = np.ones(padded.shape, bool)
+    return np.asarray(_group_advantages(padded, mask, estimator=estimator, unbiased_std=unbiased_std))[: len(rewards)]
+
+
+@partial(jax.jit, static_argnames=("estimator", "unbiased_std", "modulation", "initial", "fresh"))
+def _trajectories(rewards, mask, base_value, final_reward, *, estimator, unbiased_std, modulation, initial, fresh):
+    valid = mask.any(axis=-1)
+    start = objectives.state_values(rewards, mask)[:, 0] if fresh else base_value
+    if not fresh:
+        initial = "one"  # without a trained S_0 there is no alpha_0 to put into a sharpened sum
+    later = (rewards[:, 1:], mask[:, 1:], start, valid[:, 1:])
+    advantages, values, _ = objectives.fr3e_advantages(
+        *later, estimator=estimator, modulation=modulation, initial=initial, unbiased_std=unbiased_std
+    )
+    alphas = objectives.trajectory_modulation(values, start, valid[:, 1:], variant=modulation, initial=initial)
+    first = objectives.group_advantages(
+        rewards[:, 0], mask[:, 0], estimator=estimator, unbiased_std=unbiased_std
+    )
+    if modulation == "none":
+        alpha_0 = jnp.ones_like(start)
+    elif modulation == "exp":
+        alpha_0 = objectives.initial_modulation(start, variant=initial)
+    else:
+        alpha_0 = alphas[:, 0]
+    advantages = jnp.concatenate([(alpha_0[:, None] * first)[:, None], advantages], axis=1)
+    alphas = jnp.concatenate([alpha_0[:, None], alphas[:, 1:]], axis=1)
+    credit = objectives.block_credit(values, start, final_reward, valid[:, 1:])
+    return advantages, jnp.concatenate([start[:, None], values], axis=1), alphas, credit
+
+
+def trajectory_advantages(
+    rewards: np.ndarray,
+    mask: np.ndarray,
+    base_value: np.ndarray,
+    final_reward: np.ndarray,
+    *,
+    estimator: str,
+    unbiased_std: bool,
+    modulation: str,
+    initial: str,
+    fresh: bool,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Advantages, values, modulation and block credit of expanded base rollouts, before any group is filtered.
+
+    Args:
+      rewards, mask: ``[R, J, M]``; J counts S_0, whose row is empty unless ``fresh``.
+      base_value: ``[R]``, mean of the prompt's base rewards: V(S_0) unless ``fresh``.
+      final_reward: ``[R]``, the base rollout's own.
+      fresh: V(S_0) is the mean of its own fresh rollouts, which train too.
+
+    Returns:
+      advantages ``[R, J, M]``; values, alphas ``[R, J]``; block credit ``[R, J]`` (as many blocks as states).
+    """
+    rows = power_of_two(len(rewards))
+    padded = [_pad_rows(x, rows) for x in (rewards.astype(np.float32), mask, base_value.astype(np.float32), final_reward)]
+    results = _trajectories(
+        *padded, estimator=estimator, unbiased_std=unbiased_std, modulation=modulation, initial=initial, fresh=fresh
+    )
+    return tuple(np.asarray(x)[: len(rewards)] for x in results)
+
+
+def _pad_rows(x: np.ndarray, rows: int) -> np.ndarray:
+    return np.pad(x, [(0, rows - len(x))] + [(0, 0)] * (x.ndim - 1))

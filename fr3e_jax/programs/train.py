@@ -1,0 +1,194 @@
+"""Scoring and updating, compiled: every `jax.jit` of training, with its shardings and donations, stands here.
+
+An optimizer step is: `zero_gradients`, `accumulate` once per micro-batch, `apply`. Each micro-batch adds its share of
+sum/denominator, where the denominator counts the whole mini-batch, so the result does not depend on how it was cut.
+
+Dimension key: B rows, N lanes of a row, T positions of a lane.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+
+from fr3e_jax.objectives.entropy import token_entropy, token_logprobs
+from fr3e_jax.objectives.losses import clipped_surrogate, entropy_bonus, truncated_importance_weight
+from fr3e_jax.objectives.reductions import masked_sum
+from fr3e_jax.policy.network import Params
+from fr3e_jax.policy.rows import Rows, predicting_states, score_states
+from fr3e_jax.programs.mesh import batch_sharding, batch_shards, like_params, replicated
+
+
+class TrainRows(NamedTuple):
+    """Rows and what the objective says of each branch token; all but ``rows`` are ``[B, N, T]``."""
+
+    rows: Rows
+    loss_mask: jax.Array  # bool
+    weights: jax.Array  # float32, weight of the token in the aggregated sum
+    advantages: jax.Array  # float32
+    old_logprobs: jax.Array  # float32, of the policy at the start of the full batch
+    sampler_logprobs: jax.Array  # float32, as the decoder reported them
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """What the policy loss is made of; see `fr3e_jax.configuration.schema.LossConfig`."""
+
+    epsilon_low: float = 0.2
+    epsilon_high: float = 0.28
+    dual_clip: float = 0.0
+    importance_cap: float = 0.0
+    entropy_coefficient: float = 0.0
+
+
+def _scores(logits: jax.Array, token_ids: jax.Array, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return token_logprobs(logits / temperature, token_ids), token_entropy(logits)
+
+
+def score(graphdef, params, rows: Rows, temperature, *, chunk: int) -> tuple[jax.Array, jax.Array]:
+    """Log-probs (at ``temperature``) and entropies (nats, at temperature 1) of the branch tokens, ``[B, N, T]``."""
+    states = predicting_states(graphdef, params, rows)
+    return score_states(graphdef, params, states, rows.branch_ids, temperature, chunk=chunk, token_scores=_scores)
+
+
+def policy_token_losses(batch: TrainRows, logprobs, entropies, settings: LossSettings):
+    """Token losses of the clipped surrogate with its options, and sums over loss tokens for the metrics."""
+    mask = batch.loss_mask
+    losses, stats = clipped_surrogate(
+        logprobs,
+        batch.old_logprobs,
+        batch.advantages,
+        mask,
+        epsilon_low=settings.epsilon_low,
+        epsilon_high=settings.epsilon_high,
+        dual_clip=settings.dual_clip,
+    )
+    if settings.importance_cap:
+        losses = losses * truncated_importance_weight(
+            jnp.where(mask, batch.old_logprobs, 0.0), jnp.where(mask, batch.sampler_logprobs, 0.0), settings.importance_cap
+        )
+    if settings.entropy_coefficient:
+        losses = losses + entropy_bonus(entropies, mask, coefficient=settings.entropy_coefficient)
+    sums = {name: masked_sum(value, mask) for name, value in stats.items()} | {"entropy": masked_sum(entropies, mask)}
+    return losses, sums
+
+
+def supervised_token_losses(batch: TrainRows, logprobs, entropies, settings: None):
+    """Cross-entropy -log pi(o_t) of demonstrations."""
+    return -logprobs, {"entropy": masked_sum(entropies, batch.loss_mask)}
+
+
+def _accumulate(graphdef, token_losses, settings, chunk, params, gradients, batch: TrainRows, denominator, temperature):
+    def loss(params):
+        logprobs, entropies = score(graphdef, params, batch.rows, temperature, chunk=chunk)
+        losses, sums = token_losses(batch, logprobs, entropies, settings)
+        total = masked_sum(losses * batch.weights, batch.loss_mask) / denominator
+        return total, sums | {"loss": total}
+
+    fresh, sums = jax.grad(loss, has_aux=True)(params)
+    return jax.tree.map(jnp.add, gradients, fresh), sums
+
+
+def _apply(optimizer: optax.GradientTransformation, params, optimizer_state, gradients):
+    norm = optax.global_norm(gradients)
+    updates, optimizer_state = optimizer.update(gradients, optimizer_state, params)
+    return optax.apply_updates(params, updates), optimizer_state, norm
+
+
+class TrainPrograms:
+    """Compiled training programs for one network, optimizer and mesh."""
+
+    def __init__(
+        self,
+        graphdef: nnx.GraphDef,
+        abstract_params: Any,
+        shardings: Any,
+        mesh: Mesh,
+        optimizer: optax.GradientTransformation,
+        *,
+        loss: LossSettings | None,
+        token_chunk: int = 1024,
+    ):
+        """``loss`` is the policy loss, or None for supervised fine-tuning; ``token_chunk`` tokens share one logits array."""
+        self.shards, self._rows = batch_shards(mesh), batch_sharding(mesh)
+        whole = replicated(mesh)
+        token_losses = supervised_token_losses if loss is None else policy_token_losses
+        abstract_state = jax.eval_shape(optimizer.init, abstract_params)
+        self.param_shardings = shardings
+        self.optimizer_shardings = like_params(mesh, abstract_state, abstract_params, shardings)
+        self.abstract_state = {"params": abstract_params, "optimizer": abstract_state}
+        self.init_optimizer = jax.jit(optimizer.init, out_shardings=self.optimizer_shardings)
+        self.zero_gradients = jax.jit(partial(jax.tree.map, jnp.zeros_like), out_shardings=shardings)
+        self._score = jax.jit(partial(score, graphdef, chunk=token_chunk), out_shardings=(whole, whole))
+        self._accumulate = jax.jit(
+            partial(_accumulate, graphdef, token_losses, loss, token_chunk),
+            donate_argnums=1,
+            out_shardings=(shardings, whole),
+        )
+        self._apply = jax.jit(
+            partial(_apply, optimizer),
+            donate_argnums=(0, 1),
+            out_shardings=(shardings, self.optimizer_shardings, whole),
+        )
+
+    def abstract_arrays(self) -> dict[str, Any]:
+        """Abstract parameters and optimizer state with their shardings, to restore a checkpoint into."""
+        shardings = {"params": self.param_shardings, "optimizer": self.optimizer_shardings}
+        sharded = lambda leaf, s: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=s)
+        return jax.tree.map(sharded, self.abstract_state, shardings)
+
+    def place(self, batch: Any) -> Any:
+        """Host arrays of rows onto the mesh; the number of rows must be a multiple of the batch shards."""
+        return jax.device_put(batch, self._rows)
+
+    def score(self, params: Params, rows: Rows, temperature: float) -> tuple[np.ndarray, np.ndarray]:
+        """`score`, fetched to the host."""
+        return jax.device_get(self._score(params, self.place(rows), jnp.float32(temperature)))
+
+    def accumulate(self, params, gradients, batch: TrainRows, denominator: float, temperature: float):
+        """Add one micro-batch's gradient; returns the gradients (donated) and device sums for the metrics."""
+        return self._accumulate(
+            params, gradients, self.place(batch), jnp.float32(denominator), jnp.float32(temperature)
+        )
+
+    def apply(self, params, optimizer_state, gradients):
+        """One optimizer step; parameters and state are donated. Returns parameters, state and the gradient norm."""
+        return self._apply(params, optimizer_state, gradients)
+
+
+def param_placement(mesh: Mesh, params: Any, shardings: Any) -> Any:
+    """Put host or single-device parameters onto the mesh."""
+    return jax.tree.map(lambda leaf, s: jax.device_put(leaf, s), params, shardings)
+
+
+def make_optimizer(
+    *,
+    learning_rate: float,
+    schedule: str,
+    warmup_updates: int,
+    decay_updates: int,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    weight_decay: float,
+    max_grad_norm: float,
+) -> optax.GradientTransformation:
+    """AdamW with a warm-up, decay of matrices only, and clipping by the global norm (0: none)."""
+    if schedule == "constant":
+        rate = optax.linear_schedule(0.0, learning_rate, warmup_updates) if warmup_updates else learning_rate
+    else:
+        decay = {"linear": optax.linear_schedule, "cosine": lambda peak, _, n: optax.cosine_decay_schedule(peak, n)}
+        after = decay[schedule](learning_rate, 0.0, max(decay_updates - warmup_updates, 1))
+        warmup = optax.linear_schedule(0.0, learning_rate, max(warmup_updates, 1))
+        rate = optax.join_schedules([warmup, after], [warmup_updates]) if warmup_updates else after
+    matrices = partial(jax.tree.map, lambda leaf: leaf.ndim >= 2)
+    adamw = optax.adamw(rate, b1=beta1, b2=beta2, eps=epsilon, weight_decay=weight_decay, mask=matrices)
+    return optax.chain(optax.clip_by_global_norm(max_grad_norm), adamw) if max_grad_norm else adamw

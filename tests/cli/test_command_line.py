@@ -1,0 +1,154 @@
+"""Verbs hand checked settings to the loop; mistakes are one line and exit code 2; help is complete and fast."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from fr3e_jax import __version__
+from fr3e_jax.cli import main
+from fr3e_jax.configuration import ConfigError, load_config
+from fr3e_jax.configuration.settings import settings
+
+LOOP = {"train": "train", "sft": "sft", "evaluate": "evaluate_run", "sample": "sample"}
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"name: tried\nruntime: {{output_dir: {tmp_path / 'runs'}}}\n")
+    return str(path)
+
+
+@pytest.fixture
+def calls(monkeypatch) -> list[tuple]:
+    """Stand-ins for the loop's functions; each call is recorded and returns 0."""
+    recorded: list[tuple] = []
+    for module, function in LOOP.items():
+        stand_in = types.ModuleType(f"fr3e_jax.loop.{module}")
+        setattr(stand_in, function, lambda *arguments, name=function: recorded.append((name, *arguments)) or 0)
+        monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
+    return recorded
+
+
+def test_train_gets_the_settings_and_leaves_the_directory_to_the_loop(recipe, calls):
+    assert main(["train", recipe, "explore.num_anchors=2"]) == 0
+    [(name, config, run_dir, resume)] = calls
+    assert (name, config.explore.num_anchors, run_dir, resume) == ("train", 2, None, False)
+
+
+def test_run_dir_is_handed_over(recipe, calls, tmp_path):
+    assert main(["sft", recipe, f"runtime.run_dir={tmp_path / 'here'}"]) == 0
+    assert calls[0][0] == "sft" and calls[0][2:] == (tmp_path / "here", False)
+
+
+def test_eval_takes_the_model_of_the_run_and_the_rest_of_the_recipe(recipe, calls, tmp_path):
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    (run_dir / "config.yaml").write_text("model: {hidden_size: 128, compute_dtype: bfloat16}\nseed: 5\n")
+    assert main(["eval", recipe, "model.compute_dtype=float32", "--run", str(run_dir)]) == 0
+    [(name, config, given)] = calls
+    assert (name, given, config.model.hidden_size) == ("evaluate_run", run_dir, 128)
+    assert (config.seed, config.name, config.model.compute_dtype) == (0, "tried", "float32")
+
+
+def test_eval_without_a_run_evaluates_the_recipe(recipe, calls):
+    assert main(["eval", recipe]) == 0
+    assert calls[0][2] is None
+
+
+def test_sample_hands_over_prompt_number_and_format(recipe, calls):
+    assert main(["sample", recipe, "rollout.temperature=0", "--prompt", "1+2>", "--num", "3", "--json"]) == 0
+    [(name, config, *rest)] = calls
+    assert (name, rest, config.rollout.temperature) == ("sample", ["1+2>", 3, True], 0)
+
+
+def test_settings_and_options_mix_in_any_order(recipe, calls):
+    assert main(["sample", "--num", "2", recipe, "--prompt", "x", "seed=4"]) == 0
+    assert calls[0][1].seed == 4 and calls[0][3] == 2
+
+
+def test_exit_code_of_the_loop_is_passed_on(recipe, calls, monkeypatch):
+    monkeypatch.setattr(sys.modules["fr3e_jax.loop.train"], "train", lambda *arguments: 1)
+    assert main(["train", recipe]) == 1
+
+
+def test_a_configuration_error_from_inside_the_loop_is_a_usage_error(recipe, calls, monkeypatch, capsys):
+    def refuse(*arguments):
+        raise ConfigError("mesh.tensor=2 needs\n 2 devices")
+
+    monkeypatch.setattr(sys.modules["fr3e_jax.loop.train"], "train", refuse)
+    assert main(["train", recipe]) == 2
+    assert capsys.readouterr().err == "fr3e: error: mesh.tensor=2 needs 2 devices\n"
+
+
+@pytest.mark.parametrize("verb", ["train", "sft", "eval"])
+def test_print_config_prints_a_usable_recipe_and_runs_nothing(recipe, calls, capsys, tmp_path, verb):
+    assert main([verb, recipe, "seed=3", "--print-config"]) == 0
+    (tmp_path / "printed.yaml").write_text(capsys.readouterr().out)
+    assert load_config(tmp_path / "printed.yaml") == load_config(recipe, ["seed=3"])
+    assert not calls
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "expected a verb (train, sft, eval, sample, sweep), got nothing"),
+        (["trian", "RECIPE"], "got trian; nearest: fr3e train RECIPE"),
+        (["train"], "the following arguments are required: RECIPE;"),
+        (["train", "nowhere.yaml"], "no recipe nowhere.yaml"),
+        (["train", "RECIPE", "explore.num_anchor=2"], "nearest: explore.num_anchors"),
+        (["train", "RECIPE", "--seed=3"], "settings have no dashes: section.field=value"),
+        (["train", "RECIPE", "rollout.temperature=0"], "set rollout.temperature=1"),
+        (["sample", "RECIPE"], "required: --prompt"),
+        (["sample", "RECIPE", "--prompt", "x", "--num", "0"], "'0' is not a whole number of at least 1"),
+        (["eval", "RECIPE", "--run", "nowhere"], "nowhere is not a run directory: it has no config.yaml"),
+        (["sweep", "RECIPE", "seed=1,2", "--verb", "eval"], "invalid choice: 'eval'"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(recipe, calls, capsys, arguments, expected):
+    assert main([recipe if argument == "RECIPE" else argument for argument in arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("fr3e: error: ") and expected in captured.err
+    assert captured.err.count("\n") == 1 and not captured.out and not calls
+
+
+@pytest.mark.parametrize("verb", ["train", "sft", "eval", "sample", "sweep"])
+def test_help_of_a_verb_has_usage_example_and_the_way_to_all_settings(capsys, verb):
+    assert main([verb, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: fr3e {verb}") and f"example: fr3e {verb} configs/" in text
+    if verb == "train":
+        assert all(f"\n  {path} " in text for path in settings())
+    else:
+        assert "`fr3e train --help` lists all the settings" in text
+
+
+def test_overview_lists_the_verbs(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"\n  {verb} " in text for verb in ("train", "sft", "eval", "sample", "sweep"))
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"fr3e_jax {__version__}\n"
+
+
+def test_help_and_checks_do_not_import_jax(recipe):
+    script = (
+        "import sys; from fr3e_jax.cli import main\n"
+        f"assert main(['train', '--help']) == 0 and main(['train', {recipe!r}, '--print-config']) == 0\n"
+        "sys.exit(sum(name in sys.modules for name in ('jax', 'flax', 'transformers')))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], stdout=subprocess.DEVNULL).returncode == 0
+
+
+def test_the_package_runs_as_a_module():
+    command = [sys.executable, "-m", "fr3e_jax", "trian"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 2 and ended.stderr.startswith("fr3e: error: expected a verb")

@@ -1,0 +1,82 @@
+"""``--resume`` finds the run that is meant, with its saved settings; a new run never overwrites another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fr3e_jax.cli.parsers import build_parser
+from fr3e_jax.cli.runs import locate_run, separate_resume
+from fr3e_jax.cli.verbs import VERBS
+from fr3e_jax.configuration import ConfigError, load_config, save_config
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"name: demo\nruntime: {{output_dir: {tmp_path}}}\n")
+    return str(path)
+
+
+def make_run(recipe: str, directory: str, *overrides: str, verb: str = "train") -> Path:
+    run_dir = Path(recipe).parent / directory
+    save_config(load_config(recipe, overrides), run_dir, verb=verb, platform="cpu", device_kind="cpu")
+    return run_dir
+
+
+def locate(recipe: str, *arguments: str, verb: str = "train"):
+    parsed = build_parser(verb, VERBS[verb]).parse_intermixed_args([recipe, *arguments])
+    return locate_run(separate_resume(parsed), verb)
+
+
+def test_newest_run_of_that_name_and_verb_is_resumed(recipe):
+    newest = make_run(recipe, "demo-20250102-000000", "seed=2")
+    make_run(recipe, "demo-20250101-000000", "seed=1")
+    make_run(recipe, "demo-large-20250103-000000", "name=demo-large")
+    make_run(recipe, "other-20250104-000000", "name=other")
+    make_run(recipe, "demo-20250105-000000", verb="sft")
+    config, run_dir, resume = locate(recipe, "--resume")
+    assert (run_dir, resume, config.seed) == (newest, True, 2)
+
+
+def test_saved_settings_are_the_base_and_overrides_come_on_top(recipe):
+    make_run(recipe, "demo-20250101-000000", "seed=1", "explore.num_anchors=2")
+    config, _, _ = locate(recipe, "--resume", "explore.num_anchors=3")
+    assert (config.seed, config.explore.num_anchors) == (1, 3)
+
+
+def test_a_setting_after_resume_is_not_taken_for_a_directory(recipe):
+    run_dir = make_run(recipe, "demo-20250101-000000")
+    config, found, _ = locate(recipe, "--resume", "seed=7")
+    assert (config.seed, found) == (7, run_dir)
+
+
+def test_a_directory_with_an_equals_sign_is_a_directory(recipe, monkeypatch):
+    monkeypatch.chdir(make_run(recipe, "seed=3", "seed=3").parent)
+    config, found, _ = locate(recipe, "--resume", "seed=3")
+    assert (config.seed, found) == (3, Path("seed=3"))
+
+
+def test_runtime_run_dir_is_resumed_before_the_newest(recipe):
+    named = make_run(recipe, "named", "seed=9")
+    make_run(recipe, "demo-20250101-000000")
+    config, found, _ = locate(recipe, "--resume", f"runtime.run_dir={named}")
+    assert (found, config.seed) == (named, 9)
+
+
+def test_nothing_to_resume_says_what_was_looked_for(recipe):
+    make_run(recipe, "demo-20250101-000000", verb="sft")
+    with pytest.raises(ConfigError, match=f"no train run named demo in {Path(recipe).parent}; start one without"):
+        locate(recipe, "--resume")
+
+
+def test_a_directory_without_settings_is_refused(recipe, tmp_path):
+    with pytest.raises(ConfigError, match=r"is not a run directory: it has no config\.yaml"):
+        locate(recipe, "--resume", str(tmp_path / "nowhere"))
+
+
+def test_a_new_run_does_not_overwrite_another(recipe):
+    named = make_run(recipe, "named")
+    with pytest.raises(ConfigError, match="holds a run already; continue it with --resume"):
+        locate(recipe, f"runtime.run_dir={named}", verb="sft")

@@ -1,0 +1,150 @@
+"""A sweep is checked before it starts, runs each combination apart, survives failures, and says how each ended."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from fr3e_jax.cli import main
+from fr3e_jax.cli.sweep import safe_name, split_values
+from fr3e_jax.configuration import ConfigError, load_config
+
+# Stands in for the interpreter: called as `-m fr3e_jax VERB RECIPE settings...`, it plays a run.
+STAND_IN = f"""#!{sys.executable}
+import json, os, pathlib, signal, sys, time
+settings = dict(argument.split("=", 1) for argument in sys.argv[5:])
+print("arguments", sys.argv[1:])
+if settings["seed"] == "1":
+    sys.exit(3)
+if settings["seed"] == "9":
+    os.kill(os.getppid(), signal.SIGTERM)
+    time.sleep(600)
+summary = {{"sampled_tokens": 1000 + int(settings["seed"]), "before": {{"avg@16": 0.25}}, "after": {{"avg@16": 0.5}}}}
+pathlib.Path(settings["runtime.run_dir"], "summary.json").write_text(json.dumps(summary))
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"name: tried/once\nruntime: {{output_dir: {tmp_path / 'runs'}}}\n")
+    return str(path)
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch) -> None:
+    script = tmp_path / "interpreter"
+    script.write_text(STAND_IN)
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+
+
+def written(recipe: str) -> tuple[Path, dict]:
+    [folder] = (Path(recipe).parent / "runs").iterdir()
+    return folder, json.loads((folder / "sweep.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("1,2,3", ["1", "2", "3"]),
+        ("[1,2],[4]", ["[1,2]", "[4]"]),
+        ("{a: [1,2], b: 3},4", ["{a: [1,2], b: 3}", "4"]),
+        ("'a,b',\"c,d\",e", ["'a,b'", '"c,d"', "e"]),
+        ("don't,x", ["don't", "x"]),
+        ("", [""]),
+        ("a,", ["a", ""]),
+    ],
+)
+def test_values_split_at_commas_outside_brackets_and_quotes(text, values):
+    assert split_values(text) == values
+
+
+@pytest.mark.parametrize("text", ["[1,2", "'a,b", "{a: [1}"])
+def test_an_open_bracket_or_quote_is_refused(text):
+    with pytest.raises(ConfigError, match="lacks a closing"):
+        split_values(text)
+
+
+def test_directory_names_are_safe_for_file_systems():
+    assert safe_name("model.path=/a b:c,pass_at=[1,2]") == "model.path=_a_b_c,pass_at=_1,2_"
+    assert len(safe_name("x" * 1000)) < 255
+
+
+def test_dry_run_prints_the_product_as_commands_and_starts_nothing(recipe, capsys):
+    assert main(["sweep", recipe, "seed=0,1", "explore.num_anchors=2,4", "rollout.top_k=5", "--dry-run"]) == 0
+    commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+    assert [command[:5] for command in commands] == [[sys.executable, "-m", "fr3e_jax", "train", recipe]] * 4
+    swept = [tuple(command[5:8]) for command in commands]
+    assert swept[1] == ("seed=0", "explore.num_anchors=4", "rollout.top_k=5") and len(set(swept)) == 4
+    directories = [command[8].removeprefix("runtime.run_dir=") for command in commands]
+    assert Path(directories[1]).name == "001-seed=0,explore.num_anchors=4"
+    assert Path(directories[1]).parent.name.startswith("sweep-tried_once-")
+    assert not (Path(recipe).parent / "runs").exists()
+
+
+def test_commands_of_a_dry_run_are_valid_settings(recipe, capsys):
+    assert main(["sweep", recipe, "evaluation.pass_at=[1,2],[4]", "data.path='a,b',c", "--dry-run"]) == 0
+    commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+    configs = [load_config(command[4], command[5:]) for command in commands]
+    assert [(config.evaluation.pass_at, config.data.path) for config in configs] == [
+        ([1, 2], "a,b"),
+        ([1, 2], "c"),
+        ([4], "a,b"),
+        ([4], "c"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["seed=0,1", "explore.num_anchors=4,0"], "explore.num_anchors=0 is not valid"),
+        (["seed=0,1", "sed=2"], "sed is not a setting; nearest: seed"),
+        (["rollout.temperature=1,0"], "set rollout.temperature=1"),
+        (["seed"], "'seed' is not key=value"),
+        (["seed=1", "seed=2"], "seed is given twice; write seed=1,2"),
+        (["runtime.run_dir=a,b"], "a sweep names the run directories"),
+    ],
+)
+def test_every_combination_is_checked_before_any_starts(recipe, stand_in, capsys, overrides, expected):
+    assert main(["sweep", recipe, *overrides]) == 2
+    captured = capsys.readouterr()
+    assert expected in captured.err and captured.err.count("\n") == 1
+    assert not (Path(recipe).parent / "runs").exists()
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_failing_run_is_recorded_and_the_others_go_on(recipe, stand_in, capsys, jobs):
+    assert main(["sweep", recipe, "seed=0,1,2", "--jobs", jobs]) == 1
+    folder, record = written(recipe)
+    assert [run["exit_code"] for run in record["runs"]] == [0, 3, 0]
+    assert [run["summary"] and run["summary"]["sampled_tokens"] for run in record["runs"]] == [1000, None, 1002]
+    log = (folder / "001-seed=1" / "log.txt").read_text()
+    assert log.startswith("arguments ['-m', 'fr3e_jax', 'train'") and "seed=1" in log
+    assert str(folder / "001-seed=1" / "log.txt") in capsys.readouterr().out
+
+
+def test_the_table_shows_settings_exit_code_scores_tokens_and_seconds(recipe, stand_in, capsys):
+    main(["sweep", recipe, "seed=0,1"])
+    rows = [line.split("│") for line in capsys.readouterr().out.replace("┃", "│").splitlines() if "│" in line]
+    cells = [[cell.strip() for cell in row[1:-1]] for row in rows]
+    assert cells[0] == ["#", "seed", "exit", "avg@16 before", "avg@16 after", "sampled tokens", "seconds"]
+    assert cells[1][:-1] == ["0", "0", "0", "0.25", "0.5", "1,000"] and float(cells[1][-1]) >= 0
+    assert cells[2][:-1] == ["1", "1", "3", "-", "-", "-"]
+
+
+def test_all_runs_fine_is_exit_code_0_and_the_verb_is_passed_on(recipe, stand_in):
+    assert main(["sweep", recipe, "seed=0,2", "--verb", "sft"]) == 0
+    _, record = written(recipe)
+    assert record["verb"] == "sft" and [run["command"][3] for run in record["runs"]] == ["sft", "sft"]
+
+
+def test_a_killed_sweep_stops_its_runs_and_reports_what_ended(recipe, stand_in, capsys):
+    assert main(["sweep", recipe, "seed=0,9,2"]) == 1
+    _, record = written(recipe)
+    assert [run["exit_code"] for run in record["runs"]] == [0, -15, None]
+    assert "not run" in capsys.readouterr().out

@@ -1,0 +1,144 @@
+"""Each rule refuses its contradiction, names where the settings came from, and is content once its advice is taken."""
+
+from __future__ import annotations
+
+import pytest
+
+from fr3e_jax.configuration import ConfigError, load_config
+from fr3e_jax.configuration.contradictions import RULES
+
+# rule: what contradicts, what mends it, a part of the advice
+CASES = {
+    "kv_heads_divide_heads": (["model.num_kv_heads=3"], ["model.num_kv_heads=2"], "nearest: model.num_kv_heads=2"),
+    "head_size_is_even": (["model.hidden_size=60"], ["model.hidden_size=64"], "nearest: model.hidden_size=64"),
+    "tensor_shards_divide_the_network": (["mesh.tensor=3"], ["mesh.tensor=2"], "nearest: mesh.tensor=2"),
+    "pass_at_k_has_k_samples": (
+        ["evaluation.pass_at=[1,32]"],
+        ["evaluation.samples=32"],
+        "set evaluation.samples=32, or drop 32",
+    ),
+    "curriculum_starts_short": (
+        ["data.order.sft_min_operands=6"],
+        ["data.order.sft_min_operands=5"],
+        "nearest: data.order.sft_min_operands=5",
+    ),
+    "schedule_has_room_to_decay": (
+        ["optimizer.schedule=cosine", "optimizer.warmup_updates=5", "optimizer.decay_updates=5"],
+        ["optimizer.decay_updates=6"],
+        "set optimizer.decay_updates above 5",
+    ),
+    "dual_clip_exceeds_one": (["loss.dual_clip=1"], ["loss.dual_clip=3"], "set loss.dual_clip=3"),
+    "importance_cap_keeps_one": (["loss.importance_cap=0.5"], ["loss.importance_cap=2"], "set loss.importance_cap=2"),
+    "batch_holds_a_mini_batch": (
+        ["training.mini_batch_rollouts=513"],
+        ["training.mini_batch_rollouts=512"],
+        "nearest: training.mini_batch_rollouts=512",
+    ),
+    "run_ends": (["training.max_steps=0"], ["training.max_sampled_tokens=9"], "e.g. training.max_steps=100"),
+    "rollouts_differ": (["rollout.temperature=0"], ["rollout.temperature=1"], "set rollout.temperature=1"),
+    "base_group_has_a_baseline": (
+        ["rollout.rollouts_per_prompt=1"],
+        ["rollout.rollouts_per_prompt=2"],
+        "nearest: rollout.rollouts_per_prompt=2",
+    ),
+    "state_group_has_a_baseline": (
+        ["explore.rollouts_per_state=1"],
+        ["explore.rollouts_per_state=2"],
+        "nearest: explore.rollouts_per_state=2",
+    ),
+    "exploration_expands_something": (
+        ["explore.max_correct=0", "explore.max_wrong=0"],
+        ["explore.enabled=false"],
+        "or explore.enabled=false",
+    ),
+    "exploration_meets_a_prompt": (
+        ["explore.max_success_rate=0.06"],
+        ["explore.max_success_rate=0.0625"],
+        "nearest: explore.max_success_rate=0.0625",
+    ),
+    "anchors_fit_into_a_response": (
+        ["explore.exclude_first=40", "explore.exclude_last=21"],
+        ["rollout.max_response_tokens=65"],
+        "set rollout.max_response_tokens=65",
+    ),
+    "initial_modulation_has_a_group": (
+        ["advantage.initial_modulation=authors"],
+        ["explore.initial_state=fresh"],
+        "set explore.initial_state=fresh",
+    ),
+}
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "defaults.yaml"
+    path.write_text("name: defaults\n")
+    return path
+
+
+def test_every_rule_has_a_case():
+    assert {entry.problem.__name__ for entry in RULES} == set(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_contradiction_is_refused_with_advice_that_mends_it(recipe, name):
+    wrong, mended, advice = CASES[name]
+    with pytest.raises(ConfigError) as caught:
+        load_config(recipe, wrong)
+    message = str(caught.value)
+    assert advice in message and "\n" not in message
+    assert f"{wrong[0].partition('=')[0]}: command line" in message
+    load_config(recipe, [*wrong, *mended])
+
+
+@pytest.mark.parametrize("entry", RULES, ids=lambda entry: entry.problem.__name__)
+def test_only_training_rules_are_waived_outside_training(recipe, entry):
+    wrong, _, advice = CASES[entry.problem.__name__]
+    if entry.training_only:
+        load_config(recipe, wrong, training=False)
+    else:
+        with pytest.raises(ConfigError, match="set |nearest: "):
+            load_config(recipe, wrong, training=False)
+
+
+def test_the_message_says_which_file_gave_which_setting(tmp_path):
+    path = tmp_path / "mini.yaml"
+    path.write_text("training: {mini_batch_rollouts: 64}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, ["training.batch_rollouts=32"])
+    where = f"(training.mini_batch_rollouts: {path}, training.batch_rollouts: command line)"
+    assert str(caught.value).endswith(where)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["rollout.reject_degenerate=false"],
+        ["explore.enabled=false", "explore.max_correct=0", "explore.max_wrong=0", "explore.rollouts_per_state=1"],
+        ["rollout.rollouts_per_prompt=1", "rollout.reject_degenerate=false"],
+        ["explore.max_success_rate=0.01", "rollout.reject_degenerate=false"],
+        ["explore.enabled=false", "advantage.modulation=exp", "advantage.initial_modulation=authors"],
+        ["model.path=somewhere", "model.num_kv_heads=3", "model.hidden_size=7", "mesh.tensor=8"],
+        ["explore.exclude_first=40", "explore.exclude_last=20"],
+    ],
+)
+def test_unusual_but_consistent_settings_are_accepted(recipe, overrides):
+    load_config(recipe, overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "effect"),
+    [
+        ([], "drops every prompt"),
+        (["rollout.reject_degenerate=false", "explore.enabled=false"], "base_estimator=grpo gives advantage 0"),
+        (["rollout.reject_degenerate=false", "explore.train_base=true"], "base_estimator=grpo gives advantage 0"),
+    ],
+)
+def test_a_single_base_rollout_is_refused_for_its_actual_effect(recipe, overrides, effect):
+    with pytest.raises(ConfigError, match=effect):
+        load_config(recipe, ["rollout.rollouts_per_prompt=1", *overrides])
+
+
+def test_top_k_of_one_is_as_greedy_as_temperature_zero(recipe):
+    with pytest.raises(ConfigError, match=r"rollout\.top_k=1 makes all rollouts of a prompt equal"):
+        load_config(recipe, ["rollout.top_k=1"])

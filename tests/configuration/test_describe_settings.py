@@ -1,0 +1,42 @@
+"""The list of settings shows all that a user can set."""
+
+from __future__ import annotations
+
+import pytest
+
+from fr3e_jax.configuration import help_text
+from fr3e_jax.configuration.settings import as_yaml, sections, settings
+
+
+def entries(text: str) -> dict[str, str]:
+    """The text of each setting on one line, by its path."""
+    found, path = {}, ""
+    for line in text.splitlines():
+        if line.startswith("  ") and not line.startswith("   "):
+            path = line.split()[0]
+            found[path] = line
+        elif line.startswith("   "):
+            found[path] += line
+    return {path: " ".join(line.split()) for path, line in found.items()}
+
+
+@pytest.mark.parametrize("width", [120, 160])
+def test_every_setting_is_listed_with_type_default_and_meaning(width):
+    listed = entries(help_text(width))
+    for path, setting in settings().items():
+        for part in (setting.describe_kind(), setting.meaning, as_yaml(setting.default)):
+            assert part in listed[path], f"{path}: {part!r} is missing in {listed[path]!r}"
+
+
+def test_columns_are_aligned_and_lines_fit():
+    lines = help_text(120).splitlines()
+    start = lines[0].index("meaning")
+    rows = [line for line in lines if line.startswith("  ")]
+    assert all(line[start - 1] == " " and line[start] != " " for line in rows)
+    assert max(map(len, lines)) <= 120
+
+
+def test_sections_appear_once_with_their_purpose():
+    lines = help_text().splitlines()
+    for path, section in sections().items():
+        assert lines.count(f"{path}: {section.__doc__.splitlines()[0]}") == 1

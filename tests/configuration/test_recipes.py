@@ -1,0 +1,22 @@
+"""Every recipe of the repository can be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fr3e_jax.configuration import load_config, to_yaml
+
+RECIPES = sorted((Path(__file__).parents[2] / "configs").glob("**/*.yaml"))
+
+
+def test_there_are_recipes():
+    assert RECIPES
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_recipe_builds_and_its_resolved_form_builds_the_same(recipe, tmp_path):
+    config = load_config(recipe)
+    (tmp_path / "again.yaml").write_text(to_yaml(config))
+    assert load_config(tmp_path / "again.yaml") == config

@@ -1,0 +1,89 @@
+"""The order of prompts: permutations that differ, the same in any portions, exact after a restart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fr3e_jax.configuration.schema import DataConfig
+from fr3e_jax.data.order import OrderTask
+from fr3e_jax.data.stream import PromptStream, shuffled_indices
+from fr3e_jax.data.task import Problem
+
+PROBLEMS = [Problem(id=str(i), prompt="1" * (1 + i % 5), gold="") for i in range(23)]
+
+
+def stream(problems=PROBLEMS, seed=0, longest=100):
+    return PromptStream(problems, seed, encode=list, max_prompt_tokens=longest)
+
+
+def ids(drawn):
+    return [problem.id for _, problem in drawn]
+
+
+def test_every_epoch_is_a_permutation_and_no_two_are_alike():
+    drawn = ids(stream().next(23 * 6))
+    epochs = [tuple(drawn[start : start + 23]) for start in range(0, len(drawn), 23)]
+    assert all(sorted(epoch) == sorted(ids(enumerate(PROBLEMS))) for epoch in epochs)
+    assert len(set(epochs)) == 6
+    assert tuple(ids(enumerate(PROBLEMS))) not in epochs
+
+
+def test_seeds_give_other_orders_and_do_not_share_epochs():
+    first, second = (ids(stream(seed=seed).next(23 * 2)) for seed in (0, 1))
+    assert first[:23] != second[:23]
+    assert first[23:] != second[:23]
+    assert ids(stream(seed=2**40).next(23)) != ids(stream(seed=2**40 + 1).next(23))
+
+
+@pytest.mark.parametrize("longest", [100, 3])
+def test_portions_do_not_change_the_order(longest):
+    whole = stream(longest=longest).next(60)
+    parts = stream(longest=longest)
+    assert [draw for count in (1, 0, 7, 30, 22) for draw in parts.next(count)] == whole
+
+
+@pytest.mark.parametrize("longest", [100, 3])
+@pytest.mark.parametrize("stop", [0, 5, 13, 23, 40])
+def test_a_restart_anywhere_continues_as_if_uninterrupted(longest, stop):
+    uninterrupted = stream(longest=longest)
+    before = stream(longest=longest)
+    expected = uninterrupted.next(60)
+    drawn = before.next(stop)
+    after = stream(longest=longest)
+    after.position, after.dropped_too_long = before.position, before.dropped_too_long
+    assert drawn + after.next(60 - stop) == expected
+    assert (after.position, after.dropped_too_long) == (uninterrupted.position, uninterrupted.dropped_too_long)
+
+
+def test_long_prompts_are_passed_over_counted_and_keep_their_positions():
+    everything, short = stream().next(23 * 2), stream(longest=3)
+    expected = [(position, problem) for position, problem in everything if len(problem.prompt) <= 3]
+    assert short.next(len(expected)) == expected
+    short.next(1)
+    assert short.position - short.dropped_too_long == len(expected) + 1
+    positions = [position for position, _ in everything]
+    assert positions == list(range(46))
+
+
+def test_a_stream_of_long_prompts_stops_with_what_to_change():
+    long = [replace(problem, prompt="1" * (8 + i)) for i, problem in enumerate(PROBLEMS)]
+    with pytest.raises(ValueError, match=r"23 prompts in a row .*max_prompt_tokens=7; the shortest of them has 8 tok"):
+        stream(long, longest=7).next(1)
+
+
+def test_an_empty_sequence_is_an_error():
+    with pytest.raises(ValueError, match="cannot shuffle 0 problems; expected from 1 to 4294967295"):
+        stream([])
+
+
+def test_huge_procedural_sets_are_shuffled_without_a_table():
+    task = OrderTask(DataConfig(seed=5))
+    late = stream(task.problems("train"))
+    late.position = 2**31 - 2
+    (_, last), (_, first_again) = late.next(3)[1:]
+    assert last.id != first_again.id
+    order = shuffled_indices(2**31, 0)
+    assert len({order[i] for i in range(1000)}) == 1000
+    assert max(order[i] for i in range(1000)) > 2**30

@@ -1,0 +1,86 @@
+"""Finding the task that a run names: built in, in a file, in a module, or a clear error."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+
+import pytest
+
+from fr3e_jax.configuration.schema import DataConfig
+from fr3e_jax.data import task as task_module
+from fr3e_jax.data.task import Problem, load_task
+
+
+def load(name):
+    return load_task(DataConfig(task=name))
+
+
+def test_the_default_task_is_order():
+    assert load_task(DataConfig()).name == "order"
+
+
+def test_the_example_of_the_documentation_runs_from_a_file(tmp_path):
+    example = inspect.getdoc(task_module).split("::", 1)[1]
+    path = tmp_path / "doubling.py"
+    path.write_text(textwrap.dedent(example))
+    task = load(f"{path}:Doubling")
+    problem = task.problems("test")[3]
+    assert (problem.prompt, problem.gold) == ("903*2=", "1806")
+    assert task.demonstration(1801, 1.0).response == "2"
+    assert task.verifier()(problem, "1806", True) == 1.0
+
+
+def test_a_task_of_an_installed_module(tmp_path, monkeypatch):
+    package = tmp_path / "somebodys_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "tasks.py").write_text(
+        "from fr3e_jax.data.order import OrderTask\nclass Mine(OrderTask): name = 'mine'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert load("somebodys_package.tasks:Mine").name == "mine"
+    with pytest.raises(ValueError, match="there is no module somebodys_package.missing; install it"):
+        load("somebodys_package.missing:Mine")
+
+
+def test_an_import_error_inside_a_users_module_is_shown_as_it_is(tmp_path, monkeypatch):
+    (tmp_path / "needs_more.py").write_text("import not_installed_anywhere\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+        load("needs_more:Mine")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("ordr", r"data\.task is 'ordr'; expected one of .*'order'.*Did you mean 'order'\?"),
+        ("tasks.py", r"FILE\.py:NAME or package\.module:NAME\.$"),
+        ("tasks.py:", r"FILE\.py:NAME or package\.module:NAME\.$"),
+        ("no_such_module_here:Task", r"there is no module no_such_module_here; .*FILE\.py:NAME"),
+        ("fr3e_jax.data.order:Missing", r"fr3e_jax\.data\.order has no such name; expected a class or function"),
+        ("fr3e_jax.data.order:TEST_SEED", r"has 0 there, which cannot be called"),
+        ("fr3e_jax.data.task:DataConfig", r"returned a DataConfig without name, dropped, problems"),
+    ],
+)
+def test_names_that_are_no_task(name, message):
+    with pytest.raises(ValueError, match=message):
+        load(name)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"names the file .*absent\.py, but .* does not exist"):
+        load(f"{tmp_path}/absent.py:Task")
+
+
+def test_an_object_that_is_not_a_task_is_told_what_it_lacks(tmp_path):
+    path = tmp_path / "half.py"
+    path.write_text("class Half:\n    name = 'half'\n    dropped = {}\n    def __init__(self, config): ...\n")
+    with pytest.raises(ValueError, match="returned a Half without problems, demonstration, verifier; expected"):
+        load(f"{path}:Half")
+
+
+def test_problems_with_extra_fields_can_be_members_of_a_set():
+    problem = Problem(id="a", prompt="p", gold="g", extra={"tests": ["assert f(1)"]})
+    assert {problem, problem} == {problem}
+    assert problem != Problem(id="a", prompt="p", gold="g")

@@ -1,0 +1,86 @@
+"""The embedded tokenizer: one token per character, nothing lost in silence, the same through every way of loading."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from fr3e_jax.data.tokenizer import CHARACTERS, TextCodec, character_tokenizer
+
+TEXT = "3+4*2 - 5>\n(6/.5)=12%" + CHARACTERS
+
+
+def test_ids_are_pad_eos_then_one_per_character():
+    codec = TextCodec.load()
+    assert codec.encode(CHARACTERS) == list(range(2, 2 + len(CHARACTERS)))
+    assert (codec.pad_id, codec.stop_ids, len(codec)) == (0, (1,), 2 + len(CHARACTERS))
+    assert len(codec) <= 32
+
+
+def test_decoding_gives_the_text_back_and_leaves_special_tokens_out():
+    codec = TextCodec.load()
+    assert codec.decode(codec.encode(TEXT)) == TEXT
+    assert codec.decode([codec.pad_id, *codec.encode("1 2"), codec.stop_ids[0], codec.pad_id]) == "1 2"
+    assert codec.encode("") == [] and codec.decode([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "character", "position"), [("3x4", "x", 1), ("1+2é", "é", 3), ("7\r\n", "\r", 1), ("1<eos>", "<", 1)]
+)
+def test_unknown_characters_are_an_error_with_position_and_vocabulary(text, character, position):
+    with pytest.raises(ValueError) as raised:
+        TextCodec.load().encode(text)
+    message = str(raised.value)
+    assert message.startswith(f"character {character!r} at position {position} of {text!r} is not in the tokenizer")
+    assert all(repr(known)[1:-1] in message for known in CHARACTERS)
+
+
+@pytest.mark.parametrize("config", [None, {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}])
+def test_saved_and_loaded_again_it_is_identical_beside_any_model(tmp_path, config):
+    original = character_tokenizer()
+    original.save_pretrained(tmp_path)
+    if config:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded.encode(TEXT) == original.encode(TEXT) == TextCodec.load(str(tmp_path)).encode(TEXT)
+    assert loaded.decode(loaded.encode(TEXT)) == TEXT
+    assert loaded.get_vocab() == original.get_vocab()
+    assert (loaded.pad_token_id, loaded.eos_token_id, len(loaded)) == (0, 1, len(original))
+    with pytest.raises(ValueError, match="character 'x' at position 1"):
+        TextCodec.load(str(tmp_path)).encode("3x4")
+
+
+def test_stop_ids_include_those_of_the_generation_config(tmp_path):
+    character_tokenizer().save_pretrained(tmp_path)
+    for stops, expected in (([1, 19, 1], (1, 19)), (19, (1, 19)), (None, (1,))):
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": stops}))
+        assert TextCodec.load(str(tmp_path)).stop_ids == expected
+
+
+def test_a_directory_without_a_tokenizer_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"has no tokenizer\.json or tokenizer_config\.json; set model\."):
+        TextCodec.load(str(tmp_path))
+
+
+def word_tokenizer(**special):
+    vocabulary = {"[UNK]": 0, "</s>": 1, "two": 2, "plus": 3}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", **special)
+
+
+def test_a_tokenizer_with_an_unknown_token_does_not_use_it_in_silence():
+    codec = TextCodec(word_tokenizer(eos_token="</s>"))
+    assert codec.encode("two plus two") == [2, 3, 2]
+    with pytest.raises(ValueError, match=r"character 's' at position 9 of 'two plus six' .*would become \[UNK\]"):
+        codec.encode("two plus six")
+
+
+def test_a_tokenizer_without_padding_pads_with_its_stop_token_and_one_without_stop_is_an_error():
+    assert TextCodec(word_tokenizer(eos_token="</s>")).pad_id == 1
+    with pytest.raises(ValueError, match="no end-of-text token; set eos_token"):
+        TextCodec(word_tokenizer())

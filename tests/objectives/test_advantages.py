@@ -1,0 +1,169 @@
+"""Group advantages, FR3E's modulated ones, and the credit of base blocks."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fr3e_jax.objectives import (
+    block_credit,
+    block_index,
+    fr3e_advantages,
+    group_advantages,
+    grpo_advantages,
+    mean_advantages,
+    rloo_advantages,
+)
+
+ESTIMATORS = ["grpo", "rloo", "mean"]
+# The six rewards of the reference vectors: one group of four, one of two.
+REWARDS = np.array([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, np.nan, np.nan]])
+MASK = np.array([[1, 1, 1, 1], [1, 1, 0, 0]])
+
+
+class TestGroupAdvantages:
+    def test_match_verl(self):
+        """Vectors of verl's GRPO (unbiased std, with and without division) and RLOO (torch, float64)."""
+        grpo = grpo_advantages(REWARDS, MASK, unbiased_std=True)
+        a, b = 0.8660239037870368, 0.7071057811879616
+        np.testing.assert_allclose(grpo, [[a, -a, a, -a], [-b, b, 0, 0]], rtol=1e-6)
+        mean = mean_advantages(REWARDS, MASK)
+        np.testing.assert_allclose(mean, [[0.5, -0.5, 0.5, -0.5], [-0.5, 0.5, 0, 0]])
+        rloo = rloo_advantages(REWARDS, MASK)
+        np.testing.assert_allclose(rloo, [[2 / 3, -2 / 3, 2 / 3, -2 / 3], [-1, 1, 0, 0]], rtol=1e-6)
+
+    def test_population_deviation_is_the_default(self):
+        advantages = grpo_advantages(np.array([1.0, 0.0, 0.0, 0.0]), np.ones(4))
+        np.testing.assert_allclose(advantages, np.array([0.75, -0.25, -0.25, -0.25]) / 0.1875**0.5, rtol=1e-5)
+
+    def test_rloo_is_each_reward_minus_the_mean_of_the_others(self):
+        rewards = np.array([0.3, 1.0, -0.5, 0.9])
+        expected = [r - np.mean(np.delete(rewards, i)) for i, r in enumerate(rewards)]
+        np.testing.assert_allclose(rloo_advantages(rewards, np.ones(4)), expected, rtol=1e-5)
+
+    @pytest.mark.parametrize("estimator", ESTIMATORS)
+    def test_sum_over_a_group_is_zero(self, estimator):
+        rewards = np.random.default_rng(0).normal(size=(5, 6))
+        mask = np.random.default_rng(1).integers(0, 2, size=(5, 6))
+        advantages = group_advantages(rewards, mask, estimator=estimator)
+        np.testing.assert_allclose(np.sum(advantages, axis=-1), np.zeros(5), atol=1e-5)
+
+    @pytest.mark.parametrize("estimator", ESTIMATORS)
+    @pytest.mark.parametrize(
+        ("rewards", "mask"),
+        [
+            ([1.0, 1.0, 1.0], [1, 1, 1]),
+            ([0.9, 0.9, 0.9], [1, 1, 1]),  # whose float32 mean is not 0.9
+            ([0.7, 0.0, np.nan], [1, 0, 0]),
+            ([np.nan, np.inf, 0.0], [0, 0, 0]),
+        ],
+        ids=["all right", "equal fractions", "group of one", "empty"],
+    )
+    def test_no_signal_is_exactly_zero_with_finite_gradient(self, estimator, rewards, mask):
+        for unbiased in (False, True):
+
+            def total(r, unbiased=unbiased):
+                weights = jnp.array([1.0, 2.0, 4.0])
+                return (
+                    weights * group_advantages(r, jnp.array(mask), estimator=estimator, unbiased_std=unbiased)
+                ).sum()
+
+            value, gradient = jax.value_and_grad(total)(jnp.array(rewards))
+            assert value == 0.0
+            assert np.isfinite(gradient).all()
+
+    @pytest.mark.parametrize("estimator", ESTIMATORS)
+    def test_masked_rollouts_are_as_if_absent(self, estimator):
+        rewards, mask = np.array([1.0, 99.0, 0.0, 0.5]), np.array([1, 0, 1, 1])
+        with_hole = np.asarray(group_advantages(rewards, mask, estimator=estimator))
+        dense = group_advantages(rewards[mask == 1], np.ones(3), estimator=estimator)
+        np.testing.assert_allclose(with_hole[mask == 1], dense, rtol=1e-6)
+        assert with_hole[1] == 0.0
+
+    def test_unknown_estimator_is_named(self):
+        with pytest.raises(ValueError, match="'gae'; expected grpo, rloo, mean"):
+            group_advantages(REWARDS, MASK, estimator="gae")
+
+
+class TestFR3EAdvantages:
+    rewards = np.array([[1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]], np.float32)
+
+    def test_hand_computed_trajectory(self):
+        advantages, values, alphas = fr3e_advantages(self.rewards, np.ones((3, 4)), 0.5, np.ones(3))
+        np.testing.assert_array_equal(values, [0.25, 1.0, 0.5])
+        np.testing.assert_allclose(alphas, np.exp([0.25, -0.75, 0.5]), rtol=1e-6)
+        np.testing.assert_allclose(advantages[0], np.exp(0.25) * np.array([0.75, -0.25, -0.25, -0.25]), rtol=1e-6)
+        np.testing.assert_array_equal(advantages[1], np.zeros(4))
+        np.testing.assert_allclose(advantages[2], np.exp(0.5) * np.array([0.5, 0.5, -0.5, -0.5]), rtol=1e-6)
+
+    def test_a_degenerate_state_still_is_the_predecessor_of_the_next(self):
+        """Computing differences after filtering would give the third state α = exp(−(0.5 − 0.25))."""
+        _, _, alphas = fr3e_advantages(self.rewards, np.ones((3, 4)), 0.5, np.ones(3))
+        kept = np.asarray(alphas)[[0, 2]]
+        filtered_first = np.exp([0.25, -0.25])
+        np.testing.assert_allclose(kept, np.exp([0.25, 0.5]), rtol=1e-6)
+        assert abs(kept[1] - filtered_first[1]) > 0.5
+
+    @pytest.mark.parametrize("modulation", ["none", "exp", "sharpen"])
+    def test_token_mean_is_zero_for_equal_lengths_in_a_block(self, modulation):
+        """FR3E, appendix C: Σ_j α_j L_j Σ_m (r_{j,m} − V(S_j)) = 0, whatever α_j and L_j."""
+        rng = np.random.default_rng(0)
+        rewards = rng.integers(0, 2, size=(10, 4, 8)).astype(np.float32)
+        lengths = rng.integers(1, 30, size=(10, 4, 1))
+        initial = rng.integers(0, 9, size=10) / 8
+        advantages, _, _ = fr3e_advantages(
+            rewards, np.ones((10, 4, 8)), initial, np.ones((10, 4)), modulation=modulation
+        )
+        token_sums = np.sum(np.asarray(advantages) * lengths, axis=(1, 2))
+        np.testing.assert_allclose(token_sums, np.zeros(10), atol=1e-4)
+        assert np.abs(advantages).max() > 0.5
+
+    def test_missing_states_and_rollouts_change_nothing_for_the_others(self):
+        rewards, mask = np.full((5, 6), np.nan, np.float32), np.zeros((5, 6))
+        rewards[[0, 2, 3], :4], mask[[0, 2, 3], :4] = self.rewards, 1
+        mask[1], rewards[1] = 1, 1.0  # rewarded, but not a state of this trajectory; the last has no rollouts
+        valid = np.array([1, 0, 1, 1, 1])
+        found = fr3e_advantages(rewards, mask, 0.5, valid)
+        expected = fr3e_advantages(self.rewards, np.ones((3, 4)), 0.5, np.ones(3))
+        np.testing.assert_array_equal(found[0][np.array([0, 2, 3]), :4], expected[0])
+        np.testing.assert_array_equal(found[2], [expected[2][0], 1, expected[2][1], expected[2][2], 1])
+        np.testing.assert_array_equal(np.asarray(found[0])[mask * valid[:, None] == 0], 0)
+        np.testing.assert_array_equal(found[1], [0.25, 0, 1.0, 0.5, 0])
+
+    def test_options_reach_their_formulas(self):
+        call = dict(mask=np.ones((3, 4)), initial_value=0.5, valid=np.ones(3))
+        scaled, _, alphas = fr3e_advantages(self.rewards, **call, estimator="grpo", unbiased_std=True)
+        expected = grpo_advantages(self.rewards, np.ones((3, 4)), unbiased_std=True)
+        np.testing.assert_allclose(scaled, np.asarray(expected) * np.asarray(alphas)[:, None], rtol=1e-6)
+        _, _, sharp = fr3e_advantages(self.rewards, **call, modulation="sharpen")
+        _, _, sharp_with_initial = fr3e_advantages(self.rewards, **call, modulation="sharpen", initial="authors")
+        assert (np.abs(np.log(sharp_with_initial)) < np.abs(np.log(sharp))).all()  # δ_0 joins the sum
+
+
+class TestBlockCredit:
+    def test_hand_computed_credit(self):
+        credit = block_credit(np.array([0.5, 0.25]), 0.125, 1.0, np.ones(2))
+        np.testing.assert_allclose(credit, [0.375, -0.25, 0.75])
+
+    def test_missing_states_cut_no_block(self):
+        credit = block_credit(np.array([np.nan, 0.5, np.nan, 0.25]), 0.125, 1.0, np.array([0, 1, 0, 1]))
+        np.testing.assert_allclose(credit, [0.375, -0.25, 0.75, 0.0, 0.0])
+        np.testing.assert_allclose(block_credit(np.zeros(2), 0.25, 0.0, np.zeros(2)), [-0.25, 0.0, 0.0])
+
+    def test_credit_sums_to_the_advantage_of_the_whole_response(self):
+        """Σ_j (V(S_{j+1}) − V(S_j)) = r − V(S_0), for any set of valid states."""
+        values = np.random.default_rng(0).uniform(size=(8, 3))
+        valid = np.array(list(itertools.product([0, 1], repeat=3)))
+        final, initial = np.arange(8) % 2, np.linspace(0, 1, 8)
+        credit = block_credit(values, initial, final, valid)
+        np.testing.assert_allclose(np.sum(credit, axis=-1), final - initial, atol=1e-6)
+
+    def test_blocks_are_numbered_as_block_index_numbers_them(self):
+        anchors, valid = np.array([2, 9, 5]), np.array([True, False, True])
+        credit = block_credit(np.array([0.5, np.nan, 0.25]), 0.125, 1.0, valid)
+        per_token = np.asarray(credit)[np.asarray(block_index(anchors, valid, 7, 7))]
+        np.testing.assert_allclose(per_token, [0.375] * 2 + [-0.25] * 3 + [0.75] * 2)

@@ -1,0 +1,146 @@
+"""Anchors: which positions are chosen, in which order, and what happens when there are too few."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fr3e_jax.objectives import anchor_scores, block_index, select_anchors, uniform_anchors
+
+SCORES = np.array([9.0, 1.0, 5.0, 4.0, 5.0, 0.5, 8.0, 7.0])
+T = len(SCORES)
+
+
+def chosen(result) -> list[int]:
+    """The valid anchors, after checking that the invalid ones come last and are filled."""
+    anchors, valid = (np.asarray(x) for x in result)
+    count = int(valid.sum())
+    assert valid.tolist() == [True] * count + [False] * (len(valid) - count)
+    assert (anchors[count:] == T).all()
+    return anchors[:count].tolist()
+
+
+def greedy_by_hand(scores, length, num_anchors, min_spacing, exclude_first, exclude_last) -> list[int]:
+    """The rule in plain Python: best score first, earliest on ties, positions too close are passed over."""
+    allowed = range(max(exclude_first, 1), length - exclude_last)
+    taken: list[int] = []
+    for position in sorted(allowed, key=lambda p: (-scores[p], p)):
+        if len(taken) < num_anchors and all(abs(position - other) >= min_spacing for other in taken):
+            taken.append(position)
+    return sorted(taken)
+
+
+class TestSelectAnchors:
+    def test_highest_scores_in_increasing_order_of_position(self):
+        assert chosen(select_anchors(SCORES, T, num_anchors=3)) == [2, 6, 7]
+
+    def test_ties_go_to_the_earliest(self):
+        assert chosen(select_anchors(np.ones(T), T, num_anchors=3)) == [1, 2, 3]
+
+    def test_position_zero_is_the_prompt_and_never_an_anchor(self):
+        assert chosen(select_anchors(SCORES, T, num_anchors=1)) == [6]  # not 0, whose score is highest
+
+    def test_padding_is_never_an_anchor(self):
+        assert chosen(select_anchors(SCORES, 5, num_anchors=2)) == [2, 4]
+
+    @pytest.mark.parametrize(("length", "expected"), [(0, []), (1, []), (2, [1]), (3, [1, 2]), (4, [1, 2, 3])])
+    def test_a_short_response_has_length_minus_one_anchors(self, length, expected):
+        assert chosen(select_anchors(SCORES, length, num_anchors=4)) == expected
+
+    def test_more_anchors_than_positions_exist(self):
+        assert chosen(select_anchors(SCORES, T, num_anchors=20)) == [1, 2, 3, 4, 5, 6, 7]
+
+    def test_infinite_and_nan_scores_do_not_open_barred_positions(self):
+        scores = np.array([np.inf, -np.inf, np.nan, -np.inf, 1.0, -np.inf, np.inf, np.inf])
+        assert chosen(select_anchors(scores, 6, num_anchors=2)) == [1, 4]
+        assert chosen(select_anchors(scores, 7, num_anchors=1)) == [6]
+
+    def test_including_the_anchor_token_frees_the_first_and_bars_the_last(self):
+        options = {"num_anchors": 8, "include_anchor_token": True}
+        assert chosen(select_anchors(SCORES, 4, **options)) == [0, 1, 2]
+        assert chosen(select_anchors(SCORES, 1, **options)) == []
+        assert chosen(select_anchors(SCORES, 6, exclude_first=1, exclude_last=2, **options)) == [1, 2, 3]
+
+    @pytest.mark.parametrize("min_spacing", [1, 2, 3])
+    @pytest.mark.parametrize(("exclude_first", "exclude_last"), [(0, 0), (1, 1), (3, 2), (6, 6)])
+    def test_agrees_with_the_rule_in_plain_python(self, min_spacing, exclude_first, exclude_last):
+        rng = np.random.default_rng(0)
+        lengths = np.arange(T + 1)
+        scores = rng.integers(0, 4, size=(T + 1, T)).astype(np.float32)  # few levels: many ties
+        options = dict(min_spacing=min_spacing, exclude_first=exclude_first, exclude_last=exclude_last)
+        batch = jax.vmap(lambda s, n: select_anchors(s, n, num_anchors=3, **options))(scores, lengths)
+        for row, length in enumerate(lengths):
+            found = chosen(jax.tree.map(lambda x, row=row: x[row], batch))
+            assert found == greedy_by_hand(scores[row], length, 3, min_spacing, exclude_first, exclude_last)
+
+
+class TestAnchorScores:
+    arrays = {
+        "entropies": np.array([0.1, 2.0, 0.3]),
+        "logprobs": np.array([-0.1, -0.2, -5.0]),
+        "magnitudes": np.array([0.9, 0.1, 0.2]),
+        "uniforms": np.array([0.4, 0.6, 0.5]),
+    }
+
+    @pytest.mark.parametrize(
+        ("selection", "expected"),
+        [
+            ("entropy", [0.1, 2.0, 0.3]),
+            ("logprob", [0.1, 0.2, 5.0]),
+            ("gradient", [0.9, 0.1, 0.2]),
+            ("random", [0.4, 0.6, 0.5]),
+        ],
+    )
+    def test_each_selection_reads_its_own_array(self, selection, expected):
+        np.testing.assert_allclose(anchor_scores(selection, length=3, **self.arrays), expected, rtol=1e-6)
+
+    def test_nothing_beyond_the_length(self):
+        scores = anchor_scores("logprob", length=2, logprobs=np.array([-0.5, -0.25, np.nan]))
+        np.testing.assert_array_equal(scores, [0.5, 0.25, -np.inf])
+
+    def test_messages_name_what_is_missing(self):
+        with pytest.raises(ValueError, match="'logprob' needs logprobs=, got None"):
+            anchor_scores("logprob", length=3, entropies=np.zeros(3))
+        with pytest.raises(ValueError, match="'entropie'; expected one of entropy, logprob, gradient, random"):
+            anchor_scores("entropie", length=3)
+
+
+class TestUniformAnchors:
+    @pytest.mark.parametrize(
+        ("length", "num_anchors", "expected"),
+        [(8, 3, [2, 4, 6]), (8, 1, [4]), (7, 3, [1, 3, 5]), (3, 4, [1, 2]), (1, 2, []), (0, 2, []), (2, 1, [1])],
+    )
+    def test_blocks_of_equal_length(self, length, num_anchors, expected):
+        assert chosen(uniform_anchors(length, num_anchors=num_anchors, T=T)) == expected
+
+    def test_bounds_and_spacing_hold_for_every_length(self):
+        for length, first, last, spacing, include in itertools.product(
+            range(T + 1), (0, 2), (0, 3), (1, 2, 4), (False, True)
+        ):
+            options = dict(min_spacing=spacing, exclude_first=first, exclude_last=last, include_anchor_token=include)
+            found = chosen(uniform_anchors(length, num_anchors=4, T=T, **options))
+            low = first if include else max(first, 1)
+            high = length - (max(last, 1) if include else last)
+            assert all(low <= p < high for p in found)
+            assert all(b - a >= spacing for a, b in itertools.pairwise(found))
+            assert bool(found) == (high > low)
+
+
+class TestBlockIndex:
+    def test_an_anchor_opens_its_block(self):
+        anchors, valid = jnp.array([2, 5]), jnp.array([True, True])
+        np.testing.assert_array_equal(block_index(anchors, valid, 7, 8), [0, 0, 1, 1, 1, 2, 2, -1])
+
+    def test_missing_anchors_open_nothing(self):
+        np.testing.assert_array_equal(block_index(jnp.array([1, 4]), jnp.array([True, False]), 4, 4), [0, 1, 1, 1])
+        np.testing.assert_array_equal(block_index(jnp.array([3, 3]), jnp.array([False, False]), 3, 3), [0, 0, 0])
+
+    def test_blocks_partition_the_response_into_one_more_than_the_anchors(self):
+        anchors, valid = select_anchors(SCORES, 6, num_anchors=3)
+        blocks = np.asarray(block_index(anchors, valid, 6, T))
+        assert sorted(set(blocks[:6].tolist())) == [0, 1, 2, 3]
+        assert (np.diff(blocks[:6]) >= 0).all() and (blocks[6:] == -1).all()

@@ -1,0 +1,118 @@
+"""Every function of the package under jit, vmap and grad, with NumPy in and float32 (or int32, bool) out."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fr3e_jax import objectives
+
+HOST_ONLY = {"pass_at_k", "avg_at_k"}
+RNG = np.random.default_rng(0)
+BATCH, J, M, T, V = 3, 4, 5, 6, 7
+
+
+def floats(*shape: int) -> np.ndarray:
+    return RNG.uniform(0.1, 1.0, size=(BATCH, *shape)).astype(np.float32)
+
+
+def bits(*shape: int) -> np.ndarray:
+    return RNG.integers(0, 2, size=(BATCH, *shape)).astype(bool)
+
+
+TOKEN_IDS, LENGTHS = RNG.integers(0, V, size=(BATCH, T)), np.array([1, 4, T])
+ANCHORS = np.sort(RNG.integers(1, T, size=(BATCH, J)), axis=-1)
+LOGITS = np.where(RNG.uniform(size=(BATCH, T, V)) < 0.2, -np.inf, floats(T, V)).astype(np.float32)
+LOGITS[..., 0] = 0.5
+
+# name -> (arguments with a batch axis, static keywords)
+CALLS = {
+    "aggregate": ((floats(2, T), bits(2, T)), dict(mode="seq_mean_token_mean")),
+    "aggregation_count": ((bits(2, T),), dict(mode="token_sum_norm", norm_length=9)),
+    "aggregation_weights": ((bits(2, T),), dict(mode="seq_mean_token_mean")),
+    "anchor_scores": ((floats(T), LENGTHS), dict(selection="entropy", names=("entropies", "length"))),
+    "archive_open": ((floats(),), {}),
+    "block_credit": ((floats(J), floats(), floats(), bits(J)), {}),
+    "block_index": ((ANCHORS, bits(J), LENGTHS), dict(T=T)),
+    "bounded_log_ratio": ((floats(T), floats(T)), {}),
+    "branching_factor": ((LOGITS,), {}),
+    "clipped_surrogate": ((floats(T), floats(T), floats(T), bits(T)), dict(epsilon_low=0.2, epsilon_high=0.3)),
+    "degenerate_groups": ((bits(M), bits(M)), {}),
+    "entropy_bonus": ((floats(T), bits(T)), dict(coefficient=0.1)),
+    "expandable": ((floats(),), dict(max_success_rate=0.5)),
+    "fr3e_advantages": ((floats(J, M), bits(J, M), floats(), bits(J)), dict(modulation="sharpen")),
+    "group_advantages": ((floats(M), bits(M)), dict(estimator="rloo")),
+    "grpo_advantages": ((floats(M), bits(M)), {}),
+    "initial_modulation": ((floats(),), dict(variant="authors")),
+    "kl_k1": ((floats(T), floats(T)), {}),
+    "kl_k2": ((floats(T), floats(T)), {}),
+    "kl_k3": ((floats(T), floats(T)), {}),
+    "log_perplexity": ((floats(T), bits(T)), {}),
+    "masked_mean": ((floats(T), bits(T)), {}),
+    "masked_std": ((floats(T), bits(T)), {}),
+    "masked_sum": ((floats(T), bits(T)), {}),
+    "mean_advantages": ((floats(M), bits(M)), {}),
+    "normalised_entropy": ((LOGITS,), {}),
+    "rloo_advantages": ((floats(M), bits(M)), {}),
+    "running_share": ((floats(), floats()), dict(decay=0.9)),
+    "select_anchors": ((floats(T), LENGTHS), dict(num_anchors=J, min_spacing=2)),
+    "state_values": ((floats(J, M), bits(J, M)), {}),
+    "token_entropy": ((LOGITS,), {}),
+    "token_logprobs": ((LOGITS, TOKEN_IDS), {}),
+    "trajectory_modulation": ((floats(J), floats(), bits(J)), dict(variant="exp")),
+    "truncated_importance_weight": ((floats(T), floats(T)), dict(cap=2.0)),
+    "uniform_anchors": ((LENGTHS,), dict(num_anchors=J, T=T)),
+    "update_magnitude": ((LOGITS, TOKEN_IDS, floats(T)), {}),
+    "value_differences": ((floats(J), floats(), bits(J)), {}),
+    "value_modulation": ((floats(J), floats(), bits(J)), dict(variant="sharpen")),
+}
+
+
+def bound(name):
+    arguments, static = CALLS[name]
+    static = dict(static)
+    names = static.pop("names", None)
+    function = getattr(objectives, name)
+    if names:
+        return (lambda *arrays: function(**static, **dict(zip(names, arrays, strict=True)))), arguments
+    return (lambda *arrays: function(*arrays, **static)), arguments
+
+
+def test_every_public_function_is_listed_here():
+    assert set(CALLS) | HOST_ONLY == set(objectives.__all__)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_jit_of_vmap_equals_one_call_at_a_time(name):
+    function, arguments = bound(name)
+    together = jax.jit(jax.vmap(function))(*arguments)
+    alone = jax.jit(function)  # without jit: the other tests
+    one_by_one = [alone(*(a[i] for a in arguments)) for i in range(BATCH)]
+    stacked = jax.tree.map(lambda *rows: np.stack(rows), *one_by_one)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), together, stacked)
+    assert {leaf.dtype for leaf in jax.tree.leaves(together)} <= {np.dtype(t) for t in ("float32", "int32", "bool")}
+
+
+def real_places(name) -> list[int]:
+    return [i for i, array in enumerate(CALLS[name][0]) if array.dtype == np.float32]
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if real_places(name)])
+def test_gradients_are_finite(name):
+    function, arguments = bound(name)
+    places = real_places(name)
+
+    def total(*real):
+        inputs = list(arguments)
+        for place, array in zip(places, real, strict=True):
+            inputs[place] = array
+        outputs = jax.tree.leaves(jax.vmap(function)(*inputs))
+        real_outputs = [o.ravel() for o in outputs if o.dtype == jnp.float32]
+        finite = [jnp.where(jnp.isfinite(o), o, 0.0).sum() for o in real_outputs]  # log 0 is −inf, rightly
+        return sum(finite, jnp.float32(0))
+
+    gradients = jax.jit(jax.grad(total, argnums=tuple(range(len(places)))))(*(arguments[i] for i in places))
+    for gradient in gradients:
+        assert np.isfinite(gradient).all()

@@ -1,0 +1,186 @@
+"""The arrows between layers, read from the source: who imports whom, where jit lives, what a folder must not touch.
+
+`LAYERS` is the one table to change when a layer is added; the checker itself is tested on small wrong sources.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "fr3e_jax"
+ROOT = Path(__file__).resolve().parents[1]
+DEVICE_LIBRARIES = {"jax", "jaxlib", "flax", "optax", "orbax"}
+FILES_AND_CLOCK = {"io", "json", "logging", "os", "pathlib", "pickle", "shutil", "tempfile", "time", "transformers"}
+COMPILERS = {"jax.jit", "jax.pmap", "jax.experimental.pjit.pjit", "flax.nnx.jit", "flax.nnx.pmap"}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What a folder may import from this package, and what it must not name from anywhere."""
+
+    may_import: set[str] = field(default_factory=set)
+    must_not_name: set[str] = field(default_factory=set)  # dotted prefixes of modules and attributes, and builtins
+    compiles: bool = False
+
+
+LAYERS = {
+    "objectives": Layer(
+        must_not_name=FILES_AND_CLOCK | {"jax.random", "numpy.random", "random", "omegaconf", "flax", "open", "print"}
+    ),
+    "policy": Layer({"objectives"}, {"omegaconf", "time"}),
+    "programs": Layer({"objectives", "policy"}, FILES_AND_CLOCK | {"omegaconf", "open"}, compiles=True),
+    "rewards": Layer({"configuration"}, DEVICE_LIBRARIES),
+    "configuration": Layer(),
+    "data": Layer({"configuration", "rewards"}, {"jax", "flax", "optax"}),
+    "loop": Layer({"objectives", "policy", "programs", "rewards", "data", "configuration"}),
+    "cli": Layer({"objectives", "policy", "programs", "rewards", "data", "configuration", "loop"}),
+}
+
+
+class WithoutTypeImports(ast.NodeTransformer):
+    """Drops ``if TYPE_CHECKING:`` blocks: they load nothing at run time."""
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        self.generic_visit(node)
+        return node.orelse if ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING") else node
+
+
+def dotted(node: ast.AST, aliases: dict[str, str]) -> str | None:
+    """``jnp.where`` -> ``jax.numpy.where``; None for what does not start from a plain name."""
+    if isinstance(node, ast.Name):
+        return aliases.get(node.id, node.id)
+    if isinstance(node, ast.Attribute):
+        base = dotted(node.value, aliases)
+        return base and f"{base}.{node.attr}"
+    return None
+
+
+def imports(tree: ast.AST, module: list[str]) -> list[tuple[int, str, str]]:
+    """(line, local name, what it stands for) of each imported name; relative imports are resolved from ``module``."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, (a.asname or a.name).split(".")[0], a.name) for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            parents = module[: len(module) - node.level] if node.level else []
+            base = ".".join([*parents, *([node.module] if node.module else [])])
+            found += [(node.lineno, a.asname or a.name, f"{base}.{a.name}") for a in node.names]
+    return found
+
+
+def names_used(tree: ast.AST, module: list[str]) -> set[tuple[int, str]]:
+    """(line, full dotted name) of everything imported or named."""
+    imported = imports(tree, module)
+    # `import a.b` binds `a`, `import a.b as c` binds c to a.b.
+    aliases = {local: target if local != target.split(".")[0] else local for _, local, target in imported}
+    used = {(line, target) for line, _, target in imported}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute) and (name := dotted(node, aliases)):
+            used.add((node.lineno, name))
+    return used
+
+
+def within(name: str, prefixes: set[str]) -> bool:
+    return any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)
+
+
+def violations(source: str, path: str) -> list[str]:
+    """One line for each wrong import or name in a file of the package; ``path`` is relative to the repository."""
+    parts = Path(path).with_suffix("").parts
+    folder = parts[1] if len(parts) > 2 else None
+    if folder is not None and folder not in LAYERS:
+        return [f"{path}: folder {folder!r} is in no layer; add it to LAYERS in tests/test_layers.py"]
+    layer = LAYERS[folder] if folder else Layer(set(LAYERS), DEVICE_LIBRARIES)
+    wrong = []
+    for line, name in sorted(names_used(WithoutTypeImports().visit(ast.parse(source)), list(parts))):
+        target = name.split(".")[1] if name.startswith(f"{PACKAGE}.") else None
+        if target in LAYERS and target != folder and target not in layer.may_import:
+            allowed = ", ".join(sorted(layer.may_import)) or "no other layer"
+            wrong.append(f"{path}:{line}: {folder} imports {name}; it may import {allowed}")
+        if within(name, COMPILERS) and not layer.compiles:
+            wrong.append(f"{path}:{line}: {name} outside programs/, the only place of compiled programs")
+        if within(name, layer.must_not_name):
+            wrong.append(f"{path}:{line}: {folder or 'the package root'} must not touch {name}")
+    return wrong
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_layer_keeps_its_arrows(folder):
+    files = sorted((ROOT / PACKAGE / folder).rglob("*.py"))
+    wrong = [v for file in files for v in violations(file.read_text(), str(file.relative_to(ROOT)))]
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_every_file_belongs_to_a_layer():
+    """Files beside the folders (`__init__`, `__main__`) are loaded by all of them, so they load no device library."""
+    folders = {path.parent.name for path in (ROOT / PACKAGE).glob("*/*.py")}
+    assert folders <= set(LAYERS), f"add to LAYERS: {sorted(folders - set(LAYERS))}"
+    wrong = [
+        v for path in (ROOT / PACKAGE).glob("*.py") for v in violations(path.read_text(), f"{PACKAGE}/{path.name}")
+    ]
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_verifier_processes_load_no_jax():
+    """By importing for real, in a fresh process: what the source does not show counts too."""
+    files = (ROOT / PACKAGE / "rewards").rglob("*.py")
+    modules = sorted({".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for p in files})
+    program = "import sys, importlib\nfor m in sys.argv[1:]: importlib.import_module(m)\nsys.exit('jax' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program, *modules], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, f"importing {', '.join(modules)} loads jax or fails: {run.stderr}"
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "complaint"),
+    [
+        ("objectives/x.py", "from fr3e_jax.policy import network", "objectives imports fr3e_jax.policy.network"),
+        ("objectives/x.py", "from ..configuration.schema import Config", "objectives imports fr3e_jax.configuration"),
+        ("objectives/x.py", "import jax\nk = jax.random.key(0)", ":2: objectives must not touch jax.random"),
+        ("objectives/x.py", "from jax import random as r\nr.key(0)", "objectives must not touch jax.random"),
+        ("objectives/x.py", "def f():\n    return open('x')", ":2: objectives must not touch open"),
+        ("objectives/x.py", "import jax as j\n@j.jit\ndef f(x): return x", ":2: jax.jit outside programs/"),
+        (
+            "policy/x.py",
+            "import fr3e_jax.loop.trainer",
+            "policy imports fr3e_jax.loop.trainer; it may import objectives",
+        ),
+        ("policy/deep/x.py", "from ...programs import mesh", "policy imports fr3e_jax.programs.mesh"),
+        ("policy/x.py", "from fr3e_jax import programs", "policy imports fr3e_jax.programs"),
+        ("policy/x.py", "def f():\n    from fr3e_jax.cli import main", ":2: policy imports fr3e_jax.cli.main"),
+        ("policy/x.py", "from flax import nnx\nf = nnx.jit(print)", "flax.nnx.jit outside programs/"),
+        ("policy/x.py", "from functools import partial\nimport jax\n@partial(jax.jit)\ndef f(): 0", "jax.jit outside"),
+        ("programs/x.py", "from pathlib import Path", "programs must not touch pathlib.Path"),
+        ("rewards/x.py", "import jax.numpy as jnp", "rewards must not touch jax.numpy"),
+        ("rewards/x.py", "from fr3e_jax.loop import rollouts", "rewards imports fr3e_jax.loop.rollouts"),
+        ("rewards/x.py", "if TYPE_CHECKING: 0\nelse:\n    import fr3e_jax.data", "rewards imports fr3e_jax.data"),
+        ("loop/x.py", "from jax import jit", "jax.jit outside programs/"),
+        ("loop/x.py", "from fr3e_jax.cli import main", "loop imports fr3e_jax.cli.main"),
+        ("__init__.py", "import jax", "the package root must not touch jax"),
+        ("extras/x.py", "", "folder 'extras' is in no layer"),
+    ],
+)
+def test_checker_finds(path, source, complaint):
+    found = violations(source, f"{PACKAGE}/{path}")
+    assert any(complaint in line for line in found), found
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("objectives/x.py", "import jax\nfrom fr3e_jax.objectives.arrays import AnyArray\ny = jax.nn.softmax(x)"),
+        ("policy/x.py", "from fr3e_jax.objectives import token_entropy\nfrom .attention import rotary"),
+        ("programs/x.py", "import jax\nfrom fr3e_jax.policy import network\nf = jax.jit(network.apply)"),
+        ("rewards/x.py", "import numpy as np\nfrom fr3e_jax.rewards.pool import Pool"),
+        ("rewards/x.py", "if TYPE_CHECKING:\n    from fr3e_jax.data.task import Problem\ndef f(p: Problem): 0"),
+        ("loop/x.py", "from fr3e_jax import programs\nfrom fr3e_jax.data import tasks\njitter = tasks.jit"),
+        ("cli/__init__.py", "from fr3e_jax.loop import trainer"),
+    ],
+)
+def test_checker_accepts(path, source):
+    assert violations(source, f"{PACKAGE}/{path}") == []
