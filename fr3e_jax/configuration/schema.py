@@ -113,6 +113,12 @@ class ExploreConfig:
         "base_mean", "V(S_0): mean of the base rewards, or M fresh rollouts from the prompt that train too as S_0"
     )
     train_base: bool = option(False, "base rollouts train as well, as a group of their prompt")
+    archive_size: int = option(0, "correct bases of hard prompts kept to be explored again in later steps; 0: off", ge=0)
+    archive_revisits: int = option(8, "archived bases explored again in each round", ge=1)
+    archive_max_success_rate: float = option(0.25, "a prompt is hard up to this base success rate", gt=0, le=1)
+    archive_threshold: float = option(
+        0.65, "the archive is used while the running share of All-Wrong prompts is at least this", ge=0, le=1
+    )
     block_credit: bool = option(
         False, "the expanded base rollout trains too, each of its blocks with the advantage V(S_j+1) - V(S_j)"
     )
@@ -188,8 +194,10 @@ class SftConfig:
         "model", "start from model.path (random weights where that is empty), or always from random weights"
     )
     output: str = option("", "Hugging Face directory to write at the end; empty: model/ in the run directory")
+    output_dtype: Literal["float32", "bfloat16"] = option("float32", "type of the weights in that directory")
     steps: int = option(1000, "optimizer steps of supervised fine-tuning", ge=1)
     batch_size: int = option(64, "demonstrations per optimizer step", ge=1)
+    micro_batch_size: int = option(0, "demonstrations of one gradient program call; 0: the whole batch", ge=0)
     learning_rate: float = option(1e-3, "peak learning rate, decayed to zero by a cosine", ge=0)
     warmup_updates: int = option(20, "optimizer steps of linear warm-up", ge=0)
     curriculum_steps: int = option(0, "first steps that mix in shorter problems, where the task has them", ge=0)

@@ -22,8 +22,7 @@ def shuffled_indices(length: int, seed: int) -> grain.MapDataset:
         raise ValueError(f"cannot shuffle {length} problems; expected from 1 to {MAX_LENGTH}")
     # grain takes seed + epoch as the key of an epoch; hashed first, or seed 1 would start with the second epoch of 0.
     key = int(np.random.SeedSequence(seed).generate_state(1)[0])
-    epochs = grain.MapDataset.range(length).shuffle(seed=key).repeat()
-    return epochs.map(lambda index: index % length)
+    return grain.MapDataset.range(length).shuffle(seed=key).repeat()
 
 
 class PromptStream:
@@ -56,6 +55,10 @@ class PromptStream:
           ValueError: no prompt was short enough for a whole epoch, or 10,000 in a row.
         """
         return [self._next() for _ in range(count)]
+
+    def problem_at(self, position: int) -> Problem:
+        """The problem that was drawn with this position."""
+        return self._problems[self._order[position]]
 
     def _next(self) -> tuple[int, Problem]:
         lengths: list[int] = []

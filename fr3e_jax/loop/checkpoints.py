@@ -48,7 +48,8 @@ def _describe(leaf: Any) -> str:
 
 def _mismatches(found: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
     lines = []
-    for name in sorted(found.keys() | expected.keys()):
+    # Weights first: what mirrors them in the optimizer says the same again.
+    for name in sorted(found.keys() | expected.keys(), key=lambda name: (not name.startswith("params/"), name)):
         if found.get(name) != expected.get(name):
             lines.append(f"  {name}: found {found.get(name, 'nothing')}, expected {expected.get(name, 'nothing')}")
     return lines
@@ -63,7 +64,10 @@ class Checkpointer:
     On several processes each must make the same calls with the same host state.
     """
 
-    def __init__(self, directory: Path, *, keep_last: int, keep_best: int, best_metric: str) -> None:
+    def __init__(
+        self, directory: Path, *, keep_last: int, keep_best: int, best_metric: str, read_only: bool = False
+    ) -> None:
+        """``read_only``: nothing on disk is changed, so that a run can be read while it goes on."""
         self._directory = Path(directory).absolute()
         self._best_metric = best_metric
         absl_logger = logging.getLogger("absl")
@@ -81,7 +85,9 @@ class Checkpointer:
                 ]
             ),
             best_fn=score,
-            cleanup_tmp_directories=True,
+            cleanup_tmp_directories=not read_only,
+            create=not read_only,
+            read_only=read_only,
         )
         handlers = {"arrays": ocp.StandardCheckpointHandler(), "host": ocp.JsonCheckpointHandler()}
         self._manager = ocp.CheckpointManager(self._directory, options=options, item_handlers=handlers)
@@ -129,13 +135,16 @@ class Checkpointer:
             return None
         return {self._best_metric: float(value)}
 
-    def restore(self, step: int, abstract_arrays: ArrayTree) -> tuple[ArrayTree, dict[str, Any]]:
+    def restore(
+        self, step: int, abstract_arrays: ArrayTree, *, partial: bool = False
+    ) -> tuple[ArrayTree, dict[str, Any]]:
         """Reads a step back, bit for bit.
 
         Args:
           step: a saved step.
           abstract_arrays: arrays or ``jax.ShapeDtypeStruct`` with the structure, shapes, dtypes and shardings wanted;
             the shardings may differ from those that were saved.
+          partial: the checkpoint may hold other arrays besides; they are not read.
 
         Returns:
           The arrays in that structure, and the host state.
@@ -150,11 +159,14 @@ class Checkpointer:
             raise FileNotFoundError(f"{self._directory} holds no checkpoint of step {step}; found the steps {steps}")
         content = self._manager.restore(step, args=ocp.args.Composite(host=ocp.args.JsonRestore())).host
         wanted = flatten_arrays(abstract_arrays)
-        self._check_structure(step, content["arrays"], {name: _describe(leaf) for name, leaf in wanted.items()})
+        others = content["arrays"].keys() - wanted if partial else set()
+        found = {name: kind for name, kind in content["arrays"].items() if name not in others}
+        self._check_structure(step, found, {name: _describe(leaf) for name, leaf in wanted.items()})
         abstract = {
             name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
             for name, leaf in wanted.items()
         }
+        abstract |= dict.fromkeys(others, ocp.PLACEHOLDER)
         arguments = ocp.args.Composite(arrays=ocp.args.StandardRestore(abstract))
         with self._explained_errors(f"restoring step {step}"):
             arrays = self._manager.restore(step, args=arguments).arrays

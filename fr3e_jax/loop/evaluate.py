@@ -14,7 +14,7 @@ from fr3e_jax.loop.checkpoints import Checkpointer
 from fr3e_jax.loop.experience import SUCCESS
 from fr3e_jax.loop.rollouts import Branch, Rollout, Sampling, TrunkRequest
 from fr3e_jax.loop.run_directory import RunDirectory, write_json_atomic
-from fr3e_jax.loop.session import EVALUATION, Session, open_session
+from fr3e_jax.loop.session import EVALUATION, Session, open_session, settings_at_fault
 from fr3e_jax.objectives import avg_at_k, pass_at_k
 from fr3e_jax.policy.network import Params
 
@@ -47,7 +47,8 @@ def evaluate(session: Session, params: Params) -> dict[str, float]:
     The sampling noise is the same at every evaluation of a run, so that differences are the weights'.
     """
     e = session.config.evaluation
-    problems = held_out_problems(session)
+    with settings_at_fault():
+        problems = held_out_problems(session)
     requests = [_request(session, index, problem) for index, problem in problems]
     results, _ = session.engine.sample(params, requests)
     session.engine.take_counts()  # evaluation is not part of the training budget
@@ -75,22 +76,23 @@ def _grades(session: Session, problem: Problem, rollouts: list[Rollout]) -> list
 
 
 def load_run_params(session: Session, run_dir: Path) -> tuple[Params, int]:
-    """Weights of a run's newest checkpoint, and its step."""
+    """Weights of a run's newest checkpoint, and its step; nothing in the run is changed, it may be going on."""
     run = RunDirectory.existing(run_dir)
-    with Checkpointer(run.checkpoints, keep_last=1_000_000, keep_best=0, best_metric="") as checkpoints:
+    if not run.checkpoints.is_dir():
+        raise FileNotFoundError(f"{run.checkpoints} does not exist; expected the checkpoints of a run of train or sft")
+    with Checkpointer(run.checkpoints, keep_last=1, keep_best=0, best_metric="", read_only=True) as checkpoints:
         step = checkpoints.latest_step()
         if step is None:
             raise FileNotFoundError(f"{run.checkpoints} holds no checkpoint yet; expected at least one complete step")
-        supervised = checkpoints.host_state(step).get("verb") == "sft"
-        abstract = session.train_programs(supervised=supervised).abstract_arrays()
-        arrays, _ = checkpoints.restore(step, abstract)
+        arrays, _ = checkpoints.restore(step, {"params": session.sharded_abstract_params()}, partial=True)
     return arrays["params"], step
 
 
 def evaluate_run(config: Config, run_dir: Path | None) -> int:
     """``fr3e eval``: the configured model, or a run's newest checkpoint; prints JSON, saves it in the run."""
     session = open_session(config)
-    params, step = (session.fresh_params(), 0) if run_dir is None else load_run_params(session, run_dir)
+    with settings_at_fault():
+        params, step = (session.fresh_params(), 0) if run_dir is None else load_run_params(session, run_dir)
     metrics = evaluate(session, params)
     if run_dir is not None:
         write_json_atomic(Path(run_dir) / f"evaluation_step_{step:06d}.json", metrics)

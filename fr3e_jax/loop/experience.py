@@ -24,7 +24,7 @@ class PromptGroup:
     rewards: np.ndarray  # [N]
     kept: bool = True
     chosen: list[int] = field(default_factory=list)  # base rollouts to expand
-    trunks: dict[int, CachedTrunk] = field(default_factory=dict)  # of the chosen ones
+    trunks: dict[int, CachedTrunk | np.ndarray] = field(default_factory=dict)  # of the chosen ones; ids: not cached
     advantages: np.ndarray | None = None  # [N], where the base rollouts train
 
     @property
@@ -53,6 +53,7 @@ class Expansion:
     initial_value: float = 0.0
     trained: list[bool] = field(default_factory=list)  # false: the group's rewards are all equal, no loss
     block_credit: list[float] = field(default_factory=list)  # of the base's own blocks
+    parent: str = ""  # record of the base where an earlier step sampled it (archive)
 
 
 @dataclass

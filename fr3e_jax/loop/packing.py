@@ -1,6 +1,6 @@
 """From training trunks to arrays: branches packed end to end into lanes, rows of similar size into micro-batches.
 
-Sizes are powers of two, so that few programs are compiled; see `fr3e_jax.policy.rows` for the layout.
+Sizes come from short lists, so that few programs are compiled; see `fr3e_jax.policy.rows` for the layout.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from fr3e_jax.policy.rows import Rows
 from fr3e_jax.programs.decoder import power_of_two
 from fr3e_jax.programs.train import TrainRows
 
-_LEAST_POSITIONS = 16
+_LEAST_TRUNK = 16
+_LEAST_LANE = 64  # short branches share a lane: three of 20 tokens fill 60 of 64 positions, one 20 of 32
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ def pack(
     pad_id: int,
     aggregation: str = "token_mean",
     old_logprobs: Callable[[int, int], np.ndarray] | None = None,
+    sizes: tuple[int, int] | None = None,
 ) -> list[MicroBatch]:
     """Micro-batches of ``rows`` rows, one trunk a row.
 
@@ -58,18 +60,20 @@ def pack(
       pad_id: token id of unused positions.
       aggregation: sets the weight of each token in the aggregated sum.
       old_logprobs: ``(trunk, branch) -> [T]``; 0 where not given yet.
+      sizes: positions of a trunk and of a lane, at least as many as needed; None: the next of the usual sizes.
     """
     if not trunks:
         return []
-    capacity = power_of_two(max(len(b.token_ids) for t in trunks for b in t.branches), _LEAST_POSITIONS)
-    plans = [_plan_lanes([len(b.token_ids) for b in trunk.branches], capacity) for trunk in trunks]
     lengths = [max(b.fork for b in trunk.branches) for trunk in trunks]
-    order = sorted(range(len(trunks)), key=lambda i: (power_of_two(lengths[i], _LEAST_POSITIONS), len(plans[i]), i))
+    longest = max(len(b.token_ids) for t in trunks for b in t.branches)
+    trunk_size, capacity = sizes or (power_of_two(max(lengths), _LEAST_TRUNK), power_of_two(longest, _LEAST_LANE))
+    plans = [_plan_lanes([len(b.token_ids) for b in trunk.branches], capacity) for trunk in trunks]
+    order = sorted(range(len(trunks)), key=lambda i: (len(plans[i]), lengths[i], i))
     batches = []
     for start in range(0, len(order), rows):
         members = order[start : start + rows]
-        trunk_size = power_of_two(max(lengths[i] for i in members), _LEAST_POSITIONS)
-        lanes = power_of_two(max(len(plans[i]) for i in members))
+        most = max(len(plans[i]) for i in members)
+        lanes = 1 if most == 1 else size_bucket(most)
         batch = _empty(rows, trunk_size, lanes, capacity, pad_id)
         placements = []
         for row, i in enumerate(members):
@@ -78,6 +82,12 @@ def pack(
         positions = sum(lengths[i] for i in members) + sum(p.length for p in placements)
         batches.append(MicroBatch(batch, placements, positions, rows * (trunk_size + lanes * capacity)))
     return batches
+
+
+def size_bucket(size: int, least: int = 4) -> int:
+    """The next of 4, 6, 8, 12, 16, 24, 32, ...: at most a third of it is empty, above ``least``."""
+    whole = power_of_two(size, least)
+    return whole * 3 // 4 if whole > least and size <= whole * 3 // 4 else whole
 
 
 def _plan_lanes(lengths: list[int], capacity: int) -> list[list[int]]:

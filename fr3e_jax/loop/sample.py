@@ -7,15 +7,23 @@ from typing import Any
 
 import numpy as np
 
+from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.loop.rollouts import Branch, Rollout, TrunkRequest
-from fr3e_jax.loop.session import SAMPLE, Session, open_session
+from fr3e_jax.loop.session import SAMPLE, Session, open_session, settings_at_fault
 
 
 def sample(config: Config, prompt: str, num: int, as_json: bool) -> int:
-    """``num`` completions of ``prompt`` drawn with ``rollout``'s temperature, top-p and top-k; returns the exit code."""
+    """``num`` completions of ``prompt``, drawn with ``rollout``'s temperature, top-p and top-k; returns the exit code.
+
+    Raises:
+      ConfigError: the prompt is empty, or holds a character that the tokenizer lacks.
+    """
     session = open_session(config)
-    ids = session.encode(prompt)
+    with settings_at_fault():
+        ids = session.encode(prompt)
+    if not len(ids):
+        raise ConfigError("--prompt is empty; expected at least one token to continue from")
     cap = config.rollout.max_response_tokens
     branches = [Branch(len(ids), (SAMPLE, 0, 0, n), cap, session.sampling()) for n in range(num)]
     rollouts, _ = session.engine.sample(session.fresh_params(), [TrunkRequest(ids, branches)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +12,9 @@ import jax
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
+from safetensors import SafetensorError
 
+from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.task import Task, load_task
 from fr3e_jax.data.tokenizer import TextCodec
@@ -24,7 +28,20 @@ from fr3e_jax.programs.train import LossSettings, TrainPrograms, make_optimizer,
 from fr3e_jax.rewards.verifier import Grader
 
 # Purposes: the first name of every noise stream, so that no two uses of randomness share one.
-BASE, STATE, EVALUATION, SAMPLE, CHOICE, SHUFFLE = range(6)
+BASE, STATE, EVALUATION, SAMPLE, CHOICE, SHUFFLE, ARCHIVE = range(7)
+
+
+@contextlib.contextmanager
+def settings_at_fault() -> Iterator[None]:
+    """Turns the errors of what the settings name (files, models, tasks, meshes, texts) into ``ConfigError``.
+
+    To be put around the reading of those things only: there a ``ValueError`` or ``OSError`` carries a message for the
+    user, elsewhere it is a bug and keeps its traceback.
+    """
+    try:
+        yield
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ConfigError(str(error)) from error
 
 
 @dataclass
@@ -44,12 +61,21 @@ class Session:
         """The weights a run starts from: those of ``model.path``, or random ones of ``seed``."""
         model = self.config.model
         if model.path:
-            params = load_params(model.path, self.architecture, self.abstract_params)
+            with settings_at_fault():
+                params = load_params(model_directory(model.path), self.architecture, self.abstract_params)
         else:
             params = initial_params(
                 self.architecture, jax.random.key(self.config.seed), param_dtype=model.param_dtype
             )
         return param_placement(self.mesh, params, self.param_shardings)
+
+    def sharded_abstract_params(self) -> Params:
+        """Shapes, types and shardings of the weights, to restore a checkpoint into."""
+        return jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            self.abstract_params,
+            self.param_shardings,
+        )
 
     def train_programs(self, *, supervised: bool = False) -> TrainPrograms:
         o, loss = self.config.optimizer, self.config.loss
@@ -114,11 +140,22 @@ def start_runtime(config: Config) -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
+def model_directory(path: str) -> Path:
+    """``model.path`` as a directory; raises FileNotFoundError unless it is one."""
+    directory = Path(path).expanduser()
+    if not directory.is_dir():
+        raise FileNotFoundError(
+            f"model.path={path} is no directory; expected a Hugging Face directory (config.json, safetensors, "
+            "tokenizer), such as `fr3e sft` writes, or nothing for random weights"
+        )
+    return directory
+
+
 def configured_architecture(config: Config, vocab_size: int) -> Architecture:
     """From ``model.path``, or from the sizes in ``model`` for random weights."""
     model = config.model
     if model.path:
-        architecture = read_architecture(model.path)
+        architecture = read_architecture(model_directory(model.path))
         if vocab_size > architecture.vocab_size:
             raise UnsupportedModel(
                 f"the tokenizer has {vocab_size} tokens, the model's embedding {architecture.vocab_size}; "
@@ -139,12 +176,14 @@ def configured_architecture(config: Config, vocab_size: int) -> Architecture:
 
 
 def open_session(config: Config) -> Session:
-    """Build a session; raises the errors of the parts it is made of (task, tokenizer, model, mesh)."""
+    """Build a session; ``ConfigError`` where a setting names what cannot be used (task, tokenizer, model, mesh)."""
     start_runtime(config)
-    codec = TextCodec.load(config.model.tokenizer or config.model.path)
-    task = load_task(config.data)
-    architecture = configured_architecture(config, len(codec))
-    mesh = make_mesh(config.mesh.replica, config.mesh.fsdp, config.mesh.tensor)
+    with settings_at_fault():
+        model = str(model_directory(config.model.path)) if config.model.path else ""
+        codec = TextCodec.load(config.model.tokenizer or model)
+        task = load_task(config.data)
+        architecture = configured_architecture(config, len(codec))
+        mesh = make_mesh(config.mesh.replica, config.mesh.fsdp, config.mesh.tensor)
     graphdef, abstract, axes = build_network(
         architecture, param_dtype=config.model.param_dtype, compute_dtype=config.model.compute_dtype
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from fr3e_jax.configuration import save_config
+from fr3e_jax.configuration import ConfigError, save_config
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.loop.checkpoints import Checkpointer
 from fr3e_jax.loop.console import Console
@@ -16,9 +18,9 @@ from fr3e_jax.loop.evaluate import best_metric, evaluate
 from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.loop.ledger import TokenLedger
 from fr3e_jax.loop.metrics import MetricsWriter
-from fr3e_jax.loop.packing import pack
+from fr3e_jax.loop.packing import pack, size_bucket
 from fr3e_jax.loop.run_directory import RunDirectory, write_json_atomic
-from fr3e_jax.loop.session import Session, open_session
+from fr3e_jax.loop.session import Session, open_session, settings_at_fault
 from fr3e_jax.loop.signals import StopRequest
 from fr3e_jax.loop.update import Learner
 from fr3e_jax.policy.huggingface import save_params
@@ -28,21 +30,36 @@ def sft(config: Config, run_dir: Path | None = None, resume: bool = False) -> in
     """``fr3e sft``: returns the exit code; writes a Hugging Face directory that ``model.path`` can name."""
     if run_dir is not None:
         config.runtime.run_dir = str(run_dir)
-    run = RunDirectory.existing(run_dir) if resume else RunDirectory.create(config)
+    if config.sft.start == "random":
+        config.model.path = ""  # saved like that: the shape of the network is then in the run's own config.yaml
     ledger = TokenLedger()
     session = open_session(_supervised(config))
-    save_config(config, run.path, verb="sft")
+    with settings_at_fault():
+        run = RunDirectory.existing(run_dir) if resume else RunDirectory.create(config)
+    if not resume:
+        save_config(config, run.path, verb="sft")
     with Checkpointer(
         run.checkpoints,
         keep_last=config.checkpoint.keep_last,
         keep_best=config.checkpoint.keep_best,
         best_metric=best_metric(config),
     ) as checkpoints:
-        return _Run(session, run, checkpoints, ledger).run()
+        supervised = _Run(session, run, checkpoints, ledger)
+        if resume:  # only now: settings that do not fit the checkpoint must not replace the ones that do
+            save_config(config, run.path, verb="sft")
+        return supervised.run()
+
+
+def _non_finite_message(step: int, metrics: dict[str, float]) -> str:
+    return (
+        f"at step {step} the loss is {metrics['loss/supervised']} and the gradient norm "
+        f"{metrics['gradient_norm/mean']}; expected finite numbers. The last checkpoint is intact: lower "
+        "sft.learning_rate, or set model.compute_dtype=float32, and --resume"
+    )
 
 
 def _supervised(config: Config) -> Config:
-    """The same settings with the optimizer and the starting weights of ``sft``."""
+    """The same settings with the optimizer of ``sft``."""
     optimizer = dataclasses.replace(
         config.optimizer,
         learning_rate=config.sft.learning_rate,
@@ -50,8 +67,7 @@ def _supervised(config: Config) -> Config:
         schedule="cosine",
         decay_updates=config.sft.steps,
     )
-    model = dataclasses.replace(config.model, path="") if config.sft.start == "random" else config.model
-    return dataclasses.replace(config, optimizer=optimizer, model=model)
+    return dataclasses.replace(config, optimizer=optimizer)
 
 
 class _Run:
@@ -59,15 +75,20 @@ class _Run:
         self.session, self.config, self.run_dir = session, session.config, run
         self.checkpoints, self.ledger, self.step = checkpoints, ledger, 0
         self.before: dict[str, float] = {}
+        self.after: dict[str, float] = {}  # of a finished run
+        self.dropped_too_long = 0
+        self.longest = (self.config.data.max_prompt_tokens, self.config.rollout.max_response_tokens)
         programs = session.train_programs(supervised=True)
         latest = checkpoints.latest_step()
         if latest is None:
             params = session.fresh_params()
             self.learner = Learner(programs, params, programs.init_optimizer(params))
         else:
-            arrays, host = checkpoints.restore(latest, programs.abstract_arrays())
+            with settings_at_fault():
+                arrays, host = checkpoints.restore(latest, programs.abstract_arrays())
             self.learner = Learner(programs, arrays["params"], arrays["optimizer"], host["step"])
-            self.step, self.before = host["step"], host["before"]
+            self.step, self.before, self.after = host["step"], host["before"], host["after"]
+            self.dropped_too_long = host["dropped_too_long"]
             ledger.load_state_dict(host["ledger"])
         self.metrics = MetricsWriter(run, tensorboard=self.config.runtime.tensorboard, resume_step=latest)
         self.console = Console(
@@ -86,7 +107,11 @@ class _Run:
                     self.metrics.write(self.step, metrics)
                     self.console.step(self.step, metrics)
                     self.console.note(f"step {self.step}: loss {metrics['loss/supervised']:.4f}")
-                if stop.requested or self.step % (config.checkpoint.every * s.log_every) == 0:
+                    if not math.isfinite(metrics["gradient_norm/mean"]):  # looked at before every checkpoint
+                        print(f"fr3e: stopped: {_non_finite_message(self.step, metrics)}", file=sys.stderr)
+                        return 1
+                due = self.step % (config.checkpoint.every * s.log_every) == 0 and self.step < s.steps
+                if stop.requested or due:
                     self._save()
                 if stop.requested:
                     self.console.note(f"{stop.received[0]}: step {self.step} is saved; continue with --resume")
@@ -95,42 +120,58 @@ class _Run:
         return 0
 
     def _batch(self, step: int) -> list[TrainingTrunk]:
-        """Demonstrations ``step * batch_size ...`` of the task, each a trunk (prompt) with one branch (response)."""
+        """Demonstrations ``step * batch_size ...`` of the task, each a trunk (prompt) with one branch (response).
+
+        Longer ones than ``data.max_prompt_tokens`` and ``rollout.max_response_tokens`` are left out and counted.
+        """
         s, codec = self.config.sft, self.session.codec
-        fraction = min((step + 1) / s.curriculum_steps, 1.0) if s.curriculum_steps else 1.0
+        fraction = min(step / s.curriculum_steps, 1.0) if s.curriculum_steps else 1.0
         trunks = []
         for index in range(step * s.batch_size, (step + 1) * s.batch_size):
             demonstration = self.session.task.demonstration(index, fraction)
-            prompt = self.session.encode(demonstration.prompt)
-            response = np.append(self.session.encode(demonstration.response), codec.stop_ids[0]).astype(np.int32)
+            with settings_at_fault():
+                prompt, response = map(self.session.encode, (demonstration.prompt, demonstration.response))
+            response = np.append(response, codec.stop_ids[0]).astype(np.int32)
+            if len(prompt) > self.longest[0] or len(response) > self.longest[1]:
+                self.dropped_too_long += 1
+                continue
             nothing = np.zeros(len(response), np.float32)
             trunks.append(TrainingTrunk(prompt, [TrainingBranch(len(prompt), response, nothing, nothing)], step))
+        if not trunks:
+            raise ConfigError(
+                f"all {s.batch_size} demonstrations of step {step + 1} are longer than data.max_prompt_tokens="
+                f"{self.longest[0]} or rollout.max_response_tokens={self.longest[1]}; raise them"
+            )
         return trunks
 
     def _update(self) -> dict[str, float]:
         learner, trunks = self.learner, self._batch(self.step)
-        shards = learner.programs.shards
-        rows = -(-self.config.sft.batch_size // shards) * shards
+        shards, s = learner.programs.shards, self.config.sft
+        rows = -(-(s.micro_batch_size or s.batch_size) // shards) * shards
         tokens = sum(len(trunk.branches[0].token_ids) for trunk in trunks)
         gradients = learner.programs.zero_gradients(learner.params)
+        parts = []
         with self.ledger.stage("update"):
-            (micro,) = pack(trunks, rows=rows, pad_id=self.session.codec.pad_id)
-            gradients, sums = learner.programs.accumulate(learner.params, gradients, micro.batch, tokens, 1.0)
+            sizes = (size_bucket(self.longest[0]), size_bucket(self.longest[1]))  # the same at every step
+            for micro in pack(trunks, rows=rows, pad_id=self.session.codec.pad_id, sizes=sizes):
+                gradients, part = learner.programs.accumulate(learner.params, gradients, micro.batch, tokens, 1.0)
+                parts.append(part)
+                self.ledger.trained_positions += micro.positions
+                self.ledger.padded_positions += micro.padded_positions
             learner.params, learner.optimizer_state, norm = learner.programs.apply(
                 learner.params, learner.optimizer_state, gradients
             )
         self.ledger.loss_tokens += tokens
-        self.ledger.trained_positions += micro.positions
-        self.ledger.padded_positions += micro.padded_positions
-        self.step += 1
+        self.step, self.after = self.step + 1, {}
         learner.updates = self.step
         if self.step % self.config.sft.log_every and self.step != self.config.sft.steps:
             return {}
-        sums = jax.device_get(sums)
+        parts = jax.device_get(parts)
         return {
-            "loss/supervised": float(sums["loss"]),
-            "entropy/mean": float(sums["entropy"]) / tokens,
+            "loss/supervised": sum(float(part["loss"]) for part in parts),
+            "entropy/mean": sum(float(part["entropy"]) for part in parts) / tokens,
             "gradient_norm/mean": float(norm),
+            "data/dropped_too_long": self.dropped_too_long,
         }
 
     def _evaluate(self) -> dict[str, float]:
@@ -140,15 +181,22 @@ class _Run:
         self.metrics.write(self.step, result, kind="eval")
         return result
 
-    def _save(self, evaluated: dict[str, float] | None = None) -> None:
-        host = {"verb": "sft", "step": self.step, "before": self.before, "ledger": self.ledger.state_dict()}
-        self.checkpoints.save(self.step, self.learner.arrays(), host, evaluated)
+    def _save(self) -> None:
+        host = {
+            "verb": "sft",
+            "step": self.step,
+            "before": self.before,
+            "after": self.after,
+            "dropped_too_long": self.dropped_too_long,
+            "ledger": self.ledger.state_dict(),
+        }
+        self.checkpoints.save(self.step, self.learner.arrays(), host, self.after)
 
     def _finish(self) -> None:
-        after = self._evaluate()
-        self._save(after)
+        after = self.after = self.after or self._evaluate()
+        self._save()
         output = Path(self.config.sft.output).expanduser() if self.config.sft.output else self.run_dir.path / "model"
-        save_model(self.session, self.learner.params, output)
+        save_model(self.session, self.learner.params, output, self.config.sft.output_dtype)
         summary = {
             "recipe": self.config.name,
             "algorithm": "sft",
@@ -167,7 +215,7 @@ class _Run:
         self.console.note(f"model: {output} (use it with model.path={output})")
 
 
-def save_model(session: Session, params, directory: Path) -> None:
+def save_model(session: Session, params, directory: Path, dtype: str) -> None:
     """A Hugging Face directory with the weights, the configuration and the tokenizer."""
     codec = session.codec
     save_params(
@@ -176,6 +224,6 @@ def save_model(session: Session, params, directory: Path) -> None:
         jax.device_get(params),
         eos_token_id=codec.stop_ids[0],
         pad_token_id=codec.pad_id,
-        dtype=session.config.model.param_dtype,
+        dtype=dtype,
     )
     codec.tokenizer.save_pretrained(directory)

@@ -12,7 +12,12 @@ from fr3e_jax.loop.rollout_store import RolloutRecord
 
 
 def rollout_metrics(groups: list[PromptGroup], expansions: list[Expansion]) -> dict[str, float]:
-    """Means over the base rollouts of all prompts, rejected ones included, and over explored rollouts."""
+    """Means over the base rollouts of all prompts, rejected ones included, and over explored rollouts.
+
+    Counts alone where a step sampled nothing, because what was carried filled its batch.
+    """
+    if not groups:
+        return {"prompts/kept": 0, "prompts/rejected": 0, "prompts/expanded": 0}
     base = [rollout for group in groups for rollout in group.rollouts]
     metrics = {
         "reward/mean": float(np.mean([group.rewards.mean() for group in groups])),
@@ -72,7 +77,7 @@ def batch_metrics(batch: list[TrainingTrunk], step: int) -> dict[str, float]:
 
 def rollout_records(step: int, groups: list[PromptGroup], expansions: list[Expansion]) -> Iterator[RolloutRecord]:
     """Every rollout of a step, explored ones behind their base."""
-    by_base = {(e.group.position, e.base): e for e in expansions}
+    by_base = {(e.group.position, e.base): e for e in expansions if not e.parent}
     for group in groups:
         for n, rollout in enumerate(group.rollouts):
             expansion = by_base.get((group.position, n))
@@ -100,13 +105,23 @@ def rollout_records(step: int, groups: list[PromptGroup], expansions: list[Expan
             )
             if expansion:
                 yield from _state_records(parent, common, expansion)
+    for expansion in expansions:
+        if expansion.parent:
+            common = {
+                "step": step,
+                "prompt_position": expansion.group.position,
+                "problem_id": expansion.group.problem.id,
+                "prompt_ids": expansion.group.prompt_ids.tolist(),
+                "base": int(expansion.parent.rsplit("/", 1)[1]),
+            }
+            yield from _state_records(expansion.parent, common, expansion)
 
 
 def _state_records(parent: str, common: dict, expansion: Expansion) -> Iterator[RolloutRecord]:
     for i, state in enumerate(expansion.states):
         for m, rollout in enumerate(expansion.rollouts[i]):
             yield RolloutRecord(
-                id=f"{parent}/{state}/{m}",
+                id=f"{parent}/{common['step']}/{state}/{m}" if expansion.parent else f"{parent}/{state}/{m}",
                 kind="state",
                 token_ids=rollout.token_ids.tolist(),
                 logprobs=rollout.logprobs.tolist(),

@@ -6,6 +6,7 @@ full batch -> mini-batch updates -> metrics, checkpoint.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from fr3e_jax.configuration import save_config
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.loop import rollout_store, step_report
+from fr3e_jax.loop.archive import Archive
 from fr3e_jax.loop.checkpoints import Checkpointer
 from fr3e_jax.loop.console import Console
 from fr3e_jax.loop.evaluate import best_metric, evaluate
@@ -29,7 +31,7 @@ from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.ledger import TokenLedger
 from fr3e_jax.loop.metrics import MetricsWriter
 from fr3e_jax.loop.run_directory import RunDirectory, write_json_atomic
-from fr3e_jax.loop.session import Session, open_session
+from fr3e_jax.loop.session import Session, open_session, settings_at_fault
 from fr3e_jax.loop.signals import StopRequest
 from fr3e_jax.loop.update import Learner, NonFiniteUpdate, update_policy
 
@@ -45,19 +47,26 @@ class Progress:
     step: int = 0  # full batches trained on
     updates: int = 0
     before: dict[str, float] = field(default_factory=dict)  # held-out metrics of the start
+    evaluated: dict[str, float] = field(default_factory=dict)  # held-out metrics of this very step, if any
     carried: list[TrainingTrunk] = field(default_factory=list)  # the partial batch
+    archive: Archive = field(default_factory=Archive)
 
-    def host_state(self, config: Config, stream: PromptStream, ledger: TokenLedger) -> dict[str, Any]:
+    def host_state(
+        self, config: Config, stream: PromptStream, ledger: TokenLedger, verifier_errors: int
+    ) -> dict[str, Any]:
         return {
             "verb": "train",
             "step": self.step,
             "updates": self.updates,
             "before": self.before,
+            "evaluated": self.evaluated,
             "partial_batch": [trunk.to_json() for trunk in self.carried],
+            "archive": self.archive.state_dict(),
             "stream": {"position": stream.position, "dropped_too_long": stream.dropped_too_long},
             # All noise is keyed by the seed and names such as the step: this is the whole state of the generator.
             "random": {"seed": config.seed, "step": self.step},
             "ledger": ledger.state_dict(),
+            "verifier_errors": verifier_errors,
         }
 
     @classmethod
@@ -66,24 +75,36 @@ class Progress:
         stream.dropped_too_long = host["stream"]["dropped_too_long"]
         ledger.load_state_dict(host["ledger"])
         carried = [TrainingTrunk.from_json(content) for content in host["partial_batch"]]
-        return cls(host["step"], host["updates"], host["before"], carried)
+        return cls(
+            step=host["step"],
+            updates=host["updates"],
+            before=host["before"],
+            evaluated=host["evaluated"],
+            carried=carried,
+            archive=Archive.from_state(host["archive"]),
+        )
 
 
 def train(config: Config, run_dir: Path | None = None, resume: bool = False) -> int:
     """``fr3e train``: returns the exit code. With ``resume``, continues the run in ``run_dir`` exactly where it was."""
     if run_dir is not None:
         config.runtime.run_dir = str(run_dir)
-    run = RunDirectory.existing(run_dir) if resume else RunDirectory.create(config)
     ledger = TokenLedger()
     session = open_session(config)
-    save_config(config, run.path)
+    with settings_at_fault():
+        run = RunDirectory.existing(run_dir) if resume else RunDirectory.create(config)
+    if not resume:
+        save_config(config, run.path)
     with Checkpointer(
         run.checkpoints,
         keep_last=config.checkpoint.keep_last,
         keep_best=config.checkpoint.keep_best,
         best_metric=best_metric(config),
     ) as checkpoints:
-        return Trainer(session, run, checkpoints, ledger).run()
+        trainer = Trainer(session, run, checkpoints, ledger)
+        if resume:  # only now: settings that do not fit the checkpoint must not replace the ones that do
+            save_config(config, run.path)
+        return trainer.run()
 
 
 class Trainer:
@@ -102,8 +123,10 @@ class Trainer:
             params = session.fresh_params()
             self.learner = Learner(programs, params, programs.init_optimizer(params))
         else:
-            arrays, host = checkpoints.restore(latest, programs.abstract_arrays())
+            with settings_at_fault():
+                arrays, host = checkpoints.restore(latest, programs.abstract_arrays())
             self.progress = Progress.restore(host, self.stream, ledger)
+            session.grader.errors = host["verifier_errors"]
             self.learner = Learner(programs, arrays["params"], arrays["optimizer"], self.progress.updates)
         rollout_store.drop_after(run, latest)
         self.metrics = MetricsWriter(run, tensorboard=self.config.runtime.tensorboard, resume_step=latest)
@@ -125,10 +148,11 @@ class Trainer:
                 try:
                     self._step()
                 except (NoSignal, NonFiniteUpdate) as error:
-                    self._save()
-                    self.console.note(f"stopped at step {self.progress.step + 1}: {error}")
+                    if isinstance(error, NoSignal):  # after a non-finite update the weights are not to be kept
+                        self._save()
+                    print(f"fr3e: stopped at step {self.progress.step + 1}: {error}", file=sys.stderr)
                     return 1
-                if stop.requested and not self._budget_spent():
+                if stop.requested:
                     self._save()
                     self.console.note(
                         f"{stop.received[0]}: step {self.progress.step} is finished and saved; continue with "
@@ -147,6 +171,8 @@ class Trainer:
         self.console.stage("updating")
         update = update_policy(self.session, self.learner, step, batch, self.ledger)
         metrics = step_report.rollout_metrics(groups, expansions) | step_report.batch_metrics(batch, step) | update
+        if self.config.explore.archive_size:
+            metrics |= self.progress.archive.metrics(self.session)
         metrics["verifier/errors"] = self.session.grader.errors
         metrics["data/dropped_too_long"] = self.stream.dropped_too_long
         if self.config.runtime.store_rollouts:
@@ -154,14 +180,16 @@ class Trainer:
                 records = step_report.rollout_records(step, groups, expansions)
                 rollout_store.write_rollouts(self.run_dir, step, records)
         metrics |= self.ledger.step_metrics()
-        self.progress.step, self.progress.updates = step, self.learner.updates
+        self.progress.step, self.progress.updates, self.progress.evaluated = step, self.learner.updates, {}
         self.metrics.write(step, metrics)
         self.console.step(step, metrics)
-        every, evaluated = self.config.evaluation.every, None
-        if every and step % every == 0 and not self._budget_spent():
-            evaluated = self._evaluate("evaluating")
-        if evaluated or step % self.config.checkpoint.every == 0:
-            self._save(evaluated)
+        if self._budget_spent():
+            return  # the last checkpoint is saved behind the last evaluation, whose metrics it is ranked by
+        every = self.config.evaluation.every
+        if every and step % every == 0:
+            self.progress.evaluated = self._evaluate("evaluating")
+        if self.progress.evaluated or step % self.config.checkpoint.every == 0:
+            self._save()
 
     def _collect_full_batch(self, step: int) -> tuple[list[TrainingTrunk], list[PromptGroup], list[Expansion]]:
         """Rounds of prompts until ``training.batch_rollouts`` rollouts are ready to train; what is over is carried."""
@@ -175,6 +203,7 @@ class Trainer:
             ready = ready + trunks
             rounds_without_signal = 0 if trunks else rounds_without_signal + 1
             if rounds_without_signal >= config.rollout.max_rounds_without_signal:
+                self.progress.carried = ready
                 raise NoSignal(no_signal_message(config, groups, expansions, rounds_without_signal))
         batch, rest = split_full_batch(ready, config.training.batch_rollouts)
         self.progress.carried = rest if config.training.surplus == "carry" else []
@@ -185,7 +214,8 @@ class Trainer:
         session, params, explore = self.session, self.learner.params, self.config.explore
         self.console.stage("first return")
         with self.ledger.stage("first_return"):
-            prompts = self.stream.next(self.config.rollout.prompts_per_round)
+            with settings_at_fault():
+                prompts = self.stream.next(self.config.rollout.prompts_per_round)
             groups = first_return(session, params, step, prompts)  # sampled, graded, degenerate prompts rejected
         kept = [group for group in groups if group.kept]
         expansions: list[Expansion] = []
@@ -193,9 +223,11 @@ class Trainer:
         if explore.enabled:
             self.console.stage("explore")
             with self.ledger.stage("explore"):
-                expansions = place_anchors(session, step, kept)
+                expansions = place_anchors(session, step, kept) + self._revisit_archive(step, groups)
                 roll_out_states(session, params, step, expansions)  # sampled and graded
                 assign_advantages(session, expansions)
+                if explore.archive_size:
+                    self.progress.archive.add(session, step, expansions)
             trunks += explored_trunks(session, step, expansions)
         for group in groups:
             group.trunks.clear()  # the caches of these weights are not needed any more
@@ -204,6 +236,12 @@ class Trainer:
         self.ledger.prefill_positions += counts.prefill_positions
         self.ledger.reused_prefix_positions += counts.reused_prefix_positions
         return groups, expansions, trunks
+
+    def _revisit_archive(self, step: int, groups: list[PromptGroup]) -> list[Expansion]:
+        if not self.config.explore.archive_size:
+            return []
+        self.progress.archive.observe(groups)
+        return self.progress.archive.revisit(self.session, step, self.stream)
 
     # -- around the steps --------------------------------------------------------------------------------------------
 
@@ -221,14 +259,17 @@ class Trainer:
         self.console.note(f"held-out after step {self.progress.step}: {shown}")
         return result
 
-    def _save(self, evaluated: dict[str, float] | None = None) -> None:
+    def _save(self) -> None:
         with self.ledger.stage("checkpoint"):
-            host = self.progress.host_state(self.config, self.stream, self.ledger)
-            self.checkpoints.save(self.progress.step, self.learner.arrays(), host, evaluated)
+            host = self.progress.host_state(
+                self.config, self.stream, self.ledger, self.session.grader.errors
+            )
+            self.checkpoints.save(self.progress.step, self.learner.arrays(), host, self.progress.evaluated)
 
     def _finish(self) -> None:
-        after = self._evaluate("evaluating the end")
-        self._save(after)
+        # A finished run that is resumed has it already: a second record would not be in an uninterrupted run.
+        after = self.progress.evaluated = self.progress.evaluated or self._evaluate("evaluating the end")
+        self._save()
         self.checkpoints.wait()
         write_json_atomic(self.run_dir.summary, run_summary(self.config, self.progress, self.ledger, after))
         self.console.summary(self.progress.before, after, self.run_dir)

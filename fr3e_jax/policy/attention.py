@@ -33,7 +33,7 @@ def rotary(x: jax.Array, positions: jax.Array, theta: float) -> jax.Array:
     """
     half = x.shape[-1] // 2
     frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-    angles = positions[..., None, None].astype(jnp.float32) * frequencies
+    angles = positions[..., None, None].astype(jnp.float32) * frequencies.reshape(1, 1, 1, 1, half)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     first, second = x[..., :half].astype(jnp.float32), x[..., half:].astype(jnp.float32)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
@@ -64,7 +64,7 @@ def trunk_branch_attention(
     largest = own_scores.max(axis=-1)  # b n k t g; finite, because every query sees itself
     if trunk is not None:
         trunk_scores = jnp.einsum("bntkgd,bkds->bkntgs", query, trunk.key, preferred_element_type=jnp.float32)
-        visible = jnp.arange(trunk.key.shape[-1]) < fork[..., None]  # b n t s
+        visible = jnp.arange(trunk.key.shape[-1])[None, None, None] < fork[..., None]  # b n t s
         trunk_scores = jnp.where(visible[:, None, :, :, None, :], trunk_scores, -jnp.inf)
         largest = jnp.maximum(largest, jnp.swapaxes(trunk_scores.max(axis=-1), 1, 2))
     largest = jax.lax.stop_gradient(largest)

@@ -77,10 +77,10 @@ def load_params(directory: str | Path, architecture: Architecture, abstract: Par
         with safe_open(where[name], "numpy") as tensors:
             array = tensors.get_tensor(name)
         leaf = _leaf(abstract, path)
-        array = array.T if transposed else array
-        if array.shape != leaf.shape:
-            problems.append(f"{name} has shape {array.shape}, the configuration asks for {leaf.shape}")
-        _put(params, path, np.ascontiguousarray(array).astype(leaf.dtype))
+        stored_shape = leaf.shape[::-1] if transposed else leaf.shape
+        if array.shape != stored_shape:
+            problems.append(f"{name} has shape {array.shape}, the configuration asks for {stored_shape}")
+        _put(params, path, np.ascontiguousarray(array.T if transposed else array).astype(leaf.dtype))
     ignored = {"lm_head.weight"} if architecture.tie_word_embeddings else set()
     problems += [f"unexpected {name}" for name in sorted(set(where) - expected - ignored)]
     if problems:

@@ -34,6 +34,11 @@ def _parameter(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str | None, .
     return nnx.Param((jax.random.normal(rngs.params(), shape) * std).astype(dtype), axes=axes)
 
 
+def _along_last(vector: nnx.Param, x: jax.Array) -> jax.Array:
+    """``vector`` with as many axes as ``x``: broadcasting is never left to differing ranks."""
+    return vector[...].reshape((1,) * (x.ndim - 1) + (-1,))
+
+
 class Linear(nnx.Module):
     def __init__(self, rngs, size_in: int, size_out: int, axes: tuple[str, str], dtype: str, *, bias: bool = False):
         self.kernel = _parameter(rngs, (size_in, size_out), axes, size_in**-0.5, dtype)
@@ -41,7 +46,7 @@ class Linear(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         y = x @ self.kernel[...].astype(x.dtype)
-        return y if self.bias is None else y + self.bias[...].astype(x.dtype)
+        return y if self.bias is None else y + _along_last(self.bias, y).astype(x.dtype)
 
 
 class RMSNorm(nnx.Module):
@@ -52,7 +57,7 @@ class RMSNorm(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         wide = x.astype(jnp.float32)
         wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + self.epsilon)
-        return (wide * self.scale[...].astype(jnp.float32)).astype(x.dtype)
+        return (wide * _along_last(self.scale, wide).astype(jnp.float32)).astype(x.dtype)
 
 
 class Attention(nnx.Module):

@@ -56,7 +56,7 @@ def predicting_states(graphdef: nnx.GraphDef, params: Params, rows: Rows) -> jax
     trunks = run_trunks(graphdef, params, rows.trunk_ids)
     same = rows.segment[:, :, :, None] == rows.segment[:, :, None, :]
     length = rows.branch_ids.shape[-1]
-    own_mask = same & jnp.tril(jnp.ones((length, length), bool))
+    own_mask = same & jnp.tril(jnp.ones((1, 1, length, length), bool))
     hidden, _ = bind(graphdef, params)(
         rows.branch_ids, rows.fork + rows.offset, own_mask, trunk=trunks.layers, fork=rows.fork
     )
@@ -86,6 +86,7 @@ def score_states(
     """
     flat, ids = states.reshape(-1, states.shape[-1]), token_ids.reshape(-1)
     count = flat.shape[0]
+    chunk = min(chunk, count)
     padding = -count % chunk
     flat = jnp.pad(flat, ((0, padding), (0, 0))).reshape(-1, chunk, flat.shape[-1])
     ids = jnp.pad(ids, (0, padding)).reshape(-1, chunk)

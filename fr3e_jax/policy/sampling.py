@@ -71,18 +71,18 @@ def invert_cumulative(weights: jax.Array, uniforms: jax.Array) -> jax.Array:
     return block * _BLOCK + _first_above(jnp.cumsum(inside, axis=-1), threshold - before, inside)
 
 
-def _draw_filtered(scaled: jax.Array, uniforms: jax.Array, top_p: jax.Array, top_k: jax.Array):
-    """Top-k, then nucleus of what is left, then a draw; ties at the border go to the lowest token id."""
-    order = jnp.argsort(-scaled, axis=-1, stable=True)
-    weights = jax.nn.softmax(jnp.take_along_axis(scaled, order, axis=-1), axis=-1)
-    rank = jnp.arange(weights.shape[-1])
-    weights = jnp.where((top_k[:, None] <= 0) | (rank < top_k[:, None]), weights, 0.0)
+def allowed_tokens(logits: jax.Array, top_p: jax.Array, top_k: jax.Array) -> jax.Array:
+    """Bool ``[L, V]``: top-k, then the nucleus of what is left; ties at the border go to the lowest token ids."""
+    ranked = jnp.sort(logits, axis=-1, descending=True)
+    rank = jnp.arange(ranked.shape[-1])[None]
+    weights = jnp.where((top_k[:, None] <= 0) | (rank < top_k[:, None]), jax.nn.softmax(ranked, axis=-1), 0.0)
     weights = weights / weights.sum(axis=-1, keepdims=True)
     before = jnp.cumsum(weights, axis=-1) - weights
-    weights = jnp.where((before < top_p[:, None]) | (top_p[:, None] >= 1.0), weights, 0.0)
-    chosen = invert_cumulative(weights, uniforms)[:, None]
-    mass = jnp.take_along_axis(weights, chosen, axis=-1)[:, 0] / weights.sum(axis=-1)
-    return jnp.take_along_axis(order, chosen, axis=-1)[:, 0], jnp.log(mass)
+    kept = (weights > 0) & ((before < top_p[:, None]) | (top_p[:, None] >= 1.0))
+    count = kept.sum(axis=-1, keepdims=True)
+    least = jnp.take_along_axis(ranked, count - 1, axis=-1)
+    above, ties = logits > least, logits == least
+    return above | (ties & (jnp.cumsum(ties, axis=-1) <= count - above.sum(axis=-1, keepdims=True)))
 
 
 def draw_tokens(
@@ -106,10 +106,10 @@ def draw_tokens(
     greedy = temperature <= 0
     scaled = logits / jnp.where(greedy, 1.0, temperature)[:, None]
     if filtered:
-        token_ids, logprobs = _draw_filtered(scaled, uniforms, top_p, top_k)
-    else:
-        token_ids = invert_cumulative(jax.nn.softmax(scaled, axis=-1), uniforms)
-        logprobs = token_logprobs(scaled, token_ids)
+        # In the order of token ids, so that a row draws the same token whether or not another row is filtered.
+        scaled = jnp.where(allowed_tokens(scaled, top_p, top_k), scaled, -jnp.inf)
+    token_ids = invert_cumulative(jax.nn.softmax(scaled, axis=-1), uniforms)
+    logprobs = token_logprobs(scaled, token_ids)
     token_ids = jnp.where(greedy, jnp.argmax(logits, axis=-1), token_ids).astype(jnp.int32)
     logprobs = jnp.where(greedy, token_logprobs(logits, token_ids), logprobs)
     return Draw(token_ids, logprobs, token_entropy(logits))

@@ -160,7 +160,7 @@ def _one_step(network, state: DecodeState, *, filtered: bool) -> tuple[DecodeSta
     emitted = Emitted(state.active, draw.token_ids, draw.logprobs, draw.entropies, magnitudes, stopped)
 
     capacity = state.lane_hidden.shape[2]
-    age = (jnp.arange(capacity) - state.start[..., None]) % capacity
+    age = (jnp.arange(capacity)[None, None] - state.start[..., None]) % capacity
     own_mask = age <= state.generated[..., None]  # the column being written has age == generated
     positions = s.fork + state.generated
     hidden, lanes = network(
@@ -219,7 +219,7 @@ def grow(state: DecodeState, *, capacity: int) -> DecodeState:
     """Ring buffers of another capacity with the same content; every lane's next column becomes 0."""
     old = state.lane_hidden.shape[2]
     start = (-state.generated) % capacity
-    index = (jnp.arange(capacity) - start[..., None]) % capacity  # which of the lane's tokens goes to each column
+    index = (jnp.arange(capacity)[None, None] - start[..., None]) % capacity  # which of the lane's tokens goes to each column
     columns = (state.start[..., None] + index) % old  # garbage where index >= generated: never seen
     return state._replace(
         lanes=tuple(
@@ -236,7 +236,7 @@ def promote(state: DecodeState, slots: jax.Array, lanes: jax.Array, *, capacity:
 
     ``slots``, ``lanes``: int ``[B]``. Returns `Trunks` of ``capacity`` positions.
     """
-    position = jnp.arange(capacity)
+    position = jnp.arange(capacity)[None]
     fork, start = state.settings.fork[slots, lanes], state.start[slots, lanes]
     ring = state.lane_hidden.shape[2]
     columns = (start[:, None] + position - fork[:, None]) % ring

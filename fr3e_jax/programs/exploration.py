@@ -17,6 +17,8 @@ import numpy as np
 from fr3e_jax import objectives
 from fr3e_jax.programs.decoder import power_of_two
 
+_LEAST_ROWS = 16
+
 
 def _anchors(scores_or_none, lengths, *, selection, num_anchors, size, **bounds):
     if selection == "uniform":
@@ -63,7 +65,7 @@ def find_anchors(
     if not sources:
         return []
     lengths = np.array([len(s) for s in sources], np.int32)
-    rows, size = power_of_two(len(sources)), power_of_two(int(lengths.max()), 16)
+    rows, size = power_of_two(len(sources), _LEAST_ROWS), power_of_two(int(lengths.max()), 16)
     padded = np.zeros((rows, size), np.float32)
     for row, source in zip(padded, sources, strict=False):
         row[: len(source)] = source
@@ -90,7 +92,7 @@ def _group_advantages(rewards, mask, *, estimator, unbiased_std):
 
 def group_advantages(rewards: np.ndarray, *, estimator: str, unbiased_std: bool = False) -> np.ndarray:
     """Advantages ``[P, N]`` of full groups of rewards ``[P, N]``."""
-    padded = _pad_rows(rewards.astype(np.float32), power_of_two(len(rewards)))
+    padded = _pad_rows(rewards.astype(np.float32), power_of_two(len(rewards), _LEAST_ROWS))
     mask = np.ones(padded.shape, bool)
     return np.asarray(_group_advantages(padded, mask, estimator=estimator, unbiased_std=unbiased_std))[: len(rewards)]
 
@@ -109,14 +111,7 @@ def _trajectories(rewards, mask, base_value, final_reward, *, estimator, unbiase
     first = objectives.group_advantages(
         rewards[:, 0], mask[:, 0], estimator=estimator, unbiased_std=unbiased_std
     )
-    if modulation == "none":
-        alpha_0 = jnp.ones_like(start)
-    elif modulation == "exp":
-        alpha_0 = objectives.initial_modulation(start, variant=initial)
-    else:
-        alpha_0 = alphas[:, 0]
-    advantages = jnp.concatenate([(alpha_0[:, None] * first)[:, None], advantages], axis=1)
-    alphas = jnp.concatenate([alpha_0[:, None], alphas[:, 1:]], axis=1)
+    advantages = jnp.concatenate([(alphas[:, :1] * first)[:, None], advantages], axis=1)
     credit = objectives.block_credit(values, start, final_reward, valid[:, 1:])
     return advantages, jnp.concatenate([start[:, None], values], axis=1), alphas, credit
 
@@ -144,7 +139,7 @@ def trajectory_advantages(
     Returns:
       advantages ``[R, J, M]``; values, alphas ``[R, J]``; block credit ``[R, J]`` (as many blocks as states).
     """
-    rows = power_of_two(len(rewards))
+    rows = power_of_two(len(rewards), _LEAST_ROWS)
     padded = [_pad_rows(x, rows) for x in (rewards.astype(np.float32), mask, base_value.astype(np.float32), final_reward)]
     results = _trajectories(
         *padded, estimator=estimator, unbiased_std=unbiased_std, modulation=modulation, initial=initial, fresh=fresh

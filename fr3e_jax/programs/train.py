@@ -98,7 +98,7 @@ def _accumulate(graphdef, token_losses, settings, chunk, params, gradients, batc
 
 
 def _apply(optimizer: optax.GradientTransformation, params, optimizer_state, gradients):
-    norm = optax.global_norm(gradients)
+    norm = optax.tree.norm(gradients)
     updates, optimizer_state = optimizer.update(gradients, optimizer_state, params)
     return optax.apply_updates(params, updates), optimizer_state, norm
 
