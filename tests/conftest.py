@@ -6,7 +6,9 @@ Environment: FR3E_TEST_DEVICES is the number of virtual CPU devices (default 1).
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 DEVICES = int(os.environ.get("FR3E_TEST_DEVICES", "1"))
 
@@ -19,6 +21,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax  # noqa: E402  (reads the environment above)
 import jaxtyping  # noqa: E402
+import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
 jax.config.update("jax_num_cpu_devices", DEVICES)
@@ -31,3 +34,68 @@ jaxtyping.install_import_hook("fr3e_jax.objectives", "beartype.beartype")
 @pytest.fixture
 def key() -> jax.Array:
     return jax.random.key(0)
+
+
+class TinyNetwork(NamedTuple):
+    """A two-layer network whose biases and norms are not their initial 0 and 1, so that none of them can be left out."""
+
+    architecture: Any
+    graphdef: Any
+    abstract: Any
+    axes: Any
+    params: Any
+
+    def full_pass(self, sequences: list) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(logits ``[length, V]``, hidden states) of each sequence passed whole: no trunk, no branch, no cache."""
+        ids = np.zeros((16, 64), np.int32)
+        for row, sequence in zip(ids[: len(sequences)], sequences, strict=True):
+            row[: len(sequence)] = sequence
+        logits, hidden = map(np.asarray, _full_pass(self.graphdef, self.params, ids))
+        return [(logits[i, : len(sequence)], hidden[i, : len(sequence)]) for i, sequence in enumerate(sequences)]
+
+    def full_logits(self, sequences: list) -> list[np.ndarray]:
+        return [logits for logits, _ in self.full_pass(sequences)]
+
+
+@partial(jax.jit, static_argnums=0)
+def _full_pass(graphdef, params, ids):
+    from fr3e_jax.policy.network import bind
+    from fr3e_jax.policy.rows import run_trunks
+
+    hidden = run_trunks(graphdef, params, ids).hidden
+    return bind(graphdef, params).logits(hidden), hidden
+
+
+def make_tiny_network(*, compute_dtype: str = "float32", **sizes) -> TinyNetwork:
+    from fr3e_jax.policy.architecture import Architecture
+    from fr3e_jax.policy.network import build_network
+
+    defaults = dict(vocab_size=20, hidden_size=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8)
+    architecture = Architecture(**defaults | dict(intermediate_size=48, rope_theta=1000.0) | sizes)
+    graphdef, abstract, axes = build_network(architecture, compute_dtype=compute_dtype)
+    rng = np.random.default_rng(0)
+
+    def draw(path, leaf):
+        x = rng.standard_normal(leaf.shape).astype(leaf.dtype)
+        if leaf.ndim == 1:
+            return 0.2 * x + np.float32(path[-1].key == "scale")
+        return x * np.float32(0.3 if len(path) == 1 else leaf.shape[0] ** -0.5)  # embedding and head; kernels
+
+    params = jax.tree_util.tree_map_with_path(draw, abstract)  # on the host: no test can donate them away
+    return TinyNetwork(architecture, graphdef, abstract, axes, params)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> TinyNetwork:
+    return make_tiny_network()
+
+
+@pytest.fixture(scope="session")
+def tiny_untied() -> TinyNetwork:
+    return make_tiny_network(tie_word_embeddings=False)
+
+
+@pytest.fixture(scope="session")
+def tiny_network():
+    """`make_tiny_network`, for other sizes."""
+    return make_tiny_network

@@ -1,0 +1,315 @@
+"""Explore: anchors belong to their own base, states fork where they should, rewards see the whole response."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fr3e_jax.data.task import Problem
+from fr3e_jax.loop.experience import Expansion, PromptGroup
+from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
+from fr3e_jax.loop.first_return import first_return
+from fr3e_jax.loop.rollouts import Rollout
+from fr3e_jax.rewards.verifier import Grader
+
+STEP, CAP, M = 4, 10, 3
+
+
+def explored(session, params, tiny, grader=None, **settings) -> SimpleNamespace:
+    """Base rollouts of four prompts, and what was rolled out from the states of all of them."""
+    defaults = {"explore__max_correct": 4, "explore__max_wrong": 4}
+    session = tiny.changed(session, **defaults | settings)
+    session.grader = grader or session.grader
+    problems = session.task.problems("train")
+    groups = first_return(session, params, STEP, [(7 * i, problems[i]) for i in range(4)])
+    expansions = place_anchors(session, STEP, [group for group in groups if group.kept])
+    session.engine.take_counts()
+    roll_out_states(session, params, STEP, expansions)
+    return SimpleNamespace(session=session, expansions=expansions, counts=session.engine.take_counts())
+
+
+def base_of(expansion: Expansion) -> Rollout:
+    return expansion.group.rollouts[expansion.base]
+
+
+def states_of(expansions: list[Expansion]):
+    for e in expansions:
+        for fork, state, rollouts in zip(e.forks, e.states, e.rollouts, strict=True):
+            yield e, fork, state, rollouts
+
+
+@pytest.fixture(scope="module")
+def stage(session, params, tiny):
+    return explored(session, params, tiny)
+
+
+@pytest.fixture(scope="module")
+def including_stage(session, params, tiny):
+    return explored(session, params, tiny, explore__include_anchor_token=True)
+
+
+def test_anchors_are_the_most_uncertain_tokens_of_their_own_base(stage):
+    assert len(stage.expansions) > 8 and len({e.group.position for e in stage.expansions}) > 2
+    for expansion in stage.expansions:
+        order = np.argsort(-base_of(expansion).entropies[1:], kind="stable") + 1  # position 0 would be S_0
+        assert expansion.anchors == sorted(order[:2].tolist())
+        assert expansion.forks == expansion.anchors
+        assert expansion.states == list(range(1, len(expansion.anchors) + 1))
+
+
+def test_including_the_anchor_token_bars_the_last_position_and_frees_the_first(including_stage):
+    for expansion in including_stage.expansions:
+        order = np.argsort(-base_of(expansion).entropies[:-1], kind="stable")
+        assert expansion.anchors == sorted(order[:2].tolist())
+        assert expansion.forks == [anchor + 1 for anchor in expansion.anchors]
+
+
+@pytest.mark.parametrize("name", ["stage", "including_stage"])
+def test_each_state_draws_its_first_token_where_the_base_drew_the_one_after_the_fork(name, request):
+    """Same prefix, same cache: the entropy there is the base's. Pairs of another row or position differ."""
+    stage, compared = request.getfixturevalue(name), 0
+    for expansion, fork, _, rollouts in states_of(stage.expansions):
+        assert 1 <= fork < len(base_of(expansion).token_ids) and len(rollouts) == M
+        for rollout in rollouts:
+            np.testing.assert_allclose(rollout.entropies[0], base_of(expansion).entropies[fork], atol=1e-5)
+            compared += 1
+    assert compared > 30
+    all_entropies = np.sort(np.concatenate([base_of(e).entropies[1:] for e in stage.expansions]))
+    assert np.median(np.diff(all_entropies)) > 1e-4, "entropies are too equal to tell positions apart"
+
+
+def test_rewards_are_of_the_base_prefix_and_the_continuation(session, params, tiny):
+    """The verifier reads the first character, which lies before every anchor: each state has its base's reward."""
+    calls = []
+
+    def verifier(problem, response, finished):
+        calls.append((problem.id, response, finished))
+        return float(response[:1] in set("0123456789"))
+
+    stage = explored(session, params, tiny, Grader(verifier))
+    graded = iter(calls[16:])  # the base rollouts of four prompts came first
+    outcomes = set()
+    for expansion, fork, state, rollouts in states_of(stage.expansions):
+        rewards = expansion.rewards[expansion.states.index(state)]
+        assert rewards.tolist() == [expansion.group.rewards[expansion.base]] * M
+        outcomes.add(rewards[0])
+        for rollout in rollouts:
+            ids = np.concatenate([base_of(expansion).token_ids[:fork], rollout.token_ids]).tolist()
+            ids = ids[:-1] if rollout.finished else ids
+            text = stage.session.codec.tokenizer.decode(ids, skip_special_tokens=False)
+            assert next(graded) == (expansion.group.problem.id, text, rollout.finished)
+    assert next(graded, None) is None and outcomes == {0.0, 1.0}
+
+
+def test_a_whole_response_is_no_longer_than_a_base_rollout_may_be(stage):
+    cut = 0
+    for _, fork, _, rollouts in states_of(stage.expansions):
+        for rollout in rollouts:
+            length = fork + len(rollout.token_ids)
+            assert length <= CAP and (rollout.finished or length == CAP)
+            cut += not rollout.finished
+    assert cut > 3
+
+
+def test_exploring_prefills_nothing_and_reuses_each_prefix(stage):
+    assert stage.counts.prefill_positions == 0
+    prefixes = [len(e.group.prompt_ids) + fork for e, fork, _, _ in states_of(stage.expansions)]
+    assert stage.counts.reused_prefix_positions == M * sum(prefixes)
+    new = [len(r.token_ids) for _, _, _, rollouts in states_of(stage.expansions) for r in rollouts]
+    assert stage.counts.sampled_tokens == sum(new)
+
+
+def test_every_rollout_of_a_step_has_noise_of_its_own(session, params, tiny, monkeypatch):
+    streams, sample = [], session.engine.sample
+
+    def noted(params, requests, select=None):
+        streams.extend(branch.stream for request in requests for branch in request.branches)
+        return sample(params, requests, select)
+
+    monkeypatch.setattr(session.engine, "sample", noted)
+    stage = explored(session, params, tiny, explore__initial_state="fresh")
+    assert len(streams) == 16 + M * sum(len(e.states) for e in stage.expansions)
+    assert len(set(streams)) == len(streams)
+    assert all(stream[1] == STEP for stream in streams)
+
+
+def test_a_fresh_initial_state_leaves_from_the_prompt_and_trains_as_state_0(session, params, tiny):
+    fresh = explored(session, params, tiny, explore__initial_state="fresh")
+    assign_advantages(fresh.session, fresh.expansions)
+    for expansion in fresh.expansions:
+        assert expansion.states == [0, *range(1, len(expansion.anchors) + 1)]
+        assert expansion.forks == [0, *expansion.anchors]
+        np.testing.assert_allclose([r.entropies[0] for r in expansion.rollouts[0]], base_of(expansion).entropies[0])
+        start = expansion.rewards[0].mean()
+        np.testing.assert_allclose(expansion.initial_value, start, atol=1e-6)
+        assert expansion.alphas[0] == 1
+        np.testing.assert_allclose(expansion.advantages[0], expansion.rewards[0] - start, atol=1e-6)
+        np.testing.assert_allclose(expansion.alphas[1], math.exp(start - expansion.rewards[1].mean()), atol=1e-5)
+
+
+# -- anchors of scripted base rollouts ----------------------------------------------------------------------------------
+
+
+def scripted_group(session, bases: list[dict], rewards, position: int = 0) -> PromptGroup:
+    """Base rollouts with given arrays; all are chosen."""
+    rollouts = []
+    for base in bases:
+        length = len(next(iter(base.values())))
+        arrays = {name: np.asarray(base.get(name, np.zeros(length)), np.float32) for name in FIELDS}
+        rollouts.append(Rollout(np.arange(length, dtype=np.int32) + 2, **arrays, finished=True))
+    problem = Problem("p", "12=", "12")
+    rewards = np.array(rewards, float)
+    return PromptGroup(position, problem, session.encode("12="), rollouts, rewards, chosen=list(range(len(bases))))
+
+
+FIELDS = ("logprobs", "entropies", "magnitudes")
+ARRAYS = {
+    "entropies": [9, 1, 8, 2, 7, 3],
+    "logprobs": [-9, -1, -2, -8, -3, -7],
+    "magnitudes": [9, 5, 1, 2, 6, 3],
+}
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"), [("entropy", [2, 4]), ("logprob", [3, 5]), ("gradient", [1, 4]), ("uniform", [2, 4])]
+)
+def test_each_selection_reads_its_own_array(session, tiny, selection, expected):
+    twin = tiny.changed(session, explore__anchor_selection=selection)
+    (expansion,) = place_anchors(twin, STEP, [scripted_group(session, [ARRAYS], [1])])
+    assert expansion.anchors == expected
+
+
+def test_random_anchors_depend_on_seed_step_prompt_and_base_alone(session, tiny):
+    def drawn(seed=0, step=STEP, position=0):
+        twin = tiny.changed(session, explore__anchor_selection="random", seed=seed)
+        group = scripted_group(session, [{"entropies": [0] * 40}] * 3, [1, 0, 1], position)
+        return [tuple(e.anchors) for e in place_anchors(twin, step, [group])]
+
+    assert drawn() == drawn()
+    assert len({*drawn(), *drawn(seed=1), *drawn(step=5), *drawn(position=1)}) == 12
+
+
+def test_spacing_and_excluded_ends_are_respected(session, tiny):
+    twin = tiny.changed(
+        session, explore__num_anchors=3, explore__min_spacing=3, explore__exclude_first=2, explore__exclude_last=1
+    )
+    entropies = [9, 9, 5, 8, 7, 6, 4, 3, 9]
+    (expansion,) = place_anchors(twin, STEP, [scripted_group(session, [{"entropies": entropies}], [1])])
+    assert expansion.anchors == [3, 6]
+
+
+def test_short_responses_have_fewer_anchors_and_no_anchor_is_no_expansion(session, tiny):
+    twin = tiny.changed(session, explore__num_anchors=4)
+    bases = [{"entropies": [1, 2, 3]}, {"entropies": [1, 2]}, {"entropies": [1]}]
+    group = scripted_group(session, bases, [1, 0, 1])
+    assert [(e.base, e.anchors) for e in place_anchors(twin, STEP, [group])] == [(0, [1, 2]), (1, [1])]
+    fresh = tiny.changed(twin, explore__initial_state="fresh")
+    assert [(e.base, e.states, e.forks) for e in place_anchors(fresh, STEP, [group])] == [
+        (0, [0, 1, 2], [0, 1, 2]),
+        (1, [0, 1], [0, 1]),
+        (2, [0], [0]),
+    ]
+    assert place_anchors(twin, STEP, []) == []
+
+
+# -- values and advantages of scripted rewards -------------------------------------------------------------------------
+
+
+def scripted_expansion(session, anchors, rewards, base_rewards=(1.0, 0.0), base=0, states=None) -> Expansion:
+    bases = [{"entropies": np.linspace(0, 1, 9)} for _ in base_rewards]
+    group = scripted_group(session, bases, base_rewards)
+    states = states or list(range(1, len(anchors) + 1))
+    expansion = Expansion(group, base, anchors, states, anchors if states[0] else [0, *anchors])
+    expansion.rewards = np.array(rewards, float)
+    expansion.rollouts = [
+        [Rollout(np.array([30 * i + m, 1], np.int32), *np.full((3, 2), -i - 0.1 * m, np.float32), True) for m in range(M)]
+        for i in range(len(states))
+    ]
+    return expansion
+
+
+@pytest.fixture
+def four_anchors(session, tiny):
+    return tiny.changed(session, explore__num_anchors=4)
+
+
+def test_values_and_modulation_survive_the_filtering_of_neighbours(four_anchors):
+    """S_1 and S_3 are all right and all wrong: they leave the loss, their values stay in their neighbours' alpha."""
+    rewards = [[1, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 0]]
+    expansion = scripted_expansion(four_anchors, [1, 3, 5, 7], rewards, base_rewards=(1, 0, 0, 0))
+    short = scripted_expansion(four_anchors, [2], [[0, 1, 1]], base=1)  # padded to four states inside
+    assign_advantages(four_anchors, [expansion, short])
+    values = [1, 1 / 3, 0, 2 / 3]
+    alphas = [math.exp(-d) for d in (1 - 0.25, 1 / 3 - 1, 0 - 1 / 3, 2 / 3)]
+    np.testing.assert_allclose(expansion.values, values, atol=1e-6)
+    np.testing.assert_allclose(expansion.alphas, alphas, rtol=1e-5)
+    assert expansion.initial_value == 0.25
+    for j, row in enumerate(rewards):
+        np.testing.assert_allclose(expansion.advantages[j], [alphas[j] * (r - values[j]) for r in row], atol=1e-5)
+    assert expansion.trained == [False, True, False, True]
+    np.testing.assert_allclose(short.alphas, [math.exp(-(2 / 3 - 0.5))], rtol=1e-5)
+    assert short.trained == [True]
+
+
+def test_training_trunks_hold_the_new_tokens_of_mixed_states(four_anchors):
+    rewards = [[1, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 0]]
+    expansion = scripted_expansion(four_anchors, [1, 3, 5, 7], rewards)
+    dull = scripted_expansion(four_anchors, [1, 2], [[0, 0, 0], [1, 1, 1]])
+    assign_advantages(four_anchors, [expansion, dull])
+    (trunk,) = explored_trunks(four_anchors, STEP, [expansion, dull])
+    group = expansion.group
+    np.testing.assert_array_equal(trunk.token_ids, [*group.prompt_ids, *group.rollouts[0].token_ids])
+    assert trunk.step == STEP
+    assert [branch.fork for branch in trunk.branches] == [3 + 3] * M + [3 + 7] * M
+    trained = [(i, m) for i in (1, 3) for m in range(M)]
+    for (i, m), branch in zip(trained, trunk.branches, strict=True):
+        assert branch.token_ids.tolist() == [30 * i + m, 1]
+        np.testing.assert_allclose(branch.advantages, [expansion.advantages[i, m]] * 2)
+        assert branch.sampler_logprobs is expansion.rollouts[i][m].logprobs
+
+
+def test_without_modulation_the_advantages_are_those_of_the_estimator(four_anchors, tiny):
+    twin = tiny.changed(four_anchors, advantage__modulation="none", advantage__state_estimator="rloo")
+    expansion = scripted_expansion(four_anchors, [1, 3], [[1, 0, 0], [1, 1, 0]])
+    assign_advantages(twin, [expansion])
+    np.testing.assert_allclose(expansion.advantages, [[1, -0.5, -0.5], [0.5, 0.5, -1]], atol=1e-6)
+    assert expansion.alphas.tolist() == [1, 1]
+
+
+def test_the_authors_initial_modulation_weights_a_fresh_state_0(four_anchors, tiny):
+    twin = tiny.changed(four_anchors, explore__initial_state="fresh", advantage__initial_modulation="authors")
+    expansion = scripted_expansion(four_anchors, [1], [[1, 0, 0], [1, 1, 0]], states=[0, 1])
+    assign_advantages(twin, [expansion])
+    alphas = [math.exp(-(1 - 1 / 3)), math.exp(-1 / 3)]
+    np.testing.assert_allclose(expansion.alphas, alphas, rtol=1e-5)
+    np.testing.assert_allclose(expansion.advantages[0], alphas[0] * np.array([2, -1, -1]) / 3, atol=1e-6)
+
+
+@pytest.mark.parametrize("include", [False, True])
+def test_block_credit_trains_each_block_of_the_base_on_the_change_of_value(four_anchors, tiny, include):
+    twin = tiny.changed(four_anchors, explore__block_credit=True, explore__include_anchor_token=include)
+    expansion = scripted_expansion(four_anchors, [2, 5], [[1, 1, 0], [0, 0, 0]], base_rewards=(1, 0, 0, 0))
+    expansion.forks = [anchor + include for anchor in expansion.anchors]
+    assign_advantages(twin, [expansion])
+    (trunk,) = explored_trunks(twin, STEP, [expansion])
+    base = trunk.branches[-1]
+    assert len(trunk.branches) == M + 1 and base.fork == 3
+    assert base.token_ids is base_of(expansion).token_ids and base.sampler_logprobs is base_of(expansion).logprobs
+    first, second = 2 + include, 5 + include  # where the states end
+    blocks = [2 / 3 - 0.25] * first + [0 - 2 / 3] * (second - first) + [1.0] * (9 - second)
+    np.testing.assert_allclose(base.advantages, blocks, atol=1e-6)
+
+
+def test_a_verifier_that_raises_costs_only_its_own_reward(session, params, tiny):
+    def verifier(problem, response, finished):
+        if "=" in response:
+            raise RuntimeError("broken case")
+        return float(sum(map(ord, response)) % 2 == 0)
+
+    grader = Grader(verifier)
+    stage = explored(dataclasses.replace(session), params, tiny, grader)
+    assert grader.errors > 0 and stage.expansions

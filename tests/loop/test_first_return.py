@@ -1,0 +1,169 @@
+"""First Return: what the verifier sees, which prompts stay, and which base rollouts are expanded."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from fr3e_jax.data.task import Problem
+from fr3e_jax.loop.experience import PromptGroup
+from fr3e_jax.loop.first_return import base_trunks, choose_bases, first_return
+from fr3e_jax.loop.rollouts import Rollout
+from fr3e_jax.rewards.verifier import Grader
+
+
+def rollout_of(*token_ids: int, finished: bool = True) -> Rollout:
+    zeros = np.zeros(len(token_ids), np.float32)
+    return Rollout(np.array(token_ids, np.int32), zeros, zeros, zeros, finished)
+
+
+def group_of(session, rewards, lengths=None, position=0) -> PromptGroup:
+    rollouts = [rollout_of(*[5] * n) for n in lengths or [4] * len(rewards)]
+    problem = Problem("p", "1=", "1")
+    return PromptGroup(position, problem, session.encode(problem.prompt), rollouts, np.array(rewards, float))
+
+
+def drawn_problems(session, count: int):
+    problems = session.task.problems("train")
+    return [(100 + 3 * i, problems[i]) for i in range(count)]
+
+
+@pytest.fixture
+def recorded(session):
+    """The session with a verifier that gives reward 1 to every second response of a prompt and notes what it saw."""
+    calls = []
+
+    def verifier(problem, response, finished):
+        calls.append((problem.id, response, finished))
+        return float(sum(call[0] == problem.id for call in calls) % 2)
+
+    return dataclasses.replace(session, grader=Grader(verifier)), calls
+
+
+def test_every_base_rollout_is_graded_once_on_its_text_without_the_stop_token(recorded, params):
+    session, calls = recorded
+    drawn = drawn_problems(session, 3)
+    groups = first_return(session, params, 1, drawn)
+    assert [(g.position, g.problem) for g in groups] == drawn
+    seen = Counter(calls)
+    finished = 0
+    for group in groups:
+        assert group.prompt_ids.tolist() == session.codec.encode(group.problem.prompt)
+        assert group.rewards.tolist() == [1, 0, 1, 0]
+        for rollout in group.rollouts:
+            ids = rollout.token_ids[:-1] if rollout.finished else rollout.token_ids
+            assert rollout.finished == (rollout.token_ids[-1] == session.codec.stop_ids[0])
+            text = "".join(session.codec.tokenizer.convert_ids_to_tokens(ids)).replace("Ġ", " ").replace("Ċ", "\n")
+            assert seen[group.problem.id, text, rollout.finished] >= 1
+            finished += rollout.finished
+    assert sum(seen.values()) == 12 and 0 < finished < 12
+
+
+def test_special_tokens_inside_a_response_stay_visible(session):
+    calls = []
+    session = dataclasses.replace(session, grader=Grader(lambda p, r, f: calls.append(r) or 1.0))
+    problem, nothing = Problem("p", "1=", "1"), np.zeros(0, np.int32)
+    pad, stop = session.codec.pad_id, session.codec.stop_ids[0]
+    session.grade(problem, nothing, rollout_of(4, pad, 5, stop))
+    session.grade(problem, np.array([6, 7], np.int32), rollout_of(4, stop))
+    session.grade(problem, nothing, rollout_of(4, 5, finished=False))
+    session.grade(problem, nothing, rollout_of(stop))
+    assert calls == ["2<pad>3", "452", "23", ""]
+
+
+def test_prompts_with_equal_rewards_are_rejected_unless_told_otherwise(session, params, tiny):
+    rewards = {"train/0": [1, 1, 1, 1], "train/1": [0, 0, 0, 0], "train/2": [0, 0, 1, 0]}
+    script = {name: list(values) for name, values in rewards.items()}
+
+    def verifier(problem, response, finished):
+        return float(script[problem.id].pop(0))
+
+    def graded(**settings):
+        script.update({name: list(values) for name, values in rewards.items()})
+        twin = tiny.changed(session, explore__max_correct=4, explore__max_wrong=4, **settings)
+        twin.grader = Grader(verifier)
+        return first_return(twin, params, 1, drawn_problems(twin, 3))
+
+    groups = graded()
+    assert [group.kept for group in groups] == [False, False, True]
+    assert [bool(group.chosen) for group in groups] == [False, False, True]
+    assert [group.kept for group in graded(rollout__reject_degenerate=False)] == [True, True, True]
+
+
+def test_the_trunks_of_chosen_bases_and_no_others_are_kept(recorded, params):
+    session, _ = recorded
+    groups = first_return(session, params, 2, drawn_problems(session, 3))
+    for group in groups:
+        assert sorted(group.trunks) == group.chosen and len(group.chosen) == 2
+        for base, trunk in group.trunks.items():
+            whole = np.concatenate([group.prompt_ids, group.rollouts[base].token_ids])
+            np.testing.assert_array_equal(trunk.token_ids, whole)
+
+
+def test_at_most_max_correct_and_max_wrong_bases_are_chosen(session, tiny):
+    rewards = [1, 0, 1, 0, 1, 0, 1, 0]
+
+    def counts(correct, wrong):
+        twin = tiny.changed(session, explore__max_correct=correct, explore__max_wrong=wrong)
+        chosen = choose_bases(twin, 1, group_of(session, rewards))
+        assert chosen == sorted(set(chosen))
+        return sum(rewards[n] for n in chosen), sum(1 - rewards[n] for n in chosen)
+
+    assert counts(1, 1) == (1, 1)
+    assert counts(3, 0) == (3, 0)
+    assert counts(0, 2) == (0, 2)
+    assert counts(9, 9) == (4, 4)
+
+
+def test_the_choice_is_random_and_reproduced_by_seed_step_and_prompt(session, tiny):
+    rewards = [1] * 4 + [0] * 4
+
+    def choices(seed, step_of=lambda i: i, position_of=lambda i: 0):
+        twin = tiny.changed(session, seed=seed)
+        groups = [group_of(session, rewards, position=position_of(i)) for i in range(60)]
+        return [tuple(choose_bases(twin, step_of(i), group)) for i, group in enumerate(groups)]
+
+    assert choices(0) == choices(0)
+    assert choices(0) != choices(1)
+    assert choices(0) != choices(0, lambda i: 0, lambda i: i)
+    for half in (0, 1):
+        taken = Counter(choice[half] for choice in choices(0))
+        assert set(taken) == set(range(4 * half, 4 * half + 4)), "some base is never chosen"
+        assert max(taken.values()) < 30, "one base is preferred"
+
+
+def test_responses_of_one_token_are_passed_over(session, tiny):
+    twin = tiny.changed(session, explore__max_correct=4, explore__max_wrong=4)
+    group = group_of(session, [1, 0, 1, 0], lengths=[1, 1, 2, 4])
+    assert choose_bases(twin, 1, group) == [2, 3]
+    assert choose_bases(twin, 1, group_of(session, [1, 0], lengths=[1, 1])) == []
+
+
+def test_only_prompts_that_are_hard_enough_are_expanded(session, tiny):
+    twin = tiny.changed(session, explore__max_success_rate=0.25)
+    assert choose_bases(twin, 1, group_of(session, [1, 0, 0, 0])) != []
+    assert choose_bases(twin, 1, group_of(session, [1, 1, 0, 0])) == []
+    off = tiny.changed(session, explore__enabled=False)
+    assert choose_bases(off, 1, group_of(session, [1, 0, 0, 0])) == []
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [("grpo", [3**0.5] + [-(3**-0.5)] * 3), ("rloo", [1] + [-1 / 3] * 3), ("mean", [0.75] + [-0.25] * 3)],
+)
+def test_base_rollouts_train_as_a_group_of_their_prompt(session, tiny, estimator, expected):
+    twin = tiny.changed(session, advantage__base_estimator=estimator)
+    groups = [group_of(session, [1, 0, 0, 0], lengths=[3, 1, 2, 2]), group_of(session, [0, 0, 0, 1])]
+    trunks = base_trunks(twin, 5, groups)
+    assert [trunk.step for trunk in trunks] == [5, 5]
+    for group, trunk, wanted in zip(groups, trunks, (expected, expected[::-1]), strict=True):
+        np.testing.assert_array_equal(trunk.token_ids, group.prompt_ids)
+        np.testing.assert_allclose(group.advantages, wanted, atol=2e-5)
+        for branch, rollout, advantage in zip(trunk.branches, group.rollouts, wanted, strict=True):
+            assert branch.fork == len(group.prompt_ids)
+            assert branch.token_ids is rollout.token_ids and branch.sampler_logprobs is rollout.logprobs
+            np.testing.assert_allclose(branch.advantages, [advantage] * len(rollout.token_ids), atol=2e-5)
+    assert base_trunks(twin, 5, []) == []

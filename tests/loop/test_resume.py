@@ -1,0 +1,209 @@
+"""A run that was stopped or killed and resumed is the run that nothing interrupted, to the last digit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fr3e_jax.configuration import ConfigError, to_yaml
+from fr3e_jax.loop.checkpoints import Checkpointer, flatten_arrays
+from fr3e_jax.loop.metrics import read_metrics, without_timing
+from fr3e_jax.loop.session import open_session
+from fr3e_jax.loop.train import train
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def reader(path: Path) -> Checkpointer:
+    return Checkpointer(path / "checkpoints", keep_last=1, keep_best=0, best_metric="", read_only=True)
+
+
+def newest(path: Path, session) -> tuple[dict, dict]:
+    """Arrays and host state of the newest checkpoint."""
+    with reader(path) as checkpoints:
+        return checkpoints.restore(checkpoints.latest_step(), session.train_programs().abstract_arrays())
+
+
+def without_clocks(host: dict) -> dict:
+    counters = {name: state["counters"] for name, state in host["ledger"].items()}
+    return host | {"ledger": counters}
+
+
+def assert_same_run(found: Path, wanted: Path, session) -> None:
+    metrics, wanted_metrics = (
+        [without_timing(record) for record in read_metrics(path / "metrics.jsonl")] for path in (found, wanted)
+    )
+    assert metrics == wanted_metrics
+    files, wanted_files = (
+        {path.name: path.read_bytes() for path in (run / "rollouts").iterdir()} for run in (found, wanted)
+    )
+    assert files == wanted_files
+    (arrays, host), (wanted_arrays, wanted_host) = newest(found, session), newest(wanted, session)
+    flat, wanted_flat = flatten_arrays(arrays), flatten_arrays(wanted_arrays)
+    assert flat.keys() == wanted_flat.keys()
+    for name, array in flat.items():
+        assert np.asarray(array).tobytes() == np.asarray(wanted_flat[name]).tobytes(), name
+    assert without_clocks(host) == without_clocks(wanted_host)
+    summaries = [json.loads((path / "summary.json").read_text()) for path in (found, wanted)]
+    for summary in summaries:
+        del summary["cpu_seconds"], summary["wall_seconds"]
+    assert summaries[0] == summaries[1]
+
+
+@pytest.fixture(scope="module")
+def resumed_run(tmp_path_factory, tiny) -> Path:
+    """Two steps, then two more in what would be another process; the checkpoint between holds a partial batch."""
+    path = tmp_path_factory.mktemp("resumed") / "run"
+    assert train(tiny.config(training__max_steps=2, runtime__run_dir=str(path))) == 0
+    with reader(path) as checkpoints:
+        assert checkpoints.host_state(2)["partial_batch"], "this case is to carry rollouts over the checkpoint"
+    # What a process killed in step 3 leaves behind the checkpoint.
+    with open(path / "metrics.jsonl", "a") as metrics:
+        metrics.write('{"step": 3, "kind": "train", "reward/mean": 9}\n{"step": 3, "kind": "ev')
+    (path / "rollouts" / "step_000003.jsonl.gz").write_bytes(b"torn")
+    assert train(tiny.config(training__max_steps=4), path, resume=True) == 0
+    return path
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(resumed_run, finished_run, session):
+    assert_same_run(resumed_run, finished_run, session)
+
+
+def test_a_finished_run_resumed_stays_as_it_is(resumed_run, tiny, session, finished_run):
+    assert train(tiny.config(training__max_steps=4), resumed_run, resume=True) == 0
+    with reader(resumed_run) as checkpoints:
+        assert checkpoints.latest_step() == 4
+    assert_same_run(resumed_run, finished_run, session)
+
+
+def test_the_archive_is_part_of_a_checkpoint(tmp_path, tiny):
+    """Revisited bases come from earlier steps: without the archive a resumed run would sample others."""
+    settings = {
+        "explore__archive_size": 4,
+        "explore__archive_revisits": 2,
+        "explore__archive_threshold": 0.0,
+        "explore__archive_max_success_rate": 1.0,
+        "evaluation__every": 1,
+        "checkpoint__keep_last": 9,
+    }
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert train(tiny.config(training__max_steps=3, **settings), whole) == 0
+    assert train(tiny.config(training__max_steps=1, **settings), parts) == 0
+    assert train(tiny.config(training__max_steps=3, **settings), parts, resume=True) == 0
+    assert_same_run(parts, whole, open_session(tiny.config(**settings)))
+    with reader(whole) as checkpoints:
+        assert checkpoints.host_state(1)["archive"]["entries"]
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+
+
+def test_a_checkpoint_of_another_model_is_refused_and_nothing_is_lost(resumed_run, tiny):
+    before = contents(resumed_run)
+    with pytest.raises(ConfigError) as caught:
+        train(tiny.config(model__hidden_size=32, training__max_steps=9), resumed_run, resume=True)
+    message = str(caught.value)
+    assert "is of another model or optimizer" in message
+    assert "params/embedding: found float32[24,16], expected float32[24,32]" in message
+    assert "resume with the config.yaml of its run" in message
+    assert contents(resumed_run) == before
+
+
+def test_resuming_what_is_no_run_is_a_mistake_of_the_settings(tmp_path, tiny):
+    with pytest.raises(ConfigError, match="holds no run"):
+        train(tiny.config(), tmp_path / "nothing", resume=True)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").touch()
+    with pytest.raises(ConfigError, match="already holds a run"):
+        train(tiny.config(), tmp_path / "run")
+
+
+# -- processes that are told to stop, or killed ------------------------------------------------------------------------
+
+
+class Process:
+    """``fr3e train`` on the tiny recipe in processes of its own."""
+
+    def __init__(self, folder: Path, tiny):
+        self.run_dir, self.recipe = folder / "run", folder / "recipe.yaml"
+        self.recipe.write_text(to_yaml(tiny.config(runtime__run_dir=str(self.run_dir), runtime__console="plain")))
+        self.log = open(folder / "log.txt", "w")
+
+    def start(self, *arguments: str, signal_at: str = "") -> subprocess.Popen:
+        command = [sys.executable, "-m", "fr3e_jax", "train", str(self.recipe), *arguments]
+        environment = os.environ | {"FR3E_TEST_SIGNAL": signal_at, "PYTHONPATH": str(ROOT)}
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=self.log, stderr=subprocess.STDOUT)
+
+    def run(self, *arguments: str, signal_at: str = "") -> int:
+        return self.start(*arguments, signal_at=signal_at).wait(timeout=300)
+
+    def text(self) -> str:
+        return Path(self.log.name).read_text()
+
+    def kill_after_line(self, step: int, *arguments: str) -> None:
+        """SIGKILL as soon as the metrics of a step are there: while its checkpoint is being written."""
+        process, metrics = self.start(*arguments), self.run_dir / "metrics.jsonl"
+        while process.poll() is None:
+            if metrics.exists() and f'{{"step": {step}, "kind": "train"' in metrics.read_text():
+                process.kill()
+            time.sleep(0.001)
+        assert process.wait() == -signal.SIGKILL, self.text()
+
+
+@pytest.fixture
+def process(tmp_path, tiny) -> Process:
+    return Process(tmp_path, tiny)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("graded", [5, 30], ids=["while evaluating the start", "in the middle of step 1"])
+def test_sigterm_finishes_the_step_saves_and_exits_with_0(process, finished_run, session, graded):
+    assert process.run(signal_at=f"SIGTERM {graded}") == 0, process.text()
+    assert "SIGTERM: step 1 is finished and saved; continue with" in process.text()
+    with reader(process.run_dir) as checkpoints:
+        assert checkpoints.all_steps() == [1]
+    assert not (process.run_dir / "summary.json").exists()
+    assert process.run("--resume") == 0, process.text()
+    assert_same_run(process.run_dir, finished_run, session)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "graded", [5, 20, 40], ids=["while evaluating the start", "in First Return", "while exploring"]
+)
+def test_sigkill_before_any_checkpoint_starts_again(process, finished_run, session, graded):
+    assert process.run(signal_at=f"SIGKILL {graded}") == -signal.SIGKILL
+    with reader(process.run_dir) as checkpoints:
+        assert checkpoints.latest_step() is None
+    assert process.run("--resume") == 0, process.text()
+    assert_same_run(process.run_dir, finished_run, session)
+
+
+@pytest.mark.slow
+def test_sigkill_in_the_middle_of_later_steps_again_and_again(process, finished_run, session):
+    """Every process dies at its 60th graded response, wherever in a step or an evaluation that is."""
+    codes = [process.run(signal_at="SIGKILL 60")]
+    while codes[-1] == -signal.SIGKILL and len(codes) < 5:
+        codes.append(process.run("--resume", signal_at="SIGKILL 60"))
+    assert codes.count(-signal.SIGKILL) >= 2, process.text()
+    if codes[-1]:
+        assert process.run("--resume") == 0, process.text()
+    assert_same_run(process.run_dir, finished_run, session)
+
+
+@pytest.mark.slow
+def test_sigkill_while_checkpoints_are_written(process, finished_run, session):
+    process.kill_after_line(1)
+    process.kill_after_line(2, "--resume")
+    process.kill_after_line(4, "--resume")
+    assert process.run("--resume") == 0, process.text()
+    assert_same_run(process.run_dir, finished_run, session)

@@ -1,0 +1,118 @@
+"""Metrics and records say what the step's rollouts were."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fr3e_jax.data.task import Problem
+from fr3e_jax.loop.experience import Expansion, PromptGroup, TrainingBranch, TrainingTrunk
+from fr3e_jax.loop.rollouts import Rollout
+from fr3e_jax.loop.step_report import batch_metrics, rollout_metrics, rollout_records
+
+
+def rollout_of(length: int, entropy: float, finished: bool = True) -> Rollout:
+    ids = np.arange(length, dtype=np.int32) + 2
+    floats = np.full(length, entropy, np.float32)
+    return Rollout(ids, -floats, floats, floats, finished)
+
+
+def group_of(position: int, rewards: list[float], lengths: list[int], kept: bool) -> PromptGroup:
+    rollouts = [rollout_of(n, 0.5 * n, finished=n < 4) for n in lengths]
+    problem = Problem(f"p{position}", "1=", "1")
+    return PromptGroup(position, problem, np.array([3, 4], np.int32), rollouts, np.array(rewards), kept)
+
+
+@pytest.fixture
+def groups() -> list[PromptGroup]:
+    mixed = group_of(7, [1, 0], [4, 2], kept=True)
+    mixed.chosen = [0]
+    return [mixed, group_of(8, [1, 1], [1, 1], kept=False), group_of(9, [0, 0], [3, 3], kept=False)]
+
+
+@pytest.fixture
+def expansions(groups) -> list[Expansion]:
+    first = Expansion(groups[0], 0, anchors=[1, 3], states=[1, 2], forks=[1, 3])
+    first.rollouts = [[rollout_of(2, 1.0), rollout_of(4, 1.0)], [rollout_of(1, 1.0), rollout_of(1, 1.0, False)]]
+    first.rewards = np.array([[1.0, 0.0], [1.0, 1.0]])
+    first.values, first.alphas = np.array([0.5, 1.0]), np.array([1.0, 0.6])
+    first.advantages = np.array([[0.5, -0.5], [0.0, 0.0]])
+    first.initial_value, first.trained = 0.5, [True, False]
+    short = Expansion(groups[0], 1, anchors=[1], states=[1], forks=[1])
+    short.rollouts, short.rewards = [[rollout_of(3, 1.0), rollout_of(1, 1.0)]], np.array([[0.0, 0.0]])
+    short.values, short.alphas, short.advantages = np.array([0.0]), np.array([1.7]), np.zeros((1, 2))
+    short.initial_value, short.trained = 0.5, [False]
+    return [first, short]
+
+
+def test_means_and_counts_of_base_and_explored_rollouts(groups, expansions):
+    metrics = rollout_metrics(groups, expansions)
+    expected = {
+        "reward/mean": (0.5 + 1 + 0) / 3,
+        "length/mean": 14 / 6,
+        "length/finished": 5 / 6,
+        "entropy/mean": 0.5 * (16 + 4 + 1 + 1 + 9 + 9) / 14,  # of tokens, not of responses
+        "prompts/kept": 1,
+        "prompts/rejected": 2,
+        "prompts/expanded": 1,
+        "base_groups/all_right": 1,
+        "base_groups/all_wrong": 1,
+        "base_groups/mixed": 1,
+        "explore/reward": 3 / 6,
+        "explore/length": 12 / 6,
+        "explore/anchor_position": (1 / 4 + 3 / 4 + 1 / 2) / 3,
+        "value/S_0": 0.5,
+        "value/S_1": 0.25,
+        "value/S_2": 1.0,
+        "alpha/mean": 3.3 / 3,
+        "alpha/min": 0.6,
+        "alpha/max": 1.7,
+        "state_groups/all_right": 1,
+        "state_groups/all_wrong": 1,
+        "state_groups/mixed": 1,
+    }
+    assert {name: float(metrics[name]) for name in expected} == pytest.approx(expected)
+    assert not any(name.startswith(("explore", "value", "alpha", "state")) for name in rollout_metrics(groups, []))
+
+
+def test_a_step_that_sampled_nothing_reports_counts_alone():
+    assert rollout_metrics([], []) == {"prompts/kept": 0, "prompts/rejected": 0, "prompts/expanded": 0}
+
+
+def test_advantages_are_summed_up_over_tokens_and_carried_rollouts_counted():
+    def branch(*advantages):
+        values = np.array(advantages, np.float32)
+        return TrainingBranch(1, np.zeros(len(values), np.int32), values, values)
+
+    trunk = np.zeros(1, np.int32)
+    batch = [TrainingTrunk(trunk, [branch(1, 1, 1), branch(-2)], 3), TrainingTrunk(trunk, [branch(0, 0)], 2)]
+    assert batch_metrics(batch, 3) == pytest.approx(
+        {
+            "advantage/mean": 1 / 6,
+            "advantage/std": np.std([1, 1, 1, -2, 0, 0]),
+            "advantage/max_abs": 2,
+            "batch/rollouts": 3,
+            "batch/trunks": 2,
+            "batch/carried_rollouts": 1,
+        }
+    )
+
+
+def test_records_link_states_to_their_bases(groups, expansions):
+    groups[0].advantages = np.array([0.25, -0.25])
+    records = list(rollout_records(5, groups, expansions))
+    assert [record.id for record in records] == [
+        *["5/7/0", "5/7/0/1/0", "5/7/0/1/1", "5/7/0/2/0", "5/7/0/2/1", "5/7/1", "5/7/1/1/0", "5/7/1/1/1"],
+        *["5/8/0", "5/8/1", "5/9/0", "5/9/1"],
+    ]
+    by_id = {record.id: record for record in records}
+    base, state = by_id["5/7/0"], by_id["5/7/0/2/1"]
+    assert (base.kind, base.anchors, base.kept, base.advantage, base.value) == ("base", [1, 3], True, 0.25, 0.5)
+    assert (state.kind, state.parent, state.fork, state.state, state.branch, state.base) == ("state", base.id, 3, 2, 1, 0)
+    assert (state.reward, state.value, state.alpha, state.finished) == (1.0, 1.0, 0.6, False)
+    assert (state.kept, state.advantage) == (False, None), "its group is all right and trains nothing"
+    assert by_id["5/7/0/1/1"].advantage == -0.5 and by_id["5/7/0/1/1"].kept
+    assert (by_id["5/9/1"].kept, by_id["5/9/1"].advantage) == (False, None)
+    for record in records:
+        assert (record.step, record.prompt_ids) == (5, [3, 4])
+        assert record.problem_id == f"p{record.prompt_position}"

@@ -1,0 +1,322 @@
+"""The training loop from end to end: what a run leaves behind, and how it ends when there is nothing to learn."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from itertools import groupby
+
+import jax
+import numpy as np
+import pytest
+
+from fr3e_jax.configuration import load_config
+from fr3e_jax.loop import train as train_module
+from fr3e_jax.loop.checkpoints import Checkpointer
+from fr3e_jax.loop.experience import TrainingTrunk
+from fr3e_jax.loop.ledger import TokenLedger
+from fr3e_jax.loop.metrics import read_metrics
+from fr3e_jax.loop.rollout_store import read_rollouts
+from fr3e_jax.loop.run_directory import RunDirectory
+from fr3e_jax.loop.train import Trainer
+from fr3e_jax.rewards.verifier import Grader
+
+PROMISED = (
+    "reward/mean length/mean entropy/mean prompts/kept prompts/rejected base_groups/all_right base_groups/all_wrong "
+    "advantage/mean advantage/std ratio/mean clip/low clip/high logprob_gap/mean logprob_gap/max gradient_norm/mean "
+    "tokens/sampled_tokens tokens/reused_prefix_positions tokens/prefill_positions tokens/loss_tokens "
+    "tokens/trained_positions seconds/first_return seconds/score seconds/update seconds/evaluate wall_seconds "
+    "cpu_seconds"
+).split()
+PROMISED_OF_FR3E = (
+    "state_groups/all_right state_groups/all_wrong alpha/mean value/S_0 value/S_1 value/S_2 seconds/explore"
+).split()
+
+
+def run_here(session, path) -> int:
+    """One run with the session's compiled decoder; returns the exit code."""
+    run = RunDirectory(path)
+    path.mkdir(exist_ok=True)
+    options = {"keep_last": 2, "keep_best": 1, "best_metric": "avg@3"}
+    with Checkpointer(run.checkpoints, **options) as checkpoints:
+        return Trainer(session, run, checkpoints, TokenLedger()).run()
+
+
+def host_state(path, step=None):
+    options = {"keep_last": 1, "keep_best": 0, "best_metric": "", "read_only": True}
+    with Checkpointer(path / "checkpoints", **options) as checkpoints:
+        return checkpoints.host_state(checkpoints.latest_step() if step is None else step)
+
+
+def stored(path):
+    return [record for file in sorted((path / "rollouts").iterdir()) for record in read_rollouts(file)]
+
+
+@pytest.fixture(scope="module")
+def grpo_run(session, tmp_path_factory, tiny):
+    """The same loop with explore off, by configuration alone; surplus is dropped, prompts are rejected."""
+    path = tmp_path_factory.mktemp("grpo") / "run"
+    twin = tiny.changed(
+        session,
+        explore__enabled=False,
+        training__max_steps=2,
+        training__batch_rollouts=13,
+        training__surplus="drop",
+        evaluation__every=0,
+        rollout__rollouts_per_prompt=3,
+    )
+    code = run_here(twin, path)
+    assert code == 0
+    return path
+
+
+@pytest.fixture(params=["fr3e", "grpo"])
+def a_run(request, finished_run, grpo_run):
+    return finished_run if request.param == "fr3e" else grpo_run
+
+
+def test_a_run_leaves_its_settings_metrics_rollouts_checkpoints_and_summary(finished_run):
+    names = {path.name for path in finished_run.iterdir()}
+    assert names == {"config.yaml", "provenance.json", "metrics.jsonl", "rollouts", "checkpoints", "summary.json"}
+    assert load_config(finished_run / "config.yaml").training.batch_rollouts == 20
+    assert sorted(path.name for path in (finished_run / "rollouts").iterdir()) == [
+        f"step_{step:06d}.jsonl.gz" for step in (1, 2, 3, 4)
+    ]
+    kept = {int(path.name) for path in (finished_run / "checkpoints").iterdir()}
+    assert {3, 4} <= kept and len(kept) <= 3
+
+
+def test_every_step_reports_what_was_promised(finished_run, grpo_run):
+    for path, promised in ((finished_run, PROMISED + PROMISED_OF_FR3E), (grpo_run, PROMISED)):
+        records = read_metrics(path / "metrics.jsonl", kind="train")
+        assert [record["step"] for record in records] == list(range(1, len(records) + 1))
+        for record in records:
+            assert not [name for name in promised if name not in record]
+            assert all(np.isfinite(value) for name, value in record.items() if name != "kind")
+            assert record["logprob_gap/max"] < 1e-4 and record["gradient_norm/mean"] > 0
+    assert not [name for name in PROMISED_OF_FR3E if name in record]
+
+
+def test_evaluations_come_before_between_and_after(finished_run, grpo_run):
+    def steps(path):
+        return [record["step"] for record in read_metrics(path / "metrics.jsonl", kind="eval")]
+
+    assert steps(finished_run) == [0, 2, 4] and steps(grpo_run) == [0, 2]
+
+
+@pytest.mark.parametrize("algorithm", ["fr3e", "grpo++"])
+def test_the_summary_sums_up_the_run(finished_run, grpo_run, algorithm):
+    path = finished_run if algorithm == "fr3e" else grpo_run
+    summary = json.loads((path / "summary.json").read_text())
+    records = read_metrics(path / "metrics.jsonl", kind="train")
+    assert (summary["recipe"], summary["algorithm"], summary["seed"]) == ("tiny", algorithm, 0)
+    assert (summary["steps"], summary["updates"]) == (len(records), sum(r["updates"] for r in records))
+    for name in ("sampled_tokens", "loss_tokens", "trained_positions"):
+        assert summary[name] == sum(record[f"tokens/{name}"] for record in records)
+    evaluations = read_metrics(path / "metrics.jsonl", kind="eval")
+    for name, record in (("before", evaluations[0]), ("after", evaluations[-1])):
+        assert summary[name] == {key: value for key, value in record.items() if key not in ("step", "kind")}
+        assert {"avg@3", "pass@1", "pass@2", "greedy"} <= summary[name].keys()
+    assert 0 < summary["cpu_seconds"] and 0 < summary["wall_seconds"]
+
+
+def test_the_ledger_counts_the_stored_rollouts(a_run):
+    records = read_metrics(a_run / "metrics.jsonl", kind="train")
+    everything = stored(a_run)
+    assert {record.step for record in everything} == {record["step"] for record in records}
+    for record in records:
+        rollouts = [r for r in everything if r.step == record["step"]]
+        prompts = {r.prompt_position: len(r.prompt_ids) for r in rollouts}
+        assert record["tokens/sampled_tokens"] == sum(len(r.token_ids) for r in rollouts)
+        assert record["tokens/prefill_positions"] == sum(prompts.values())
+        assert record["tokens/reused_prefix_positions"] == sum(len(r.prompt_ids) + r.fork for r in rollouts)
+        assert record["prompts/kept"] + record["prompts/rejected"] == len(prompts)
+    positions = [r.prompt_position for r in everything if r.kind == "base"]
+    assert sorted(set(positions)) == list(range(len(set(positions)))), "a prompt was skipped"
+
+
+def test_what_trained_is_what_was_kept_less_what_is_carried(finished_run):
+    carried = [TrainingTrunk.from_json(content) for content in host_state(finished_run)["partial_batch"]]
+    waiting = sum(len(branch.token_ids) for trunk in carried for branch in trunk.branches)
+    kept = sum(len(r.token_ids) for r in stored(finished_run) if r.kind == "state" and r.kept)
+    assert json.loads((finished_run / "summary.json").read_text())["loss_tokens"] == kept - waiting
+
+
+def test_records_of_explored_rollouts_agree_with_their_bases(finished_run):
+    records = {record.id: record for record in stored(finished_run)}
+    states = [record for record in records.values() if record.kind == "state"]
+    assert len(states) > 40
+    for record in states:
+        parent = records[record.parent]
+        assert parent.kind == "base" and parent.kept and parent.step == record.step
+        assert (parent.prompt_ids, parent.base) == (record.prompt_ids, record.base)
+        assert record.fork == parent.anchors[record.state - 1]
+        assert record.fork + len(record.token_ids) <= 10
+        # Drawn from the same prefix under the same weights.
+        assert record.entropies[0] == pytest.approx(parent.entropies[record.fork], abs=1e-5)
+    for _, members in groupby(states, key=lambda r: (r.parent, r.state)):
+        members = list(members)
+        rewards = [record.reward for record in members]
+        assert len(members) == 3
+        assert members[0].value == pytest.approx(np.mean(rewards), abs=1e-6)
+        assert {record.kept for record in members} == {len(set(rewards)) > 1}
+        for record in members:
+            wanted = record.alpha * (record.reward - record.value)
+            assert record.advantage == (pytest.approx(wanted, abs=1e-5) if record.kept else None)
+
+
+def test_modulation_follows_the_states_of_one_base(finished_run):
+    records = stored(finished_run)
+    start = {record.id: record.value for record in records if record.kind == "base"}
+    compared = 0
+    states = [record for record in records if record.kind == "state"]
+    for parent, members in groupby(states, key=lambda r: r.parent):
+        value, alpha = {0: start[parent]}, {}
+        for record in members:
+            value[record.state], alpha[record.state] = record.value, record.alpha
+        for state, found in alpha.items():
+            assert found == pytest.approx(np.exp(value[state - 1] - value[state]), rel=1e-5)
+            compared += 1
+    assert compared > 15
+
+
+def test_grpo_trains_the_base_rollouts_of_kept_prompts(grpo_run):
+    records = stored(grpo_run)
+    assert {record.kind for record in records} == {"base"} and not any(record.anchors for record in records)
+    for _, members in groupby(records, key=lambda r: r.prompt_position):
+        rewards, advantages = zip(*[(record.reward, record.advantage) for record in members], strict=True)
+        if len(set(rewards)) == 1:
+            assert set(advantages) == {None}
+        else:
+            wanted = (np.array(rewards) - np.mean(rewards)) / np.std(rewards)
+            np.testing.assert_allclose(advantages, wanted, atol=1e-4)
+    summary = json.loads((grpo_run / "summary.json").read_text())
+    kept = [record for record in records if record.kept]
+    assert summary["loss_tokens"] < sum(len(r.token_ids) for r in records)
+    # Dropped surplus is sampled and stored, and does not train: 15 rollouts fill a batch of 13.
+    assert len(kept) >= 30 and host_state(grpo_run)["partial_batch"] == []
+
+
+# -- stopping ----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_to_learn_stops_with_what_was_seen_and_a_checkpoint(session, tmp_path, tiny, capsys):
+    twin = dataclasses.replace(tiny.changed(session, rollout__max_rounds_without_signal=2), grader=Grader(all_wrong))
+    code = run_here(twin, tmp_path / "run")
+    assert code == 1
+    message = capsys.readouterr().err
+    assert message.startswith("fr3e: stopped at step 1: 2 rounds in a row gave nothing to train on")
+    assert "of 6 prompts 0 were all right, 6 all wrong, 0 mixed" in message
+    for advice in ("too hard", "fr3e sft", "rollout.rollouts_per_prompt (now 4)", "rollout.temperature (now 1)"):
+        assert advice in message
+    host = host_state(tmp_path / "run")
+    assert (host["step"], host["stream"]["position"]) == (0, 6)
+    assert host["ledger"]["totals"]["counters"]["sampled_tokens"] > 0
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def all_wrong(problem, response, finished):
+    return 0.0
+
+
+def test_all_right_is_told_apart_from_all_wrong(session, tmp_path, tiny, capsys):
+    twin = tiny.changed(session, rollout__max_rounds_without_signal=1)
+    code = run_here(dataclasses.replace(twin, grader=Grader(lambda *case: 1.0)), tmp_path / "run")
+    message = capsys.readouterr().err
+    assert code == 1 and "3 were all right, 0 all wrong" in message and "choose harder ones" in message
+
+
+def test_explored_states_without_signal_are_reported(session, tmp_path, tiny, capsys):
+    """Base rollouts of a prompt are mixed, those from its states never."""
+    graded = []
+
+    def verifier(problem, response, finished):
+        graded.append(problem.id)
+        return float(graded.count(problem.id) <= 2)
+
+    twin = tiny.changed(session, rollout__max_rounds_without_signal=1)
+    code = run_here(dataclasses.replace(twin, grader=Grader(verifier)), tmp_path / "run")
+    message = capsys.readouterr().err
+    assert code == 1 and "3 mixed" in message and "explored states had equal rewards" in message
+
+
+def test_a_partial_batch_survives_a_stop_without_signal(session, tmp_path, tiny, capsys):
+    """One round with signal, then none: what the first one gave is in the checkpoint and trains after a resume."""
+    graded = []
+
+    def verifier(problem, response, finished):
+        if problem.id.startswith("train/"):
+            graded.append(problem.id)
+        return float(len(graded) % 2) if len(set(graded)) <= 3 else 0.0
+
+    twin = tiny.changed(session, explore__enabled=False, rollout__max_rounds_without_signal=1)
+    code = run_here(dataclasses.replace(twin, grader=Grader(verifier)), tmp_path / "run")
+    assert code == 1
+    host = host_state(tmp_path / "run")
+    carried = [TrainingTrunk.from_json(content) for content in host["partial_batch"]]
+    assert [len(trunk.branches) for trunk in carried] == [4, 4, 4]
+    assert host["stream"]["position"] == 6
+    twin = tiny.changed(twin, training__max_steps=1)
+    code = run_here(twin, tmp_path / "run")
+    assert code == 0
+    (record,) = read_metrics(tmp_path / "run" / "metrics.jsonl", kind="train")
+    used = {rollout.prompt_position for rollout in stored(tmp_path / "run")}
+    assert min(used) == 6 and record["batch/rollouts"] >= 20
+
+
+def test_a_non_finite_update_keeps_the_last_checkpoint_as_it_was(session, tmp_path, tiny, capsys, monkeypatch):
+    def poisoned(session, step, expansions):
+        trunks = original(session, step, expansions)
+        if step == 3:
+            trunks[0].branches[0].advantages[:] = np.nan
+        return trunks
+
+    original = train_module.explored_trunks
+    monkeypatch.setattr(train_module, "explored_trunks", poisoned)
+    twin = tiny.changed(session, training__surplus="drop", checkpoint__every=1, evaluation__every=0)
+    code = run_here(twin, tmp_path / "run")
+    message = capsys.readouterr().err
+    assert code == 1 and "stopped at step 3" in message and "expected a finite number" in message
+    options = {"keep_last": 2, "keep_best": 1, "best_metric": "avg@3"}
+    with Checkpointer(tmp_path / "run" / "checkpoints", **options) as checkpoints:
+        assert checkpoints.latest_step() == 2
+        arrays, host = checkpoints.restore(2, session.train_programs().abstract_arrays())
+    assert host["step"] == 2
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(arrays["params"]))
+
+
+def test_a_non_finite_update_leaves_no_checkpoint_of_half_a_step(session, tmp_path, tiny, monkeypatch):
+    """Between checkpoints, too: weights that other mini-batches of the step have moved are those of no step."""
+    original = train_module.explored_trunks
+
+    def poisoned(session, step, expansions):
+        trunks = original(session, step, expansions)
+        if step == 2:
+            trunks[0].branches[0].advantages[:] = np.nan
+        return trunks
+
+    monkeypatch.setattr(train_module, "explored_trunks", poisoned)
+    twin = tiny.changed(session, training__surplus="drop", checkpoint__every=10, evaluation__every=0)
+    code = run_here(twin, tmp_path / "run")
+    assert code == 1
+    assert not [path for path in (tmp_path / "run" / "checkpoints").iterdir() if path.name.isdigit()]
+
+
+def test_a_batch_that_was_carried_in_full_needs_no_rollouts(session, tmp_path, tiny):
+    """One round fills several batches: the later steps train on what the first one sampled."""
+    twin = tiny.changed(
+        session,
+        explore__enabled=False,
+        training__batch_rollouts=4,
+        training__mini_batch_rollouts=4,
+        training__max_steps=2,
+        evaluation__every=0,
+        rollout__reject_degenerate=False,
+    )
+    code = run_here(twin, tmp_path / "run")
+    assert code == 0
+    first, second = read_metrics(tmp_path / "run" / "metrics.jsonl", kind="train")
+    assert first["batch/carried_rollouts"] == 0 and first["tokens/sampled_tokens"] > 0
+    assert second["batch/carried_rollouts"] == 4 and second["tokens/sampled_tokens"] == 0
+    assert "logprob_gap/max" not in second
+    assert read_rollouts(tmp_path / "run" / "rollouts" / "step_000002.jsonl.gz") == []

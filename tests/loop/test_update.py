@@ -1,0 +1,186 @@
+"""Updates: every branch trains once per epoch, however it is cut; ratios, gaps and non-finite gradients are reported."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from fr3e_jax.loop.experience import TrainingTrunk, count_rollouts, split_full_batch
+from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
+from fr3e_jax.loop.first_return import base_trunks, first_return
+from fr3e_jax.loop.ledger import TokenLedger
+from fr3e_jax.loop.update import Learner, NonFiniteUpdate, logprob_gap, score_old_logprobs, update_policy
+
+STEP = 3
+
+
+@pytest.fixture(scope="module")
+def batch(session, params, tiny) -> list[TrainingTrunk]:
+    """Base rollouts on prompts and explored ones on bases, sampled with ``params``."""
+    problems = session.task.problems("train")
+    groups = first_return(session, params, STEP, [(i, problems[i]) for i in range(4)])
+    expansions = place_anchors(session, STEP, [group for group in groups if group.kept])
+    roll_out_states(session, params, STEP, expansions)
+    assign_advantages(session, expansions)
+    trunks = explored_trunks(session, STEP, expansions)
+    return base_trunks(session, STEP, [group for group in groups if group.kept])[:2] + trunks
+
+
+@pytest.fixture(scope="module")
+def programs(session):
+    return session.train_programs()
+
+
+def learner_of(programs, params) -> Learner:
+    """With weights of its own, which updates may donate."""
+    own = jax.tree.map(lambda leaf: leaf.copy(), params)
+    return Learner(programs, own, programs.init_optimizer(own))
+
+
+def updated(session, programs, params, batch, ledger=None):
+    learner = learner_of(programs, params)
+    metrics = update_policy(session, learner, STEP, batch, ledger or TokenLedger())
+    return learner, metrics
+
+
+def test_training_trunks_come_back_from_json_bit_for_bit(batch):
+    for trunk in batch:
+        trunk = copy.deepcopy(trunk)
+        trunk.branches[0].advantages[:] = np.float32(0.1) / 3
+        found = TrainingTrunk.from_json(json.loads(json.dumps(trunk.to_json())))
+        assert (found.step, len(found.branches)) == (trunk.step, len(trunk.branches))
+        pairs = [(found.token_ids, trunk.token_ids)]
+        for left, right in zip(found.branches, trunk.branches, strict=True):
+            assert left.fork == right.fork and type(left.fork) is int
+            names = ("token_ids", "advantages", "sampler_logprobs")
+            pairs += [(getattr(left, name), getattr(right, name)) for name in names]
+        for left, right in pairs:
+            assert left.dtype == right.dtype and left.tobytes() == right.tobytes()
+
+
+def test_a_full_batch_is_the_first_trunks_that_hold_enough(batch):
+    sizes = [len(trunk.branches) for trunk in batch]
+    assert split_full_batch(batch, 1) == (batch[:1], batch[1:])
+    assert split_full_batch(batch, sizes[0]) == (batch[:1], batch[1:])
+    assert split_full_batch(batch, sizes[0] + 1) == (batch[:2], batch[2:])
+    assert split_full_batch(batch, sum(sizes)) == (batch, [])
+    assert split_full_batch(batch, sum(sizes) + 1) == (batch, [])
+    assert count_rollouts(batch) == sum(sizes)
+
+
+def test_old_logprobs_are_the_samplers(session, programs, params, batch):
+    old = score_old_logprobs(session, learner_of(programs, params), batch)
+    for trunk, row in zip(batch, old, strict=True):
+        for branch, logprobs in zip(trunk.branches, row, strict=True):
+            np.testing.assert_allclose(logprobs, branch.sampler_logprobs, atol=1e-4)
+    gap = logprob_gap(batch, old, STEP)
+    assert 0 <= gap["logprob_gap/mean"] <= gap["logprob_gap/max"] < 1e-4
+
+
+def test_the_gap_leaves_out_what_an_earlier_step_sampled(batch):
+    old = [[branch.sampler_logprobs + 0.5 for branch in trunk.branches] for trunk in batch]
+    mixed = [copy.copy(trunk) for trunk in batch]
+    mixed[0].step, old[0] = STEP - 1, [branch.sampler_logprobs + 9 for branch in batch[0].branches]
+    assert logprob_gap(mixed, old, STEP)["logprob_gap/max"] == pytest.approx(0.5, abs=1e-4)
+    assert logprob_gap(mixed, old, STEP)["logprob_gap/mean"] == pytest.approx(0.5, abs=1e-4)
+    assert logprob_gap(mixed, old, STEP + 1) == {}
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean_token_mean"])
+def test_the_size_of_micro_batches_changes_no_weight(session, programs, params, batch, tiny, aggregation):
+    results = []
+    for rows in (2, len(batch)):
+        twin = tiny.changed(
+            session,
+            training__micro_batch_trunks=rows,
+            training__mini_batch_rollouts=count_rollouts(batch),
+            loss__aggregation=aggregation,
+        )
+        learner, metrics = updated(twin, programs, params, batch)
+        results.append((jax.device_get(learner.params), metrics))
+    first, first_metrics = results[0]
+    moved = [np.abs(a - b).max() for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(params), strict=True)]
+    assert max(moved) > 1e-3
+    for other, metrics in results[1:]:
+        for left, right in zip(jax.tree.leaves(first), jax.tree.leaves(other), strict=True):
+            # AdamW's first step has size learning_rate whatever the gradient's: 1e-6 is 1e-4 of it.
+            np.testing.assert_allclose(left, right, atol=1e-6)
+        for name in ("loss/policy", "gradient_norm/mean", "entropy/trained"):
+            assert metrics[name] == pytest.approx(first_metrics[name], rel=1e-4, abs=1e-6)
+
+
+def test_mini_batches_partition_the_batch_in_every_epoch(session, programs, params, batch, tiny, monkeypatch):
+    from fr3e_jax.loop import update
+
+    seen, original = [], update.update_on_mini_batch
+
+    def noted(session, learner, members, *rest):
+        seen.append(members)
+        return original(session, learner, members, *rest)
+
+    monkeypatch.setattr(update, "update_on_mini_batch", noted)
+    twin = tiny.changed(session, training__epochs=2, training__mini_batch_rollouts=7)
+    ledger = TokenLedger()
+    learner, metrics = updated(twin, programs, params, batch, ledger)
+    assert learner.updates == metrics["updates"] == len(seen)
+    for members in seen[:-1]:
+        assert all(trunk is batch[index] for index, trunk in members)
+        without_last = count_rollouts([trunk for _, trunk in members[:-1]])
+        assert without_last < 7, "a mini-batch has a trunk more than it needs"
+    order = [index for members in seen for index, _ in members]
+    epochs = order[: len(batch)], order[len(batch) :]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(len(batch)))
+    assert epochs[0] != epochs[1], "every epoch has an order of its own"
+    tokens = sum(len(branch.token_ids) for trunk in batch for branch in trunk.branches)
+    assert ledger.loss_tokens == 2 * tokens
+    prefixes = sum(max(branch.fork for branch in trunk.branches) for trunk in batch)
+    assert ledger.trained_positions == 2 * (tokens + prefixes)
+    assert ledger.padded_positions > ledger.trained_positions
+
+
+def test_the_ratio_is_one_until_the_first_update_and_moves_afterwards(session, programs, params, batch, tiny):
+    everything = count_rollouts(batch)
+    once = tiny.changed(session, training__mini_batch_rollouts=everything)
+    _, metrics = updated(once, programs, params, batch)
+    assert metrics["updates"] == 1
+    assert metrics["ratio/mean"] == pytest.approx(1, abs=1e-5)
+    assert metrics["clip/low"] == metrics["clip/high"] == 0
+    for settings in ({"training__epochs": 4, "training__mini_batch_rollouts": everything}, {}):
+        twin = tiny.changed(session, **settings)
+        _, metrics = updated(twin, programs, params, batch)
+        assert metrics["updates"] > 1
+        assert abs(metrics["ratio/mean"] - 1) > 1e-5
+    assert metrics["logprob_gap/max"] < 1e-4, "the gap is of the weights that sampled"
+
+
+def test_clipped_tokens_are_counted(session, params, batch, tiny):
+    twin = tiny.changed(session, training__epochs=4, optimizer__learning_rate=0.1)
+    _, metrics = updated(twin, twin.train_programs(), params, batch)
+    assert metrics["clip/low"] > 0.01 and metrics["clip/high"] > 0.01
+    assert metrics["clip/low"] + metrics["clip/high"] <= 1
+
+
+def test_the_update_makes_right_responses_more_probable(session, programs, params, batch, tiny):
+    learner, _ = updated(session, programs, params, batch)
+    new = score_old_logprobs(session, learner, batch)
+    rise = {True: [], False: []}
+    for trunk, row in zip(batch, new, strict=True):
+        for branch, logprobs in zip(trunk.branches, row, strict=True):
+            if branch.advantages[0]:
+                rise[bool(branch.advantages[0] > 0)].append((logprobs - branch.sampler_logprobs).mean())
+    assert np.mean(rise[True]) > np.mean(rise[False]) + 1e-3
+
+
+def test_a_non_finite_gradient_stops_with_the_values_found(session, programs, params, batch):
+    broken = [copy.deepcopy(trunk) for trunk in batch]
+    broken[-1].branches[0].advantages[0] = np.nan
+    learner = learner_of(programs, params)
+    with pytest.raises(NonFiniteUpdate) as caught:
+        update_policy(session, learner, STEP, broken, TokenLedger())
+    message = str(caught.value)
+    assert f"update {learner.updates} is nan; expected a finite number" in message
+    assert "optimizer.learning_rate" in message and "--resume" in message

@@ -1,0 +1,131 @@
+"""Trunk-and-branch attention against one softmax over the flattened sequence, values and gradients."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fr3e_jax.policy.attention import KeyValue, rotary, trunk_branch_attention
+
+B, N, T, S, D = 2, 2, 4, 5, 6
+SEGMENT = np.array([[[1, 1, 2, 2], [3, 3, 3, 3]], [[1, 2, 2, 2], [3, 3, 4, 4]]])
+OWN_MASK = (SEGMENT[..., :, None] == SEGMENT[..., None, :]) & np.tril(np.ones((T, T), bool))
+FORKS = np.array([[[0, 0, 3, 3], [5, 5, 5, 5]], [[1, 2, 2, 2], [4, 4, 0, 0]]])
+
+
+def draw(kv_heads, group, *, dtype=jnp.float32, seed=0):
+    """Query, own and trunk keys and values, and a cotangent of the result."""
+    rng = np.random.default_rng(seed)
+    normal = lambda *shape: jnp.asarray(rng.standard_normal(shape), dtype)
+    query = 2 * normal(B, N, T, kv_heads, group, D)
+    own = KeyValue(normal(B, N, kv_heads, D, T), normal(B, N, kv_heads, T, D))
+    trunk = KeyValue(normal(B, kv_heads, D, S), normal(B, kv_heads, S, D))
+    return (query, own, trunk), normal(*query.shape)
+
+
+def flattened_attention(query, own, trunk, forks, cotangent=None):
+    """softmax(q k / sqrt(D)) v over ``trunk[:fork]`` and what the query sees of its branch, one query and head at a time.
+
+    NumPy in float64. With a cotangent: the result and the gradients of query, own and trunk.
+    """
+    query, own, trunk = jax.tree.map(lambda x: np.asarray(x, np.float64), (query, own, trunk))
+    out, gradients = np.zeros(query.shape), jax.tree.map(np.zeros_like, (query, own, trunk))
+    d_query, d_own, d_trunk = gradients
+    for b, n, t, k, g in np.ndindex(*query.shape[:-1]):
+        seen, fork = np.flatnonzero(OWN_MASK[b, n, t]), forks[b, n, t]
+        keys = np.concatenate([trunk.key[b, k, :, :fork].T, own.key[b, n, k][:, seen].T])
+        values = np.concatenate([trunk.value[b, k, :fork], own.value[b, n, k, seen]])
+        scores = keys @ query[b, n, t, k, g] / np.sqrt(D)
+        weights = np.exp(scores - scores.max())
+        weights /= weights.sum()
+        out[b, n, t, k, g] = weights @ values
+        if cotangent is None:
+            continue
+        c = np.asarray(cotangent[b, n, t, k, g], np.float64)
+        d_values = np.outer(weights, c)
+        d_scores = weights * (values @ c - weights @ values @ c) / np.sqrt(D)
+        d_keys = np.outer(d_scores, query[b, n, t, k, g])
+        d_query[b, n, t, k, g] = d_scores @ keys
+        d_trunk.key[b, k, :, :fork] += d_keys[:fork].T
+        d_trunk.value[b, k, :fork] += d_values[:fork]
+        d_own.key[b, n, k][:, seen] += d_keys[fork:].T
+        d_own.value[b, n, k, seen] += d_values[fork:]
+    return out if cotangent is None else (out, gradients)
+
+
+def values_and_gradients(inputs, cotangent, forks=FORKS):
+    """Of `trunk_branch_attention`; ``inputs`` is (query, own) or (query, own, trunk)."""
+
+    @jax.jit
+    def run(inputs, forks):
+        attend = lambda query, own, *trunk: trunk_branch_attention(query, own, OWN_MASK, *trunk, fork=forks)
+        out, pull = jax.vjp(attend, *inputs)
+        return out, pull(cotangent)
+
+    return run(inputs, jnp.asarray(forks))
+
+
+@pytest.mark.parametrize(("kv_heads", "group"), [(2, 2), (4, 1), (1, 3)])
+def test_equals_softmax_over_the_flattened_sequence(kv_heads, group):
+    inputs, cotangent = draw(kv_heads, group)
+    ours = values_and_gradients(inputs, cotangent)
+    plain = flattened_attention(*inputs, FORKS, cotangent)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_a_fork_at_zero_sees_no_trunk_and_sends_it_no_gradient():
+    inputs, cotangent = draw(2, 2)
+    out, gradients = values_and_gradients(inputs, cotangent, forks=np.zeros_like(FORKS))
+    alone, alone_gradients = values_and_gradients(inputs[:2], cotangent)
+    for a, b in zip(jax.tree.leaves((out, gradients[:2])), jax.tree.leaves((alone, alone_gradients)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+    for leaf in gradients[2]:
+        np.testing.assert_array_equal(leaf, 0)
+
+
+def test_scores_far_apart_in_trunk_and_branch_neither_overflow_nor_vanish():
+    """exp(300) is infinite in float32; the common maximum of both parts keeps the merge finite, whichever is larger."""
+    (query, own, trunk), cotangent = draw(2, 2)
+    for factors in ((300.0, 1.0), (1.0, 300.0)):
+        scaled = own._replace(key=own.key * factors[0]), trunk._replace(key=trunk.key * factors[1])
+        out, gradients = values_and_gradients((query, *scaled), cotangent)
+        np.testing.assert_allclose(out, flattened_attention(query, *scaled, FORKS), rtol=1e-4, atol=1e-4)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+
+
+def test_bfloat16_keeps_bfloat16_accuracy():
+    """Weights, products and result are rounded to 8 bits once each: within four such roundings of the exact value."""
+    inputs, _ = draw(2, 2, dtype=jnp.bfloat16)
+    out = jax.jit(trunk_branch_attention)(inputs[0], inputs[1], OWN_MASK, inputs[2], jnp.asarray(FORKS))
+    assert out.dtype == jnp.bfloat16
+    exact = flattened_attention(*jax.tree.map(lambda x: x.astype(jnp.float32), inputs), FORKS)
+    largest = max(float(jnp.abs(kv.value).max()) for kv in inputs[1:])
+    np.testing.assert_allclose(out.astype(jnp.float32), exact, rtol=0, atol=4 * 2**-8 * largest)
+
+
+def test_rotary_turns_pairs_half_a_head_apart():
+    """D = 4, theta = 100: pairs (x0, x2) by the angle p, (x1, x3) by p / 10."""
+    x = np.array([0.3, -1.2, 0.7, 2.0], np.float32)
+    turned = rotary(jnp.asarray(x).reshape(1, 1, 1, 1, 4), jnp.full((1, 1, 1), 3), theta=100.0).reshape(4)
+    expected = [
+        x[0] * np.cos(3) - x[2] * np.sin(3),
+        x[1] * np.cos(0.3) - x[3] * np.sin(0.3),
+        x[2] * np.cos(3) + x[0] * np.sin(3),
+        x[3] * np.cos(0.3) + x[1] * np.sin(0.3),
+    ]
+    np.testing.assert_allclose(turned, expected, rtol=1e-5)
+
+
+def test_rotary_scores_depend_on_the_distance_only():
+    rng = np.random.default_rng(0)
+    query, key = (jnp.asarray(rng.standard_normal((1, 1, 1, 1, D)), jnp.float32) for _ in range(2))
+
+    def score(p, q):
+        at = lambda x, position: rotary(x, jnp.full((1, 1, 1), position), 1000.0)
+        return float((at(query, p) * at(key, q)).sum())
+
+    np.testing.assert_allclose(score(7, 2), score(105, 100), rtol=1e-4)
+    assert abs(score(7, 2) - score(7, 3)) > 1e-2

@@ -1,0 +1,78 @@
+"""The network against Qwen2 written out in NumPy, fed with the file that `save_params` writes."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fr3e_jax.policy.huggingface import save_params
+
+SEQUENCES = [[3, 17, 0, 5, 5, 9, 11, 2], [8], [19, 4, 1]]
+
+
+def qwen2(weights: dict[str, np.ndarray], a, token_ids) -> np.ndarray:
+    """Logits ``[length, V]`` in float64, from tensors named and laid out as Hugging Face does (``[out, in]``)."""
+    w = {name: array.astype(np.float64) for name, array in weights.items()}
+    linear = lambda name, x: x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0.0)
+
+    def norm(name, x):
+        return w[f"{name}.weight"] * x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + a.rms_norm_eps)
+
+    def heads(name, x, rotate):
+        x = linear(name, x).reshape(len(x), -1, a.head_dim)
+        half = a.head_dim // 2
+        angles = np.arange(len(x))[:, None] / a.rope_theta ** (np.arange(half) / half)
+        cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
+        turned = np.concatenate(
+            [x[..., :half] * cos - x[..., half:] * sin, x[..., half:] * cos + x[..., :half] * sin], axis=-1
+        )
+        return turned if rotate else x
+
+    x = w["model.embed_tokens.weight"][token_ids]
+    for layer in range(a.num_layers):
+        name = f"model.layers.{layer}"
+        y = norm(f"{name}.input_layernorm", x)
+        q, k, v = (heads(f"{name}.self_attn.{part}_proj", y, part != "v") for part in "qkv")
+        mixed = np.zeros_like(q)
+        for h in range(a.num_heads):
+            kv = h // a.heads_per_kv_head
+            scores = q[:, h] @ k[:, kv].T / np.sqrt(a.head_dim)
+            scores = np.exp(np.where(np.tril(np.ones_like(scores)), scores, -np.inf))
+            mixed[:, h] = scores / scores.sum(axis=-1, keepdims=True) @ v[:, kv]
+        x = x + linear(f"{name}.self_attn.o_proj", mixed.reshape(len(x), -1))
+        y = norm(f"{name}.post_attention_layernorm", x)
+        gate = linear(f"{name}.mlp.gate_proj", y)
+        x = x + linear(f"{name}.mlp.down_proj", gate / (1 + np.exp(-gate)) * linear(f"{name}.mlp.up_proj", y))
+    head = "model.embed_tokens" if a.tie_word_embeddings else "lm_head"
+    return linear(head, norm("model.norm", x))
+
+
+@pytest.mark.parametrize("fixture", ["tiny", "tiny_untied"])
+def test_logits_are_those_of_qwen2_in_float64(fixture, request, tmp_path):
+    network = request.getfixturevalue(fixture)
+    save_params(tmp_path, network.architecture, network.params, eos_token_id=None, pad_token_id=None)
+    weights = load_file(tmp_path / "model.safetensors")
+    for sequence, logits in zip(SEQUENCES, network.full_logits(SEQUENCES), strict=True):
+        np.testing.assert_allclose(logits, qwen2(weights, network.architecture, sequence), rtol=2e-5, atol=2e-5)
+
+
+def test_every_parameter_has_an_axis_name_for_each_of_its_dimensions(tiny_untied):
+    def check(leaf, axes):
+        assert len(axes) == len(leaf.shape)
+        assert set(axes) <= {"vocab", "embed", "heads", "kv_heads", "mlp", None}
+        return leaf
+
+    jax.tree.map(check, tiny_untied.abstract, tiny_untied.axes)
+    attention = tiny_untied.axes["layers"][1]["attention"]
+    assert attention["query"]["kernel"] == ("embed", "heads") and attention["out"]["kernel"] == ("heads", "embed")
+    assert tiny_untied.axes["head"] == ("embed", "vocab")
+
+
+def test_bfloat16_compute_stays_near_float32_and_keeps_float32_logits(tiny, tiny_network):
+    half = tiny_network(compute_dtype="bfloat16")
+    (logits,), (exact,) = half.full_logits(SEQUENCES[:1]), tiny.full_logits(SEQUENCES[:1])
+    assert logits.dtype == np.float32
+    error = np.abs(logits - exact).max()
+    assert 0 < error < 0.03 * np.abs(exact).max()  # 8 bits of precision through two layers

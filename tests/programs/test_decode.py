@@ -1,0 +1,292 @@
+"""The decoder against full forward passes: what it draws, what it promotes, what it compiles and donates.
+
+One run of branches of all kinds, long enough that the rings grow and then wrap, is looked at from several sides.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from fr3e_jax.loop.rollouts import STREAM_NAMES, Branch, RolloutEngine, Sampling, TrunkRequest
+from fr3e_jax.policy.sampling import stream_keys, uniform
+from fr3e_jax.programs.decode import LaneSettings
+from fr3e_jax.programs.decoder import DecoderPrograms
+from fr3e_jax.programs.mesh import make_mesh, param_shardings
+from fr3e_jax.programs.train import param_placement
+
+VOCAB = 20
+EVERY_TOKEN = tuple(range(VOCAB))
+PLAIN = Sampling(stop_ids=(0, 7))
+TRUNKS = [np.array([3, 17, 0, 5, 9, 11, 2, 8]), np.array([1, 4, 19]), np.array([6, 6, 12, 13, 7, 15, 10, 18, 14, 2, 2])]
+CLOSE = dict(rtol=1e-5, atol=1e-5)
+
+
+class WatchedPrograms(DecoderPrograms):
+    """Counts how often the rings grew and wrapped."""
+
+    grown = wrapped = 0
+
+    def grow(self, state, *, capacity):
+        self.grown += 1
+        return super().grow(state, capacity=capacity)
+
+    def decode_chunk(self, params, state, **options):
+        before = int(state.column)
+        state, emitted = super().decode_chunk(params, state, **options)
+        self.wrapped += int(state.column) < before
+        return state, emitted
+
+
+def branch(fork, name, max_tokens, **sampling):
+    how = Sampling(**{"stop_ids": PLAIN.stop_ids} | sampling)
+    return Branch(fork, (1, name), max_tokens, how)
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny):
+    """Programs, placed parameters, and an engine that has more branches than lanes and more trunks than slots."""
+    mesh = make_mesh()
+    programs = WatchedPrograms(tiny.graphdef, tiny.architecture, mesh)
+    params = param_placement(mesh, tiny.params, param_shardings(mesh, tiny.abstract, tiny.axes))
+    engine = RolloutEngine(programs, trunk_slots=2, lanes_per_trunk=2, chunk=4, seed=5)
+    return SimpleNamespace(programs=programs, params=params, engine=engine)
+
+
+@pytest.fixture(scope="module")
+def run(decoder):
+    """Forks at 1, inside, at the end; one token, a first stop token, long ones; every way of sampling."""
+    requests = [
+        TrunkRequest(TRUNKS[0], [branch(8, 0, 24), branch(1, 1, 20, stop_ids=()), branch(4, 2, 1), branch(4, 3, 17)]),
+        TrunkRequest(
+            TRUNKS[1], [branch(3, 4, 9, stop_ids=EVERY_TOKEN), branch(2, 5, 24, temperature=0.7, stop_ids=())]
+        ),
+        TrunkRequest(
+            TRUNKS[2],
+            [
+                branch(11, 6, 12, temperature=0.0, stop_ids=()),
+                branch(11, 7, 24, stop_ids=()),
+                branch(5, 8, 10, top_k=3, temperature=1.5, stop_ids=()),
+            ]
+            + [branch(3, 9 + i, 22, stop_ids=()) for i in range(3)],
+        ),
+    ]
+    everything = lambda i, rollouts: range(len(rollouts))
+    rollouts, promoted = decoder.engine.sample(decoder.params, requests, everything)
+    return SimpleNamespace(requests=requests, rollouts=rollouts, promoted=promoted, counts=decoder.engine.take_counts())
+
+
+@pytest.fixture(scope="module")
+def passes(tiny, run):
+    """(branch, rollout, logits before each new token, hidden states before them) from passes over whole sequences."""
+    found = []
+    for request, rollouts in zip(run.requests, run.rollouts, strict=True):
+        whole = [
+            np.append(request.token_ids[: b.fork], r.token_ids) for b, r in zip(request.branches, rollouts, strict=True)
+        ]
+        for b, r, (logits, hidden) in zip(request.branches, rollouts, tiny.full_pass(whole), strict=True):
+            found.append((b, r, logits[b.fork - 1 : -1], hidden[b.fork - 1 : -1]))
+    return found
+
+
+def test_the_run_grew_and_wrapped_its_rings(decoder, run):
+    """Otherwise the other tests would show less than they claim."""
+    assert decoder.programs.grown >= 1 and decoder.programs.wrapped >= 2
+
+
+def of_tokens(x, rollout):
+    return np.take_along_axis(x, rollout.token_ids[:, None], -1)[:, 0]
+
+
+def test_logprobs_are_those_of_a_full_pass(passes):
+    for b, rollout, logits, _ in passes:
+        if b.sampling.top_k:
+            best = np.argsort(-logits, axis=-1)[:, : b.sampling.top_k]
+            kept = np.full_like(logits, -np.inf)
+            np.put_along_axis(kept, best, np.take_along_axis(logits, best, -1), -1)
+            logits = kept
+        expected = log_softmax(logits / (b.sampling.temperature or 1.0), axis=-1)
+        np.testing.assert_allclose(rollout.logprobs, of_tokens(expected, rollout), **CLOSE)
+
+
+def test_entropies_and_update_magnitudes_are_those_of_a_full_pass(passes):
+    for _, rollout, logits, hidden in passes:
+        logprobs = log_softmax(np.float64(logits), axis=-1)
+        np.testing.assert_allclose(rollout.entropies, -(np.exp(logprobs) * logprobs).sum(axis=-1), **CLOSE)
+        difference = np.eye(VOCAB)[rollout.token_ids] - np.exp(logprobs)
+        expected = np.linalg.norm(difference[:, :, None] * hidden[:, None], axis=(1, 2))
+        np.testing.assert_allclose(rollout.magnitudes, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_tokens_are_where_the_branch_s_noise_falls_in_the_full_pass_s_distribution(passes, decoder):
+    """The number of (seed, stream, position), at the cumulative distribution that the whole sequence has there."""
+    streams = np.zeros((len(passes), STREAM_NAMES), np.uint32)
+    streams[:, :2] = [b.stream for b, *_ in passes]
+    keys = np.repeat(jax.jit(stream_keys)(decoder.engine.base_key, streams), 24, axis=0)
+    numbers = np.asarray(jax.jit(uniform)(keys, np.tile(np.arange(24), len(passes)))).reshape(-1, 24)
+    for (b, rollout, logits, _), number in zip(passes, numbers, strict=True):
+        if b.sampling.top_k or not b.sampling.temperature:
+            continue
+        probabilities = np.exp(log_softmax(logits / b.sampling.temperature, axis=-1))
+        ends = of_tokens(np.cumsum(probabilities, axis=-1), rollout)
+        number, starts = number[: len(ends)], ends - of_tokens(probabilities, rollout)
+        assert (starts - 1e-5 <= number).all() and (number <= ends + 1e-5).all()
+
+
+def test_greedy_branches_take_the_best_token_and_filtered_ones_stay_inside(passes):
+    for b, rollout, logits, _ in passes:
+        rank = (logits > np.take_along_axis(logits, rollout.token_ids[:, None], -1)).sum(axis=-1)
+        if not b.sampling.temperature:
+            np.testing.assert_array_equal(rank, 0)
+        if b.sampling.top_k:
+            assert rank.max() < b.sampling.top_k and rank.max() > 0
+
+
+def test_branches_end_with_their_stop_token_or_at_their_limit(passes):
+    for b, rollout, *_ in passes:
+        *before, last = rollout.token_ids.tolist()
+        assert not set(before) & set(b.sampling.stop_ids)
+        assert rollout.finished == (last in b.sampling.stop_ids)
+        assert rollout.finished or len(rollout.token_ids) == b.max_tokens
+    assert [len(r.token_ids) for b, r, *_ in passes if b.sampling.stop_ids == EVERY_TOKEN] == [1]
+    assert any(r.finished and 1 < len(r.token_ids) < b.max_tokens for b, r, *_ in passes)
+
+
+def flattened(run, key):
+    request = run.requests[key[0]]
+    return np.append(request.token_ids[: request.branches[key[1]].fork], run.rollouts[key[0]][key[1]].token_ids)
+
+
+def test_promoted_branches_equal_a_prefill_of_their_ids(decoder, run):
+    assert len(run.promoted) == sum(len(request.branches) for request in run.requests)
+    ids = np.zeros((16, 64), np.int32)
+    for row, (key, trunk) in enumerate(run.promoted.items()):
+        np.testing.assert_array_equal(trunk.token_ids, flattened(run, key))
+        ids[row, : len(trunk.token_ids)] = trunk.token_ids
+    prefilled = decoder.programs.prefill(decoder.params, ids)
+    for row, trunk in enumerate(run.promoted.values()):
+        length = len(trunk.token_ids)
+        ours, theirs = trunk.batch, prefilled
+        np.testing.assert_allclose(ours.hidden[trunk.row, :length], theirs.hidden[row, :length], **CLOSE)
+        for a, b in zip(ours.layers, theirs.layers, strict=True):
+            np.testing.assert_allclose(a.key[trunk.row, :, :, :length], b.key[row, :, :, :length], **CLOSE)
+            np.testing.assert_allclose(a.value[trunk.row, :, :length], b.value[row, :, :length], **CLOSE)
+
+
+def test_counts_add_up(run):
+    sampled = sum(len(r.token_ids) for rollouts in run.rollouts for r in rollouts)
+    assert run.counts.sampled_tokens == sampled <= run.counts.lane_steps
+    assert run.counts.prefill_positions == sum(len(t) for t in TRUNKS)
+    assert run.counts.reused_prefix_positions == sum(b.fork for r in run.requests for b in r.branches)
+
+
+def exploration(trunks, offset=0):
+    """Branches from the first token, the middle and the end of each trunk."""
+    ids = [getattr(trunk, "token_ids", trunk) for trunk in trunks]
+    return [
+        TrunkRequest(trunk, [Branch(fork, (2, offset + i, fork), 14, PLAIN) for fork in (1, len(x) // 2, len(x))])
+        for i, (trunk, x) in enumerate(zip(trunks, ids, strict=True))
+    ]
+
+
+def test_exploring_promoted_trunks_prefills_nothing_and_equals_prefilling_them(decoder, run):
+    trunks = [run.promoted[0, 0], run.promoted[2, 1], run.promoted[1, 1]]
+    cached, _ = decoder.engine.sample(decoder.params, exploration(trunks))
+    assert decoder.engine.take_counts().prefill_positions == 0
+    again, _ = decoder.engine.sample(decoder.params, exploration([trunk.token_ids for trunk in trunks]))
+    assert decoder.engine.take_counts().prefill_positions == sum(len(trunk.token_ids) for trunk in trunks)
+    for ours, theirs in zip(sum(cached, []), sum(again, []), strict=True):
+        np.testing.assert_array_equal(ours.token_ids, theirs.token_ids)
+        for name in ("logprobs", "entropies", "magnitudes"):
+            np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-4, atol=1e-5)
+
+
+def compiled_programs(programs) -> dict[str, int]:
+    return {name: f._cache_size() for name, f in vars(programs).items() if hasattr(f, "_cache_size")}
+
+
+def test_a_second_run_of_the_same_shapes_compiles_nothing(decoder, run, started):
+    """Other prompts of other lengths, forks and noise; other slots and lanes to promote: none of them is a shape."""
+    programs, engine = decoder.programs, decoder.engine
+    engine.sample(decoder.params, exploration([TRUNKS[0], TRUNKS[2]], 10))
+    programs.promote(started.filled, [1, 0], [0, 1], capacity=16)
+    before = compiled_programs(programs)
+    assert all(before[name] for name in ("_prefill", "_empty", "_insert", "_fill", "_chunk", "_promote"))
+    engine.sample(decoder.params, exploration([TRUNKS[1], TRUNKS[0][:5]], 20))
+    programs.promote(started.filled, [0, 0], [1, 0], capacity=16)
+    assert compiled_programs(programs) == before
+
+
+def settings(shape, *, limit, fork=2, stream=0):
+    ones = lambda kind, x=1: np.full(shape, x, kind)
+    streams = np.arange(np.prod(shape), dtype=np.uint32).reshape(*shape, 1) + np.uint32(100 * stream)
+    return LaneSettings(
+        fork=ones(np.int32, fork),
+        limit=np.broadcast_to(np.asarray(limit, np.int32), shape),
+        stream=np.pad(streams, [(0, 0), (0, 0), (0, STREAM_NAMES - 1)]),
+        temperature=ones(np.float32),
+        top_p=ones(np.float32),
+        top_k=ones(np.int32, 0),
+        stop_ids=np.full((*shape, 2), -1, np.int32),
+    )
+
+
+@pytest.fixture
+def started(decoder):
+    """A state with a trunk in every slot: lane 0 with 3 tokens to go, lane 1 with 16, which is the ring's capacity."""
+    programs, slots = decoder.programs, decoder.engine.slots
+    ids = np.zeros((slots, 16), np.int32)
+    ids[:, :3] = TRUNKS[1]
+    trunks = programs.prefill(decoder.params, ids)
+    sizes = dict(slots=slots, lanes=2, trunk_capacity=16, capacity=16, names=STREAM_NAMES, stops=2)
+    empty = programs.empty_state(trunks, **sizes)
+    inserted = programs.insert_trunks(empty, trunks, list(range(slots)), list(range(slots)))
+    new = np.ones((slots, 2), bool)
+    filled = programs.fill_lanes(inserted, decoder.engine.base_key, new, settings(new.shape, limit=[3, 16]))
+    return SimpleNamespace(empty=empty, inserted=inserted, filled=filled)
+
+
+def test_finished_lanes_keep_their_cache_while_others_go_on(decoder, started):
+    """The write column passes over lane 0's tokens twice more: lane 1 ends and is filled anew in between."""
+    programs, state = decoder.programs, started.filled
+    step = lambda state: programs.decode_chunk(decoder.params, state, steps=4, filtered=False)[0]
+    columns = []
+    state = step(state)
+    before = jax.device_get(programs.promote(state, [0], [0], capacity=16))
+    for _ in range(3):
+        state = step(state)
+    assert not np.asarray(state.active).any() and (np.asarray(state.generated) == [3, 16]).all()
+    new = np.zeros(state.active.shape, bool)
+    new[:, 1] = True
+    state = programs.fill_lanes(state, decoder.engine.base_key, new, settings(new.shape, limit=16, stream=1))
+    for _ in range(4):
+        state = step(state)
+        columns.append(int(state.column))
+    assert columns == [4, 8, 12, 0]
+    after = jax.device_get(programs.promote(state, [0], [0], capacity=16))
+    seen = 2 + 3  # fork and tokens; beyond lies what nobody reads
+    np.testing.assert_array_equal(before.hidden[:, :seen], after.hidden[:, :seen])
+    for a, b in zip(before.layers, after.layers, strict=True):
+        np.testing.assert_array_equal(a.key[..., :seen], b.key[..., :seen])
+        np.testing.assert_array_equal(a.value[:, :, :seen], b.value[:, :, :seen])
+
+
+def test_a_chunk_stops_early_when_no_lane_is_left(decoder, started):
+    programs, slots = decoder.programs, decoder.engine.slots
+    new = np.ones((slots, 2), bool)
+    state = programs.fill_lanes(started.filled, decoder.engine.base_key, new, settings(new.shape, limit=[2, 1]))
+    state, emitted = programs.decode_chunk(decoder.params, state, steps=4, filtered=False)
+    assert emitted.emitted[:, 0].tolist() == [[True, True], [True, False], [False, False], [False, False]]
+    assert int(state.column) == 2
+
+
+def test_the_state_is_donated_from_program_to_program(decoder, started):
+    is_gone = lambda state: [leaf.is_deleted() for leaf in jax.tree.leaves((state.lanes, state.lane_hidden))]
+    assert all(is_gone(started.empty)) and all(is_gone(started.inserted)) and not any(is_gone(started.filled))
+    decoder.programs.decode_chunk(decoder.params, started.filled, steps=4, filtered=False)
+    assert all(is_gone(started.filled))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(decoder.params))

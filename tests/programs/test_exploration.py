@@ -1,0 +1,111 @@
+"""Batched anchors and advantages against the objectives called on one unpadded row, and two trajectories by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fr3e_jax import objectives
+from fr3e_jax.programs.exploration import find_anchors, group_advantages, trajectory_advantages
+
+LENGTHS = (7, 1, 19, 2, 12)
+RNG = np.random.default_rng(0)
+SOURCES = [RNG.standard_normal(n).astype(np.float32) for n in LENGTHS]
+
+
+class TestAnchors:
+    @pytest.mark.parametrize("bounds", [{}, dict(min_spacing=3, exclude_first=2, exclude_last=1)])
+    @pytest.mark.parametrize("selection", ["entropy", "logprob", "gradient", "random"])
+    def test_are_the_best_scores_of_each_response_by_itself(self, selection, bounds):
+        """By sorting: highest score first (lowest log-prob), each bars its neighbourhood, position 0 is barred."""
+        found = find_anchors(SOURCES, selection=selection, num_anchors=3, **bounds)
+        assert len(found) == len(LENGTHS)
+        for source, anchors in zip(SOURCES, found, strict=True):
+            first, end = max(bounds.get("exclude_first", 0), 1), len(source) - bounds.get("exclude_last", 0)
+            expected = []
+            for position in np.argsort(source if selection == "logprob" else -source, kind="stable"):
+                far = all(abs(position - other) >= bounds.get("min_spacing", 1) for other in expected)
+                if first <= position < end and far and len(expected) < 3:
+                    expected.append(position)
+            assert anchors.tolist() == sorted(expected)
+
+    @pytest.mark.parametrize("include", [False, True])
+    def test_equal_the_objective_on_the_unpadded_response(self, include):
+        bounds = dict(num_anchors=4, include_anchor_token=include)
+        evenly = find_anchors(SOURCES, selection="uniform", **bounds)
+        peaks = find_anchors(SOURCES, selection="entropy", **bounds)
+        for source, even, peak in zip(SOURCES, evenly, peaks, strict=True):
+            anchors, valid = objectives.uniform_anchors(len(source), T=len(source), **bounds)
+            assert even.tolist() == np.asarray(anchors)[np.asarray(valid)].tolist()
+            anchors, valid = objectives.select_anchors(source, len(source), **bounds)
+            assert peak.tolist() == np.asarray(anchors)[np.asarray(valid)].tolist()
+
+    def test_of_nothing_are_nothing(self):
+        assert find_anchors([], selection="entropy", num_anchors=3) == []
+
+
+@pytest.mark.parametrize("estimator", ["mean", "grpo", "rloo"])
+def test_group_advantages_equal_the_objective_of_each_group(estimator):
+    rewards = np.random.default_rng(1).integers(0, 2, (5, 6)).astype(np.float64)
+    ours = group_advantages(rewards, estimator=estimator, unbiased_std=True)
+    for row, advantages in zip(rewards, ours, strict=True):
+        expected = objectives.group_advantages(row, np.ones(6, bool), estimator=estimator, unbiased_std=True)
+        np.testing.assert_allclose(advantages, expected, rtol=1e-6, atol=1e-6)
+
+
+def trajectories(fresh):
+    """Five expanded bases with K = 3: missing states and missing branches among them."""
+    rng = np.random.default_rng(2)
+    mask = rng.random((5, 4, 6)) < 0.8
+    mask[1, 2], mask[3, 1:3], mask[4, 1:] = False, False, False
+    mask[:, 0] = fresh
+    return (rng.random((5, 4, 6)) < 0.5) * mask * 1.0, mask, rng.random(5), rng.integers(0, 2, 5).astype(np.float64)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize(("modulation", "initial"), [("none", "one"), ("exp", "authors"), ("sharpen", "authors")])
+def test_trajectories_equal_the_objectives_of_each_base(modulation, initial, fresh):
+    rewards, mask, base_value, final = trajectories(fresh)
+    options = dict(estimator="mean", unbiased_std=False, modulation=modulation, initial=initial, fresh=fresh)
+    advantages, values, alphas, credit = trajectory_advantages(rewards, mask, base_value, final, **options)
+    for r in range(5):
+        start = rewards[r, 0].mean() if fresh else base_value[r]
+        names = dict(modulation=modulation, initial=initial if fresh else "one")
+        valid = mask[r, 1:].any(axis=-1)
+        expected, states, factors = objectives.fr3e_advantages(rewards[r, 1:], mask[r, 1:], start, valid, **names)
+        close = lambda ours, other: np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-6)
+        close(advantages[r, 1:], expected)
+        close(values[r], [start, *states])
+        close(alphas[r, 1:], factors)
+        close(credit[r], objectives.block_credit(states, start, final[r], valid))
+        if fresh:
+            whole = objectives.trajectory_modulation(states, start, valid, variant=modulation, initial=initial)
+            close(alphas[r, 0], whole[0])
+            close(advantages[r, 0], whole[0] * (rewards[r, 0] - start))
+        else:
+            assert not advantages[r, 0].any()
+
+
+def test_a_trajectory_does_not_depend_on_those_beside_it():
+    inputs = trajectories(True)
+    options = dict(estimator="grpo", unbiased_std=False, modulation="sharpen", initial="authors", fresh=True)
+    for all_of_them, alone in zip(
+        trajectory_advantages(*inputs, **options),
+        trajectory_advantages(*(x[2:3] for x in inputs), **options),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(all_of_them[2], alone[0])
+
+
+def test_states_without_signal_still_are_the_predecessors_of_others():
+    """V(S_0) = 1/2, V(S_1) = 1 (all right, will leave the loss), V(S_2) = 1/2: alpha_2 is exp(-(1/2 - 1))."""
+    rewards = np.array([[[0, 0], [1, 1], [1, 0]]], np.float64)
+    mask = np.array([[[False] * 2, [True] * 2, [True] * 2]])
+    advantages, values, alphas, credit = trajectory_advantages(
+        rewards, mask, np.array([0.5]), np.array([1.0]),
+        estimator="mean", unbiased_std=False, modulation="exp", initial="one", fresh=False,
+    )  # fmt: skip
+    np.testing.assert_allclose(values, [[0.5, 1.0, 0.5]])
+    np.testing.assert_allclose(alphas, [[1.0, np.exp(-0.5), np.exp(0.5)]], rtol=1e-6)
+    np.testing.assert_allclose(advantages[0, 1:], [[0, 0], [np.exp(0.5) / 2, -np.exp(0.5) / 2]], rtol=1e-6)
+    np.testing.assert_allclose(credit, [[0.5, -0.5, 0.5]])  # of the base's three blocks; they sum to 1 - 1/2

@@ -1,0 +1,302 @@
+"""Scoring and updating: how a mini-batch is cut, packed or sharded changes nothing, and the numbers are the objectives'."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fr3e_jax import objectives
+from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.loop.packing import aggregation_denominator, pack
+from fr3e_jax.policy.network import bind
+from fr3e_jax.policy.rows import Rows, run_trunks
+from fr3e_jax.programs.mesh import make_mesh, param_shardings
+from fr3e_jax.programs.train import (
+    LossSettings,
+    TrainPrograms,
+    TrainRows,
+    make_optimizer,
+    param_placement,
+    policy_token_losses,
+)
+
+MODES = ["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "token_sum_norm"]
+NORM_LENGTH, TEMPERATURE = 7, 0.8
+SETTINGS = LossSettings(dual_clip=2.0, importance_cap=1.1, entropy_coefficient=0.05)
+
+
+def draw_trunks():
+    """Five trunks with one to five branches of one to six tokens, advantages, and a sampler that was a little off."""
+    rng, trunks = np.random.default_rng(0), []
+    for count in (3, 1, 5, 2, 4):
+        length = int(rng.integers(3, 10))
+        branches = []
+        for _ in range(count):
+            size = int(rng.integers(1, 7))
+            ids = rng.integers(0, 20, size).astype(np.int32)
+            normals = rng.standard_normal((2, size)).astype(np.float32)
+            branches.append(TrainingBranch(int(rng.integers(1, length + 1)), ids, normals[0], -4 + 2 * normals[1]))
+        trunks.append(TrainingTrunk(rng.integers(0, 20, length).astype(np.int32), branches, step=0))
+    return trunks
+
+
+TRUNKS = draw_trunks()
+BRANCHES = [(trunk, branch) for trunk in TRUNKS for branch in trunk.branches]
+OLD = {  # a policy some updates ago, so that ratios are clipped on both sides
+    (i, j): (-4 + 2 * np.random.default_rng([i, j]).standard_normal(len(b.token_ids))).astype(np.float32)
+    for i, trunk in enumerate(TRUNKS)
+    for j, b in enumerate(trunk.branches)
+}
+
+
+def make_programs(network, *, loss, mesh=None, **optimizer):
+    """Programs with weights and state on one device, or on ``mesh``."""
+    mesh = mesh or make_mesh(devices=jax.devices()[:1])
+    names = dict(schedule="constant", warmup_updates=0, decay_updates=0, beta1=0.9, beta2=0.99, epsilon=1e-4)
+    names |= dict(learning_rate=0.01, weight_decay=0.1, max_grad_norm=1.0) | optimizer
+    shardings = param_shardings(mesh, network.abstract, network.axes)
+    programs = TrainPrograms(
+        network.graphdef, network.abstract, shardings, mesh, make_optimizer(**names), loss=loss, token_chunk=100
+    )
+    return SimpleNamespace(programs=programs, params=param_placement(mesh, network.params, shardings))
+
+
+@pytest.fixture(scope="module")
+def single(tiny):
+    return make_programs(tiny, loss=SETTINGS)
+
+
+def micro_batches(rows, mode="token_mean"):
+    return pack(TRUNKS, rows=rows, pad_id=0, aggregation=mode, old_logprobs=lambda i, j: OLD[i, j])
+
+
+def accumulate(at, micros, denominator):
+    """(gradients, summed statistics) of a mini-batch."""
+    gradients, sums = at.programs.zero_gradients(at.params), []
+    for micro in micros:
+        gradients, part = at.programs.accumulate(at.params, gradients, micro.batch, denominator, TEMPERATURE)
+        sums.append(jax.device_get(part))
+    return gradients, {name: float(sum(part[name] for part in sums)) for name in sums[0]}
+
+
+def assert_close(ours, theirs, tolerance=1e-5):
+    """Each leaf by the norm of its difference."""
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(ours), jax.tree.leaves(theirs), strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        assert np.linalg.norm(a - b) <= tolerance * np.linalg.norm(b), jax.tree_util.keystr(path)
+
+
+def unpacked(per_branch, fill=0.0):
+    """``[sequences, T]`` from one array a branch."""
+    out = np.full((len(BRANCHES), 6), fill, np.float32)
+    for row, values in zip(out, per_branch, strict=True):
+        row[: len(values)] = values
+    return out
+
+
+MASK = unpacked([np.ones(len(b.token_ids)) for _, b in BRANCHES]).astype(bool)
+
+
+def reference_loss(network, params, mode):
+    """The objective as the papers write it, over sequences passed one by one: no trunk, no packing, no chunks."""
+    ids, at = np.zeros((len(BRANCHES), 16), np.int32), np.zeros((len(BRANCHES), 6), np.int32)
+    for row, (trunk, branch) in enumerate(BRANCHES):
+        sequence = np.append(trunk.token_ids[: branch.fork], branch.token_ids)
+        ids[row, : len(sequence)] = sequence
+        at[row] = np.minimum(branch.fork - 1 + np.arange(6), len(sequence) - 2)
+    targets = np.take_along_axis(ids, at + 1, axis=1)
+    hidden = jnp.take_along_axis(run_trunks(network.graphdef, params, ids).hidden, at[..., None], axis=1)
+    logits = bind(network.graphdef, params).logits(hidden)
+    old = unpacked([OLD[i, j] for i, trunk in enumerate(TRUNKS) for j in range(len(trunk.branches))])
+    sampler = unpacked([branch.sampler_logprobs for _, branch in BRANCHES])
+    losses, _ = objectives.clipped_surrogate(
+        objectives.token_logprobs(logits / TEMPERATURE, targets),
+        old,
+        unpacked([branch.advantages for _, branch in BRANCHES]),
+        MASK,
+        epsilon_low=SETTINGS.epsilon_low,
+        epsilon_high=SETTINGS.epsilon_high,
+        dual_clip=SETTINGS.dual_clip,
+    )
+    losses = losses * objectives.truncated_importance_weight(old, sampler, SETTINGS.importance_cap)
+    losses += objectives.entropy_bonus(objectives.token_entropy(logits), MASK, coefficient=SETTINGS.entropy_coefficient)
+    total, count = objectives.aggregate(losses, MASK, mode, norm_length=NORM_LENGTH)
+    return total / count
+
+
+@pytest.fixture(scope="module")
+def references(tiny):
+    """(losses, gradients) of every aggregation, from one compiled program."""
+    losses = lambda params: {mode: reference_loss(tiny, params, mode) for mode in MODES}
+
+    @jax.jit
+    def run(params):
+        values, pull = jax.vjp(losses, params)
+        ones = lambda mode: {other: jnp.float32(other == mode) for other in MODES}
+        return values, {mode: pull(ones(mode))[0] for mode in ("seq_mean_token_mean", "token_mean")}
+
+    return jax.device_get(run(tiny.params))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_loss_and_gradient_are_those_of_the_objective_on_whole_sequences(single, references, mode):
+    values, gradients = references
+    ours, sums = accumulate(single, micro_batches(2, mode), aggregation_denominator(TRUNKS, mode, NORM_LENGTH))
+    np.testing.assert_allclose(sums["loss"], values[mode], rtol=1e-5)
+    assert min(sums[name] for name in ("clipped_low", "clipped_high", "clipped_dual")) >= 3
+    if mode in gradients:
+        assert_close(ours, gradients[mode])
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_gradient_does_not_depend_on_how_the_mini_batch_is_cut(single, references, rows):
+    """Five trunks one by one, or four and one with three empty rows beside it."""
+    micros = micro_batches(rows, "seq_mean_token_mean")
+    assert len(micros) == -(-5 // rows)
+    gradients, sums = accumulate(single, micros, aggregation_denominator(TRUNKS, "seq_mean_token_mean", NORM_LENGTH))
+    np.testing.assert_allclose(sums["loss"], references[0]["seq_mean_token_mean"], rtol=1e-5)
+    assert_close(gradients, references[1]["seq_mean_token_mean"])
+
+
+def test_scores_are_those_of_whole_sequences_and_those_that_training_sees(single, tiny):
+    """With scores as old log-probs every ratio is 1 and nothing is clipped: the first mini-batch is on-policy."""
+    scores = {}
+    for micro in micro_batches(2):
+        logprobs, entropies = single.programs.score(single.params, micro.batch.rows, TEMPERATURE)
+        for place in micro.placements:
+            scores[place.trunk, place.branch] = logprobs[place.where], entropies[place.where]
+    whole = [np.append(t.token_ids[: b.fork], b.token_ids) for t, b in BRANCHES]
+    for (trunk, branch), (logprobs, entropies), logits in zip(
+        BRANCHES, [scores[key] for key in OLD], tiny.full_logits(whole), strict=True
+    ):
+        predicting = np.float64(logits[branch.fork - 1 : -1])
+        log_softmax = lambda x: x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+        expected = log_softmax(predicting / TEMPERATURE)[np.arange(len(branch.token_ids)), branch.token_ids]
+        np.testing.assert_allclose(logprobs, expected, rtol=1e-5, atol=1e-5)
+        plain = log_softmax(predicting)
+        np.testing.assert_allclose(entropies, -(np.exp(plain) * plain).sum(axis=-1), rtol=1e-5, atol=1e-5)
+    micros = pack(TRUNKS, rows=2, pad_id=0, old_logprobs=lambda i, j: scores[i, j][0])
+    _, sums = accumulate(single, micros, 1.0)
+    np.testing.assert_allclose(sums["ratio"], MASK.sum(), rtol=1e-6)
+    assert [sums[name] for name in ("clipped_low", "clipped_high", "clipped_dual")] == [0, 0, 0]
+    np.testing.assert_allclose(sums["entropy"], sum(e.sum() for _, e in scores.values()), rtol=1e-5)
+
+
+def test_token_losses_by_hand():
+    """One row of four tokens and one left out: ratios 1, 2, 3, 1/2; sampler weights 1, 1/2, capped at 2, 1."""
+    shape = (1, 1, 5)
+    new, old = np.log([0.2, 0.4, 0.6, 0.1, 0.3]), np.log([0.2, 0.2, 0.2, 0.2, 0.9])
+    sampler, advantages = np.log([0.2, 0.4, 0.05, 0.2, 0.1]), [1.0, 1.0, -1.0, -1.0, 5.0]
+    array = lambda x: jnp.asarray(x, jnp.float32).reshape(shape)
+    mask = jnp.asarray([[[True, True, True, True, False]]])
+    batch = TrainRows(Rows(*[None] * 5), mask, array(np.ones(5)), array(advantages), array(old), array(sampler))
+    entropies = array([1.0, 2.0, 3.0, 4.0, 5.0])
+
+    def losses_and_gradients(settings):
+        total = lambda logprobs, entropies: policy_token_losses(batch, logprobs, entropies, settings)[0].sum()
+        losses, sums = policy_token_losses(batch, array(new), entropies, settings)
+        return losses.reshape(5), *(g.reshape(5) for g in jax.grad(total, (0, 1))(array(new), entropies)), sums
+
+    plain = LossSettings(epsilon_low=0.2, epsilon_high=0.28)
+    close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    losses, slopes, entropy_slopes, sums = losses_and_gradients(plain)
+    close(losses, [-1, -1.28, 3, 0.8, 0])
+    close(slopes, [-1, 0, 3, 0, 0])
+    close(entropy_slopes, np.zeros(5))
+    close([sums[name] for name in ("ratio", "clipped_low", "clipped_high", "entropy")], [6.5, 1, 1, 10])
+
+    losses, slopes, *_ = losses_and_gradients(LossSettings(0.2, 0.28, dual_clip=2.5))
+    close(losses, [-1, -1.28, 2.5, 0.8, 0])
+    close(slopes, [-1, 0, 0, 0, 0])
+
+    losses, slopes, *_ = losses_and_gradients(LossSettings(0.2, 0.28, importance_cap=2.0))
+    close(losses, [-1, -0.64, 6, 0.8, 0])
+    close(slopes, [-1, 0, 6, 0, 0])
+
+    losses, slopes, entropy_slopes, _ = losses_and_gradients(LossSettings(0.2, 0.28, entropy_coefficient=0.1))
+    close(losses, [-1.1, -1.48, 2.7, 0.4, 0])
+    close(entropy_slopes, [-0.1, -0.1, -0.1, -0.1, 0])
+
+
+def step(at, micros, denominator):
+    """Parameters after one update, the gradient norm, and what went in."""
+    gradients, sums = accumulate(at, micros, denominator)
+    state = at.programs.init_optimizer(at.params)
+    given = at.params, state, gradients
+    at.params, state, norm = at.programs.apply(*given)
+    return SimpleNamespace(given=given, gradients=gradients, state=state, norm=float(norm), sums=sums)
+
+
+@pytest.fixture(scope="module")
+def one_step(tiny):
+    at = make_programs(tiny, loss=SETTINGS)
+    scores = at.programs.score(at.params, micro_batches(8)[0].batch.rows, TEMPERATURE)
+    done = step(at, micro_batches(8), aggregation_denominator(TRUNKS, "token_mean", NORM_LENGTH))
+    return SimpleNamespace(at=at, scores=scores, step=done)
+
+
+def test_an_update_is_adamw_on_the_clipped_gradient(one_step, tiny, references):
+    """First update of AdamW by hand: g / (|g| + epsilon), and decay of matrices."""
+    gradients = references[1]["token_mean"]
+    norm = np.sqrt(sum((np.float64(g) ** 2).sum() for g in jax.tree.leaves(gradients)))
+    np.testing.assert_allclose(one_step.step.norm, norm, rtol=1e-5)
+    for before, after, g in zip(*map(jax.tree.leaves, (tiny.params, one_step.at.params, gradients)), strict=True):
+        g = g / max(norm, 1.0)
+        direction = g / (np.abs(g) + 1e-4)
+        expected = before - 0.01 * (direction + (0.1 * before if before.ndim > 1 else 0.0))
+        np.testing.assert_allclose(after, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_parameters_and_state_are_donated_to_the_update(one_step):
+    params, state, _ = one_step.step.given
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves((params, state)))
+
+
+@pytest.mark.parametrize("sizes", [(1, 8, 1), (2, 2, 2), (8, 1, 1)])
+def test_on_eight_devices_everything_is_as_on_one(sizes, tiny, one_step):
+    if len(jax.devices()) < 8:
+        pytest.skip("needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
+    at = make_programs(tiny, loss=SETTINGS, mesh=make_mesh(*sizes))
+    (micro,) = micro_batches(8)
+    query = at.params["layers"][0]["attention"]["query"]["kernel"]
+    assert query.addressable_shards[0].data.size * sizes[1] * sizes[2] == query.size
+    scores = at.programs.score(at.params, micro.batch.rows, TEMPERATURE)
+    for ours, theirs in zip(scores, one_step.scores, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+    done = step(at, [micro], aggregation_denominator(TRUNKS, "token_mean", NORM_LENGTH))
+    assert_close(done.gradients, one_step.step.gradients)
+    np.testing.assert_allclose(list(done.sums.values()), list(one_step.step.sums.values()), rtol=1e-5)
+    np.testing.assert_allclose(done.norm, one_step.step.norm, rtol=1e-5)
+    assert_close(at.params, one_step.at.params)
+    shardings = lambda tree: jax.tree.map(lambda leaf: leaf.sharding.spec, tree)
+    assert shardings(done.gradients) == shardings(at.params)
+    assert shardings(done.state) == jax.tree.map(lambda s: s.spec, at.programs.optimizer_shardings)
+
+
+def test_one_program_per_shape(tiny):
+    """Other data, denominators and temperatures, and the weights that an update returns, compile nothing new."""
+    at = make_programs(tiny, loss=SETTINGS)
+    for denominator in (3.0, 5.0):
+        step(at, micro_batches(2)[:2], denominator)
+    compiled = {name: f._cache_size() for name, f in vars(at.programs).items() if hasattr(f, "_cache_size")}
+    assert compiled == {"init_optimizer": 1, "zero_gradients": 1, "_score": 0, "_accumulate": 1, "_apply": 1}
+
+
+def test_supervised_training_learns_its_sequences(tiny):
+    """The loss is the mean of -log pi of the tokens; it starts near that of chance and falls to almost nothing."""
+    at = make_programs(tiny, loss=None, learning_rate=0.02, weight_decay=0.0)
+    (micro,) = pack(TRUNKS, rows=8, pad_id=0)
+    count, losses = aggregation_denominator(TRUNKS, "token_mean", NORM_LENGTH), []
+    logprobs, _ = at.programs.score(at.params, micro.batch.rows, TEMPERATURE)
+    state = at.programs.init_optimizer(at.params)
+    for _ in range(40):
+        gradients, sums = accumulate(at, [micro], count)
+        at.params, state, _ = at.programs.apply(at.params, state, gradients)
+        losses.append(sums["loss"])
+    np.testing.assert_allclose(losses[0], -logprobs[np.asarray(micro.batch.loss_mask)].mean(), rtol=1e-5)
+    assert losses[0] > 2 and losses[-1] < 0.5
