@@ -113,7 +113,9 @@ class ExploreConfig:
         "base_mean", "V(S_0): mean of the base rewards, or M fresh rollouts from the prompt that train too as S_0"
     )
     train_base: bool = option(False, "base rollouts train as well, as a group of their prompt")
-    archive_size: int = option(0, "correct bases of hard prompts kept to be explored again in later steps; 0: off", ge=0)
+    archive_size: int = option(
+        0, "correct bases of hard prompts kept to be explored again in later steps; 0: off", ge=0
+    )
     archive_revisits: int = option(8, "archived bases explored again in each round", ge=1)
     archive_max_success_rate: float = option(0.25, "a prompt is hard up to this base success rate", gt=0, le=1)
     archive_threshold: float = option(

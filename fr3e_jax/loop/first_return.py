@@ -12,9 +12,7 @@ from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.exploration import group_advantages
 
 
-def first_return(
-    session: Session, params: Params, step: int, drawn: list[tuple[int, Problem]]
-) -> list[PromptGroup]:
+def first_return(session: Session, params: Params, step: int, drawn: list[tuple[int, Problem]]) -> list[PromptGroup]:
     """Sample, grade and sift the base rollouts of the prompts ``drawn`` (stream position and problem).
 
     A prompt's rollouts are graded as soon as its last one ends, so that only the caches of base rollouts that will be

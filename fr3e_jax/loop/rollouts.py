@@ -1,9 +1,9 @@
 """The rollout scheduler: trunks and branches in, rollouts out, decoder lanes kept busy.
 
 Host side of the decoder (`fr3e_jax.programs.decode`). Work is a list of trunks, each with branches that leave it at any
-fork. A trunk takes a slot, its branches take the slot's lanes; a lane whose branch ended is refilled between two chunks,
-a slot whose branches all ended goes to the next trunk. What a rollout says depends on none of that: its noise is keyed by
-its ``stream`` and position alone.
+fork. A trunk takes a slot, its branches take the slot's lanes; a lane whose branch ended is refilled between two
+chunks, a slot whose branches all ended goes to the next trunk. What a rollout says depends on none of that: its noise
+is keyed by its ``stream`` and position alone.
 """
 
 from __future__ import annotations
@@ -100,7 +100,14 @@ class RolloutEngine:
     """Samples branches from trunks with a fixed number of slots and lanes; reusable, holds no state between runs."""
 
     def __init__(
-        self, programs: DecoderPrograms, *, trunk_slots: int, lanes_per_trunk: int, chunk: int, seed: int, pad_id: int = 0
+        self,
+        programs: DecoderPrograms,
+        *,
+        trunk_slots: int,
+        lanes_per_trunk: int,
+        chunk: int,
+        seed: int,
+        pad_id: int = 0,
     ):
         self.programs, self.chunk, self.pad_id = programs, chunk, pad_id
         self.slots, self.lanes = programs.round_up(trunk_slots), lanes_per_trunk

@@ -1,4 +1,4 @@
-"""Everything a verb needs before it starts: devices, tokenizer, task, network and decoder, built from a configuration."""
+"""Everything a verb needs before it starts, built from a configuration: devices, tokenizer, task, network, decoder."""
 
 from __future__ import annotations
 
@@ -64,9 +64,7 @@ class Session:
             with settings_at_fault():
                 params = load_params(model_directory(model.path), self.architecture, self.abstract_params)
         else:
-            params = initial_params(
-                self.architecture, jax.random.key(self.config.seed), param_dtype=model.param_dtype
-            )
+            params = initial_params(self.architecture, jax.random.key(self.config.seed), param_dtype=model.param_dtype)
         return param_placement(self.mesh, params, self.param_shardings)
 
     def sharded_abstract_params(self) -> Params:

@@ -1,4 +1,4 @@
-"""Supervised warm start: cross-entropy on a task's demonstrations, with the policy, rows and checkpoints of training."""
+"""Supervised warm start: cross-entropy on a task's demonstrations, with the policy and checkpoints of training."""
 
 from __future__ import annotations
 
@@ -91,9 +91,7 @@ class _Run:
             self.dropped_too_long = host["dropped_too_long"]
             ledger.load_state_dict(host["ledger"])
         self.metrics = MetricsWriter(run, tensorboard=self.config.runtime.tensorboard, resume_step=latest)
-        self.console = Console(
-            self.config.runtime.console, max_steps=self.config.sft.steps, first_step=self.step
-        )
+        self.console = Console(self.config.runtime.console, max_steps=self.config.sft.steps, first_step=self.step)
 
     def run(self) -> int:
         config, s = self.config, self.config.sft

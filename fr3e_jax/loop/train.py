@@ -114,7 +114,10 @@ class Trainer:
         self.session, self.config, self.run_dir = session, session.config, run
         self.checkpoints, self.ledger = checkpoints, ledger
         self.stream = PromptStream(
-            session.task.problems("train"), self.config.data.seed, session.codec.encode, self.config.data.max_prompt_tokens
+            session.task.problems("train"),
+            self.config.data.seed,
+            session.codec.encode,
+            self.config.data.max_prompt_tokens,
         )
         self.progress = Progress()
         programs = session.train_programs()
@@ -261,9 +264,7 @@ class Trainer:
 
     def _save(self) -> None:
         with self.ledger.stage("checkpoint"):
-            host = self.progress.host_state(
-                self.config, self.stream, self.ledger, self.session.grader.errors
-            )
+            host = self.progress.host_state(self.config, self.stream, self.ledger, self.session.grader.errors)
             self.checkpoints.save(self.progress.step, self.learner.arrays(), host, self.progress.evaluated)
 
     def _finish(self) -> None:
@@ -293,9 +294,7 @@ def run_summary(config: Config, progress: Progress, ledger: TokenLedger, after: 
     }
 
 
-def no_signal_message(
-    config: Config, groups: list[PromptGroup], expansions: list[Expansion], rounds: int
-) -> str:
+def no_signal_message(config: Config, groups: list[PromptGroup], expansions: list[Expansion], rounds: int) -> str:
     """What was seen while refilling, and what to change."""
     counts = step_report.rollout_metrics(groups, expansions)
     right, wrong = int(counts["base_groups/all_right"]), int(counts["base_groups/all_wrong"])

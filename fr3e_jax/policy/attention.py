@@ -1,14 +1,14 @@
 """Trunk-and-branch attention, the only attention of the network.
 
 A branch token sees the first ``fork`` tokens of its trunk and its own branch up to itself. The trunk's keys and values
-exist once and are read once for all of its branches; the two parts are merged by their log-sum-exp, so the result equals
-attention over the flattened sequence ``trunk[:fork] + branch``.
+exist once and are read once for all of its branches; the two parts are merged by their log-sum-exp, so the result
+equals attention over the flattened sequence ``trunk[:fork] + branch``.
 
 Dimension key
   B trunks (rows)   N lanes of a trunk   T query tokens   S trunk positions   C own positions
   K key/value heads   G query heads per key/value head   D head size
-Keys are stored ``[..., D, positions]`` and values ``[..., positions, D]``: with XLA on CPU a matrix product over keys laid
-out this way is several times faster than over ``[positions, D]``.
+Keys are stored ``[..., D, positions]`` and values ``[..., positions, D]``: with XLA on CPU a matrix product over keys
+laid out this way is several times faster than over ``[positions, D]``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 
 class KeyValue(NamedTuple):
-    """Keys and values of one layer: ``key [B, K, D, S]``, ``value [B, K, S, D]`` of trunks; lanes have ``[B, N, ...]``."""
+    """Keys and values of one layer: trunks ``key [B, K, D, S]``, ``value [B, K, S, D]``; lanes ``[B, N, ...]``."""
 
     key: jax.Array
     value: jax.Array
@@ -51,7 +51,7 @@ def trunk_branch_attention(
     Args:
       query: ``[B, N, T, K, G, D]``.
       own: ``key [B, N, K, D, C]``, ``value [B, N, K, C, D]``.
-      own_mask: bool ``[B, N, T, C]``, true where a query sees an own position. Each query must see at least one: itself.
+      own_mask: bool ``[B, N, T, C]``, true where a query sees an own position; each query sees at least itself.
       trunk: ``key [B, K, D, S]``, ``value [B, K, S, D]``, or None where there is no trunk (the trunk's own pass).
       fork: int ``[B, N, T]``, how many trunk positions each query sees; 0 is allowed.
 

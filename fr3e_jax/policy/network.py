@@ -1,7 +1,7 @@
 """The Qwen2/2.5 network as a Flax module that is used as a pure function: ``graphdef`` and ``params`` in, arrays out.
 
-``params`` is a plain nested dict of arrays (``params["layers"][0]["attention"]["query"]["kernel"]``); every parameter is
-declared once, with its shape, its logical axes (for sharding) and its initial scale.
+``params`` is a plain nested dict of arrays (``params["layers"][0]["attention"]["query"]["kernel"]``); every parameter
+is declared once, with its shape, its logical axes (for sharding) and its initial scale.
 
 Dimension key: B trunks, N lanes, T tokens, C own positions, V vocabulary, K/G/D heads as in `attention`, E width.
 """
@@ -118,7 +118,9 @@ class Qwen2(nnx.Module):
         self.layers = nnx.List([Block(rngs, a, param_dtype) for _ in range(a.num_layers)])
         self.norm = RMSNorm(a.hidden_size, a.rms_norm_eps, param_dtype)
         tied = a.tie_word_embeddings
-        self.head = None if tied else _parameter(rngs, (a.hidden_size, a.vocab_size), ("embed", "vocab"), 0.02, param_dtype)
+        self.head = (
+            None if tied else _parameter(rngs, (a.hidden_size, a.vocab_size), ("embed", "vocab"), 0.02, param_dtype)
+        )
         self.compute_dtype = compute_dtype
 
     def __call__(self, token_ids, positions, own_mask, *, cache=None, trunk=None, fork=None):

@@ -81,8 +81,8 @@ def score_states(
 ) -> tuple[jax.Array, jax.Array]:
     """Per-token scores from hidden states, ``chunk`` tokens at a time, so that ``[tokens, V]`` logits never exist.
 
-    ``states [..., E]``, ``token_ids [...]``; ``token_scores(logits [chunk, V], token_ids [chunk], temperature)`` returns
-    two ``[chunk]`` arrays (log-prob at that temperature and entropy). The chunk is recomputed in the backward pass.
+    ``states [..., E]``, ``token_ids [...]``; ``token_scores(logits [chunk, V], token_ids [chunk], temperature)``
+    returns two ``[chunk]`` arrays (log-prob at that temperature and entropy). The backward pass recomputes the chunk.
     """
     flat, ids = states.reshape(-1, states.shape[-1]), token_ids.reshape(-1)
     count = flat.shape[0]

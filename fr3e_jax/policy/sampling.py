@@ -38,7 +38,7 @@ def uniform(keys: jax.Array, positions: jax.Array) -> jax.Array:
 
 
 def stream_keys(base: jax.Array, stream: jax.Array) -> jax.Array:
-    """Raw keys ``[..., 2]`` of the noise streams named by the integers ``stream [..., I]`` under the raw key ``base``."""
+    """Raw keys ``[..., 2]`` of the noise streams named by the integers ``stream [..., I]``, under the raw key ``base``."""
 
     def one(names):
         key = jax.random.wrap_key_data(base, impl="threefry2x32")
@@ -50,14 +50,14 @@ def stream_keys(base: jax.Array, stream: jax.Array) -> jax.Array:
 
 
 def _first_above(cumulative: jax.Array, threshold: jax.Array, weights: jax.Array) -> jax.Array:
-    """First index whose cumulative weight exceeds the threshold; by rounding none may: then the last with weight > 0."""
+    """First index whose cumulative weight exceeds the threshold; if by rounding none does, the last with weight > 0."""
     above = (cumulative > threshold[:, None]) & (weights > 0)
     last = weights.shape[-1] - 1 - jnp.argmax(weights[:, ::-1] > 0, axis=-1)
     return jnp.where(above.any(axis=-1), jnp.argmax(above, axis=-1), last)
 
 
 def invert_cumulative(weights: jax.Array, uniforms: jax.Array) -> jax.Array:
-    """Indices ``[L]`` with ``P(i) = weights[i] / sum(weights)``; ``weights [L, V]`` >= 0, ``uniforms [L]`` in [0, 1)."""
+    """Indices ``[L]`` with P(i) = weights[i] / sum(weights); ``weights [L, V]`` >= 0, ``uniforms [L]`` in [0, 1)."""
     if weights.shape[-1] <= 2 * _BLOCK:
         cumulative = jnp.cumsum(weights, axis=-1)
         return _first_above(cumulative, uniforms * cumulative[:, -1], weights)

@@ -4,9 +4,11 @@ State of the decoder: some *trunk slots*, each with the cached keys and values o
 *lanes*, each decoding one branch of that trunk. A lane's own keys and values are a ring buffer with one write column
 common to all lanes, so a decode step updates the buffers in place with a single slice:
 
-    capacity 8, write column 3:   lane that began at column 6      x5 x6 .  |  .  .  .  x3 x4   wrong order is fine:
-                                  (start = 6, generated = 5)       x2 x3 x4 |  .  .  .  x0 x1   keys carry their position
-                                                                            ^ column
+    column    0  1  2  3  4  5  6  7      capacity 8, the write column is 3
+    lane A   x2 x3 x4  .  .  .  x0 x1     start 6, generated 5
+    lane B    .  . y0  .  .  .  .  .      start 2, generated 1
+
+Keys carry their position, so their order in memory does not matter.
 
 A branch's first token is drawn from the trunk's hidden state at ``fork - 1``: no prefix position is computed again.
 
@@ -219,7 +221,9 @@ def grow(state: DecodeState, *, capacity: int) -> DecodeState:
     """Ring buffers of another capacity with the same content; every lane's next column becomes 0."""
     old = state.lane_hidden.shape[2]
     start = (-state.generated) % capacity
-    index = (jnp.arange(capacity)[None, None] - start[..., None]) % capacity  # which of the lane's tokens goes to each column
+    index = (
+        jnp.arange(capacity)[None, None] - start[..., None]
+    ) % capacity  # which of the lane's tokens goes to each column
     columns = (state.start[..., None] + index) % old  # garbage where index >= generated: never seen
     return state._replace(
         lanes=tuple(

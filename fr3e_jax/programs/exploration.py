@@ -108,9 +108,7 @@ def _trajectories(rewards, mask, base_value, final_reward, *, estimator, unbiase
         *later, estimator=estimator, modulation=modulation, initial=initial, unbiased_std=unbiased_std
     )
     alphas = objectives.trajectory_modulation(values, start, valid[:, 1:], variant=modulation, initial=initial)
-    first = objectives.group_advantages(
-        rewards[:, 0], mask[:, 0], estimator=estimator, unbiased_std=unbiased_std
-    )
+    first = objectives.group_advantages(rewards[:, 0], mask[:, 0], estimator=estimator, unbiased_std=unbiased_std)
     advantages = jnp.concatenate([(alphas[:, :1] * first)[:, None], advantages], axis=1)
     credit = objectives.block_credit(values, start, final_reward, valid[:, 1:])
     return advantages, jnp.concatenate([start[:, None], values], axis=1), alphas, credit
@@ -140,7 +138,9 @@ def trajectory_advantages(
       advantages ``[R, J, M]``; values, alphas ``[R, J]``; block credit ``[R, J]`` (as many blocks as states).
     """
     rows = power_of_two(len(rewards), _LEAST_ROWS)
-    padded = [_pad_rows(x, rows) for x in (rewards.astype(np.float32), mask, base_value.astype(np.float32), final_reward)]
+    padded = [
+        _pad_rows(x, rows) for x in (rewards.astype(np.float32), mask, base_value.astype(np.float32), final_reward)
+    ]
     results = _trajectories(
         *padded, estimator=estimator, unbiased_std=unbiased_std, modulation=modulation, initial=initial, fresh=fresh
     )

@@ -45,7 +45,7 @@ def make_mesh(replica: int = 1, fsdp: int = 0, tensor: int = 1, devices=None) ->
 
 
 def spec(mesh: Mesh, axes: tuple[str | None, ...], shape: tuple[int, ...]) -> P:
-    """Partition of one array. A dimension that the mesh axis does not divide stays whole; no mesh axis is used twice."""
+    """Partition of one array. A dimension that the mesh axis does not divide stays whole; none is used twice."""
     chosen: list[str | None] = []
     for name, size in zip(axes, shape, strict=True):
         axis = RULES[name]
@@ -60,7 +60,7 @@ def param_shardings(mesh: Mesh, abstract: Any, axes: Any) -> Any:
 
 
 def like_params(mesh: Mesh, abstract_state: Any, abstract_params: Any, shardings: Any) -> Any:
-    """Shardings of an optimizer state: a leaf that mirrors a parameter is sharded like it, anything else is replicated."""
+    """Shardings of an optimizer state: a leaf that mirrors a parameter is sharded like it, any other is replicated."""
     by_shape_and_path = {
         jax.tree_util.keystr(path): sharding
         for (path, _), sharding in zip(

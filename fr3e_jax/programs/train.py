@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
 from fr3e_jax.objectives.entropy import token_entropy, token_logprobs
 from fr3e_jax.objectives.losses import clipped_surrogate, entropy_bonus, truncated_importance_weight
@@ -73,7 +73,9 @@ def policy_token_losses(batch: TrainRows, logprobs, entropies, settings: LossSet
     )
     if settings.importance_cap:
         losses = losses * truncated_importance_weight(
-            jnp.where(mask, batch.old_logprobs, 0.0), jnp.where(mask, batch.sampler_logprobs, 0.0), settings.importance_cap
+            jnp.where(mask, batch.old_logprobs, 0.0),
+            jnp.where(mask, batch.sampler_logprobs, 0.0),
+            settings.importance_cap,
         )
     if settings.entropy_coefficient:
         losses = losses + entropy_bonus(entropies, mask, coefficient=settings.entropy_coefficient)
@@ -117,7 +119,7 @@ class TrainPrograms:
         loss: LossSettings | None,
         token_chunk: int = 1024,
     ):
-        """``loss`` is the policy loss, or None for supervised fine-tuning; ``token_chunk`` tokens share one logits array."""
+        """``loss``: the policy loss, None for supervised fine-tuning. ``token_chunk`` tokens share one logits array."""
         self.shards, self._rows = batch_shards(mesh), batch_sharding(mesh)
         whole = replicated(mesh)
         token_losses = supervised_token_losses if loss is None else policy_token_losses

@@ -103,6 +103,32 @@ def test_the_archive_is_part_of_a_checkpoint(tmp_path, tiny):
         assert checkpoints.host_state(1)["archive"]["entries"]
 
 
+def test_sigterm_finishes_the_step_saves_and_ends_well(tmp_path, tiny, monkeypatch, finished_run, session):
+    path = tmp_path / "run"
+    monkeypatch.setenv("FR3E_TEST_SIGNAL", "SIGTERM 30")
+    assert train(tiny.config(), path) == 0
+    with reader(path) as checkpoints:
+        assert checkpoints.all_steps() == [1]
+    monkeypatch.delenv("FR3E_TEST_SIGNAL")
+    assert train(tiny.config(), path, resume=True) == 0
+    assert_same_run(path, finished_run, session)
+
+
+def test_sigterm_in_the_last_step_does_not_wait_for_the_last_evaluation(tmp_path, tiny, monkeypatch):
+    path, config = tmp_path / "run", tiny.config(training__max_steps=1)
+    monkeypatch.setenv("FR3E_TEST_SIGNAL", "SIGTERM 30")
+    assert train(config, path) == 0
+    assert not (path / "summary.json").exists()
+    monkeypatch.delenv("FR3E_TEST_SIGNAL")
+    assert train(config, path, resume=True) == 0
+    assert [(r["step"], r["kind"]) for r in read_metrics(path / "metrics.jsonl")] == [
+        (0, "eval"),
+        (1, "train"),
+        (1, "eval"),
+    ]
+    assert json.loads((path / "summary.json").read_text())["steps"] == 1
+
+
 def contents(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
 
