@@ -166,12 +166,21 @@ class Checkpointer:
             name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
             for name, leaf in wanted.items()
         }
-        abstract |= dict.fromkeys(others, ocp.PLACEHOLDER)
-        arguments = ocp.args.Composite(arrays=ocp.args.StandardRestore(abstract))
         with self._explained_errors(f"restoring step {step}"):
-            arrays = self._manager.restore(step, args=arguments).arrays
+            arrays = self._read_part(step, abstract) if others else self._read(step, abstract)
         structure = jax.tree_util.tree_structure(abstract_arrays)
         return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in wanted]), content["host"]
+
+    def _read(self, step: int, abstract: dict[str, Any]) -> dict[str, jax.Array]:
+        return self._manager.restore(step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(abstract))).arrays
+
+    def _read_part(self, step: int, abstract: dict[str, Any]) -> dict[str, jax.Array]:
+        """What the standard handler cannot do, on the same files."""
+        arguments = ocp.args.PyTreeRestore(
+            abstract, ocp.checkpoint_utils.construct_restore_args(abstract), partial_restore=True
+        )
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+            return reader.restore(self._directory / str(step) / "arrays", args=arguments)
 
     def host_state(self, step: int) -> dict[str, Any]:
         """The host state of a saved step alone."""

@@ -12,7 +12,6 @@ import jax
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
-from safetensors import SafetensorError
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import Config
@@ -40,7 +39,7 @@ def settings_at_fault() -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(str(error)) from error
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy before safetensors reads it)
 import numpy as np
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from fr3e_jax.policy.architecture import Architecture, UnsupportedModel, to_hf_config
@@ -58,15 +58,18 @@ def load_params(directory: str | Path, architecture: Architecture, abstract: Par
     """Host arrays of the checkpoint in ``directory``, cast to the types of ``abstract``.
 
     Raises:
-      UnsupportedModel: one message with all missing, unexpected and mis-shaped tensors.
+      UnsupportedModel: one message with all missing, unexpected and mis-shaped tensors, or a file that is damaged.
     """
     files = sorted(Path(directory).glob("*.safetensors"))
     if not files:
         raise UnsupportedModel(f"no *.safetensors file in {directory}: weights in other formats are not read")
     where: dict[str, Path] = {}
     for file in files:
-        with safe_open(file, "numpy") as tensors:
-            where.update(dict.fromkeys(tensors.keys(), file))
+        try:
+            with safe_open(file, "numpy") as tensors:
+                where.update(dict.fromkeys(tensors.keys(), file))
+        except SafetensorError as error:
+            raise UnsupportedModel(f"{file} is not a complete safetensors file ({error}); copy it again") from error
     params: Params = {}
     problems, expected = [], set()
     for path, name, transposed in parameter_names(architecture):

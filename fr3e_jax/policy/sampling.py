@@ -38,7 +38,7 @@ def uniform(keys: jax.Array, positions: jax.Array) -> jax.Array:
 
 
 def stream_keys(base: jax.Array, stream: jax.Array) -> jax.Array:
-    """Raw keys ``[..., 2]`` of the noise streams named by the integers ``stream [..., I]``, under the raw key ``base``."""
+    """Raw keys ``[..., 2]`` of the noise streams named by the integers ``stream [..., I]`` under the key ``base``."""
 
     def one(names):
         key = jax.random.wrap_key_data(base, impl="threefry2x32")

@@ -162,18 +162,16 @@ class Process:
     def __init__(self, folder: Path, tiny):
         self.run_dir, self.recipe = folder / "run", folder / "recipe.yaml"
         self.recipe.write_text(to_yaml(tiny.config(runtime__run_dir=str(self.run_dir), runtime__console="plain")))
-        self.log = open(folder / "log.txt", "w")
+        self.log = folder / "log.txt"
 
     def start(self, *arguments: str, signal_at: str = "") -> subprocess.Popen:
         command = [sys.executable, "-m", "fr3e_jax", "train", str(self.recipe), *arguments]
         environment = os.environ | {"FR3E_TEST_SIGNAL": signal_at, "PYTHONPATH": str(ROOT)}
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=self.log, stderr=subprocess.STDOUT)
+        with open(self.log, "a") as log:
+            return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
     def run(self, *arguments: str, signal_at: str = "") -> int:
         return self.start(*arguments, signal_at=signal_at).wait(timeout=300)
-
-    def text(self) -> str:
-        return Path(self.log.name).read_text()
 
     def kill_after_line(self, step: int, *arguments: str) -> None:
         """SIGKILL as soon as the metrics of a step are there: while its checkpoint is being written."""
@@ -182,7 +180,7 @@ class Process:
             if metrics.exists() and f'{{"step": {step}, "kind": "train"' in metrics.read_text():
                 process.kill()
             time.sleep(0.001)
-        assert process.wait() == -signal.SIGKILL, self.text()
+        assert process.wait() == -signal.SIGKILL, self.log.read_text()
 
 
 @pytest.fixture
@@ -193,12 +191,12 @@ def process(tmp_path, tiny) -> Process:
 @pytest.mark.slow
 @pytest.mark.parametrize("graded", [5, 30], ids=["while evaluating the start", "in the middle of step 1"])
 def test_sigterm_finishes_the_step_saves_and_exits_with_0(process, finished_run, session, graded):
-    assert process.run(signal_at=f"SIGTERM {graded}") == 0, process.text()
-    assert "SIGTERM: step 1 is finished and saved; continue with" in process.text()
+    assert process.run(signal_at=f"SIGTERM {graded}") == 0, process.log.read_text()
+    assert "SIGTERM: step 1 is finished and saved; continue with" in process.log.read_text()
     with reader(process.run_dir) as checkpoints:
         assert checkpoints.all_steps() == [1]
     assert not (process.run_dir / "summary.json").exists()
-    assert process.run("--resume") == 0, process.text()
+    assert process.run("--resume") == 0, process.log.read_text()
     assert_same_run(process.run_dir, finished_run, session)
 
 
@@ -210,7 +208,7 @@ def test_sigkill_before_any_checkpoint_starts_again(process, finished_run, sessi
     assert process.run(signal_at=f"SIGKILL {graded}") == -signal.SIGKILL
     with reader(process.run_dir) as checkpoints:
         assert checkpoints.latest_step() is None
-    assert process.run("--resume") == 0, process.text()
+    assert process.run("--resume") == 0, process.log.read_text()
     assert_same_run(process.run_dir, finished_run, session)
 
 
@@ -220,9 +218,9 @@ def test_sigkill_in_the_middle_of_later_steps_again_and_again(process, finished_
     codes = [process.run(signal_at="SIGKILL 60")]
     while codes[-1] == -signal.SIGKILL and len(codes) < 5:
         codes.append(process.run("--resume", signal_at="SIGKILL 60"))
-    assert codes.count(-signal.SIGKILL) >= 2, process.text()
+    assert codes.count(-signal.SIGKILL) >= 2, process.log.read_text()
     if codes[-1]:
-        assert process.run("--resume") == 0, process.text()
+        assert process.run("--resume") == 0, process.log.read_text()
     assert_same_run(process.run_dir, finished_run, session)
 
 
@@ -231,5 +229,5 @@ def test_sigkill_while_checkpoints_are_written(process, finished_run, session):
     process.kill_after_line(1)
     process.kill_after_line(2, "--resume")
     process.kill_after_line(4, "--resume")
-    assert process.run("--resume") == 0, process.text()
+    assert process.run("--resume") == 0, process.log.read_text()
     assert_same_run(process.run_dir, finished_run, session)

@@ -26,7 +26,7 @@ def draw(kv_heads, group, *, dtype=jnp.float32, seed=0):
 
 
 def flattened_attention(query, own, trunk, forks, cotangent=None):
-    """softmax(q k / sqrt(D)) v over ``trunk[:fork]`` and what the query sees of its branch, one query and head at a time.
+    """softmax(q k / sqrt(D)) v over ``trunk[:fork]`` and what is seen of the branch, one query and head at a time.
 
     NumPy in float64. With a cotangent: the result and the gradients of query, own and trunk.
     """

@@ -1,7 +1,6 @@
-"""Drawing tokens: frequencies, impossible tokens, filters against their definition, noise that its name alone decides."""
+"""Drawing tokens: frequencies, impossible tokens, filters as they are defined, noise that its name alone decides."""
 
 from __future__ import annotations
-
 
 import jax
 import jax.numpy as jnp
