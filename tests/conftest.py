@@ -37,7 +37,7 @@ def key() -> jax.Array:
 
 
 class TinyNetwork(NamedTuple):
-    """A two-layer network whose biases and norms are not their initial 0 and 1, so that none of them can be left out."""
+    """A two-layer network whose biases and norms have left their initial 0 and 1, so that none can be forgotten."""
 
     architecture: Any
     graphdef: Any

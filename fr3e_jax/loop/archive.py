@@ -27,6 +27,7 @@ class ArchivedBase:
     token_ids: list[int]  # of the response
     anchors: list[int]
     rewards: list[float]  # of its prompt's base rollouts when it was sampled, its own first
+    explored: int  # step that did so last
 
 
 @dataclass
@@ -53,13 +54,18 @@ class Archive:
 
     def revisit(self, session: Session, step: int, stream: PromptStream) -> list[Expansion]:
         """Some archived bases, drawn at random, as expansions to roll out again; none while the archive is closed."""
-        explore = session.config.explore
-        if not self.entries or not self.is_open(session):
+        # Once a step: noise is named by step, prompt and base, so a second time would give the same rollouts again.
+        waiting = [entry for entry in self.entries if entry.explored < step]
+        if not waiting or not self.is_open(session):
             return []
-        count = min(explore.archive_revisits, len(self.entries))
+        count = min(session.config.explore.archive_revisits, len(waiting))
         # The stream's position tells the rounds of one step apart.
-        chosen = session.generator(ARCHIVE, step, stream.position).choice(len(self.entries), count, replace=False)
-        return [self._expansion(session, self.entries[int(i)], stream) for i in sorted(chosen)]
+        chosen = session.generator(ARCHIVE, step, stream.position).choice(len(waiting), count, replace=False)
+        expansions = []
+        for i in sorted(chosen):
+            waiting[i].explored = step
+            expansions.append(self._expansion(session, waiting[i], stream))
+        return expansions
 
     def _expansion(self, session: Session, entry: ArchivedBase, stream: PromptStream) -> Expansion:
         problem = stream.problem_at(entry.position)
@@ -71,6 +77,8 @@ class Archive:
         group.trunks[0] = np.concatenate([prompt_ids, ids])
         forks = [anchor + session.config.explore.include_anchor_token for anchor in entry.anchors]
         states = list(range(1, len(forks) + 1))
+        if session.config.explore.initial_state == "fresh":
+            states, forks = [0, *states], [0, *forks]
         return Expansion(group, 0, entry.anchors, states, forks, parent=entry.parent)
 
     def add(self, session: Session, step: int, expansions: list[Expansion]) -> None:
@@ -89,6 +97,7 @@ class Archive:
                     token_ids=group.rollouts[base].token_ids.tolist(),
                     anchors=list(expansion.anchors),
                     rewards=[float(reward) for reward in own_first],
+                    explored=step,
                 )
             )
         self.entries = self.entries[-explore.archive_size :]

@@ -55,6 +55,11 @@ class Expansion:
     block_credit: list[float] = field(default_factory=list)  # of the base's own blocks
     parent: str = ""  # record of the base where an earlier step sampled it (archive)
 
+    @property
+    def base_number(self) -> int:
+        """Index of the base among the base rollouts that it was sampled with: names its noise and its records."""
+        return int(self.parent.rsplit("/", 1)[1]) if self.parent else self.base
+
 
 @dataclass
 class TrainingBranch:

@@ -72,7 +72,7 @@ def _request(session: Session, step: int, expansion: Expansion) -> TrunkRequest:
     branches = [
         Branch(
             fork=len(group.prompt_ids) + fork,
-            stream=(STATE, step, group.position, expansion.base, state, m),
+            stream=(STATE, step, group.position, expansion.base_number, state, m),
             max_tokens=cap - fork,
             sampling=session.sampling(),
         )
@@ -128,7 +128,7 @@ def explored_trunks(session: Session, step: int, expansions: list[Expansion]) ->
             if trained
             for rollout, advantage in zip(state, row, strict=True)
         ]
-        if session.config.explore.block_credit:
+        if session.config.explore.block_credit and not expansion.parent:  # an archived base is of older weights
             branches.append(_credited_base(session, expansion))
         if branches:
             trunks.append(TrainingTrunk(np.concatenate([prompt, base.token_ids]), branches, step))

@@ -16,7 +16,7 @@ from fr3e_jax.programs.decoder import power_of_two
 from fr3e_jax.programs.train import TrainRows
 
 _LEAST_TRUNK = 16
-_LEAST_LANE = 64  # short branches share a lane: three of 20 tokens fill 60 of 64 positions, one 20 of 32
+_SHARED_LANE = 64  # shorter branches share a lane: three of 20 tokens fill 60 of 64 positions, one 20 of 32
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def pack(
         return []
     lengths = [max(b.fork for b in trunk.branches) for trunk in trunks]
     longest = max(len(b.token_ids) for t in trunks for b in t.branches)
-    trunk_size, capacity = sizes or (power_of_two(max(lengths), _LEAST_TRUNK), power_of_two(longest, _LEAST_LANE))
+    trunk_size, capacity = sizes or (power_of_two(max(lengths), _LEAST_TRUNK), _lane_size(longest))
     plans = [_plan_lanes([len(b.token_ids) for b in trunk.branches], capacity) for trunk in trunks]
     order = sorted(range(len(trunks)), key=lambda i: (len(plans[i]), lengths[i], i))
     batches = []
@@ -82,6 +82,12 @@ def pack(
         positions = sum(lengths[i] for i in members) + sum(p.length for p in placements)
         batches.append(MicroBatch(batch, placements, positions, rows * (trunk_size + lanes * capacity)))
     return batches
+
+
+def _lane_size(longest: int) -> int:
+    """Twice the longest branch's power of two up to ``_SHARED_LANE``; beyond it, branches have lanes of their own."""
+    whole = power_of_two(longest)
+    return max(whole, min(2 * whole, _SHARED_LANE))
 
 
 def size_bucket(size: int, least: int = 4) -> int:

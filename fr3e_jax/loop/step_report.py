@@ -112,7 +112,7 @@ def rollout_records(step: int, groups: list[PromptGroup], expansions: list[Expan
                 "prompt_position": expansion.group.position,
                 "problem_id": expansion.group.problem.id,
                 "prompt_ids": expansion.group.prompt_ids.tolist(),
-                "base": int(expansion.parent.rsplit("/", 1)[1]),
+                "base": expansion.base_number,
             }
             yield from _state_records(expansion.parent, common, expansion)
 

@@ -151,7 +151,7 @@ def test_a_fresh_initial_state_leaves_from_the_prompt_and_trains_as_state_0(sess
         np.testing.assert_allclose(expansion.alphas[1], math.exp(start - expansion.rewards[1].mean()), atol=1e-5)
 
 
-# -- anchors of scripted base rollouts ----------------------------------------------------------------------------------
+# -- anchors of scripted base rollouts ---------------------------------------------------------------------------------
 
 
 def scripted_group(session, bases: list[dict], rewards, position: int = 0) -> PromptGroup:
@@ -226,7 +226,10 @@ def scripted_expansion(session, anchors, rewards, base_rewards=(1.0, 0.0), base=
     expansion = Expansion(group, base, anchors, states, anchors if states[0] else [0, *anchors])
     expansion.rewards = np.array(rewards, float)
     expansion.rollouts = [
-        [Rollout(np.array([30 * i + m, 1], np.int32), *np.full((3, 2), -i - 0.1 * m, np.float32), True) for m in range(M)]
+        [
+            Rollout(np.array([30 * i + m, 1], np.int32), *np.full((3, 2), -i - 0.1 * m, np.float32), True)
+            for m in range(M)
+        ]
         for i in range(len(states))
     ]
     return expansion

@@ -78,6 +78,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(resumed_run, finished_run, se
 
 
 def test_a_finished_run_resumed_stays_as_it_is(resumed_run, tiny, session, finished_run):
+    """What a fifth step has left, of a run that was to be longer, belongs to no checkpoint."""
+    (resumed_run / "rollouts" / "step_000005.jsonl.gz").write_bytes(b"torn")
     assert train(tiny.config(training__max_steps=4), resumed_run, resume=True) == 0
     with reader(resumed_run) as checkpoints:
         assert checkpoints.latest_step() == 4
@@ -189,9 +191,9 @@ def process(tmp_path, tiny) -> Process:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("graded", [5, 30], ids=["while evaluating the start", "in the middle of step 1"])
-def test_sigterm_finishes_the_step_saves_and_exits_with_0(process, finished_run, session, graded):
-    assert process.run(signal_at=f"SIGTERM {graded}") == 0, process.log.read_text()
+def test_a_process_told_to_stop_exits_with_0_and_says_how_to_go_on(process, finished_run, session):
+    """While it evaluates the start: the first step is still made."""
+    assert process.run(signal_at="SIGTERM 5") == 0, process.log.read_text()
     assert "SIGTERM: step 1 is finished and saved; continue with" in process.log.read_text()
     with reader(process.run_dir) as checkpoints:
         assert checkpoints.all_steps() == [1]
@@ -201,9 +203,7 @@ def test_sigterm_finishes_the_step_saves_and_exits_with_0(process, finished_run,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "graded", [5, 20, 40], ids=["while evaluating the start", "in First Return", "while exploring"]
-)
+@pytest.mark.parametrize("graded", [5, 40], ids=["while evaluating the start", "while exploring"])
 def test_sigkill_before_any_checkpoint_starts_again(process, finished_run, session, graded):
     assert process.run(signal_at=f"SIGKILL {graded}") == -signal.SIGKILL
     with reader(process.run_dir) as checkpoints:

@@ -108,7 +108,14 @@ def test_records_link_states_to_their_bases(groups, expansions):
     by_id = {record.id: record for record in records}
     base, state = by_id["5/7/0"], by_id["5/7/0/2/1"]
     assert (base.kind, base.anchors, base.kept, base.advantage, base.value) == ("base", [1, 3], True, 0.25, 0.5)
-    assert (state.kind, state.parent, state.fork, state.state, state.branch, state.base) == ("state", base.id, 3, 2, 1, 0)
+    assert (state.kind, state.parent, state.fork, state.state, state.branch, state.base) == (
+        "state",
+        base.id,
+        3,
+        2,
+        1,
+        0,
+    )
     assert (state.reward, state.value, state.alpha, state.finished) == (1.0, 1.0, 0.6, False)
     assert (state.kept, state.advantage) == (False, None), "its group is all right and trains nothing"
     assert by_id["5/7/0/1/1"].advantage == -0.5 and by_id["5/7/0/1/1"].kept

@@ -60,10 +60,10 @@ def grpo_run(session, tmp_path_factory, tiny):
         session,
         explore__enabled=False,
         training__max_steps=2,
-        training__batch_rollouts=13,
+        training__batch_rollouts=10,
         training__surplus="drop",
         evaluation__every=0,
-        rollout__rollouts_per_prompt=3,
+        rollout__rollouts_per_prompt=6,
     )
     code = run_here(twin, path)
     assert code == 0
@@ -190,11 +190,22 @@ def test_grpo_trains_the_base_rollouts_of_kept_prompts(grpo_run):
         else:
             wanted = (np.array(rewards) - np.mean(rewards)) / np.std(rewards)
             np.testing.assert_allclose(advantages, wanted, atol=1e-4)
-    summary = json.loads((grpo_run / "summary.json").read_text())
-    kept = [record for record in records if record.kept]
-    assert summary["loss_tokens"] < sum(len(r.token_ids) for r in records)
-    # Dropped surplus is sampled and stored, and does not train: 15 rollouts fill a batch of 13.
-    assert len(kept) >= 30 and host_state(grpo_run)["partial_batch"] == []
+
+
+def test_surplus_that_is_dropped_is_sampled_and_stored_and_does_not_train(grpo_run):
+    """Two groups of six fill a batch of ten, the third one of a round is left."""
+    for record in read_metrics(grpo_run / "metrics.jsonl", kind="train"):
+        assert record["batch/trunks"] == 2 and record["batch/carried_rollouts"] == 0
+        rollouts = read_rollouts(grpo_run / "rollouts" / f"step_{record['step']:06d}.jsonl.gz")
+        assert record["tokens/loss_tokens"] < sum(len(r.token_ids) for r in rollouts if r.kept)
+    assert host_state(grpo_run)["partial_batch"] == []
+
+
+def test_the_last_checkpoint_is_ranked_by_the_last_evaluation(grpo_run):
+    after = json.loads((grpo_run / "summary.json").read_text())["after"]
+    assert host_state(grpo_run)["evaluated"] == after
+    with Checkpointer(grpo_run / "checkpoints", keep_last=9, keep_best=9, best_metric="avg@3") as checkpoints:
+        assert checkpoints.all_steps() == [1, 2] and checkpoints.best_step() == 2
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Updates: every branch trains once per epoch, however it is cut; ratios, gaps and non-finite gradients are reported."""
+"""Updates: every branch trains once an epoch, however it is cut; ratios, gaps and non-finite gradients are reported."""
 
 from __future__ import annotations
 
@@ -149,6 +149,8 @@ def test_the_ratio_is_one_until_the_first_update_and_moves_afterwards(session, p
     assert metrics["updates"] == 1
     assert metrics["ratio/mean"] == pytest.approx(1, abs=1e-5)
     assert metrics["clip/low"] == metrics["clip/high"] == 0
+    advantages = np.concatenate([branch.advantages for trunk in batch for branch in trunk.branches])
+    assert metrics["loss/policy"] == pytest.approx(-advantages.mean(), abs=1e-5)
     for settings in ({"training__epochs": 4, "training__mini_batch_rollouts": everything}, {}):
         twin = tiny.changed(session, **settings)
         _, metrics = updated(twin, programs, params, batch)

@@ -250,6 +250,21 @@ def started(decoder):
     return SimpleNamespace(empty=empty, inserted=inserted, filled=filled)
 
 
+def test_trunks_go_to_their_slots_and_padding_to_none(decoder):
+    """Three trunks are inserted as four: the fourth has a slot out of range, and shares the program of a real fourth."""
+    programs, slots = decoder.programs, decoder.engine.slots
+    ids = np.arange(slots * 16, dtype=np.int32).reshape(slots, 16) % VOCAB
+    trunks = programs.prefill(decoder.params, ids)
+    sizes = dict(slots=slots, lanes=2, trunk_capacity=16, capacity=16, names=STREAM_NAMES, stops=2)
+    state = programs.insert_trunks(programs.empty_state(trunks, **sizes), trunks, [1, 0, 1], [0, slots - 1, 0])
+    compiled = programs._insert._cache_size()
+    state = programs.insert_trunks(state, trunks, [1, 0, 1, 0], [0, slots - 1, 0, slots - 1])
+    assert programs._insert._cache_size() == compiled
+    for ours, theirs in zip(jax.tree.leaves(state.trunks), jax.tree.leaves(trunks), strict=True):
+        np.testing.assert_array_equal(ours[0], theirs[1])
+        np.testing.assert_array_equal(ours[slots - 1], theirs[0])
+
+
 def test_finished_lanes_keep_their_cache_while_others_go_on(decoder, started):
     """The write column passes over lane 0's tokens twice more: lane 1 ends and is filled anew in between."""
     programs, state = decoder.programs, started.filled

@@ -74,7 +74,7 @@ def test_gradients_are_clipped_by_their_global_norm():
 
 def test_betas_and_epsilon_reach_adam():
     """First update: g / (|g| + epsilon); the second mixes with beta1 and beta2."""
-    first, second = updates([jnp.array([2.0]), jnp.array([-1.0])], beta1=0.5, beta2=0.8, epsilon=1.0)
+    first, second = updates([jnp.array([2.0]), jnp.array([-3.0])], beta1=0.5, beta2=0.8, epsilon=1.0)
     np.testing.assert_allclose(first, [-0.1 * 2 / 3], rtol=1e-5)
-    mean, square = (0.5 * -1 + 0.25 * 2) / 0.75, (0.2 * 1 + 0.16 * 4) / 0.36
+    mean, square = (0.5 * -3 + 0.25 * 2) / 0.75, (0.2 * 9 + 0.16 * 4) / 0.36
     np.testing.assert_allclose(second, [-0.1 * mean / (square**0.5 + 1)], rtol=1e-5, atol=1e-7)

@@ -1,0 +1,65 @@
+"""`fr3e sample` prints what the policy says, with the log-probs and entropies that a full forward gives."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from fr3e_jax.cli import main
+from fr3e_jax.configuration import to_yaml
+
+
+@pytest.fixture
+def recipe(tmp_path, tiny) -> str:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(to_yaml(tiny.config()))
+    return str(path)
+
+
+def sampled(recipe: str, capsys, *arguments: str) -> str:
+    assert main(["sample", recipe, "--prompt", "12+3=", "--num", "4", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_json_has_every_token_with_the_numbers_of_a_full_forward(recipe, capsys, session, tiny):
+    printed = json.loads(sampled(recipe, capsys, "--json"))
+    assert printed["prompt"] == "12+3=" and len(printed["completions"]) == 4
+    prompt = session.codec.encode("12+3=")
+    for completion in printed["completions"]:
+        ids = completion["token_ids"]
+        logits = tiny.full_logits(session, session.fresh_params(), [*prompt, *ids])[len(prompt) - 1 : -1]
+        logprobs = tiny.log_softmax(logits)
+        drawn = logprobs[np.arange(len(ids)), ids]
+        np.testing.assert_allclose(completion["logprobs"], drawn, atol=1e-5)
+        np.testing.assert_allclose(completion["entropies"], -(np.exp(logprobs) * logprobs).sum(axis=1), atol=1e-5)
+        assert completion["finished"] == (ids[-1] == session.codec.stop_ids[0])
+        visible = completion["tokens"][:-1] if completion["finished"] else completion["tokens"]
+        assert completion["text"] == "".join(visible)
+    assert len({tuple(completion["token_ids"]) for completion in printed["completions"]}) == 4
+
+
+def test_text_shows_the_same_completions_with_their_sums(recipe, capsys):
+    text = sampled(recipe, capsys)
+    completions = json.loads(sampled(recipe, capsys, "--json"))["completions"]
+    shown = re.findall(
+        r"\[(\d)\] (.*)\n +(\d+) tokens, (.*), log-prob (\S+), mean entropy (\S+) nats, largest (\S+) at token (\d+)",
+        text,
+    )
+    assert len(shown) == len(completions)
+    for n, (row, completion) in enumerate(zip(shown, completions, strict=True)):
+        index, quoted, length, ending, logprob, mean, largest, at = row
+        assert (int(index), quoted, int(length)) == (n, repr(completion["text"]), len(completion["token_ids"]))
+        assert ending == ("stop token" if completion["finished"] else "cut at rollout.max_response_tokens=10")
+        entropies = completion["entropies"]
+        numbers = (sum(completion["logprobs"]), np.mean(entropies), max(entropies))
+        assert (float(logprob), float(mean), float(largest)) == pytest.approx(numbers, abs=2e-3)
+        assert int(at) == int(np.argmax(entropies))
+
+
+def test_settings_of_the_rollout_apply(recipe, capsys):
+    printed = json.loads(sampled(recipe, capsys, "--json", "rollout.temperature=0", "rollout.max_response_tokens=3"))
+    assert len({tuple(completion["token_ids"]) for completion in printed["completions"]}) == 1
+    assert len(printed["completions"][0]["token_ids"]) <= 3

@@ -1,0 +1,137 @@
+"""Mistakes that only show when the settings are put to use: one clear line, exit code 2, and no run directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fr3e_jax.cli import main
+from fr3e_jax.configuration import to_yaml
+from fr3e_jax.data.tokenizer import character_tokenizer
+from fr3e_jax.loop.sft import save_model
+
+
+@pytest.fixture
+def recipe(tmp_path, tiny) -> str:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(to_yaml(tiny.config(runtime__output_dir=str(tmp_path / "runs"), model__hidden_size=8)))
+    return str(path)
+
+
+@pytest.fixture
+def mistake(recipe, tmp_path, capsys):
+    """Runs a verb that must fail; returns its line."""
+
+    def run(verb: str, *arguments: str) -> str:
+        assert main([verb, recipe, *arguments]) == 2
+        printed = capsys.readouterr()
+        lines = printed.err.strip().splitlines()
+        assert len(lines) == 1 and lines[0].startswith("fr3e: error: "), printed.err
+        return lines[0]
+
+    return run
+
+
+@pytest.fixture
+def model(tmp_path, session) -> Path:
+    """A Hugging Face directory that works, for one thing to be broken in it."""
+    directory = tmp_path / "model"
+    save_model(session, session.fresh_params(), directory, "float32")
+    return directory
+
+
+def edit_config(model: Path, **changes) -> None:
+    path = model / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("verb", ["train", "sft"])
+def test_a_model_path_that_does_not_exist(mistake, tmp_path, verb):
+    line = mistake(verb, f"model.path={tmp_path}/nowhere")
+    assert f"model.path={tmp_path}/nowhere is no directory; expected a Hugging Face directory" in line
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_model_directory_without_tokenizer_or_config(mistake, model):
+    (model / "config.json").unlink()
+    assert "config.json not found: model.path must name" in mistake("train", f"model.path={model}")
+    for path in model.glob("tokenizer*"):
+        path.unlink()
+    assert "has no tokenizer.json" in mistake("train", f"model.path={model}")
+
+
+def test_a_model_of_another_family(mistake, model):
+    # The tokenizer is the embedded one, so that only the network is looked at.
+    edit_config(model, model_type="llama")
+    assert "model_type is 'llama'; supported: 'qwen2'" in mistake("train", f"model.path={model}")
+
+
+def test_weights_that_do_not_fit_or_cannot_be_read(mistake, model):
+    edit_config(model, intermediate_size=64)
+    line = mistake("train", f"model.path={model}")
+    assert "does not fit its config.json" in line and "gate_proj" in line
+    edit_config(model, intermediate_size=32)
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert str(weights) in mistake("train", f"model.path={model}")
+    weights.unlink()
+    assert "no *.safetensors file" in mistake("train", f"model.path={model}")
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model(mistake, model, tmp_path):
+    tokenizer = character_tokenizer()
+    tokenizer.add_tokens(["more", "tokens"])
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    line = mistake("train", f"model.path={model}", f"model.tokenizer={tmp_path}/tokenizer")
+    assert "the tokenizer has 26 tokens, the model's embedding 24" in line
+    assert "set model.tokenizer to the model's own tokenizer" in line
+    assert "has no tokenizer.json" in mistake("train", f"model.tokenizer={tmp_path}/nowhere")
+
+
+def test_data_that_is_missing(mistake, tmp_path):
+    task = "data.task=gsm8k_calculator"
+    assert "data.path is empty, but this task reads a JSONL file" in mistake("train", task)
+    line = mistake("train", task, f"data.path={tmp_path}/train.jsonl")
+    assert f"data.path is '{tmp_path}/train.jsonl', which does not exist" in line
+    (tmp_path / "empty.jsonl").touch()
+    assert "gives no train problem" in mistake("train", task, f"data.path={tmp_path}/empty.jsonl")
+
+
+def test_a_task_that_does_not_exist(mistake, tmp_path):
+    assert "Did you mean 'order'?" in mistake("train", "data.task=ordre")
+    assert "does not exist" in mistake("train", f"data.task={tmp_path}/task.py:Task")
+    assert "there is no module no_such_module" in mistake("train", "data.task=no_such_module:Task")
+
+
+@pytest.mark.parametrize("verb", ["train", "sft", "eval"])
+def test_prompts_that_are_all_too_long(mistake, verb):
+    line = mistake(verb, "data.max_prompt_tokens=1")
+    assert "no held-out problem of at most data.max_prompt_tokens=1 tokens" in line
+
+
+def test_text_that_the_tokenizer_cannot_spell(mistake, tiny):
+    expected = "character 'é' at position 0 of 'é"
+    assert expected in mistake("train", f"data.task={tiny.task}:UnspellablePrompts")
+    assert expected in mistake("sft", f"data.task={tiny.task}:UnspellableDemonstrations", "evaluation.prompts=1")
+    assert "character 'é' at position 1 of '1é'" in mistake("sample", "--prompt", "1é")
+
+
+def test_an_empty_prompt(mistake):
+    assert "--prompt is empty" in mistake("sample", "--prompt", "")
+
+
+def test_a_mesh_that_does_not_fit_the_devices(mistake):
+    assert "mesh.replica=16 x mesh.fsdp=1 x mesh.tensor=1 is 16 devices" in mistake("train", "mesh.replica=16")
+
+
+def test_evaluating_a_run_that_is_none(mistake, tmp_path):
+    assert "is not a run directory" in mistake("eval", "--run", str(tmp_path))
+
+
+def test_bugs_in_a_task_keep_their_traceback(recipe, tmp_path):
+    """They are not mistakes in the settings: one line would hide where."""
+    (tmp_path / "broken.py").write_text("class Task:\n    def __init__(self, config):\n        self.name = undefined\n")
+    with pytest.raises(NameError, match="undefined"):
+        main(["train", recipe, f"data.task={tmp_path}/broken.py:Task"])
