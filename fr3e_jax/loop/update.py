@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import jax
 import numpy as np
 
-from fr3e_jax.loop.experience import TrainingTrunk, split_full_batch
+from fr3e_jax.loop.experience import TrainingTrunk, count_rollouts, split_full_batch
 from fr3e_jax.loop.ledger import TokenLedger
 from fr3e_jax.loop.packing import aggregation_denominator, pack
 from fr3e_jax.loop.session import SHUFFLE, Session
@@ -57,12 +58,23 @@ def update_policy(
     with ledger.stage("update"):
         for epoch in range(training.epochs):
             order = session.generator(SHUFFLE, step, epoch).permutation(len(batch))
-            rest = [(int(i), batch[i]) for i in order]
-            while rest:
-                taken, _ = split_full_batch([trunk for _, trunk in rest], training.mini_batch_rollouts)
-                members, rest = rest[: len(taken)], rest[len(taken) :]
+            for members in split_mini_batches([(int(i), batch[i]) for i in order], training.mini_batch_rollouts):
                 update_on_mini_batch(session, learner, members, old, sums, ledger)
     return metrics | _update_metrics(sums)
+
+
+def split_mini_batches(
+    members: list[tuple[int, TrainingTrunk]], rollouts: int
+) -> Iterator[list[tuple[int, TrainingTrunk]]]:
+    """Whole trunks until ``rollouts`` rollouts are together; less than half of that at the end joins the last one.
+
+    A rest of one or two trunks would otherwise get an optimizer step as large as any other.
+    """
+    while members:
+        taken, rest = split_full_batch([trunk for _, trunk in members], rollouts)
+        cut = len(taken) if 2 * count_rollouts(rest) >= rollouts else len(members)
+        yield members[:cut]
+        members = members[cut:]
 
 
 def _rows(session: Session, learner: Learner) -> int:

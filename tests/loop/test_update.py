@@ -9,11 +9,18 @@ import jax
 import numpy as np
 import pytest
 
-from fr3e_jax.loop.experience import TrainingTrunk, count_rollouts, split_full_batch
+from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk, count_rollouts, split_full_batch
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.ledger import TokenLedger
-from fr3e_jax.loop.update import Learner, NonFiniteUpdate, logprob_gap, score_old_logprobs, update_policy
+from fr3e_jax.loop.update import (
+    Learner,
+    NonFiniteUpdate,
+    logprob_gap,
+    score_old_logprobs,
+    split_mini_batches,
+    update_policy,
+)
 
 STEP = 3
 
@@ -129,8 +136,6 @@ def test_mini_batches_partition_the_batch_in_every_epoch(session, programs, para
     assert learner.updates == metrics["updates"] == len(seen)
     for members in seen[:-1]:
         assert all(trunk is batch[index] for index, trunk in members)
-        without_last = count_rollouts([trunk for _, trunk in members[:-1]])
-        assert without_last < 7, "a mini-batch has a trunk more than it needs"
     order = [index for members in seen for index, _ in members]
     epochs = order[: len(batch)], order[len(batch) :]
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(len(batch)))
@@ -140,6 +145,17 @@ def test_mini_batches_partition_the_batch_in_every_epoch(session, programs, para
     prefixes = sum(max(branch.fork for branch in trunk.branches) for trunk in batch)
     assert ledger.trained_positions == 2 * (tokens + prefixes)
     assert ledger.padded_positions > ledger.trained_positions
+
+
+def test_a_small_rest_of_a_batch_joins_the_last_mini_batch():
+    sizes = lambda mini_batches: [count_rollouts([trunk for _, trunk in members]) for members in mini_batches]
+    branch = TrainingBranch(1, np.array([1]), np.zeros(1), np.zeros(1))
+    trunks = lambda *counts: [(i, TrainingTrunk(np.array([1]), [branch] * n, 1)) for i, n in enumerate(counts)]
+    assert sizes(split_mini_batches(trunks(4, 4, 4, 4, 3), 8)) == [8, 11]
+    assert sizes(split_mini_batches(trunks(4, 4, 4, 4, 4), 8)) == [8, 8, 4]
+    assert sizes(split_mini_batches(trunks(5, 6, 6), 8)) == [11, 6], "groups are never cut"
+    assert sizes(split_mini_batches(trunks(3), 8)) == [3]
+    assert sizes(split_mini_batches([], 8)) == []
 
 
 def test_the_ratio_is_one_until_the_first_update_and_moves_afterwards(session, programs, params, batch, tiny):

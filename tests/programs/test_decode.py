@@ -251,7 +251,7 @@ def started(decoder):
 
 
 def test_trunks_go_to_their_slots_and_padding_to_none(decoder):
-    """Three trunks are inserted as four: the fourth has a slot out of range, and shares the program of a real fourth."""
+    """Three trunks are inserted as four: the fourth has a slot out of range; a real fourth shares the program."""
     programs, slots = decoder.programs, decoder.engine.slots
     ids = np.arange(slots * 16, dtype=np.int32).reshape(slots, 16) % VOCAB
     trunks = programs.prefill(decoder.params, ids)
