@@ -81,8 +81,8 @@ def from_hf_config(config: dict[str, Any]) -> Architecture:
     if config.get("model_type") != "qwen2":
         problems.append(f"model_type is {config.get('model_type')!r}; supported: 'qwen2' (Qwen2 and Qwen2.5)")
     rope = config.get("rope_parameters") or {}
-    scaling = config.get("rope_scaling") or ({} if rope.get("rope_type", "default") == "default" else rope)
-    if scaling:
+    scaling = config.get("rope_scaling") or rope
+    if scaling.get("rope_type", scaling.get("type", "default")) != "default":
         problems.append(f"rope scaling {scaling!r} is not supported")
     if config.get("use_sliding_window"):
         problems.append("use_sliding_window=true is not supported")
