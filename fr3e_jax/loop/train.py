@@ -306,9 +306,9 @@ def no_signal_message(config: Config, groups: list[PromptGroup], expansions: lis
         dull = int(counts["state_groups/all_right"] + counts["state_groups/all_wrong"])
         seen += f"; {dull} of {dull + int(counts['state_groups/mixed'])} explored states had equal rewards"
     if wrong >= right:
-        advice = "the task is too hard for this policy: warm it up longer with fr3e sft, choose easier problems"
+        advice = "The task is too hard for this policy: warm it up longer with fr3e sft, choose easier problems"
     else:
-        advice = "the policy already solves these problems: choose harder ones"
+        advice = "The policy already solves these problems: choose harder ones"
     return (
         f"{seen}. {advice}, raise rollout.rollouts_per_prompt (now {config.rollout.rollouts_per_prompt}) or "
         f"rollout.temperature (now {config.rollout.temperature:g}), or raise rollout.max_rounds_without_signal"
