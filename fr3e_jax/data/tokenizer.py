@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -76,9 +77,9 @@ class TextCodec:
                     raise _unknown(text, start, f"it would become {unknown}")
         return encoded["input_ids"]
 
-    def decode(self, ids: list[int]) -> str:
-        """The text of ``ids``; stop, padding and other special tokens are left out."""
-        return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    def decode(self, ids: Sequence[int], *, special_tokens: bool = False) -> str:
+        """The text of ``ids``; stop, padding and other special tokens are left out unless ``special_tokens``."""
+        return self.tokenizer.decode(ids, skip_special_tokens=not special_tokens, clean_up_tokenization_spaces=False)
 
 
 def _characters(tokenizer: PreTrainedTokenizerFast) -> frozenset[str] | None:

@@ -42,7 +42,7 @@ def sample(config: Config, prompt: str, num: int, as_json: bool) -> int:
 
 
 def _described(session: Session, rollout: Rollout) -> dict[str, Any]:
-    tokens = [session.codec.tokenizer.decode([token]) for token in rollout.token_ids.tolist()]
+    tokens = [session.codec.decode([token], special_tokens=True) for token in rollout.token_ids.tolist()]
     return {
         "text": session.response_text(rollout.token_ids, rollout.finished),
         "finished": rollout.finished,

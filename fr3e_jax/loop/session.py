@@ -114,7 +114,7 @@ class Session:
     def response_text(self, token_ids: np.ndarray, finished: bool) -> str:
         """The text of a whole response without its stop token; other special tokens stay visible to the verifier."""
         ids = token_ids[:-1] if finished else token_ids
-        return self.codec.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return self.codec.decode(ids, special_tokens=True)
 
     def grade(self, problem, prefix: np.ndarray, rollout: Rollout) -> float:
         """Reward of the full response: the base tokens before the fork and the rollout's own."""
