@@ -192,6 +192,19 @@ def rollouts_differ(config: Config) -> str | None:
     return f"{culprit} makes all rollouts of a prompt equal, so that no advantage differs from 0; set {remedy}"
 
 
+@training_rule("training.sampler_logprob_tolerance", "rollout.top_p", "rollout.top_k")
+def samplers_logprobs_are_the_policys(config: Config) -> str | None:
+    rollout = config.rollout
+    if config.training.sampler_logprob_tolerance == 0 or (rollout.top_p == 1 and rollout.top_k == 0):
+        return None
+    culprit = f"rollout.top_p={rollout.top_p:g}" if rollout.top_p < 1 else f"rollout.top_k={rollout.top_k}"
+    return (
+        f"training.sampler_logprob_tolerance={config.training.sampler_logprob_tolerance:g} takes the sampler's "
+        f"log-probs for the policy's, but {culprit} draws from a cut distribution; "
+        "set training.sampler_logprob_tolerance=0"
+    )
+
+
 @training_rule("rollout.rollouts_per_prompt", "rollout.reject_degenerate", "explore.enabled", "explore.train_base")
 def base_group_has_a_baseline(config: Config) -> str | None:
     if config.rollout.rollouts_per_prompt > 1:
@@ -264,4 +277,16 @@ def initial_modulation_has_a_group(config: Config) -> str | None:
         f"advantage.initial_modulation={config.advantage.initial_modulation} weights the group of S_0, which "
         f"explore.initial_state={config.explore.initial_state} does not train; "
         "set explore.initial_state=fresh, or advantage.initial_modulation=one"
+    )
+
+
+@training_rule("runtime.profile_steps", "training.max_steps")
+def a_profiled_run_is_long_enough(config: Config) -> str | None:
+    steps, most = config.runtime.profile_steps, config.training.max_steps
+    needed = steps + 3  # two of warm-up before them, a traced one behind them
+    if not steps or not most or most >= needed:
+        return None
+    return (
+        f"runtime.profile_steps={steps} needs {needed} steps (2 of warm-up, {steps} measured, 1 traced), "
+        f"training.max_steps={most} are made; nearest: training.max_steps={needed}"
     )

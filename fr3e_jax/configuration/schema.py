@@ -205,7 +205,18 @@ class TrainingConfig:
     mini_batch_rollouts: int = option(128, "rollouts of one optimizer step", ge=1)
     epochs: int = option(1, "passes over a full batch", ge=1)
     surplus: Literal["carry", "drop"] = option("carry", "kept rollouts beyond a full batch: carry to the next, or drop")
-    micro_batch_trunks: int = option(8, "trunk-and-branch rows of one gradient program call", ge=1)
+    micro_batch_tokens: int = option(
+        4096, "positions, padding counted, of one gradient program call; one trunk with its branches is never cut", ge=1
+    )
+    token_chunk: int = option(1024, "tokens (of each batch shard) whose logits exist at once", ge=1)
+    remat: Literal["none", "dots", "block"] = option(
+        "none", "what the backward pass computes again: nothing; all but the matrix products; everything in a layer"
+    )
+    sampler_logprob_tolerance: float = option(
+        0.0,
+        "the sampler's log-probs serve as old ones where an eighth of them is this close to the trainer's; 0: off",
+        ge=0,
+    )
     max_steps: int = option(100, "full batches to train on; 0: no limit", ge=0)
     max_sampled_tokens: int = option(0, "stop once the sampler has emitted this many tokens; 0: no limit", ge=0)
 
@@ -265,9 +276,13 @@ class RuntimeConfig:
     output_dir: str = option("runs", "run directories are made here")
     run_dir: str = option("", "exact run directory; empty: output_dir/NAME-DATE-TIME")
     compilation_cache: str = option("~/.cache/fr3e_jax/xla", "persistent XLA compilation cache; empty: none")
+    keep_host_memory: bool = option(True, "on CPU: freed memory stays with the process, for speed")
     tensorboard: bool = option(True, "write TensorBoard event files")
     store_rollouts: bool = option(True, "store every rollout (compressed JSONL) for analysis")
     console: Literal["auto", "live", "plain", "none"] = option("auto", "live display, plain lines, or nothing")
+    profile_steps: int = option(
+        0, "steps measured after two of warm-up, and one more traced (fr3e train --profile); 0: none", ge=0
+    )
 
 
 @dataclass

@@ -18,12 +18,14 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.task import Problem, Task, load_task
 from fr3e_jax.data.templates import Template, load_template
 from fr3e_jax.data.tokenizer import TextCodec
+from fr3e_jax.loop.compilation import count_compilations
 from fr3e_jax.loop.rollouts import Rollout, RolloutEngine, Sampling
 from fr3e_jax.policy.architecture import Architecture, UnsupportedModel
 from fr3e_jax.policy.config_file import read_architecture
 from fr3e_jax.policy.huggingface import load_params
 from fr3e_jax.policy.network import Params, build_network, initial_params
 from fr3e_jax.programs.decoder import DecoderPrograms
+from fr3e_jax.programs.host_memory import keep_host_memory
 from fr3e_jax.programs.mesh import abstract_arrays, make_mesh, param_shardings
 from fr3e_jax.programs.train import LossSettings, TrainPrograms, make_optimizer, param_placement
 from fr3e_jax.rewards.grader import Grader, Pending, VerifierError
@@ -112,6 +114,8 @@ class Session:
             self.mesh,
             optimizer,
             loss=None if supervised else settings,
+            token_chunk=self.config.training.token_chunk,
+            remat=self.config.training.remat,
         )
 
     def sampling(self) -> Sampling:
@@ -148,6 +152,8 @@ class Session:
 
 def start_runtime(config: Config) -> None:
     """Process-wide settings of jax; call before the first array is made."""
+    if config.runtime.keep_host_memory:
+        keep_host_memory()
     cache = config.runtime.compilation_cache
     if cache and not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         path = Path(cache).expanduser()
@@ -155,6 +161,7 @@ def start_runtime(config: Config) -> None:
         jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    count_compilations()
 
 
 def model_directory(path: str) -> Path:

@@ -152,7 +152,8 @@ class _Run:
         parts = []
         with self.ledger.stage("update"):
             sizes = (size_bucket(self.longest[0]), size_bucket(self.longest[1]))  # the same at every step
-            for micro in pack(trunks, rows=rows, pad_id=self.session.codec.pad_id, sizes=sizes):
+            options = {"tokens": rows * sum(sizes), "shards": shards, "sizes": sizes}
+            for micro in pack(trunks, pad_id=self.session.codec.pad_id, **options):
                 gradients, part = learner.programs.accumulate(learner.params, gradients, micro.batch, tokens, 1.0)
                 parts.append(part)
                 self.ledger.trained_positions += micro.positions

@@ -16,6 +16,8 @@ from fr3e_jax.loop.session import SHUFFLE, Session
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.train import TrainPrograms
 
+_PROBE_EVERY = 8  # trunks: one of so many is scored to see whether the sampler's log-probs are exact enough
+
 
 @dataclass
 class Learner:
@@ -35,7 +37,8 @@ class _Sums:
     totals: Counter = field(default_factory=Counter)
     loss_tokens: int = 0
     gradient_norms: list[float] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
+    positions: int = 0
+    padded_positions: int = 0
 
 
 class NonFiniteUpdate(RuntimeError):
@@ -52,8 +55,7 @@ def update_policy(
     """
     training = session.config.training
     with ledger.stage("score"):
-        old = score_old_logprobs(session, learner, batch)
-    metrics = logprob_gap(batch, old, step)
+        old, metrics = old_logprobs(session, learner, step, batch)
     sums = _Sums()
     with ledger.stage("update"):
         for epoch in range(training.epochs):
@@ -77,9 +79,10 @@ def split_mini_batches(
         members = members[cut:]
 
 
-def _rows(session: Session, learner: Learner) -> int:
-    shards = learner.programs.shards
-    return -(-session.config.training.micro_batch_trunks // shards) * shards
+def _cut(session: Session, learner: Learner) -> dict[str, int]:
+    """How `pack` is to cut a batch."""
+    tokens = session.config.training.micro_batch_tokens
+    return {"tokens": tokens, "shards": learner.programs.shards, "pad_id": session.codec.pad_id}
 
 
 def _temperature(session: Session) -> float:
@@ -89,11 +92,37 @@ def _temperature(session: Session) -> float:
 def score_old_logprobs(session: Session, learner: Learner, batch: list[TrainingTrunk]) -> list[list[np.ndarray]]:
     """Log-probs ``[trunk][branch] -> [T]`` of the batch under the weights before its first update."""
     old: list[list[np.ndarray]] = [[np.zeros(0)] * len(trunk.branches) for trunk in batch]
-    for micro in pack(batch, rows=_rows(session, learner), pad_id=session.codec.pad_id):
+    for micro in pack(batch, **_cut(session, learner)):
         logprobs, _ = learner.programs.score(learner.params, micro.batch.rows, _temperature(session))
         for placement in micro.placements:
             old[placement.trunk][placement.branch] = logprobs[placement.where]
     return old
+
+
+def old_logprobs(session: Session, learner: Learner, step: int, batch: list[TrainingTrunk]):
+    """Log-probs as of `score_old_logprobs`, and metrics: their gap to the sampler's, and whose were taken.
+
+    With ``training.sampler_logprob_tolerance``, every eighth trunk sampled in this step is scored, and all that are
+    older. Where no token's gap is larger than that, the sampler's own log-probs serve for the others: a pass saved.
+    """
+    tolerance = session.config.training.sampler_logprob_tolerance
+    fresh = [i for i, trunk in enumerate(batch) if trunk.step == step]
+    spared = [i for n, i in enumerate(fresh) if n % _PROBE_EVERY] if tolerance else []
+    old: list[list[np.ndarray]] = [[branch.sampler_logprobs for branch in trunk.branches] for trunk in batch]
+
+    def score_these(indices: list[int]) -> None:
+        scored = score_old_logprobs(session, learner, [batch[i] for i in indices])
+        for i, row in zip(indices, scored, strict=True):
+            old[i] = row
+
+    left_out = set(spared)
+    scored = [i for i in range(len(batch)) if i not in left_out]
+    score_these(scored)
+    gap = logprob_gap([batch[i] for i in scored], [old[i] for i in scored], step)
+    if not spared or gap["logprob_gap/max"] <= tolerance:
+        return old, gap | {"logprob_gap/taken_from_sampler": len(spared) / len(batch)}
+    score_these(spared)
+    return old, logprob_gap(batch, old, step) | {"logprob_gap/taken_from_sampler": 0.0}
 
 
 def update_on_mini_batch(session, learner: Learner, members, old, sums: _Sums, ledger: TokenLedger) -> None:
@@ -105,8 +134,7 @@ def update_on_mini_batch(session, learner: Learner, members, old, sums: _Sums, l
     micro_sums = []
     for micro in pack(
         trunks,
-        rows=_rows(session, learner),
-        pad_id=session.codec.pad_id,
+        **_cut(session, learner),
         aggregation=loss.aggregation,
         old_logprobs=lambda trunk, branch: old[members[trunk][0]][branch],
     ):
@@ -114,6 +142,8 @@ def update_on_mini_batch(session, learner: Learner, members, old, sums: _Sums, l
             learner.params, gradients, micro.batch, denominator, _temperature(session)
         )
         micro_sums.append(part)
+        sums.positions += micro.positions
+        sums.padded_positions += micro.padded_positions
         ledger.trained_positions += micro.positions
         ledger.padded_positions += micro.padded_positions
     learner.params, learner.optimizer_state, norm = learner.programs.apply(
@@ -160,4 +190,5 @@ def _update_metrics(sums: _Sums) -> dict[str, float]:
         "gradient_norm/mean": float(np.mean(sums.gradient_norms)),
         "gradient_norm/max": float(np.max(sums.gradient_norms)),
         "updates": float(len(sums.gradient_norms)),
+        "packing/useful_share": sums.positions / max(sums.padded_positions, 1),
     }

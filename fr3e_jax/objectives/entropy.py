@@ -55,7 +55,11 @@ def token_logprobs(
     logits: Float[AnyArray, "*batch V"], token_ids: Int[AnyArray, "*batch"]
 ) -> Float[jax.Array, "*batch"]:
     """log π(o_t) = z_{o_t} − log Σ_v exp z_v, in nats; ``token_ids`` in [0, V). −inf for a token of logit −inf."""
-    return jnp.take_along_axis(_log_softmax(logits), jnp.asarray(token_ids)[..., None], axis=-1)[..., 0]
+    logits = jnp.asarray(logits, jnp.float32)
+    largest = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
+    drawn = jnp.take_along_axis(logits, jnp.asarray(token_ids)[..., None], axis=-1) - largest
+    # Gathered before it is normalised: the log-probs of the whole vocabulary are never written down.
+    return (drawn - jnp.log(jnp.sum(jnp.exp(logits - largest), axis=-1, keepdims=True)))[..., 0]
 
 
 def log_perplexity(

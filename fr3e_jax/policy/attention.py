@@ -27,19 +27,43 @@ class KeyValue(NamedTuple):
     value: jax.Array
 
 
-def rotary(x: jax.Array, positions: jax.Array, theta: float) -> jax.Array:
-    """Rotary position embedding in Hugging Face's half-split order.
+class RowView(NamedTuple):
+    """What the tokens of a row, S trunk positions and then N lanes of T, see of one another."""
 
-    ``x [B, N, T, heads, D]``, ``positions [B, N, T]`` -> same shape and dtype as ``x``; angles in float32.
-    """
-    half = x.shape[-1] // 2
+    trunk_mask: jax.Array  # bool [B, S, S], among trunk positions
+    own_mask: jax.Array  # bool [B, N, T, T], within a lane
+    fork: jax.Array  # int [B, N, T], how many trunk positions a lane's token sees
+    start: jax.Array  # int [B, N, T], the first of them
+
+
+class Rotation(NamedTuple):
+    """The rotary angles of tokens, float32 ``[B, N, T, D / 2]``: the same for every head of every layer."""
+
+    cos: jax.Array
+    sin: jax.Array
+
+
+def rotation(positions: jax.Array, head_dim: int, theta: float) -> Rotation:
+    """Of the tokens at ``positions [B, N, T]``."""
+    half = head_dim // 2
     # To the last bit as transformers computes them: at position 100,000 one bit of a frequency turns a head by 0.01.
     exponents = np.arange(half, dtype=np.float32) / np.float32(half)
     frequencies = jnp.asarray(np.float32(1) / np.power(np.float32(theta), exponents))
-    angles = positions[..., None, None].astype(jnp.float32) * frequencies.reshape(1, 1, 1, 1, half)
-    cos, sin = jnp.cos(angles), jnp.sin(angles)
-    first, second = x[..., :half].astype(jnp.float32), x[..., half:].astype(jnp.float32)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+    angles = positions[..., None].astype(jnp.float32) * frequencies.reshape(1, 1, 1, half)
+    # In a loop, the only thing that XLA on CPU does not fuse with what comes after it: it would compute both functions
+    # again for every head of every layer, forward and backward.
+    one = lambda is_sine: jnp.where(is_sine, jnp.sin(angles), jnp.cos(angles))
+    return Rotation(*jax.lax.map(one, jnp.array([False, True])))
+
+
+def rotary(x: jax.Array, turn: Rotation) -> jax.Array:
+    """Rotary position embedding in Hugging Face's half-split order of ``x [B, N, T, heads, D]``, in its dtype."""
+    # Both halves at once, by reversal and not by slices: the gradient of a slice is an array padded with zeros.
+    cos, sin = (part[..., None, None, :] for part in turn)
+    halves = x.astype(jnp.float32).reshape(*x.shape[:-1], 2, x.shape[-1] // 2)
+    sign = jnp.asarray([-1.0, 1.0], jnp.float32).reshape(1, 1, 1, 1, 2, 1)
+    turned = halves * cos + jnp.flip(halves, axis=-2) * (sign * sin)
+    return turned.reshape(x.shape).astype(x.dtype)
 
 
 def trunk_branch_attention(
@@ -48,8 +72,9 @@ def trunk_branch_attention(
     own_mask: jax.Array,
     trunk: KeyValue | None = None,
     fork: jax.Array | None = None,
+    start: jax.Array | None = None,
 ) -> jax.Array:
-    """Attention of branch tokens over their trunk (positions ``< fork``) and their own branch.
+    """Attention of branch tokens over their trunk (``fork`` positions from ``start``) and their own branch.
 
     Args:
       query: ``[B, N, T, K, G, D]``.
@@ -57,28 +82,72 @@ def trunk_branch_attention(
       own_mask: bool ``[B, N, T, C]``, true where a query sees an own position; each query sees at least itself.
       trunk: ``key [B, K, D, S]``, ``value [B, K, S, D]``, or None where there is no trunk (the trunk's own pass).
       fork: int ``[B, N, T]``, how many trunk positions each query sees; 0 is allowed.
+      start: int ``[B, N, T]``, the first of them, where a row holds several trunks; None: 0.
 
     Returns:
       ``[B, N, T, K, G, D]`` in the query's dtype. Scores and softmax are float32.
     """
-    query = query * (query.shape[-1] ** -0.5)
-    own_scores = jnp.einsum("bntkgd,bnkdc->bnktgc", query, own.key, preferred_element_type=jnp.float32)
-    own_scores = jnp.where(own_mask[:, :, None, :, None, :], own_scores, -jnp.inf)
-    largest = own_scores.max(axis=-1)  # b n k t g; finite, because every query sees itself
+    batch, lanes, length, kv_heads, group, head_dim = query.shape
+    # Every score lies as [B, K, N, T·G, positions]: the products of both parts, their maxima and their sums then need
+    # no transposition, only the small query, key and value do.
+    query = jnp.transpose(query * head_dim**-0.5, (0, 3, 1, 2, 4, 5))
+    mine = query.reshape(batch, kv_heads, lanes, length * group, head_dim)
+    own = KeyValue(*(jnp.swapaxes(part, 1, 2) for part in own))
+    own_scores = _batched(mine, own.key, 3).reshape(*query.shape[:5], -1) + _bias(own_mask)
+    largest = jax.lax.stop_gradient(own_scores).max(axis=-1)  # b k n t g; finite, because every query sees itself
     if trunk is not None:
-        trunk_scores = jnp.einsum("bntkgd,bkds->bkntgs", query, trunk.key, preferred_element_type=jnp.float32)
-        visible = jnp.arange(trunk.key.shape[-1])[None, None, None] < fork[..., None]  # b n t s
-        trunk_scores = jnp.where(visible[:, None, :, :, None, :], trunk_scores, -jnp.inf)
-        largest = jnp.maximum(largest, jnp.swapaxes(trunk_scores.max(axis=-1), 1, 2))
-    largest = jax.lax.stop_gradient(largest)
+        first = jnp.zeros_like(fork) if start is None else start
+        at = jnp.arange(trunk.key.shape[-1])[None, None, None]
+        seen = (at >= first[..., None]) & (at < (first + fork)[..., None])
+        shared = query.reshape(batch, kv_heads, lanes * length * group, head_dim)
+        trunk_scores = _batched(shared, trunk.key, 2).reshape(*query.shape[:5], -1) + _bias(seen)
+        largest = jnp.maximum(largest, jax.lax.stop_gradient(trunk_scores).max(axis=-1))
 
-    own_weights = jnp.exp(own_scores - largest[..., None])
-    total = own_weights.sum(axis=-1)
-    mixed = jnp.einsum("bnktgc,bnkcd->bntkgd", own_weights.astype(own.value.dtype), own.value).astype(jnp.float32)
+    weights = jnp.exp(own_scores - largest[..., None])
+    total = weights.sum(axis=-1)
+    mixed = _batched(weights.astype(own.value.dtype).reshape(*mine.shape[:4], -1), own.value, 3).reshape(query.shape)
     if trunk is not None:
-        trunk_weights = jnp.exp(trunk_scores - jnp.swapaxes(largest, 1, 2)[..., None])
-        total = total + jnp.swapaxes(trunk_weights.sum(axis=-1), 1, 2)
-        read = jnp.einsum("bkntgs,bksd->bntkgd", trunk_weights.astype(trunk.value.dtype), trunk.value)
-        mixed = mixed + read.astype(jnp.float32)
-    total = jnp.moveaxis(total, 2, 3)  # b n t k g
-    return (mixed / total[..., None]).astype(query.dtype)
+        weights = jnp.exp(trunk_scores - largest[..., None])
+        total = total + weights.sum(axis=-1)
+        read = _batched(weights.astype(trunk.value.dtype).reshape(*shared.shape[:3], -1), trunk.value, 2)
+        mixed = mixed + read.reshape(query.shape)
+    mixed = (mixed / total[..., None]).astype(query.dtype)
+    return jnp.transpose(mixed, (0, 2, 3, 1, 4, 5))
+
+
+def row_attention(query: jax.Array, own: KeyValue, view: RowView) -> jax.Array:
+    """Attention of whole rows, trunk and lanes end to end: the lanes read the trunk keys and values of this same pass.
+
+    ``query [B, 1, P, K, G, D]``, ``own`` ``key [B, 1, K, D, P]``, ``value [B, 1, K, P, D]``, P = S + N·T; returns
+    ``[B, 1, P, K, G, D]`` in the query's dtype.
+    """
+    batch, lanes, length = view.fork.shape
+    size = view.trunk_mask.shape[-1]
+    trunk = KeyValue(own.key[..., :size], own.value[..., :size, :])
+    key = jnp.moveaxis(own.key[:, 0, ..., size:].reshape(batch, *own.key.shape[2:4], lanes, length), 3, 1)
+    value = own.value[:, 0, :, size:].reshape(batch, own.value.shape[2], lanes, length, -1)
+    mixed_trunk = trunk_branch_attention(query[:, :, :size], trunk, view.trunk_mask[:, None])
+    mixed_lanes = trunk_branch_attention(
+        query[:, 0, size:].reshape(batch, lanes, length, *query.shape[3:]),
+        KeyValue(key, jnp.swapaxes(value, 1, 2)),
+        view.own_mask,
+        KeyValue(trunk.key[:, 0], trunk.value[:, 0]),
+        view.fork,
+        view.start,
+    )
+    return jnp.concatenate([mixed_trunk, mixed_lanes.reshape(batch, 1, lanes * length, *query.shape[3:])], axis=2)
+
+
+def _bias(seen: jax.Array) -> jax.Array:
+    """``[B, N, T, positions]`` as what is added to scores ``[B, K, N, T, G, positions]``: 0 or −inf.
+
+    Added, not selected: the weight of an unseen position is 0 and so is its gradient, without a select of its own.
+    """
+    return jnp.where(seen, 0.0, -jnp.inf).astype(jnp.float32)[:, None, :, :, None, :]
+
+
+def _batched(left: jax.Array, right: jax.Array, batch_axes: int) -> jax.Array:
+    """float32 matrix products of ``[..., i, j]`` with ``[..., j, k]`` over ``batch_axes`` common leading axes."""
+    axes = tuple(range(batch_axes))
+    contract = ((batch_axes + 1,), (batch_axes,))
+    return jax.lax.dot_general(left, right, (contract, (axes, axes)), preferred_element_type=jnp.float32)

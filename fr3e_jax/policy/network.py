@@ -15,17 +15,29 @@ import jax.numpy as jnp
 from flax import nnx
 
 from fr3e_jax.policy.architecture import Architecture
-from fr3e_jax.policy.attention import KeyValue, rotary, trunk_branch_attention
+from fr3e_jax.policy.attention import (
+    KeyValue,
+    Rotation,
+    RowView,
+    rotary,
+    rotation,
+    row_attention,
+    trunk_branch_attention,
+)
+from fr3e_jax.policy.decode_attention import OwnPart, decode_attention
 
 Params = dict[str, Any]
 
 
 class OwnCache(NamedTuple):
-    """Where the keys and values of a decode step go: ring buffers of every layer and the column to write."""
+    """The lanes' own keys and values in a decode step; L = B * N lanes."""
 
-    layers: tuple[KeyValue, ...]  # key [B, N, K, D, C], value [B, N, K, C, D]
-    column: jax.Array  # int32 scalar, common to all lanes
-    writes: jax.Array  # bool [B, N]; other lanes keep what stands in the column
+    ring: tuple[KeyValue, ...]  # of each layer, only read: key [L, K, D, C], value [L, K, C, D]; () if all is recent
+    ring_seen: jax.Array  # bool [L, C]
+    recent: tuple[KeyValue, ...]  # of each layer, written into: key [L, K, D, R], value [L, K, R, D]
+    recent_seen: jax.Array  # bool [L, R], the new token's column included
+    column: jax.Array  # int32 scalar, where in ``recent`` the new token goes
+    writes: jax.Array  # bool [L]; other lanes keep what stands in the column
 
 
 def _parameter(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str | None, ...], std: float, dtype: str):
@@ -45,7 +57,8 @@ class Linear(nnx.Module):
         self.bias = _parameter(rngs, (size_out,), axes[1:], 0.0, dtype) if bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = x @ self.kernel[...].astype(x.dtype)
+        # As one matrix: with several token axes XLA on CPU copies y's gradient, transposed, for the kernel's gradient.
+        y = (x.reshape(-1, x.shape[-1]) @ self.kernel[...].astype(x.dtype)).reshape(*x.shape[:-1], -1)
         return y if self.bias is None else y + _along_last(self.bias, y).astype(x.dtype)
 
 
@@ -70,33 +83,40 @@ class Attention(nnx.Module):
         self.query_norm = RMSNorm(a.head_dim, a.rms_norm_eps, dtype) if a.qk_norm else None
         self.key_norm = RMSNorm(a.head_dim, a.rms_norm_eps, dtype) if a.qk_norm else None
         self.sizes = (a.num_kv_heads, a.heads_per_kv_head, a.head_dim)
-        self.rope_theta = a.rope_theta
 
-    def __call__(self, x, positions, own_mask, cache: OwnCache | None, layer: int, trunk: KeyValue | None, fork):
+    def __call__(self, x, turn, own_mask, cache: OwnCache | None, layer: int, trunk: KeyValue | None, fork, rows):
         kv_heads, group, head_dim = self.sizes
         query = self.query(x).reshape(*x.shape[:3], kv_heads * group, head_dim)
         key = self.key(x).reshape(*x.shape[:3], kv_heads, head_dim)
         if self.query_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
-        query, key = rotary(query, positions, self.rope_theta), rotary(key, positions, self.rope_theta)
+        query, key = rotary(query, turn), rotary(key, turn)
         value = self.value(x).reshape(*x.shape[:3], kv_heads, head_dim)
         own = KeyValue(jnp.transpose(key, (0, 1, 3, 4, 2)), jnp.swapaxes(value, 2, 3))
-        if cache is not None:
-            own = _write_column(cache.layers[layer], own, cache)
         query = query.reshape(*x.shape[:3], kv_heads, group, head_dim)
-        mixed = trunk_branch_attention(query, own, own_mask, trunk, fork)
+        if rows is not None:
+            mixed = row_attention(query, own, rows)
+        elif cache is None:
+            mixed = trunk_branch_attention(query, own, own_mask, trunk, fork)
+        else:
+            own = _write_column(cache.recent[layer], own, cache)
+            parts = [OwnPart(own, cache.recent_seen)]
+            if cache.ring:
+                parts.append(OwnPart(cache.ring[layer], cache.ring_seen))
+            mixed = decode_attention(query[:, :, 0], parts, trunk, fork[:, :, 0])
         return self.out(mixed.reshape(*x.shape[:3], -1)), own
 
 
 def _write_column(old: KeyValue, new: KeyValue, cache: OwnCache) -> KeyValue:
-    """Put one token per lane into the ring column; lanes that do not write keep their content (it may be promoted)."""
-    writes = cache.writes[:, :, None, None, None]
+    """Put one token per lane into its column; lanes that do not write keep their content (it may be promoted)."""
+    writes = cache.writes[:, None, None, None]
 
     def put(buffer, fresh, axis):
         kept = jax.lax.dynamic_slice_in_dim(buffer, cache.column, 1, axis)
+        fresh = fresh.reshape(kept.shape).astype(buffer.dtype)
         return jax.lax.dynamic_update_slice_in_dim(buffer, jnp.where(writes, fresh, kept), cache.column, axis)
 
-    return KeyValue(put(old.key, new.key, 4), put(old.value, new.value, 3))
+    return KeyValue(put(old.key, new.key, 3), put(old.value, new.value, 2))
 
 
 class Block(nnx.Module):
@@ -114,7 +134,29 @@ class Block(nnx.Module):
         return x + self.mlp(self.mlp_norm(x)), own
 
     def mlp(self, x: jax.Array) -> jax.Array:
-        return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
+        flat = x.reshape(-1, x.shape[-1])  # so that no reshape stands between the products and what is fused with them
+        return self.down(_gated(self.gate(flat), self.up(flat))).reshape(x.shape)
+
+
+@jax.custom_vjp
+def _gated(gate: jax.Array, up: jax.Array) -> jax.Array:
+    """SiLU(gate) * up. The backward pass computes the sigmoid again: less to store, and faster than to read it."""
+    return jax.nn.silu(gate) * up
+
+
+def _gated_backward(saved, cotangent):
+    gate, up = saved
+    gate = jax.lax.optimization_barrier(gate)  # or XLA finds the forward pass's sigmoid equal, and keeps it
+    sigmoid = jax.nn.sigmoid(gate)
+    return cotangent * up * (sigmoid * (1 + gate * (1 - sigmoid))), cotangent * (gate * sigmoid)
+
+
+_gated.defvjp(lambda gate, up: (_gated(gate, up), (gate, up)), _gated_backward)
+
+REMATERIALISATION = {
+    "block": jax.checkpoint_policies.nothing_saveable,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
 
 
 class Qwen(nnx.Module):
@@ -132,26 +174,56 @@ class Qwen(nnx.Module):
             None if tied else _parameter(rngs, (a.hidden_size, a.vocab_size), ("embed", "vocab"), 0.02, param_dtype)
         )
         self.compute_dtype = compute_dtype
+        self.rotary = (a.head_dim, a.rope_theta)
 
     def __call__(self, token_ids, positions, own_mask, *, cache=None, trunk=None, fork=None):
         """Hidden states of lanes of tokens.
 
         Args:
-          token_ids, positions: int ``[B, N, T]``.
-          own_mask: bool ``[B, N, T, C]``; C = T without a cache, the cache's capacity with one (then T = 1).
-          cache: `OwnCache` of a decode step, or None when the lanes' keys and values are those of this call.
+          token_ids: int ``[B, N, T]``.
+          positions: int ``[B, N, T]``, or their `rotation` where many steps compute it at once.
+          own_mask: bool ``[B, N, T, T]``; None with a cache, which says what is seen.
+          cache: `OwnCache` of a decode step (T = 1), or None when the lanes' keys and values are those of this call.
           trunk: one `KeyValue` per layer (``[B, K, D, S]``, ``[B, K, S, D]``), or None.
           fork: int ``[B, N, T]``, trunk positions that each token sees.
 
         Returns:
-          hidden ``[B, N, T, E]`` after the final norm, and the own keys and values of every layer.
+          hidden ``[B, N, T, E]`` after the final norm; the keys and values of this call by layer (with a cache: its
+          recent columns).
         """
         x = self.embedding[...].astype(self.compute_dtype)[token_ids]
         owns = []
+        turn = positions if isinstance(positions, Rotation) else self.rotation(positions)
         for i, layer in enumerate(self.layers):
-            x, own = layer(x, positions, own_mask, cache, i, None if trunk is None else trunk[i], fork)
+            x, own = layer(x, turn, own_mask, cache, i, None if trunk is None else trunk[i], fork, None)
             owns.append(own)
         return self.norm(x), tuple(owns)
+
+    def rotation(self, positions: jax.Array) -> Rotation:
+        """The rotary angles at ``positions [B, N, T]``."""
+        return rotation(positions, *self.rotary)
+
+    def rows(self, token_ids, positions, view: RowView, *, remat: str = "none"):
+        """Hidden states ``[B, P, E]`` of whole trunk-and-branch rows, each a sequence of P = S + N·T tokens.
+
+        Trunk and lanes pass every layer together: one product with each kernel, forward and backward.
+
+        Args:
+          token_ids, positions: int ``[B, P]``.
+          view: what each token sees.
+          remat: what the backward pass computes again: ``none``; ``dots``: all but the products with kernels;
+            ``block``: everything within a layer.
+        """
+        x = self.embedding[...].astype(self.compute_dtype)[token_ids][:, None]
+        turn = self.rotation(positions[:, None])
+        for layer in self.layers:
+            through = lambda x, layer=layer: layer(x, turn, None, None, 0, None, None, view)[0]
+            x = (through if remat == "none" else jax.checkpoint(through, policy=REMATERIALISATION[remat]))(x)
+        return self.norm(x)[:, 0]
+
+    def output_weight(self) -> tuple[jax.Array, bool]:
+        """The head as it is stored: ``[V, E]`` and true where it is the embedding, else ``[E, V]`` and false."""
+        return (self.embedding[...], True) if self.head is None else (self.head[...], False)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """float32 logits ``[..., V]`` of hidden states ``[..., E]``."""

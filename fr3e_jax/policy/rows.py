@@ -1,16 +1,18 @@
 """Trunk-and-branch rows: how a batch of shared-prefix sequences passes the network once per token.
 
-A row is one trunk and some lanes; a lane holds one or more branches end to end, told apart by ``segment``:
+A row holds one or more trunks end to end, and lanes; a lane holds one or more branches end to end, of any of them:
 
-    trunk      q0 q1 q2 r0 r1 r2 r3 .        (. = padding)
-    lane 0     a0 a1 a2 b0 b1 .  .  .        segment 1 1 1 2 2 0 0 0
-    lane 1     c0 c1 c2 c3 c4 c5 c6 .        segment 3 3 3 3 3 3 3 0
-    fork       a, b: 4   c: 3                trunk tokens that the branch's tokens see
+    trunk      q0 q1 q2 r0 r1 r2 r3 s0 s1 .  trunk_segment 1 1 1 1 1 1 1 2 2 0   (. = padding)
+    lane 0     a0 a1 a2 b0 b1 .  .  .        segment       1 1 1 2 2 0 0 0
+    lane 1     c0 c1 c2 c3 d0 d1 .  .        segment       3 3 3 3 4 4 0 0
+    start      a, b, c: 0   d: 7             where the branch's trunk begins
+    fork       a, b: 4   c: 3   d: 2         trunk tokens that the branch's tokens see
     offset     0 1 2 0 1 ...                 position in the branch; absolute position = fork + offset
 
-A branch's first token is predicted from the trunk's hidden state at ``fork - 1``, each later one from its predecessor.
+A branch's first token is predicted from the trunk's hidden state at ``start + fork - 1``, each later one from its
+predecessor.
 
-Dimension key: B rows, S trunk positions, N lanes, T positions of a lane, E width, V vocabulary.
+Dimension key: B rows, S trunk positions, N lanes, T positions of a lane, P = S + N·T, E width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from fr3e_jax.policy.attention import KeyValue
+from fr3e_jax.policy.attention import KeyValue, RowView
 from fr3e_jax.policy.network import Params, bind
 
 
@@ -29,8 +31,11 @@ class Rows(NamedTuple):
     """Token ids and geometry of trunk-and-branch rows; see the drawing above."""
 
     trunk_ids: jax.Array  # int [B, S]
+    trunk_segment: jax.Array  # int [B, S], 0 = padding
+    trunk_offset: jax.Array  # int [B, S], position in the trunk
     branch_ids: jax.Array  # int [B, N, T]
     segment: jax.Array  # int [B, N, T], 0 = padding
+    start: jax.Array  # int [B, N, T]
     fork: jax.Array  # int [B, N, T], at least 1 on real tokens
     offset: jax.Array  # int [B, N, T]
 
@@ -51,49 +56,28 @@ def run_trunks(graphdef: nnx.GraphDef, params: Params, trunk_ids: jax.Array) -> 
     return Trunks(tuple(KeyValue(own.key[:, 0], own.value[:, 0]) for own in owns), hidden[:, 0])
 
 
-def predicting_states(graphdef: nnx.GraphDef, params: Params, rows: Rows) -> jax.Array:
-    """For every branch token the hidden state ``[B, N, T, E]`` it is predicted from; each token passes once."""
-    trunks = run_trunks(graphdef, params, rows.trunk_ids)
-    same = rows.segment[:, :, :, None] == rows.segment[:, :, None, :]
-    length = rows.branch_ids.shape[-1]
-    own_mask = same & jnp.tril(jnp.ones((1, 1, length, length), bool))
-    hidden, _ = bind(graphdef, params)(
-        rows.branch_ids, rows.fork + rows.offset, own_mask, trunk=trunks.layers, fork=rows.fork
-    )
-    # hidden    h(a0) h(a1) h(a2) h(b0) ...         predicts the token to its right, in its own branch
-    # previous    0   h(a0) h(a1) h(a2) h(b0) ...   shifted by one
-    # result    t[3]  h(a0) h(a1)  t[3] h(b0) ...   a branch's first token comes from the trunk at fork - 1
-    previous = jnp.pad(hidden[:, :, :-1], ((0, 0), (0, 0), (1, 0), (0, 0)))
-    at_fork = jnp.maximum(rows.fork - 1, 0).reshape(rows.fork.shape[0], -1, 1)
-    from_trunk = jnp.take_along_axis(trunks.hidden, at_fork, axis=1).reshape(hidden.shape)
-    return jnp.where((rows.offset == 0)[..., None], from_trunk, previous)
+def row_states(graphdef: nnx.GraphDef, params: Params, rows: Rows, *, remat: str = "none") -> jax.Array:
+    """Hidden states ``[B, P, E]`` of the trunk's and then of the lanes' tokens; each token passes once."""
+    flat = lambda x: x.reshape(x.shape[0], -1)
+    ids = jnp.concatenate([rows.trunk_ids, flat(rows.branch_ids)], axis=1)
+    positions = jnp.concatenate([rows.trunk_offset, flat(rows.fork + rows.offset)], axis=1)
+    view = RowView(_causal(rows.trunk_segment), _causal(rows.segment), rows.fork, rows.start)
+    return bind(graphdef, params).rows(ids, positions, view, remat=remat)
 
 
-def score_states(
-    graphdef: nnx.GraphDef,
-    params: Params,
-    states: jax.Array,
-    token_ids: jax.Array,
-    temperature: jax.Array,
-    *,
-    chunk: int,
-    token_scores,
-) -> tuple[jax.Array, jax.Array]:
-    """Per-token scores from hidden states, ``chunk`` tokens at a time, so that ``[tokens, V]`` logits never exist.
+def _causal(segment: jax.Array) -> jax.Array:
+    """bool ``[..., T, T]``: earlier positions of the same segment."""
+    length = segment.shape[-1]
+    earlier = jnp.tril(jnp.ones((length, length), bool)).reshape((1,) * (segment.ndim - 1) + (length, length))
+    return (segment[..., :, None] == segment[..., None, :]) & earlier
 
-    ``states [..., E]``, ``token_ids [...]``; ``token_scores(logits [chunk, V], token_ids [chunk], temperature)``
-    returns two ``[chunk]`` arrays (log-prob at that temperature and entropy). The backward pass recomputes the chunk.
+
+def predictors(rows: Rows) -> jax.Array:
+    """int ``[B, N * T]``: the position in ``row_states`` that each branch token is predicted from.
+
+    Of tokens a0 a1 a2 b0 ... in a lane that begins at P0: start+fork-1, P0, P0+1, start+fork-1, ...
     """
-    flat, ids = states.reshape(-1, states.shape[-1]), token_ids.reshape(-1)
-    count = flat.shape[0]
-    chunk = min(chunk, count)
-    padding = -count % chunk
-    flat = jnp.pad(flat, ((0, padding), (0, 0))).reshape(-1, chunk, flat.shape[-1])
-    ids = jnp.pad(ids, (0, padding)).reshape(-1, chunk)
-
-    @jax.checkpoint
-    def one(piece):
-        return token_scores(bind(graphdef, params).logits(piece[0]), piece[1], temperature)
-
-    first, second = jax.lax.map(one, (flat, ids))
-    return first.reshape(-1)[:count].reshape(token_ids.shape), second.reshape(-1)[:count].reshape(token_ids.shape)
+    batch, lanes, length = rows.offset.shape
+    before = rows.trunk_ids.shape[1] + jnp.arange(lanes * length).reshape(1, lanes, length) - 1
+    at_fork = jnp.maximum(rows.start + rows.fork - 1, 0)
+    return jnp.where(rows.offset == 0, at_fork, before).reshape(batch, -1)

@@ -108,8 +108,13 @@ def draw_tokens(
     if filtered:
         # In the order of token ids, so that a row draws the same token whether or not another row is filtered.
         scaled = jnp.where(allowed_tokens(scaled, top_p, top_k), scaled, -jnp.inf)
-    token_ids = invert_cumulative(jax.nn.softmax(scaled, axis=-1), uniforms)
+    weights = jnp.exp(scaled - scaled.max(axis=-1, keepdims=True))  # the same sweep as in their log-probs
+    token_ids = invert_cumulative(weights, uniforms)
     logprobs = token_logprobs(scaled, token_ids)
-    token_ids = jnp.where(greedy, jnp.argmax(logits, axis=-1), token_ids).astype(jnp.int32)
+    # A sweep of the vocabulary of its own, so only where somebody asks for it.
+    most_probable = jax.lax.cond(
+        greedy.any(), lambda: jnp.argmax(logits, axis=-1), lambda: jnp.zeros(greedy.shape, token_ids.dtype)
+    )
+    token_ids = jnp.where(greedy, most_probable, token_ids).astype(jnp.int32)
     logprobs = jnp.where(greedy, token_logprobs(logits, token_ids), logprobs)
     return Draw(token_ids, logprobs, token_entropy(logits))

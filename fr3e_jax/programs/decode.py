@@ -8,7 +8,8 @@ common to all lanes, so a decode step updates the buffers in place with a single
     lane A   x2 x3 x4  .  .  .  x0 x1     start 6, generated 5
     lane B    .  . y0  .  .  .  .  .      start 2, generated 1
 
-Keys carry their position, so their order in memory does not matter.
+Keys carry their position, so their order in memory does not matter. A chunk of steps only reads the rings: it takes an
+aligned window of R columns out (the recent ones), writes its steps into that, and puts the window back at its end.
 
 A branch's first token is drawn from the trunk's hidden state at ``fork - 1``: no prefix position is computed again.
 
@@ -17,6 +18,7 @@ Dimension key: G trunk slots, N lanes, S trunk positions, C ring columns, E widt
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -24,7 +26,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from fr3e_jax.objectives.entropy import update_magnitude
-from fr3e_jax.policy.attention import KeyValue
+from fr3e_jax.policy.attention import KeyValue, Rotation
 from fr3e_jax.policy.network import OwnCache, Params, bind
 from fr3e_jax.policy.rows import Trunks, run_trunks
 from fr3e_jax.policy.sampling import draw_tokens, stream_keys, uniform
@@ -44,8 +46,11 @@ class LaneSettings(NamedTuple):
 
 class DecodeState(NamedTuple):
     trunks: Trunks  # key [G, K, D, S], value [G, K, S, D], hidden [G, S, E]
-    lanes: tuple[KeyValue, ...]  # key [G, N, K, D, C], value [G, N, K, C, D]
-    lane_hidden: jax.Array  # [G, N, C, E], hidden states of the lane's own tokens, in ring order
+    # With L = G * N in one axis: with an axis N = 1 between, XLA on CPU would copy every cache at every step.
+    lanes: tuple[KeyValue, ...]  # key [L, K, D, C], value [L, K, C, D]
+    lane_hidden: (
+        jax.Array | None
+    )  # [L, C, E], hidden states of the lane's own tokens, in ring order; None: no promotion
     hidden: jax.Array  # [G, N, E], the state from which the next token is drawn
     settings: LaneSettings
     keys: jax.Array  # uint32 [G, N, 2]
@@ -53,6 +58,11 @@ class DecodeState(NamedTuple):
     generated: jax.Array  # int32 [G, N]
     active: jax.Array  # bool [G, N]
     column: jax.Array  # int32 scalar
+
+    @property
+    def capacity(self) -> int:
+        """Columns of the rings: tokens that a lane can hold."""
+        return self.lanes[0].key.shape[-1]
 
 
 class Emitted(NamedTuple):
@@ -71,23 +81,52 @@ def prefill(graphdef: nnx.GraphDef, params: Params, trunk_ids: jax.Array) -> Tru
     return run_trunks(graphdef, params, trunk_ids)
 
 
-def empty_state(like: Trunks, slots: int, lanes: int, trunk_capacity: int, capacity: int, names: int, stops: int):
-    """A decoder with every lane idle; shapes and dtypes of caches follow ``like`` (a result of `prefill`)."""
+class CacheShape(NamedTuple):
+    """What the caches of a decoder look like besides their capacities; hashable."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    width: int
+    kv_type: str
+    hidden_type: str
+
+
+def cache_shape(like: Trunks) -> CacheShape:
+    """Of the caches in ``like``, a result of `prefill` or `promote`."""
     _, kv_heads, head_dim, _ = like.layers[0].key.shape
-    kv_type, width, hidden_type = like.layers[0].key.dtype, like.hidden.shape[-1], like.hidden.dtype
+    types = like.layers[0].key.dtype.name, like.hidden.dtype.name
+    return CacheShape(len(like.layers), kv_heads, head_dim, like.hidden.shape[-1], *types)
+
+
+def empty_state(
+    shape: CacheShape,
+    slots: int,
+    lanes: int,
+    trunk_capacity: int,
+    capacity: int,
+    names: int,
+    stops: int,
+    promotable: bool,
+) -> DecodeState:
+    """A decoder with every lane idle.
+
+    ``promotable``: whether lanes keep what `promote` needs of them besides their keys and values.
+    """
+    layers, kv_heads, head_dim, width, kv_type, hidden_type = shape
     trunk = lambda: KeyValue(
         jnp.zeros((slots, kv_heads, head_dim, trunk_capacity), kv_type),
         jnp.zeros((slots, kv_heads, trunk_capacity, head_dim), kv_type),
     )
     lane = lambda: KeyValue(
-        jnp.zeros((slots, lanes, kv_heads, head_dim, capacity), kv_type),
-        jnp.zeros((slots, lanes, kv_heads, capacity, head_dim), kv_type),
+        jnp.zeros((slots * lanes, kv_heads, head_dim, capacity), kv_type),
+        jnp.zeros((slots * lanes, kv_heads, capacity, head_dim), kv_type),
     )
     per_lane = lambda dtype, *tail: jnp.zeros((slots, lanes, *tail), dtype)
     return DecodeState(
-        trunks=Trunks(tuple(trunk() for _ in like.layers), jnp.zeros((slots, trunk_capacity, width), hidden_type)),
-        lanes=tuple(lane() for _ in like.layers),
-        lane_hidden=per_lane(hidden_type, capacity, width),
+        trunks=Trunks(tuple(trunk() for _ in range(layers)), jnp.zeros((slots, trunk_capacity, width), hidden_type)),
+        lanes=tuple(lane() for _ in range(layers)),
+        lane_hidden=jnp.zeros((slots * lanes, capacity, width), hidden_type) if promotable else None,
         hidden=per_lane(hidden_type, width),
         settings=LaneSettings(
             fork=per_lane(jnp.int32),
@@ -115,19 +154,31 @@ def _fit(x: jax.Array, capacity: int, axis: int) -> jax.Array:
     return jnp.pad(x, widths)
 
 
-def insert_trunks(state: DecodeState, source: Trunks, rows: jax.Array, slots: jax.Array) -> DecodeState:
+def insert_trunks(trunks: Trunks, source: Trunks, rows: jax.Array, slots: jax.Array) -> Trunks:
     """Copy trunks ``source[rows]`` into ``slots`` (both int ``[B]``); a slot number out of range is skipped."""
-    capacity = state.trunks.hidden.shape[1]
+    capacity = trunks.hidden.shape[1]
     put = lambda old, new, axis: old.at[slots].set(_fit(new[rows], capacity, axis).astype(old.dtype), mode="drop")
     layers = tuple(
         KeyValue(put(old.key, new.key, 3), put(old.value, new.value, 2))
-        for old, new in zip(state.trunks.layers, source.layers, strict=True)
+        for old, new in zip(trunks.layers, source.layers, strict=True)
     )
-    return state._replace(trunks=Trunks(layers, put(state.trunks.hidden, source.hidden, 1)))
+    return Trunks(layers, put(trunks.hidden, source.hidden, 1))
+
+
+def copy_trunk(trunks: Trunks, source: jax.Array, target: jax.Array) -> Trunks:
+    """Copy the trunk in slot ``source`` into slot ``target`` (int32 scalars)."""
+
+    def put(x):
+        return jax.lax.dynamic_update_slice_in_dim(x, jax.lax.dynamic_slice_in_dim(x, source, 1, 0), target, 0)
+
+    return jax.tree.map(put, trunks)
 
 
 def fill_lanes(state: DecodeState, base_key: jax.Array, new: jax.Array, settings: LaneSettings) -> DecodeState:
-    """Start a branch in every lane where ``new [G, N]`` is true; the other lanes go on as they are."""
+    """Start a branch in every lane where ``new [G, N]`` is true; the other lanes go on as they are.
+
+    Reads and changes no cache but ``trunks.hidden``: a state without the others will do.
+    """
 
     def choose(fresh, old):
         return jnp.where(new.reshape(new.shape + (1,) * (old.ndim - 2)), fresh, old)
@@ -143,71 +194,149 @@ def fill_lanes(state: DecodeState, base_key: jax.Array, new: jax.Array, settings
     )
 
 
-def _one_step(network, state: DecodeState, *, filtered: bool) -> tuple[DecodeState, Emitted]:
+def _chunk_rotations(network, state: DecodeState, steps: int) -> Rotation:
+    """The rotary angles ``[steps, G, N, 1, D / 2]`` of a chunk's tokens."""
+    first = state.settings.fork + state.generated
+    turns = network.rotation(first[..., None] + jnp.arange(steps).reshape(1, 1, -1))
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 2, 0)[..., None, :], turns)
+
+
+def _chunk_uniforms(state: DecodeState, steps: int) -> jax.Array:
+    """The random numbers ``[steps, G * N]`` of a chunk: a lane that is active at step i has drawn i tokens in it.
+
+    All at once, because one step's hashing is some hundred operations on a few numbers each.
+    """
+    positions = state.generated.reshape(1, -1) + jnp.arange(steps)[:, None]
+    return jax.vmap(uniform, in_axes=(None, 0))(state.keys.reshape(-1, 2), positions)
+
+
+class _Window(NamedTuple):
+    """The R ring columns that a chunk writes into."""
+
+    layers: tuple[KeyValue, ...]  # key [L, K, D, R], value [L, K, R, D]
+    hidden: jax.Array | None  # [L, R, E]
+
+
+def _window_size(capacity: int, steps: int) -> int:
+    """The largest power of two up to ``steps`` that divides the capacity."""
+    return math.gcd(capacity, 1 << (steps.bit_length() - 1))
+
+
+def _open_window(state: DecodeState, base: jax.Array, size: int) -> _Window:
+    cut = lambda x, axis: jax.lax.dynamic_slice_in_dim(x, base, size, axis)
+    layers = tuple(KeyValue(cut(kv.key, 3), cut(kv.value, 2)) for kv in state.lanes)
+    return _Window(layers, None if state.lane_hidden is None else cut(state.lane_hidden, 1))
+
+
+def _close_window(state: DecodeState, base: jax.Array, window: _Window) -> DecodeState:
+    put = lambda x, new, axis: jax.lax.dynamic_update_slice_in_dim(x, new, base, axis)
+    lanes = tuple(
+        KeyValue(put(kv.key, new.key, 3), put(kv.value, new.value, 2))
+        for kv, new in zip(state.lanes, window.layers, strict=True)
+    )
+    hidden = None if window.hidden is None else put(state.lane_hidden, window.hidden, 1)
+    return state._replace(lanes=lanes, lane_hidden=hidden)
+
+
+def _draw(network, state: DecodeState, uniforms: jax.Array, *, filtered: bool) -> Emitted:
+    """The next token of every lane, from the hidden states in the state."""
     s, shape = state.settings, state.active.shape
     flat = lambda x: x.reshape(-1, *x.shape[2:])
     logits = network.logits(flat(state.hidden))
-    draw = draw_tokens(
-        logits,
-        uniform(flat(state.keys), flat(state.generated)),
-        flat(s.temperature),
-        flat(s.top_p),
-        flat(s.top_k),
-        filtered=filtered,
-    )
+    draw = draw_tokens(logits, uniforms, flat(s.temperature), flat(s.top_p), flat(s.top_k), filtered=filtered)
     hidden_norms = jnp.linalg.norm(flat(state.hidden).astype(jnp.float32), axis=-1)
     magnitudes = update_magnitude(logits, draw.token_ids, hidden_norms).reshape(shape)
     draw = jax.tree.map(lambda x: x.reshape(shape), draw)
     stopped = (draw.token_ids[..., None] == s.stop_ids).any(axis=-1)
-    emitted = Emitted(state.active, draw.token_ids, draw.logprobs, draw.entropies, magnitudes, stopped)
+    return Emitted(state.active, draw.token_ids, draw.logprobs, draw.entropies, magnitudes, stopped)
 
-    capacity = state.lane_hidden.shape[2]
-    age = (jnp.arange(capacity)[None, None] - state.start[..., None]) % capacity
-    own_mask = age <= state.generated[..., None]  # the column being written has age == generated
-    positions = s.fork + state.generated
-    hidden, lanes = network(
-        draw.token_ids[..., None],
-        positions[..., None],
-        own_mask[:, :, None],
-        cache=OwnCache(state.lanes, state.column, state.active),
+
+def _own_cache(state: DecodeState, ring: tuple[KeyValue, ...], base: jax.Array, window: _Window) -> OwnCache:
+    """What each lane sees of its own: in the ring the columns before the window, in the window up to this step's."""
+    active, generated, start = (x.reshape(-1) for x in (state.active, state.generated, state.start))
+    size, capacity = window.layers[0].key.shape[-1], ring[0].key.shape[-1]
+    age = (jnp.arange(capacity)[None] - start[:, None]) % capacity
+    seen = age <= generated[:, None]  # the column being written has age == generated
+    inside = (jnp.arange(capacity) >= base) & (jnp.arange(capacity) < base + size)
+    return OwnCache(
+        ring=ring if capacity > size else (),
+        ring_seen=seen & ~inside[None],
+        recent=window.layers,
+        recent_seen=jax.lax.dynamic_slice_in_dim(seen, base, size, 1),
+        column=state.column - base,
+        writes=active,
+    )
+
+
+def _one_step(network, state: DecodeState, ring, base, window: _Window, uniforms, turn: Rotation, *, filtered: bool):
+    """Draw a token in every active lane and pass it through the network; ``state`` comes without its rings."""
+    s, emitted = state.settings, _draw(network, state, uniforms, filtered=filtered)
+    cache = _own_cache(state, ring, base, window)
+    hidden, layers = network(
+        emitted.token_ids[..., None],
+        turn,
+        None,
+        cache=cache,
         trunk=state.trunks.layers,
         fork=s.fork[..., None],
     )
     hidden = jnp.where(state.active[..., None], hidden[:, :, 0], state.hidden)
-    kept = jax.lax.dynamic_slice_in_dim(state.lane_hidden, state.column, 1, 2)
-    written = jnp.where(state.active[..., None, None], hidden[:, :, None], kept)
+    if window.hidden is not None:
+        kept = jax.lax.dynamic_slice_in_dim(window.hidden, cache.column, 1, 1)
+        written = jnp.where(cache.writes[:, None, None], hidden.reshape(kept.shape), kept)
+        window = window._replace(hidden=jax.lax.dynamic_update_slice_in_dim(window.hidden, written, cache.column, 1))
     generated = state.generated + state.active
-    return state._replace(
-        lanes=lanes,
-        lane_hidden=jax.lax.dynamic_update_slice_in_dim(state.lane_hidden, written, state.column, 2),
+    state = state._replace(
         hidden=hidden,
         generated=generated,
-        active=state.active & ~stopped & (generated < s.limit),
-        column=(state.column + 1) % capacity,
-    ), emitted
+        active=state.active & ~emitted.stopped & (generated < s.limit),
+        column=state.column + 1,
+    )
+    return state, window._replace(layers=layers), emitted
 
 
 def decode_chunk(
-    graphdef: nnx.GraphDef, params: Params, state: DecodeState, *, steps: int, filtered: bool
+    graphdef: nnx.GraphDef, params: Params, state: DecodeState, patience: jax.Array, *, steps: int, filtered: bool
 ) -> tuple[DecodeState, Emitted]:
-    """Draw up to ``steps`` tokens in every active lane; ends early when no lane is active.
+    """Draw up to ``steps`` tokens in every active lane.
 
-    The caller sees to it that no active lane can come to hold more tokens than the ring's capacity (`grow`).
+    Ends early when no lane is active, when ``patience`` lanes have ended, or at the end of the window of ring columns
+    that the chunk may write into. The caller sees to it that no active lane can come to hold more tokens than the
+    ring's capacity (`resize_ring`).
     """
     network = bind(graphdef, params)
     empty = lambda dtype: jnp.zeros((steps, *state.active.shape), dtype)
     f32 = jnp.float32
     nothing = Emitted(empty(bool), empty(jnp.int32), empty(f32), empty(f32), empty(f32), empty(bool))
+    size = _window_size(state.capacity, steps)
+    base = state.column // size * size
+    before, uniforms, turns = state.active.sum(), _chunk_uniforms(state, steps), _chunk_rotations(network, state, steps)
+
+    def going(carry):
+        step, current, *_ = carry
+        count = current.active.sum()
+        return (step < steps) & (current.column < base + size) & (count > 0) & (before - count < patience)
 
     def body(carry):
-        step, state, out = carry
-        state, one = _one_step(network, state, filtered=filtered)
+        step, current, window, out = carry
+        current, window, one = _one_step(
+            network,
+            current,
+            state.lanes,
+            base,
+            window,
+            uniforms[step],
+            jax.tree.map(lambda x: x[step], turns),
+            filtered=filtered,
+        )
         put = lambda buffer, row: jax.lax.dynamic_update_index_in_dim(buffer, row, step, 0)
-        return step + 1, state, jax.tree.map(put, out, one)
+        return step + 1, current, window, jax.tree.map(put, out, one)
 
-    going = lambda carry: (carry[0] < steps) & carry[1].active.any()
-    _, state, out = jax.lax.while_loop(going, body, (jnp.zeros((), jnp.int32), state, nothing))
-    return state, out
+    light = state._replace(lanes=(), lane_hidden=None)
+    start = (jnp.zeros((), jnp.int32), light, _open_window(state, base, size), nothing)
+    _, light, window, out = jax.lax.while_loop(going, body, start)
+    light = light._replace(lanes=state.lanes, lane_hidden=state.lane_hidden, column=light.column % state.capacity)
+    return _close_window(light, base, window), out
 
 
 def _take_columns(x: jax.Array, columns: jax.Array, axis: int) -> jax.Array:
@@ -217,22 +346,21 @@ def _take_columns(x: jax.Array, columns: jax.Array, axis: int) -> jax.Array:
     return jnp.take_along_axis(x, columns.reshape(shape), axis=axis)
 
 
-def grow(state: DecodeState, *, capacity: int) -> DecodeState:
-    """Ring buffers of another capacity with the same content; every lane's next column becomes 0."""
-    old = state.lane_hidden.shape[2]
-    start = (-state.generated) % capacity
-    index = (
-        jnp.arange(capacity)[None, None] - start[..., None]
-    ) % capacity  # which of the lane's tokens goes to each column
-    columns = (state.start[..., None] + index) % old  # garbage where index >= generated: never seen
-    return state._replace(
-        lanes=tuple(
-            KeyValue(_take_columns(kv.key, columns, 4), _take_columns(kv.value, columns, 3)) for kv in state.lanes
-        ),
-        lane_hidden=_take_columns(state.lane_hidden, columns, 2),
-        start=start,
-        column=jnp.zeros((), jnp.int32),
-    )
+def resized_start(generated: jax.Array, capacity: int) -> tuple[jax.Array, jax.Array]:
+    """`DecodeState.start` and the next column, which is 0, in rings of ``capacity`` columns."""
+    return (-generated) % capacity, jnp.zeros((), jnp.int32)
+
+
+def resize_ring(ring: jax.Array, start: jax.Array, generated: jax.Array, *, capacity: int, axis: int) -> jax.Array:
+    """One lane buffer ``[L, ...]`` in a ring of another capacity (on ``axis``), with the same content.
+
+    ``start`` and ``generated`` ``[G, N]`` are the state's before; its start becomes `resized_start`, its column 0. A
+    smaller capacity must hold the tokens of every lane that is still of use.
+    """
+    start, generated = start.reshape(-1, 1), generated.reshape(-1, 1)
+    index = (jnp.arange(capacity)[None] - resized_start(generated, capacity)[0]) % capacity  # the token for each column
+    columns = (start + index) % ring.shape[axis]  # garbage where index >= generated: never seen
+    return _take_columns(ring, columns, axis)
 
 
 def promote(state: DecodeState, slots: jax.Array, lanes: jax.Array, *, capacity: int) -> Trunks:
@@ -242,12 +370,11 @@ def promote(state: DecodeState, slots: jax.Array, lanes: jax.Array, *, capacity:
     """
     position = jnp.arange(capacity)[None]
     fork, start = state.settings.fork[slots, lanes], state.start[slots, lanes]
-    ring = state.lane_hidden.shape[2]
-    columns = (start[:, None] + position - fork[:, None]) % ring
-    from_trunk = position < fork[:, None]
+    columns = (start[:, None] + position - fork[:, None]) % state.capacity
+    from_trunk, flat = position < fork[:, None], slots * state.active.shape[1] + lanes
 
     def join(trunk, lane, axis):
-        own = _take_columns(lane[slots, lanes], columns, axis)
+        own = _take_columns(lane[flat], columns, axis)
         seen = from_trunk.reshape(own.shape[0], *(capacity if a == axis else 1 for a in range(1, own.ndim)))
         return jnp.where(seen, _fit(trunk[slots], capacity, axis), own)
 

@@ -24,21 +24,26 @@ def power_of_two(n: int, least: int = 1) -> int:
     return 1 << int(max(n - 1, least - 1, 0)).bit_length()
 
 
+def _without_caches(state: DecodeState) -> DecodeState:
+    """What `decode.fill_lanes` needs: its program then does not depend on the capacities of the rings."""
+    return state._replace(trunks=state.trunks._replace(layers=()), lanes=(), lane_hidden=None)
+
+
 class DecoderPrograms:
     """Compiled decoder programs for one network on one mesh.
 
     Caches are split over ``(replica, fsdp)`` by trunk slot, and over ``tensor`` by key/value head where that divides.
-    Every program that changes a `DecodeState` donates it: the caller keeps the returned one only.
+    Every program that changes a `DecodeState` donates what it changes: the caller keeps the returned one only.
     """
 
     def __init__(self, graphdef: nnx.GraphDef, architecture: Architecture, mesh: Mesh):
         tensor = "tensor" if architecture.num_kv_heads % mesh.shape["tensor"] == 0 else None
         by_slot, whole = NamedSharding(mesh, P(BATCH)), replicated(mesh)
-        trunk_kv, lane_kv = NamedSharding(mesh, P(BATCH, tensor)), NamedSharding(mesh, P(BATCH, None, tensor))
-        trunks = Trunks((KeyValue(trunk_kv, trunk_kv),) * architecture.num_layers, by_slot)
+        cache = NamedSharding(mesh, P(BATCH, tensor))
+        trunks = Trunks((KeyValue(cache, cache),) * architecture.num_layers, by_slot)
         state = DecodeState(
             trunks=trunks,
-            lanes=(KeyValue(lane_kv, lane_kv),) * architecture.num_layers,
+            lanes=(KeyValue(cache, cache),) * architecture.num_layers,
             lane_hidden=by_slot,
             hidden=by_slot,
             settings=LaneSettings(*(by_slot,) * len(LaneSettings._fields)),
@@ -51,16 +56,19 @@ class DecoderPrograms:
         emitted = Emitted(*(whole,) * len(Emitted._fields))
         self.mesh, self.shards, self._by_slot = mesh, batch_shards(mesh), by_slot
         self._prefill = jax.jit(partial(decode.prefill, graphdef), out_shardings=trunks)
-        self._empty = jax.jit(decode.empty_state, static_argnums=range(1, 7), out_shardings=state)
-        self._insert = jax.jit(decode.insert_trunks, donate_argnums=0, out_shardings=state)
-        self._fill = jax.jit(decode.fill_lanes, donate_argnums=0, out_shardings=state)
+        self._empty = jax.jit(decode.empty_state, static_argnums=range(8), out_shardings=state)
+        self._insert = jax.jit(decode.insert_trunks, donate_argnums=0, out_shardings=trunks)
+        self._copy = jax.jit(decode.copy_trunk, donate_argnums=0, out_shardings=trunks)
+        self._fill = jax.jit(decode.fill_lanes, donate_argnums=0, out_shardings=_without_caches(state))
         self._chunk = jax.jit(
             partial(decode.decode_chunk, graphdef),
             static_argnames=("steps", "filtered"),
             donate_argnums=1,
             out_shardings=(state, emitted),
         )
-        self._grow = jax.jit(decode.grow, static_argnames="capacity", out_shardings=state)
+        self._resize_cache = jax.jit(decode.resize_ring, static_argnames=("capacity", "axis"), out_shardings=cache)
+        self._resize_hidden = jax.jit(decode.resize_ring, static_argnames=("capacity", "axis"), out_shardings=by_slot)
+        self._restart = jax.jit(decode.resized_start, static_argnums=1, out_shardings=(by_slot, whole))
         self._promote = jax.jit(decode.promote, static_argnames="capacity", out_shardings=trunks)
 
     def round_up(self, count: int) -> int:
@@ -71,8 +79,10 @@ class DecoderPrograms:
         """`decode.prefill`; the number of rows must be a multiple of the batch shards."""
         return self._prefill(params, jax.device_put(trunk_ids, self._by_slot))
 
-    def empty_state(self, like: Trunks, *, slots, lanes, trunk_capacity, capacity, names, stops) -> DecodeState:
-        return self._empty(like, slots, lanes, trunk_capacity, capacity, names, stops)
+    def empty_state(
+        self, like: Trunks, *, slots, lanes, trunk_capacity, capacity, names, stops, promotable
+    ) -> DecodeState:
+        return self._empty(decode.cache_shape(like), slots, lanes, trunk_capacity, capacity, names, stops, promotable)
 
     def insert_trunks(self, state: DecodeState, source: Trunks, rows: list[int], slots: list[int]) -> DecodeState:
         """Copy ``source[rows]`` into ``slots``; padded to a power of two, so that few sizes are compiled."""
@@ -80,18 +90,38 @@ class DecoderPrograms:
         padded_rows = np.zeros(size, np.int32)
         padded_slots = np.full(size, state.active.shape[0], np.int32)  # out of range: skipped
         padded_rows[: len(rows)], padded_slots[: len(slots)] = rows, slots
-        return self._insert(state, source, padded_rows, padded_slots)
+        return state._replace(trunks=self._insert(state.trunks, source, padded_rows, padded_slots))
+
+    def copy_trunk(self, state: DecodeState, source: int, target: int) -> DecodeState:
+        return state._replace(trunks=self._copy(state.trunks, np.int32(source), np.int32(target)))
 
     def fill_lanes(self, state, base_key: np.ndarray, new: np.ndarray, settings: LaneSettings) -> DecodeState:
-        return self._fill(state, base_key, new, settings)
+        filled = self._fill(_without_caches(state), base_key, new, settings)
+        trunks = state.trunks._replace(hidden=filled.trunks.hidden)
+        return filled._replace(trunks=trunks, lanes=state.lanes, lane_hidden=state.lane_hidden)
 
-    def decode_chunk(self, params: Params, state: DecodeState, *, steps: int, filtered: bool):
+    def decode_chunk(self, params: Params, state: DecodeState, *, steps: int, patience: int, filtered: bool):
         """`decode.decode_chunk`, with the emitted tokens fetched to the host as NumPy arrays."""
-        state, emitted = self._chunk(params, state, steps=steps, filtered=filtered)
+        state, emitted = self._chunk(params, state, np.int32(patience), steps=steps, filtered=filtered)
         return state, Emitted(*jax.device_get(tuple(emitted)))
 
-    def grow(self, state: DecodeState, *, capacity: int) -> DecodeState:
-        return self._grow(state, capacity=capacity)
+    def resize(self, state: DecodeState, *, capacity: int) -> DecodeState:
+        """Rings of another capacity; see `decode.resize_ring`. Like a donated state, the given one is gone.
+
+        One buffer after another, so that old and new rings never exist together as wholes.
+        """
+
+        def resized(ring: jax.Array, axis: int) -> jax.Array:
+            program = self._resize_hidden if ring.ndim == 3 else self._resize_cache
+            new = program(ring, state.start, state.generated, capacity=capacity, axis=axis)
+            jax.block_until_ready(new)
+            ring.delete()
+            return new
+
+        lanes = tuple(KeyValue(resized(kv.key, 3), resized(kv.value, 2)) for kv in state.lanes)
+        hidden = None if state.lane_hidden is None else resized(state.lane_hidden, 1)
+        start, column = self._restart(state.generated, capacity)
+        return state._replace(lanes=lanes, lane_hidden=hidden, start=start, column=column)
 
     def promote(self, state: DecodeState, slots: list[int], lanes: list[int], *, capacity: int) -> Trunks:
         """Trunks of the branches in ``(slots[i], lanes[i])``; rows beyond ``len(slots)`` are padding."""

@@ -33,7 +33,7 @@ def _anchors(scores_or_none, lengths, *, selection, num_anchors, size, **bounds)
     return jax.vmap(one)(scores_or_none, lengths)
 
 
-_compiled_anchors = jax.jit(
+_select_anchors = jax.jit(
     _anchors,
     static_argnames=(
         "selection",
@@ -70,7 +70,7 @@ def find_anchors(
     for row, source in zip(padded, sources, strict=False):
         row[: len(source)] = source
     anchors, valid = jax.device_get(
-        _compiled_anchors(
+        _select_anchors(
             padded,
             np.pad(lengths, (0, rows - len(sources))),
             selection=selection,

@@ -22,8 +22,9 @@ from jax.sharding import Mesh
 from fr3e_jax.objectives.entropy import token_entropy, token_logprobs
 from fr3e_jax.objectives.losses import clipped_surrogate, entropy_bonus, truncated_importance_weight
 from fr3e_jax.objectives.reductions import masked_sum
-from fr3e_jax.policy.network import Params
-from fr3e_jax.policy.rows import Rows, predicting_states, score_states
+from fr3e_jax.policy.head import Head, count_tokens, gather_tokens, token_loss, token_scores
+from fr3e_jax.policy.network import Params, bind
+from fr3e_jax.policy.rows import Rows, predictors, row_states
 from fr3e_jax.programs.mesh import batch_sharding, batch_shards, like_params, replicated
 
 
@@ -49,14 +50,35 @@ class LossSettings:
     entropy_coefficient: float = 0.0
 
 
+@dataclass(frozen=True)
+class Layout:
+    """How a pass is cut: ``chunk`` tokens of each of ``shards`` groups of rows share one logits array."""
+
+    chunk: int = 1024
+    shards: int = 1
+    remat: str = "none"  # what the backward pass computes again: none, dots (all but the matrix products) or block
+
+
 def _scores(logits: jax.Array, token_ids: jax.Array, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
     return token_logprobs(logits / temperature, token_ids), token_entropy(logits)
 
 
-def score(graphdef, params, rows: Rows, temperature, *, chunk: int) -> tuple[jax.Array, jax.Array]:
-    """Log-probs (at ``temperature``) and entropies (nats, at temperature 1) of the branch tokens, ``[B, N, T]``."""
-    states = predicting_states(graphdef, params, rows)
-    return score_states(graphdef, params, states, rows.branch_ids, temperature, chunk=chunk, token_scores=_scores)
+def _head(graphdef, params, rows: Rows, mask, layout: Layout):
+    """Head, hidden states and the tokens of ``mask``, which the head is applied to."""
+    states = row_states(graphdef, params, rows, remat=layout.remat)
+    tokens = mask.reshape(mask.shape[0], -1)
+    counted = count_tokens(tokens, predictors(rows), states.shape[1], shards=layout.shards, chunk=layout.chunk)
+    return Head(*bind(graphdef, params).output_weight()), states, counted
+
+
+def score(graphdef, params, rows: Rows, temperature, *, layout: Layout) -> tuple[jax.Array, jax.Array]:
+    """Log-probs (at ``temperature``) and entropies (nats, at temperature 1) of the branch tokens, ``[B, N, T]``.
+
+    0 on padding.
+    """
+    head, states, counted = _head(graphdef, params, rows, rows.segment > 0, layout)
+    scores = lambda logits, ids: _scores(logits, ids, temperature)
+    return token_scores(head, states, counted, rows.branch_ids, scores, chunk=layout.chunk)
 
 
 def policy_token_losses(batch: TrainRows, logprobs, entropies, settings: LossSettings):
@@ -88,12 +110,21 @@ def supervised_token_losses(batch: TrainRows, logprobs, entropies, settings: Non
     return -logprobs, {"entropy": masked_sum(entropies, batch.loss_mask)}
 
 
-def _accumulate(graphdef, token_losses, settings, chunk, params, gradients, batch: TrainRows, denominator, temperature):
-    def loss(params):
-        logprobs, entropies = score(graphdef, params, batch.rows, temperature, chunk=chunk)
-        losses, sums = token_losses(batch, logprobs, entropies, settings)
-        total = masked_sum(losses * batch.weights, batch.loss_mask) / denominator
+def _accumulate(
+    graphdef, token_losses, settings, layout, params, gradients, batch: TrainRows, denominator, temperature
+):
+    def chunk_loss(logits, valid, tokens, scalars):
+        ids, piece = tokens
+        logprobs, entropies = _scores(logits, ids, scalars[1])
+        piece = piece._replace(loss_mask=valid)
+        losses, sums = token_losses(piece, logprobs, entropies, settings)
+        total = masked_sum(losses * piece.weights, valid) / scalars[0]
         return total, sums | {"loss": total}
+
+    def loss(params):
+        head, states, counted = _head(graphdef, params, batch.rows, batch.loss_mask, layout)
+        tokens = gather_tokens(counted, (batch.rows.branch_ids, batch._replace(rows=None)))
+        return token_loss(head, states, counted, tokens, (denominator, temperature), chunk_loss, chunk=layout.chunk)
 
     fresh, sums = jax.grad(loss, has_aux=True)(params)
     return jax.tree.map(jnp.add, gradients, fresh), sums
@@ -118,10 +149,12 @@ class TrainPrograms:
         *,
         loss: LossSettings | None,
         token_chunk: int = 1024,
+        remat: str = "none",
     ):
-        """``loss``: the policy loss, None for supervised fine-tuning. ``token_chunk`` tokens share one logits array."""
+        """``loss``: the policy loss, None for supervised fine-tuning; ``token_chunk`` and ``remat``: see `Layout`."""
         self.shards, self._rows = batch_shards(mesh), batch_sharding(mesh)
         whole = replicated(mesh)
+        layout = Layout(token_chunk, self.shards, remat)
         token_losses = supervised_token_losses if loss is None else policy_token_losses
         abstract_state = jax.eval_shape(optimizer.init, abstract_params)
         self.param_shardings = shardings
@@ -129,9 +162,9 @@ class TrainPrograms:
         self.abstract_state = {"params": abstract_params, "optimizer": abstract_state}
         self.init_optimizer = jax.jit(optimizer.init, out_shardings=self.optimizer_shardings)
         self.zero_gradients = jax.jit(partial(jax.tree.map, jnp.zeros_like), out_shardings=shardings)
-        self._score = jax.jit(partial(score, graphdef, chunk=token_chunk), out_shardings=(whole, whole))
+        self._score = jax.jit(partial(score, graphdef, layout=layout), out_shardings=(whole, whole))
         self._accumulate = jax.jit(
-            partial(_accumulate, graphdef, token_losses, loss, token_chunk),
+            partial(_accumulate, graphdef, token_losses, loss, layout),
             donate_argnums=1,
             out_shardings=(shardings, whole),
         )

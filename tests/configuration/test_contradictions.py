@@ -44,6 +44,11 @@ CASES = {
         r"for example data.eval=[gsm8k]",
     ),
     "dual_clip_exceeds_one": (["loss.dual_clip=1"], ["loss.dual_clip=3"], "set loss.dual_clip=3"),
+    "samplers_logprobs_are_the_policys": (
+        ["training.sampler_logprob_tolerance=0.01", "rollout.top_p=0.9"],
+        ["training.sampler_logprob_tolerance=0"],
+        "set training.sampler_logprob_tolerance=0",
+    ),
     "importance_cap_keeps_one": (["loss.importance_cap=0.5"], ["loss.importance_cap=2"], "set loss.importance_cap=2"),
     "batch_holds_a_mini_batch": (
         ["training.mini_batch_rollouts=513"],
@@ -81,6 +86,11 @@ CASES = {
         ["advantage.initial_modulation=authors"],
         ["explore.initial_state=fresh"],
         "set explore.initial_state=fresh",
+    ),
+    "a_profiled_run_is_long_enough": (
+        ["runtime.profile_steps=4", "training.max_steps=6"],
+        ["training.max_steps=7"],
+        "nearest: training.max_steps=7",
     ),
 }
 

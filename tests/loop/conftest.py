@@ -41,7 +41,7 @@ TINY = {
     "explore.rollouts_per_state": 3,
     "training.batch_rollouts": 20,
     "training.mini_batch_rollouts": 10,
-    "training.micro_batch_trunks": 2,
+    "training.micro_batch_tokens": 256,
     "training.max_steps": 4,
     "optimizer.learning_rate": 1e-2,
     "evaluation.prompts": 4,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk, count_rollouts
 from fr3e_jax.loop.packing import aggregation_denominator, pack
 
 PAD = 0
@@ -41,9 +41,9 @@ def old_logprobs(trunk: int, branch: int) -> np.ndarray:
     return np.float32(-100 * trunk - branch)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 4, 8])
-def test_every_branch_is_placed_once_and_reads_back(trunks, rows):
-    batches = pack(trunks, rows=rows, pad_id=PAD, old_logprobs=old_logprobs)
+@pytest.mark.parametrize(("tokens", "shards"), [(1, 1), (500, 1), (1000, 2), (10_000, 1), (10_000, 8)])
+def test_every_branch_is_placed_once_and_reads_back(trunks, tokens, shards):
+    batches = pack(trunks, tokens=tokens, shards=shards, pad_id=PAD, old_logprobs=old_logprobs)
     placements = [(micro, p) for micro in batches for p in micro.placements]
     everything = [(i, b) for i, trunk in enumerate(trunks) for b in range(len(trunk.branches))]
     assert sorted((p.trunk, p.branch) for _, p in placements) == everything
@@ -55,13 +55,17 @@ def test_every_branch_is_placed_once_and_reads_back(trunks, rows):
         np.testing.assert_array_equal(batch.advantages[where], branch.advantages)
         np.testing.assert_array_equal(batch.sampler_logprobs[where], branch.sampler_logprobs)
         np.testing.assert_array_equal(batch.old_logprobs[where], old_logprobs(placed.trunk, placed.branch))
-        visible = batch.rows.trunk_ids[placed.row][: branch.fork]
-        np.testing.assert_array_equal(visible, trunks[placed.trunk].token_ids[: branch.fork])
+        start = batch.rows.start[where][0]
+        assert (batch.rows.start[where] == start).all()
+        seen = (placed.row, slice(start, start + branch.fork))
+        np.testing.assert_array_equal(batch.rows.trunk_ids[seen], trunks[placed.trunk].token_ids[: branch.fork])
+        np.testing.assert_array_equal(batch.rows.trunk_offset[seen], np.arange(branch.fork))
+        assert len(set(batch.rows.trunk_segment[seen])) == 1
 
 
-@pytest.mark.parametrize("rows", [1, 4])
-def test_branches_of_a_lane_do_not_overlap_and_the_rest_is_empty(trunks, rows):
-    for micro in pack(trunks, rows=rows, pad_id=PAD):
+@pytest.mark.parametrize("tokens", [1, 10_000])
+def test_branches_of_a_lane_do_not_overlap_and_the_rest_is_empty(trunks, tokens):
+    for micro in pack(trunks, tokens=tokens, pad_id=PAD):
         batch, covered = micro.batch, np.zeros(micro.batch.loss_mask.shape, int)
         for placed in micro.placements:
             covered[placed.where] += 1
@@ -73,21 +77,81 @@ def test_branches_of_a_lane_do_not_overlap_and_the_rest_is_empty(trunks, rows):
         for array in (batch.weights, batch.advantages, batch.old_logprobs, batch.sampler_logprobs):
             assert not array[covered == 0].any()
         assert (batch.rows.branch_ids[covered == 0] == PAD).all()
-        for row in range(rows):
+        for row in range(len(batch.loss_mask)):
             segments = [batch.rows.segment[p.where][0] for p in micro.placements if p.row == row]
             assert len(set(segments)) == len(segments), "two branches of a row would see one another"
 
 
-def test_trunks_are_cut_behind_their_largest_fork(trunks):
-    (micro,) = pack(trunks, rows=8, pad_id=PAD)
-    shown = {p.trunk: p.row for p in micro.placements}
-    for index, row in shown.items():
-        largest = max(branch.fork for branch in trunks[index].branches)
-        assert (micro.batch.rows.trunk_ids[row, largest:] == PAD).all()
+def test_trunks_are_cut_behind_their_largest_fork_and_share_a_row(trunks):
+    (micro,) = pack(trunks, tokens=10_000, pad_id=PAD)
+    assert len(micro.batch.rows.trunk_ids) == 1
     largest = [12, 3, 40, 1, 17]
+    assert (micro.batch.rows.trunk_segment > 0).sum() == sum(largest)
+    assert sorted(np.bincount(micro.batch.rows.trunk_segment[0])[1:]) == sorted(largest)
     assert micro.positions == sum(largest) + sum(len(b.token_ids) for trunk in trunks for b in trunk.branches)
     assert micro.padded_positions == micro.batch.rows.trunk_ids.size + micro.batch.rows.branch_ids.size
     assert micro.padded_positions > micro.positions
+
+
+def test_micro_batches_keep_to_their_tokens_and_to_the_shards(trunks):
+    """Only a trunk with one lane that is too large for it makes a micro-batch larger; one with more is cut."""
+    many = [training_trunk(seed, 20, [(20, 30)] * 4) for seed in range(21)]
+    for shards in (1, 4):
+        cut = pack(many, tokens=1000, shards=shards, pad_id=PAD)
+        assert len(cut) > 2
+        for micro in cut:
+            assert micro.padded_positions == micro.batch.rows.trunk_ids.size + micro.batch.loss_mask.size <= 1000
+            assert len(micro.batch.loss_mask) % shards == 0
+    large = training_trunk(1, 40, [(30, 60)] * 8 + [(40, 7)])
+    cut = pack([large], tokens=300, pad_id=PAD)
+    assert len(cut) > 1 and all(micro.padded_positions <= 300 for micro in cut)
+    assert sorted(p.branch for micro in cut for p in micro.placements) == list(range(9))
+    assert all(len(micro.batch.rows.segment[0]) == 1 for micro in pack(trunks, tokens=1, pad_id=PAD))  # lanes
+
+
+def explored(seed: int) -> list[TrainingTrunk]:
+    """As FR3E on the demo: bases of about 20 tokens, at each of four anchors eight continuations of what is left."""
+    random = np.random.default_rng(seed)
+    trunks = []
+    while count_rollouts(trunks) < 128:
+        anchors = random.integers(1, 20, random.integers(1, 5))
+        lengths = [(10 + int(a), max(20 - int(a) + int(random.integers(-1, 2)), 1)) for a in anchors for _ in range(8)]
+        trunks.append(training_trunk(seed, 32, lengths))
+    return trunks
+
+
+def sampled(seed: int) -> list[TrainingTrunk]:
+    """As GRPO on the demo: prompts of 10 tokens with 16 responses."""
+    random = np.random.default_rng(seed)
+    return [training_trunk(n, 10, [(10, int(random.integers(19, 22))) for _ in range(16)]) for n in range(8)]
+
+
+@pytest.mark.parametrize("draw", [explored, sampled])
+def test_three_quarters_of_the_positions_are_useful_in_few_shapes(draw):
+    """Every new shape is a compilation."""
+    micros = [micro for seed in range(40) for micro in pack(draw(seed), tokens=4096, pad_id=PAD)]
+    share = sum(m.positions for m in micros) / sum(m.padded_positions for m in micros)
+    shapes = {(m.batch.rows.trunk_ids.shape, m.batch.loss_mask.shape) for m in micros}
+    assert share >= 0.75
+    assert len(shapes) <= 6
+
+
+def test_long_trunks_keep_rows_of_their_own():
+    """In one row each lane's token would score the positions of all trunks."""
+    long = [training_trunk(seed, 300, [(300, 100)] * 4) for seed in range(4)]
+    (micro,) = pack(long, tokens=10_000, pad_id=PAD)
+    assert micro.batch.rows.trunk_ids.shape == (4, 320)
+
+
+def test_given_sizes_always_make_the_same_shape():
+    """As supervised fine-tuning asks for: demonstrations of any length and number, one compiled program."""
+    shapes = set()
+    for count in range(1, 20):
+        trunks = [training_trunk(seed, 1 + seed % 12, [(1 + seed % 12, 1 + seed)]) for seed in range(count)]
+        cut = pack(trunks, tokens=4 * (16 + 24), sizes=(16, 24), pad_id=PAD)
+        assert len(cut) == -(-count // 4)
+        shapes |= {(m.batch.rows.trunk_ids.shape, m.batch.loss_mask.shape) for m in cut}
+    assert shapes == {((4, 16), (4, 1, 24))}
 
 
 @pytest.mark.parametrize(
@@ -100,29 +164,18 @@ def test_trunks_are_cut_behind_their_largest_fork(trunks):
         ("token_sum_norm", (3 + 3 + 15) / 3 / 10),
     ],
 )
-@pytest.mark.parametrize("rows", [1, 2])
-def test_weights_and_denominator_make_the_mean_of_the_whole_mini_batch(aggregation, expected, rows):
+@pytest.mark.parametrize("tokens", [1, 1000])
+def test_weights_and_denominator_make_the_mean_of_the_whole_mini_batch(aggregation, expected, tokens):
     trunks = [training_trunk(1, 4, [(4, 2), (2, 1)]), training_trunk(2, 3, [(3, 3)])]
     values = iter(range(1, 7))
     for trunk in trunks:
         for branch in trunk.branches:
             branch.advantages = np.array([next(values) for _ in branch.token_ids], np.float32)
     total = 0.0
-    for micro in pack(trunks, rows=rows, pad_id=PAD, aggregation=aggregation):
+    for micro in pack(trunks, tokens=tokens, pad_id=PAD, aggregation=aggregation):
         total += (micro.batch.advantages * micro.batch.weights * micro.batch.loss_mask).sum()
     assert total / aggregation_denominator(trunks, aggregation, 10) == pytest.approx(expected)
 
 
 def test_nothing_is_packed_into_nothing():
-    assert pack([], rows=4, pad_id=PAD) == []
-
-
-def test_shapes_come_from_a_short_list():
-    """Every new shape is a compilation: forty different batches may not bring forty."""
-    random = np.random.default_rng(0)
-    shapes = set()
-    for seed in range(40):
-        sizes = [(int(random.integers(1, 12)), int(random.integers(1, 30))) for _ in range(random.integers(1, 40))]
-        for micro in pack([training_trunk(seed, 12, sizes)], rows=2, pad_id=PAD):
-            shapes.add((micro.batch.rows.trunk_ids.shape, micro.batch.rows.branch_ids.shape))
-    assert len(shapes) <= 8
+    assert pack([], tokens=4, pad_id=PAD) == []

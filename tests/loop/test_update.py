@@ -13,10 +13,12 @@ from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk, count_rollou
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.ledger import TokenLedger
+from fr3e_jax.loop.prompts import prepare
 from fr3e_jax.loop.update import (
     Learner,
     NonFiniteUpdate,
     logprob_gap,
+    old_logprobs,
     score_old_logprobs,
     split_mini_batches,
     update_policy,
@@ -29,7 +31,7 @@ STEP = 3
 def batch(session, params, tiny) -> list[TrainingTrunk]:
     """Base rollouts on prompts and explored ones on bases, sampled with ``params``."""
     problems = session.task.problems("train")
-    groups = first_return(session, params, STEP, [(i, problems[i]) for i in range(4)])
+    groups = first_return(session, params, STEP, prepare(session, [(i, problems[i]) for i in range(4)]))
     expansions = place_anchors(session, STEP, [group for group in groups if group.kept])
     roll_out_states(session, params, STEP, expansions)
     assign_advantages(session, expansions)
@@ -97,13 +99,47 @@ def test_the_gap_leaves_out_what_an_earlier_step_sampled(batch):
     assert logprob_gap(mixed, old, STEP + 1) == {}
 
 
+def test_the_samplers_logprobs_serve_while_they_are_exact_enough(session, programs, params, batch, tiny, monkeypatch):
+    """Nine of the trunks, one of them carried over: it and every eighth fresh one are scored, the others are spared."""
+    from fr3e_jax.loop import update
+
+    sent, original = [], update.score_old_logprobs
+
+    def noted(session, learner, trunks):
+        sent.append(len(trunks))
+        return original(session, learner, trunks)
+
+    monkeypatch.setattr(update, "score_old_logprobs", noted)
+    trunks = [copy.copy(batch[i % len(batch)]) for i in range(10)]
+    trunks[0].step = STEP - 1
+    learner = learner_of(programs, params)
+    exact, metrics = old_logprobs(session, learner, STEP, trunks)
+    assert sent == [10] and metrics["logprob_gap/taken_from_sampler"] == 0
+
+    lenient = tiny.changed(session, training__sampler_logprob_tolerance=1e-3)
+    old, metrics = old_logprobs(lenient, learner, STEP, trunks)
+    assert sent == [10, 3] and metrics["logprob_gap/taken_from_sampler"] == 0.7
+    assert metrics["logprob_gap/max"] < 1e-4
+    for i, (row, true, trunk) in enumerate(zip(old, exact, trunks, strict=True)):
+        for mine, scored, branch in zip(row, true, trunk.branches, strict=True):
+            np.testing.assert_allclose(mine, scored, atol=1e-4)
+            if i not in (0, 1, 9):
+                np.testing.assert_array_equal(mine, branch.sampler_logprobs)
+
+    strict = tiny.changed(session, training__sampler_logprob_tolerance=1e-12)
+    old, metrics = old_logprobs(strict, learner, STEP, trunks)
+    assert sent == [10, 3, 3, 7] and metrics["logprob_gap/taken_from_sampler"] == 0
+    for row, true in zip(old, exact, strict=True):
+        np.testing.assert_allclose(np.concatenate(row), np.concatenate(true), atol=1e-5)
+
+
 @pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean_token_mean"])
 def test_the_size_of_micro_batches_changes_no_weight(session, programs, params, batch, tiny, aggregation):
     results = []
-    for rows in (2, len(batch)):
+    for tokens in (1, 512, 10_000):
         twin = tiny.changed(
             session,
-            training__micro_batch_trunks=rows,
+            training__micro_batch_tokens=tokens,
             training__mini_batch_rollouts=count_rollouts(batch),
             loss__aggregation=aggregation,
         )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.policy.attention import KeyValue, rotary, trunk_branch_attention
+from fr3e_jax.policy.attention import KeyValue, rotary, rotation, trunk_branch_attention
 
 B, N, T, S, D = 2, 2, 4, 5, 6
 SEGMENT = np.array([[[1, 1, 2, 2], [3, 3, 3, 3]], [[1, 2, 2, 2], [3, 3, 4, 4]]])
@@ -109,7 +109,7 @@ def test_bfloat16_keeps_bfloat16_accuracy():
 def test_rotary_turns_pairs_half_a_head_apart():
     """D = 4, theta = 100: pairs (x0, x2) by the angle p, (x1, x3) by p / 10."""
     x = np.array([0.3, -1.2, 0.7, 2.0], np.float32)
-    turned = rotary(jnp.asarray(x).reshape(1, 1, 1, 1, 4), jnp.full((1, 1, 1), 3), theta=100.0).reshape(4)
+    turned = rotary(jnp.asarray(x).reshape(1, 1, 1, 1, 4), rotation(jnp.full((1, 1, 1), 3), 4, theta=100.0)).reshape(4)
     expected = [
         x[0] * np.cos(3) - x[2] * np.sin(3),
         x[1] * np.cos(0.3) - x[3] * np.sin(0.3),
@@ -124,7 +124,7 @@ def test_rotary_scores_depend_on_the_distance_only():
     query, key = (jnp.asarray(rng.standard_normal((1, 1, 1, 1, D)), jnp.float32) for _ in range(2))
 
     def score(p, q):
-        at = lambda x, position: rotary(x, jnp.full((1, 1, 1), position), 1000.0)
+        at = lambda x, position: rotary(x, rotation(jnp.full((1, 1, 1), position), x.shape[-1], 1000.0))
         return float((at(query, p) * at(key, q)).sum())
 
     np.testing.assert_allclose(score(7, 2), score(105, 100), rtol=1e-4)

@@ -10,33 +10,43 @@ import numpy as np
 import pytest
 
 from fr3e_jax.objectives.entropy import token_entropy, token_logprobs
+from fr3e_jax.policy.head import Head, count_tokens, gather_tokens, token_loss, token_scores
 from fr3e_jax.policy.network import bind
-from fr3e_jax.policy.rows import Rows, predicting_states, run_trunks, score_states
+from fr3e_jax.policy.rows import Rows, predictors, row_states, run_trunks
 
-TRUNK_SIZE, LANE_SIZE = 10, 9
-TRUNKS = [[3, 17, 0, 5, 9, 11, 2, 8], [1, 4], [6, 6, 12, 19, 13, 7, 15, 10, 18, 14]]
-# rows -> lanes -> branches (fork, token ids): forks at 1, inside, at the end; full, half-full and empty lanes.
+TRUNK_SIZE, LANE_SIZE, CHUNK = 12, 9, 7
+# Trunks of each row; the second row holds two.
+TRUNKS = [[[3, 17, 0, 5, 9, 11, 2, 8]], [[1, 4], [9, 9, 5, 2, 0]], [[6, 6, 12, 19, 13, 7, 15, 10, 18, 14]]]
+# rows -> lanes -> branches (trunk of the row, fork, token ids): forks at 1, inside, at the end; full, part-full and
+# empty lanes, and a lane with branches of both trunks.
 LANES = [
-    [[(4, [7, 7, 1]), (8, [2, 0, 19, 4]), (1, [5])], [(4, [16, 3, 3, 3, 8, 12, 1, 0, 9])]],
-    [[(2, [11])], []],
-    [[(10, [5, 4, 3]), (10, [5, 4, 9])], [(3, [1, 2]), (7, [8])]],
+    [[(0, 4, [7, 7, 1]), (0, 8, [2, 0, 19, 4]), (0, 1, [5])], [(0, 4, [16, 3, 3, 3, 8, 12, 1, 0, 9])]],
+    [[(0, 2, [11]), (1, 5, [3, 3, 8]), (0, 1, [4, 6]), (1, 2, [17, 1])], []],
+    [[(0, 10, [5, 4, 3]), (0, 10, [5, 4, 9])], [(0, 3, [1, 2]), (0, 7, [8])]],
 ]
 
 
 def pack(trunks=TRUNKS, lanes=LANES, pad_id=0) -> Rows:
     shape = (len(lanes), 2, LANE_SIZE)
     trunk_ids = np.full((len(lanes), TRUNK_SIZE), pad_id, np.int32)
-    ids, (segment, fork, offset) = np.full(shape, pad_id, np.int32), np.zeros((3, *shape), np.int32)
+    trunk_segment, trunk_offset = np.zeros((2, len(lanes), TRUNK_SIZE), np.int32)
+    ids, (segment, begin, fork, offset) = np.full(shape, pad_id, np.int32), np.zeros((4, *shape), np.int32)
     for b, row in enumerate(lanes):
-        trunk_ids[b, : len(trunks[b])] = trunks[b]
+        starts, end, number = [], 0, 0
+        for which, trunk in enumerate(trunks[b]):
+            at = (b, slice(end, end + len(trunk)))
+            trunk_ids[at], trunk_segment[at], trunk_offset[at] = trunk, which + 1, np.arange(len(trunk))
+            starts.append(end)
+            end += len(trunk)
         for n, lane in enumerate(row):
             start = 0
-            for number, (at, tokens) in enumerate(lane):
+            for which, at, tokens in lane:
+                number += 1
                 place = (b, n, slice(start, start + len(tokens)))
-                ids[place], segment[place], fork[place] = tokens, number + 1, at
+                ids[place], segment[place], begin[place], fork[place] = tokens, number, starts[which], at
                 offset[place] = np.arange(len(tokens))
                 start += len(tokens)
-    return Rows(trunk_ids, ids, segment, fork, offset)
+    return Rows(trunk_ids, trunk_segment, trunk_offset, ids, segment, begin, fork, offset)
 
 
 def branches(trunks=TRUNKS, lanes=LANES):
@@ -44,19 +54,36 @@ def branches(trunks=TRUNKS, lanes=LANES):
     for b, row in enumerate(lanes):
         for n, lane in enumerate(row):
             start = 0
-            for fork, tokens in lane:
-                yield trunks[b][:fork], tokens, (b, n, slice(start, start + len(tokens)))
+            for which, fork, tokens in lane:
+                yield trunks[b][which][:fork], tokens, (b, n, slice(start, start + len(tokens)))
                 start += len(tokens)
 
 
-def _scores(logits, ids, temperature):
-    return token_logprobs(logits / temperature, ids), token_entropy(logits)
+def _counted(graphdef, params, rows, mask, shards=1, chunk=CHUNK, remat="none"):
+    states = row_states(graphdef, params, rows, remat=remat)
+    mask = jnp.asarray(mask).reshape(mask.shape[0], -1)
+    counted = count_tokens(mask, predictors(rows), states.shape[1], shards=shards, chunk=chunk)
+    return Head(*bind(graphdef, params).output_weight()), states, counted
 
 
-@partial(jax.jit, static_argnums=0)
-def score(graphdef, params, rows, temperature):
-    states = predicting_states(graphdef, params, rows)
-    return score_states(graphdef, params, states, rows.branch_ids, temperature, chunk=7, token_scores=_scores)
+@partial(jax.jit, static_argnums=0, static_argnames=("shards", "chunk"))
+def score(graphdef, params, rows, temperature, shards=1, chunk=CHUNK):
+    scores = lambda logits, ids: (token_logprobs(logits / temperature, ids), token_entropy(logits))
+    counted = _counted(graphdef, params, rows, rows.segment > 0, shards, chunk)
+    return token_scores(*counted, rows.branch_ids, scores, chunk=chunk)
+
+
+def weighted_sum(graphdef, params, rows, mask, weights, shards=1, chunk=CHUNK, remat="none"):
+    """Sum of weights times log-probs over ``mask``, and the number of tokens in it."""
+
+    def loss(logits, valid, tokens, scalars):
+        ids, weights = tokens
+        logprobs = token_logprobs(logits, ids) * weights * scalars
+        return jnp.where(valid, logprobs, 0.0).sum(), {"tokens": valid.sum()}
+
+    counted = _counted(graphdef, params, rows, mask, shards, chunk, remat)
+    tokens = gather_tokens(counted[2], (rows.branch_ids, jnp.asarray(weights, jnp.float32)))
+    return token_loss(*counted, tokens, jnp.float32(2.0), loss, chunk=chunk)
 
 
 def logprobs_of(network, rows):
@@ -77,27 +104,42 @@ def test_scores_equal_those_of_the_flattened_sequences(fixture, request):
         np.testing.assert_allclose(entropies[place], token_entropy(predicting), rtol=1e-5, atol=1e-5)
 
 
-def test_gradient_equals_that_of_the_flattened_sequences(tiny):
-    network, rows = tiny, pack()
-    weights = np.random.default_rng(1).standard_normal(rows.branch_ids.shape) * (rows.segment > 0)
+@pytest.fixture(scope="module", params=["tiny", "tiny_untied"])
+def flattened(request):
+    """A network, the tokens with a loss and their weights, and value and gradient over the flattened sequences."""
+    network, rows = request.getfixturevalue(request.param), pack()
+    mask = (rows.segment > 0) & (rows.offset != 1)  # tokens without a loss lie between those with one
+    weights = np.random.default_rng(1).standard_normal(rows.branch_ids.shape)
     packed = list(branches())
     ids, at, flat_weights = (np.zeros((len(packed), 20), kind) for kind in (np.int32, np.int32, np.float32))
     for i, (prefix, tokens, place) in enumerate(packed):
         sequence = prefix + tokens
         ids[i, : len(sequence)] = sequence
         at[i, : len(sequence) - 1] = sequence[1:]
-        flat_weights[i, len(prefix) - 1 : len(sequence) - 1] = weights[place]
-
-    def packed_sum(params):
-        return (score(network.graphdef, params, rows, jnp.float32(1.0))[0] * weights).sum()
+        flat_weights[i, len(prefix) - 1 : len(sequence) - 1] = 2 * (weights * mask)[place]
 
     def flattened_sum(params):
         hidden = run_trunks(network.graphdef, params, ids).hidden
         return (token_logprobs(bind(network.graphdef, params).logits(hidden), at) * flat_weights).sum()
 
-    value, gradient = jax.jit(jax.value_and_grad(packed_sum))(network.params)
-    expected_value, expected = jax.jit(jax.value_and_grad(flattened_sum))(network.params)
+    return network, mask, weights, jax.jit(jax.value_and_grad(flattened_sum))(network.params)
+
+
+# A chunk of one token, one that divides nothing, all at once; the shards of a mesh; what is computed again.
+CUTS = [{"chunk": 1}, {"remat": "dots"}, {"remat": "block"}, {"chunk": 1000}, {"shards": 3, "chunk": 4}]
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_gradient_equals_that_of_the_flattened_sequences(flattened, cut):
+    network, mask, weights, (expected_value, expected) = flattened
+
+    @partial(jax.value_and_grad, has_aux=True)
+    def packed_sum(params):
+        return weighted_sum(network.graphdef, params, pack(), mask, weights, **cut)
+
+    (value, sums), gradient = jax.jit(packed_sum)(network.params)
     np.testing.assert_allclose(value, expected_value, rtol=1e-5)
+    assert sums["tokens"] == mask.sum()
     for (path, leaf), other in zip(
         jax.tree_util.tree_leaves_with_path(gradient), jax.tree.leaves(expected), strict=True
     ):
@@ -107,7 +149,7 @@ def test_gradient_equals_that_of_the_flattened_sequences(tiny):
 
 def test_a_token_changes_no_earlier_score_and_no_other_branch(tiny):
     """The first branch's last token, with all others as witnesses; its own score is the only one to change."""
-    changed = [[[(4, [7, 7, 18]), *LANES[0][0][1:]], LANES[0][1]], *LANES[1:]]
+    changed = [[[(0, 4, [7, 7, 18]), *LANES[0][0][1:]], LANES[0][1]], *LANES[1:]]
     before, after = logprobs_of(tiny, pack()), logprobs_of(tiny, pack(lanes=changed))
     assert before[0, 0, 2] != after[0, 0, 2]
     others = pack().segment > 0
@@ -117,7 +159,7 @@ def test_a_token_changes_no_earlier_score_and_no_other_branch(tiny):
 
 def test_trunk_tokens_after_the_fork_are_not_seen(tiny):
     """The third trunk changes at position 3: forks at 3 stay, forks at 7 and 10 do not."""
-    trunks = [TRUNKS[0], TRUNKS[1], [*TRUNKS[2][:3], 0, *TRUNKS[2][4:]]]
+    trunks = [TRUNKS[0], TRUNKS[1], [[*TRUNKS[2][0][:3], 0, *TRUNKS[2][0][4:]]]]
     before, after = logprobs_of(tiny, pack()), logprobs_of(tiny, pack(trunks))
     before, after, fork = before[2], after[2], pack().fork[2]
     np.testing.assert_array_equal(before[fork == 3], after[fork == 3])
@@ -129,22 +171,28 @@ def test_padding_ids_reach_no_score(tiny):
     np.testing.assert_array_equal(logprobs_of(tiny, pack())[real], logprobs_of(tiny, pack(pad_id=13))[real])
 
 
-def test_padding_scores_stay_finite_so_that_masks_can_drop_them(tiny):
+def test_trunks_of_a_row_do_not_see_one_another(tiny):
+    """The second row's first trunk changes: the branches of its second keep every bit."""
+    before, after = (
+        logprobs_of(tiny, pack())[1],
+        logprobs_of(tiny, pack([TRUNKS[0], [[18, 2], TRUNKS[1][1]], TRUNKS[2]]))[1],
+    )
+    second = pack().start[1] == 2
+    assert second.sum() == 5
+    np.testing.assert_array_equal(before[second], after[second])
+    first = (pack().segment[1] > 0) & ~second
+    assert (before[first] != after[first]).all()
+
+
+def test_padding_scores_are_zero(tiny):
     logprobs, entropies = score(tiny.graphdef, tiny.params, pack(), jnp.float32(1.0))
-    assert np.isfinite(logprobs).all() and np.isfinite(entropies).all()
+    padding = pack().segment == 0
+    assert not np.asarray(logprobs)[padding].any() and not np.asarray(entropies)[padding].any()
 
 
-@pytest.mark.parametrize("chunk", [1, 54, 1000])
-def test_the_chunk_of_logits_changes_nothing(tiny, chunk):
-    """54 tokens in chunks of 7 elsewhere; here one by one, all at once, and in a chunk that they do not fill."""
-    rng = np.random.default_rng(0)
-    states, ids = rng.standard_normal((3, 18, 32)).astype(np.float32), rng.integers(0, 20, (3, 18))
-
-    @partial(jax.jit, static_argnames="chunk")
-    def scores(chunk):
-        return score_states(
-            tiny.graphdef, tiny.params, states, ids, jnp.float32(1.0), chunk=chunk, token_scores=_scores
-        )
-
-    for ours, other in zip(scores(chunk=chunk), scores(chunk=7), strict=True):
-        np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize(("shards", "chunk"), [(1, 1), (1, 1000), (3, 4)])
+def test_the_chunk_of_logits_changes_nothing(tiny, shards, chunk):
+    """Chunks of 7 elsewhere; here one token, all at once, and the rows in three shards of their own."""
+    ours = score(tiny.graphdef, tiny.params, pack(), jnp.float32(1.0), shards=shards, chunk=chunk)
+    for mine, other in zip(ours, score(tiny.graphdef, tiny.params, pack(), jnp.float32(1.0)), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)

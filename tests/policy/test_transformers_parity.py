@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fr3e_jax.policy.architecture import PUBLISHED
-from fr3e_jax.policy.attention import rotary
+from fr3e_jax.policy.attention import rotary, rotation
 from fr3e_jax.policy.config_file import from_hf_config, read_architecture, retyped, to_hf_config
 from fr3e_jax.policy.huggingface import load_params, save_params, stored_shapes
 from fr3e_jax.policy.network import bind, build_network
@@ -171,7 +171,7 @@ def test_rotary_embedding_is_the_same_at_all_positions(head_dim, theta, transfor
     theirs = apply_rotary_pos_emb(torch.tensor(query), torch.tensor(key), cos, sin)
     for vector, wanted in zip((query, key), theirs, strict=True):
         lanes = jnp.asarray(np.moveaxis(vector, 1, 2)[:, None])  # [B, N, T, heads, D]
-        found = rotary(lanes, jnp.asarray(positions)[None, None], theta)
+        found = rotary(lanes, rotation(jnp.asarray(positions)[None, None], lanes.shape[-1], theta))
         np.testing.assert_allclose(np.moveaxis(np.asarray(found)[:, 0], 2, 1), wanted.numpy(), **MODULE)
 
 

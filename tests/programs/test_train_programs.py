@@ -28,6 +28,7 @@ from fr3e_jax.programs.train import (
 MODES = ["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "token_sum_norm"]
 GRADIENT_MODE = "seq_mean_token_mean"  # the one whose weights depend on the branch
 NORM_LENGTH, TEMPERATURE = 7, 0.8
+SIZES = 16, 16  # of a trunk and of a lane
 SETTINGS = LossSettings(dual_clip=2.0, importance_cap=1.1, entropy_coefficient=0.05)
 
 
@@ -74,7 +75,8 @@ def single(tiny):
 
 
 def micro_batches(rows, mode=GRADIENT_MODE):
-    return pack(TRUNKS, rows=rows, pad_id=0, aggregation=mode, old_logprobs=lambda i, j: OLD[i, j])
+    options = {"sizes": SIZES, "aggregation": mode, "old_logprobs": lambda i, j: OLD[i, j]}
+    return pack(TRUNKS, tokens=rows * sum(SIZES), pad_id=0, **options)
 
 
 def accumulate(at, micros, denominator):
@@ -182,7 +184,7 @@ def test_scores_are_those_of_whole_sequences_and_those_that_training_sees(single
         np.testing.assert_allclose(logprobs, expected, rtol=1e-5, atol=1e-5)
         plain = log_softmax(predicting)
         np.testing.assert_allclose(entropies, -(np.exp(plain) * plain).sum(axis=-1), rtol=1e-5, atol=1e-5)
-    micros = pack(TRUNKS, rows=2, pad_id=0, old_logprobs=lambda i, j: scores[i, j][0])
+    micros = pack(TRUNKS, tokens=100, pad_id=0, old_logprobs=lambda i, j: scores[i, j][0])
     _, sums = accumulate(single, micros, 1.0)
     np.testing.assert_allclose(sums["ratio"], MASK.sum(), rtol=1e-6)
     assert [sums[name] for name in ("clipped_low", "clipped_high", "clipped_dual")] == [0, 0, 0]
@@ -196,7 +198,7 @@ def test_token_losses_by_hand():
     sampler, advantages = np.log([0.2, 0.4, 0.05, 0.2, 0.1]), [1.0, 1.0, -1.0, -1.0, 5.0]
     array = lambda x: jnp.asarray(x, jnp.float32).reshape(shape)
     mask = jnp.asarray([[[True, True, True, True, False]]])
-    batch = TrainRows(Rows(*[None] * 5), mask, array(np.ones(5)), array(advantages), array(old), array(sampler))
+    batch = TrainRows(Rows(*[None] * 8), mask, array(np.ones(5)), array(advantages), array(old), array(sampler))
     entropies = array([1.0, 2.0, 3.0, 4.0, 5.0])
 
     def losses_and_gradients(settings):
@@ -292,7 +294,7 @@ def test_one_program_per_shape(tiny):
 def test_supervised_training_learns_its_sequences(tiny):
     """The loss is the mean of -log pi of the tokens; it starts near that of chance and falls to almost nothing."""
     at = make_programs(tiny, loss=None, learning_rate=0.02, weight_decay=0.0)
-    (micro,) = pack(TRUNKS, rows=8, pad_id=0)
+    (micro,) = pack(TRUNKS, tokens=1000, pad_id=0)
     count, losses = aggregation_denominator(TRUNKS, "token_mean", NORM_LENGTH), []
     logprobs, _ = at.programs.score(at.params, micro.batch.rows, TEMPERATURE)
     state = at.programs.init_optimizer(at.params)
@@ -302,3 +304,24 @@ def test_supervised_training_learns_its_sequences(tiny):
         losses.append(sums["loss"])
     np.testing.assert_allclose(losses[0], -logprobs[np.asarray(micro.batch.loss_mask)].mean(), rtol=1e-5)
     assert losses[0] > 2 and losses[-1] < 0.5
+
+
+def test_bfloat16_weights_keep_float32_scores_and_lead_the_same_way(tiny, tiny_network, references):
+    """Scores are float32 with more bits than bfloat16 has; the gradient keeps its direction."""
+    network = tiny_network(compute_dtype="bfloat16")
+    network = network._replace(
+        params=jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), network.params),
+        abstract=jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16), network.abstract),
+    )
+    at = make_programs(network, loss=SETTINGS)
+    (micro,) = micro_batches(8)
+    single_scores = make_programs(tiny, loss=SETTINGS)
+    exact = single_scores.programs.score(single_scores.params, micro.batch.rows, TEMPERATURE)
+    for ours, theirs in zip(at.programs.score(at.params, micro.batch.rows, TEMPERATURE), exact, strict=True):
+        assert ours.dtype == np.float32 and (ours.view(np.uint32) & 0xFFFF).any()
+        np.testing.assert_allclose(ours, theirs, atol=0.2)
+    gradients, sums = accumulate(at, [micro], DENOMINATOR)
+    np.testing.assert_allclose(sums["loss"], references[0][GRADIENT_MODE], atol=0.05)
+    flat = lambda tree: np.concatenate([np.asarray(leaf, np.float32).ravel() for leaf in jax.tree.leaves(tree)])
+    ours, theirs = flat(gradients), flat(references[1])
+    assert ours @ theirs > 0.98 * np.linalg.norm(ours) * np.linalg.norm(theirs)

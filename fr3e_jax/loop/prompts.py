@@ -1,0 +1,92 @@
+"""The prompts of the next round, drawn, templated and tokenised while the device works on this one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fr3e_jax.data.stream import PromptStream
+from fr3e_jax.data.task import Problem
+from fr3e_jax.loop.background import Background
+from fr3e_jax.loop.session import Session
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A problem as the policy gets it; ``position`` in the stream names its noise."""
+
+    position: int
+    problem: Problem
+    token_ids: np.ndarray
+
+
+def prepare(session: Session, drawn: Iterable[tuple[int, Problem]]) -> list[Prompt]:
+    """The token ids of problems, in their template."""
+    return [Prompt(position, problem, session.prompt_ids(problem.prompt)) for position, problem in drawn]
+
+
+@dataclass(frozen=True)
+class _Round:
+    prompts: list[Prompt]
+    position: int  # of the stream behind them
+    dropped_too_long: int
+
+
+class PromptFeed:
+    """A `PromptStream` read one round ahead.
+
+    ``position`` and ``dropped_too_long`` are those of the prompts handed out, whatever has been prepared beyond them:
+    they are what a checkpoint holds.
+
+    Args:
+      session: whose train split, template and tokenizer are read.
+      count: prompts of a round.
+      background: prepares; None: every round is prepared when it is asked for.
+    """
+
+    def __init__(self, session: Session, count: int, background: Background | None = None):
+        data = session.config.data
+        self.position = self.dropped_too_long = 0
+        self._session, self._count, self._background = session, count, background
+        self._stream = PromptStream(
+            session.task.problems("train"), data.seed, session.prompt_ids, data.max_prompt_tokens
+        )
+        self._ahead: Future[_Round] | None = None
+        self._reading = threading.Lock()  # a task's problems need not bear two threads
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position, "dropped_too_long": self.dropped_too_long}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues behind the prompts that were handed out when the state was taken."""
+        self._ahead = None
+        self.position, self.dropped_too_long = state["position"], state["dropped_too_long"]
+
+    def next(self) -> list[Prompt]:
+        """The prompts of a round; those of the round after it are begun.
+
+        Raises:
+          ValueError: see `PromptStream.next`; also a prompt that cannot be tokenised or put into the template.
+        """
+        ahead, self._ahead = self._ahead, None
+        taken = ahead.result() if ahead else self._read(self.position, self.dropped_too_long)
+        self.position, self.dropped_too_long = taken.position, taken.dropped_too_long
+        if self._background is not None:
+            self._ahead = self._background.call(self._read, self.position, self.dropped_too_long)
+        return taken.prompts
+
+    def problem_at(self, position: int) -> Problem:
+        """The problem that was drawn with this position."""
+        with self._reading:
+            return self._stream.problem_at(position)
+
+    def _read(self, position: int, dropped_too_long: int) -> _Round:
+        with self._reading:
+            self._stream.position, self._stream.dropped_too_long = position, dropped_too_long
+            prompts = prepare(self._session, self._stream.next(self._count))
+            return _Round(prompts, self._stream.position, self._stream.dropped_too_long)

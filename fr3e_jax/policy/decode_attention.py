@@ -1,0 +1,86 @@
+"""Attention of a decode step: one query per lane over its trunk and its own tokens. (`attention` has the mathematics.)
+
+A lane's own tokens lie in two places: the *ring*, which a chunk of decode steps only reads, and the *recent* columns of
+it, a small copy that the steps of the chunk write into (`fr3e_jax.programs.decode`). A cache that is read and written
+in one loop would be copied at every step on TPU, where a column is written in one layout and a matrix product reads
+another.
+
+Every product is a batched matrix product in the order of its operands, with keys ``[D, positions]`` and values
+``[positions, D]``: no cache is transposed to be read. An ``einsum`` would choose the order itself, and on CPU XLA then
+transposes the values of all lanes at every step (docs/performance.md).
+
+Dimension key: B trunks, N lanes of a trunk, L = B * N lanes, K key/value heads, G query heads of each, D head size, S
+trunk positions, P own positions (C of the ring, R recent).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fr3e_jax.policy.attention import KeyValue
+
+
+def _scores(query: jax.Array, key: jax.Array, visible: jax.Array) -> jax.Array:
+    """float32 ``query [..., Q, D] @ key [..., D, P]``, -inf where ``visible [..., Q, P]`` (broadcast) is false."""
+    lead = tuple(range(query.ndim - 2))
+    dimensions = (((query.ndim - 1,), (key.ndim - 2,)), (lead, lead))
+    scores = jax.lax.dot_general(query, key, dimensions, preferred_element_type=jnp.float32)
+    return jnp.where(visible, scores, -jnp.inf)
+
+
+def _mix(weights: jax.Array, value: jax.Array) -> jax.Array:
+    """float32 ``weights [..., Q, P] @ value [..., P, D]``."""
+    lead = tuple(range(weights.ndim - 2))
+    dimensions = (((weights.ndim - 1,), (value.ndim - 2,)), (lead, lead))
+    return jax.lax.dot_general(weights.astype(value.dtype), value, dimensions, preferred_element_type=jnp.float32)
+
+
+class OwnPart(NamedTuple):
+    """Some of the lanes' own tokens, and which of them each lane sees."""
+
+    cache: KeyValue  # key [L, K, D, P], value [L, K, P, D]
+    seen: jax.Array  # bool [L, P]
+
+
+def decode_attention(query: jax.Array, own: Sequence[OwnPart], trunk: KeyValue, fork: jax.Array) -> jax.Array:
+    """Attention of one new token per lane.
+
+    Args:
+      query: ``[B, N, K, G, D]``.
+      own: the lanes' own tokens in any number of parts; each query sees at least itself.
+      trunk: ``key [B, K, D, S]``, ``value [B, K, S, D]``.
+      fork: int ``[B, N]``, how many trunk positions each lane sees; 0 is allowed.
+
+    Returns:
+      ``[B, N, K, G, D]`` in the query's dtype. Scores and softmax are float32.
+    """
+    batch, lanes, kv_heads, group, head_dim = query.shape
+    query = query * (head_dim**-0.5)
+
+    def by_trunk(x):  # [L, K, G, ...] -> [B, K, N * G, ...]: all lanes of a trunk read its cache together
+        x = x.reshape(batch, lanes, *x.shape[1:])
+        return jnp.swapaxes(x, 1, 2).reshape(batch, kv_heads, lanes * group, *x.shape[4:])
+
+    def by_lane(x):
+        x = jnp.swapaxes(x.reshape(batch, kv_heads, lanes, group, *x.shape[3:]), 1, 2)
+        return x.reshape(batch * lanes, *x.shape[2:])
+
+    flat = query.reshape(batch * lanes, kv_heads, group, head_dim)
+    own_scores = [_scores(flat, part.cache.key, part.seen[:, None, None]) for part in own]
+    visible = jnp.arange(trunk.key.shape[-1])[None, None] < fork[..., None]  # b n s
+    visible = jnp.repeat(visible, group, axis=1)[:, None]
+    trunk_scores = _scores(by_trunk(flat), trunk.key, visible)
+
+    largest = by_lane(trunk_scores.max(axis=-1))
+    for scores in own_scores:
+        largest = jnp.maximum(largest, scores.max(axis=-1))
+    trunk_weights = jnp.exp(trunk_scores - by_trunk(largest)[..., None])
+    total, mixed = by_lane(trunk_weights.sum(axis=-1)), by_lane(_mix(trunk_weights, trunk.value))
+    for part, scores in zip(own, own_scores, strict=True):
+        weights = jnp.exp(scores - largest[..., None])
+        total, mixed = total + weights.sum(axis=-1), mixed + _mix(weights, part.cache.value)
+    return (mixed / total[..., None]).astype(query.dtype).reshape(query.shape)

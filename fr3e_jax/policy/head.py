@@ -1,0 +1,182 @@
+"""The output head on the tokens that count, a chunk at a time: ``[tokens, V]`` logits never exist as a whole.
+
+Positions that do not count (padding, and tokens without a loss) are sorted behind those that do, and a loop whose
+length is known at run time ends before them. `token_loss` computes the loss and its gradient in the same pass over a
+chunk, as fused linear cross-entropies do: the logits are computed once and never kept.
+
+Tokens are sorted within each of ``shards`` groups of rows, so that on a mesh no token leaves its device and the head's
+gradient is summed over devices once.
+
+Dimension key: B rows, Q queried tokens of a row, P positions of a row, H shards, L = B/H · Q, E width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class Head(NamedTuple):
+    """The output weight as it is stored (`fr3e_jax.policy.network.Qwen.output_weight`)."""
+
+    weight: jax.Array  # [V, E] where tied, else [E, V]
+    tied: bool
+
+
+class Counted(NamedTuple):
+    """The tokens that count, first in each shard; all but ``count`` are ``[H, L]``, padded to whole chunks."""
+
+    order: jax.Array  # int, position in the shard's B/H · Q tokens
+    source: jax.Array  # int, position in the shard's B/H · P states
+    valid: jax.Array  # bool
+    count: jax.Array  # int scalar, of the fullest shard
+
+
+def count_tokens(mask: jax.Array, source: jax.Array, positions: int, *, shards: int, chunk: int) -> Counted:
+    """Sort the tokens of ``mask [B, Q]``; ``source [B, Q]`` are positions in a row of ``positions`` states."""
+    rows, queried = mask.shape
+    row = jnp.arange(rows, dtype=jnp.int32)[:, None] % (rows // shards)
+    mask, source = (x.reshape(shards, -1) for x in (mask, source + row * positions))
+    order = jnp.argsort(~mask, axis=1, stable=True)
+    padding = -order.shape[1] % min(chunk, order.shape[1])
+    pad = lambda x: jnp.pad(jnp.take_along_axis(x, order, axis=1), ((0, 0), (0, padding)))
+    return Counted(jnp.pad(order, ((0, 0), (0, padding))), pad(source), pad(mask), mask.sum(axis=1).max())
+
+
+def gather_tokens(counted: Counted, values: Any) -> Any:
+    """Arrays ``[B, ...]`` of per-token values as ``[H, L]`` in the order of ``counted``."""
+    shards = counted.order.shape[0]
+    return jax.tree.map(lambda x: jnp.take_along_axis(x.reshape(shards, -1), counted.order, axis=1), values)
+
+
+def _chunks(counted: Counted, chunk: int) -> tuple[int, jax.Array]:
+    chunk = min(chunk, counted.order.shape[1])
+    return chunk, (counted.count + chunk - 1) // chunk
+
+
+def _piece(x: Any, start: jax.Array, chunk: int) -> Any:
+    return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, chunk, 1), x)
+
+
+def _logits(weight: jax.Array, tied: bool, states: jax.Array) -> jax.Array:
+    """float32 ``[H, chunk, V]``."""
+    contract = (((2,), (1 if tied else 0,)), ((), ()))
+    return jax.lax.dot_general(states, weight.astype(states.dtype), contract, preferred_element_type=jnp.float32)
+
+
+def _states(hidden: jax.Array, source: jax.Array) -> jax.Array:
+    return jnp.take_along_axis(hidden, source[..., None], axis=1)
+
+
+def _by_shard(hidden: jax.Array, shards: int) -> jax.Array:
+    return hidden.reshape(shards, -1, hidden.shape[-1])
+
+
+def token_scores(
+    head: Head, hidden: jax.Array, counted: Counted, ids: jax.Array, scores: Callable, *, chunk: int
+) -> tuple[jax.Array, ...]:
+    """Two scores of each token that counts, shaped as ``ids [B, ...]``; 0 elsewhere. Not for differentiation.
+
+    ``hidden [B, P, E]``; ``scores(logits [H, chunk, V], ids [H, chunk])`` returns two ``[H, chunk]`` arrays.
+    """
+    shards = counted.order.shape[0]
+    hidden, sorted_ids = _by_shard(hidden, shards), gather_tokens(counted, ids)
+    chunk, loops = _chunks(counted, chunk)
+
+    def body(i, out):
+        source, at = _piece((counted.source, sorted_ids), i * chunk, chunk)
+        fresh = scores(_logits(*head, _states(hidden, source)), at)
+        return tuple(jax.lax.dynamic_update_slice_in_dim(o, f, i * chunk, 1) for o, f in zip(out, fresh, strict=True))
+
+    empty = jnp.zeros(counted.order.shape, jnp.float32)
+    out = jax.lax.fori_loop(0, loops, body, (empty, empty))
+    unsort = jnp.argsort(counted.order[:, : ids.size // shards], axis=1)
+    back = lambda x: jnp.take_along_axis(jnp.where(counted.valid, x, 0.0), unsort, axis=1).reshape(ids.shape)
+    return tuple(back(x) for x in out)
+
+
+def token_loss(
+    head: Head, hidden: jax.Array, counted: Counted, tokens: Any, scalars: Any, loss: Callable, *, chunk: int
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Sum of a loss over the tokens that count, and sums for the metrics; differentiable in weight and ``hidden``.
+
+    Args:
+      hidden: ``[B, P, E]``.
+      tokens: pytree of ``[H, L]`` (`gather_tokens`).
+      scalars: pytree of what else ``loss`` needs; no gradient reaches it.
+      loss: ``(logits [H, chunk, V], valid [H, chunk], tokens, scalars) -> (scalar, dict of scalars)``.
+      chunk: tokens of each shard whose logits exist at once.
+    """
+    run = _fused(loss, head.tied, chunk)
+    return run(head.weight, _by_shard(hidden, counted.order.shape[0]), counted, tokens, scalars)
+
+
+def _fused(loss: Callable, tied: bool, chunk: int) -> Callable:
+    """``(weight, hidden, counted, tokens, scalars) -> (total, sums)`` with its gradient computed on the way."""
+
+    def forward(with_gradient, weight, hidden, counted, tokens, scalars):
+        size, loops = _chunks(counted, chunk)
+        take = lambda i: _piece((counted.source, counted.valid, tokens), i * size, size)
+
+        def one(states, valid, piece):
+            logits = _logits(weight, tied, states)
+            run = lambda logits: loss(logits, valid, piece, scalars)
+            return jax.value_and_grad(run, has_aux=True)(logits) if with_gradient else (run(logits), None)
+
+        def body(i, carry):
+            totals, gradients = carry
+            source, valid, piece = take(i)
+            states = _states(hidden, source)
+            fresh, slope = one(states, valid, piece)
+            totals = jax.tree.map(jnp.add, totals, fresh)
+            if with_gradient:
+                gradients = _add_gradients(gradients, weight, tied, states, source, slope.astype(states.dtype))
+            return totals, gradients
+
+        shapes = jax.eval_shape(lambda: one(*_abstract_piece(hidden, take))[0])
+        totals = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        start = (jnp.zeros((hidden.shape[0], *weight.shape), jnp.float32), jnp.zeros(hidden.shape, jnp.float32))
+        return jax.lax.fori_loop(0, loops, body, (totals, start if with_gradient else None))
+
+    @jax.custom_vjp
+    def run(*inputs):
+        return forward(False, *inputs)[0]
+
+    def run_forward(weight, hidden, counted, tokens, scalars):
+        out, (d_weight, d_hidden) = forward(True, weight, hidden, counted, tokens, scalars)
+        return out, (d_weight.sum(axis=0).astype(weight.dtype), d_hidden.astype(hidden.dtype), counted, tokens, scalars)
+
+    def run_backward(saved, cotangent):
+        d_weight, d_hidden, *rest = saved
+        scaled = lambda x: x * cotangent[0].astype(x.dtype)
+        return scaled(d_weight), scaled(d_hidden), *(jax.tree.map(_no_gradient, part) for part in rest)
+
+    run.defvjp(run_forward, run_backward)
+    return run
+
+
+def _abstract_piece(hidden, take):
+    source, valid, piece = take(jnp.zeros((), jnp.int32))
+    return _states(hidden, source), valid, piece
+
+
+def _no_gradient(x: jax.Array):
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return jnp.zeros_like(x)
+    return np.zeros(x.shape, jax.dtypes.float0)
+
+
+def _add_gradients(gradients, weight, tied: bool, states, source, slope):
+    """Add what a chunk's ``slope`` (gradient of its logits) gives to the weight's and the states' gradients."""
+    d_weight, d_hidden = gradients
+    product = partial(jax.lax.dot_general, preferred_element_type=jnp.float32)
+    pair = (slope, states) if tied else (states, slope)
+    d_weight = d_weight + product(*pair, (((1,), (1,)), ((0,), (0,))))
+    d_states = product(slope, weight.astype(slope.dtype), (((2,), (0 if tied else 1,)), ((), ())))
+    shard = jnp.arange(source.shape[0])[:, None]
+    return d_weight, d_hidden.at[shard, source].add(d_states)

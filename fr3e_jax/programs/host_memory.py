@@ -1,0 +1,39 @@
+"""Keeping the memory that compiled programs work in, where they run on the host's processors.
+
+XLA on CPU takes one block for the temporaries of a run of a program and gives it back at the end. glibc maps such large
+blocks anew each time, so every run touches fresh pages, each of which costs a page fault: a third of the time of a
+training step where that was measured (docs/performance.md).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from importlib.metadata import entry_points
+
+import jax
+
+# Of <malloc.h>; the values are part of glibc's interface.
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
+_LARGEST = 2**31 - 1  # the largest int: up to 2 GiB at the end of the heap are kept
+
+
+def on_host_only() -> bool:
+    """Whether jax will compute on the host's processors, told without starting a backend."""
+    platforms = jax.config.jax_platforms
+    if platforms:
+        return platforms.split(",")[0] == "cpu"
+    return not entry_points(group="jax_plugins") and importlib.util.find_spec("libtpu") is None
+
+
+def keep_host_memory() -> bool:
+    """Let freed blocks stay with the process for the next run of a program; true if that was done.
+
+    Call before the first array is made: threads that exist already have heaps of their own, too small for large blocks.
+    Does nothing where arrays will not live in host memory, and without glibc.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None or not on_host_only():
+        return False
+    # One heap for all threads, no large block mapped on its own, and what is free at the heap's end is not given back.
+    return all([mallopt(_M_ARENA_MAX, 1), mallopt(_M_MMAP_MAX, 0), mallopt(_M_TRIM_THRESHOLD, _LARGEST)])

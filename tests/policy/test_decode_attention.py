@@ -1,0 +1,95 @@
+"""The decode step's attention against one softmax over each lane's flattened sequence."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fr3e_jax.policy.attention import KeyValue, trunk_branch_attention
+from fr3e_jax.policy.decode_attention import OwnPart
+from fr3e_jax.policy.decode_attention import decode_attention as attention_of_parts
+
+S, C, D = 5, 4, 6
+FORKS = {1: [[5], [0], [3]], 4: [[0, 1, 3, 5], [5, 5, 2, 4], [1, 1, 1, 1]]}
+
+
+def draw(lanes, kv_heads, group, dtype=jnp.float32):
+    rng = np.random.default_rng(lanes + kv_heads)
+    normal = lambda *shape: jnp.asarray(rng.standard_normal(shape), dtype)
+    trunks = len(FORKS[lanes])
+    count = trunks * lanes
+    own_mask = rng.random((count, C)) < 0.5
+    own_mask[:, rng.integers(C)] = True  # each query sees at least itself
+    return (
+        2 * normal(trunks, lanes, kv_heads, group, D),
+        KeyValue(normal(count, kv_heads, D, C), normal(count, kv_heads, C, D)),
+        own_mask,
+        KeyValue(normal(trunks, kv_heads, D, S), normal(trunks, kv_heads, S, D)),
+        np.array(FORKS[lanes]),
+    )
+
+
+def decode_attention(query, own, own_mask, trunk, fork, cut=C):
+    """With the own tokens before ``cut`` in one part and the others in a second one."""
+    parts = [OwnPart(KeyValue(own.key[..., :cut], own.value[:, :, :cut]), own_mask[:, :cut])]
+    if cut < C:
+        parts.append(OwnPart(KeyValue(own.key[..., cut:], own.value[:, :, cut:]), own_mask[:, cut:]))
+    return attention_of_parts(query, parts, trunk, fork)
+
+
+def flattened(query, own, own_mask, trunk, fork):
+    """One query and head at a time, NumPy in float64."""
+    query, own, trunk = jax.tree.map(lambda x: np.asarray(x, np.float64), (query, own, trunk))
+    out = np.zeros(query.shape)
+    for b, n, k, g in np.ndindex(*query.shape[:-1]):
+        lane, seen = b * query.shape[1] + n, fork[b, n]
+        mask = own_mask[lane]
+        keys = np.concatenate([trunk.key[b, k, :, :seen].T, own.key[lane, k][:, mask].T])
+        values = np.concatenate([trunk.value[b, k, :seen], own.value[lane, k, mask]])
+        weights = np.exp(keys @ query[b, n, k, g] / np.sqrt(D))
+        out[b, n, k, g] = weights @ values / weights.sum()
+    return out
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize("heads", [(1, 1), (2, 3)], ids=["one_head", "grouped_heads"])
+def test_equals_the_flattened_sequence(lanes, heads):
+    inputs = draw(lanes, *heads)
+    np.testing.assert_allclose(decode_attention(*inputs), flattened(*inputs), rtol=1e-5, atol=1e-6)
+    # A part of which some lanes see nothing adds nothing to them.
+    assert (~inputs[2][:, :1]).any()
+    np.testing.assert_allclose(decode_attention(*inputs, cut=1), flattened(*inputs), rtol=1e-5, atol=1e-6)
+
+
+def test_equals_the_attention_of_whole_rows():
+    query, own, own_mask, trunk, fork = draw(4, 2, 3)
+    grid = lambda x: x.reshape(3, 4, *x.shape[1:])
+    rows = trunk_branch_attention(
+        query[:, :, None], KeyValue(*map(grid, own)), grid(own_mask)[:, :, None], trunk, fork[..., None]
+    )
+    np.testing.assert_allclose(decode_attention(query, own, own_mask, trunk, fork), rows[:, :, 0], rtol=1e-5, atol=1e-6)
+
+
+def test_bfloat16_caches_have_float32_scores():
+    inputs = draw(4, 2, 3, jnp.bfloat16)
+    result = decode_attention(*inputs)
+    assert result.dtype == jnp.bfloat16
+    np.testing.assert_allclose(result.astype(jnp.float32), flattened(*inputs), rtol=0.03, atol=0.03)
+    dots = [e for e in jax.make_jaxpr(decode_attention)(*inputs).eqns if e.primitive.name == "dot_general"]
+    assert len(dots) == 4 and all(dot.outvars[0].aval.dtype == jnp.float32 for dot in dots)
+
+
+def test_an_unseen_position_changes_nothing():
+    query, own, own_mask, trunk, fork = draw(4, 2, 3)
+    hidden_own = ~own_mask[:, None, :, None]
+    fork = np.minimum(fork, S - 1)
+    poisoned = (
+        query,
+        KeyValue(jnp.where(np.swapaxes(hidden_own, 2, 3), 1e6, own.key), jnp.where(hidden_own, 1e6, own.value)),
+        own_mask,
+        KeyValue(trunk.key.at[..., S - 1].set(1e6), trunk.value.at[:, :, S - 1].set(1e6)),
+        fork,
+    )
+    np.testing.assert_array_equal(decode_attention(*poisoned), decode_attention(query, own, own_mask, trunk, fork))

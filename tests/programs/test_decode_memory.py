@@ -1,0 +1,38 @@
+"""The compiled decode step writes into the donated caches and copies none of them."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from fr3e_jax.programs.decode import cache_shape
+from fr3e_jax.programs.decoder import DecoderPrograms
+from fr3e_jax.programs.mesh import make_mesh, param_shardings
+
+CAPACITY = TRUNK = 1024  # large enough that one layer's cache is larger than all that a step needs besides
+
+
+def compiled_chunk(tiny, lanes):
+    mesh = make_mesh()
+    programs = DecoderPrograms(tiny.graphdef, tiny.architecture, mesh)
+    slots = 2 * programs.shards
+    trunks = jax.eval_shape(programs._prefill, tiny.params, jax.ShapeDtypeStruct((slots, TRUNK), np.int32))
+    placed = programs._empty.lower(cache_shape(trunks), slots, lanes, TRUNK, CAPACITY, 6, 1, True).out_info
+    abstract = jax.tree.map(lambda out: jax.ShapeDtypeStruct(out.shape, out.dtype, sharding=out.sharding), placed)
+    shardings = param_shardings(mesh, tiny.abstract, tiny.axes)
+    params = jax.tree.map(
+        lambda leaf, s: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=s), tiny.abstract, shardings
+    )
+    lowered = programs._chunk.lower(params, abstract, np.int32(1), steps=4, filtered=False)
+    return lowered.compile().memory_analysis(), abstract, slots // programs.shards
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_a_chunk_updates_the_donated_caches_in_place(tiny, lanes):
+    memory, state, slots = compiled_chunk(tiny, lanes)
+    size = lambda tree: sum(leaf.size // leaf.shape[0] * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+    lane_bytes, trunk_bytes = slots * lanes * size((state.lanes, state.lane_hidden)), slots * size(state.trunks)
+    assert memory.alias_size_in_bytes >= lane_bytes + trunk_bytes  # outputs that lie where their inputs lay
+    one_layer = slots * lanes * size(state.lanes[0])
+    assert memory.temp_size_in_bytes < one_layer, (memory.temp_size_in_bytes, one_layer)

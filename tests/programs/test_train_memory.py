@@ -1,0 +1,58 @@
+"""What the compiled training programs hold: a few chunks of logits, and no copy of what is donated."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.loop.packing import pack
+from fr3e_jax.policy.network import build_network
+from fr3e_jax.programs.mesh import make_mesh, param_shardings
+from fr3e_jax.programs.train import LossSettings, TrainPrograms, make_optimizer
+
+VOCABULARY, CHUNK = 151_936, 32
+ONE = jax.ShapeDtypeStruct((), jnp.float32)
+
+
+def lowered_programs(tiny_network, *, dtype="float32", remat="none", **sizes):
+    """(accumulate, score, apply) and the weights' bytes, for one micro-batch of 300 loss tokens; none is run."""
+    architecture = dataclasses.replace(tiny_network(num_layers=1).architecture, **sizes)
+    graphdef, abstract, axes = build_network(architecture, param_dtype=dtype, compute_dtype=dtype)
+    mesh = make_mesh(devices=jax.devices()[:1])
+    options = dict(learning_rate=1e-3, schedule="constant", warmup_updates=0, decay_updates=0, beta1=0.9, beta2=0.99)
+    optimizer = make_optimizer(**options, epsilon=1e-8, weight_decay=0.0, max_grad_norm=1.0)
+    shardings = param_shardings(mesh, abstract, axes)
+    programs = TrainPrograms(
+        graphdef, abstract, shardings, mesh, optimizer, loss=LossSettings(), token_chunk=CHUNK, remat=remat
+    )
+    nothing = np.zeros(60, np.float32)
+    branches = [TrainingBranch(20, np.ones(60, np.int32), nothing, nothing) for _ in range(5)]
+    (micro,) = pack([TrainingTrunk(np.ones(20, np.int32), branches, 0)], tokens=1000, pad_id=0)
+    state = programs.abstract_state["optimizer"]
+    return (
+        programs._accumulate.lower(abstract, abstract, micro.batch, ONE, ONE),
+        programs._score.lower(abstract, micro.batch.rows, ONE),
+        programs._apply.lower(abstract, state, abstract),
+        sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract)),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_logits_of_a_large_vocabulary_are_a_few_chunks(tiny_network, dtype):
+    """300 tokens in chunks of 32: all logits would be 182 MB in each of several arrays."""
+    accumulate, score, _, size = lowered_programs(tiny_network, dtype=dtype, vocab_size=VOCABULARY)
+    chunk, weight = CHUNK * VOCABULARY * 4, 32 * VOCABULARY * 4
+    assert score.compile().memory_analysis().temp_size_in_bytes < 3 * chunk + weight
+    # Beside logits and their gradient: the weight's gradient, in float32 while it is summed, and its last copy.
+    assert accumulate.compile().memory_analysis().temp_size_in_bytes < 4 * chunk + 4 * weight
+
+
+def test_gradients_parameters_and_state_are_updated_in_place(tiny_network):
+    accumulate, _, apply, size = lowered_programs(tiny_network, vocab_size=500)
+    assert accumulate.compile().memory_analysis().alias_size_in_bytes >= size
+    assert apply.compile().memory_analysis().alias_size_in_bytes >= 3 * size, "parameters and both moments"
