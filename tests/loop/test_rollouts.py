@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 
+import jax
 import numpy as np
 import pytest
 
@@ -80,6 +82,7 @@ def assert_same_trunk(found: CachedTrunk, wanted: CachedTrunk) -> None:
         {"trunk_slots": 1, "lanes_per_trunk": 1},  # every branch after another, each promoted trunk displaced
         {"trunk_slots": 5, "lanes_per_trunk": 5, "chunk": 64},  # all at once, nothing refilled, no ring grown
         {"chunk": 1, "pad_id": 9},
+        {"trunk_slots": 11, "lanes_per_trunk": 1, "chunk": 32},  # trunks in several slots each, chunks that end early
     ],
     ids=str,
 )
@@ -177,7 +180,9 @@ def test_branches_of_a_promoted_trunk_are_those_of_the_same_tokens_prefilled(ses
         for key in keys
     }
     engine = engine_of(session)
-    cached, _ = engine.sample(params, [TrunkRequest(expected[1][key], branches[key]) for key in keys])
+    cached, _ = engine.sample(
+        params, [TrunkRequest(dataclasses.replace(expected[1][key]), branches[key]) for key in keys]
+    )
     assert engine.take_counts().prefill_positions == 0
     fresh, _ = engine.sample(params, [TrunkRequest(ids[key], branches[key]) for key in keys])
     assert engine.take_counts().prefill_positions == sum(len(ids[key]) for key in keys)
@@ -256,7 +261,7 @@ def test_when_a_choice_becomes_known_changes_no_digit(session, params, crowd, la
 
 
 def test_of_undecided_trunks_few_caches_are_kept_outside_of_their_slots(session, params, crowd, monkeypatch):
-    """Then the choice is waited for: of five trunks on two slots three are displaced, one of them is kept elsewhere."""
+    """Then the choice is waited for: of five trunks on two slots, three or more are displaced, one is kept."""
     requests, slots, expected = crowd
     undecided, waited = [], []
     monkeypatch.setattr(rollouts_module, "_MOST_DISPLACED", 1)
@@ -269,8 +274,9 @@ def test_of_undecided_trunks_few_caches_are_kept_outside_of_their_slots(session,
         return choose(index, rollouts)
 
     found = engine_of(session).sample(params, requests, never)
-    early = [index for index, ended in waited if ended < len(requests)]
-    assert len(waited) == len(requests) and len(early) == len(requests) - slots - 1
+    assert len(waited) == len(requests) and waited[0][1] < len(requests), "the first was waited for before the end"
+    kept = [ended - decided for decided, (_, ended) in enumerate(waited)]
+    assert max(kept[:-1]) <= slots + 1, "in the slots, and one beside them"
     assert_equal_to_the_last_digit(found, expected)
 
 
@@ -305,6 +311,51 @@ def test_counts_are_of_positions_sampled_prefilled_and_reused(session, params, r
     assert counts.reused_prefix_positions == sum(b.fork for request in requests for b in request.branches)
     assert counts.lane_steps >= counts.sampled_tokens
     assert engine.take_counts().sampled_tokens == 0
+
+
+def test_counts_are_of_lane_steps_and_of_copies_of_trunks(session, params):
+    """Eight branches of a trunk in four slots of two lanes: three copies, and no lane is idle for a step."""
+    engine = engine_of(session, trunk_slots=4, lanes_per_trunk=2)
+    lanes = engine.slots * 2
+    branches = [Branch(4, (0, 0, 0, m), SHORT, FREE) for m in range(lanes)]
+    engine.sample(params, [TrunkRequest(trunk_of(4), branches)])
+    counts = engine.take_counts()
+    assert counts.trunk_insertions == engine.slots and counts.chunks == 2
+    assert counts.lane_steps == counts.sampled_tokens == lanes * SHORT and counts.idle_lane_steps == 0
+
+
+def promoted_trunks(session, params, count: int) -> list[CachedTrunk]:
+    requests = [TrunkRequest(trunk_of(9), [Branch(9, (0, i), SHORT, FREE)]) for i in range(count)]
+    return list(engine_of(session).sample(params, requests, lambda index, rollouts, wait: [0])[1].values())
+
+
+def test_a_trunk_is_held_once_while_its_branches_decode(session, params):
+    """The batch it came in is gone when the first branch ends; what lives is the decoder's state, whatever came in."""
+
+    def live_bytes(trunks) -> int:
+        seen = []
+        requests = [TrunkRequest(t, [Branch(5, (1, i), SHORT, FREE)]) for i, t in enumerate(trunks)]
+        measure = lambda *_: seen.append(sum(array.nbytes for array in jax.live_arrays()))
+        engine_of(session).sample(params, requests, ended=measure)
+        return seen[0]
+
+    trunks = promoted_trunks(session, params, 2)
+    assert any(trunk.batch.hidden.shape[1] == 16 for trunk in trunks)
+    gc.collect()
+    handed_over = live_bytes(trunks)
+    assert all(trunk.batch is None for trunk in trunks)
+    assert handed_over == live_bytes([trunk.token_ids for trunk in trunks])
+
+
+def test_a_trunk_that_was_handed_over_cannot_be_sampled_from_again_unless_it_was_kept(session, params):
+    trunk = promoted_trunks(session, params, 1)[0]
+    kept = dataclasses.replace(trunk)
+    request = lambda trunk: [TrunkRequest(trunk, [Branch(5, (1,), SHORT, FREE)])]
+    first, _ = engine_of(session).sample(params, request(trunk))
+    with pytest.raises(ValueError, match="request 0: its cached trunk was handed over in an earlier call"):
+        engine_of(session).sample(params, request(trunk))
+    again, _ = engine_of(session).sample(params, request(kept))
+    assert_same_rollout(again[0][0], first[0][0])
 
 
 def test_nothing_to_sample_is_nothing_sampled(session, params):

@@ -1,0 +1,118 @@
+"""Which trunk lies in which slot and which branch decodes in which lane: arithmetic on the host, nothing of a device.
+
+Trunks take slots, those with the most to decode first; a trunk's branches take the slot's lanes, the longest first. A
+slot that has become free while no trunk waits takes a second copy of the trunk with the most queued work per slot, so
+that no lane idles while work is queued. Every choice follows from the requests and from which branches have ended.
+
+Branches are numbered through all requests: branch ``b`` of request ``i`` has the number ``first[i] + b``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+IDLE = -1
+_PATIENCE_SHARE = 16  # with branches queued, a chunk stops when one lane in this many has ended
+
+
+class Placement(NamedTuple):
+    """A trunk takes a slot; ``source`` is a slot that has it already, if one has."""
+
+    slot: int
+    request: int
+    source: int | None
+
+
+class Schedule:
+    """Slots and lanes of one decoder, and what waits for them.
+
+    Args:
+      limits: ``limits[i][b]``, the most tokens of branch b of request i.
+      slots: number of trunk slots.
+      lanes: lanes of each slot.
+    """
+
+    def __init__(self, limits: Sequence[Sequence[int]], slots: int, lanes: int):
+        counts = [len(row) for row in limits]
+        self.first = np.cumsum([0, *counts])
+        self.owner = np.repeat(np.arange(len(limits)), counts)
+        self.limits = np.array([limit for row in limits for limit in row], np.int64)
+        self._queues = [
+            deque(sorted(range(start, start + count), key=lambda b: -self.limits[b]))
+            for start, count in zip(self.first[:-1], counts, strict=True)
+        ]
+        self._queued_tokens = np.array([sum(row) for row in limits], np.int64)
+        requested = [i for i, count in enumerate(counts) if count]
+        self.waiting = deque(sorted(requested, key=lambda i: -self._queued_tokens[i]))
+        self._unfinished = np.array(counts, np.int64)
+        self.slot_request = np.full(slots, IDLE, np.int64)
+        self.branch = np.full((slots, lanes), IDLE, np.int64)
+
+    @property
+    def active(self) -> np.ndarray:
+        """Bool ``[slots, lanes]``: lanes that have a branch."""
+        return self.branch != IDLE
+
+    def key(self, number: int) -> tuple[int, int]:
+        """``(request, branch)`` of a branch's number."""
+        request = int(self.owner[number])
+        return request, int(number - self.first[request])
+
+    def assign(self) -> tuple[list[Placement], np.ndarray]:
+        """Give free slots to trunks and idle lanes to branches.
+
+        Returns:
+          the trunks that take a slot, a trunk's first slot before its others, and the lanes that start a branch, bool
+          ``[slots, lanes]``.
+        """
+        placed: list[Placement] = []
+        new = np.zeros(self.branch.shape, bool)
+        for slot in np.flatnonzero(self.slot_request == IDLE)[: len(self.waiting)]:
+            self._place(slot, self.waiting.popleft(), placed)
+        for slot in np.flatnonzero(self.slot_request != IDLE):
+            self._fill(slot, new)
+        for slot in np.flatnonzero(self.slot_request == IDLE):
+            if not self._queued_tokens.any():
+                break
+            self._place(slot, self._most_queued(), placed)
+            self._fill(slot, new)
+        return placed, new
+
+    def end(self, over: np.ndarray) -> list[int]:
+        """Free the lanes where ``over [slots, lanes]``; returns the requests whose last branch has now ended."""
+        owners = self.owner[self.branch[over]]
+        self.branch[over] = IDLE
+        np.subtract.at(self._unfinished, owners, 1)
+        for slot in np.flatnonzero((self.slot_request != IDLE) & ~self.active.any(axis=1)):
+            if not self._queues[self.slot_request[slot]]:
+                self.slot_request[slot] = IDLE
+        return [int(request) for request in np.unique(owners) if not self._unfinished[request]]
+
+    def patience(self) -> int:
+        """After how many ended lanes a chunk should stop early: some, while a queued branch can use them, else all.
+
+        A waiting trunk is no reason: it needs a whole slot, and slots rarely come free much before a chunk's end.
+        """
+        queued = self._queued_tokens[self.slot_request[self.slot_request != IDLE]]
+        return max(1, self.branch.size // _PATIENCE_SHARE) if queued.any() else self.branch.size
+
+    def _place(self, slot: int, request: int, placed: list[Placement]) -> None:
+        has_it = np.flatnonzero(self.slot_request == request)
+        placed.append(Placement(int(slot), request, int(has_it[0]) if has_it.size else None))
+        self.slot_request[slot] = request
+
+    def _fill(self, slot: int, new: np.ndarray) -> None:
+        queue = self._queues[self.slot_request[slot]]
+        for lane in np.flatnonzero(self.branch[slot] == IDLE)[: len(queue)]:
+            number = self.branch[slot, lane] = queue.popleft()
+            self._queued_tokens[self.slot_request[slot]] -= self.limits[number]
+            new[slot, lane] = True
+
+    def _most_queued(self) -> int:
+        """The request with the most queued tokens for each slot that it has; the first of equals."""
+        slots = np.bincount(self.slot_request[self.slot_request != IDLE], minlength=len(self._queues))
+        return int(np.argmax(self._queued_tokens / np.maximum(slots, 1)))
