@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from fr3e_jax.configuration import ConfigError, help_text
 
+DEFAULT_PROFILE_STEPS = 4
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 _BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -74,6 +75,18 @@ def declare_run(parser: argparse.ArgumentParser) -> None:
         "its saved settings are the base, key=value on top",
     )
     declare_print_config(parser)
+
+
+def declare_train(parser: argparse.ArgumentParser) -> None:
+    declare_run(parser)
+    parser.add_argument(
+        "--profile",
+        nargs="?",
+        const=str(DEFAULT_PROFILE_STEPS),
+        metavar="STEPS",
+        help=f"measure where the time of STEPS warm steps goes (default {DEFAULT_PROFILE_STEPS}) and trace one more, "
+        "into profile/ of the run directory: runtime.profile_steps",
+    )
 
 
 def declare_eval(parser: argparse.ArgumentParser) -> None:

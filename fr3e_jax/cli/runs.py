@@ -9,6 +9,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from fr3e_jax.cli.parsers import DEFAULT_PROFILE_STEPS
 from fr3e_jax.configuration import Config, ConfigError, load_config
 from fr3e_jax.configuration.provenance import CONFIG_FILE, read_provenance
 
@@ -19,6 +20,22 @@ def separate_resume(arguments: argparse.Namespace) -> argparse.Namespace:
     if resume and re.match(r"[\w.]+=", resume) and not Path(resume).is_dir():
         return argparse.Namespace(**{**vars(arguments), "resume": "", "overrides": [resume, *arguments.overrides]})
     return arguments
+
+
+def profile_override(arguments: argparse.Namespace) -> argparse.Namespace:
+    """``--profile=STEPS`` as the setting it stands for; ``--profile seed=1`` means ``--profile`` and a setting.
+
+    Raises:
+        ConfigError: STEPS is no number of steps.
+    """
+    given, overrides = arguments.profile, list(arguments.overrides)
+    if given is None:
+        return arguments
+    if re.match(r"[\w.]+=", given):
+        given, overrides = str(DEFAULT_PROFILE_STEPS), [given, *overrides]
+    if not given.isdecimal() or int(given) < 1:
+        raise ConfigError(f"--profile={given}: expected a number of steps to measure, such as --profile=4")
+    return argparse.Namespace(**{**vars(arguments), "overrides": [*overrides, f"runtime.profile_steps={given}"]})
 
 
 def locate_run(arguments: argparse.Namespace, verb: str) -> tuple[Config, Path | None, bool]:

@@ -8,13 +8,19 @@ from pathlib import Path
 
 from fr3e_jax.cli import parsers
 from fr3e_jax.cli.parsers import Verb
-from fr3e_jax.cli.runs import locate_run, model_overrides, saved_config, separate_resume
+from fr3e_jax.cli.runs import (
+    locate_run,
+    model_overrides,
+    profile_override,
+    saved_config,
+    separate_resume,
+)
 from fr3e_jax.cli.sweep import sweep
 from fr3e_jax.configuration import Config, ConfigError, load_config, to_yaml
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    config, run_dir, resume = locate_run(separate_resume(arguments), "train")
+    config, run_dir, resume = locate_run(profile_override(separate_resume(arguments)), "train")
     if arguments.print_config:
         return _print(config)
     from fr3e_jax.loop.train import train
@@ -94,7 +100,7 @@ VERBS = {
     "train": Verb(
         "Train with reinforcement learning: FR3E, or GRPO and relatives with explore.enabled=false.",
         "fr3e train configs/demo.yaml explore.num_anchors=2 optimizer.learning_rate=3e-4",
-        parsers.declare_run,
+        parsers.declare_train,
         _train,
     ),
     "sft": Verb(

@@ -13,6 +13,7 @@ import numpy as np
 
 from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.loop.experience import Expansion, PromptGroup
+from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.rollouts import Rollout
 from fr3e_jax.loop.session import ARCHIVE, Session
 from fr3e_jax.objectives import archive_open, running_share
@@ -53,7 +54,7 @@ class Archive:
         share = self.all_wrong_share
         return share is not None and bool(archive_open(share, session.config.explore.archive_threshold))
 
-    def revisit(self, session: Session, step: int, stream: PromptStream) -> list[Expansion]:
+    def revisit(self, session: Session, step: int, stream: PromptStream | PromptFeed) -> list[Expansion]:
         """Some archived bases, drawn at random, as expansions to roll out again; none while the archive is closed."""
         # Once a step: noise is named by step, prompt and base, so a second time would give the same rollouts again.
         waiting = [entry for entry in self.entries if entry.explored < step]
@@ -68,7 +69,7 @@ class Archive:
             expansions.append(self._expansion(session, waiting[i], stream))
         return expansions
 
-    def _expansion(self, session: Session, entry: ArchivedBase, stream: PromptStream) -> Expansion:
+    def _expansion(self, session: Session, entry: ArchivedBase, stream: PromptStream | PromptFeed) -> Expansion:
         problem = stream.problem_at(entry.position)
         prompt_ids = session.prompt_ids(problem.prompt)
         ids = np.asarray(entry.token_ids, np.int32)

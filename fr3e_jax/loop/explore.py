@@ -73,13 +73,13 @@ def roll_out_states(session: Session, params: Params, step: int, expansions: lis
 
 
 def _request(session: Session, step: int, expansion: Expansion) -> TrunkRequest:
-    group, cap = expansion.group, session.config.rollout.max_response_tokens
+    group, cap, sampling = expansion.group, session.config.rollout.max_response_tokens, session.sampling()
     branches = [
         Branch(
             fork=len(group.prompt_ids) + fork,
             stream=(STATE, step, group.position, expansion.base_number, state, m),
             max_tokens=cap - fork,
-            sampling=session.sampling(),
+            sampling=sampling,
         )
         for state, fork in zip(expansion.states, expansion.forks, strict=True)
         for m in range(session.config.explore.rollouts_per_state)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fr3e_jax.data.task import Problem
 from fr3e_jax.loop.experience import PromptGroup, TrainingBranch, TrainingTrunk
 from fr3e_jax.loop.grading import Grading, rewards_of
+from fr3e_jax.loop.prompts import Prompt
 from fr3e_jax.loop.rollouts import Branch, Rollout, TrunkRequest
 from fr3e_jax.loop.session import BASE, CHOICE, Session
 from fr3e_jax.policy.network import Params
@@ -14,33 +14,33 @@ from fr3e_jax.programs.exploration import group_advantages
 from fr3e_jax.rewards.verifier import SUCCESS
 
 
-def first_return(session: Session, params: Params, step: int, drawn: list[tuple[int, Problem]]) -> list[PromptGroup]:
-    """Sample, grade and sift the base rollouts of the prompts ``drawn`` (stream position and problem).
+def first_return(session: Session, params: Params, step: int, prompts: list[Prompt]) -> list[PromptGroup]:
+    """Sample, grade and sift the base rollouts of ``prompts``.
 
     Rollouts are graded while others still decode. A prompt's bases are chosen as soon as the last of its verdicts is
     there, so that only the caches of base rollouts that will be expanded are kept.
     """
     r = session.config.rollout
     requests = []
-    for position, problem in drawn:
-        ids = session.prompt_ids(problem.prompt)
+    for prompt in prompts:
+        fork, sampling = len(prompt.token_ids), session.sampling()
         branches = [
-            Branch(len(ids), (BASE, step, position, n), r.max_response_tokens, session.sampling())
+            Branch(fork, (BASE, step, prompt.position, n), r.max_response_tokens, sampling)
             for n in range(r.rollouts_per_prompt)
         ]
-        requests.append(TrunkRequest(ids, branches))
+        requests.append(TrunkRequest(prompt.token_ids, branches))
     groups: dict[int, PromptGroup] = {}
     nothing = np.zeros(0, np.int32)
-    grading = Grading(session, lambda index, _: (drawn[index][1], nothing))
+    grading = Grading(session, lambda index, _: (prompts[index].problem, nothing))
 
     def choose_when_graded(index: int, rollouts: list[Rollout], wait: bool) -> list[int] | None:
         if not (wait or grading.is_done(index)):
             return None
-        position, problem = drawn[index]
+        prompt = prompts[index]
         verdicts = grading.verdicts(index)
         rewards = rewards_of(verdicts)
         outcomes = [verdict.outcome for verdict in verdicts]
-        group = PromptGroup(position, problem, requests[index].token_ids, rollouts, rewards, outcomes=outcomes)
+        group = PromptGroup(prompt.position, prompt.problem, prompt.token_ids, rollouts, rewards, outcomes=outcomes)
         group.kept = not (r.reject_degenerate and is_degenerate(rewards))
         group.chosen = choose_bases(session, step, group)
         groups[index] = group
@@ -49,7 +49,7 @@ def first_return(session: Session, params: Params, step: int, drawn: list[tuple[
     _, promoted = session.engine.sample(params, requests, choose_when_graded, grading.ended)
     for (index, base), trunk in promoted.items():
         groups[index].trunks[base] = trunk
-    return [groups[index] for index in range(len(drawn))]
+    return [groups[index] for index in range(len(prompts))]
 
 
 def is_degenerate(rewards: np.ndarray) -> bool:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from fr3e_jax.loop.compilation import Compilations, compilations
+
 
 def cpu_seconds_of_process() -> float:
     """User and system seconds of this process and of the children that have ended (running ones do not count yet)."""
@@ -50,11 +52,15 @@ class TokenLedger:
     """Wall seconds of each stage."""
     wall_clock: Callable[[], float] = field(default=time.perf_counter, repr=False)
     cpu_clock: Callable[[], float] = field(default=cpu_seconds_of_process, repr=False)
+    compiled: Callable[[], Compilations] = field(default=compilations, repr=False)
+    current_stage: str = ""
+    """Name of the stage that is running; empty between stages."""
 
     def __post_init__(self) -> None:
         # Totals of earlier processes minus this process's clock readings: total = offset + reading.
         self._wall_offset = -self.wall_clock()
         self._cpu_offset = 0.0
+        self._compiled_offset = Compilations()
         self._reported = self._totals()
 
     @property
@@ -67,20 +73,27 @@ class TokenLedger:
         """CPU seconds of the run's processes, imports and ended worker processes included."""
         return self._cpu_offset + self.cpu_clock()
 
+    @property
+    def compilations(self) -> Compilations:
+        """Programs that the run's processes compiled or fetched from the persistent cache."""
+        return self._compiled_offset.plus(self.compiled())
+
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Adds the wall seconds of the block to ``seconds[name]``, also when it raises. Do not nest."""
-        start = self.wall_clock()
+        start, self.current_stage = self.wall_clock(), name
         try:
             yield
         finally:
+            self.current_stage = ""
             self.seconds[name] = self.seconds.get(name, 0.0) + self.wall_clock() - start
 
     def step_metrics(self) -> dict[str, float]:
         """What has been added since the last call, plus the run's totals of wall and CPU seconds.
 
         Keys: ``tokens/<counter>``, ``seconds/<stage>``, ``speed/sampled_tokens_per_second`` (over all the time since
-        the last call, training included; absent when no time has passed), ``wall_seconds``, ``cpu_seconds``.
+        the last call, training included; absent when no time has passed), ``compile/programs``, ``compile/cache_hits``,
+        ``compile/seconds``, ``wall_seconds``, ``cpu_seconds``.
         """
         totals, before = self._totals(), self._reported
         self._reported = totals
@@ -89,6 +102,8 @@ class TokenLedger:
         }
         for name, seconds in totals["seconds"].items():
             metrics[f"seconds/{name}"] = seconds - before["seconds"].get(name, 0.0)
+        compiled = Compilations(**totals["compilations"]).since(Compilations(**before["compilations"]))
+        metrics |= {f"compile/{name}": value for name, value in compiled._asdict().items()}
         elapsed = totals["wall_seconds"] - before["wall_seconds"]
         if elapsed > 0:
             metrics["speed/sampled_tokens_per_second"] = metrics["tokens/sampled_tokens"] / elapsed
@@ -100,6 +115,7 @@ class TokenLedger:
             "seconds": dict(self.seconds),
             "wall_seconds": self.wall_seconds,
             "cpu_seconds": self.cpu_seconds,
+            "compilations": self.compilations._asdict(),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -124,4 +140,5 @@ class TokenLedger:
         # Added, not set: what this process has spent so far (imports, compilation) is part of the run's cost.
         self._wall_offset += totals["wall_seconds"]
         self._cpu_offset += totals["cpu_seconds"]
+        self._compiled_offset = self._compiled_offset.plus(Compilations(**totals["compilations"]))
         self._reported = state["reported"]

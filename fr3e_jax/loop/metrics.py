@@ -13,12 +13,15 @@ from tensorboardX import SummaryWriter
 from fr3e_jax.loop.run_directory import RunDirectory, atomic_file
 
 NONFINITE_SUFFIX = "/nonfinite"
-TIMING_PREFIXES = ("seconds/", "speed/")
+TIMING_PREFIXES = ("seconds/", "speed/", "compile/")
 TIMING_KEYS = ("cpu_seconds", "wall_seconds")
 
 
 def without_timing(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record without what differs between two identical runs: ``seconds/…``, ``speed/…`` and the run's clocks."""
+    """The record without what differs between two identical runs: times, and what a process had to compile.
+
+    That is ``seconds/…``, ``speed/…``, ``compile/…`` and the run's clocks.
+    """
     return {
         key: value for key, value in record.items() if not key.startswith(TIMING_PREFIXES) and key not in TIMING_KEYS
     }

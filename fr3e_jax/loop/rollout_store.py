@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import math
 import re
@@ -73,26 +74,54 @@ class RolloutRecord:
             raise ValueError(f"rollout {self.id}: found lengths {lengths}, expected one number per new token in each")
 
 
+_FIELDS = tuple(entry.name for entry in fields(RolloutRecord))
 FLOAT_LISTS = ("logprobs", "entropies")
 FLOATS = ("reward", "advantage", "value", "alpha")
+_BLOCK = 1024  # records encoded together: vectorised work on some ten thousand floats, whatever the file's size
+_POWERS_OF_TEN = 10.0 ** np.arange(23)  # exact as float64
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=lambda scalar: scalar.item())
 
 
-def _shortest_floats(values: Sequence[float]) -> list[float | None]:
-    """float32 values as the shortest decimals that read back to the same float32."""
-    singles = np.asarray(values, np.float32)
-    return [float(str(value)) if math.isfinite(value) else None for value in singles]
+def shortest_floats(values: np.ndarray) -> list[float | None]:
+    """float32 values ``[T]`` as the shortest decimals that read back to the same float32; non-finite ones as None."""
+    wide = values.astype(np.float64)
+    shortest = wide.copy()
+    finite = np.isfinite(wide)
+    left = np.flatnonzero(finite & (wide != 0))
+    exponents = np.zeros(len(wide))
+    exponents[left] = np.floor(np.log10(np.abs(wide[left])))
+    for digits in range(1, 10):  # nine always suffice
+        # A whole number below 2^53 over an exact power of ten is rounded once: the float64 nearest to the decimal.
+        places = digits - 1 - exponents[left]
+        usual = (places >= 0) & (places < len(_POWERS_OF_TEN))
+        power = _POWERS_OF_TEN[np.where(usual, places, 0).astype(int)]
+        decimals = np.rint(wide[left] * power) / power
+        equal = usual & (decimals.astype(np.float32) == values[left])
+        shortest[left[equal]] = decimals[equal]
+        left = left[~equal]
+    found: list[float | None] = shortest.tolist()
+    for index in left.tolist():  # very large and very small ones
+        found[index] = float(str(values[index]))
+    for index in np.flatnonzero(~finite).tolist():
+        found[index] = None
+    return found
 
 
-def _encode(record: RolloutRecord) -> str:
-    content = {entry.name: getattr(record, entry.name) for entry in fields(record)}
-    for name in FLOAT_LISTS:
-        content[name] = _shortest_floats(content[name])
-    for name in FLOATS:
-        if content[name] is not None:
-            content[name] = _shortest_floats([content[name]])[0]
-    for name in ("prompt_ids", "token_ids", "anchors"):
-        content[name] = [int(token) for token in content[name]]
-    return json.dumps(content, separators=(",", ":"), allow_nan=False, default=lambda scalar: scalar.item())
+def _encode(records: Sequence[RolloutRecord]) -> bytes:
+    """JSON lines."""
+    contents = [{name: getattr(record, name) for name in _FIELDS} for record in records]
+    lists = [content[name] for content in contents for name in FLOAT_LISTS]
+    scalars = [(content, name) for content in contents for name in FLOATS if content[name] is not None]
+    numbers = np.fromiter(itertools.chain(*lists, (content[name] for content, name in scalars)), np.float32)
+    decimals = iter(shortest_floats(numbers))
+    for content in contents:
+        for name in FLOAT_LISTS:
+            content[name] = list(itertools.islice(decimals, len(content[name])))
+        for name in ("prompt_ids", "token_ids", "anchors"):
+            content[name] = list(map(int, content[name]))
+    for content, name in scalars:
+        content[name] = next(decimals)
+    return "".join(_ENCODER.encode(content) + "\n" for content in contents).encode()
 
 
 def _decode(content: dict[str, Any]) -> RolloutRecord:
@@ -118,10 +147,14 @@ def write_rollouts(run_dir: RunDirectory, step: int, records: Iterable[RolloutRe
     path = rollout_path(run_dir, step, stem=stem)
     with atomic_file(path) as stream:
         with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0, compresslevel=6) as compressed:
-            for record in records:
-                if record.step != step:
-                    raise ValueError(f"rollout {record.id} has step {record.step}, expected {step} (file {path.name})")
-                compressed.write(_encode(record).encode() + b"\n")
+            remaining = iter(records)
+            while block := list(itertools.islice(remaining, _BLOCK)):
+                for record in block:
+                    if record.step != step:
+                        raise ValueError(
+                            f"rollout {record.id} has step {record.step}, expected {step} (file {path.name})"
+                        )
+                compressed.write(_encode(block))
     return path
 
 
@@ -131,14 +164,13 @@ def read_rollouts(path: Path) -> list[RolloutRecord]:
     Raises:
       ValueError: the file is damaged, or of another version.
     """
-    expected = {entry.name for entry in fields(RolloutRecord)}
     records = []
     try:
         with gzip.open(path, "rt", encoding="utf-8") as stream:
             for number, line in enumerate(stream, 1):
                 content = json.loads(line)
-                if set(content) != expected:
-                    differing = sorted(set(content) ^ expected)
+                if set(content) != set(_FIELDS):
+                    differing = sorted(set(content) ^ set(_FIELDS))
                     raise ValueError(f"line {number} lacks or adds the fields {differing}")
                 records.append(_decode(content))
     except (EOFError, gzip.BadGzipFile, ValueError) as error:

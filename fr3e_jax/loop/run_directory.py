@@ -170,3 +170,7 @@ class RunDirectory:
     @property
     def tensorboard(self) -> Path:
         return self.path / "tensorboard"
+
+    @property
+    def profile(self) -> Path:
+        return self.path / "profile"

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fr3e_jax.configuration import save_config
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.loop import rollout_store, step_report
 from fr3e_jax.loop.archive import Archive
+from fr3e_jax.loop.background import Background, WriteFailed
 from fr3e_jax.loop.checkpoints import Checkpointer
 from fr3e_jax.loop.console import Console
 from fr3e_jax.loop.evaluate import best_metric, evaluate
@@ -30,6 +31,8 @@ from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anch
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.ledger import TokenLedger
 from fr3e_jax.loop.metrics import MetricsWriter
+from fr3e_jax.loop.profile import Profiler
+from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.run_directory import RunDirectory, write_json_atomic
 from fr3e_jax.loop.session import Session, open_session, settings_at_fault
 from fr3e_jax.loop.signals import StopRequest
@@ -51,7 +54,7 @@ class Progress:
     carried: list[TrainingTrunk] = field(default_factory=list)  # the partial batch
     archive: Archive = field(default_factory=Archive)
 
-    def host_state(self, config: Config, stream: PromptStream, ledger: TokenLedger) -> dict[str, Any]:
+    def host_state(self, config: Config, prompts: PromptFeed, ledger: TokenLedger) -> dict[str, Any]:
         return {
             "verb": "train",
             "step": self.step,
@@ -60,16 +63,15 @@ class Progress:
             "evaluated": self.evaluated,
             "partial_batch": [trunk.to_json() for trunk in self.carried],
             "archive": self.archive.state_dict(),
-            "stream": {"position": stream.position, "dropped_too_long": stream.dropped_too_long},
+            "stream": prompts.state_dict(),
             # All noise is keyed by the seed and names such as the step: this is the whole state of the generator.
             "random": {"seed": config.seed, "step": self.step},
             "ledger": ledger.state_dict(),
         }
 
     @classmethod
-    def restore(cls, host: dict[str, Any], stream: PromptStream, ledger: TokenLedger) -> Progress:
-        stream.position = host["stream"]["position"]
-        stream.dropped_too_long = host["stream"]["dropped_too_long"]
+    def restore(cls, host: dict[str, Any], prompts: PromptFeed, ledger: TokenLedger) -> Progress:
+        prompts.load_state_dict(host["stream"])
         ledger.load_state_dict(host["ledger"])
         carried = [TrainingTrunk.from_json(content) for content in host["partial_batch"]]
         return cls(
@@ -106,12 +108,8 @@ class Trainer:
     def __init__(self, session: Session, run: RunDirectory, checkpoints: Checkpointer, ledger: TokenLedger):
         self.session, self.config, self.run_dir = session, session.config, run
         self.checkpoints, self.ledger = checkpoints, ledger
-        self.stream = PromptStream(
-            session.task.problems("train"),
-            self.config.data.seed,
-            session.prompt_ids,
-            self.config.data.max_prompt_tokens,
-        )
+        self.background = Background()
+        self.prompts = PromptFeed(session, self.config.rollout.prompts_per_round, self.background)
         self.progress = Progress()
         programs = session.train_programs()
         latest = checkpoints.latest_step()
@@ -121,7 +119,7 @@ class Trainer:
         else:
             with settings_at_fault():
                 arrays, host = checkpoints.restore(latest, programs.abstract_arrays())
-            self.progress = Progress.restore(host, self.stream, ledger)
+            self.progress = Progress.restore(host, self.prompts, ledger)
             self.learner = Learner(programs, arrays["params"], arrays["optimizer"], self.progress.updates)
         rollout_store.drop_after(run, latest)
         self.metrics = MetricsWriter(run, tensorboard=self.config.runtime.tensorboard, resume_step=latest)
@@ -132,16 +130,30 @@ class Trainer:
             first_step=self.progress.step,
             sampled_tokens=ledger.sampled_tokens,
         )
+        owners = [session.engine.programs, programs]
+        self.profiler = Profiler(self.config.runtime.profile_steps, run, ledger, self.background, owners)
 
     def run(self) -> int:
-        with self.metrics, self.console, StopRequest() as stop:
+        """Trains to the end of the budget or to a signal; returns the exit code."""
+        try:
+            code = self._run()
+        except WriteFailed as error:
+            print(f"fr3e: stopped at step {self.progress.step}: {error}", file=sys.stderr)
+            code = 1
+        for line in self.profiler.report():
+            print(line)
+        return code
+
+    def _run(self) -> int:
+        with self.metrics, self.console, self.background, StopRequest() as stop:
             if self.progress.step:
                 self.console.note(f"resumed from the checkpoint of step {self.progress.step}")
             if not self.progress.before:
                 self.progress.before = self._evaluate("evaluating the start")
             while not self._budget_spent():
                 try:
-                    self._step()
+                    with self.profiler.step(self.progress.step + 1):
+                        self._step()
                 except (NoSignal, NonFiniteUpdate) as error:
                     if isinstance(error, NoSignal):  # after a non-finite update the weights are not to be kept
                         self._save()
@@ -169,14 +181,13 @@ class Trainer:
         if self.config.explore.archive_size:
             metrics |= self.progress.archive.metrics(self.session)
         metrics |= step_report.grading_metrics(self.session)
-        metrics["data/dropped_too_long"] = self.stream.dropped_too_long
+        metrics["data/dropped_too_long"] = self.prompts.dropped_too_long
         if self.config.runtime.store_rollouts:
             with self.ledger.stage("store"):
-                records = step_report.rollout_records(step, groups, expansions)
-                rollout_store.write_rollouts(self.run_dir, step, records)
+                self.background.write(f"the rollouts of step {step}", self._store, step, groups, expansions)
         metrics |= self.ledger.step_metrics()
         self.progress.step, self.progress.updates, self.progress.evaluated = step, self.learner.updates, {}
-        self.metrics.write(step, metrics)
+        self.background.write(f"the metrics of step {step}", self.metrics.write, step, metrics)
         self.console.step(step, metrics)
         if self._budget_spent():
             return  # the last checkpoint is saved behind the last evaluation, whose metrics it is ranked by
@@ -185,6 +196,9 @@ class Trainer:
             self.progress.evaluated = self._evaluate("evaluating")
         if self.progress.evaluated or step % self.config.checkpoint.every == 0:
             self._save()
+
+    def _store(self, step: int, groups: list[PromptGroup], expansions: list[Expansion]) -> None:
+        rollout_store.write_rollouts(self.run_dir, step, step_report.rollout_records(step, groups, expansions))
 
     def _collect_full_batch(self, step: int) -> tuple[list[TrainingTrunk], list[PromptGroup], list[Expansion]]:
         """Rounds of prompts until ``training.batch_rollouts`` rollouts are ready to train; what is over is carried."""
@@ -210,11 +224,11 @@ class Trainer:
         self.console.stage("first return")
         with self.ledger.stage("first_return"):
             with settings_at_fault():
-                prompts = self.stream.next(self.config.rollout.prompts_per_round)
+                prompts = self.prompts.next()
             groups = first_return(session, params, step, prompts)  # sampled, graded, degenerate prompts rejected
-        kept = [group for group in groups if group.kept]
+            kept = [group for group in groups if group.kept]
+            trunks = base_trunks(session, step, kept) if explore.train_base or not explore.enabled else []
         expansions: list[Expansion] = []
-        trunks = base_trunks(session, step, kept) if explore.train_base or not explore.enabled else []
         if explore.enabled:
             self.console.stage("explore")
             with self.ledger.stage("explore"):
@@ -223,7 +237,7 @@ class Trainer:
                 assign_advantages(session, expansions)
                 if explore.archive_size:
                     self.progress.archive.add(session, step, expansions)
-            trunks += explored_trunks(session, step, expansions)
+                trunks += explored_trunks(session, step, expansions)
         for group in groups:
             group.trunks.clear()  # the caches of these weights are not needed any more
         counts = session.engine.take_counts()
@@ -236,7 +250,7 @@ class Trainer:
         if not self.config.explore.archive_size:
             return []
         self.progress.archive.observe(groups)
-        return self.progress.archive.revisit(self.session, step, self.stream)
+        return self.progress.archive.revisit(self.session, step, self.prompts)
 
     # -- around the steps --------------------------------------------------------------------------------------------
 
@@ -249,14 +263,16 @@ class Trainer:
         self.console.stage(stage)
         with self.ledger.stage("evaluate"):
             result = evaluate(self.session, self.learner.params)
-        self.metrics.write(self.progress.step, result, kind="eval")
+        what = f"the evaluation of step {self.progress.step}"
+        self.background.write(what, partial(self.metrics.write, self.progress.step, result, kind="eval"))
         shown = "  ".join(f"{name} {value:.1%}" for name, value in result.items() if "@" in name or name == "greedy")
         self.console.note(f"held-out after step {self.progress.step}: {shown}")
         return result
 
     def _save(self) -> None:
         with self.ledger.stage("checkpoint"):
-            host = self.progress.host_state(self.config, self.stream, self.ledger)
+            self.background.drain()  # a checkpoint claims that everything up to its step is on disk
+            host = self.progress.host_state(self.config, self.prompts, self.ledger)
             self.checkpoints.save(self.progress.step, self.learner.arrays(), host, self.progress.evaluated)
 
     def _finish(self) -> None:
@@ -266,6 +282,7 @@ class Trainer:
         self.checkpoints.wait()
         write_json_atomic(self.run_dir.summary, run_summary(self.config, self.progress, self.ledger, after))
         self.console.summary(self.progress.before, after, self.run_dir)
+        self.console.note(compilation_line(self.ledger))
 
 
 def run_summary(config: Config, progress: Progress, ledger: TokenLedger, after: dict[str, float]) -> dict[str, Any]:
@@ -281,9 +298,19 @@ def run_summary(config: Config, progress: Progress, ledger: TokenLedger, after: 
         "trained_positions": ledger.trained_positions,
         "cpu_seconds": ledger.cpu_seconds,
         "wall_seconds": ledger.wall_seconds,
+        "compilations": ledger.compilations._asdict(),
         "before": progress.before,
         "after": after,
     }
+
+
+def compilation_line(ledger: TokenLedger) -> str:
+    """What compiling has cost."""
+    made = ledger.compilations
+    return (
+        f"compiled {made.programs - made.cache_hits} programs and fetched {made.cache_hits} from the cache "
+        f"(runtime.compilation_cache) in {made.seconds:.1f} s"
+    )
 
 
 def no_signal_message(config: Config, groups: list[PromptGroup], expansions: list[Expansion], rounds: int) -> str:

@@ -154,7 +154,7 @@ def settings(checkpoint: Path, data_root: Path, run: Path) -> list[str]:
         "explore.rollouts_per_state=3",
         "training.batch_rollouts=12",
         "training.mini_batch_rollouts=12",
-        "training.micro_batch_trunks=2",
+        "training.micro_batch_tokens=1024",
         "training.max_steps=1",
         "optimizer.learning_rate=1e-3",
         "evaluation.prompts=2",

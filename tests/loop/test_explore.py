@@ -13,6 +13,7 @@ from fr3e_jax.data.task import Problem
 from fr3e_jax.loop.experience import Expansion, PromptGroup
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import first_return
+from fr3e_jax.loop.prompts import prepare
 from fr3e_jax.loop.rollouts import Rollout
 from fr3e_jax.rewards.grader import Grader
 
@@ -25,7 +26,7 @@ def explored(session, params, tiny, grader=None, **settings) -> SimpleNamespace:
     session = tiny.changed(session, **defaults | settings)
     session.grader = grader or session.grader
     problems = session.task.problems("train")
-    groups = first_return(session, params, STEP, [(7 * i, problems[i]) for i in range(4)])
+    groups = first_return(session, params, STEP, prepare(session, [(7 * i, problems[i]) for i in range(4)]))
     expansions = place_anchors(session, STEP, [group for group in groups if group.kept])
     session.engine.take_counts()
     roll_out_states(session, params, STEP, expansions)

@@ -11,6 +11,7 @@ import pytest
 from fr3e_jax.data.task import Problem
 from fr3e_jax.loop.experience import PromptGroup
 from fr3e_jax.loop.first_return import base_trunks, choose_bases, first_return
+from fr3e_jax.loop.prompts import prepare
 from fr3e_jax.loop.rollouts import Rollout
 from fr3e_jax.rewards.grader import Grader
 
@@ -46,7 +47,7 @@ def recorded(session, tiny):
 def test_every_base_rollout_is_graded_once_on_its_text_without_the_stop_token(recorded, params):
     session, calls = recorded
     drawn = drawn_problems(session, 3)
-    groups = first_return(session, params, 1, drawn)
+    groups = first_return(session, params, 1, prepare(session, drawn))
     assert [(g.position, g.problem) for g in groups] == drawn
     seen = Counter(calls)
     finished = 0
@@ -85,7 +86,7 @@ def test_prompts_with_equal_rewards_are_rejected_unless_told_otherwise(session, 
         script.update({name: list(values) for name, values in rewards.items()})
         twin = tiny.changed(session, explore__max_correct=4, explore__max_wrong=4, **settings)
         twin.grader = tiny.in_order(verifier)
-        return first_return(twin, params, 1, drawn_problems(twin, 3))
+        return first_return(twin, params, 1, prepare(twin, drawn_problems(twin, 3)))
 
     groups = graded()
     assert [group.kept for group in groups] == [False, False, True]
@@ -95,7 +96,7 @@ def test_prompts_with_equal_rewards_are_rejected_unless_told_otherwise(session, 
 
 def test_the_trunks_of_chosen_bases_and_no_others_are_kept(recorded, params):
     session, _ = recorded
-    groups = first_return(session, params, 2, drawn_problems(session, 3))
+    groups = first_return(session, params, 2, prepare(session, drawn_problems(session, 3)))
     for group in groups:
         assert sorted(group.trunks) == group.chosen and len(group.chosen) == 2
         for base, trunk in group.trunks.items():

@@ -1,23 +1,26 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
+from fr3e_jax.loop.compilation import Compilations
 from fr3e_jax.loop.ledger import TokenLedger, cpu_seconds_of_process
 
 
 class Clock:
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: Any) -> None:
         self.now = now
 
-    def __call__(self) -> float:
+    def __call__(self) -> Any:
         return self.now
 
 
 def make_ledger(wall: float = 100.0, cpu: float = 7.0) -> tuple[TokenLedger, Clock, Clock]:
     wall_clock, cpu_clock = Clock(wall), Clock(cpu)
-    return TokenLedger(wall_clock=wall_clock, cpu_clock=cpu_clock), wall_clock, cpu_clock
+    ledger = TokenLedger(wall_clock=wall_clock, cpu_clock=cpu_clock, compiled=Clock(Compilations()))
+    return ledger, wall_clock, cpu_clock
 
 
 def test_step_metrics_are_what_was_added_since_the_last_call():
@@ -43,6 +46,9 @@ def test_step_metrics_are_what_was_added_since_the_last_call():
         "seconds/explore": 1,
         "seconds/update": 3,
         "speed/sampled_tokens_per_second": 3,
+        "compile/programs": 0,
+        "compile/cache_hits": 0,
+        "compile/seconds": 0,
         "wall_seconds": 6,
         "cpu_seconds": 7,
     }
@@ -107,3 +113,24 @@ def test_cpu_clock_grows_with_work():
     while cpu_seconds_of_process() == before:
         sum(range(10_000))
     assert cpu_seconds_of_process() > before
+
+
+def test_compilations_are_counted_by_step_and_over_resumes():
+    ledger, _, _ = make_ledger()
+    ledger.compiled.now = Compilations(5, 2, 1.5)
+    assert ledger.step_metrics()["compile/programs"] == 5
+    ledger.compiled.now = Compilations(6, 3, 2.0)
+    metrics = ledger.step_metrics()
+    assert [metrics[f"compile/{name}"] for name in ("programs", "cache_hits", "seconds")] == [1, 1, 0.5]
+    resumed, _, _ = make_ledger()
+    resumed.load_state_dict(json.loads(json.dumps(ledger.state_dict())))
+    resumed.compiled.now = Compilations(4, 4, 1.0)
+    assert resumed.compilations == Compilations(10, 7, 3.0)
+    assert resumed.step_metrics()["compile/programs"] == 4
+
+
+def test_the_stage_that_runs_has_a_name():
+    ledger, _, _ = make_ledger()
+    with ledger.stage("update"):
+        assert ledger.current_stage == "update"
+    assert ledger.current_stage == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from itertools import groupby
 
 import jax
@@ -26,7 +27,7 @@ PROMISED = (
     "advantage/mean advantage/std ratio/mean clip/low clip/high logprob_gap/mean logprob_gap/max gradient_norm/mean "
     "tokens/sampled_tokens tokens/reused_prefix_positions tokens/prefill_positions tokens/loss_tokens "
     "tokens/trained_positions seconds/first_return seconds/score seconds/update seconds/evaluate wall_seconds "
-    "cpu_seconds"
+    "cpu_seconds compile/programs compile/cache_hits compile/seconds"
 ).split()
 PROMISED_OF_FR3E = (
     "state_groups/all_right state_groups/all_wrong alpha/mean value/S_0 value/S_1 value/S_2 seconds/explore"
@@ -118,6 +119,7 @@ def test_the_summary_sums_up_the_run(finished_run, grpo_run, algorithm):
         assert summary[name] == {key: value for key, value in record.items() if key not in ("step", "kind")}
         assert {"avg@3", "pass@1", "pass@2", "greedy"} <= summary[name].keys()
     assert 0 < summary["cpu_seconds"] and 0 < summary["wall_seconds"]
+    assert summary["compilations"]["programs"] >= sum(record["compile/programs"] for record in records)
 
 
 def test_the_ledger_counts_the_stored_rollouts(a_run):
@@ -331,3 +333,55 @@ def test_a_batch_that_was_carried_in_full_needs_no_rollouts(session, tmp_path, t
     assert second["batch/carried_rollouts"] == 4 and second["tokens/sampled_tokens"] == 0
     assert "logprob_gap/max" not in second
     assert read_rollouts(tmp_path / "run" / "rollouts" / "step_000002.jsonl.gz") == []
+
+
+# -- written beside the loop -------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_saved_behind_everything_it_claims(session, tmp_path, tiny, monkeypatch):
+    """With a slow disk: what a resumed run takes for done is there before the checkpoint is begun."""
+    run_dir, seen = tmp_path / "run", []
+    write, save = train_module.rollout_store.write_rollouts, Checkpointer.save
+
+    def slow_write(*arguments):
+        time.sleep(0.1)
+        write(*arguments)
+
+    def noting_save(self, step, *arguments):
+        records = read_metrics(run_dir / "metrics.jsonl")
+        files = sorted(path.name for path in (run_dir / "rollouts").iterdir())
+        seen.append((step, [(r["step"], r["kind"]) for r in records], files))
+        return save(self, step, *arguments)
+
+    monkeypatch.setattr(train_module.rollout_store, "write_rollouts", slow_write)
+    monkeypatch.setattr(Checkpointer, "save", noting_save)
+    assert run_here(tiny.changed(session, training__max_steps=2, evaluation__every=0), run_dir) == 0
+    files = ["step_000001.jsonl.gz", "step_000002.jsonl.gz"]
+    assert seen == [
+        (1, [(0, "eval"), (1, "train")], files[:1]),
+        (2, [(0, "eval"), (1, "train"), (2, "train"), (2, "eval")], files),
+    ]
+
+
+def test_a_write_that_fails_stops_the_run_and_claims_nothing(session, tmp_path, tiny, monkeypatch, capsys):
+    write = train_module.rollout_store.write_rollouts
+
+    def full(run_dir, step, records):
+        if step == 2:
+            raise OSError("no space left on device")
+        return write(run_dir, step, records)
+
+    monkeypatch.setattr(train_module.rollout_store, "write_rollouts", full)
+    assert run_here(tiny.changed(session, evaluation__every=0), tmp_path / "run") == 1
+    message = capsys.readouterr().err
+    assert "stopped at step" in message and "writing the rollouts of step 2 failed" in message
+    assert "OSError: no space left on device" in message and "--resume" in message
+    steps = [record["step"] for record in read_metrics(tmp_path / "run" / "metrics.jsonl", kind="train")]
+    assert steps == [1]
+    assert host_state(tmp_path / "run")["step"] == 1
+
+
+def test_prompts_prepared_ahead_are_not_in_the_checkpoint(finished_run):
+    """The position of the stream is that behind the prompts that were rolled out."""
+    used = {record.prompt_position for record in stored(finished_run)}
+    assert host_state(finished_run)["stream"]["position"] == max(used) + 1

@@ -1,0 +1,94 @@
+"""One worker thread beside the loop: it prepares what comes next and writes what is done while the device works."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+_MOST_WAITING = 8  # writes; each holds a step's rollouts in memory until it is done
+
+
+class WriteFailed(RuntimeError):
+    """Something that belongs into the run directory could not be written."""
+
+
+class Background:
+    """Runs calls one at a time, in the order in which they were handed over.
+
+    A write that fails stops all later ones, so that a file never has a hole, and raises at the next `write` or `drain`
+    of the loop. What `drain` has returned from is on disk.
+    """
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fr3e-background")
+        self._writes: deque[Future] = deque()
+        self._failure: WriteFailed | None = None
+        self.seconds = 0.0  # that the worker was busy
+        self.wait_seconds = 0.0  # that the loop waited for it
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Future:
+        """Runs ``function(*arguments)`` in its turn; its result or error is the future's."""
+        return self._executor.submit(self._timed, function, *arguments)
+
+    def write(self, what: str, function: Callable[..., Any], *arguments: Any) -> None:
+        """Runs ``function(*arguments)``, which writes ``what``, in its turn; waits when too many writes are waiting.
+
+        The arguments must not change afterwards.
+
+        Raises:
+          WriteFailed: an earlier write failed; the message says which and why.
+        """
+        while self._writes and (self._writes[0].done() or len(self._writes) >= _MOST_WAITING):
+            self._oldest()
+        self._raise_failure()
+        self._writes.append(self.call(self._guarded, what, function, *arguments))
+
+    def drain(self) -> None:
+        """Waits until everything handed to `write` is written.
+
+        Raises:
+          WriteFailed: a write failed.
+        """
+        while self._writes:
+            self._oldest()
+        self._raise_failure()
+
+    def _oldest(self) -> None:
+        start = time.perf_counter()
+        self._writes.popleft().result()
+        self.wait_seconds += time.perf_counter() - start
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _guarded(self, what: str, function: Callable[..., Any], *arguments: Any) -> None:
+        if self._failure is not None:
+            return
+        try:
+            function(*arguments)
+        except Exception as error:
+            self._failure = WriteFailed(
+                f"writing {what} failed in the background: {type(error).__name__}: {error}; nothing after it was "
+                "written. Check free space and permissions, then continue from the last checkpoint with --resume"
+            )
+            self._failure.__cause__ = error
+
+    def _timed(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return function(*arguments)
+        finally:
+            self.seconds += time.perf_counter() - start
+
+    def __enter__(self) -> Background:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        """Finishes what was handed over; a failed write raises, unless an error is on its way already."""
+        self._executor.shutdown(wait=True)
+        if kind is None:
+            self.drain()

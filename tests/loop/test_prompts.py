@@ -1,0 +1,76 @@
+"""Prompts prepared ahead: the same ones in the same order, and a position that counts only what was handed out."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from fr3e_jax.data.stream import PromptStream
+from fr3e_jax.data.task import Problem
+from fr3e_jax.loop.background import Background
+from fr3e_jax.loop.prompts import PromptFeed
+
+
+@pytest.fixture
+def short_and_long(session, tiny):
+    """A task with some prompts that are too long, and the session that has it."""
+
+    class Mixed:
+        name = "mixed"
+
+        def problems(self, split):
+            return [Problem(f"p{n}", "1" * (12 if n % 3 == 0 else 1 + n % 7) + "=", "") for n in range(40)]
+
+    return dataclasses.replace(tiny.changed(session, data__max_prompt_tokens=9), task=Mixed())
+
+
+def settled(background: Background) -> None:
+    """Returns when what was begun before is done."""
+    background.call(lambda: None).result()
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_the_feed_is_the_stream(short_and_long, ahead):
+    session = short_and_long
+    stream = PromptStream(session.task.problems("train"), session.config.data.seed, session.prompt_ids, 9)
+    with Background() as background:
+        feed = PromptFeed(session, 5, background if ahead else None)
+        for _ in range(12):
+            wanted, found = stream.next(5), feed.next()
+            settled(background)
+            assert [(prompt.position, prompt.problem) for prompt in found] == wanted
+            assert all(p.token_ids.tolist() == session.codec.encode(p.problem.prompt) for p in found)
+            assert feed.state_dict() == {"position": stream.position, "dropped_too_long": stream.dropped_too_long}
+            assert feed.problem_at(wanted[2][0]) == wanted[2][1]
+    assert feed.dropped_too_long > 10
+
+
+def test_a_feed_goes_on_where_the_state_of_another_was_taken(short_and_long):
+    with Background() as background:
+        first = PromptFeed(short_and_long, 4, background)
+        for _ in range(3):
+            first.next()
+        settled(background)
+        second = PromptFeed(short_and_long, 4, background)
+        second.next()
+        second.load_state_dict(first.state_dict())
+        for _ in range(4):
+            assert [p.position for p in second.next()] == [p.position for p in first.next()]
+            assert second.state_dict() == first.state_dict()
+
+
+def test_a_prompt_that_cannot_be_prepared_is_an_error_of_the_round_that_needs_it(session):
+    fifth = PromptStream(range(6), session.config.data.seed, lambda _: [1], 9).problem_at(4)
+
+    class Odd:
+        def problems(self, split):
+            return [Problem(f"p{n}", "é=" if n == fifth else "1=", "") for n in range(6)]
+
+    with Background() as background:
+        feed = PromptFeed(dataclasses.replace(session, task=Odd()), 3, background)
+        assert len(feed.next()) == 3
+        settled(background)
+        with pytest.raises(ValueError, match="é"):
+            feed.next()
+        assert feed.position == 3
