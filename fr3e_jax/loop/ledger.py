@@ -22,6 +22,7 @@ COUNTERS = (
     "sampled_tokens",
     "reused_prefix_positions",
     "prefill_positions",
+    "lane_steps",
     "loss_tokens",
     "trained_positions",
     "padded_positions",
@@ -42,6 +43,8 @@ class TokenLedger:
     """Prefix positions that branches read from a trunk's cache and did not compute."""
     prefill_positions: int = 0
     """Positions computed to fill a trunk's cache."""
+    lane_steps: int = 0
+    """Lanes times decode steps; those that gave no token were idle."""
     loss_tokens: int = 0
     """Tokens that entered a policy loss."""
     trained_positions: int = 0

@@ -12,7 +12,7 @@ import numpy as np
 
 from fr3e_jax.loop.experience import TrainingTrunk
 from fr3e_jax.policy.rows import Rows
-from fr3e_jax.programs.decoder import power_of_two
+from fr3e_jax.programs.decoder import power_of_two, size_bucket
 from fr3e_jax.programs.train import TrainRows
 
 _LEAST_TRUNK = 16
@@ -124,12 +124,6 @@ def pack(
 def _trunk_bucket(size: int, least: int) -> int:
     """A power of two where trunks may share a row, since the lanes make most of it; else at most an eighth is empty."""
     return power_of_two(size, least) if size <= _SHARED_ROW else _whole(size, power_of_two(size) // 8)
-
-
-def size_bucket(size: int, least: int = 4) -> int:
-    """The next of 4, 6, 8, 12, 16, 24, 32, ...: at most a third of it is empty, above ``least``."""
-    whole = power_of_two(size, least)
-    return whole * 3 // 4 if whole > least and size <= whole * 3 // 4 else whole
 
 
 def _count_bucket(count: int) -> int:

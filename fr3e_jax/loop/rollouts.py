@@ -20,7 +20,7 @@ from fr3e_jax.loop.schedule import IDLE, Placement, Schedule
 from fr3e_jax.policy.network import Params
 from fr3e_jax.policy.rows import Trunks
 from fr3e_jax.programs.decode import DecodeState, Emitted, LaneSettings
-from fr3e_jax.programs.decoder import DecoderPrograms, power_of_two
+from fr3e_jax.programs.decoder import DecoderPrograms, power_of_two, size_bucket
 
 STREAM_NAMES = 6  # integers that name a noise stream: purpose, step, prompt, base, state, branch
 _LEAST_CAPACITY = 16
@@ -181,7 +181,7 @@ class _Run:
         self.branches = [branch for request in requests for branch in request.branches]
         self.settings = _lane_settings(self.branches)
         self.filtered = bool((self.settings.top_p < 1).any() or (self.settings.top_k > 0).any())
-        self.trunk_capacity = power_of_two(max(len(r.token_ids) for r in requests), _LEAST_CAPACITY)
+        self.trunk_capacity = size_bucket(max(len(r.token_ids) for r in requests), _LEAST_CAPACITY)
         self.schedule = Schedule([[b.max_tokens for b in r.branches] for r in requests], engine.slots, engine.lanes)
         self.cached = {i: r.trunk for i, r in enumerate(requests) if isinstance(r.trunk, CachedTrunk)}
         shape = (engine.slots, engine.lanes)
@@ -363,7 +363,7 @@ class _Run:
             return
         keys = [self.schedule.key(number) for number in self.held[lanes]]
         ids = [self._flattened(*key) for key in keys]
-        capacity = power_of_two(max(len(x) for x in ids), _LEAST_CAPACITY)
+        capacity = size_bucket(max(len(x) for x in ids), _LEAST_CAPACITY)
         slots, lanes_in_slot = (places.tolist() for places in np.nonzero(lanes))
         batch = self.programs.promote(self.state, slots, lanes_in_slot, capacity=capacity)
         for row, key in enumerate(keys):

@@ -20,11 +20,12 @@ from fr3e_jax.loop.export import save_model
 from fr3e_jax.loop.ledger import TokenLedger
 from fr3e_jax.loop.metrics import MetricsWriter
 from fr3e_jax.loop.model_directory import check_replaceable
-from fr3e_jax.loop.packing import pack, size_bucket
+from fr3e_jax.loop.packing import pack
 from fr3e_jax.loop.run_directory import RunDirectory, write_json_atomic
 from fr3e_jax.loop.session import Session, open_session, settings_at_fault
 from fr3e_jax.loop.signals import StopRequest
 from fr3e_jax.loop.update import Learner
+from fr3e_jax.programs.decoder import size_bucket
 
 
 def sft(config: Config, run_dir: Path | None = None, resume: bool = False) -> int:

@@ -243,6 +243,7 @@ class Trainer:
         counts = session.engine.take_counts()
         self.ledger.sampled_tokens += counts.sampled_tokens
         self.ledger.prefill_positions += counts.prefill_positions
+        self.ledger.lane_steps += counts.lane_steps
         self.ledger.reused_prefix_positions += counts.reused_prefix_positions
         return groups, expansions, trunks
 

@@ -24,6 +24,12 @@ def power_of_two(n: int, least: int = 1) -> int:
     return 1 << int(max(n - 1, least - 1, 0)).bit_length()
 
 
+def size_bucket(size: int, least: int = 4) -> int:
+    """The next of 4, 6, 8, 12, 16, 24, 32, ...: at most a third of it is empty, above ``least``."""
+    whole = power_of_two(size, least)
+    return whole * 3 // 4 if whole > least and size <= whole * 3 // 4 else whole
+
+
 def _without_caches(state: DecodeState) -> DecodeState:
     """What `decode.fill_lanes` needs: its program then does not depend on the capacities of the rings."""
     return state._replace(trunks=state.trunks._replace(layers=()), lanes=(), lane_hidden=None)

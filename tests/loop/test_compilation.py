@@ -74,7 +74,7 @@ def test_the_second_step_compiles_nothing_new(tmp_path, tiny):
     }
     assert train(tiny.config(**settings), tmp_path / "run") == 0
     first, second = read_metrics(tmp_path / "run" / "metrics.jsonl", kind="train")
-    assert first["compile/programs"] > 10 and first["compile/seconds"] > 0
+    assert first["compile/programs"] >= 5 and first["compile/seconds"] > 0
     assert (second["compile/programs"], second["compile/cache_hits"], second["compile/seconds"]) == (0, 0, 0)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["compilations"]["programs"] >= first["compile/programs"]
@@ -94,7 +94,7 @@ def test_a_second_process_compiles_nothing_with_a_warm_cache(tmp_path, tiny):
         (tmp_path / "recipe.yaml").write_text(to_yaml(config))
         command = [sys.executable, "-m", "fr3e_jax", "train", str(tmp_path / "recipe.yaml")]
         environment = {key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"}
-        # Without optimizations it compiles in a fifth of the time.
+        # Without optimizations, to compile less.
         environment |= {"PYTHONPATH": str(ROOT), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
         subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=300)
         found.append(json.loads((tmp_path / name / "summary.json").read_text())["compilations"])

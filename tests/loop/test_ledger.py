@@ -40,6 +40,7 @@ def test_step_metrics_are_what_was_added_since_the_last_call():
         "tokens/sampled_tokens": 12,
         "tokens/reused_prefix_positions": 0,
         "tokens/prefill_positions": 0,
+        "tokens/lane_steps": 0,
         "tokens/loss_tokens": 5,
         "tokens/trained_positions": 0,
         "tokens/padded_positions": 0,

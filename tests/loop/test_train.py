@@ -25,9 +25,9 @@ from fr3e_jax.rewards.grader import Grader
 PROMISED = (
     "reward/mean length/mean entropy/mean prompts/kept prompts/rejected base_groups/all_right base_groups/all_wrong "
     "advantage/mean advantage/std ratio/mean clip/low clip/high logprob_gap/mean logprob_gap/max gradient_norm/mean "
-    "tokens/sampled_tokens tokens/reused_prefix_positions tokens/prefill_positions tokens/loss_tokens "
-    "tokens/trained_positions seconds/first_return seconds/score seconds/update seconds/evaluate wall_seconds "
-    "cpu_seconds compile/programs compile/cache_hits compile/seconds"
+    "tokens/sampled_tokens tokens/reused_prefix_positions tokens/prefill_positions tokens/lane_steps "
+    "tokens/loss_tokens tokens/trained_positions seconds/first_return seconds/score seconds/update seconds/evaluate "
+    "wall_seconds cpu_seconds compile/programs compile/cache_hits compile/seconds"
 ).split()
 PROMISED_OF_FR3E = (
     "state_groups/all_right state_groups/all_wrong alpha/mean value/S_0 value/S_1 value/S_2 seconds/explore"
@@ -130,6 +130,7 @@ def test_the_ledger_counts_the_stored_rollouts(a_run):
         rollouts = [r for r in everything if r.step == record["step"]]
         prompts = {r.prompt_position: len(r.prompt_ids) for r in rollouts}
         assert record["tokens/sampled_tokens"] == sum(len(r.token_ids) for r in rollouts)
+        assert record["tokens/lane_steps"] >= record["tokens/sampled_tokens"]
         assert record["tokens/prefill_positions"] == sum(prompts.values())
         assert record["tokens/reused_prefix_positions"] == sum(len(r.prompt_ids) + r.fork for r in rollouts)
         assert record["prompts/kept"] + record["prompts/rejected"] == len(prompts)

@@ -1,0 +1,63 @@
+"""Freed memory stays with the process, so that a program's second run touches no fresh pages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from fr3e_jax.programs import host_memory
+from fr3e_jax.programs.host_memory import on_host_only
+
+FAULTS_OF_LATER_RUNS = """
+import resource, sys
+import jax, jax.numpy as jnp
+from fr3e_jax.programs.host_memory import keep_host_memory
+if sys.argv[1] == "keep":
+    assert keep_host_memory()
+program = jax.jit(lambda x: jnp.sort(jnp.sort(x + 1, axis=0) * 2, axis=1).sum())  # temporaries of 16 MB each
+x = jnp.ones((2048, 2048))
+program(x).block_until_ready()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(3):
+    program(x).block_until_ready()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(how: str) -> int:
+    done = subprocess.run([sys.executable, "-c", FAULTS_OF_LATER_RUNS, how], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mallopt is glibc's")
+def test_later_runs_of_a_program_touch_no_fresh_pages():
+    assert faults("keep") < faults("leave") / 5
+
+
+@pytest.fixture
+def set_platforms():
+    """Sets jax_platforms; no backend is asked."""
+    before = jax.config.jax_platforms
+    yield lambda platforms: jax.config.update("jax_platforms", platforms)
+    jax.config.update("jax_platforms", before)
+
+
+@pytest.mark.parametrize(
+    ("platforms", "expected"), [("cpu", True), ("cpu,tpu", True), ("tpu,cpu", False), ("cuda", False)]
+)
+def test_the_first_platform_counts(set_platforms, platforms, expected):
+    set_platforms(platforms)
+    assert on_host_only() is expected
+
+
+def test_without_a_choice_an_installed_accelerator_counts(set_platforms, monkeypatch):
+    set_platforms(None)
+    installed: list[str] = []
+    monkeypatch.setattr(host_memory, "entry_points", lambda group: installed)
+    monkeypatch.setattr(host_memory.importlib.util, "find_spec", lambda name: None)
+    assert on_host_only()
+    installed.append("cuda")
+    assert not on_host_only()
