@@ -21,7 +21,7 @@ from fr3e_jax.policy.config_file import from_hf_config, read_architecture, retyp
 from fr3e_jax.policy.huggingface import load_params, save_params, stored_shapes
 from fr3e_jax.policy.network import bind, build_network
 from fr3e_jax.policy.rows import Rows, run_trunks
-from fr3e_jax.programs.train import score
+from fr3e_jax.programs.train import Layout, score
 
 WARM_STARTS = Path(__file__).resolve().parents[2] / "warm_starts"
 SHIPPED = sorted(path.parent.name for path in WARM_STARTS.glob("*/config.json"))
@@ -132,10 +132,11 @@ def test_every_module_is_the_same(family, settings, transformers_model, tmp_path
     model = transformers_model(family, **settings)
     model.save_pretrained(tmp_path)
     architecture, graphdef, params = ours(tmp_path)
-    mine, theirs = bind(graphdef, params).layers[1], model.model.layers[1]
+    network = bind(graphdef, params)
+    mine, theirs = network.layers[1], model.model.layers[1]
     x = np.random.default_rng(1).standard_normal((2, 7, 32)).astype(np.float32)
     lanes, x_torch, at = jnp.asarray(x[:, None]), torch.tensor(x), torch.arange(7)[None]
-    positions = jnp.broadcast_to(jnp.arange(7), (2, 1, 7))
+    turn = network.rotation(jnp.broadcast_to(jnp.arange(7), (2, 1, 7)))
     causal = jnp.broadcast_to(jnp.tril(jnp.ones((7, 7), bool)), (2, 1, 7, 7))
     mask = torch.full((7, 7), -torch.inf).triu(1)[None, None]
     with torch.no_grad():
@@ -149,8 +150,8 @@ def test_every_module_is_the_same(family, settings, transformers_model, tmp_path
     found = {
         "norm": mine.attention_norm(lanes),
         "mlp": mine.mlp(lanes),
-        "attention": mine.attention(lanes, positions, causal, None, 1, None, None)[0],
-        "block": mine(lanes, positions, causal, None, 1, None, None)[0],
+        "attention": mine.attention(lanes, turn, causal, None, 1, None, None, None)[0],
+        "block": mine(lanes, turn, causal, None, 1, None, None, None)[0],
     }
     for name, value in expected.items():
         value = value[0] if isinstance(value, tuple) else value
@@ -188,8 +189,10 @@ def test_logprobs_of_given_tokens_are_the_same(family, settings, temperature, tr
     forks = [4, 10, 1]
     zeros = np.zeros((1, 3, 6), np.int32)
     fork, offset = zeros + np.array(forks)[None, :, None], zeros + np.arange(6)
-    rows = Rows(*(jnp.asarray(x, jnp.int32) for x in (trunk, branch_ids, zeros + 1, fork, offset)))
-    found, entropies = score(graphdef, params, rows, jnp.float32(temperature), chunk=5)
+    segments = np.array([1, 2, 3])[None, :, None] + zeros
+    geometry = (trunk, trunk * 0 + 1, np.arange(10)[None], branch_ids, segments, zeros, fork, offset)
+    rows = Rows(*(jnp.asarray(x, jnp.int32) for x in geometry))
+    found, entropies = score(graphdef, params, rows, jnp.float32(temperature), layout=Layout(chunk=5))
     for branch, at in enumerate(forks):
         sequence = np.concatenate([trunk[0, :at], branch_ids[0, branch]])
         logits = torch.tensor(their_logits(model, sequence[None])[0, at - 1 : -1])
