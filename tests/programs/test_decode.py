@@ -95,7 +95,7 @@ def passes(tiny, run):
 
 def test_the_run_grew_and_wrapped_its_rings(decoder, run):
     """Otherwise the other tests would show less than they claim."""
-    assert decoder.programs.grown >= 1 and decoder.programs.wrapped >= 2
+    assert decoder.programs.grown >= 1 and decoder.programs.wrapped >= 1
 
 
 def of_tokens(x, rollout):
@@ -320,8 +320,8 @@ def test_resized_rings_hold_the_same_tokens_and_the_old_ones_are_gone(decoder, s
         assert state.capacity == capacity and int(state.column) == 0
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(old))
     after = jax.device_get(programs.promote(state, [0, 0], [0, 1], capacity=8))
-    for ours, theirs, seen in zip(after.hidden, before.hidden, (2 + 3, 2 + 4), strict=True):  # fork and tokens
-        np.testing.assert_array_equal(ours[:seen], theirs[:seen])
+    for row, seen in enumerate((2 + 3, 2 + 4)):  # fork and tokens
+        np.testing.assert_array_equal(after.hidden[row, :seen], before.hidden[row, :seen])
     for ours, theirs in zip(after.layers, before.layers, strict=True):
         for row, seen in enumerate((5, 6)):
             np.testing.assert_array_equal(ours.key[row, ..., :seen], theirs.key[row, ..., :seen])
