@@ -33,6 +33,25 @@ from fr3e_jax.objectives.losses import (
 )
 from fr3e_jax.objectives.pass_at_k import avg_at_k, pass_at_k
 from fr3e_jax.objectives.reductions import masked_mean, masked_std, masked_sum
+from fr3e_jax.objectives.returns import clipped_value_losses, generalised_advantages
+from fr3e_jax.objectives.selection import (
+    clip_cov_tokens,
+    forking_tokens,
+    kl_cov_losses,
+    kl_cov_tokens,
+    largest_share,
+    matching_tokens,
+    soft_overlong_penalty,
+    token_covariances,
+)
+from fr3e_jax.objectives.shaping import (
+    entropy_based_advantages,
+    pass_at_k_advantages,
+    perplexity_shaped_advantages,
+    perplexity_weights,
+    position_shaped_advantages,
+    sample_reinforcement,
+)
 from fr3e_jax.objectives.values import (
     initial_modulation,
     state_values,
@@ -40,6 +59,7 @@ from fr3e_jax.objectives.values import (
     value_differences,
     value_modulation,
 )
+from fr3e_jax.objectives.weighting import entropy_guided_weights
 
 __all__ = [
     "aggregate",
@@ -52,28 +72,45 @@ __all__ = [
     "block_index",
     "bounded_log_ratio",
     "branching_factor",
+    "clip_cov_tokens",
     "clipped_surrogate",
+    "clipped_value_losses",
     "degenerate_groups",
+    "entropy_based_advantages",
     "entropy_bonus",
+    "entropy_guided_weights",
     "expandable",
+    "forking_tokens",
     "fr3e_advantages",
+    "generalised_advantages",
     "group_advantages",
     "grpo_advantages",
     "initial_modulation",
+    "kl_cov_losses",
+    "kl_cov_tokens",
     "kl_k1",
     "kl_k2",
     "kl_k3",
+    "largest_share",
     "log_perplexity",
     "masked_mean",
     "masked_std",
     "masked_sum",
+    "matching_tokens",
     "mean_advantages",
     "normalised_entropy",
     "pass_at_k",
+    "pass_at_k_advantages",
+    "perplexity_shaped_advantages",
+    "perplexity_weights",
+    "position_shaped_advantages",
     "rloo_advantages",
     "running_share",
+    "sample_reinforcement",
     "select_anchors",
+    "soft_overlong_penalty",
     "state_values",
+    "token_covariances",
     "token_entropy",
     "token_logprobs",
     "trajectory_modulation",

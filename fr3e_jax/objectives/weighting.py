@@ -1,0 +1,53 @@
+"""Entropy-guided sequence weighting: which rollouts of a batch the objective listens to. (EGSW.)
+
+Dimension key: N sequences of a batch, T tokens.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float, Shaped
+
+from fr3e_jax.objectives.arrays import AnyArray
+from fr3e_jax.objectives.reductions import masked_mean, masked_sum
+
+
+def entropy_guided_weights(
+    advantages: Float[AnyArray, "N T"],
+    entropies: Float[AnyArray, "N T"],
+    mask: Shaped[AnyArray, "N T"],
+    *,
+    alpha: float = 0.3,
+    temperature: float = 1.0,
+    level: str = "step",
+    length_normalised: bool = False,
+    rescale: bool = False,
+) -> Float[jax.Array, "N T"]:
+    """w = softmax_i((A_i + α H_i) / P), of token losses; no gradient; 0 outside the mask. (EGSW, eq. 6-10.)
+
+    ``level="step"``: over the sequences with a token at step t, from A_{i,t} and H_{i,t}. ``"trajectory"``: over all
+    with a token at all, from the mean of A_{i,t} and the sum of H_{i,t} (its mean with ``length_normalised``). Weights
+    add up to 1 over N sequences, so they scale the gradient by about 1/N: ``rescale`` multiplies them by N.
+    α = 0.3, P = 1 (base model); α = 0.8, P = 1.8 (instruct model).
+    """
+    if temperature <= 0:
+        raise ValueError(f"temperature={temperature} divides the scores; expected a positive number (paper: 1 or 1.8)")
+    mask = jnp.asarray(mask, bool)
+    advantages, entropies = (jnp.asarray(x, jnp.float32) for x in (advantages, entropies))
+    if level == "trajectory":
+        reduce = masked_mean if length_normalised else masked_sum
+        advantages = masked_mean(advantages, mask, axis=-1, keepdims=True)
+        entropies = reduce(entropies, mask, axis=-1, keepdims=True)
+        present = mask.any(axis=-1, keepdims=True)
+    elif level == "step":
+        present = mask
+    else:
+        raise ValueError(f"unknown level {level!r}; expected step or trajectory")
+    scores = jnp.where(present, (advantages + alpha * entropies) / temperature, -jnp.inf)
+    largest = jnp.max(scores, axis=0, keepdims=True)
+    shares = jnp.exp(scores - jnp.where(jnp.isfinite(largest), largest, 0.0))
+    weights = shares / jnp.maximum(shares.sum(axis=0, keepdims=True), jnp.finfo(jnp.float32).tiny)
+    if rescale:
+        weights = weights * present.sum(axis=0, keepdims=True)
+    return jax.lax.stop_gradient(jnp.where(mask, weights, 0.0))

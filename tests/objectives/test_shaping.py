@@ -1,0 +1,147 @@
+"""Shaped advantages: the study's released code, hand-made cases, the properties that the papers state."""
+
+from __future__ import annotations
+
+from math import comb
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fr3e_jax.objectives import (
+    entropy_based_advantages,
+    pass_at_k_advantages,
+    perplexity_shaped_advantages,
+    perplexity_weights,
+    position_shaped_advantages,
+    sample_reinforcement,
+)
+
+ADVANTAGES = np.array([[1.5] * 4, [-1.5] * 4], np.float32)
+MASK = np.array([[1, 1, 1, 1], [1, 1, 1, 0]])
+
+
+class TestEntropyBasedAdvantages:
+    def test_hand_computed(self):
+        shaped, ratio = entropy_based_advantages(
+            np.array([1.0, -1.0, 1.0, 0.0]), np.array([0.5, 0.5, 9.0, 1.0]), np.ones(4)
+        )
+        np.testing.assert_allclose(shaped, [1.2, -0.8, 1.5, 0.0], rtol=1e-6)
+        np.testing.assert_allclose(ratio, [0.2, 0.2, 0.5, 0.0], rtol=1e-6)
+
+    def test_keeps_signs_and_falls_with_confidence(self):
+        generator = np.random.default_rng(0)
+        advantages = generator.standard_normal((20, 30))
+        entropies, mask = generator.exponential(2.0, (20, 30)), generator.random((20, 30)) < 0.8
+        shaped, ratio = entropy_based_advantages(advantages, entropies, mask)
+        np.testing.assert_array_equal(np.sign(shaped), np.sign(advantages * mask))
+        surer = entropy_based_advantages(advantages, entropies / 4, mask)[1]
+        assert (surer <= ratio).all() and surer.mean() < ratio.mean() <= 0.5
+
+    def test_entropies_get_no_gradient_and_padding_reaches_nothing(self):
+        slope = jax.grad(lambda h: entropy_based_advantages(ADVANTAGES, h, MASK)[0].sum())(jnp.ones((2, 4)))
+        assert not slope.any()
+        shaped, _ = entropy_based_advantages(np.where(MASK, 1.0, np.nan), np.where(MASK, 1.0, np.nan), MASK)
+        assert np.isfinite(shaped).all() and shaped[1, 3] == 0
+
+    def test_refuses_a_kappa_that_turns_signs(self):
+        with pytest.raises(ValueError, match="kappa=1.0"):
+            entropy_based_advantages(ADVANTAGES, ADVANTAGES, MASK, kappa=1.0)
+
+
+class TestPerplexity:
+    LOG = np.array([3.5 / 3, 0.2, 0.4, 5.0, 0.7 / 3], np.float32)
+
+    def test_released_weights(self):
+        """The released code's numbers: statistics without the one response far outside."""
+        weights = perplexity_weights(self.LOG, np.ones(5), variant="released")
+        expected = [
+            1.6994371546483495,
+            -0.7647467195917571,
+            -0.2549155731972525,
+            11.471200793876358,
+            -0.6797748618593397,
+        ]
+        np.testing.assert_allclose(weights, expected, rtol=1e-4)
+
+    def test_standardised_within_the_mask(self):
+        mask = np.array([1, 1, 1, 0, 1], bool)
+        weights = np.asarray(perplexity_weights(self.LOG, mask))
+        np.testing.assert_allclose([weights[mask].mean(), weights[mask].std()], [0, 1], atol=1e-6)
+        assert weights[3] == 0
+
+    @pytest.mark.parametrize("variant", ["paper", "released"])
+    def test_equal_perplexities_weigh_nothing(self, variant):
+        assert not np.asarray(perplexity_weights(np.full(4, 0.3, np.float32), np.ones(4), variant=variant)).any()
+
+    def test_shaped_by_hand_and_as_released(self):
+        weights = np.array([1.0, -1.0])
+        low = perplexity_shaped_advantages(ADVANTAGES, weights)
+        np.testing.assert_allclose(low[:, 0], [1.5 * 0.99, -1.5 * 1.01], rtol=1e-6)
+        high = perplexity_shaped_advantages(ADVANTAGES, weights, prefer="high", variant="released")
+        np.testing.assert_allclose(high[:, 0], [1.515, -1.485], rtol=1e-6)
+        never = perplexity_shaped_advantages(ADVANTAGES, weights, prefer="low", variant="released")
+        np.testing.assert_array_equal(never, ADVANTAGES)
+        clamped = perplexity_shaped_advantages(ADVANTAGES, 90 * weights, prefer="high", variant="released")
+        np.testing.assert_allclose(clamped[:, 0], [1.8, -1.2], rtol=1e-6)
+
+
+class TestPosition:
+    def test_released(self):
+        shaped = position_shaped_advantages(ADVANTAGES, MASK, variant="released")
+        expected = [
+            [1.5000552778636924, 1.5022977369910027, 1.55, 1.5977022630089972],
+            [-1.5000552778636924, -1.5075858180021242, -1.5924141819978757, 0],
+        ]
+        np.testing.assert_allclose(shaped, expected, rtol=1e-6)
+
+    def test_released_bonus_is_at_most_half_of_the_advantage(self):
+        shaped = position_shaped_advantages(np.full((1, 4), 0.1, np.float32), np.ones((1, 4)), variant="released")
+        assert np.isclose(shaped[0, 3], 0.15)
+
+    def test_the_printed_centre_saturates(self):
+        shaped = position_shaped_advantages(ADVANTAGES, MASK, centre=-0.5)
+        np.testing.assert_allclose(shaped[0], 1.6, atol=1e-4)
+
+    def test_tokens_are_counted_from_the_first_of_the_mask(self):
+        left = position_shaped_advantages(ADVANTAGES, MASK)[1, :3]
+        right = position_shaped_advantages(ADVANTAGES, MASK[:, ::-1])[1, 1:]
+        np.testing.assert_array_equal(left, right)
+
+
+def test_sample_reinforcement():
+    advantages = np.array([[1.0] * 3, [-1.0, -1.0, -0.0]], np.float32)
+    np.testing.assert_allclose(sample_reinforcement(advantages), [[0.1] * 3, [-1, -1, 0]], rtol=1e-6)
+    np.testing.assert_array_equal(sample_reinforcement(advantages, positive=0.0)[0], [0, 0, 0])
+    np.testing.assert_array_equal(sample_reinforcement(advantages, positive=1.0, negative=0.0)[1], [0, 0, 0])
+
+
+class TestPassAtK:
+    @pytest.mark.parametrize(
+        ("correct", "k", "right", "wrong"),
+        [(1, 1, 2.6457433110887805, -0.37796333015554007), (3, 2, 0.7453544369476209, -0.44721266216857225)],
+    )
+    def test_published_numbers(self, correct, k, right, wrong):
+        found = pass_at_k_advantages(np.arange(8) < correct, np.ones(8), k=k)
+        np.testing.assert_allclose(found, [right] * correct + [wrong] * (8 - correct), rtol=1e-5)
+
+    @pytest.mark.parametrize("count", [4, 7])
+    @pytest.mark.parametrize("k", [1, 2, 4])
+    def test_formula_and_zero_mean(self, count, k):
+        mask = np.arange(8) < count
+        for correct in range(count + 1):
+            found = np.asarray(pass_at_k_advantages((np.arange(8) < correct) & mask, mask, k=k))
+            wrong = count - correct
+            failing = comb(wrong, k) / comb(count, k)
+            spread = np.sqrt(failing * (1 - failing))
+            if spread == 0:
+                assert not found.any()
+                continue
+            others = (failing - comb(wrong - 1, k - 1) / comb(count - 1, k - 1)) / spread if wrong else 0.0
+            expected = np.where(np.arange(8) < correct, failing / spread, others) * mask
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+            assert abs(found.sum()) < 1e-4
+
+    def test_a_group_smaller_than_k_has_no_advantage(self):
+        assert not np.asarray(pass_at_k_advantages(np.array([True, False, False]), np.ones(3), k=4)).any()

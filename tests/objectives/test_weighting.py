@@ -1,0 +1,63 @@
+"""Entropy-guided sequence weights against a NumPy loop, and what the paper says of them."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from fr3e_jax.objectives import entropy_guided_weights
+
+N, T = 5, 6
+
+
+def batch(seed=0):
+    generator = np.random.default_rng(seed)
+    lengths = np.array([6, 3, 1, 0, 5])
+    return generator.standard_normal((N, T)), generator.exponential(1.0, (N, T)), np.arange(T) < lengths[:, None]
+
+
+def test_step_wise_is_a_softmax_over_the_sequences_with_a_token_there():
+    advantages, entropies, mask = batch()
+    weights = np.asarray(entropy_guided_weights(advantages, entropies, mask, alpha=0.8, temperature=1.8))
+    for t in range(T):
+        rows = np.flatnonzero(mask[:, t])
+        scores = np.exp((advantages[rows, t] + 0.8 * entropies[rows, t]) / 1.8)
+        np.testing.assert_allclose(weights[rows, t], scores / scores.sum(), rtol=1e-5)
+    assert not weights[~mask].any()
+
+
+@pytest.mark.parametrize("length_normalised", [False, True])
+def test_trajectory_wise(length_normalised):
+    advantages, entropies, mask = batch(1)
+    weights = np.asarray(
+        entropy_guided_weights(advantages, entropies, mask, level="trajectory", length_normalised=length_normalised)
+    )
+    rows = np.flatnonzero(mask.any(axis=1))
+    reduce = np.mean if length_normalised else np.sum
+    scores = np.exp([advantages[i, mask[i]].mean() + 0.3 * reduce(entropies[i, mask[i]]) for i in rows])
+    for i, expected in zip(rows, scores / scores.sum(), strict=True):
+        np.testing.assert_allclose(weights[i, mask[i]], expected, rtol=1e-5)
+    assert not weights[~mask].any()
+
+
+def test_rescaled_weights_have_mean_one_at_every_step():
+    advantages, entropies, mask = batch()
+    weights = np.asarray(entropy_guided_weights(advantages, entropies, mask, rescale=True))
+    np.testing.assert_allclose(weights.sum(axis=0), mask.sum(axis=0), rtol=1e-5)
+
+
+def test_padding_large_scores_and_gradients():
+    advantages, entropies, mask = batch()
+    dirty = entropy_guided_weights(np.where(mask, advantages, np.nan), np.where(mask, entropies, np.inf), mask)
+    np.testing.assert_array_equal(dirty, entropy_guided_weights(advantages, entropies, mask))
+    assert np.isfinite(entropy_guided_weights(advantages * 1e6, entropies, mask)).all()
+    assert not np.asarray(jax.grad(lambda h: entropy_guided_weights(advantages, h, mask).sum())(entropies)).any()
+    assert not np.asarray(entropy_guided_weights(advantages, entropies, np.zeros((N, T)))).any()
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(ValueError, match="temperature=0.0"):
+        entropy_guided_weights(*batch(), temperature=0.0)
+    with pytest.raises(ValueError, match="'token'"):
+        entropy_guided_weights(*batch(), level="token")
