@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from fr3e_jax.configuration.schema import Config
+from fr3e_jax.configuration.schema import Config, ModelConfig
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,15 @@ def rule(*paths: str, training_only: bool = False) -> Callable:
     return declare
 
 
+def _is_given(model: ModelConfig) -> bool:
+    """Whether the network's sizes come from elsewhere than these settings."""
+    return bool(model.path) or model.architecture != "custom"
+
+
 @rule("model.num_kv_heads", "model.num_heads")
 def kv_heads_divide_heads(config: Config) -> str | None:
     heads, kv_heads = config.model.num_heads, config.model.num_kv_heads
-    if config.model.path or heads % kv_heads == 0:
+    if _is_given(config.model) or heads % kv_heads == 0:
         return None
     divisors = [n for n in range(1, heads + 1) if heads % n == 0]
     nearest = min(divisors, key=lambda n: abs(n - kv_heads))
@@ -46,7 +51,7 @@ def kv_heads_divide_heads(config: Config) -> str | None:
 @rule("model.hidden_size", "model.num_heads")
 def head_size_is_even(config: Config) -> str | None:
     width, heads = config.model.hidden_size, config.model.num_heads
-    if config.model.path or width % (2 * heads) == 0:
+    if _is_given(config.model) or width % (2 * heads) == 0:
         return None
     nearest = max(1, round(width / (2 * heads))) * 2 * heads
     return (
@@ -58,13 +63,53 @@ def head_size_is_even(config: Config) -> str | None:
 @rule("mesh.tensor", "model.num_heads", "model.intermediate_size")
 def tensor_shards_divide_the_network(config: Config) -> str | None:
     shards, heads, columns = config.mesh.tensor, config.model.num_heads, config.model.intermediate_size
-    if config.model.path or (heads % shards == 0 and columns % shards == 0):
+    if _is_given(config.model) or (heads % shards == 0 and columns % shards == 0):
         return None
     nearest = max(n for n in range(1, min(shards, heads) + 1) if heads % n == 0 and columns % n == 0)
     return (
         f"mesh.tensor={shards} does not divide model.num_heads={heads} and "
         f"model.intermediate_size={columns}; nearest: mesh.tensor={nearest}"
     )
+
+
+@rule("mesh.replica", "mesh.fsdp", "mesh.tensor")
+def one_mesh_size_is_inferred(config: Config) -> str | None:
+    return _sizes_problem({axis: getattr(config.mesh, axis) for axis in ("replica", "fsdp", "tensor")}, "fsdp")
+
+
+@rule("mesh.rollout_tensor", "mesh.rollout_fsdp", "mesh.rollout_replica")
+def one_rollout_mesh_size_is_inferred(config: Config) -> str | None:
+    mesh = config.mesh
+    if mesh.rollout_tensor == 0:
+        return None
+    names = ("rollout_replica", "rollout_fsdp", "rollout_tensor")
+    return _sizes_problem({name: getattr(mesh, name) for name in names}, "rollout_replica")
+
+
+def _sizes_problem(sizes: dict[str, int], usual: str) -> str | None:
+    """``usual``: the axis that is inferred by default."""
+    for name, size in sizes.items():
+        if size == 0:
+            return f"mesh.{name}=0 is no number of devices; set mesh.{name}=-1 to take those that the others leave"
+    inferred = [name for name, size in sizes.items() if size == -1]
+    if len(inferred) < 2:
+        return None
+    other = next(name for name in inferred if name != usual)
+    settings = " and ".join(f"mesh.{name}=-1" for name in inferred)
+    return f"{settings} leave the mesh undetermined; nearest: mesh.{other}=1"
+
+
+@rule("mesh.rollout_tensor", "mesh.rollout_fsdp", "mesh.rollout_replica")
+def rollout_sizes_have_an_effect(config: Config) -> str | None:
+    mesh = config.mesh
+    given = [
+        f"mesh.rollout_{n}={v}"
+        for n, v, usual in (("fsdp", mesh.rollout_fsdp, 1), ("replica", mesh.rollout_replica, -1))
+        if v != usual
+    ]
+    if mesh.rollout_tensor or not given:
+        return None
+    return f"{given[0]} is not read with mesh.rollout_tensor=0, the layout of training; nearest: mesh.rollout_tensor=1"
 
 
 @rule("evaluation.pass_at", "evaluation.samples")

@@ -32,6 +32,27 @@ class ModelConfig:
     tokenizer: str = option(
         "", "tokenizer directory; empty: the one in model.path, else the embedded character tokenizer"
     )
+    architecture: Literal[
+        "custom",
+        "qwen2.5-0.5b",
+        "qwen2.5-1.5b",
+        "qwen2.5-3b",
+        "qwen2.5-7b",
+        "qwen2.5-14b",
+        "qwen2.5-32b",
+        "qwen2.5-72b",
+        "qwen2.5-math-1.5b",
+        "qwen2.5-math-7b",
+        "qwen2.5-math-72b",
+        "qwen3-0.6b",
+        "qwen3-1.7b",
+        "qwen3-4b",
+        "qwen3-8b",
+        "qwen3-14b",
+        "qwen3-32b",
+    ] = option(
+        "custom", "published sizes, for random weights and fr3e plan (model.path must have them); custom: those below"
+    )
     hidden_size: int = option(64, "width of the residual stream (random weights only)", ge=1)
     num_layers: int = option(3, "transformer blocks (random weights only)", ge=1)
     num_heads: int = option(4, "query heads (random weights only)", ge=1)
@@ -110,6 +131,9 @@ class RolloutConfig:
     trunk_slots: int = option(8, "trunks decoded side by side", ge=1)
     lanes_per_trunk: int = option(16, "branches of one trunk decoded side by side", ge=1)
     decode_chunk: int = option(16, "decode steps of one compiled call; finished lanes are refilled between calls", ge=1)
+    param_dtype: Literal["", "float32", "bfloat16"] = option(
+        "", "type of the matrices that rollouts read, a copy if it is not model.param_dtype; empty: model.param_dtype"
+    )
 
 
 @dataclass
@@ -212,6 +236,12 @@ class TrainingConfig:
     remat: Literal["none", "dots", "block"] = option(
         "none", "what the backward pass computes again: nothing; all but the matrix products; everything in a layer"
     )
+    scan_layers: bool = option(
+        False, "one compiled layer for all of them (quick to compile for deep models), not each layer its own"
+    )
+    attention_block: int = option(
+        0, "tokens of a row whose attention scores exist at once; they are computed again backward; 0: all", ge=0
+    )
     sampler_logprob_tolerance: float = option(
         0.0,
         "the sampler's log-probs serve as old ones where an eighth of them is this close to the trainer's; 0: off",
@@ -262,11 +292,16 @@ class CheckpointConfig:
 
 @dataclass
 class MeshConfig:
-    """How devices are laid out; replica x fsdp x tensor must be their number."""
+    """How devices are laid out; replica x fsdp x tensor must be their number, one of the three may be -1."""
 
-    replica: int = option(1, "copies of the parameters, each with its share of the batch", ge=1)
-    fsdp: int = option(0, "shards of parameters and batch; 0: all remaining devices", ge=0)
-    tensor: int = option(1, "shards of heads and MLP columns", ge=1)
+    replica: int = option(1, "copies of the parameters, each with its share of the batch; -1: what is left", ge=-1)
+    fsdp: int = option(-1, "shards of parameters and batch; -1: all devices that the others leave", ge=-1)
+    tensor: int = option(1, "shards of heads and MLP columns; -1: all devices that the others leave", ge=-1)
+    rollout_tensor: int = option(
+        0, "rollouts decode with a copy of the weights in so many tensor shards; 0: in the layout of training", ge=-1
+    )
+    rollout_fsdp: int = option(1, "fsdp shards of that copy; each is gathered at every decode step", ge=-1)
+    rollout_replica: int = option(-1, "repetitions of it, each with a share of the rollouts; -1: the rest", ge=-1)
 
 
 @dataclass
@@ -280,6 +315,11 @@ class RuntimeConfig:
     tensorboard: bool = option(True, "write TensorBoard event files")
     store_rollouts: bool = option(True, "store every rollout (compressed JSONL) for analysis")
     console: Literal["auto", "live", "plain", "none"] = option("auto", "live display, plain lines, or nothing")
+    processes: Literal["auto", "one"] = option(
+        "auto", "auto: join the processes that the environment tells of (docs/several_processes.md); one: run alone"
+    )
+    join_seconds: int = option(300, "several processes wait so long for one another at the start", ge=1)
+    heartbeat_seconds: int = option(100, "a process that is silent for so long is lost, and ends the others", ge=5)
     profile_steps: int = option(
         0, "steps measured after two of warm-up, and one more traced (fr3e train --profile); 0: none", ge=0
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +20,18 @@ from fr3e_jax.data.task import Problem, Task, load_task
 from fr3e_jax.data.templates import Template, load_template
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.loop.compilation import count_compilations
-from fr3e_jax.loop.rollouts import Rollout, RolloutEngine, Sampling
-from fr3e_jax.policy.architecture import Architecture, UnsupportedModel
-from fr3e_jax.policy.config_file import read_architecture
+from fr3e_jax.loop.model import configured_architecture, configured_train_programs, model_directory
+from fr3e_jax.loop.processes import Processes, own_processes
+from fr3e_jax.loop.requests import Rollout, Sampling
+from fr3e_jax.loop.rollouts import RolloutEngine
+from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.huggingface import load_params
 from fr3e_jax.policy.network import Params, build_network, initial_params
 from fr3e_jax.programs.decoder import DecoderPrograms
 from fr3e_jax.programs.host_memory import keep_host_memory
-from fr3e_jax.programs.mesh import abstract_arrays, make_mesh, param_shardings
-from fr3e_jax.programs.train import LossSettings, TrainPrograms, make_optimizer, param_placement
+from fr3e_jax.programs.mesh import abstract_arrays, make_mesh, param_shardings, rollout_mesh
+from fr3e_jax.programs.reshard import RolloutWeights
+from fr3e_jax.programs.train import TrainPrograms, param_placement
 from fr3e_jax.rewards.grader import Grader, Pending, VerifierError
 from fr3e_jax.rewards.user import user_verifier
 
@@ -68,8 +72,10 @@ class Session:
     graphdef: nnx.GraphDef
     abstract_params: Params
     param_shardings: Params
+    rollout_weights: RolloutWeights
     engine: RolloutEngine
     template: Template
+    processes: Processes = Processes()
     grading_wait_seconds: float = 0.0  # spent waiting for verdicts, since it was last set to 0
 
     def fresh_params(self) -> Params:
@@ -88,34 +94,8 @@ class Session:
         return abstract_arrays(self.abstract_params, self.param_shardings)
 
     def train_programs(self, *, supervised: bool = False) -> TrainPrograms:
-        o, loss = self.config.optimizer, self.config.loss
-        optimizer = make_optimizer(
-            learning_rate=o.learning_rate,
-            schedule=o.schedule,
-            warmup_updates=o.warmup_updates,
-            decay_updates=o.decay_updates,
-            beta1=o.beta1,
-            beta2=o.beta2,
-            epsilon=o.epsilon,
-            weight_decay=o.weight_decay,
-            max_grad_norm=o.max_grad_norm,
-        )
-        settings = LossSettings(
-            epsilon_low=loss.epsilon_low,
-            epsilon_high=loss.epsilon_high,
-            dual_clip=loss.dual_clip,
-            importance_cap=loss.importance_cap,
-            entropy_coefficient=loss.entropy_coefficient,
-        )
-        return TrainPrograms(
-            self.graphdef,
-            self.abstract_params,
-            self.param_shardings,
-            self.mesh,
-            optimizer,
-            loss=None if supervised else settings,
-            token_chunk=self.config.training.token_chunk,
-            remat=self.config.training.remat,
+        return configured_train_programs(
+            self.config, self.graphdef, self.abstract_params, self.param_shardings, self.mesh, supervised=supervised
         )
 
     def sampling(self) -> Sampling:
@@ -145,6 +125,10 @@ class Session:
         with verifier_at_fault():
             return self.grader.submit(problem, response, rollout.finished)
 
+    def take_outcomes(self) -> Counter[str]:
+        """`Grader.take_outcomes`, added up over the processes."""
+        return sum(map(Counter, self.processes.gather(self.grader.take_outcomes())), Counter())
+
     def generator(self, *names: int) -> np.random.Generator:
         """Random choices of the host that depend on the run's seed and these names alone."""
         return np.random.default_rng([self.config.seed, *names])
@@ -164,41 +148,6 @@ def start_runtime(config: Config) -> None:
     count_compilations()
 
 
-def model_directory(path: str) -> Path:
-    """``model.path`` as a directory; raises FileNotFoundError unless it is one."""
-    directory = Path(path).expanduser()
-    if not directory.is_dir():
-        raise FileNotFoundError(
-            f"model.path={path} is no directory; expected a Hugging Face directory (config.json, safetensors, "
-            "tokenizer), such as `fr3e sft` writes, or nothing for random weights"
-        )
-    return directory
-
-
-def configured_architecture(config: Config, vocab_size: int) -> Architecture:
-    """From ``model.path``, or from the sizes in ``model`` for random weights."""
-    model = config.model
-    if model.path:
-        architecture = read_architecture(model_directory(model.path))
-        if vocab_size > architecture.vocab_size:
-            raise UnsupportedModel(
-                f"the tokenizer has {vocab_size} tokens, the model's embedding {architecture.vocab_size}; "
-                "set model.tokenizer to the model's own tokenizer"
-            )
-        return architecture
-    return Architecture(
-        vocab_size=vocab_size,
-        hidden_size=model.hidden_size,
-        num_layers=model.num_layers,
-        num_heads=model.num_heads,
-        num_kv_heads=model.num_kv_heads,
-        head_dim=model.hidden_size // model.num_heads,
-        intermediate_size=model.intermediate_size,
-        rope_theta=model.rope_theta,
-        tie_word_embeddings=model.tie_word_embeddings,
-    )
-
-
 def open_session(config: Config) -> Session:
     """Build a session; ``ConfigError`` where a setting names what cannot be used (task, tokenizer, model, mesh)."""
     start_runtime(config)
@@ -210,12 +159,16 @@ def open_session(config: Config) -> Session:
         template.render("?", codec.render_chat)  # a missing chat template is told now, before there is a run directory
         grader = Grader(user_verifier(config.data.verifier) or task.verifier(), config.rewards)
         architecture = configured_architecture(config, len(codec))
-        mesh = make_mesh(config.mesh.replica, config.mesh.fsdp, config.mesh.tensor)
-    graphdef, abstract, axes = build_network(
-        architecture, param_dtype=config.model.param_dtype, compute_dtype=config.model.compute_dtype
-    )
+        m = config.mesh
+        mesh = make_mesh(m.replica, m.fsdp, m.tensor)
+        decoding = rollout_mesh(mesh, replica=m.rollout_replica, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
+        graphdef, abstract, axes = build_network(
+            architecture, param_dtype=config.model.param_dtype, compute_dtype=config.model.compute_dtype
+        )
+        shardings = param_shardings(mesh, abstract, axes, architecture)
+        targets = param_shardings(decoding, abstract, axes, architecture, prefix="mesh.rollout_")
     engine = RolloutEngine(
-        DecoderPrograms(graphdef, architecture, mesh),
+        DecoderPrograms(graphdef, architecture, decoding),
         trunk_slots=config.rollout.trunk_slots,
         lanes_per_trunk=config.rollout.lanes_per_trunk,
         chunk=config.rollout.decode_chunk,
@@ -232,6 +185,8 @@ def open_session(config: Config) -> Session:
         architecture=architecture,
         graphdef=graphdef,
         abstract_params=abstract,
-        param_shardings=param_shardings(mesh, abstract, axes),
+        param_shardings=shardings,
+        rollout_weights=RolloutWeights(abstract, shardings, targets, config.rollout.param_dtype),
         engine=engine,
+        processes=own_processes(),
     )

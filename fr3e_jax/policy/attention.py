@@ -13,11 +13,14 @@ laid out this way is several times faster than over ``[positions, D]``.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+_EXTENTS = 4  # parts of a sequence whose queries are compared with as many keys each as causality lets them see
 
 
 class KeyValue(NamedTuple):
@@ -28,10 +31,13 @@ class KeyValue(NamedTuple):
 
 
 class RowView(NamedTuple):
-    """What the tokens of a row, S trunk positions and then N lanes of T, see of one another."""
+    """What the tokens of a row, S trunk positions and then N lanes of T, see of one another.
 
-    trunk_mask: jax.Array  # bool [B, S, S], among trunk positions
-    own_mask: jax.Array  # bool [B, N, T, T], within a lane
+    A token sees the earlier ones of its own segment, itself included, and a lane's token also ``fork`` trunk positions.
+    """
+
+    trunk_segment: jax.Array  # int [B, S], which trunk
+    segment: jax.Array  # int [B, N, T], which branch
     fork: jax.Array  # int [B, N, T], how many trunk positions a lane's token sees
     start: jax.Array  # int [B, N, T], the first of them
 
@@ -115,27 +121,62 @@ def trunk_branch_attention(
     return jnp.transpose(mixed, (0, 2, 3, 1, 4, 5))
 
 
-def row_attention(query: jax.Array, own: KeyValue, view: RowView) -> jax.Array:
+def row_attention(query: jax.Array, own: KeyValue, view: RowView, *, block: int = 0) -> jax.Array:
     """Attention of whole rows, trunk and lanes end to end: the lanes read the trunk keys and values of this same pass.
 
     ``query [B, 1, P, K, G, D]``, ``own`` ``key [B, 1, K, D, P]``, ``value [B, 1, K, P, D]``, P = S + N·T; returns
     ``[B, 1, P, K, G, D]`` in the query's dtype.
+
+    ``block``: scores exist of so many tokens of a row at once (about; they are computed again in the backward pass);
+    0: of all.
     """
     batch, lanes, length = view.fork.shape
-    size = view.trunk_mask.shape[-1]
+    size = view.trunk_segment.shape[-1]
     trunk = KeyValue(own.key[..., :size], own.value[..., :size, :])
     key = jnp.moveaxis(own.key[:, 0, ..., size:].reshape(batch, *own.key.shape[2:4], lanes, length), 3, 1)
     value = own.value[:, 0, :, size:].reshape(batch, own.value.shape[2], lanes, length, -1)
-    mixed_trunk = trunk_branch_attention(query[:, :, :size], trunk, view.trunk_mask[:, None])
-    mixed_lanes = trunk_branch_attention(
+    mixed_trunk = _causal_attention(query[:, :, :size], trunk, view.trunk_segment[:, None], block)
+    mixed_lanes = _causal_attention(
         query[:, 0, size:].reshape(batch, lanes, length, *query.shape[3:]),
         KeyValue(key, jnp.swapaxes(value, 1, 2)),
-        view.own_mask,
+        view.segment,
+        block,
         KeyValue(trunk.key[:, 0], trunk.value[:, 0]),
         view.fork,
         view.start,
     )
     return jnp.concatenate([mixed_trunk, mixed_lanes.reshape(batch, 1, lanes * length, *query.shape[3:])], axis=2)
+
+
+def _causal_attention(query, own: KeyValue, segment, block: int, trunk: KeyValue | None = None, fork=None, start=None):
+    """`trunk_branch_attention` where a query sees the earlier positions of its segment (int ``[B, N, T]``)."""
+    lanes, length = segment.shape[1:]
+    place = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32).reshape(1, 1, -1), segment.shape)
+    queries = (query, segment, place) if trunk is None else (query, segment, place, fork, start)
+
+    def attend(queries, extent):
+        query, mine, at, *shared = queries
+        seen = (mine[..., None] == segment[:, :, None, :extent]) & (at[..., None] >= place[:, :, None, :extent])
+        keys = KeyValue(own.key[..., :extent], own.value[..., :extent, :])
+        return trunk_branch_attention(query, keys, seen, trunk, *shared)
+
+    size = _block_size(length, block // lanes if block else length)
+    if size == length:
+        return attend(queries, length)
+    blocks = length // size
+    cut = lambda x: jnp.moveaxis(x.reshape(*x.shape[:2], blocks, size, *x.shape[3:]), 2, 0)
+    queries = tuple(cut(x) for x in queries)
+    ends = sorted({-(-blocks * part // _EXTENTS) for part in range(_EXTENTS + 1)})
+    mixed = []
+    for first, end in zip(ends, ends[1:], strict=False):
+        one = jax.checkpoint(lambda queries, extent=end * size: attend(queries, extent))
+        mixed.append(jax.lax.map(one, tuple(x[first:end] for x in queries)))
+    return jnp.moveaxis(jnp.concatenate(mixed), 0, 2).reshape(query.shape)
+
+
+def _block_size(length: int, most: int) -> int:
+    """All of ``length`` where that is at most ``most``, else the largest power of two up to it that divides."""
+    return length if length <= most else math.gcd(length, 1 << max(most.bit_length() - 1, 0))
 
 
 def _bias(seen: jax.Array) -> jax.Array:

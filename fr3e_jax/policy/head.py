@@ -101,7 +101,15 @@ def token_scores(
 
 
 def token_loss(
-    head: Head, hidden: jax.Array, counted: Counted, tokens: Any, scalars: Any, loss: Callable, *, chunk: int
+    head: Head,
+    hidden: jax.Array,
+    counted: Counted,
+    tokens: Any,
+    scalars: Any,
+    loss: Callable,
+    *,
+    chunk: int,
+    place: Callable[[jax.Array], jax.Array] = lambda x: x,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Sum of a loss over the tokens that count, and sums for the metrics; differentiable in weight and ``hidden``.
 
@@ -111,12 +119,13 @@ def token_loss(
       scalars: pytree of what else ``loss`` needs; no gradient reaches it.
       loss: ``(logits [H, chunk, V], valid [H, chunk], tokens, scalars) -> (scalar, dict of scalars)``.
       chunk: tokens of each shard whose logits exist at once.
+      place: puts an array ``[H, ...]`` onto the mesh.
     """
-    run = _fused(loss, head.tied, chunk)
+    run = _fused(loss, head.tied, chunk, place)
     return run(head.weight, _by_shard(hidden, counted.order.shape[0]), counted, tokens, scalars)
 
 
-def _fused(loss: Callable, tied: bool, chunk: int) -> Callable:
+def _fused(loss: Callable, tied: bool, chunk: int, place: Callable) -> Callable:
     """``(weight, hidden, counted, tokens, scalars) -> (total, sums)`` with its gradient computed on the way."""
 
     def forward(with_gradient, weight, hidden, counted, tokens, scalars):
@@ -140,7 +149,8 @@ def _fused(loss: Callable, tied: bool, chunk: int) -> Callable:
 
         shapes = jax.eval_shape(lambda: one(*_abstract_piece(hidden, take))[0])
         totals = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        start = (jnp.zeros((hidden.shape[0], *weight.shape), jnp.float32), jnp.zeros(hidden.shape, jnp.float32))
+        # Placed, or XLA may split the weight's gradient as the weight and gather the logits of all shards for it.
+        start = tuple(place(jnp.zeros(s, jnp.float32)) for s in ((hidden.shape[0], *weight.shape), hidden.shape))
         return jax.lax.fori_loop(0, loops, body, (totals, start if with_gradient else None))
 
     @jax.custom_vjp
@@ -178,5 +188,5 @@ def _add_gradients(gradients, weight, tied: bool, states, source, slope):
     pair = (slope, states) if tied else (states, slope)
     d_weight = d_weight + product(*pair, (((1,), (1,)), ((0,), (0,))))
     d_states = product(slope, weight.astype(slope.dtype), (((2,), (0 if tied else 1,)), ((), ())))
-    shard = jnp.arange(source.shape[0])[:, None]
-    return d_weight, d_hidden.at[shard, source].add(d_states)
+    # Shard by shard: indexed by shard and source, XLA would gather the states of all shards on every device first.
+    return d_weight, jax.vmap(lambda total, at, new: total.at[at].add(new))(d_hidden, source, d_states)

@@ -8,6 +8,8 @@ Dimension key: B trunks, N lanes, T tokens, C own positions, V vocabulary, K/G/D
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -95,7 +97,8 @@ class Attention(nnx.Module):
         own = KeyValue(jnp.transpose(key, (0, 1, 3, 4, 2)), jnp.swapaxes(value, 2, 3))
         query = query.reshape(*x.shape[:3], kv_heads, group, head_dim)
         if rows is not None:
-            mixed = row_attention(query, own, rows)
+            view, block = rows
+            mixed = row_attention(query, own, view, block=block)
         elif cache is None:
             mixed = trunk_branch_attention(query, own, own_mask, trunk, fork)
         else:
@@ -159,6 +162,36 @@ REMATERIALISATION = {
 }
 
 
+@dataclass(frozen=True)
+class Placement:
+    """How the arrays of a pass lie on a mesh; the default leaves it to the compiler."""
+
+    hidden: Callable[[jax.Array], jax.Array] = lambda x: x  # hidden states [B, N, T, E]
+    embedding: Callable[[jax.Array], jax.Array] = lambda x: x  # the embedding [V, E] that tokens are looked up in
+    head: Callable[[jax.Array, int], jax.Array] = lambda x, axis: x  # the head, whose axis ``axis`` is the vocabulary
+    by_shard: Callable[[jax.Array], jax.Array] = lambda x: x  # what exists once for each shard of rows, [shards, ...]
+
+
+ANYWHERE = Placement()
+
+
+@dataclass(frozen=True)
+class Pass:
+    """How a pass over whole rows is computed."""
+
+    remat: str = "none"  # what the backward pass computes again: none, dots (all but products with kernels) or block
+    attention_block: int = 0  # tokens of a row whose attention scores exist at once; 0: all
+    scan: bool = False  # all layers by one program over stacked parameters, not one after another
+    place: Placement = ANYWHERE
+
+
+WHOLE = Pass()
+
+
+def _rematerialised(function: Callable, remat: str) -> Callable:
+    return function if remat == "none" else jax.checkpoint(function, policy=REMATERIALISATION[remat])
+
+
 class Qwen(nnx.Module):
     """Qwen decoder: RMSNorm, rotary positions, grouped-query attention, gated SiLU MLP.
 
@@ -176,7 +209,7 @@ class Qwen(nnx.Module):
         self.compute_dtype = compute_dtype
         self.rotary = (a.head_dim, a.rope_theta)
 
-    def __call__(self, token_ids, positions, own_mask, *, cache=None, trunk=None, fork=None):
+    def __call__(self, token_ids, positions, own_mask, *, cache=None, trunk=None, fork=None, place=ANYWHERE):
         """Hidden states of lanes of tokens.
 
         Args:
@@ -186,16 +219,18 @@ class Qwen(nnx.Module):
           cache: `OwnCache` of a decode step (T = 1), or None when the lanes' keys and values are those of this call.
           trunk: one `KeyValue` per layer (``[B, K, D, S]``, ``[B, K, S, D]``), or None.
           fork: int ``[B, N, T]``, trunk positions that each token sees.
+          place: `Placement` on the mesh.
 
         Returns:
           hidden ``[B, N, T, E]`` after the final norm; the keys and values of this call by layer (with a cache: its
           recent columns).
         """
-        x = self.embedding[...].astype(self.compute_dtype)[token_ids]
+        x = place.hidden(place.embedding(self.embedding[...].astype(self.compute_dtype))[token_ids])
         owns = []
         turn = positions if isinstance(positions, Rotation) else self.rotation(positions)
         for i, layer in enumerate(self.layers):
             x, own = layer(x, turn, own_mask, cache, i, None if trunk is None else trunk[i], fork, None)
+            x = place.hidden(x)
             owns.append(own)
         return self.norm(x), tuple(owns)
 
@@ -203,7 +238,7 @@ class Qwen(nnx.Module):
         """The rotary angles at ``positions [B, N, T]``."""
         return rotation(positions, *self.rotary)
 
-    def rows(self, token_ids, positions, view: RowView, *, remat: str = "none"):
+    def rows(self, token_ids, positions, view: RowView, passing: Pass) -> jax.Array:
         """Hidden states ``[B, P, E]`` of whole trunk-and-branch rows, each a sequence of P = S + N·T tokens.
 
         Trunk and lanes pass every layer together: one product with each kernel, forward and backward.
@@ -211,15 +246,29 @@ class Qwen(nnx.Module):
         Args:
           token_ids, positions: int ``[B, P]``.
           view: what each token sees.
-          remat: what the backward pass computes again: ``none``; ``dots``: all but the products with kernels;
-            ``block``: everything within a layer.
+          passing: how the pass is computed; changes nothing but rounding.
         """
-        x = self.embedding[...].astype(self.compute_dtype)[token_ids][:, None]
-        turn = self.rotation(positions[:, None])
-        for layer in self.layers:
-            through = lambda x, layer=layer: layer(x, turn, None, None, 0, None, None, view)[0]
-            x = (through if remat == "none" else jax.checkpoint(through, policy=REMATERIALISATION[remat]))(x)
+        turn, place = self.rotation(positions[:, None]), passing.place
+
+        def through(layer: Block, x):
+            return place.hidden(layer(x, turn, None, None, 0, None, None, (view, passing.attention_block))[0])
+
+        x = place.hidden(place.embedding(self.embedding[...].astype(self.compute_dtype))[token_ids][:, None])
+        if passing.scan:
+            x = self._scan_layers(through, x, passing.remat)
+        else:
+            for layer in self.layers:
+                x = _rematerialised(lambda x, layer=layer: through(layer, x), passing.remat)(x)
         return self.norm(x)[:, 0]
+
+    def _scan_layers(self, through, x, remat: str):
+        """One layer's program for all of them, over their stacked parameters; matrices in the compute type."""
+        graphdef = nnx.split(self.layers[0])[0]
+        cast = lambda leaf: leaf.astype(self.compute_dtype) if leaf.ndim > 1 else leaf
+        states = [jax.tree.map(cast, nnx.split(layer)[1]) for layer in self.layers]
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+        step = _rematerialised(lambda x, state: through(nnx.merge(graphdef, state), x), remat)
+        return jax.lax.scan(lambda x, state: (step(x, state), None), x, stacked)[0]
 
     def output_weight(self) -> tuple[jax.Array, bool]:
         """The head as it is stored: ``[V, E]`` and true where it is the embedding, else ``[E, V]`` and false."""

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from fr3e_jax.policy.attention import KeyValue, RowView
-from fr3e_jax.policy.network import Params, bind
+from fr3e_jax.policy.network import ANYWHERE, WHOLE, Params, Pass, Placement, bind
 
 
 class Rows(NamedTuple):
@@ -47,29 +47,22 @@ class Trunks(NamedTuple):
     hidden: jax.Array  # [B, S, E] after the final norm: from it the next token's logits
 
 
-def run_trunks(graphdef: nnx.GraphDef, params: Params, trunk_ids: jax.Array) -> Trunks:
+def run_trunks(graphdef: nnx.GraphDef, params: Params, trunk_ids: jax.Array, place: Placement = ANYWHERE) -> Trunks:
     """Causal pass over ``trunk_ids [B, S]``, padded on the right (padding is never seen: forks end before it)."""
     batch, length = trunk_ids.shape
     positions = jnp.broadcast_to(jnp.arange(length), (batch, 1, length))
     causal = jnp.broadcast_to(jnp.tril(jnp.ones((length, length), bool)), (batch, 1, length, length))
-    hidden, owns = bind(graphdef, params)(trunk_ids[:, None], positions, causal)
+    hidden, owns = bind(graphdef, params)(trunk_ids[:, None], positions, causal, place=place)
     return Trunks(tuple(KeyValue(own.key[:, 0], own.value[:, 0]) for own in owns), hidden[:, 0])
 
 
-def row_states(graphdef: nnx.GraphDef, params: Params, rows: Rows, *, remat: str = "none") -> jax.Array:
+def row_states(graphdef: nnx.GraphDef, params: Params, rows: Rows, passing: Pass = WHOLE) -> jax.Array:
     """Hidden states ``[B, P, E]`` of the trunk's and then of the lanes' tokens; each token passes once."""
     flat = lambda x: x.reshape(x.shape[0], -1)
     ids = jnp.concatenate([rows.trunk_ids, flat(rows.branch_ids)], axis=1)
     positions = jnp.concatenate([rows.trunk_offset, flat(rows.fork + rows.offset)], axis=1)
-    view = RowView(_causal(rows.trunk_segment), _causal(rows.segment), rows.fork, rows.start)
-    return bind(graphdef, params).rows(ids, positions, view, remat=remat)
-
-
-def _causal(segment: jax.Array) -> jax.Array:
-    """bool ``[..., T, T]``: earlier positions of the same segment."""
-    length = segment.shape[-1]
-    earlier = jnp.tril(jnp.ones((length, length), bool)).reshape((1,) * (segment.ndim - 1) + (length, length))
-    return (segment[..., :, None] == segment[..., None, :]) & earlier
+    view = RowView(rows.trunk_segment, rows.segment, rows.fork, rows.start)
+    return bind(graphdef, params).rows(ids, positions, view, passing)
 
 
 def predictors(rows: Rows) -> jax.Array:

@@ -27,7 +27,7 @@ from flax import nnx
 
 from fr3e_jax.objectives.entropy import update_magnitude
 from fr3e_jax.policy.attention import KeyValue, Rotation
-from fr3e_jax.policy.network import OwnCache, Params, bind
+from fr3e_jax.policy.network import OwnCache, Params, Placement, bind
 from fr3e_jax.policy.rows import Trunks, run_trunks
 from fr3e_jax.policy.sampling import draw_tokens, stream_keys, uniform
 
@@ -76,9 +76,9 @@ class Emitted(NamedTuple):
     stopped: jax.Array  # the token is a stop token
 
 
-def prefill(graphdef: nnx.GraphDef, params: Params, trunk_ids: jax.Array) -> Trunks:
-    """Keys, values and hidden states of ``trunk_ids [B, S]``, padded on the right."""
-    return run_trunks(graphdef, params, trunk_ids)
+def prefill(graphdef: nnx.GraphDef, place: Placement, params: Params, trunk_ids: jax.Array) -> Trunks:
+    """Keys, values and hidden states of ``trunk_ids [B, S]``, padded on the right; ``place``: onto the mesh."""
+    return run_trunks(graphdef, params, trunk_ids, place)
 
 
 class CacheShape(NamedTuple):
@@ -268,7 +268,7 @@ def _own_cache(state: DecodeState, ring: tuple[KeyValue, ...], base: jax.Array, 
     )
 
 
-def _one_step(network, state: DecodeState, ring, base, window: _Window, uniforms, turn: Rotation, *, filtered: bool):
+def _one_step(network, place: Placement, state, ring, base, window: _Window, uniforms, turn: Rotation, *, filtered):
     """Draw a token in every active lane and pass it through the network; ``state`` comes without its rings."""
     s, emitted = state.settings, _draw(network, state, uniforms, filtered=filtered)
     cache = _own_cache(state, ring, base, window)
@@ -279,6 +279,7 @@ def _one_step(network, state: DecodeState, ring, base, window: _Window, uniforms
         cache=cache,
         trunk=state.trunks.layers,
         fork=s.fork[..., None],
+        place=place,
     )
     hidden = jnp.where(state.active[..., None], hidden[:, :, 0], state.hidden)
     if window.hidden is not None:
@@ -296,7 +297,14 @@ def _one_step(network, state: DecodeState, ring, base, window: _Window, uniforms
 
 
 def decode_chunk(
-    graphdef: nnx.GraphDef, params: Params, state: DecodeState, patience: jax.Array, *, steps: int, filtered: bool
+    graphdef: nnx.GraphDef,
+    place: Placement,
+    params: Params,
+    state: DecodeState,
+    patience: jax.Array,
+    *,
+    steps: int,
+    filtered: bool,
 ) -> tuple[DecodeState, Emitted]:
     """Draw up to ``steps`` tokens in every active lane.
 
@@ -321,6 +329,7 @@ def decode_chunk(
         step, current, window, out = carry
         current, window, one = _one_step(
             network,
+            place,
             current,
             state.lanes,
             base,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh
 
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.attention import KeyValue
@@ -16,7 +16,15 @@ from fr3e_jax.policy.network import Params
 from fr3e_jax.policy.rows import Trunks
 from fr3e_jax.programs import decode
 from fr3e_jax.programs.decode import DecodeState, Emitted, LaneSettings
-from fr3e_jax.programs.mesh import BATCH, batch_shards, replicated
+from fr3e_jax.programs.mesh import (
+    batch_sharding,
+    batch_shards,
+    cache_sharding,
+    kept_hidden_sharding,
+    placement,
+    replicated,
+)
+from fr3e_jax.programs.placement import on_mesh
 
 
 def power_of_two(n: int, least: int = 1) -> int:
@@ -43,14 +51,13 @@ class DecoderPrograms:
     """
 
     def __init__(self, graphdef: nnx.GraphDef, architecture: Architecture, mesh: Mesh):
-        tensor = "tensor" if architecture.num_kv_heads % mesh.shape["tensor"] == 0 else None
-        by_slot, whole = NamedSharding(mesh, P(BATCH)), replicated(mesh)
-        cache = NamedSharding(mesh, P(BATCH, tensor))
-        trunks = Trunks((KeyValue(cache, cache),) * architecture.num_layers, by_slot)
+        by_slot, whole, cache = batch_sharding(mesh), replicated(mesh), cache_sharding(mesh, architecture)
+        kept = kept_hidden_sharding(mesh, architecture)
+        trunks = Trunks((KeyValue(cache, cache),) * architecture.num_layers, kept)
         state = DecodeState(
             trunks=trunks,
             lanes=(KeyValue(cache, cache),) * architecture.num_layers,
-            lane_hidden=by_slot,
+            lane_hidden=kept,
             hidden=by_slot,
             settings=LaneSettings(*(by_slot,) * len(LaneSettings._fields)),
             keys=by_slot,
@@ -61,21 +68,32 @@ class DecoderPrograms:
         )
         emitted = Emitted(*(whole,) * len(Emitted._fields))
         self.mesh, self.shards, self._by_slot = mesh, batch_shards(mesh), by_slot
-        self._prefill = jax.jit(partial(decode.prefill, graphdef), out_shardings=trunks)
+        place = placement(mesh)
+        self._prefill = jax.jit(partial(decode.prefill, graphdef, place), out_shardings=trunks)
         self._empty = jax.jit(decode.empty_state, static_argnums=range(8), out_shardings=state)
         self._insert = jax.jit(decode.insert_trunks, donate_argnums=0, out_shardings=trunks)
         self._copy = jax.jit(decode.copy_trunk, donate_argnums=0, out_shardings=trunks)
         self._fill = jax.jit(decode.fill_lanes, donate_argnums=0, out_shardings=_without_caches(state))
         self._chunk = jax.jit(
-            partial(decode.decode_chunk, graphdef),
+            partial(decode.decode_chunk, graphdef, place),
             static_argnames=("steps", "filtered"),
             donate_argnums=1,
             out_shardings=(state, emitted),
         )
         self._resize_cache = jax.jit(decode.resize_ring, static_argnames=("capacity", "axis"), out_shardings=cache)
-        self._resize_hidden = jax.jit(decode.resize_ring, static_argnames=("capacity", "axis"), out_shardings=by_slot)
+        self._resize_hidden = jax.jit(decode.resize_ring, static_argnames=("capacity", "axis"), out_shardings=kept)
         self._restart = jax.jit(decode.resized_start, static_argnums=1, out_shardings=(by_slot, whole))
         self._promote = jax.jit(decode.promote, static_argnames="capacity", out_shardings=trunks)
+
+    def jitted(self) -> dict[str, Callable]:
+        """The programs by name, to lower without running them (`fr3e_jax.planning`)."""
+        return {
+            "prefill": self._prefill,
+            "empty": self._empty,
+            "insert": self._insert,
+            "decode": self._chunk,
+            "promote": self._promote,
+        }
 
     def round_up(self, count: int) -> int:
         """The next count that splits evenly over the batch shards of the mesh."""
@@ -83,7 +101,7 @@ class DecoderPrograms:
 
     def prefill(self, params: Params, trunk_ids: np.ndarray) -> Trunks:
         """`decode.prefill`; the number of rows must be a multiple of the batch shards."""
-        return self._prefill(params, jax.device_put(trunk_ids, self._by_slot))
+        return self._prefill(params, on_mesh(trunk_ids, self._by_slot))
 
     def empty_state(
         self, like: Trunks, *, slots, lanes, trunk_capacity, capacity, names, stops, promotable

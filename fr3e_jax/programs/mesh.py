@@ -6,57 +6,209 @@ Batches and decoder slots are split over ``(replica, fsdp)``.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from fr3e_jax.policy.architecture import Architecture
+from fr3e_jax.policy.network import Placement
+
 MESH_AXES = ("replica", "fsdp", "tensor")
 BATCH = ("replica", "fsdp")
-RULES: dict[str | None, str | None] = {
-    "vocab": "tensor",
-    "heads": "tensor",
-    "kv_heads": "tensor",
-    "mlp": "tensor",
-    "embed": "fsdp",
-    None: None,
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Where a logical axis goes, and which arrays may stay whole on it where the mesh axis does not divide it.
+
+    ``whole_up_to``: elements of the largest such array; any larger one is refused, so that nothing large is copied to
+    every device in silence.
+    """
+
+    mesh_axis: str
+    whole_up_to: float = 0
+
+
+_SMALL = 2**18  # elements: a megabyte in float32
+RULES: dict[str, Rule] = {
+    "vocab": Rule("tensor", _SMALL),
+    "embed": Rule("fsdp", _SMALL),
+    "heads": Rule("tensor"),
+    "mlp": Rule("tensor"),
+    "width": Rule("tensor"),  # of hidden states that are kept
+    # Grouped queries: with more shards than key/value heads each shard of query heads keeps all of these.
+    "kv_heads": Rule("tensor", math.inf),
 }
 
 
 class MeshMismatch(ValueError):
-    """The configured mesh does not fit the devices."""
+    """The configured mesh does not fit the devices, or does not divide the network."""
 
 
-def make_mesh(replica: int = 1, fsdp: int = 0, tensor: int = 1, devices=None) -> Mesh:
-    """A mesh over all devices; ``fsdp = 0`` takes what ``replica`` and ``tensor`` leave."""
-    devices = jax.devices() if devices is None else devices
-    count = len(devices)
-    if fsdp == 0:
-        fsdp = max(count // (replica * tensor), 1)
-    if replica * fsdp * tensor != count:
+def make_mesh(replica: int = 1, fsdp: int = -1, tensor: int = 1, devices=None) -> Mesh:
+    """A mesh over all devices; a size of -1, at most one, takes what the others leave.
+
+    On TPU the axes follow the torus of the chips, ``tensor`` on the nearest ones; with several slices ``replica`` spans
+    them, so that only gradients cross the slow network between slices.
+
+    Raises:
+      MeshMismatch: the sizes do not multiply to the number of devices, or the slices do not divide ``replica``.
+    """
+    devices = jax.devices() if devices is None else list(devices)
+    shape = resolve_sizes(len(devices), replica=replica, fsdp=fsdp, tensor=tensor)
+    return Mesh(_arranged(devices, shape), MESH_AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def resolve_sizes(count: int, *, prefix: str = "mesh.", **sizes: int) -> tuple[int, ...]:
+    """The sizes with -1 replaced; ``prefix`` is what their settings are called before the axis."""
+    names = {axis: f"{prefix}{axis}" for axis in sizes}
+    wrong = [f"{names[axis]}={size}" for axis, size in sizes.items() if size < 1 and size != -1]
+    if wrong:
+        raise MeshMismatch(f"{wrong[0]} is no size of a mesh axis; set a number of devices, or -1 to infer it")
+    open_axes = [axis for axis, size in sizes.items() if size == -1]
+    if len(open_axes) > 1:
+        settings = " and ".join(f"{names[axis]}=-1" for axis in open_axes)
+        raise MeshMismatch(f"{settings} leave the mesh undetermined; give all of them but one a number of devices")
+    known = math.prod(size for size in sizes.values() if size != -1)
+    shape = tuple(max(count // known, 1) if size == -1 else size for size in sizes.values())
+    if math.prod(shape) != count:
+        product = " x ".join(f"{names[axis]}={size}" for axis, size in zip(sizes, shape, strict=True))
         raise MeshMismatch(
-            f"mesh.replica={replica} x mesh.fsdp={fsdp} x mesh.tensor={tensor} is {replica * fsdp * tensor} devices, "
-            f"but there are {count}; set mesh.fsdp=0 to take all that remain"
+            f"{product} is {math.prod(shape)} devices, but there are {count}; "
+            f"set one of them to -1 to take all that remain, the others to divisors of {count}"
         )
-    shape = np.asarray(devices).reshape(replica, fsdp, tensor)
-    return Mesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * 3)
+    return shape
 
 
-def spec(mesh: Mesh, axes: tuple[str | None, ...], shape: tuple[int, ...]) -> P:
-    """Partition of one array. A dimension that the mesh axis does not divide stays whole; none is used twice."""
+def _arranged(devices: list, shape: tuple[int, ...]) -> np.ndarray:
+    """Devices in the order of the mesh: neighbours of the interconnect are neighbours on its last axes."""
+    if getattr(devices[0], "platform", "") != "tpu":
+        return np.asarray(devices).reshape(shape)
+    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    if slices == 1:
+        return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    if shape[0] % slices:
+        raise MeshMismatch(
+            f"mesh.replica={shape[0]} is not a multiple of the {slices} slices, between which it lies; "
+            f"set mesh.replica={slices}, and mesh.fsdp=-1 for the devices of a slice"
+        )
+    inside = (shape[0] // slices, *shape[1:])
+    return mesh_utils.create_hybrid_device_mesh(inside, (slices, 1, 1), devices, allow_split_physical_axes=True)
+
+
+def rollout_mesh(training: Mesh, *, replica: int = -1, fsdp: int = 1, tensor: int = 0) -> Mesh:
+    """The mesh that rollouts are decoded on: the same devices in the same order under other sizes.
+
+    ``tensor = 0`` is the training mesh itself.
+
+    Raises:
+      MeshMismatch: the sizes do not multiply to the number of devices.
+    """
+    if tensor == 0:
+        return training
+    shape = resolve_sizes(training.size, prefix="mesh.rollout_", replica=replica, fsdp=fsdp, tensor=tensor)
+    if shape == training.devices.shape:
+        return training
+    return Mesh(training.devices.reshape(shape), MESH_AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def head_counts(architecture: Architecture) -> dict[str, int]:
+    """Logical axes that are divided in units of a head, and how many units they have."""
+    return {"heads": architecture.num_heads, "kv_heads": architecture.num_kv_heads}
+
+
+def spec(
+    mesh: Mesh,
+    axes: tuple[str | None, ...],
+    shape: tuple[int, ...],
+    *,
+    units: Mapping[str, int],
+    name: str,
+    prefix: str = "mesh.",
+) -> P:
+    """Partition of one array by the rules table; mesh axes of one device stay out of it.
+
+    Args:
+      units: `head_counts` of the network; other axes are divided in single elements.
+      name, prefix: of the array, and of the mesh's settings (``mesh.`` or ``mesh.rollout_``), for the errors.
+
+    Raises:
+      MeshMismatch: two dimensions go to one mesh axis, or a dimension is not divided that may not stay whole.
+    """
     chosen: list[str | None] = []
-    for name, size in zip(axes, shape, strict=True):
-        axis = RULES[name]
-        fits = axis is not None and axis not in chosen and mesh.shape[axis] > 1 and size % mesh.shape[axis] == 0
-        chosen.append(axis if fits else None)
+    for dimension, (axis, size) in enumerate(zip(axes, shape, strict=True)):
+        rule = None if axis is None else RULES[axis]
+        shards = 1 if rule is None else mesh.shape[rule.mesh_axis]
+        if shards == 1:
+            chosen.append(None)
+            continue
+        count = units.get(axis, size)
+        if count % shards == 0:
+            if rule.mesh_axis in chosen:
+                raise MeshMismatch(_collision(name, axes, chosen.index(rule.mesh_axis), dimension))
+            chosen.append(rule.mesh_axis)
+        elif math.prod(shape) <= rule.whole_up_to:
+            chosen.append(None)
+        else:
+            raise MeshMismatch(_indivisible(name, shape, dimension, count, mesh, rule.mesh_axis, axis, prefix))
     return P(*chosen)
 
 
-def param_shardings(mesh: Mesh, abstract: Any, axes: Any) -> Any:
-    """Shardings of a parameter pytree from its logical axes (`fr3e_jax.policy.network.build_network`)."""
-    return jax.tree.map(lambda leaf, names: NamedSharding(mesh, spec(mesh, names, leaf.shape)), abstract, axes)
+def _collision(name: str, axes: tuple[str | None, ...], first: int, second: int) -> str:
+    return (
+        f"{name}: dimensions {first} ({axes[first]}) and {second} ({axes[second]}) both go to mesh axis "
+        f"{RULES[axes[second]].mesh_axis}; expected one dimension for each mesh axis: give one of them another "
+        "logical axis where the parameter is declared, or another mesh axis in fr3e_jax.programs.mesh.RULES"
+    )
+
+
+def _indivisible(
+    name: str, shape, dimension: int, count: int, mesh: Mesh, mesh_axis: str, axis: str, prefix: str
+) -> str:
+    shards = mesh.shape[mesh_axis]
+    nearest = max(n for n in range(1, shards + 1) if count % n == 0)
+    other = "replica" if mesh_axis == "fsdp" else "fsdp"
+    return (
+        f"{prefix}{mesh_axis}={shards} does not divide dimension {dimension} ({axis}, {count}) of {name} "
+        f"{list(shape)}, which may not be whole on every device ({math.prod(shape):,} elements); "
+        f"nearest: {prefix}{mesh_axis}={nearest}, and {prefix}{other}=-1 to take the devices that remain"
+    )
+
+
+def param_shardings(mesh: Mesh, abstract: Any, axes: Any, architecture: Architecture, *, prefix: str = "mesh.") -> Any:
+    """Shardings of a parameter pytree from its logical axes (`fr3e_jax.policy.network.build_network`).
+
+    ``prefix``: of the mesh's settings, for the errors.
+
+    Raises:
+      MeshMismatch: with the parameter, the dimension and the mesh axis that do not fit (`spec`).
+    """
+    units = head_counts(architecture)
+
+    def choose(path, leaf, names):
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        return NamedSharding(mesh, spec(mesh, names, leaf.shape, units=units, name=name, prefix=prefix))
+
+    return jax.tree_util.tree_map_with_path(choose, abstract, axes)
+
+
+def cache_sharding(mesh: Mesh, architecture: Architecture) -> NamedSharding:
+    """Of keys and values ``[slots or lanes, kv_heads, ...]``: slots over the batch axes, heads as in the table."""
+    units, shape = head_counts(architecture), (architecture.num_kv_heads,)
+    return NamedSharding(mesh, P(BATCH, *spec(mesh, ("kv_heads",), shape, units=units, name="the key/value cache")))
+
+
+def kept_hidden_sharding(mesh: Mesh, architecture: Architecture) -> NamedSharding:
+    """Of kept hidden states ``[slots or lanes, positions, E]``: slots over the batch axes, width as in the table."""
+    width = spec(mesh, ("width",), (architecture.hidden_size,), units={}, name="the kept hidden states")
+    return NamedSharding(mesh, P(BATCH, None, *width))
 
 
 def abstract_arrays(abstract: Any, shardings: Any) -> Any:
@@ -67,22 +219,23 @@ def abstract_arrays(abstract: Any, shardings: Any) -> Any:
 
 
 def like_params(mesh: Mesh, abstract_state: Any, abstract_params: Any, shardings: Any) -> Any:
-    """Shardings of an optimizer state: a leaf that mirrors a parameter is sharded like it, any other is replicated."""
-    by_shape_and_path = {
-        jax.tree_util.keystr(path): sharding
-        for (path, _), sharding in zip(
-            jax.tree_util.tree_leaves_with_path(abstract_params), jax.tree.leaves(shardings), strict=True
-        )
-    }
-    shapes = {
-        jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(abstract_params)
-    }
+    """Shardings of an optimizer state: a leaf that mirrors a parameter is sharded like it, a small one replicated.
+
+    Raises:
+      MeshMismatch: a large leaf mirrors no parameter.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(abstract_params)
+    known = {(path, leaf.shape): s for (path, leaf), s in zip(leaves, jax.tree.leaves(shardings), strict=True)}
 
     def choose(path, leaf):
-        text = jax.tree_util.keystr(path)
-        for name, sharding in by_shape_and_path.items():
-            if text.endswith(name) and shapes[name] == leaf.shape:
-                return sharding
+        for start in range(len(path)):
+            if (path[start:], leaf.shape) in known:
+                return known[path[start:], leaf.shape]
+        if leaf.size > _SMALL:
+            raise MeshMismatch(
+                f"optimizer state {jax.tree_util.keystr(path)} {list(leaf.shape)} mirrors no parameter, and "
+                f"{leaf.size:,} elements are too many for every device to keep whole; give it a sharding in like_params"
+            )
         return NamedSharding(mesh, P())
 
     return jax.tree_util.tree_map_with_path(choose, abstract_state)
@@ -95,6 +248,33 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """First axis over ``(replica, fsdp)``, the others whole."""
     return NamedSharding(mesh, P(BATCH))
+
+
+def placement(mesh: Mesh) -> Placement:
+    """What XLA has to be told of a pass on the mesh, to gather parameters where they are used and never a batch.
+
+    Hidden states are split by their first axis; else they may come to be split by width, as the parameters are. Of an
+    embedding split both ways every device gathers its rows, as of any kernel, and looks up the tokens it finds there;
+    else every device would look up those of the whole batch. The head is gathered once for all chunks of logits.
+    """
+    if mesh.size == 1:
+        return Placement()
+    tensor = mesh.shape["tensor"]
+
+    def put(x, *axes):
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes)))
+
+    def gathered(x, axis):  # over fsdp; split by the vocabulary as in the table, where that divides
+        split = RULES["vocab"].mesh_axis if tensor > 1 and x.shape[axis] % tensor == 0 else None
+        return put(x, *(split if i == axis else None for i in range(x.ndim)))
+
+    both = mesh.shape["fsdp"] > 1 and tensor > 1
+    return Placement(
+        hidden=lambda x: put(x, BATCH),
+        embedding=(lambda x: gathered(x, 0)) if both else Placement.embedding,
+        head=gathered,
+        by_shard=lambda x: put(x, BATCH, *(P.UNCONSTRAINED,) * (x.ndim - 1)),
+    )
 
 
 def batch_shards(mesh: Mesh) -> int:

@@ -8,7 +8,8 @@ Dimension key: B rows, N lanes of a row, T positions of a lane.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,9 +24,10 @@ from fr3e_jax.objectives.entropy import token_entropy, token_logprobs
 from fr3e_jax.objectives.losses import clipped_surrogate, entropy_bonus, truncated_importance_weight
 from fr3e_jax.objectives.reductions import masked_sum
 from fr3e_jax.policy.head import Head, count_tokens, gather_tokens, token_loss, token_scores
-from fr3e_jax.policy.network import Params, bind
+from fr3e_jax.policy.network import WHOLE, Params, Pass, bind
 from fr3e_jax.policy.rows import Rows, predictors, row_states
-from fr3e_jax.programs.mesh import batch_sharding, batch_shards, like_params, replicated
+from fr3e_jax.programs.mesh import batch_sharding, batch_shards, like_params, placement, replicated
+from fr3e_jax.programs.placement import on_mesh
 
 
 class TrainRows(NamedTuple):
@@ -56,7 +58,7 @@ class Layout:
 
     chunk: int = 1024
     shards: int = 1
-    remat: str = "none"  # what the backward pass computes again: none, dots (all but the matrix products) or block
+    passing: Pass = WHOLE
 
 
 def _scores(logits: jax.Array, token_ids: jax.Array, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -65,10 +67,11 @@ def _scores(logits: jax.Array, token_ids: jax.Array, temperature: jax.Array) -> 
 
 def _head(graphdef, params, rows: Rows, mask, layout: Layout):
     """Head, hidden states and the tokens of ``mask``, which the head is applied to."""
-    states = row_states(graphdef, params, rows, remat=layout.remat)
+    states = row_states(graphdef, params, rows, layout.passing)
     tokens = mask.reshape(mask.shape[0], -1)
     counted = count_tokens(tokens, predictors(rows), states.shape[1], shards=layout.shards, chunk=layout.chunk)
-    return Head(*bind(graphdef, params).output_weight()), states, counted
+    weight, tied = bind(graphdef, params).output_weight()
+    return Head(layout.passing.place.head(weight, 0 if tied else 1), tied), states, counted
 
 
 def score(graphdef, params, rows: Rows, temperature, *, layout: Layout) -> tuple[jax.Array, jax.Array]:
@@ -124,7 +127,8 @@ def _accumulate(
     def loss(params):
         head, states, counted = _head(graphdef, params, batch.rows, batch.loss_mask, layout)
         tokens = gather_tokens(counted, (batch.rows.branch_ids, batch._replace(rows=None)))
-        return token_loss(head, states, counted, tokens, (denominator, temperature), chunk_loss, chunk=layout.chunk)
+        options = {"chunk": layout.chunk, "place": layout.passing.place.by_shard}
+        return token_loss(head, states, counted, tokens, (denominator, temperature), chunk_loss, **options)
 
     fresh, sums = jax.grad(loss, has_aux=True)(params)
     return jax.tree.map(jnp.add, gradients, fresh), sums
@@ -149,12 +153,12 @@ class TrainPrograms:
         *,
         loss: LossSettings | None,
         token_chunk: int = 1024,
-        remat: str = "none",
+        passing: Pass = WHOLE,
     ):
-        """``loss``: the policy loss, None for supervised fine-tuning; ``token_chunk`` and ``remat``: see `Layout`."""
+        """``loss``: the policy loss, None for supervised fine-tuning; ``token_chunk`` and ``passing``: see `Layout`."""
         self.shards, self._rows = batch_shards(mesh), batch_sharding(mesh)
         whole = replicated(mesh)
-        layout = Layout(token_chunk, self.shards, remat)
+        layout = Layout(token_chunk, self.shards, replace(passing, place=placement(mesh)))
         token_losses = supervised_token_losses if loss is None else policy_token_losses
         abstract_state = jax.eval_shape(optimizer.init, abstract_params)
         self.param_shardings = shardings
@@ -174,6 +178,10 @@ class TrainPrograms:
             out_shardings=(shardings, self.optimizer_shardings, whole),
         )
 
+    def jitted(self) -> dict[str, Callable]:
+        """The programs by name, to lower without running them (`fr3e_jax.planning`)."""
+        return {"score": self._score, "accumulate": self._accumulate, "apply": self._apply}
+
     def abstract_arrays(self) -> dict[str, Any]:
         """Abstract parameters and optimizer state with their shardings, to restore a checkpoint into."""
         shardings = {"params": self.param_shardings, "optimizer": self.optimizer_shardings}
@@ -182,7 +190,7 @@ class TrainPrograms:
 
     def place(self, batch: Any) -> Any:
         """Host arrays of rows onto the mesh; the number of rows must be a multiple of the batch shards."""
-        return jax.device_put(batch, self._rows)
+        return on_mesh(batch, self._rows)
 
     def score(self, params: Params, rows: Rows, temperature: float) -> tuple[np.ndarray, np.ndarray]:
         """`score`, fetched to the host."""
@@ -201,7 +209,7 @@ class TrainPrograms:
 
 def param_placement(mesh: Mesh, params: Any, shardings: Any) -> Any:
     """Put host or single-device parameters onto the mesh."""
-    return jax.tree.map(lambda leaf, s: jax.device_put(leaf, s), params, shardings)
+    return jax.tree.map(on_mesh, params, shardings)
 
 
 def make_optimizer(

@@ -75,7 +75,7 @@ def test_parameters_arrive_sharded_and_each_device_reads_its_own_slice(tiny_unti
     """On one device all of every tensor is read once, on eight (make test-8) all of it once, in pieces."""
     network = tiny_untied
     mesh = make_mesh(tensor=2 if jax.device_count() % 2 == 0 else 1)
-    shardings = param_shardings(mesh, network.abstract, network.axes)
+    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
     save_params(tmp_path, network.architecture, network.params)
     reads, read = {}, TensorFiles.read
 

@@ -11,10 +11,10 @@ import pytest
 
 from fr3e_jax.objectives.entropy import token_entropy, token_logprobs
 from fr3e_jax.policy.head import Head, count_tokens, gather_tokens, token_loss, token_scores
-from fr3e_jax.policy.network import bind
+from fr3e_jax.policy.network import Pass, bind
 from fr3e_jax.policy.rows import Rows, predictors, row_states, run_trunks
 
-TRUNK_SIZE, LANE_SIZE, CHUNK = 12, 9, 7
+TRUNK_SIZE, LANE_SIZE, CHUNK = 12, 10, 7
 # Trunks of each row; the second row holds two.
 TRUNKS = [[[3, 17, 0, 5, 9, 11, 2, 8]], [[1, 4], [9, 9, 5, 2, 0]], [[6, 6, 12, 19, 13, 7, 15, 10, 18, 14]]]
 # rows -> lanes -> branches (trunk of the row, fork, token ids): forks at 1, inside, at the end; full, part-full and
@@ -59,8 +59,8 @@ def branches(trunks=TRUNKS, lanes=LANES):
                 start += len(tokens)
 
 
-def _counted(graphdef, params, rows, mask, shards=1, chunk=CHUNK, remat="none"):
-    states = row_states(graphdef, params, rows, remat=remat)
+def _counted(graphdef, params, rows, mask, shards=1, chunk=CHUNK, **passing):
+    states = row_states(graphdef, params, rows, Pass(**passing))
     mask = jnp.asarray(mask).reshape(mask.shape[0], -1)
     counted = count_tokens(mask, predictors(rows), states.shape[1], shards=shards, chunk=chunk)
     return Head(*bind(graphdef, params).output_weight()), states, counted
@@ -73,7 +73,7 @@ def score(graphdef, params, rows, temperature, shards=1, chunk=CHUNK):
     return token_scores(*counted, rows.branch_ids, scores, chunk=chunk)
 
 
-def weighted_sum(graphdef, params, rows, mask, weights, shards=1, chunk=CHUNK, remat="none"):
+def weighted_sum(graphdef, params, rows, mask, weights, shards=1, chunk=CHUNK, **passing):
     """Sum of weights times log-probs over ``mask``, and the number of tokens in it."""
 
     def loss(logits, valid, tokens, scalars):
@@ -81,7 +81,7 @@ def weighted_sum(graphdef, params, rows, mask, weights, shards=1, chunk=CHUNK, r
         logprobs = token_logprobs(logits, ids) * weights * scalars
         return jnp.where(valid, logprobs, 0.0).sum(), {"tokens": valid.sum()}
 
-    counted = _counted(graphdef, params, rows, mask, shards, chunk, remat)
+    counted = _counted(graphdef, params, rows, mask, shards, chunk, **passing)
     tokens = gather_tokens(counted[2], (rows.branch_ids, jnp.asarray(weights, jnp.float32)))
     return token_loss(*counted, tokens, jnp.float32(2.0), loss, chunk=chunk)
 
@@ -125,8 +125,13 @@ def flattened(request):
     return network, mask, weights, jax.jit(jax.value_and_grad(flattened_sum))(network.params)
 
 
-# A chunk of one token, one that divides nothing, all at once; the shards of a mesh; what is computed again.
-CUTS = [{"chunk": 1}, {"remat": "dots"}, {"remat": "block"}, {"chunk": 1000}, {"shards": 3, "chunk": 4}]
+# A chunk of one token, one that divides nothing, all at once; the shards of a mesh; what is computed again; attention
+# in blocks, layers in a loop.
+CUTS = [
+    {"chunk": 1, "remat": "dots"},
+    {"attention_block": 4, "chunk": 1000, "scan": True, "remat": "block"},  # trunks by 4 positions, lanes by 2
+    {"shards": 3, "chunk": 4, "scan": True},
+]
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from fr3e_jax.loop.rollouts import STREAM_NAMES, Branch, RolloutEngine, Sampling, TrunkRequest
+from fr3e_jax.loop.requests import STREAM_NAMES, Branch, Sampling, TrunkRequest
+from fr3e_jax.loop.rollouts import RolloutEngine
 from fr3e_jax.policy.sampling import stream_keys, uniform
 from fr3e_jax.programs.decode import LaneSettings
 from fr3e_jax.programs.decoder import DecoderPrograms
@@ -52,7 +53,7 @@ def decoder(tiny):
     """Programs, placed parameters, and an engine that has more branches than lanes and more trunks than slots."""
     mesh = make_mesh()
     programs = WatchedPrograms(tiny.graphdef, tiny.architecture, mesh)
-    params = param_placement(mesh, tiny.params, param_shardings(mesh, tiny.abstract, tiny.axes))
+    params = param_placement(mesh, tiny.params, param_shardings(mesh, tiny.abstract, tiny.axes, tiny.architecture))
     engine = RolloutEngine(programs, trunk_slots=2, lanes_per_trunk=2, chunk=4, seed=5)
     return SimpleNamespace(programs=programs, params=params, engine=engine)
 
@@ -331,7 +332,8 @@ def test_resized_rings_hold_the_same_tokens_and_the_old_ones_are_gone(decoder, s
 def test_bfloat16_caches_draw_with_float32_logits_and_log_probs(tiny_network):
     network = tiny_network(compute_dtype="bfloat16")
     mesh = make_mesh()
-    params = param_placement(mesh, network.params, param_shardings(mesh, network.abstract, network.axes))
+    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
+    params = param_placement(mesh, network.params, shardings)
     engine = RolloutEngine(
         DecoderPrograms(network.graphdef, network.architecture, mesh), trunk_slots=2, lanes_per_trunk=2, chunk=8, seed=5
     )

@@ -20,7 +20,7 @@ def compiled_chunk(tiny, lanes):
     trunks = jax.eval_shape(programs._prefill, tiny.params, jax.ShapeDtypeStruct((slots, TRUNK), np.int32))
     placed = programs._empty.lower(cache_shape(trunks), slots, lanes, TRUNK, CAPACITY, 6, 1, True).out_info
     abstract = jax.tree.map(lambda out: jax.ShapeDtypeStruct(out.shape, out.dtype, sharding=out.sharding), placed)
-    shardings = param_shardings(mesh, tiny.abstract, tiny.axes)
+    shardings = param_shardings(mesh, tiny.abstract, tiny.axes, tiny.architecture)
     params = jax.tree.map(
         lambda leaf, s: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=s), tiny.abstract, shardings
     )

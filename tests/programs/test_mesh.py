@@ -1,12 +1,15 @@
-"""The sharding rules: a golden table for two large models, what falls back to whole, and meshes that do not fit."""
+"""The sharding rules: golden tables for three models, what may stay whole, and meshes that do not fit."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from jax.sharding import AbstractMesh, AxisType
@@ -14,46 +17,24 @@ from jax.sharding import PartitionSpec as P
 
 from fr3e_jax.policy.architecture import PUBLISHED
 from fr3e_jax.policy.network import build_network
-from fr3e_jax.programs.mesh import MESH_AXES, MeshMismatch, batch_shards, like_params, make_mesh, param_shardings, spec
+from fr3e_jax.programs.mesh import (
+    MESH_AXES,
+    MeshMismatch,
+    batch_sharding,
+    batch_shards,
+    cache_sharding,
+    head_counts,
+    kept_hidden_sharding,
+    like_params,
+    make_mesh,
+    param_shardings,
+    rollout_mesh,
+    spec,
+)
 
-WHOLE, COLUMNS, ROWS, HEADS = P(None), P("fsdp", "tensor"), P("tensor", "fsdp"), P("tensor")
-# Shapes and partitions on replica=1, fsdp=4, tensor=2. Each chip holds an eighth of every matrix.
-GOLDEN = {
-    "qwen2.5-7b": {
-        "embedding": ((152064, 3584), ROWS),
-        "head": ((3584, 152064), COLUMNS),
-        "layers.0.attention.key.bias": ((512,), HEADS),
-        "layers.0.attention.key.kernel": ((3584, 512), COLUMNS),
-        "layers.0.attention.out.kernel": ((3584, 3584), ROWS),
-        "layers.0.attention.query.bias": ((3584,), HEADS),
-        "layers.0.attention.query.kernel": ((3584, 3584), COLUMNS),
-        "layers.0.attention.value.bias": ((512,), HEADS),
-        "layers.0.attention.value.kernel": ((3584, 512), COLUMNS),
-        "layers.0.attention_norm.scale": ((3584,), WHOLE),
-        "layers.0.down.kernel": ((18944, 3584), ROWS),
-        "layers.0.gate.kernel": ((3584, 18944), COLUMNS),
-        "layers.0.mlp_norm.scale": ((3584,), WHOLE),
-        "layers.0.up.kernel": ((3584, 18944), COLUMNS),
-        "norm.scale": ((3584,), WHOLE),
-    },
-    "qwen2.5-32b": {
-        "embedding": ((152064, 5120), ROWS),
-        "head": ((5120, 152064), COLUMNS),
-        "layers.0.attention.key.bias": ((1024,), HEADS),
-        "layers.0.attention.key.kernel": ((5120, 1024), COLUMNS),
-        "layers.0.attention.out.kernel": ((5120, 5120), ROWS),
-        "layers.0.attention.query.bias": ((5120,), HEADS),
-        "layers.0.attention.query.kernel": ((5120, 5120), COLUMNS),
-        "layers.0.attention.value.bias": ((1024,), HEADS),
-        "layers.0.attention.value.kernel": ((5120, 1024), COLUMNS),
-        "layers.0.attention_norm.scale": ((5120,), WHOLE),
-        "layers.0.down.kernel": ((27648, 5120), ROWS),
-        "layers.0.gate.kernel": ((5120, 27648), COLUMNS),
-        "layers.0.mlp_norm.scale": ((5120,), WHOLE),
-        "layers.0.up.kernel": ((5120, 27648), COLUMNS),
-        "norm.scale": ((5120,), WHOLE),
-    },
-}
+GOLDEN = Path(__file__).with_name("golden_shardings")
+# Meshes of 8, 64 (v5e-64) and 64 (v5p-128) chips.
+MESHES = {"qwen2.5-0.5b": (1, 4, 2), "qwen2.5-7b": (1, 16, 4), "qwen2.5-32b": (1, 8, 8)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,18 +58,65 @@ def by_name(tree):
     }
 
 
-@pytest.mark.parametrize("name", GOLDEN)
-def test_golden_table(name):
+def share(shape, partition, mesh):
+    """Elements that one device holds."""
+    axes = [a for entry in partition if entry for a in (entry if isinstance(entry, tuple) else (entry,))]
+    return int(np.prod(shape)) // int(np.prod([mesh.shape[a] for a in axes]))
+
+
+def sharding_table(name):
+    """Lines of everything that a run keeps on the mesh: one layer stands for all."""
     abstract, axes = one_layer(name)
-    shardings = by_name(param_shardings(abstract_mesh(1, 4, 2), abstract, axes))
-    found = {path: (leaf.shape, shardings[path].spec) for path, leaf in by_name(abstract).items()}
-    assert found == GOLDEN[name]
+    architecture, mesh = PUBLISHED[name], abstract_mesh(*MESHES[name])
+    shardings = param_shardings(mesh, abstract, axes, architecture)
+    optimizer = optax.adamw(optax.constant_schedule(1e-6))
+    state = jax.eval_shape(optimizer.init, abstract)
+    rows = [(f"parameter {n}", leaf.shape, by_name(shardings)[n].spec) for n, leaf in by_name(abstract).items()]
+    moments = by_name(like_params(mesh, state, abstract, shardings))
+    rows += [(f"optimizer {n}", leaf.shape, moments[n].spec) for n, leaf in by_name(state).items()]
+    kv, slots = architecture.num_kv_heads, batch_shards(mesh)
+    cache, kept = cache_sharding(mesh, architecture).spec, kept_hidden_sharding(mesh, architecture).spec
+    batch = batch_sharding(mesh).spec
+    rows += [("cache trunk key", (slots, kv, architecture.head_dim, 16384), cache)]
+    rows += [("cache trunk hidden", (slots, 16384, architecture.hidden_size), kept)]
+    rows += [("cache lane hidden", (slots * 16, 16384, architecture.hidden_size), kept)]
+    rows += [("cache lane key", (slots * 16, kv, architecture.head_dim, 16384), cache)]
+    rows += [("batch token ids", (slots, 16384), batch)]
+    words = lambda entry: "-" if entry is None else "+".join([entry] if isinstance(entry, str) else entry)
+    return [
+        f"{label:<47} {'x'.join(map(str, shape)) or 'scalar':<20} {' '.join(map(words, partition)) or '-':<22} "
+        f"{share(shape, partition, mesh):>12,}"
+        for label, shape, partition in rows
+    ]
+
+
+@pytest.mark.parametrize("name", MESHES)
+def test_golden_table(name):
+    """Made by: FR3E_WRITE_GOLDEN=1 pytest tests/programs/test_mesh.py -k golden. Read the difference first."""
+    file, sizes = GOLDEN / f"{name}.txt", "replica={} fsdp={} tensor={}".format(*MESHES[name])
+    title = f"{name} on {sizes}: array, shape, mesh axes by dimension, elements on a device\n"
+    text = title + "\n".join(line.rstrip() for line in sharding_table(name)) + "\n"
+    if os.environ.get("FR3E_WRITE_GOLDEN"):
+        file.write_text(text)
+    assert text == file.read_text(), test_golden_table.__doc__
+
+
+@pytest.mark.parametrize("name", MESHES)
+def test_no_large_array_of_a_run_is_whole_on_a_device(name):
+    """But for vectors and counters every array is split over all devices, or over those of the batch and the heads."""
+    devices = np.prod(MESHES[name])
+    abstract, axes = one_layer(name)
+    mesh = abstract_mesh(*MESHES[name])
+    shardings = by_name(param_shardings(mesh, abstract, axes, PUBLISHED[name]))
+    for path, leaf in by_name(abstract).items():
+        if leaf.ndim > 1:
+            assert share(leaf.shape, shardings[path].spec, mesh) * devices == leaf.size, path
 
 
 def test_optimizer_state_is_sharded_like_the_parameters_it_mirrors():
     abstract, axes = one_layer("qwen2.5-7b")
     mesh = abstract_mesh(1, 4, 2)
-    shardings = param_shardings(mesh, abstract, axes)
+    shardings = param_shardings(mesh, abstract, axes, PUBLISHED["qwen2.5-7b"])
     state = jax.eval_shape(optax.adamw(optax.constant_schedule(1e-6)).init, abstract)
     found = by_name(like_params(mesh, state, abstract, shardings))
     expected = {path: sharding.spec for path, sharding in by_name(shardings).items()}
@@ -97,33 +125,98 @@ def test_optimizer_state_is_sharded_like_the_parameters_it_mirrors():
     assert [s.spec for p, s in found.items() if p.endswith("count")] == [P(), P()]
 
 
-def test_a_dimension_that_the_axis_does_not_divide_stays_whole():
-    mesh = SimpleNamespace(shape={"replica": 1, "fsdp": 4, "tensor": 2})
-    assert spec(mesh, ("vocab", "embed"), (152065, 896)) == P(None, "fsdp")
-    assert spec(mesh, ("vocab", "embed"), (152064, 898)) == P("tensor", None)
-    assert spec(mesh, ("embed",), (6,)) == P(None)
+def test_large_optimizer_state_that_mirrors_no_parameter_is_refused():
+    abstract, axes = one_layer("qwen2.5-0.5b")
+    mesh = abstract_mesh(1, 4, 2)
+    shardings = param_shardings(mesh, abstract, axes, PUBLISHED["qwen2.5-0.5b"])
+    state = {"rows": jax.ShapeDtypeStruct((151936, 2), jnp.float32), "step": jax.ShapeDtypeStruct((), jnp.int32)}
+    with pytest.raises(MeshMismatch, match=r"\['rows'\] \[151936, 2\] mirrors no parameter, and 303,872 elements"):
+        like_params(mesh, state, abstract, shardings)
 
 
-def test_a_mesh_axis_of_one_device_and_an_axis_used_already_stay_out():
-    mesh = SimpleNamespace(shape={"replica": 8, "fsdp": 1, "tensor": 2})
-    assert spec(mesh, ("embed", "heads"), (64, 64)) == P(None, "tensor")
-    assert spec(mesh, ("heads", "mlp"), (64, 64)) == P("tensor", None)
+def partition(sizes, axes, shape, units=None):
+    mesh = SimpleNamespace(shape=dict(zip(MESH_AXES, sizes, strict=True)))
+    return spec(mesh, axes, shape, units=units or {}, name="layers.0.gate.kernel")
 
 
-def test_fsdp_of_zero_takes_the_devices_that_remain():
+def test_what_is_small_stays_whole_where_the_axis_does_not_divide_it():
+    assert partition((1, 4, 2), ("vocab", "embed"), (21, 64)) == P(None, "fsdp")
+    assert partition((1, 4, 2), ("vocab", "embed"), (20, 66)) == P("tensor", None)
+    assert partition((1, 4, 2), ("embed",), (6,)) == P(None)
+
+
+@pytest.mark.parametrize(
+    ("axes", "shape", "found", "advice"),
+    [
+        (("vocab", "embed"), (152065, 896), "mesh.tensor=2 does not divide dimension 0 (vocab, 152065)", "tensor=1"),
+        (("embed", "mlp"), (898, 4864), "mesh.fsdp=4 does not divide dimension 0 (embed, 898)", "mesh.fsdp=2"),
+        (("embed", "mlp"), (64, 7), "mesh.tensor=2 does not divide dimension 1 (mlp, 7)", "mesh.tensor=1"),
+    ],
+)
+def test_an_indivisible_dimension_is_refused_by_name(axes, shape, found, advice):
+    with pytest.raises(MeshMismatch) as error:
+        partition((1, 4, 2), axes, shape)
+    assert f"{found} of layers.0.gate.kernel {list(shape)}" in str(error.value)
+    assert f"nearest: {'mesh.' * (advice[:4] != 'mesh')}{advice}, and mesh." in str(error.value)
+
+
+def test_heads_are_divided_whole_and_key_value_heads_kept_where_there_are_fewer_than_shards():
+    with pytest.raises(MeshMismatch, match=r"mesh.tensor=8 does not divide dimension 1 \(heads, 28\)"):
+        partition((1, 1, 8), ("embed", "heads"), (3584, 3584), {"heads": 28})
+    assert partition((1, 2, 8), ("embed", "kv_heads"), (5120, 512), {"kv_heads": 4}) == P("fsdp", None)
+    assert cache_sharding(abstract_mesh(1, 1, 7), PUBLISHED["qwen2.5-0.5b"]).spec == P(("replica", "fsdp"), None)
+    assert head_counts(PUBLISHED["qwen2.5-7b"]) == {"heads": 28, "kv_heads": 4}
+
+
+def test_two_dimensions_on_one_mesh_axis_are_refused_by_name():
+    with pytest.raises(MeshMismatch) as error:
+        partition((8, 1, 2), ("heads", "mlp"), (64, 64))
+    message = str(error.value)
+    assert "layers.0.gate.kernel: dimensions 0 (heads) and 1 (mlp) both go to mesh axis tensor" in message
+
+
+def test_a_mesh_axis_of_one_device_stays_out():
+    assert partition((8, 1, 2), ("embed", "heads"), (64, 64)) == P(None, "tensor")
+    assert partition((8, 2, 1), ("mlp", "mlp"), (63, 64)) == P(None, None)
+
+
+def test_a_size_of_minus_one_takes_the_devices_that_remain():
     devices = [Device(i) for i in range(8)]
-    for given, expected in (((1, 0, 1), (1, 8, 1)), ((2, 0, 2), (2, 2, 2)), ((8, 0, 1), (8, 1, 1))):
+    cases = {(1, -1, 1): (1, 8, 1), (2, -1, 2): (2, 2, 2), (8, -1, 1): (8, 1, 1), (-1, 2, 1): (4, 2, 1)}
+    for given, expected in (cases | {(1, 2, -1): (1, 2, 4)}).items():
         mesh = make_mesh(*given, devices=devices)
         assert tuple(mesh.shape.values()) == expected and tuple(mesh.shape) == MESH_AXES
         assert batch_shards(mesh) == expected[0] * expected[1]
 
 
-@pytest.mark.parametrize(("sizes", "product"), [((1, 3, 1), 3), ((3, 0, 1), 6), ((2, 0, 8), 16)])
-def test_a_mesh_that_does_not_fit_names_its_sizes_and_the_devices(sizes, product):
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (
+            (1, 3, 1),
+            "mesh.replica=1 x mesh.fsdp=3 x mesh.tensor=1 is 3 devices, but there are 8; set one of them to -1",
+        ),
+        ((3, -1, 1), "mesh.replica=3 x mesh.fsdp=2 x mesh.tensor=1 is 6 devices, but there are 8"),
+        ((2, -1, 8), "is 16 devices, but there are 8"),
+        ((1, 0, 1), "mesh.fsdp=0 is no size of a mesh axis; set a number of devices, or -1"),
+        ((-1, -1, 1), "mesh.replica=-1 and mesh.fsdp=-1 leave the mesh undetermined"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_names_its_sizes_and_the_devices(sizes, message):
     with pytest.raises(MeshMismatch) as error:
         make_mesh(*sizes, devices=[Device(i) for i in range(8)])
-    assert f"mesh.replica={sizes[0]} x mesh.fsdp=" in str(error.value)
-    assert f"is {product} devices, but there are 8; set mesh.fsdp=0" in str(error.value)
+    assert message in str(error.value)
+
+
+def test_the_rollout_mesh_has_the_same_devices_in_the_same_order():
+    training = make_mesh(1, -1, 1, devices=[Device(i) for i in range(8)])
+    assert rollout_mesh(training) is training
+    assert rollout_mesh(training, replica=-1, fsdp=8, tensor=1) is training
+    mesh = rollout_mesh(training, tensor=4)
+    assert tuple(mesh.shape.values()) == (2, 1, 4)
+    assert mesh.devices.ravel().tolist() == training.devices.ravel().tolist()
+    with pytest.raises(MeshMismatch, match="mesh.rollout_replica=2 x mesh.rollout_fsdp=1 x mesh.rollout_tensor=3 is 6"):
+        rollout_mesh(training, tensor=3)
 
 
 def test_the_default_mesh_shards_over_all_devices_of_the_session():

@@ -11,7 +11,7 @@ import pytest
 
 from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.loop.packing import pack
-from fr3e_jax.policy.network import build_network
+from fr3e_jax.policy.network import WHOLE, build_network
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
 from fr3e_jax.programs.train import LossSettings, TrainPrograms, make_optimizer
 
@@ -19,16 +19,16 @@ VOCABULARY, CHUNK = 151_936, 32
 ONE = jax.ShapeDtypeStruct((), jnp.float32)
 
 
-def lowered_programs(tiny_network, *, dtype="float32", remat="none", **sizes):
+def lowered_programs(tiny_network, *, dtype="float32", passing=WHOLE, **sizes):
     """(accumulate, score, apply) and the weights' bytes, for one micro-batch of 300 loss tokens; none is run."""
     architecture = dataclasses.replace(tiny_network(num_layers=1).architecture, **sizes)
     graphdef, abstract, axes = build_network(architecture, param_dtype=dtype, compute_dtype=dtype)
     mesh = make_mesh(devices=jax.devices()[:1])
     options = dict(learning_rate=1e-3, schedule="constant", warmup_updates=0, decay_updates=0, beta1=0.9, beta2=0.99)
     optimizer = make_optimizer(**options, epsilon=1e-8, weight_decay=0.0, max_grad_norm=1.0)
-    shardings = param_shardings(mesh, abstract, axes)
+    shardings = param_shardings(mesh, abstract, axes, architecture)
     programs = TrainPrograms(
-        graphdef, abstract, shardings, mesh, optimizer, loss=LossSettings(), token_chunk=CHUNK, remat=remat
+        graphdef, abstract, shardings, mesh, optimizer, loss=LossSettings(), token_chunk=CHUNK, passing=passing
     )
     nothing = np.zeros(60, np.float32)
     branches = [TrainingBranch(20, np.ones(60, np.int32), nothing, nothing) for _ in range(5)]

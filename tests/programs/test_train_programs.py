@@ -62,7 +62,7 @@ def make_programs(network, *, loss, mesh=None, **optimizer):
     mesh = mesh or make_mesh(devices=jax.devices()[:1])
     names = dict(schedule="constant", warmup_updates=0, decay_updates=0, beta1=0.9, beta2=0.99, epsilon=1e-4)
     names |= dict(learning_rate=0.01, weight_decay=0.1, max_grad_norm=1.0) | optimizer
-    shardings = param_shardings(mesh, network.abstract, network.axes)
+    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
     programs = TrainPrograms(
         network.graphdef, network.abstract, shardings, mesh, make_optimizer(**names), loss=loss, token_chunk=100
     )

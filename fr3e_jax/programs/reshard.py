@@ -1,0 +1,126 @@
+"""The weights as rollouts read them: laid out anew over the same devices, in another type, or the trained ones.
+
+Training wants parameters split over as many devices as there are (``fsdp``); a decode step that gathered them again for
+every token would do little else. So rollouts may have a mesh of their own (`fr3e_jax.programs.mesh.rollout_mesh`) and
+matrices of another type: one compiled program makes that copy when the weights have changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from fr3e_jax.policy.network import Params
+
+
+def _converted(abstract: Params, dtype: str) -> Params:
+    """``abstract`` with matrices of ``dtype``. Vectors keep theirs: norms multiply in float32, and all are small."""
+    kind = lambda leaf: jnp.dtype(dtype) if dtype and leaf.ndim > 1 else leaf.dtype
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, kind(leaf)), abstract)
+
+
+def _cuts(mesh: Mesh) -> list[int]:
+    """Devices within one step of each axis: 1, tensor, fsdp x tensor, all."""
+    return [math.prod(mesh.devices.shape[axis:]) for axis in range(mesh.devices.ndim, -1, -1)]
+
+
+class _Refinement:
+    """A mesh whose axes, taken together in runs, are the axes of both meshes: 1x8x1 and 2x1x4 are both runs of 2x4."""
+
+    def __init__(self, source: Mesh, target: Mesh):
+        cuts = sorted({*_cuts(source), *_cuts(target)})
+        sizes = [high // low for low, high in pairwise(cuts)][::-1] or [1]
+        self.cuts, self.names = cuts[::-1], tuple(f"part{i}" for i in range(len(sizes)))
+        self.mesh = Mesh(source.devices.reshape(sizes), self.names, axis_types=(AxisType.Auto,) * len(sizes))
+
+    @staticmethod
+    def exists(source: Mesh, target: Mesh) -> bool:
+        return all(high % low == 0 for low, high in pairwise(sorted({*_cuts(source), *_cuts(target)})))
+
+    def parts(self, sharding: NamedSharding, ndim: int) -> list[tuple[str, ...]]:
+        """The axes of this mesh that each dimension is split over."""
+        cuts = _cuts(sharding.mesh)[::-1]
+        of_axis = {
+            name: tuple(self.names[self.cuts.index(cuts[i]) : self.cuts.index(cuts[i + 1])])
+            for i, name in enumerate(sharding.mesh.axis_names)
+        }
+        return [() if axis is None else of_axis[axis] for axis in (*sharding.spec, *(None,) * ndim)[:ndim]]
+
+    def half_way(self, source: NamedSharding, target: NamedSharding, ndim: int) -> NamedSharding:
+        """Split as in ``target``, and over what else ``source`` splits.
+
+        From ``source`` it is an exchange among devices, to ``target`` a gathering within it. In one step XLA gathers
+        the whole array on every device first.
+        """
+        before, after = self.parts(source, ndim), self.parts(target, ndim)
+        kept = {part for dimension in after for part in dimension}
+        split = [new + tuple(part for part in old if part not in kept) for old, new in zip(before, after, strict=True)]
+        return NamedSharding(self.mesh, P(*split))
+
+
+def _half_way(abstract: Params, source: Params, target: Params) -> Params:
+    """The layouts between, ``source``'s own where the two meshes have no common refinement (sizes like 2 and 3)."""
+    meshes = jax.tree.leaves(source)[0].mesh, jax.tree.leaves(target)[0].mesh
+    if not _Refinement.exists(*meshes):
+        return source
+    refinement = _Refinement(*meshes)
+    return jax.tree.map(lambda leaf, s, t: refinement.half_way(s, t, leaf.ndim), abstract, source, target)
+
+
+def _reshard(abstract: Params, source: Params, between: Params, params: Params) -> Params:
+    """One array after another: all at once, what is under way would take as much memory as the result.
+
+    Converted before anything moves: a narrower type is less to send.
+    """
+    leaves, done = jax.tree.leaves(params), []
+    for leaf, *plan in zip(leaves, *map(jax.tree.leaves, (abstract, source, between)), strict=True):
+        like, *layouts = plan
+        if done:
+            leaf, done[-1] = jax.lax.optimization_barrier((leaf, done[-1]))
+        leaf = leaf.astype(like.dtype)
+        for layout in layouts:
+            leaf = jax.lax.with_sharding_constraint(leaf, layout)
+        done.append(leaf)
+    return jax.tree.unflatten(jax.tree.structure(params), done)
+
+
+class RolloutWeights:
+    """Gives rollouts the weights in the layout ``target`` with matrices of type ``dtype`` (empty: as trained).
+
+    Where neither differs from training no copy exists and nothing is compiled. A copy lives from the first call of `of`
+    with new weights to `release`, so that it takes no memory while the next weights are computed.
+    """
+
+    def __init__(self, abstract: Params, source: Params, target: Params, dtype: str = ""):
+        self.abstract, self.shardings = _converted(abstract, dtype), target
+        pairs = zip(jax.tree.leaves((source, abstract)), jax.tree.leaves((target, self.abstract)), strict=True)
+        self.copies = any(left != right for left, right in pairs)
+        between = _half_way(abstract, source, target)
+        self._reshard = jax.jit(partial(_reshard, self.abstract, source, between), out_shardings=target)
+        self._made_from: jax.Array | None = None
+        self._copy: Params | None = None
+
+    def jitted(self) -> dict[str, Callable]:
+        """The program by name, to lower without running it (`fr3e_jax.planning`); nothing where no copy is made."""
+        return {"reshard": self._reshard} if self.copies else {}
+
+    def of(self, params: Params) -> Params:
+        """The copy of ``params``, finished: made now unless the last one was of the same arrays."""
+        if not self.copies:
+            return params
+        first = jax.tree.leaves(params)[0]
+        if self._made_from is not first:
+            self.release()
+            self._copy, self._made_from = jax.block_until_ready(self._reshard(params)), first
+        return self._copy
+
+    def release(self) -> None:
+        """Give up the copy; call before the weights are updated."""
+        self._copy = self._made_from = None

@@ -1,0 +1,164 @@
+"""On every mesh of eight devices: the tokens, the loss, the gradients and the new weights of one device.
+
+The network has eight query heads and four key/value heads, so that it can be split in eight with the latter kept whole.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.loop.packing import aggregation_denominator, pack
+from fr3e_jax.loop.requests import Branch, Sampling, TrunkRequest
+from fr3e_jax.loop.rollouts import RolloutEngine
+from fr3e_jax.programs.decoder import DecoderPrograms
+from fr3e_jax.programs.mesh import make_mesh, param_shardings, rollout_mesh
+from fr3e_jax.programs.reshard import RolloutWeights
+from fr3e_jax.programs.train import LossSettings, TrainPrograms, make_optimizer, param_placement
+
+# The others of eight devices are slow only because each compiles all programs again (make test-slow runs them).
+FAST = [(1, 4, 2)]
+SLOW = [(8, 1, 1), (1, 8, 1), (1, 1, 8), (1, 2, 4), (2, 1, 4), (2, 4, 1), (4, 1, 2), (2, 2, 2), (4, 2, 1)]
+MESHES = [pytest.param(sizes, id=str(sizes), marks=[pytest.mark.slow] * (sizes in SLOW)) for sizes in FAST + SLOW]
+# Training mesh, rollout_tensor, rollout_fsdp.
+LAYOUTS = [
+    ((1, 8, 1), 4, 1),
+    pytest.param((1, 4, 2), 8, 1, marks=pytest.mark.slow),
+    pytest.param((2, 2, 2), 1, 1, marks=pytest.mark.slow),
+    pytest.param((1, 8, 1), 2, 2, marks=pytest.mark.slow),
+]
+PROMPTS = [np.array([3, 17, 0, 5, 9, 11, 2, 8]), np.array([1, 4, 19]), np.array([6, 6, 12, 13, 7, 15, 10, 18])]
+SIZES = dict(
+    vocab_size=40,
+    hidden_size=64,
+    num_heads=8,
+    num_kv_heads=4,
+    num_layers=1,
+    intermediate_size=64,
+    tie_word_embeddings=False,
+)
+
+pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
+
+
+@pytest.fixture(scope="module")
+def network(tiny_network):
+    return tiny_network(**SIZES)
+
+
+def shardings_on(network, mesh):
+    return param_shardings(mesh, network.abstract, network.axes, network.architecture)
+
+
+def sampled(network, mesh, params):
+    """Base rollouts, and rollouts from states in their middle read from promoted caches; all as (tokens, log-probs)."""
+    programs = DecoderPrograms(network.graphdef, network.architecture, mesh)
+    engine = RolloutEngine(programs, trunk_slots=8, lanes_per_trunk=2, chunk=8, seed=5)
+    how = Sampling(stop_ids=(0,))
+    requests = [
+        TrunkRequest(ids, [Branch(len(ids), (0, i, n), 14, how) for n in range(3)]) for i, ids in enumerate(PROMPTS)
+    ]
+    base, promoted = engine.sample(params, requests, lambda i, rollouts, wait: [0, 2])
+    trunks = [promoted[key] for key in sorted(promoted)]
+    later = [
+        TrunkRequest(t, [Branch(len(t.token_ids) - 1, (1, i, n), 8, how) for n in range(2)])
+        for i, t in enumerate(trunks)
+    ]
+    explored, _ = engine.sample(params, later)
+    return [rollout for row in base + explored for rollout in row]
+
+
+def training_trunks():
+    rng = np.random.default_rng(0)
+
+    def branch(fork, length):
+        ids = rng.integers(0, 40, length).astype(np.int32)
+        return TrainingBranch(fork, ids, np.full(length, -3.0, np.float32), rng.normal(size=length).astype(np.float32))
+
+    return [
+        TrainingTrunk(ids.astype(np.int32), [branch(len(ids) - n % 2, 3 + 2 * n) for n in range(4)], 0)
+        for ids in PROMPTS * 3
+    ]
+
+
+def trained(network, mesh):
+    """Scores, gradients, sums, norm and weights of two optimizer steps, and how many programs each step compiled."""
+    shardings = shardings_on(network, mesh)
+    optimizer = make_optimizer(
+        learning_rate=1e-3,
+        schedule="constant",
+        warmup_updates=0,
+        decay_updates=0,
+        beta1=0.9,
+        beta2=0.99,
+        epsilon=1e-4,
+        weight_decay=0.1,
+        max_grad_norm=1.0,
+    )
+    programs = TrainPrograms(
+        network.graphdef, network.abstract, shardings, mesh, optimizer, loss=LossSettings(), token_chunk=16
+    )
+    params = param_placement(mesh, network.params, shardings)
+    trunks, state, found = training_trunks(), programs.init_optimizer(params), SimpleNamespace(compiled=[], steps=[])
+    denominator = aggregation_denominator(trunks, "token_mean", 20)
+    (micro,) = pack(trunks, tokens=10_000, pad_id=0, shards=programs.shards)
+    for _ in range(2):
+        scores = programs.score(params, micro.batch.rows, 1.0)
+        gradients, sums = programs.accumulate(params, programs.zero_gradients(params), micro.batch, denominator, 1.0)
+        host = jax.device_get(gradients)
+        params, state, norm = programs.apply(params, state, gradients)
+        mask = np.asarray(micro.batch.loss_mask)
+        totals = [float(np.asarray(x)[mask].sum()) for x in scores]
+        found.steps.append((totals, host, jax.device_get(sums), float(norm), jax.device_get(params)))
+        found.compiled.append({n: f._cache_size() for n, f in vars(programs).items() if hasattr(f, "_cache_size")})
+    return found
+
+
+@pytest.fixture(scope="module")
+def one_device(network):
+    mesh = make_mesh(devices=jax.devices()[:1])
+    params = param_placement(mesh, network.params, shardings_on(network, mesh))
+    return SimpleNamespace(rollouts=sampled(network, mesh, params), training=trained(network, mesh))
+
+
+def assert_same_rollouts(found, expected):
+    assert len(found) == len(expected) > 15
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ours.token_ids, theirs.token_ids)
+        np.testing.assert_allclose(ours.logprobs, theirs.logprobs, rtol=1e-4, atol=1e-5)
+        assert ours.finished == theirs.finished
+
+
+@pytest.mark.parametrize("sizes", MESHES)
+def test_the_sampled_tokens_are_those_of_one_device(sizes, network, one_device):
+    mesh = make_mesh(*sizes)
+    params = param_placement(mesh, network.params, shardings_on(network, mesh))
+    assert_same_rollouts(sampled(network, mesh, params), one_device.rollouts)
+
+
+@pytest.mark.parametrize("sizes", MESHES)
+def test_loss_gradients_and_weights_are_those_of_one_device_and_the_second_step_compiles_nothing(
+    sizes, network, one_device
+):
+    found = trained(network, make_mesh(*sizes))
+    assert found.compiled[0] == found.compiled[1] and max(found.compiled[0].values()) == 1
+    for ours, theirs in zip(found.steps, one_device.training.steps, strict=True):
+        for left, right in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+            np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-5 * np.abs(right).max())
+
+
+@pytest.mark.parametrize(("sizes", "tensor", "fsdp"), LAYOUTS, ids=str)
+def test_weights_laid_out_anew_sample_the_tokens_of_one_device(sizes, tensor, fsdp, network, one_device):
+    mesh = make_mesh(*sizes)
+    decoding = rollout_mesh(mesh, tensor=tensor, fsdp=fsdp)
+    source, target = shardings_on(network, mesh), shardings_on(network, decoding)
+    weights = RolloutWeights(network.abstract, source, target)
+    params = weights.of(param_placement(mesh, network.params, source))
+    for leaf, sharding, value in zip(*map(jax.tree.leaves, (params, target, network.params)), strict=True):
+        assert leaf.sharding == sharding
+        np.testing.assert_array_equal(leaf, value)
+    assert_same_rollouts(sampled(network, decoding, params), one_device.rollouts)

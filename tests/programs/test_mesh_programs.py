@@ -1,0 +1,191 @@
+"""The compiled programs on eight devices: what moves between them, and that no device holds what others hold too.
+
+Read from the optimised HLO, whose shapes are those of one device.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.loop.packing import pack
+from fr3e_jax.programs.decode import cache_shape
+from fr3e_jax.programs.decoder import DecoderPrograms
+from fr3e_jax.programs.mesh import (
+    abstract_arrays,
+    batch_sharding,
+    batch_shards,
+    make_mesh,
+    param_shardings,
+    replicated,
+    rollout_mesh,
+)
+from fr3e_jax.programs.reshard import RolloutWeights
+from fr3e_jax.programs.train import LossSettings, TrainPrograms, make_optimizer
+
+pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
+
+SIZES = dict(vocab_size=1024, hidden_size=128, num_heads=8, num_kv_heads=8, head_dim=16, intermediate_size=256)
+SLOTS, LANES, POSITIONS = 16, 4, 64  # a trunk slot of each of eight batch shards has two trunks
+SMALL = 1500  # elements: more than scalars and what is fetched have, less than any activation here
+REPLICA, FSDP, TENSOR, ALL = (8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2)
+MESHES = [ALL, *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in (REPLICA, FSDP, TENSOR))]
+_COLLECTIVE = re.compile(r" = (.*?) (all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
+
+
+def shapes_in(text, kind=r"[a-z]\w*"):
+    return [tuple(map(int, found.split(","))) for found in re.findall(kind + r"\[([\d,]+)\]", text)]
+
+
+class Compiled:
+    """A program's collectives as (kind, shape), its largest array, and its memory.
+
+    Collectives of float32 (token ids are small), without the gathering of results that the host fetches.
+    """
+
+    def __init__(self, lowered):
+        compiled = lowered.compile()
+        text, self.memory = compiled.as_text(), compiled.memory_analysis()
+        found = _COLLECTIVE.findall(text)
+        results = jax.tree.leaves(lowered.out_info)
+        fetched = {("all-gather", leaf.shape) for leaf in results if leaf.sharding.is_fully_replicated}
+        moved = [(kind, shape) for shapes, kind in found for shape in shapes_in(shapes, "f32")]
+        self.collectives = [one for one in moved if one not in fetched]
+        results = (line.split(" = ", 1)[1].split("(", 1)[0] for line in text.splitlines() if " = " in line)
+        self.largest = max((math.prod(shape) for result in results for shape in shapes_in(result)), default=0)
+
+    def kinds(self, least=0):
+        return {kind for kind, shape in self.collectives if math.prod(shape) > least}
+
+
+def abstract_outputs(lowered):
+    return jax.tree.map(lambda o: jax.ShapeDtypeStruct(o.shape, o.dtype, sharding=o.sharding), lowered.out_info)
+
+
+def compile_all(network, mesh, slots):
+    """All programs for ``slots`` trunk slots and as many training rows."""
+    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
+    params, scalar = abstract_arrays(network.abstract, shardings), lambda kind: on(mesh, (), kind)
+    decoder = DecoderPrograms(network.graphdef, network.architecture, mesh)
+    prefill = decoder._prefill.lower(params, on(mesh, (slots, POSITIONS), np.int32))
+    like = cache_shape(abstract_outputs(prefill))
+    state = abstract_outputs(decoder._empty.lower(like, slots, LANES, POSITIONS, POSITIONS, 6, 1, True))
+    options = dict(learning_rate=1e-3, schedule="constant", warmup_updates=0, decay_updates=0, beta1=0.9, beta2=0.99)
+    optimizer = make_optimizer(**options, epsilon=1e-8, weight_decay=0.1, max_grad_norm=1.0)
+    train = TrainPrograms(
+        network.graphdef, network.abstract, shardings, mesh, optimizer, loss=LossSettings(), token_chunk=32
+    )
+    batch = training_batch(mesh, slots)
+    moments = abstract_arrays(train.abstract_state["optimizer"], train.optimizer_shardings)
+    lowered = dict(
+        prefill=prefill,
+        decode=decoder._chunk.lower(params, state, scalar(np.int32), steps=16, filtered=False),
+        score=train._score.lower(params, batch.rows, scalar(np.float32)),
+        accumulate=train._accumulate.lower(params, params, batch, scalar(np.float32), scalar(np.float32)),
+        apply=train._apply.lower(params, moments, params),
+    )
+    return {name: Compiled(program) for name, program in lowered.items()}
+
+
+def on(mesh, shape, kind):
+    sharding = batch_sharding(mesh) if shape else replicated(mesh)
+    return jax.ShapeDtypeStruct(shape, kind, sharding=sharding)
+
+
+def training_batch(mesh, rows):
+    nothing = np.zeros(60, np.float32)
+    branches = [TrainingBranch(20, np.ones(60, np.int32), nothing, nothing) for _ in range(5)]
+    trunks = [TrainingTrunk(np.ones(20, np.int32), branches, 0) for _ in range(rows)]
+    (micro,) = pack(trunks, tokens=10**5, pad_id=0, shards=batch_shards(mesh))
+    assert micro.batch.rows.trunk_ids.shape[0] == rows
+    return jax.tree.map(lambda x: on(mesh, x.shape, x.dtype), micro.batch)
+
+
+@pytest.fixture(scope="module")
+def network(tiny_network):
+    return tiny_network(**SIZES, num_layers=1, tie_word_embeddings=False)
+
+
+@pytest.fixture(scope="module", params=MESHES, ids=str)
+def programs(request, network):
+    """The mesh, its programs, and those of one device that has one device's share of the batch."""
+    mesh = make_mesh(*request.param)
+    alone = make_mesh(devices=jax.devices()[:1])
+    share = SLOTS // batch_shards(mesh)
+    return SimpleNamespace(mesh=mesh, here=compile_all(network, mesh, SLOTS), alone=compile_all(network, alone, share))
+
+
+def test_no_device_holds_more_than_it_would_with_its_share_of_the_batch_alone(programs):
+    """A batch, a cache or an activation that is whole on a device would be larger."""
+    for name, program in programs.here.items():
+        assert program.largest <= programs.alone[name].largest, name
+
+
+def test_what_is_gathered_is_parameters(programs, network):
+    """Over ``fsdp``, and still split over ``tensor``: no activation, no cache."""
+    tensor, fsdp = programs.mesh.shape["tensor"], programs.mesh.shape["fsdp"]
+    shardings = jax.tree.leaves(param_shardings(programs.mesh, network.abstract, network.axes, network.architecture))
+    gathered = set()
+    for leaf, sharding in zip(jax.tree.leaves(network.abstract), shardings, strict=True):
+        axes = (*sharding.spec, *(None,) * leaf.ndim)[: leaf.ndim]
+        gathered.add(tuple(n // tensor if a == "tensor" else n for n, a in zip(leaf.shape, axes, strict=True)))
+    for name, program in programs.here.items():
+        large = {s for kind, s in program.collectives if kind == "all-gather" and math.prod(s) > SMALL}
+        assert large <= gathered if fsdp > 1 else not large, (name, large)
+
+
+def test_each_program_moves_what_its_mesh_asks_for_and_nothing_else(programs):
+    """Of more than a few numbers: gradients are summed over the batch axes, products over ``tensor``."""
+    replica, fsdp, tensor = programs.mesh.devices.shape
+    gather = {"all-gather"} if fsdp > 1 else set()
+    total = {"all-reduce"} if tensor > 1 else set()
+    # Token ids go to the embedding's columns and the found columns back, where the embedding is split by them alone.
+    exchange = {"all-to-all"} if fsdp > 1 and tensor == 1 else set()
+    gradients = {"all-reduce"} if replica * fsdp > 1 else set()
+    expected = dict(
+        prefill=gather | total | exchange,
+        score=gather | total | exchange,
+        accumulate=gather | total | exchange | gradients,
+        apply=set(),
+    )
+    for name, kinds in expected.items():
+        found = programs.here[name].kinds(least=SMALL) - {"reduce-scatter"}  # some backends make one of an all-reduce
+        assert found == kinds, name
+
+
+def test_decoding_gathers_parameters_only_where_they_are_split_over_the_batch(programs):
+    kinds = programs.here["decode"].kinds(least=SMALL)
+    assert ("all-gather" in kinds) == (programs.mesh.shape["fsdp"] > 1)
+    assert not kinds & {"collective-permute", "reduce-scatter"}
+
+
+@pytest.mark.parametrize("sizes", [FSDP, (1, 4, 2), ALL], ids=str)
+def test_laying_weights_out_anew_takes_no_more_than_both_layouts(sizes, network):
+    mesh = make_mesh(*sizes)
+    source = param_shardings(mesh, network.abstract, network.axes, network.architecture)
+    target = param_shardings(rollout_mesh(mesh, tensor=4), network.abstract, network.axes, network.architecture)
+    weights = RolloutWeights(network.abstract, source, target)
+    program = Compiled(weights._reshard.lower(abstract_arrays(network.abstract, source)))
+    share = lambda shardings: sum(
+        math.prod(s.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf, s in zip(jax.tree.leaves(network.abstract), jax.tree.leaves(shardings), strict=True)
+    )
+    assert program.memory.output_size_in_bytes == pytest.approx(share(target), rel=0.01)
+    assert program.memory.temp_size_in_bytes < share(source) + share(target)
+    whole = max(leaf.size for leaf in jax.tree.leaves(network.abstract))
+    assert program.largest < whole, "no array is whole on a device"
+
+
+def test_weights_of_the_same_layout_and_type_are_not_copied(network):
+    mesh = make_mesh()
+    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
+    weights = RolloutWeights(network.abstract, shardings, shardings, "float32")
+    params = {"given": jnp.zeros(3)}
+    assert not weights.copies and weights.of(params) is params

@@ -1,0 +1,82 @@
+"""The rollouts' copy of the weights: what type it has, when it is made, and that sampling reads the same policy.
+
+Layouts over several devices: test_every_mesh.py and test_mesh_programs.py.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fr3e_jax.programs.mesh import make_mesh, param_shardings
+from fr3e_jax.programs.reshard import RolloutWeights, _Refinement
+from fr3e_jax.programs.train import param_placement
+
+
+@pytest.fixture(scope="module")
+def placed(tiny_network):
+    """A network that computes in bfloat16 from float32 weights on all devices of the session."""
+    network, mesh = tiny_network(compute_dtype="bfloat16", num_layers=1), make_mesh()
+    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
+    return network, mesh, shardings, param_placement(mesh, network.params, shardings)
+
+
+def test_without_another_layout_or_type_there_is_no_copy(placed):
+    network, _, shardings, params = placed
+    for dtype in ("", "float32"):
+        weights = RolloutWeights(network.abstract, shardings, shardings, dtype)
+        assert not weights.copies and weights.of(params) is params
+
+
+def test_matrices_are_converted_and_vectors_kept(placed):
+    network, _, shardings, params = placed
+    weights = RolloutWeights(network.abstract, shardings, shardings, "bfloat16")
+    copy = weights.of(params)
+    for before, after, sharding in zip(*map(jax.tree.leaves, (params, copy, shardings)), strict=True):
+        assert after.dtype == (jnp.bfloat16 if before.ndim > 1 else jnp.float32) and after.sharding == sharding
+        np.testing.assert_array_equal(after, before.astype(after.dtype))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(params))
+
+
+def test_a_copy_is_made_once_for_each_set_of_weights_and_compiled_once(placed):
+    network, _, shardings, params = placed
+    weights = RolloutWeights(network.abstract, shardings, shardings, "bfloat16")
+    first = weights.of(params)
+    assert weights.of(params) is first
+    other = jax.tree.map(lambda leaf: leaf + 1, params)
+    second = weights.of(other)
+    assert second is not first and float(second["embedding"][0, 0]) != float(first["embedding"][0, 0])
+    weights.release()
+    assert weights.of(other) is not second
+    assert weights._reshard._cache_size() == 1
+
+
+def test_a_network_that_computes_in_bfloat16_reads_the_same_policy_from_a_bfloat16_copy(placed):
+    """Up to the rounding of its products, where a pass would round the matrices itself."""
+    network, _, shardings, params = placed
+    copy = RolloutWeights(network.abstract, shardings, shardings, "bfloat16").of(params)
+    sequence = [np.array([3, 17, 0, 5, 9, 11])]
+    [expected], [found] = (network._replace(params=weights).full_logits(sequence) for weights in (params, copy))
+    np.testing.assert_allclose(found, expected, atol=0.02 * np.abs(expected).max())
+
+
+class _Mesh:
+    """As much of a mesh as its cuts are read from."""
+
+    def __init__(self, *sizes):
+        self.devices = np.arange(np.prod(sizes)).reshape(sizes)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "exists"),
+    [
+        ((1, 8, 1), (2, 1, 4), True),
+        ((1, 4, 2), (1, 1, 8), True),
+        ((1, 6, 1), (3, 1, 2), True),
+        ((1, 3, 2), (2, 1, 3), False),
+    ],
+)
+def test_two_meshes_have_a_common_refinement_where_their_sizes_nest(source, target, exists):
+    assert _Refinement.exists(_Mesh(*source), _Mesh(*target)) is exists
