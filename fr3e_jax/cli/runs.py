@@ -13,6 +13,8 @@ from fr3e_jax.cli.parsers import DEFAULT_PROFILE_STEPS
 from fr3e_jax.configuration import Config, ConfigError, load_config
 from fr3e_jax.configuration.provenance import CONFIG_FILE, read_provenance
 
+_NO_PROFILE = "runtime.profile_steps=0"
+
 
 def separate_resume(arguments: argparse.Namespace) -> argparse.Namespace:
     """``--resume seed=1`` means ``--resume`` and a setting, unless a directory has that name."""
@@ -47,6 +49,9 @@ def locate_run(arguments: argparse.Namespace, verb: str) -> tuple[Config, Path |
     training = verb == "train"
     config = load_config(arguments.recipe, arguments.overrides, training=training)
     named = Path(config.runtime.run_dir).expanduser() if config.runtime.run_dir else None
+    if arguments.proceed:
+        resume = _is_started(named, arguments.resume)
+        arguments = argparse.Namespace(**{**vars(arguments), "resume": "" if resume else None})
     if arguments.resume is None:
         if named and (named / CONFIG_FILE).exists():
             raise ConfigError(
@@ -54,7 +59,17 @@ def locate_run(arguments: argparse.Namespace, verb: str) -> tuple[Config, Path |
             )
         return config, named, False
     run_dir = Path(arguments.resume) if arguments.resume else named or newest_run(config, verb)
-    return load_config(saved_config(run_dir), arguments.overrides, training=training), run_dir, True
+    overrides = [_NO_PROFILE, *arguments.overrides]  # a profiled run has its profile; --profile asks for another
+    return load_config(saved_config(run_dir), overrides, training=training), run_dir, True
+
+
+def _is_started(run_dir: Path | None, resume: str | None) -> bool:
+    """Of ``--continue``: whether there is a run to resume."""
+    if run_dir is None:
+        raise ConfigError("--continue needs runtime.run_dir=DIR: the run that is started there, or resumed")
+    if resume is not None:
+        raise ConfigError("--continue and --resume exclude each other; --continue resumes the run if there is one")
+    return (run_dir / CONFIG_FILE).exists()
 
 
 def newest_run(config: Config, verb: str) -> Path:

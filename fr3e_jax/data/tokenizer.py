@@ -143,7 +143,8 @@ class TextCodec:
 
     def decode(self, ids: Sequence[int], *, special_tokens: bool = False) -> str:
         """The text of ``ids``; stop, padding and other special tokens are left out unless ``special_tokens``."""
-        return self.tokenizer.decode(ids, skip_special_tokens=not special_tokens, clean_up_tokenization_spaces=False)
+        # Not the wrapper's: it takes several times as long for the same text, and a step decodes every rollout.
+        return self.tokenizer.backend_tokenizer.decode([int(i) for i in ids], skip_special_tokens=not special_tokens)
 
 
 def _read(path: Path) -> PreTrainedTokenizerFast:

@@ -14,7 +14,7 @@ import numpy as np
 from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.loop.experience import Expansion, PromptGroup
 from fr3e_jax.loop.prompts import PromptFeed
-from fr3e_jax.loop.rollouts import Rollout
+from fr3e_jax.loop.requests import Rollout
 from fr3e_jax.loop.session import ARCHIVE, Session
 from fr3e_jax.objectives import archive_open, running_share
 from fr3e_jax.rewards.verifier import SUCCESS

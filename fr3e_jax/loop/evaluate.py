@@ -15,7 +15,8 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.task import Problem
 from fr3e_jax.loop.checkpoints import Checkpointer
 from fr3e_jax.loop.grading import Grading, rewards_of
-from fr3e_jax.loop.rollouts import Branch, Sampling, TrunkRequest
+from fr3e_jax.loop.membership import across_processes
+from fr3e_jax.loop.requests import Branch, Sampling, TrunkRequest
 from fr3e_jax.loop.run_directory import RunDirectory, write_json_atomic
 from fr3e_jax.loop.session import EVALUATION, Session, open_session, settings_at_fault
 from fr3e_jax.objectives import avg_at_k, pass_at_k
@@ -95,11 +96,12 @@ def evaluate(session: Session, params: Params) -> dict[str, float]:
     nothing = np.zeros(0, np.int32)
     grading = Grading(session, lambda index, _: (problems[index].problem, nothing))
     requests = [_request(session, held_out) for held_out in problems]
-    results, _ = session.engine.sample(params, requests, ended=grading.ended)
+    weights = session.rollout_weights.of(params)
+    results, _ = session.engine.sample(weights, requests, ended=grading.ended)
     session.engine.take_counts()  # evaluation is not part of the training budget
-    rewards = np.array([rewards_of(grading.verdicts(index)) for index in range(len(problems))])
+    rewards = np.array([rewards_of(row) for row in grading.verdicts(range(len(problems)))])
     lengths = np.array([[len(rollout.token_ids) for rollout in row] for row in results])
-    outcomes, session.grading_wait_seconds = session.grader.take_outcomes(), 0.0
+    outcomes, session.grading_wait_seconds = session.take_outcomes(), 0.0
     names = np.array([held_out.benchmark for held_out in problems])
     benchmarks = list(dict.fromkeys(names.tolist()))
     each = {name: _scores(session.config, rewards[names == name], lengths[names == name]) for name in benchmarks}
@@ -156,6 +158,7 @@ def read_run_params(run_dir: Path, abstract: Params, step: int | None = None) ->
     return arrays["params"], step
 
 
+@across_processes
 def evaluate_run(config: Config, run_dir: Path | None) -> int:
     """``fr3e eval``: the configured model, or a run's newest checkpoint; prints JSON, saves it in the run."""
     session = open_session(config)
@@ -163,6 +166,8 @@ def evaluate_run(config: Config, run_dir: Path | None) -> int:
         params, step = (session.fresh_params(), 0) if run_dir is None else load_run_params(session, run_dir)
     with session.grader:
         metrics = evaluate(session, params)
+    if not session.processes.first:
+        return 0
     if run_dir is not None:
         write_json_atomic(Path(run_dir) / f"evaluation_step_{step:06d}.json", metrics)
     json.dump(metrics, sys.stdout, indent=2)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fr3e_jax.data.task import Problem
-from fr3e_jax.loop.rollouts import CachedTrunk, Rollout
+from fr3e_jax.loop.requests import CachedTrunk, Rollout
 from fr3e_jax.rewards.verdict import Outcome
 from fr3e_jax.rewards.verifier import SUCCESS
 

@@ -8,7 +8,7 @@ from fr3e_jax.data.task import Problem
 from fr3e_jax.loop.experience import Expansion, PromptGroup, TrainingBranch, TrainingTrunk
 from fr3e_jax.loop.first_return import is_degenerate
 from fr3e_jax.loop.grading import Grading, rewards_of
-from fr3e_jax.loop.rollouts import Branch, TrunkRequest
+from fr3e_jax.loop.requests import Branch, TrunkRequest
 from fr3e_jax.loop.session import CHOICE, STATE, Session
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.exploration import find_anchors, trajectory_advantages
@@ -65,8 +65,8 @@ def roll_out_states(session: Session, params: Params, step: int, expansions: lis
 
     grading = Grading(session, case)
     results, _ = session.engine.sample(params, requests, ended=grading.ended)
-    for index, (expansion, rollouts) in enumerate(zip(expansions, results, strict=True)):
-        verdicts = grading.verdicts(index)
+    graded = grading.verdicts(range(len(expansions)))
+    for expansion, rollouts, verdicts in zip(expansions, results, graded, strict=True):
         expansion.rollouts = [rollouts[i : i + m] for i in range(0, len(rollouts), m)]
         expansion.rewards = rewards_of(verdicts).reshape(len(expansion.states), m)
         expansion.outcomes = [[v.outcome for v in verdicts[i : i + m]] for i in range(0, len(rollouts), m)]

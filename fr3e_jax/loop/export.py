@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from fr3e_jax import __version__
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.tokenizer import GENERATION_CONFIG, TextCodec
 from fr3e_jax.loop.evaluate import read_run_params
+from fr3e_jax.loop.model import configured_architecture
 from fr3e_jax.loop.model_directory import check_replaceable, replaced_directory
-from fr3e_jax.loop.session import Session, configured_architecture, settings_at_fault
+from fr3e_jax.loop.session import Session, settings_at_fault
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.config_file import read_json_object, retyped, to_hf_config
 from fr3e_jax.policy.huggingface import MAX_SHARD_BYTES, save_params
@@ -44,7 +48,8 @@ def export_run(
         codec = TextCodec.load(model.tokenizer or model.path, model=model.path)
         architecture = configured_architecture(config, len(codec))
         _, abstract, axes = build_network(architecture, param_dtype=model.param_dtype)
-        shardings = param_shardings(make_mesh(), abstract, axes)
+        devices = jax.devices()[: math.gcd(jax.device_count(), architecture.hidden_size)]  # any number may be attached
+        shardings = param_shardings(make_mesh(devices=devices), abstract, axes, architecture)
         params, step = read_run_params(run_dir, abstract_arrays(abstract, shardings), step)
         record = {"run": str(run_dir), "step": step, "dtype": dtype or model.param_dtype}
         write_model(directory, architecture, params, codec, model.path, record, max_shard_bytes)

@@ -7,7 +7,7 @@ import numpy as np
 from fr3e_jax.loop.experience import PromptGroup, TrainingBranch, TrainingTrunk
 from fr3e_jax.loop.grading import Grading, rewards_of
 from fr3e_jax.loop.prompts import Prompt
-from fr3e_jax.loop.rollouts import Branch, Rollout, TrunkRequest
+from fr3e_jax.loop.requests import Branch, Rollout, TrunkRequest
 from fr3e_jax.loop.session import BASE, CHOICE, Session
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.exploration import group_advantages
@@ -34,10 +34,10 @@ def first_return(session: Session, params: Params, step: int, prompts: list[Prom
     grading = Grading(session, lambda index, _: (prompts[index].problem, nothing))
 
     def choose_when_graded(index: int, rollouts: list[Rollout], wait: bool) -> list[int] | None:
-        if not (wait or grading.is_done(index)):
+        verdicts = grading.verdicts([index])[0] if wait else grading.verdicts_if_done(index)
+        if verdicts is None:
             return None
         prompt = prompts[index]
-        verdicts = grading.verdicts(index)
         rewards = rewards_of(verdicts)
         outcomes = [verdict.outcome for verdict in verdicts]
         group = PromptGroup(prompt.position, prompt.problem, prompt.token_ids, rollouts, rewards, outcomes=outcomes)

@@ -56,6 +56,8 @@ class TokenLedger:
     wall_clock: Callable[[], float] = field(default=time.perf_counter, repr=False)
     cpu_clock: Callable[[], float] = field(default=cpu_seconds_of_process, repr=False)
     compiled: Callable[[], Compilations] = field(default=compilations, repr=False)
+    cpu_seconds_elsewhere: float = 0.0
+    """CPU seconds of the other processes that run beside this one, as far as they have told."""
     current_stage: str = ""
     """Name of the stage that is running; empty between stages."""
 
@@ -74,7 +76,7 @@ class TokenLedger:
     @property
     def cpu_seconds(self) -> float:
         """CPU seconds of the run's processes, imports and ended worker processes included."""
-        return self._cpu_offset + self.cpu_clock()
+        return self._cpu_offset + self.cpu_clock() + self.cpu_seconds_elsewhere
 
     @property
     def compilations(self) -> Compilations:

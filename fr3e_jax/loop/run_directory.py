@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
+from fr3e_jax.configuration import ConfigError, save_config
 from fr3e_jax.configuration.schema import Config
 
 
@@ -174,3 +175,18 @@ class RunDirectory:
     @property
     def profile(self) -> Path:
         return self.path / "profile"
+
+
+def open_run(config: Config, run_dir: Path | None, resume: bool, verb: str) -> str:
+    """Path of the directory of a run of ``verb``: ``run_dir`` to resume, else a new one with the settings in it.
+
+    Raises:
+      ConfigError: ``run_dir`` holds no run to resume, or ``runtime.run_dir`` holds one already.
+    """
+    try:
+        run = RunDirectory.existing(run_dir) if resume else RunDirectory.create(config)
+    except (OSError, ValueError) as error:
+        raise ConfigError(str(error)) from error
+    if not resume:
+        save_config(config, run.path, verb=verb)
+    return str(run.path)

@@ -9,7 +9,7 @@ import numpy as np
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.loop.rollouts import Branch, Rollout, TrunkRequest
+from fr3e_jax.loop.requests import Branch, Rollout, TrunkRequest
 from fr3e_jax.loop.session import SAMPLE, Session, open_session, settings_at_fault
 
 
@@ -26,7 +26,8 @@ def sample(config: Config, prompt: str, num: int, as_json: bool) -> int:
         raise ConfigError("--prompt is empty; expected at least one token to continue from")
     cap = config.rollout.max_response_tokens
     branches = [Branch(len(ids), (SAMPLE, 0, 0, n), cap, session.sampling()) for n in range(num)]
-    rollouts, _ = session.engine.sample(session.fresh_params(), [TrunkRequest(ids, branches)])
+    params = session.rollout_weights.of(session.fresh_params())
+    rollouts, _ = session.engine.sample(params, [TrunkRequest(ids, branches)])
     if as_json:
         print(json.dumps({"prompt": prompt, "completions": [_described(session, r) for r in rollouts[0]]}, indent=2))
         return 0

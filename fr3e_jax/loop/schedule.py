@@ -42,12 +42,12 @@ class Schedule:
         self.owner = np.repeat(np.arange(len(limits)), counts)
         self.limits = np.array([limit for row in limits for limit in row], np.int64)
         self._queues = [
-            deque(sorted(range(start, start + count), key=lambda b: -self.limits[b]))
-            for start, count in zip(self.first[:-1], counts, strict=True)
+            deque((np.argsort(-np.asarray(row, np.int64), kind="stable") + start).tolist())
+            for start, row in zip(self.first[:-1], limits, strict=True)
         ]
         self._queued_tokens = np.array([sum(row) for row in limits], np.int64)
         requested = [i for i, count in enumerate(counts) if count]
-        self.waiting = deque(sorted(requested, key=lambda i: -self._queued_tokens[i]))
+        self.waiting = deque(sorted(requested, key=(-self._queued_tokens).tolist().__getitem__))
         self._unfinished = np.array(counts, np.int64)
         self.slot_request = np.full(slots, IDLE, np.int64)
         self.branch = np.full((slots, lanes), IDLE, np.int64)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import sys
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -18,16 +20,18 @@ from fr3e_jax.loop.evaluate import best_metric, evaluate
 from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.loop.export import save_model
 from fr3e_jax.loop.ledger import TokenLedger
+from fr3e_jax.loop.membership import across_processes
 from fr3e_jax.loop.metrics import MetricsWriter
+from fr3e_jax.loop.mini_batches import Learner
 from fr3e_jax.loop.model_directory import check_replaceable
 from fr3e_jax.loop.packing import pack
-from fr3e_jax.loop.run_directory import RunDirectory, write_json_atomic
+from fr3e_jax.loop.run_directory import RunDirectory, open_run, write_json_atomic
 from fr3e_jax.loop.session import Session, open_session, settings_at_fault
 from fr3e_jax.loop.signals import StopRequest
-from fr3e_jax.loop.update import Learner
 from fr3e_jax.programs.decoder import size_bucket
 
 
+@across_processes
 def sft(config: Config, run_dir: Path | None = None, resume: bool = False) -> int:
     """``fr3e sft``: returns the exit code; writes a Hugging Face directory that ``model.path`` can name."""
     if run_dir is not None:
@@ -40,13 +44,11 @@ def sft(config: Config, run_dir: Path | None = None, resume: bool = False) -> in
         if config.sft.output:
             check_replaceable(config.sft.output)  # now, not after hours of training
         session.task.demonstration(0, 1.0)  # that there are none is told before there is a run directory
-        run = RunDirectory.existing(run_dir) if resume else RunDirectory.create(config)
-    if not resume:
-        save_config(config, run.path, verb="sft")
+    run = RunDirectory(session.processes.on_first(partial(open_run, config, run_dir, resume, "sft")))
     keep = {"keep_last": config.checkpoint.keep_last, "keep_best": config.checkpoint.keep_best}
     with session.grader, Checkpointer(run.checkpoints, **keep, best_metric=best_metric(config)) as checkpoints:
         supervised = _Run(session, run, checkpoints, ledger)
-        if resume:  # only now: settings that do not fit the checkpoint must not replace the ones that do
+        if resume and session.processes.first:  # only now: misfits must not replace the settings that fit
             save_config(config, run.path, verb="sft")
         return supervised.run()
 
@@ -91,8 +93,11 @@ class _Run:
             self.step, self.before, self.after = host["step"], host["before"], host["after"]
             self.dropped_too_long = host["dropped_too_long"]
             ledger.load_state_dict(host["ledger"])
-        self.metrics = MetricsWriter(run, tensorboard=self.config.runtime.tensorboard, resume_step=latest)
-        self.console = Console(self.config.runtime.console, max_steps=self.config.sft.steps, first_step=self.step)
+        self.metrics = contextlib.nullcontext()  # one process writes
+        if session.processes.first:
+            self.metrics = MetricsWriter(run, tensorboard=self.config.runtime.tensorboard, resume_step=latest)
+        shown = self.config.runtime.console if session.processes.first else "none"
+        self.console = Console(shown, max_steps=self.config.sft.steps, first_step=self.step)
 
     def run(self) -> int:
         config, s = self.config, self.config.sft
@@ -103,17 +108,18 @@ class _Run:
                 metrics = self._update()
                 if self.step % s.log_every == 0 or self.step == s.steps:
                     metrics |= self.ledger.step_metrics()
-                    self.metrics.write(self.step, metrics)
+                    self._write(metrics)
                     self.console.step(self.step, metrics)
                     self.console.note(f"step {self.step}: loss {metrics['loss/supervised']:.4f}")
                     if not math.isfinite(metrics["gradient_norm/mean"]):  # looked at before every checkpoint
                         print(f"fr3e: stopped: {_non_finite_message(self.step, metrics)}", file=sys.stderr)
                         return 1
                 due = self.step % (config.checkpoint.every * s.log_every) == 0 and self.step < s.steps
-                if stop.requested or due:
+                asked = self.session.processes.asked_to_stop(stop.received, self.step)
+                if asked or due:
                     self._save()
-                if stop.requested:
-                    self.console.note(f"{stop.received[0]}: step {self.step} is saved; continue with --resume")
+                if asked:
+                    self.console.note(f"{asked}: step {self.step} is saved; continue with --resume")
                     return 0
             self._finish()
         return 0
@@ -179,8 +185,13 @@ class _Run:
         self.console.stage("evaluating")
         with self.ledger.stage("evaluate"):
             result = evaluate(self.session, self.learner.params)
-        self.metrics.write(self.step, result, kind="eval")
+        self.session.rollout_weights.release()
+        self._write(result, kind="eval")
         return result
+
+    def _write(self, metrics: dict[str, float], kind: str = "train") -> None:
+        if self.session.processes.first:
+            self.metrics.write(self.step, metrics, kind=kind)
 
     def _save(self) -> None:
         host = {
@@ -197,7 +208,10 @@ class _Run:
         after = self.after = self.after or self._evaluate()
         self._save()
         output = Path(self.config.sft.output).expanduser() if self.config.sft.output else self.run_dir.path / "model"
-        save_model(self.session, self.learner.params, output, self.config.sft.output_dtype)
+        weights = self.session.processes.whole_on_first(self.learner.params)
+        if not self.session.processes.first:
+            return
+        save_model(self.session, weights, output, self.config.sft.output_dtype)
         summary = {
             "recipe": self.config.name,
             "algorithm": "sft",

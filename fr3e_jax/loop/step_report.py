@@ -66,7 +66,7 @@ def _exploration_metrics(expansions: list[Expansion]) -> dict[str, float]:
 
 def grading_metrics(session: Session) -> dict[str, float]:
     """How the rewards since the last call came about, and the seconds of waiting that decoding did not cover."""
-    outcomes = session.grader.take_outcomes()
+    outcomes = session.take_outcomes()
     metrics = {f"verifier/{outcome}": outcomes[outcome] for outcome in get_args(Outcome)}
     metrics["seconds/grading_wait"], session.grading_wait_seconds = session.grading_wait_seconds, 0.0
     return metrics

@@ -6,7 +6,10 @@ full batch -> mini-batch updates -> metrics, checkpoint.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,7 +17,7 @@ from typing import Any
 
 from fr3e_jax.configuration import save_config
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.loop import rollout_store, step_report
+from fr3e_jax.loop import decisions, rollout_store, step_report
 from fr3e_jax.loop.archive import Archive
 from fr3e_jax.loop.background import Background, WriteFailed
 from fr3e_jax.loop.checkpoints import Checkpointer
@@ -29,14 +32,18 @@ from fr3e_jax.loop.experience import (
 )
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
-from fr3e_jax.loop.ledger import TokenLedger
+from fr3e_jax.loop.ledger import TokenLedger, cpu_seconds_of_process
+from fr3e_jax.loop.membership import across_processes, farewell, last_words
 from fr3e_jax.loop.metrics import MetricsWriter
+from fr3e_jax.loop.mini_batches import Learner
+from fr3e_jax.loop.processes import Divergence
 from fr3e_jax.loop.profile import Profiler
 from fr3e_jax.loop.prompts import PromptFeed
-from fr3e_jax.loop.run_directory import RunDirectory, write_json_atomic
+from fr3e_jax.loop.run_directory import RunDirectory, open_run, write_json_atomic
 from fr3e_jax.loop.session import Session, open_session, settings_at_fault
 from fr3e_jax.loop.signals import StopRequest
-from fr3e_jax.loop.update import Learner, NonFiniteUpdate, update_policy
+from fr3e_jax.loop.update import NonFiniteUpdate, update_policy
+from fr3e_jax.policy.network import Params
 
 
 class NoSignal(RuntimeError):
@@ -84,20 +91,18 @@ class Progress:
         )
 
 
+@across_processes
 def train(config: Config, run_dir: Path | None = None, resume: bool = False) -> int:
     """``fr3e train``: returns the exit code. With ``resume``, continues the run in ``run_dir`` exactly where it was."""
     if run_dir is not None:
         config.runtime.run_dir = str(run_dir)
     ledger = TokenLedger()
     session = open_session(config)
-    with settings_at_fault():
-        run = RunDirectory.existing(run_dir) if resume else RunDirectory.create(config)
-    if not resume:
-        save_config(config, run.path)
+    run = RunDirectory(session.processes.on_first(partial(open_run, config, run_dir, resume, "train")))
     keep = {"keep_last": config.checkpoint.keep_last, "keep_best": config.checkpoint.keep_best}
     with session.grader, Checkpointer(run.checkpoints, **keep, best_metric=best_metric(config)) as checkpoints:
         trainer = Trainer(session, run, checkpoints, ledger)
-        if resume:  # only now: settings that do not fit the checkpoint must not replace the ones that do
+        if resume and session.processes.first:  # only now: misfits must not replace the settings that fit
             save_config(config, run.path)
         return trainer.run()
 
@@ -121,23 +126,26 @@ class Trainer:
                 arrays, host = checkpoints.restore(latest, programs.abstract_arrays())
             self.progress = Progress.restore(host, self.prompts, ledger)
             self.learner = Learner(programs, arrays["params"], arrays["optimizer"], self.progress.updates)
-        rollout_store.drop_after(run, latest)
-        self.metrics = MetricsWriter(run, tensorboard=self.config.runtime.tensorboard, resume_step=latest)
+        first = session.processes.first
+        self.metrics: contextlib.AbstractContextManager = contextlib.nullcontext()  # one process writes
+        if first:
+            rollout_store.drop_after(run, latest)
+            self.metrics = MetricsWriter(run, tensorboard=self.config.runtime.tensorboard, resume_step=latest)
         self.console = Console(
-            self.config.runtime.console,
+            self.config.runtime.console if first else "none",
             max_steps=self.config.training.max_steps,
             max_sampled_tokens=self.config.training.max_sampled_tokens,
             first_step=self.progress.step,
             sampled_tokens=ledger.sampled_tokens,
         )
-        owners = [session.engine.programs, programs]
-        self.profiler = Profiler(self.config.runtime.profile_steps, run, ledger, self.background, owners)
+        owners = [session.engine.programs, programs, session.rollout_weights]
+        self.profiler = Profiler(self.config.runtime.profile_steps * first, run, ledger, self.background, owners)
 
     def run(self) -> int:
         """Trains to the end of the budget or to a signal; returns the exit code."""
         try:
             code = self._run()
-        except WriteFailed as error:
+        except (WriteFailed, Divergence) as error:
             print(f"fr3e: stopped at step {self.progress.step}: {error}", file=sys.stderr)
             code = 1
         for line in self.profiler.report():
@@ -146,6 +154,9 @@ class Trainer:
 
     def _run(self) -> int:
         with self.metrics, self.console, self.background, StopRequest() as stop:
+            progress = [self.progress.step, self.prompts.position]
+            self._compare("start", settings=_settings(self.config), progress=progress)
+            self._announce()
             if self.progress.step:
                 self.console.note(f"resumed from the checkpoint of step {self.progress.step}")
             if not self.progress.before:
@@ -159,10 +170,10 @@ class Trainer:
                         self._save()
                     print(f"fr3e: stopped at step {self.progress.step + 1}: {error}", file=sys.stderr)
                     return 1
-                if stop.requested:
+                if signal := self._asked_to_stop(stop):
                     self._save()
                     self.console.note(
-                        f"{stop.received[0]}: step {self.progress.step} is finished and saved; continue with "
+                        f"{signal}: step {self.progress.step} is finished and saved; continue with "
                         f"fr3e train {self.run_dir.config} --resume {self.run_dir.path}"
                     )
                     return 0
@@ -176,6 +187,7 @@ class Trainer:
         step = self.progress.step + 1
         batch, groups, expansions = self._collect_full_batch(step)
         self.console.stage("updating")
+        self.session.rollout_weights.release()
         update = update_policy(self.session, self.learner, step, batch, self.ledger)
         metrics = step_report.rollout_metrics(groups, expansions) | step_report.batch_metrics(batch, step) | update
         if self.config.explore.archive_size:
@@ -184,10 +196,10 @@ class Trainer:
         metrics["data/dropped_too_long"] = self.prompts.dropped_too_long
         if self.config.runtime.store_rollouts:
             with self.ledger.stage("store"):
-                self.background.write(f"the rollouts of step {step}", self._store, step, groups, expansions)
+                self._write(f"the rollouts of step {step}", self._store, step, groups, expansions)
         metrics |= self.ledger.step_metrics()
         self.progress.step, self.progress.updates, self.progress.evaluated = step, self.learner.updates, {}
-        self.background.write(f"the metrics of step {step}", self.metrics.write, step, metrics)
+        self._write(f"the metrics of step {step}", self._add_metrics, step, metrics)
         self.console.step(step, metrics)
         if self._budget_spent():
             return  # the last checkpoint is saved behind the last evaluation, whose metrics it is ranked by
@@ -196,6 +208,14 @@ class Trainer:
             self.progress.evaluated = self._evaluate("evaluating")
         if self.progress.evaluated or step % self.config.checkpoint.every == 0:
             self._save()
+
+    def _write(self, what: str, function: Callable[..., None], *arguments: Any, **named: Any) -> None:
+        """In the background, on the one process that writes."""
+        if self.session.processes.first:
+            self.background.write(what, partial(function, *arguments, **named))
+
+    def _add_metrics(self, step: int, metrics: dict[str, float], kind: str = "train") -> None:
+        self.metrics.write(step, metrics, kind=kind)
 
     def _store(self, step: int, groups: list[PromptGroup], expansions: list[Expansion]) -> None:
         rollout_store.write_rollouts(self.run_dir, step, step_report.rollout_records(step, groups, expansions))
@@ -215,17 +235,20 @@ class Trainer:
                 self.progress.carried = ready
                 raise NoSignal(no_signal_message(config, groups, expansions, rounds_without_signal))
         batch, rest = split_full_batch(ready, config.training.batch_rollouts)
+        self._compare("full batch", **decisions.of_batch(batch))
         self.progress.carried = rest if config.training.surplus == "carry" else []
         return batch, groups, expansions
 
     def _round(self, step: int) -> tuple[list[PromptGroup], list[Expansion], list[TrainingTrunk]]:
         """First Return, then Explore, for one round of prompts under the same weights."""
-        session, params, explore = self.session, self.learner.params, self.config.explore
+        session, params, explore = self.session, self._rollout_params(), self.config.explore
         self.console.stage("first return")
         with self.ledger.stage("first_return"):
             with settings_at_fault():
                 prompts = self.prompts.next()
+            self._compare("prompts", **decisions.of_prompts(prompts))
             groups = first_return(session, params, step, prompts)  # sampled, graded, degenerate prompts rejected
+            self._compare("first return", **decisions.of_groups(groups))
             kept = [group for group in groups if group.kept]
             trunks = base_trunks(session, step, kept) if explore.train_base or not explore.enabled else []
         expansions: list[Expansion] = []
@@ -233,8 +256,10 @@ class Trainer:
             self.console.stage("explore")
             with self.ledger.stage("explore"):
                 expansions = place_anchors(session, step, kept) + self._revisit_archive(step, groups)
+                self._compare("anchors", **decisions.of_states(expansions))
                 roll_out_states(session, params, step, expansions)  # sampled and graded
                 assign_advantages(session, expansions)
+                self._compare("explore", **decisions.of_values(expansions))
                 if explore.archive_size:
                     self.progress.archive.add(session, step, expansions)
                 trunks += explored_trunks(session, step, expansions)
@@ -247,11 +272,44 @@ class Trainer:
         self.ledger.reused_prefix_positions += counts.reused_prefix_positions
         return groups, expansions, trunks
 
+    def _rollout_params(self) -> Params:
+        """The weights as rollouts read them; a copy of another layout or type is made once for each set of weights."""
+        weights = self.session.rollout_weights
+        if not weights.copies:
+            return self.learner.params
+        with self.ledger.stage("reshard"):
+            return weights.of(self.learner.params)
+
     def _revisit_archive(self, step: int, groups: list[PromptGroup]) -> list[Expansion]:
         if not self.config.explore.archive_size:
             return []
         self.progress.archive.observe(groups)
         return self.progress.archive.revisit(self.session, step, self.prompts)
+
+    # -- with the other processes ------------------------------------------------------------------------------------
+
+    def _compare(self, stage: str, **decided: Any) -> None:
+        """All processes are at this stage of this step with the same decisions, or the run stops."""
+        self.session.processes.agree(f"step {self.progress.step + 1}, {stage}", **decided)
+
+    def _asked_to_stop(self, stop: StopRequest) -> str:
+        """The signal that asked any of the processes to stop after this step, or nothing; the same on all."""
+        processes, step = self.session.processes, self.progress.step
+        told = processes.exchange(f"the end of step {step}", cpu_seconds_of_process(), **self._counted())
+        self.ledger.cpu_seconds_elsewhere = sum(told) - told[processes.index]
+        return processes.asked_to_stop(stop.received, step)
+
+    def _counted(self) -> dict[str, int]:
+        """What is spent of the budget."""
+        return {"updates": self.progress.updates, "sampled_tokens": self.ledger.sampled_tokens}
+
+    def _announce(self) -> None:
+        """What each process says should it be ended."""
+        processes = self.session.processes
+        if processes.count > 1:
+            again = f"fr3e train {self.run_dir.config} --resume {self.run_dir.path}"
+            number = f"process {processes.index} of {processes.count}"
+            last_words.set(farewell(number, f"continue from the last checkpoint with {again}"))
 
     # -- around the steps --------------------------------------------------------------------------------------------
 
@@ -265,7 +323,7 @@ class Trainer:
         with self.ledger.stage("evaluate"):
             result = evaluate(self.session, self.learner.params)
         what = f"the evaluation of step {self.progress.step}"
-        self.background.write(what, partial(self.metrics.write, self.progress.step, result, kind="eval"))
+        self._write(what, self._add_metrics, self.progress.step, result, kind="eval")
         shown = "  ".join(f"{name} {value:.1%}" for name, value in result.items() if "@" in name or name == "greedy")
         self.console.note(f"held-out after step {self.progress.step}: {shown}")
         return result
@@ -281,9 +339,15 @@ class Trainer:
         after = self.progress.evaluated = self.progress.evaluated or self._evaluate("evaluating the end")
         self._save()
         self.checkpoints.wait()
-        write_json_atomic(self.run_dir.summary, run_summary(self.config, self.progress, self.ledger, after))
+        if self.session.processes.first:
+            write_json_atomic(self.run_dir.summary, run_summary(self.config, self.progress, self.ledger, after))
         self.console.summary(self.progress.before, after, self.run_dir)
         self.console.note(compilation_line(self.ledger))
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """What must be the same on all processes: everything but where and how a process runs."""
+    return {name: value for name, value in dataclasses.asdict(config).items() if name not in ("runtime", "rewards")}
 
 
 def run_summary(config: Config, progress: Progress, ledger: TokenLedger, after: dict[str, float]) -> dict[str, Any]:

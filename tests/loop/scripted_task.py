@@ -44,6 +44,25 @@ class Parity:
             os.kill(os.getpid(), self._signal)
 
 
+class Diverging(Parity):
+    """Other training prompts where FR3E_TEST_DIVERGE is set."""
+
+    def problems(self, split):
+        found = super().problems(split)
+        if split == "train" and os.environ.get("FR3E_TEST_DIVERGE"):
+            return [Problem(id=p.id, prompt=f"{p.gold}+0=", gold=p.gold) for p in found]
+        return found
+
+
+class Unloadable(Parity):
+    """As of a file that is missing where FR3E_TEST_UNLOADABLE is set."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        if os.environ.get("FR3E_TEST_UNLOADABLE"):
+            raise FileNotFoundError("there is no file of problems here")
+
+
 class UnspellablePrompts(Parity):
     """With a character that the embedded tokenizer does not have."""
 

@@ -12,7 +12,7 @@ from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.loop.archive import Archive
 from fr3e_jax.loop.experience import Expansion, PromptGroup
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, roll_out_states
-from fr3e_jax.loop.rollouts import Rollout
+from fr3e_jax.loop.requests import Rollout
 from fr3e_jax.loop.step_report import rollout_records
 
 

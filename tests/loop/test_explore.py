@@ -14,7 +14,7 @@ from fr3e_jax.loop.experience import Expansion, PromptGroup
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import first_return
 from fr3e_jax.loop.prompts import prepare
-from fr3e_jax.loop.rollouts import Rollout
+from fr3e_jax.loop.requests import Rollout
 from fr3e_jax.rewards.grader import Grader
 
 STEP, CAP, M = 4, 10, 3

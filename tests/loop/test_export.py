@@ -18,8 +18,8 @@ from fr3e_jax.configuration import load_config
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.loop.evaluate import load_run_params
 from fr3e_jax.loop.export import export_run, write_model
+from fr3e_jax.loop.model import configured_architecture
 from fr3e_jax.loop.model_directory import RECORD
-from fr3e_jax.loop.session import configured_architecture
 from fr3e_jax.loop.sft import sft
 from fr3e_jax.policy.config_file import read_architecture
 from fr3e_jax.policy.huggingface import load_params

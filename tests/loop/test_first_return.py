@@ -12,7 +12,7 @@ from fr3e_jax.data.task import Problem
 from fr3e_jax.loop.experience import PromptGroup
 from fr3e_jax.loop.first_return import base_trunks, choose_bases, first_return
 from fr3e_jax.loop.prompts import prepare
-from fr3e_jax.loop.rollouts import Rollout
+from fr3e_jax.loop.requests import Rollout
 from fr3e_jax.rewards.grader import Grader
 
 

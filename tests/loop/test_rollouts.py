@@ -9,8 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-import fr3e_jax.loop.rollouts as rollouts_module
-from fr3e_jax.loop.rollouts import Branch, CachedTrunk, RolloutEngine, Sampling, TrunkRequest
+import fr3e_jax.loop.choices as choices_module
+from fr3e_jax.loop.requests import Branch, CachedTrunk, Sampling, TrunkRequest
+from fr3e_jax.loop.rollouts import RolloutEngine
 
 FREE = Sampling()  # no stop ids: a branch runs to its cap
 SHORT, LONG = 5, 20  # caps on either side of the first ring size (16)
@@ -264,7 +265,7 @@ def test_of_undecided_trunks_few_caches_are_kept_outside_of_their_slots(session,
     """Then the choice is waited for: of five trunks on two slots, three or more are displaced, one is kept."""
     requests, slots, expected = crowd
     undecided, waited = [], []
-    monkeypatch.setattr(rollouts_module, "_MOST_DISPLACED", 1)
+    monkeypatch.setattr(choices_module, "MOST_DISPLACED", 1)
 
     def never(index, rollouts, wait):
         if not wait:
@@ -291,7 +292,7 @@ def test_each_rollout_is_handed_over_when_it_ends_and_not_at_the_end_of_its_trun
         params,
         requests,
         lambda index, rows, wait: events.append(("decided", index)) or [],
-        lambda index, branch, rollout: events.append((index, branch, rollout)),
+        events.extend,
     )
     ended = {event[:2]: event[2] for event in events if event[0] != "decided"}
     assert len(ended) == len(events) - 5 == 25

@@ -7,7 +7,7 @@ import pytest
 
 from fr3e_jax.data.task import Problem
 from fr3e_jax.loop.experience import Expansion, PromptGroup, TrainingBranch, TrainingTrunk
-from fr3e_jax.loop.rollouts import Rollout
+from fr3e_jax.loop.requests import Rollout
 from fr3e_jax.loop.step_report import batch_metrics, rollout_metrics, rollout_records
 
 

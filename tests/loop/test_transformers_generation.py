@@ -7,7 +7,8 @@ import pytest
 
 from fr3e_jax.configuration import load_config
 from fr3e_jax.loop.export import export_run
-from fr3e_jax.loop.rollouts import Branch, RolloutEngine, Sampling, TrunkRequest
+from fr3e_jax.loop.requests import Branch, Sampling, TrunkRequest
+from fr3e_jax.loop.rollouts import RolloutEngine
 from fr3e_jax.policy.config_file import read_architecture
 from fr3e_jax.policy.huggingface import load_params
 from fr3e_jax.policy.network import build_network
@@ -40,7 +41,7 @@ def our_tokens(directory, prompts, stop_ids):
     architecture = read_architecture(directory)
     graphdef, abstract, axes = build_network(architecture)
     mesh = make_mesh()
-    params = load_params(directory, architecture, abstract, param_shardings(mesh, abstract, axes))
+    params = load_params(directory, architecture, abstract, param_shardings(mesh, abstract, axes, architecture))
     programs = DecoderPrograms(graphdef, architecture, mesh)
     engine = RolloutEngine(programs, trunk_slots=2, lanes_per_trunk=2, chunk=7, seed=0)
     greedy = Sampling(temperature=0.0, stop_ids=stop_ids)

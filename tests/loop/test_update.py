@@ -13,16 +13,10 @@ from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk, count_rollou
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.ledger import TokenLedger
+from fr3e_jax.loop.mini_batches import Learner, mini_batches, pack_mini_batch, split_mini_batches
 from fr3e_jax.loop.prompts import prepare
-from fr3e_jax.loop.update import (
-    Learner,
-    NonFiniteUpdate,
-    logprob_gap,
-    old_logprobs,
-    score_old_logprobs,
-    split_mini_batches,
-    update_policy,
-)
+from fr3e_jax.loop.scoring import logprob_gap, old_logprobs, score_old_logprobs
+from fr3e_jax.loop.update import NonFiniteUpdate, update_policy
 
 STEP = 3
 
@@ -101,24 +95,32 @@ def test_the_gap_leaves_out_what_an_earlier_step_sampled(batch):
 
 def test_the_samplers_logprobs_serve_while_they_are_exact_enough(session, programs, params, batch, tiny, monkeypatch):
     """Nine of the trunks, one of them carried over: it and every eighth fresh one are scored, the others are spared."""
-    from fr3e_jax.loop import update
+    from fr3e_jax.loop import scoring
 
-    sent, original = [], update.score_old_logprobs
+    sent, original = [], scoring.score_old_logprobs
 
     def noted(session, learner, trunks):
         sent.append(len(trunks))
         return original(session, learner, trunks)
 
-    monkeypatch.setattr(update, "score_old_logprobs", noted)
+    monkeypatch.setattr(scoring, "score_old_logprobs", noted)
     trunks = [copy.copy(batch[i % len(batch)]) for i in range(10)]
     trunks[0].step = STEP - 1
     learner = learner_of(programs, params)
-    exact, metrics = old_logprobs(session, learner, STEP, trunks)
-    assert sent == [10] and metrics["logprob_gap/taken_from_sampler"] == 0
 
-    lenient = tiny.changed(session, training__sampler_logprob_tolerance=1e-3)
-    old, metrics = old_logprobs(lenient, learner, STEP, trunks)
-    assert sent == [10, 3] and metrics["logprob_gap/taken_from_sampler"] == 0.7
+    def found(session):
+        packed = [pack_mini_batch(session, learner, part) for part in mini_batches(session, STEP, 0, trunks)]
+        old, metrics = old_logprobs(session, learner, STEP, trunks, packed)
+        assert_rows_hold(packed, old)
+        return old, metrics
+
+    exact, metrics = found(session)
+    assert sent == [] and metrics["logprob_gap/taken_from_sampler"] == 0
+    for row, true in zip(exact, original(session, learner, trunks), strict=True):
+        np.testing.assert_allclose(np.concatenate(row), np.concatenate(true), atol=1e-5)
+
+    old, metrics = found(tiny.changed(session, training__sampler_logprob_tolerance=1e-3))
+    assert sent == [3] and metrics["logprob_gap/taken_from_sampler"] == 0.7
     assert metrics["logprob_gap/max"] < 1e-4
     for i, (row, true, trunk) in enumerate(zip(old, exact, trunks, strict=True)):
         for mine, scored, branch in zip(row, true, trunk.branches, strict=True):
@@ -126,11 +128,21 @@ def test_the_samplers_logprobs_serve_while_they_are_exact_enough(session, progra
             if i not in (0, 1, 9):
                 np.testing.assert_array_equal(mine, branch.sampler_logprobs)
 
-    strict = tiny.changed(session, training__sampler_logprob_tolerance=1e-12)
-    old, metrics = old_logprobs(strict, learner, STEP, trunks)
-    assert sent == [10, 3, 3, 7] and metrics["logprob_gap/taken_from_sampler"] == 0
+    old, metrics = found(tiny.changed(session, training__sampler_logprob_tolerance=1e-12))
+    assert sent == [3, 3] and metrics["logprob_gap/taken_from_sampler"] == 0
     for row, true in zip(old, exact, strict=True):
-        np.testing.assert_allclose(np.concatenate(row), np.concatenate(true), atol=1e-5)
+        np.testing.assert_array_equal(np.concatenate(row), np.concatenate(true))
+
+
+def assert_rows_hold(packed, old) -> None:
+    """The rows that train have the log-probs of their branches, and zeros where nothing is."""
+    for mini_batch in packed:
+        for micro in mini_batch.micros:
+            left = micro.batch.old_logprobs.copy()
+            for p in micro.placements:
+                np.testing.assert_array_equal(left[p.where], old[mini_batch.members[p.trunk]][p.branch])
+                left[p.where] = 0
+            assert not left.any()
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean_token_mean"])
@@ -161,9 +173,9 @@ def test_mini_batches_partition_the_batch_in_every_epoch(session, programs, para
 
     seen, original = [], update.update_on_mini_batch
 
-    def noted(session, learner, members, *rest):
-        seen.append(members)
-        return original(session, learner, members, *rest)
+    def noted(session, learner, mini_batch, *rest):
+        seen.append(list(zip(mini_batch.members, mini_batch.trunks, strict=True)))
+        return original(session, learner, mini_batch, *rest)
 
     monkeypatch.setattr(update, "update_on_mini_batch", noted)
     twin = tiny.changed(session, training__epochs=2, training__mini_batch_rollouts=7)

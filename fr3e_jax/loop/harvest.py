@@ -1,0 +1,57 @@
+"""What the lanes have drawn so far, kept on the host, and cut into rollouts as branches end."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fr3e_jax.loop.requests import Rollout
+from fr3e_jax.programs.decode import Emitted
+from fr3e_jax.programs.decoder import power_of_two
+
+
+class Harvest:
+    """Drawn tokens by slot and lane, with what the sampler saw at each.
+
+    Args:
+      slots, lanes: of the decoder.
+    """
+
+    def __init__(self, slots: int, lanes: int):
+        self.generated = np.zeros((slots, lanes), np.int64)  # tokens of the branch that is in the lane, or was last
+        kinds = (np.int32, np.float32, np.float32, np.float32)  # as the arrays of a Rollout
+        self._drawn = [np.zeros((slots, lanes, 0), kind) for kind in kinds]
+
+    def start(self, lanes: np.ndarray) -> None:
+        """Begin new branches in ``lanes``, bool ``[slots, lanes]``."""
+        self.generated[lanes] = 0
+
+    def make_room(self, tokens: int) -> None:
+        """Room for ``tokens`` tokens in every lane."""
+        *lanes, room = self._drawn[0].shape
+        if tokens > room:
+            more = (*lanes, power_of_two(tokens) - room)
+            self._drawn = [np.concatenate([column, np.zeros(more, column.dtype)], 2) for column in self._drawn]
+
+    def take(self, emitted: Emitted) -> tuple[int, int]:
+        """Take over what a chunk drew; returns how many tokens, and how many steps the chunk took.
+
+        A lane emits in the first steps of a chunk and then not at all.
+        """
+        step, slot, lane = np.nonzero(emitted.emitted)
+        position = self.generated[slot, lane] + step
+        for column, fresh in zip(self._drawn, emitted[1:5], strict=True):
+            column[slot, lane, position] = fresh[step, slot, lane]
+        self.generated += emitted.emitted.sum(axis=0)
+        return len(step), int(step.max()) + 1
+
+    def cut(self, over: np.ndarray, stopped: np.ndarray) -> list[Rollout]:
+        """The rollouts in the lanes of ``over``, in row-major order; both are bool ``[slots, lanes]``.
+
+        Their arrays are pieces of common ones: four copies for all of them, not for each.
+        """
+        lengths = self.generated[over]
+        filled = np.arange(self._drawn[0].shape[2]) < lengths[:, None]
+        columns = [column[over][filled] for column in self._drawn]
+        ends = np.cumsum(lengths).tolist()
+        pieces = zip([0, *ends], ends, stopped[over].tolist(), strict=False)
+        return [Rollout(*(column[a:b] for column in columns), finished=finished) for a, b, finished in pieces]

@@ -1,0 +1,218 @@
+"""Two and four processes on one machine do what one process does, stop together, and go on as any other number."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fr3e_jax.configuration import to_yaml
+from fr3e_jax.loop.checkpoints import Checkpointer
+from fr3e_jax.loop.metrics import read_metrics, without_timing
+from fr3e_jax.loop.rollout_store import read_rollouts
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT = 400  # seconds; two busy cores compile for four processes
+HEARTBEAT = 20
+# What depends on the number of shards: rows and slots are multiples of it.
+SHARDED = ("packing/useful_share", "tokens/padded_positions", "tokens/lane_steps")
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Group:
+    """The processes of one run; ``folder`` has its recipe, its run directory and a log of each process."""
+
+    def __init__(self, folder: Path, tiny: Any, **settings: Any):
+        self.run_dir, self.recipe, self.folder = folder / "run", folder / "recipe.yaml", folder
+        common = {"runtime__run_dir": str(self.run_dir), "runtime__console": "plain"}
+        config = tiny.config(**common | {"runtime__heartbeat_seconds": HEARTBEAT} | settings)
+        self.recipe.write_text(to_yaml(config))
+
+    def run(self, count: int, *arguments: str, environments: Mapping[int, Mapping[str, str]] | None = None):
+        """Exit codes of ``count`` processes; ``environments`` of those that have more than the common variables."""
+        with self.started(count, *arguments, environments=environments) as processes:
+            end = time.monotonic() + TIMEOUT
+            return [process.wait(timeout=max(1, end - time.monotonic())) for process in processes]
+
+    @contextlib.contextmanager
+    def started(self, count: int, *arguments: str, environments=None) -> Iterator[list[subprocess.Popen]]:
+        common = {"PYTHONPATH": str(ROOT), "JAX_NUM_CPU_DEVICES": "1"}
+        if count > 1:
+            common |= {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(count)}
+        command = [sys.executable, str(Path(__file__).with_name("one_of_several.py")), "train", str(self.recipe)]
+        processes = []
+        try:
+            for index in range(count):
+                own = {"JAX_PROCESS_ID": str(index)} if count > 1 else {}
+                environment = os.environ | common | own | dict((environments or {}).get(index, {}))
+                with open(self.folder / f"log.{index}", "a") as log:
+                    processes.append(
+                        subprocess.Popen(
+                            [*command, *arguments], cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT
+                        )
+                    )
+            yield processes
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+
+    def log(self, index: int) -> str:
+        return (self.folder / f"log.{index}").read_text()
+
+    def logs(self) -> str:
+        """All logs, for the message of a failed assertion."""
+        return "\n".join(f"--- {path.name}\n{path.read_text()[-6000:]}" for path in sorted(self.folder.glob("log.*")))
+
+
+def assert_like(found: Path, wanted: Path, steps: int | None = None) -> None:
+    """The same rewards, tokens and choices in the first steps, the same losses and log-probs to 1e-5."""
+    records, wanted_records = (
+        [without_timing(r) for r in read_metrics(path / "metrics.jsonl") if steps is None or r["step"] <= steps]
+        for path in (found, wanted)
+    )
+    if steps is not None:  # the last step of a run is evaluated, of a longer one perhaps not
+        records, wanted_records = (
+            [r for r in rows if r["kind"] == "train" or not r["step"]] for rows in (records, wanted_records)
+        )
+    assert [(r["step"], r["kind"]) for r in records] == [(r["step"], r["kind"]) for r in wanted_records]
+    for record, expected in zip(records, wanted_records, strict=True):
+        assert record.keys() == expected.keys()
+        for name in record.keys() - set(SHARDED) - {"kind"}:
+            where = f"{name} of step {record['step']}"
+            np.testing.assert_allclose(record[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=where)
+    for file in sorted((wanted / "rollouts").iterdir())[:steps]:
+        pairs = zip(read_rollouts(found / "rollouts" / file.name), read_rollouts(file), strict=True)
+        for rollout, expected in pairs:
+            for name in ("id", "token_ids", "reward", "outcome", "anchors", "kept", "finished", "fork"):
+                assert getattr(rollout, name) == getattr(expected, name), f"{name} of rollout {expected.id}"
+            np.testing.assert_allclose(rollout.logprobs, expected.logprobs, rtol=1e-5, atol=1e-5)
+
+
+def assert_same(found: Path, wanted: Path) -> None:
+    """The same metrics and rollouts to the last digit."""
+    metrics = [[without_timing(r) for r in read_metrics(path / "metrics.jsonl")] for path in (found, wanted)]
+    assert metrics[0] == metrics[1]
+    files = [{path.name: path.read_bytes() for path in (run / "rollouts").iterdir()} for run in (found, wanted)]
+    assert files[0] == files[1]
+
+
+def saved_steps(group: Group) -> list[int]:
+    with Checkpointer(
+        group.run_dir / "checkpoints", keep_last=1, keep_best=0, best_metric="", read_only=True
+    ) as checkpoints:
+        return checkpoints.all_steps()
+
+
+def test_two_processes_sample_earn_and_learn_what_one_does(tmp_path, tiny, finished_run):
+    group = Group(tmp_path, tiny, training__max_steps=1)
+    assert group.run(2) == [0, 0], group.logs()
+    assert_like(group.run_dir, finished_run, steps=1)
+    summary = json.loads((group.run_dir / "summary.json").read_text())
+    assert summary["steps"] == 1
+    assert "step 1/1" in group.log(0) and "step 1/1" not in group.log(1), "process 0 alone writes"
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory, tiny) -> Path:
+    """A run of four steps by two processes that nothing interrupted."""
+    group = Group(tmp_path_factory.mktemp("two"), tiny)
+    assert group.run(2) == [0, 0], group.logs()
+    return group.run_dir
+
+
+@pytest.mark.slow
+def test_a_whole_run_of_two_processes_equals_that_of_one(two_processes, finished_run):
+    assert_like(two_processes, finished_run)
+
+
+@pytest.mark.slow
+def test_a_whole_run_of_four_processes_equals_that_of_one(tmp_path, tiny, finished_run):
+    group = Group(tmp_path, tiny)
+    assert group.run(4) == [0] * 4, group.logs()
+    assert_like(group.run_dir, finished_run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 4)])
+def test_a_run_goes_on_with_another_number_of_processes(tmp_path, tiny, finished_run, before, after):
+    group = Group(tmp_path, tiny)
+    first = group.run(before, environments={before - 1: {"FR3E_TEST_SIGNAL": f"SIGTERM {30 // before}"}})
+    assert first == [0] * before, group.logs()
+    assert saved_steps(group) == [1]
+    assert "SIGTERM: step 1 is finished and saved; continue with" in group.log(0)
+    assert group.run(after, "--resume") == [0] * after, group.logs()
+    assert_like(group.run_dir, finished_run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_process_ends_the_others_who_say_how_to_go_on(tmp_path, tiny, two_processes, victim):
+    group = Group(tmp_path, tiny)
+    with group.started(2, environments={victim: {"FR3E_TEST_SIGNAL": "SIGKILL 45"}}) as processes:
+        assert processes[victim].wait(timeout=300) == -signal.SIGKILL, group.logs()
+        start = time.monotonic()
+        assert processes[1 - victim].wait(timeout=4 * HEARTBEAT) != 0, group.logs()
+        waited = time.monotonic() - start
+    assert waited < 3 * HEARTBEAT
+    assert saved_steps(group), "this case is to be killed after a checkpoint"
+    for index in range(2):  # of the killed one a companion speaks
+        assert f"process {index} of 2 was ended" in group.log(index), group.logs()
+        assert "continue from the last checkpoint with fr3e train" in group.log(index), group.logs()
+    assert group.run(2, "--resume") == [0, 0], group.logs()
+    assert_same(group.run_dir, two_processes)
+
+
+@pytest.mark.slow
+def test_other_prompts_on_one_process_stop_all_with_both_values(tmp_path, tiny):
+    group = Group(tmp_path, tiny, data__task=f"{tiny.task}:Diverging")
+    codes = group.run(2, environments={1: {"FR3E_TEST_DIVERGE": "1"}})
+    assert codes == [1, 1], group.logs()
+    for index in range(2):
+        assert "stopped at step 0: the processes differ at step 1, prompts in 'prompt_ids'" in group.log(index)
+        assert "  process 0: " in group.log(index) and "  process 1: " in group.log(index)
+
+
+@pytest.mark.slow
+def test_a_fault_of_one_process_ends_all(tmp_path, tiny):
+    """Its verifier raises at once, in a place where the others do not meet it."""
+    group = Group(tmp_path, tiny, data__task=f"{tiny.task}:Unloadable")
+    codes = group.run(2, environments={1: {"FR3E_TEST_UNLOADABLE": "1"}})
+    assert codes[1] == 2 and codes[0] != 0, group.logs()
+    assert "fr3e: error: there is no file of problems here" in group.log(1)
+
+
+@pytest.mark.slow
+def test_a_directory_that_holds_a_run_is_refused_by_all(tmp_path, tiny):
+    group = Group(tmp_path, tiny)
+    (group.run_dir / "rollouts").mkdir(parents=True)
+    assert group.run(2) == [2, 2], group.logs()
+    for index in range(2):
+        assert "already holds a run (rollouts)" in group.log(index)
+
+
+@pytest.mark.slow
+def test_who_misses_the_others_says_so(tmp_path, tiny):
+    group = Group(tmp_path, tiny, runtime__join_seconds=5)
+    with group.started(2) as processes:
+        processes[1].kill()
+        assert processes[0].wait(timeout=120) != 0
+    assert "could not join" in group.log(0), group.logs()
+    assert not group.run_dir.exists()
