@@ -74,6 +74,12 @@ def declare_run(parser: argparse.ArgumentParser) -> None:
         help="continue a run: RUN_DIR, else runtime.run_dir, else the newest of this recipe's name; "
         "its saved settings are the base, key=value on top",
     )
+    parser.add_argument(
+        "--continue",
+        dest="proceed",
+        action="store_true",
+        help="start the run of runtime.run_dir, or resume it if it was started: the same command after an interruption",
+    )
     declare_print_config(parser)
 
 
@@ -119,6 +125,55 @@ def declare_export(parser: argparse.ArgumentParser) -> None:
         help="largest safetensors file, like 5GB or 500MB (default 5GB)",
     )
     parser.add_argument("--step", type=positive, metavar="N", help="checkpoint of this step, not the newest")
+
+
+def declare_plan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--topology",
+        required=True,
+        metavar="CHIP:SHAPE",
+        help="v4, v5e, v5p, v6e: v5e:8x8, v5p:4x4x4, v5e:16x16x2slices; GPUs, estimated: h100:8x4 (4 hosts of 8)",
+    )
+    parser.add_argument("--slices", type=positive, default=1, metavar="N", help="slices of that shape (default 1)")
+    parser.add_argument(
+        "--programs",
+        default="",
+        metavar="NAMES",
+        help="only these, comma-separated: reshard, prefill, decode, promote, explore, score, accumulate, apply",
+    )
+    parser.add_argument("--estimate", action="store_true", help="by arithmetic, within seconds; nothing is compiled")
+    parser.add_argument(
+        "--search", action="store_true", help="try mesh shapes and micro-batch sizes and recommend some"
+    )
+    parser.add_argument(
+        "--compile", type=positive, default=3, metavar="N", help="most candidates that --search compiles (default 3)"
+    )
+    parser.add_argument(
+        "--response-tokens",
+        type=positive,
+        default=0,
+        metavar="MEAN",
+        help="mean length of a response, for the amounts of a step (default: the cap)",
+    )
+    parser.add_argument(
+        "--kept-share",
+        type=share,
+        default=1.0,
+        metavar="SHARE",
+        help="share of prompts that are not rejected, for the same amounts (default 1)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def share(text: str) -> float:
+    """A number above 0 and up to 1, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share above 0 and up to 1")
+    return value
 
 
 def declare_sweep(parser: argparse.ArgumentParser) -> None:

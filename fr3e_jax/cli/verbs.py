@@ -87,6 +87,12 @@ def _data(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _plan(arguments: argparse.Namespace) -> int:
+    from fr3e_jax.cli.plan import plan
+
+    return plan(load_config(arguments.recipe, arguments.overrides, training=False), arguments)
+
+
 def _sweep(arguments: argparse.Namespace) -> int:
     return sweep(arguments.recipe, arguments.overrides, arguments.verb, arguments.jobs, arguments.dry_run)
 
@@ -126,6 +132,12 @@ VERBS = {
         "fr3e data configs/mixture_fr3e.yaml data.root=DIR model.tokenizer=Qwen2.5-7B",
         parsers.declare_data,
         _data,
+    ),
+    "plan": Verb(
+        "Say whether a recipe fits hardware that is not here, and how long a step takes at least.",
+        "fr3e plan configs/fr3e_qwen2.5_32b.yaml --topology v5p:4x4x4 mesh.tensor=2",
+        parsers.declare_plan,
+        _plan,
     ),
     "export": Verb(
         "Write a run's weights as a Hugging Face directory that transformers and vLLM load.",

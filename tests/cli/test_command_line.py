@@ -97,7 +97,7 @@ def test_print_config_prints_a_usable_recipe_and_runs_nothing(recipe, calls, cap
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "expected a verb (train, sft, eval, sample, data, export, sweep), got nothing"),
+        ([], "expected a verb (train, sft, eval, sample, data, plan, export, sweep), got nothing"),
         (["trian", "RECIPE"], "got trian; nearest: fr3e train RECIPE"),
         (["train"], "the following arguments are required: RECIPE;"),
         (["train", "nowhere.yaml"], "no recipe nowhere.yaml"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fr3e_jax.cli.parsers import build_parser
-from fr3e_jax.cli.runs import locate_run, separate_resume
+from fr3e_jax.cli.runs import locate_run, profile_override, separate_resume
 from fr3e_jax.cli.verbs import VERBS
 from fr3e_jax.configuration import ConfigError, load_config, save_config
 
@@ -27,7 +27,8 @@ def make_run(recipe: str, directory: str, *overrides: str, verb: str = "train") 
 
 def locate(recipe: str, *arguments: str, verb: str = "train"):
     parsed = build_parser(verb, VERBS[verb]).parse_intermixed_args([recipe, *arguments])
-    return locate_run(separate_resume(parsed), verb)
+    parsed = separate_resume(parsed)
+    return locate_run(profile_override(parsed) if verb == "train" else parsed, verb)
 
 
 def test_newest_run_of_that_name_and_verb_is_resumed(recipe):
@@ -44,6 +45,13 @@ def test_saved_settings_are_the_base_and_overrides_come_on_top(recipe):
     make_run(recipe, "demo-20250101-000000", "seed=1", "explore.num_anchors=2")
     config, _, _ = locate(recipe, "--resume", "explore.num_anchors=3")
     assert (config.seed, config.explore.num_anchors) == (1, 3)
+
+
+def test_a_profiled_run_is_resumed_without_its_profile_unless_asked(recipe):
+    run_dir = make_run(recipe, "demo-20250101-000000", "runtime.profile_steps=6")
+    assert locate(recipe, "--resume")[0].runtime.profile_steps == 0
+    assert locate(recipe, "--resume", str(run_dir), "--profile=3")[0].runtime.profile_steps == 3
+    assert locate(recipe, "--resume", "runtime.profile_steps=2")[0].runtime.profile_steps == 2
 
 
 def test_a_setting_after_resume_is_not_taken_for_a_directory(recipe):
@@ -80,3 +88,24 @@ def test_a_new_run_does_not_overwrite_another(recipe):
     named = make_run(recipe, "named")
     with pytest.raises(ConfigError, match="holds a run already; continue it with --resume"):
         locate(recipe, f"runtime.run_dir={named}", verb="sft")
+
+
+def test_continue_starts_the_named_run_and_then_resumes_it(recipe, tmp_path):
+    setting = f"runtime.run_dir={tmp_path}/mine"
+    _, run_dir, resume = locate(recipe, "--continue", setting)
+    assert (run_dir, resume) == (tmp_path / "mine", False)
+    make_run(recipe, "mine", "seed=5", setting)
+    config, run_dir, resume = locate(recipe, "--continue", setting)
+    assert (run_dir, resume, config.seed) == (tmp_path / "mine", True, 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--continue"], "--continue needs runtime.run_dir=DIR"),
+        (["--continue", "runtime.run_dir=x", "--resume"], "--continue and --resume exclude each other"),
+    ],
+)
+def test_continue_needs_a_run_directory_and_no_resume(recipe, arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        locate(recipe, *arguments)

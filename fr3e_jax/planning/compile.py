@@ -1,0 +1,155 @@
+"""One program compiled for a topology: what it takes on each device, what it sends, and how long it takes at least."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field, replace
+
+import jax
+
+from fr3e_jax.planning.estimate import Estimate
+from fr3e_jax.planning.flops import count_flops
+from fr3e_jax.planning.hlo import Collective, collectives
+from fr3e_jax.planning.targets import Target, device_bytes
+from fr3e_jax.planning.topology import Topology
+
+GIB = 2**30
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
+
+
+@dataclass(frozen=True)
+class ProgramPlan:
+    """Bytes are of one device, FLOPs of all."""
+
+    name: str
+    shape: str
+    fits: bool
+    hbm_bytes: int  # of the chip
+    argument_bytes: int
+    temporary_bytes: int
+    output_bytes: int  # beyond what replaces donated arguments
+    peak_bytes: int  # of the program alone; where the compiler refused it, what it asked for
+    resident: dict[str, int]  # arrays of the run that stay on the device meanwhile
+    flops: int
+    read_bytes: int  # from HBM, at least
+    collectives: list[Collective] = field(default_factory=list)
+    largest: dict[str, int] = field(default_factory=dict)  # arrays, by estimate
+    floor_seconds: float = 0.0
+    dominated_by: str = ""  # compute, memory or network: what the floor comes from
+    steps: int = 1
+    positions: int = 0  # that one call passes through the network, or draws
+    compile_seconds: float = 0.0
+    refused: bool = False  # by the compiler: the program alone does not fit
+    estimated: bool = False  # nothing was compiled
+
+    @property
+    def total_bytes(self) -> int:
+        """What the device holds while the program runs."""
+        return self.peak_bytes + sum(self.resident.values())
+
+    @property
+    def share(self) -> float:
+        """Of the chip's memory."""
+        return self.total_bytes / self.hbm_bytes
+
+
+def compile_target(target: Target, topology: Topology) -> ProgramPlan:
+    """Compile for the devices that the target's arguments are laid out on; a program may be refused, not fail."""
+    arguments = device_bytes(target.arguments)
+    plan = ProgramPlan(
+        name=target.name,
+        shape=target.shape,
+        fits=False,
+        hbm_bytes=int(topology.chip.hbm_gib * GIB),
+        argument_bytes=arguments,
+        temporary_bytes=0,
+        output_bytes=0,
+        peak_bytes=arguments,
+        resident={name: device_bytes(tree) for name, tree in target.resident.items()},
+        flops=count_flops(target.trace().jaxpr.jaxpr, target.trips),
+        read_bytes=target.read_bytes or arguments,
+        steps=target.steps,
+        positions=target.positions,
+    )
+    started = time.monotonic()
+    try:
+        compiled = target.lower().compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        asked = requested_bytes(str(error), arguments)
+        plan = replace(plan, refused=True, peak_bytes=asked, temporary_bytes=asked - arguments)
+    else:
+        memory = compiled.memory_analysis()
+        slice_size = topology.chips_per_slice if topology.slices > 1 else 0
+        plan = replace(
+            plan,
+            argument_bytes=memory.argument_size_in_bytes,
+            temporary_bytes=memory.temp_size_in_bytes,
+            output_bytes=memory.output_size_in_bytes - memory.alias_size_in_bytes,
+            peak_bytes=memory.peak_memory_in_bytes,
+            collectives=collectives(compiled.as_text(), trips=target.trips, chips_per_slice=slice_size),
+        )
+        plan = replace(plan, fits=plan.total_bytes <= plan.hbm_bytes)
+    return with_floor(replace(plan, compile_seconds=time.monotonic() - started), topology)
+
+
+def estimated_plan(name: str, estimate: Estimate, topology: Topology) -> ProgramPlan:
+    """The same figures without compiling."""
+    plan = ProgramPlan(
+        name=name,
+        shape=estimate.shape,
+        fits=False,
+        hbm_bytes=int(topology.chip.hbm_gib * GIB),
+        argument_bytes=0,
+        temporary_bytes=0,
+        output_bytes=0,
+        peak_bytes=int(estimate.peak_bytes),
+        resident={name: int(size) for name, size in estimate.resident.items()},
+        flops=int(estimate.flops),
+        read_bytes=int(estimate.read_bytes),
+        collectives=_estimated_collectives(estimate, topology),
+        largest=largest_arrays(estimate),
+        steps=estimate.steps,
+        positions=estimate.positions,
+        estimated=True,
+    )
+    return with_floor(replace(plan, fits=plan.total_bytes <= plan.hbm_bytes), topology)
+
+
+def _estimated_collectives(estimate: Estimate, topology: Topology) -> list[Collective]:
+    """What lies between slices is sent by all the chips of a slice together, each its share."""
+    sent = [("all-gather", estimate.gathered_bytes, False), ("all-reduce", estimate.reduced_bytes, False)]
+    sent.append(("all-reduce", estimate.summed_bytes, topology.slices > 1))
+    if topology.slices > 1 and topology.chip.platform == "gpu":  # fsdp spans the hosts
+        sent.append(("all-gather", estimate.gathered_bytes / topology.chips_per_slice, True))
+    return [Collective(kind, 0, across, 0, int(size)) for kind, size, across in sent if size]
+
+
+def largest_arrays(estimate: Estimate, count: int = 5) -> dict[str, int]:
+    """The largest arrays on a device while the program runs, by estimate."""
+    everything = estimate.arrays | estimate.resident
+    return {name: int(everything[name]) for name in sorted(everything, key=everything.get, reverse=True)[:count]}
+
+
+def with_floor(plan: ProgramPlan, topology: Topology) -> ProgramPlan:
+    """The least time: the longest of computing, reading HBM and sending, as if each ran at its published peak."""
+    chip = topology.chip
+    between = sum(c.sent_bytes for c in plan.collectives if c.across_slices)
+    within = sum(c.sent_bytes for c in plan.collectives) - between
+    times = {
+        "compute": plan.flops / topology.devices / chip.peak_flops,
+        "memory": plan.read_bytes / chip.hbm_bandwidth,
+        "network": max(within / chip.link_bandwidth, between / chip.network_bandwidth),
+    }
+    slowest = max(times, key=times.get)
+    return replace(plan, floor_seconds=times[slowest], dominated_by=slowest)
+
+
+def requested_bytes(message: str, arguments: int) -> int:
+    """What a refused program asked for altogether, from the compiler's message; ``arguments``: bytes of those."""
+    if total := re.search(r"Used ([\d.]+)([KMGT]?) of", message):
+        return int(float(total[1]) * _UNITS[total[2]])
+    over = re.search(r"\(([\d.]+)([KMGT]?)\) exceeds", message)
+    return arguments + (int(float(over[1]) * _UNITS[over[2]]) if over else 0)

@@ -1,0 +1,289 @@
+"""The same figures by arithmetic, without compiling: for GPUs, for ordering a search, and to say what is large.
+
+Bytes are of one device. Arrays that are split are taken as split evenly; what the compiler keeps beside the arrays
+named here is unknown, so a program can need more than its estimate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.planning.workload import (
+    DecodeShape,
+    base_shape,
+    bases_per_prompt,
+    explore_shape,
+    largest_micro_batch,
+    promoted_capacity,
+)
+from fr3e_jax.policy.architecture import Architecture
+from fr3e_jax.programs.decoder import power_of_two
+from fr3e_jax.programs.mesh import resolve_sizes
+
+_WIDTH = {"float32": 4, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Devices on each axis of a mesh."""
+
+    replica: int
+    fsdp: int
+    tensor: int
+
+    @property
+    def batch_shards(self) -> int:
+        return self.replica * self.fsdp
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """``arrays``: bytes by name, of the arrays a program reads, writes or makes; ``resident``: others meanwhile."""
+
+    arrays: dict[str, float]
+    resident: dict[str, float]
+    flops: float  # of all devices
+    read_bytes: float
+    gathered_bytes: float  # sent by each device to put weights together, and gradients apart
+    reduced_bytes: float  # sent by each device within a layer, over ``tensor``
+    summed_bytes: float = 0.0  # sent by each device to add gradients over ``replica``
+    steps: int = 1
+    positions: int = 0
+    shape: str = ""
+
+    @property
+    def peak_bytes(self) -> float:
+        return sum(self.arrays.values())
+
+
+def training_sizes(config: Config, devices: int) -> Sizes:
+    """Raises `fr3e_jax.programs.mesh.MeshMismatch` where the sizes do not multiply to ``devices``."""
+    m = config.mesh
+    return Sizes(*resolve_sizes(devices, replica=m.replica, fsdp=m.fsdp, tensor=m.tensor))
+
+
+def rollout_sizes(config: Config, devices: int) -> Sizes:
+    """As `training_sizes`, of the mesh that rollouts are decoded on."""
+    m = config.mesh
+    if m.rollout_tensor == 0:
+        return training_sizes(config, devices)
+    sizes = dict(replica=m.rollout_replica, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
+    return Sizes(*resolve_sizes(devices, prefix="mesh.rollout_", **sizes))
+
+
+class Estimator:
+    """Estimates of a recipe's programs on ``devices``."""
+
+    def __init__(self, config: Config, architecture: Architecture, devices: int):
+        self.config, self.a, self.devices = config, architecture, devices
+        self.train, self.roll = training_sizes(config, devices), rollout_sizes(config, devices)
+        self.compute = _WIDTH[config.model.compute_dtype]
+        self.stored = _WIDTH[config.model.param_dtype]
+        self.read = _WIDTH[config.rollout.param_dtype or config.model.param_dtype]
+        self.copies = self.roll != self.train or self.read != self.stored
+        self.slots = -(-config.rollout.trunk_slots // self.roll.batch_shards) * self.roll.batch_shards
+
+    # -- what there is -----------------------------------------------------------------------------------------------
+
+    @property
+    def kernels(self) -> int:
+        """Elements of the matrices of all layers, which every token passes."""
+        a = self.a
+        embedded = a.vocab_size * a.hidden_size * (1 if a.tie_word_embeddings else 2)
+        return a.num_parameters - embedded
+
+    def weights(self, width: int, sizes: Sizes) -> float:
+        """Bytes of all parameters of ``width`` bytes on a device."""
+        return self.a.num_parameters * width / (sizes.fsdp * sizes.tensor)
+
+    def heads_per_device(self, sizes: Sizes) -> float:
+        return self.a.num_heads / sizes.tensor
+
+    def cache_bytes(self, positions: int, *, hidden: bool = True) -> float:
+        """Of so many positions on a device: keys and values of all layers, and hidden states, which are never split."""
+        a = self.a
+        kept = max(a.num_kv_heads / self.roll.tensor, 1 if a.num_kv_heads % self.roll.tensor == 0 else a.num_kv_heads)
+        return positions * self.compute * (2 * a.num_layers * kept * a.head_dim + hidden * a.hidden_size)
+
+    def optimizer(self) -> dict[str, float]:
+        """What stays on the devices while rollouts are sampled."""
+        beside = {"optimizer state": 2 * self.weights(self.stored, self.train)}
+        return beside | ({"weights of training": self.weights(self.stored, self.train)} if self.copies else {})
+
+    def promoted_bytes(self) -> float:
+        shards = self.roll.batch_shards
+        rows = -(-power_of_two(bases_per_prompt(self.config)) // shards)
+        return self.config.rollout.prompts_per_round * self.cache_bytes(rows * promoted_capacity(self.config))
+
+    # -- rollouts ----------------------------------------------------------------------------------------------------
+
+    def decode(self, explore: bool = False) -> Estimate:
+        """A chunk of decode steps, of base or of explored rollouts."""
+        config, a = self.config, self.a
+        shape = (explore_shape if explore else base_shape)(config, self.slots)
+        slots, steps = shape.slots // self.roll.batch_shards, config.rollout.decode_chunk
+        lanes, heads = slots * shape.lanes, self.heads_per_device(self.roll)
+        weights = self.weights(self.read, self.roll)
+        trunks = self.cache_bytes(slots * shape.trunk_capacity)
+        rings = self.cache_bytes(lanes * shape.capacity, hidden=shape.promotable)
+        arrays = {"weights of rollouts": weights, "trunks": trunks, "rings": rings}
+        if self.read != self.compute:
+            arrays["weights in the compute type"] = self.weights(self.compute, self.roll)
+        if self.roll.fsdp > 1:
+            arrays["gathered weights"] = self.kernels * self.compute / self.roll.tensor / a.num_layers
+        arrays["attention scores"] = 2 * 4 * lanes * heads * (shape.trunk_capacity + shape.capacity)
+        arrays["logits"] = 3 * 4 * lanes * a.vocab_size / self.roll.tensor
+        expanded = config.explore.enabled
+        beside = self.optimizer() | ({"promoted trunks": self.promoted_bytes()} if expanded else {})
+        tokens = shape.slots * shape.lanes
+        attended = 4 * tokens * a.num_heads * a.head_dim * (shape.trunk_capacity + shape.capacity) * a.num_layers
+        flops = 2 * tokens * (self.kernels + a.vocab_size * a.hidden_size) + attended
+        text = f"{shape.slots} trunks of {shape.trunk_capacity}, {shape.lanes} lanes each of {shape.capacity}"
+        return Estimate(
+            arrays,
+            beside,
+            steps * flops,
+            steps
+            * (self.weights(min(self.read, self.compute), self.roll) + trunks + rings / 2),  # half full on average
+            steps * self._gathered(self.roll, 1),
+            steps * self._reduced(lanes, self.roll, 1),
+            steps=steps,
+            positions=tokens * steps,
+            shape=f"{text}, {steps} steps",
+        )
+
+    def prefill(self) -> Estimate:
+        """The prompts of all slots."""
+        config, a = self.config, self.a
+        shape: DecodeShape = base_shape(config, self.slots)
+        rows, length = self.slots // self.roll.batch_shards, shape.trunk_capacity
+        rings = self.cache_bytes(rows * (shape.lanes * shape.capacity + length))
+        arrays = {
+            "weights of rollouts": self.weights(self.read, self.roll),
+            "trunks": self.cache_bytes(rows * length),
+            "attention scores": 2 * 4 * rows * self.heads_per_device(self.roll) * length * length,
+            "activations of a layer": 4 * self.compute * rows * length * (a.hidden_size + a.intermediate_size),
+        }
+        tokens = self.slots * length
+        flops = 2 * tokens * self.kernels + 4 * tokens * length * a.num_heads * a.head_dim * a.num_layers
+        return Estimate(
+            arrays,
+            self.optimizer() | {"decoder": rings},
+            flops,
+            sum(arrays.values()),
+            self._gathered(self.roll, 1),
+            self._reduced(rows * length, self.roll, 1),
+            positions=tokens,
+            shape=f"{self.slots} prompts of {length}",
+        )
+
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    def accumulate(self, *, backward: bool = True) -> Estimate:
+        """The largest micro-batch: forward and, unless it only scores, backward."""
+        config, a, sizes = self.config, self.a, self.train
+        rows, trunk, lanes, length = largest_micro_batch(config, sizes.batch_shards)
+        positions = trunk + lanes * length
+        tokens = rows // sizes.batch_shards * positions
+        weights = self.weights(self.stored, sizes)
+        arrays = {"weights": weights} | self._kept(tokens, trunk, max(trunk, length), backward)
+        if backward:
+            arrays |= {"gradients": weights, "gradients of the micro-batch": weights}
+        # The head and the layers have their turns one after the other: the larger one's arrays make the peak.
+        turns = [self._in_a_layer(tokens, trunk, max(trunk, length), backward), self._in_the_head(backward)]
+        arrays |= max(turns, key=lambda turn: sum(turn.values()))
+        attended = trunk * trunk + lanes * length * (length + trunk)
+        layers = 2 * positions * self.kernels + 4 * attended * a.num_heads * a.head_dim * a.num_layers
+        again = config.training.remat == "block"
+        flops = rows * (layers * (3 + again if backward else 1))
+        flops += 2 * rows * lanes * length * a.vocab_size * a.hidden_size * (3 if backward else 1)
+        passes = 2 + again if backward else 1
+        return Estimate(
+            arrays,
+            {"optimizer state": 2 * weights},
+            flops,
+            sum(arrays.values()),
+            self._gathered(sizes, passes),
+            self._reduced(tokens, sizes, passes),
+            summed_bytes=2 * weights * (sizes.replica - 1) / sizes.replica if backward else 0.0,
+            positions=rows * positions,
+            shape=f"{rows} rows: a trunk of {trunk} and {lanes} lane{'s' * (lanes > 1)} of {length}",
+        )
+
+    def _layer_bytes(self, tokens: int) -> float:
+        """Activations within a layer of a device's ``tokens``."""
+        a, sizes = self.a, self.train
+        inner = (a.num_heads + 2 * a.num_kv_heads) * a.head_dim / sizes.tensor
+        return tokens * self.compute * (4 * a.hidden_size + 2 * inner + 3 * a.intermediate_size / sizes.tensor)
+
+    def _score_bytes(self, tokens: int, trunk: int, keys: int) -> float:
+        scored = min(self.config.training.attention_block or keys, keys)
+        return 4 * self.heads_per_device(self.train) * scored * keys * max(tokens // (trunk + keys), 1)
+
+    def _kept(self, tokens: int, trunk: int, keys: int, backward: bool) -> dict[str, float]:
+        """What lives as long as the program."""
+        training, layer = self.config.training, self._layer_bytes(tokens)
+        arrays = {"stacked weights": self.weights(self.compute, self.train)} if training.scan_layers else {}
+        if backward:
+            inputs = tokens * self.compute * self.a.hidden_size
+            everything = layer + self._score_bytes(tokens, trunk, keys)
+            kept = {"none": everything, "dots": 0.7 * layer, "block": inputs}[training.remat]
+            arrays["activations kept for the backward pass"] = self.a.num_layers * kept
+        return arrays
+
+    def _in_a_layer(self, tokens: int, trunk: int, keys: int, backward: bool) -> dict[str, float]:
+        gathered = 2 * self.kernels * self.compute / self.train.tensor / self.a.num_layers
+        return {
+            "activations of a layer": self._layer_bytes(tokens) * (1.5 if backward else 1),
+            "attention scores": self._score_bytes(tokens, trunk, keys) * (3 if backward else 2),
+            "gathered weights of a layer": gathered if self.train.fsdp > 1 else 0.0,
+        }
+
+    def _in_the_head(self, backward: bool) -> dict[str, float]:
+        a, shards = self.a, self.train.tensor
+        logits = 4 * self.config.training.token_chunk * a.vocab_size / shards
+        arrays = {"logits": logits * (3 if backward else 2)}
+        whole = a.vocab_size * a.hidden_size / shards
+        arrays["gathered head"] = self.compute * whole if self.train.fsdp > 1 else 0.0
+        return arrays | ({"gradient of the head": 4 * whole} if backward else {})
+
+    def apply(self) -> Estimate:
+        """An optimizer step: weights, gradients and both moments, all in place."""
+        weights = self.weights(self.stored, self.train)
+        arrays = {"weights": weights, "gradients": weights, "optimizer state": 2 * weights, "updates": 2 * weights}
+        return Estimate(arrays, {}, 0.0, 7 * weights, 0.0, 0.0)
+
+    def reshard(self) -> Estimate:
+        arrays = {
+            "weights of training": self.weights(self.stored, self.train),
+            "weights of rollouts": self.weights(self.read, self.roll),
+        }
+        beside = {"optimizer state": 2 * self.weights(self.stored, self.train)}
+        return Estimate(arrays, beside, 0.0, sum(arrays.values()), self.weights(self.read, self.roll), 0.0)
+
+    def promote(self) -> Estimate:
+        base, shards = base_shape(self.config, self.slots), self.roll.batch_shards
+        rows = -(-power_of_two(bases_per_prompt(self.config)) // shards)
+        held = self.slots // shards * (base.trunk_capacity + base.lanes * base.capacity)
+        arrays = {"decoder": self.cache_bytes(held), "trunks": self.cache_bytes(rows * promoted_capacity(self.config))}
+        beside = self.optimizer() | {"weights of rollouts": self.weights(self.read, self.roll)}
+        text = f"{rows * shards} trunks of {promoted_capacity(self.config)}"
+        return Estimate(arrays, beside, 0.0, 2 * arrays["trunks"], 0.0, 0.0, shape=text)
+
+    def of(self, name: str) -> Estimate:
+        """By the program's name in `fr3e_jax.planning.targets.PROGRAMS`."""
+        special = {"score": lambda: self.accumulate(backward=False), "explore": lambda: self.decode(explore=True)}
+        return special.get(name, lambda: getattr(self, name)())()
+
+    # -- network -----------------------------------------------------------------------------------------------------
+
+    def _gathered(self, sizes: Sizes, passes: int) -> float:
+        """Weights put together for each pass; in training, gradients taken apart besides."""
+        share = (sizes.fsdp - 1) / sizes.fsdp
+        return passes * share * self.a.num_parameters * self.compute / sizes.tensor
+
+    def _reduced(self, tokens: int, sizes: Sizes, passes: int) -> float:
+        """Two sums of hidden states a layer over ``tensor``, in each pass."""
+        share = 2 * (sizes.tensor - 1) / sizes.tensor
+        return passes * share * 2 * self.a.num_layers * tokens * self.a.hidden_size * self.compute

@@ -1,0 +1,147 @@
+"""What a compiled program sends between devices, read from its text (optimised HLO)."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+_COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute")
+_BITS = {"pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "f16": 16, "bf16": 16, "s16": 16, "u16": 16}
+_BITS |= {"s32": 32, "u32": 32, "f32": 32, "s64": 64, "u64": 64, "f64": 64}
+_HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
+_OPERATION = re.compile(r"= (\(.*?\)|\S+) (" + "|".join(_COLLECTIVES) + r")(-start)?\(")
+_CALLED = re.compile(r"(?:calls|to_apply|body|condition)=%?([\w.\-]+)|branch_computations=\{([^}]*)\}")
+_WHILE = re.compile(r"\bcondition=%?([\w.\-]+), body=%?([\w.\-]+)")
+
+
+@dataclass(frozen=True)
+class Collective:
+    """All collectives of one kind and group size; ``sent_bytes`` are those that each device sends, at least."""
+
+    kind: str
+    group: int  # devices that take part in one
+    across_slices: bool
+    count: int  # executions
+    sent_bytes: int
+
+
+def collectives(text: str, *, trips: int = 1, chips_per_slice: int = 0) -> list[Collective]:
+    """Of a compiled program, the most bytes first.
+
+    Bytes are those of a ring: of an array of n bytes over g devices all-gather and reduce-scatter send n(g-1)/g,
+    all-reduce twice that, a permutation n.
+
+    Args:
+      text: ``compiled.as_text()``.
+      trips: how often a loop runs whose length the program does not say.
+      chips_per_slice: devices of a slice, in the order of the mesh; 0: there is one slice.
+    """
+    bodies, entry = _computations(text)
+    times = _executions(bodies, entry, trips)
+    sums: dict[tuple[str, int, bool], list[int]] = defaultdict(lambda: [0, 0])
+    seen: set[str] = set()
+    for name, lines in bodies.items():
+        for line in lines:
+            found = _OPERATION.search(_bare(line))
+            channel = re.search(r"channel_id=(\d+)", line)
+            if not found or not times.get(name) or (channel and channel[1] in seen):
+                continue  # a collective that is spread over several fusions is written in each of them
+            seen.update([channel[1]] if channel else [])
+            groups = _groups(line)
+            sent = _sent(found[2], _result_bytes(found[1], found[2], bool(found[3])), groups.shape[1])
+            slices = groups // (chips_per_slice or groups.max() + 1)
+            kind = found[2], groups.shape[1], bool((slices != slices[:, :1]).any())
+            sums[kind][0] += times[name]
+            sums[kind][1] += times[name] * sent
+    rows = [Collective(kind, size, across, *both) for (kind, size, across), both in sums.items()]
+    return sorted((row for row in rows if row.sent_bytes), key=lambda row: -row.sent_bytes)
+
+
+def _bare(line: str) -> str:
+    """Without layouts and comments, which hold parentheses."""
+    return re.sub(r"\{[^{}]*\}|/\*.*?\*/", "", line)
+
+
+def _computations(text: str) -> tuple[dict[str, list[str]], str]:
+    bodies: dict[str, list[str]] = {}
+    entry = current = ""
+    for line in text.splitlines():
+        if header := _HEADER.match(line):
+            current = header[2]
+            bodies[current] = []
+            entry = current if header[1] else entry
+        elif line.startswith("}"):
+            current = ""
+        elif current:
+            bodies[current].append(line)
+    return bodies, entry
+
+
+def _executions(bodies: dict[str, list[str]], entry: str, trips: int) -> dict[str, int]:
+    """How often each computation runs; a branch counts as if it were always taken."""
+    times: dict[str, int] = defaultdict(int)
+
+    def visit(name: str, count: int) -> None:
+        times[name] += count
+        for line in bodies.get(name, ()):
+            loop = _WHILE.search(line)
+            many = count * (_length(bodies.get(loop[1], ()), trips) if loop else 1)
+            for called in _CALLED.finditer(line):
+                for one in (called[1] or called[2]).replace("%", "").split(", "):
+                    if one in bodies:
+                        visit(one, many)
+
+    visit(entry, 1)
+    return times
+
+
+def _length(condition: list[str], trips: int) -> int:
+    """Of a loop: the constant that its counter is compared with, or ``trips`` where the end is decided on the way."""
+    found = (re.search(r"%?([\w.\-]+) = .*\bconstant\((\d+)\)", line) for line in condition)
+    constants = dict(match.groups() for match in found if match)
+    root = next((line for line in condition if line.lstrip().startswith("ROOT")), "")
+    compared = re.search(r"compare\(%?([\w.\-]+), %?([\w.\-]+)\), direction=LT", root)
+    return int(constants[compared[2]]) if compared and compared[2] in constants else trips
+
+
+def _result_bytes(shapes: str, kind: str, started: bool) -> int:
+    sizes = [
+        int(np.prod([int(n) for n in dimensions.split(",") if n], dtype=np.int64)) * _BITS.get(dtype, 8) // 8
+        for dtype, dimensions in re.findall(r"([a-z]+\d*\w*)\[([\d,]*)\]", shapes)
+        if not (started and dtype == "u32" and not dimensions)
+    ]
+    if started and kind != "all-reduce":  # operands and results
+        sizes = sizes[len(sizes) // 2 :]
+    return sum(sizes)
+
+
+def _sent(kind: str, size: int, group: int) -> int:
+    if kind == "collective-permute":
+        return size
+    if kind == "reduce-scatter":  # its result is one part
+        return size * (group - 1)
+    return (2 if kind == "all-reduce" else 1) * size * (group - 1) // group
+
+
+def _groups(line: str) -> np.ndarray:
+    """int ``[groups, members]``, numbers of devices in the order of the mesh."""
+    if pairs := re.search(r"source_target_pairs=\{(\{[\d,{}]*\})\}", line):
+        return np.array([[int(n) for n in pair.split(",")] for pair in re.findall(r"\{([\d,]+)\}", pairs[1])])
+    if listed := re.search(r"replica_groups=\{(\{[\d,{}]*\})\}", line):
+        return np.array([[int(n) for n in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", listed[1])])
+    if iota := re.search(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", line):
+        sizes = [int(n) for n in iota[3].split(",")]
+        numbers = np.arange(np.prod(sizes)).reshape(sizes)
+        numbers = numbers.transpose([int(n) for n in iota[4].split(",")]) if iota[4] else numbers
+        return numbers.reshape(int(iota[1]), int(iota[2]))
+    if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", line):
+        sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", mesh[1])}
+        named = [list(sizes).index(name) for name in re.findall(r"'([^']+)'", mesh[2])]
+        others = [axis for axis in range(len(sizes)) if axis not in named]
+        numbers = np.arange(np.prod(list(sizes.values()))).reshape(list(sizes.values()))
+        members = int(np.prod([numbers.shape[axis] for axis in named]))
+        return numbers.transpose(others + named).reshape(-1, members)
+    return np.zeros((1, 1), int)

@@ -1,0 +1,148 @@
+"""The plan of a recipe on a topology: each of its programs, and what a training step amounts to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.loop.model import configured_architecture
+from fr3e_jax.planning.advise import Change, advise
+from fr3e_jax.planning.compile import ProgramPlan, compile_target, estimated_plan, largest_arrays
+from fr3e_jax.planning.estimate import Estimator, Sizes
+from fr3e_jax.planning.targets import PROGRAMS, Programs
+from fr3e_jax.planning.topology import Topology
+from fr3e_jax.planning.workload import Amounts, Assumptions, step_amounts
+from fr3e_jax.policy.architecture import Architecture
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a training step: so many calls of a program, and the least time that they take."""
+
+    name: str
+    calls: float
+    seconds: float
+    dominated_by: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `fr3e plan` prints."""
+
+    recipe: str
+    algorithm: str
+    topology: str
+    devices: int
+    estimated: bool  # nothing was compiled
+    parameters: int
+    mesh: Sizes
+    rollout_mesh: Sizes
+    assumed: Assumptions
+    programs: list[ProgramPlan]
+    advice: dict[str, list[Change]] = field(default_factory=dict)  # for each program that does not fit
+    amounts: Amounts | None = None  # None: some program was not planned
+    stages: list[Stage] = field(default_factory=list)
+
+    @property
+    def fits(self) -> bool:
+        return all(program.fits for program in self.programs)
+
+    @property
+    def step_seconds(self) -> float:
+        return sum(stage.seconds for stage in self.stages)
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, with the sums that the text shows."""
+        programs = [asdict(p) | {"total_bytes": p.total_bytes, "share": p.share} for p in self.programs]
+        return asdict(self) | {"fits": self.fits, "step_seconds": self.step_seconds, "programs": programs}
+
+
+def program_names(config: Config, estimator: Estimator) -> list[str]:
+    """Of the programs that a recipe runs, in the order of a step."""
+    absent = set() if estimator.copies else {"reshard"}
+    absent |= set() if config.explore.enabled else {"promote", "explore"}
+    return [name for name in PROGRAMS if name not in absent]
+
+
+def make_plan(
+    config: Config,
+    topology: Topology,
+    devices: Sequence | None,
+    *,
+    names: Sequence[str] = (),
+    assumed: Assumptions | None = None,
+    vocab_size: int = 0,
+    planned: Callable[[ProgramPlan], None] = lambda plan: None,
+) -> Plan:
+    """Plan ``names`` (empty: all the programs that the recipe runs).
+
+    Args:
+      devices: of the topology, to compile for; None: estimate.
+      assumed: lengths behind the amounts; None: every response fills the cap.
+      vocab_size: of the tokenizer, where neither ``model.path`` nor ``model.architecture`` says it.
+      planned: called with each program as soon as it is done.
+
+    Raises:
+      ValueError: the mesh does not fit the devices or the network (`MeshMismatch`), or a name is not one of the
+        recipe's programs.
+    """
+    architecture = configured_architecture(config, vocab_size)
+    estimator = Estimator(config, architecture, topology.devices)
+    all_names = program_names(config, estimator)
+    if unknown := [name for name in names if name not in all_names]:
+        raise ValueError(f"--programs {unknown[0]}: this recipe runs {', '.join(all_names)}")
+    assumed = assumed or Assumptions(config.rollout.max_response_tokens)
+    programs = Programs(config, devices, vocab_size) if devices is not None else None
+    plans = []
+    for name in [name for name in all_names if not names or name in names]:
+        estimate = estimator.of(name)
+        if programs is None:
+            plan = estimated_plan(name, estimate, topology)
+        else:
+            plan = replace(compile_target(programs.target(name), topology), largest=largest_arrays(estimate))
+        plans.append(plan)
+        planned(plan)
+    whole = len(plans) == len(all_names)
+    amounts = step_amounts(config, assumed, estimator.train.batch_shards) if whole else None
+    return Plan(
+        recipe=config.name,
+        algorithm=config.algorithm,
+        topology=topology.name,
+        devices=topology.devices,
+        estimated=programs is None,
+        parameters=architecture.num_parameters,
+        mesh=estimator.train,
+        rollout_mesh=estimator.roll,
+        assumed=assumed,
+        programs=plans,
+        advice=_advice(config, architecture, topology, plans),
+        amounts=amounts,
+        stages=stages(plans, amounts) if amounts else [],
+    )
+
+
+def _advice(config: Config, architecture: Architecture, topology: Topology, plans: list[ProgramPlan]):
+    too_large = [plan.name for plan in plans if not plan.fits]
+    return {name: advise(config, architecture, topology.devices, name) for name in too_large}
+
+
+def stages(plans: Sequence[ProgramPlan], amounts: Amounts) -> list[Stage]:
+    """The least time of each stage of a training step, from the least time of one call of its program.
+
+    Rollouts are taken as if every lane of the decoder were always busy.
+    """
+    handled = {
+        "prefill": amounts.prefill_positions,
+        "decode": amounts.base_tokens,
+        "explore": amounts.explored_tokens,
+        "score": amounts.score_positions,
+        "accumulate": amounts.padded_positions,
+    }
+    calls = {"reshard": 1.0, "promote": amounts.prompts, "apply": float(amounts.updates)}
+    found = []
+    for plan in plans:
+        count = handled[plan.name] / plan.positions if plan.name in handled else calls[plan.name]
+        found.append(Stage(plan.name, count, count * plan.floor_seconds, plan.dominated_by))
+    return found

@@ -1,0 +1,140 @@
+"""A plan as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fr3e_jax.planning.compile import GIB, ProgramPlan
+from fr3e_jax.planning.plan import Plan
+from fr3e_jax.planning.search import Choice
+
+
+def gib(count: float) -> str:
+    """``26.4`` GiB, without the unit."""
+    return f"{count / GIB:.2f}" if count < 10 * GIB else f"{count / GIB:.1f}"
+
+
+def seconds(value: float) -> str:
+    """Three digits with the unit that suits."""
+    for unit, size in (("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value * 1e6:.3g} us"
+
+
+def amount(value: float) -> str:
+    """``1.2M``, ``35.1T``."""
+    for unit, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def plan_text(plan: Plan) -> str:
+    """What `fr3e plan` prints."""
+    return "\n".join([*_heading(plan), *_programs(plan), *_misfits(plan), *_step(plan)])
+
+
+def _heading(plan: Plan) -> Iterator[str]:
+    mesh, roll = plan.mesh, plan.rollout_mesh
+    how = "ESTIMATED by arithmetic, nothing compiled" if plan.estimated else "compiled for the topology"
+    yield f"{plan.recipe} ({plan.algorithm}) on {plan.topology}: {plan.devices} devices, {how}"
+    layout = f"{amount(plan.parameters)} parameters; training replica {mesh.replica} x fsdp {mesh.fsdp} x tensor "
+    layout += f"{mesh.tensor}"
+    if roll != mesh:
+        layout += f"; rollouts replica {roll.replica} x fsdp {roll.fsdp} x tensor {roll.tensor}"
+    yield layout
+    yield ""
+
+
+def _programs(plan: Plan) -> Iterator[str]:
+    hbm = plan.programs[0].hbm_bytes
+    yield f"GiB per device (of {gib(hbm)})"
+    columns = ("arguments", "temporaries", "peak", "beside it", "total", "HBM", "FLOPs", "sent", "floor", "limited by")
+    yield f"{'':<11}" + "".join(f"{column:>13}" for column in columns)
+    for p in plan.programs:
+        compiled = [gib(p.argument_bytes), gib(p.temporary_bytes)] if not p.estimated else ["", ""]
+        beside = sum(p.resident.values())
+        sent = sum(c.sent_bytes for c in p.collectives)
+        cells = [*compiled, gib(p.peak_bytes), gib(beside), gib(p.total_bytes), f"{p.share:.0%}"]
+        cells += [amount(p.flops), gib(sent), seconds(p.floor_seconds), p.dominated_by]
+        verdict = "" if p.fits else "  DOES NOT FIT"
+        yield f"{p.name:<11}" + "".join(f"{cell:>13}" for cell in cells) + verdict
+    yield ""
+    for p in plan.programs:
+        sizes = f"{p.name:<11}{p.shape}" if p.shape else ""
+        sent = ", ".join(f"{_times(c.count)}{c.kind}{_of(c)} {gib(c.sent_bytes)} GiB" for c in p.collectives[:4])
+        if sizes or sent:
+            yield (sizes or f"{p.name:<11}") + (f"; sends {sent}" if sent else "")
+    yield ""
+
+
+def _times(count: int) -> str:
+    return f"{count} " if count else ""
+
+
+def _of(collective) -> str:
+    across = " between slices" if collective.across_slices else ""
+    return (f" of {collective.group}" if collective.group else "") + across
+
+
+def _misfits(plan: Plan) -> Iterator[str]:
+    for p in plan.programs:
+        if p.fits:
+            continue
+        yield _why(p)
+        yield "  largest: " + ", ".join(f"{name} {gib(size)}" for name, size in p.largest.items()) + " (GiB, estimated)"
+        changes = plan.advice.get(p.name, [])
+        for change in changes:
+            note = "" if change.keeps_results else ", changes the results"
+            yield f"  change: {change}  (saves about {gib(change.saved_bytes)} GiB{note})"
+        if not changes:
+            yield "  no single setting helps: plan a larger topology"
+        yield ""
+
+
+def _why(p: ProgramPlan) -> str:
+    beside = sum(p.resident.values())
+    if p.refused:
+        text = f"{p.name} alone needs {gib(p.peak_bytes)} GiB"
+    else:
+        text = f"{p.name} needs {gib(p.peak_bytes)} GiB"
+    if beside:
+        text += f" beside {gib(beside)} GiB of " + ", ".join(p.resident)
+    return f"{text}: {gib(p.total_bytes)} GiB on a device that has {gib(p.hbm_bytes)}"
+
+
+def _step(plan: Plan) -> Iterator[str]:
+    if plan.amounts is None:
+        return
+    a, assumed = plan.amounts, plan.assumed
+    kept = f"{assumed.kept_share:.0%} of the prompts kept"
+    yield f"one training step, responses of {assumed.response_tokens} tokens, {kept}:"
+    explored = f", {amount(a.explored_tokens)} of them in {a.explored_rollouts:.0f} rollouts from anchors"
+    yield (
+        f"  samples {amount(a.sampled_tokens)} tokens from {a.prompts:.3g} prompts"
+        + (explored if a.explored_tokens else "")
+    )
+    yield (
+        f"  trains {amount(a.loss_tokens)} tokens of {a.trained_rollouts} rollouts in {a.updates} updates of "
+        f"{a.micro_batches / a.updates:.3g} micro-batches: {amount(a.trained_positions)} positions pass the network, "
+        f"{amount(a.flattened_positions)} would without shared prefixes, {amount(a.padded_positions)} with padding"
+    )
+    total = plan.step_seconds
+    yield f"  takes at least {seconds(total)}, {amount(a.sampled_tokens / total)} sampled tokens/s at most:"
+    for stage in sorted(plan.stages, key=lambda stage: -stage.seconds):
+        yield (
+            f"    {stage.name:<11}{seconds(stage.seconds):>10} {stage.seconds / total:>5.0%}  "
+            f"{amount(stage.calls)} calls, limited by {stage.dominated_by}"
+        )
+
+
+def choice_text(what: str, choice: Choice) -> str:
+    """The outcome of a search."""
+    tried = f"{choice.considered} estimated, {len(choice.refused) + (choice.chosen is not None)} compiled"
+    lines = [f"  too large: {candidate.text}" for candidate in choice.refused]
+    if choice.chosen is None:
+        return "\n".join([f"{what}: nothing that was compiled fits ({tried}); plan a larger topology", *lines])
+    sizes = ", ".join(f"{plan.name} {gib(plan.total_bytes)} GiB ({plan.share:.0%})" for plan in choice.plans)
+    lines.append(f"  {sizes}; at least {seconds(choice.chosen.seconds)} of a step, by estimate")
+    return "\n".join([f"{what}: {choice.chosen.text}  ({tried})", *lines])

@@ -1,0 +1,268 @@
+"""The programs of a run on a mesh of devices that need not exist, with abstract arguments: ready to be compiled.
+
+They are the very jitted functions of `DecoderPrograms`, `TrainPrograms` and `RolloutWeights`; no weight is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.loop.model import configured_architecture, configured_train_programs
+from fr3e_jax.loop.requests import STREAM_NAMES
+from fr3e_jax.planning.workload import (
+    DecodeShape,
+    base_shape,
+    bases_per_prompt,
+    explore_shape,
+    largest_micro_batch,
+    promoted_capacity,
+)
+from fr3e_jax.policy.architecture import Architecture
+from fr3e_jax.policy.attention import KeyValue
+from fr3e_jax.policy.network import build_network
+from fr3e_jax.policy.rows import Rows, Trunks
+from fr3e_jax.programs.decode import DecodeState, cache_shape
+from fr3e_jax.programs.decoder import DecoderPrograms, power_of_two
+from fr3e_jax.programs.mesh import (
+    BATCH,
+    abstract_arrays,
+    batch_sharding,
+    cache_sharding,
+    make_mesh,
+    param_shardings,
+    replicated,
+    rollout_mesh,
+)
+from fr3e_jax.programs.reshard import RolloutWeights
+from fr3e_jax.programs.train import TrainPrograms, TrainRows
+
+PROGRAMS = ("reshard", "prefill", "decode", "promote", "explore", "score", "accumulate", "apply")
+_STOP_IDS = 2
+
+
+@dataclass(frozen=True)
+class Target:
+    """One program to plan.
+
+    ``resident`` are arrays of the run that exist beside its arguments while it runs; ``read_bytes`` what a device reads
+    of its arguments at least, 0: each once.
+    """
+
+    name: str
+    function: Callable
+    arguments: tuple
+    options: dict[str, Any] = field(default_factory=dict)
+    trips: int = 1  # of a loop whose length is known at run time only
+    steps: int = 1  # decode steps
+    read_bytes: int = 0
+    positions: int = 0  # tokens that pass the network in one call, padding counted
+    resident: dict[str, Any] = field(default_factory=dict)
+    shape: str = ""
+
+    def lower(self):
+        return self.function.lower(*self.arguments, **self.options)
+
+    def trace(self):
+        return self.function.trace(*self.arguments, **self.options)
+
+
+def device_bytes(tree: Any) -> int:
+    """Bytes of abstract arrays on each device, by their shardings (uneven shards count as the largest)."""
+    total = 0
+    for leaf in jax.tree.leaves(tree):
+        shape = leaf.sharding.shard_shape(leaf.shape) if getattr(leaf, "sharding", None) else leaf.shape
+        total += int(np.prod(shape, dtype=np.int64)) * leaf.dtype.itemsize
+    return total
+
+
+class Programs:
+    """Everything that a recipe compiles, on ``devices``."""
+
+    def __init__(self, config: Config, devices: Sequence, vocab_size: int = 0):
+        """``vocab_size``: of the tokenizer, where neither ``model.path`` nor ``model.architecture`` says it."""
+        self.config, m = config, config.mesh
+        self.architecture: Architecture = configured_architecture(config, vocab_size)
+        self.mesh: Mesh = make_mesh(m.replica, m.fsdp, m.tensor, devices)
+        self.decoding = rollout_mesh(self.mesh, replica=m.rollout_replica, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
+        graphdef, abstract, axes = build_network(
+            self.architecture, param_dtype=config.model.param_dtype, compute_dtype=config.model.compute_dtype
+        )
+        shardings = param_shardings(self.mesh, abstract, axes, self.architecture)
+        targets = param_shardings(self.decoding, abstract, axes, self.architecture, prefix="mesh.rollout_")
+        self.weights = RolloutWeights(abstract, shardings, targets, config.rollout.param_dtype)
+        self.decoder = DecoderPrograms(graphdef, self.architecture, self.decoding)
+        self.training: TrainPrograms = configured_train_programs(config, graphdef, abstract, shardings, self.mesh)
+        self.params = abstract_arrays(abstract, shardings)
+        self.rollout_params = abstract_arrays(self.weights.abstract, self.weights.shardings)
+        self.optimizer_state = self.training.abstract_arrays()["optimizer"]
+        self.slots = self.decoder.round_up(config.rollout.trunk_slots)
+        self.largest = largest_micro_batch(config, self.training.shards)
+
+    def target(self, name: str) -> Target:
+        """One of `PROGRAMS`, if the recipe runs it (`fr3e_jax.planning.plan.program_names`)."""
+        return getattr(self, f"_{name}")()
+
+    # -- arguments ---------------------------------------------------------------------------------------------------
+
+    def _array(self, shape: tuple[int, ...], dtype: Any, mesh: Mesh, *axes: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, P(*axes)))
+
+    def _result(self, function: Callable, *arguments, **options) -> Any:
+        """Shapes, types and shardings of what a program returns."""
+        out = function.lower(*arguments, **options).out_info
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), out)
+
+    def _trunk_ids(self, length: int) -> jax.ShapeDtypeStruct:
+        return self._array((self.slots, length), np.int32, self.decoding, BATCH)
+
+    def _trunks(self, rows: int, length: int) -> Trunks:
+        """Abstract caches of so many trunks, as `prefill` and `promote` return them."""
+        a, compute = self.architecture, np.dtype(self.config.model.compute_dtype)
+        by_head, by_row = cache_sharding(self.decoding, a), batch_sharding(self.decoding)
+        array = lambda shape, sharding: jax.ShapeDtypeStruct(shape, compute, sharding=sharding)
+        key = array((rows, a.num_kv_heads, a.head_dim, length), by_head)
+        value = array((rows, a.num_kv_heads, length, a.head_dim), by_head)
+        hidden = array((rows, length, a.hidden_size), by_row)
+        return Trunks((KeyValue(key, value),) * a.num_layers, hidden)
+
+    def state(self, shape: DecodeShape) -> DecodeState:
+        """The abstract `DecodeState` of such a decoder."""
+        like = self._trunks(self.slots, shape.trunk_capacity)
+        return self._result(
+            self.decoder.jitted()["empty"],
+            cache_shape(like),
+            shape.slots,
+            shape.lanes,
+            shape.trunk_capacity,
+            shape.capacity,
+            STREAM_NAMES,
+            _STOP_IDS,
+            shape.promotable,
+        )
+
+    def _beside_rollouts(self) -> dict[str, Any]:
+        """What else of a run is on the devices while rollouts are sampled."""
+        beside = {"optimizer state": self.optimizer_state}
+        return beside | ({"weights of training": self.params} if self.weights.copies else {})
+
+    def _promoted(self) -> Any:
+        """The trunks of a whole round's expanded bases: they wait, promoted, until exploration."""
+        rows = self.decoder.round_up(power_of_two(bases_per_prompt(self.config)))
+        return [self._trunks(rows, promoted_capacity(self.config))] * self.config.rollout.prompts_per_round
+
+    # -- programs ----------------------------------------------------------------------------------------------------
+
+    def _reshard(self) -> Target:
+        beside = {"optimizer state": self.optimizer_state}
+        return Target("reshard", self.weights.jitted()["reshard"], (self.params,), resident=beside)
+
+    def _prefill(self) -> Target:
+        shape = base_shape(self.config, self.slots)
+        ids = self._trunk_ids(shape.trunk_capacity)
+        return Target(
+            "prefill",
+            self.decoder.jitted()["prefill"],
+            (self.rollout_params, ids),
+            positions=ids.size,
+            resident=self._beside_rollouts() | {"decoder": self.state(shape)},
+            shape=f"{self.slots} prompts of {shape.trunk_capacity}",
+        )
+
+    def _decode(self) -> Target:
+        shape = base_shape(self.config, self.slots)
+        waiting = {"prefilled prompts": self._trunks(self.slots, shape.trunk_capacity)}
+        promoted = {"promoted trunks": self._promoted()} if self.config.explore.enabled else {}
+        return self._decode_chunk("decode", shape, waiting | promoted)
+
+    def _explore(self) -> Target:
+        return self._decode_chunk(
+            "explore", explore_shape(self.config, self.slots), {"promoted trunks": self._promoted()}
+        )
+
+    def _decode_chunk(self, name: str, shape: DecodeShape, beside: dict[str, Any]) -> Target:
+        rollout, state = self.config.rollout, self.state(shape)
+        return Target(
+            name,
+            self.decoder.jitted()["decode"],
+            (self.rollout_params, state, self._array((), np.int32, self.decoding)),
+            {"steps": rollout.decode_chunk, "filtered": rollout.top_p < 1 or rollout.top_k > 0},
+            trips=rollout.decode_chunk,
+            steps=rollout.decode_chunk,
+            read_bytes=rollout.decode_chunk * self._read_in_a_step(state),
+            positions=shape.slots * shape.lanes * rollout.decode_chunk,
+            resident=self._beside_rollouts() | beside,
+            shape=f"{shape.slots} trunks of {shape.trunk_capacity}, {shape.lanes} lanes each of {shape.capacity}, "
+            f"{rollout.decode_chunk} steps",
+        )
+
+    def _read_in_a_step(self, state: DecodeState) -> int:
+        """Weights, in the narrower of two types, trunks, and rings that are half full on average."""
+        stored = np.dtype(self.config.rollout.param_dtype or self.config.model.param_dtype).itemsize
+        narrower = min(1.0, np.dtype(self.config.model.compute_dtype).itemsize / stored)
+        weights, rings = device_bytes(self.rollout_params), device_bytes(state.lanes)
+        return int(narrower * weights + device_bytes(state.trunks.layers) + rings / 2)
+
+    def _promote(self) -> Target:
+        rows = self.decoder.round_up(power_of_two(bases_per_prompt(self.config)))
+        capacity = promoted_capacity(self.config)
+        places = self._array((rows,), np.int32, self.decoding)
+        return Target(
+            "promote",
+            self.decoder.jitted()["promote"],
+            (self.state(base_shape(self.config, self.slots)), places, places),
+            {"capacity": capacity},
+            resident=self._beside_rollouts() | {"weights of rollouts": self.rollout_params},
+            shape=f"{rows} trunks of {capacity}",
+        )
+
+    def _micro_batch(self) -> TrainRows:
+        count, trunk, lanes, length = self.largest
+        array = lambda dtype, *shape: jax.ShapeDtypeStruct((count, *shape), dtype, sharding=batch_sharding(self.mesh))
+        trunks, branches = (array(np.int32, trunk),) * 3, (array(np.int32, lanes, length),) * 5
+        mask, number = array(np.bool_, lanes, length), array(np.float32, lanes, length)
+        return TrainRows(Rows(*trunks, *branches), mask, *(number,) * 4)
+
+    def _rows_text(self) -> str:
+        count, trunk, lanes, length = self.largest
+        return f"{count} rows: a trunk of {trunk} and {lanes} lane{'s' * (lanes > 1)} of {length}"
+
+    def _head_chunks(self) -> int:
+        """Chunks of tokens that the head is applied to in one call, at most."""
+        tokens = self.largest.rows * self.largest.lanes * self.largest.capacity // self.training.shards
+        return -(-tokens // min(self.config.training.token_chunk, tokens))
+
+    def _scalar(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((), np.float32, sharding=replicated(self.mesh))
+
+    def _score(self) -> Target:
+        return Target(
+            "score",
+            self.training.jitted()["score"],
+            (self.params, self._micro_batch().rows, self._scalar()),
+            trips=self._head_chunks(),
+            positions=self.largest.positions,
+            resident={"optimizer state": self.optimizer_state},
+            shape=self._rows_text(),
+        )
+
+    def _accumulate(self) -> Target:
+        return Target(
+            "accumulate",
+            self.training.jitted()["accumulate"],
+            (self.params, self.params, self._micro_batch(), self._scalar(), self._scalar()),
+            trips=self._head_chunks(),
+            positions=self.largest.positions,
+            resident={"optimizer state": self.optimizer_state},
+            shape=self._rows_text(),
+        )
+
+    def _apply(self) -> Target:
+        return Target("apply", self.training.jitted()["apply"], (self.params, self.optimizer_state, self.params))

@@ -1,0 +1,192 @@
+"""Estimates against the arrays of the programs themselves, and the advice and the search that rest on them."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+
+from fr3e_jax.configuration import load_config
+from fr3e_jax.planning.advise import advise, changed
+from fr3e_jax.planning.chips import CHIPS
+from fr3e_jax.planning.compile import ProgramPlan, estimated_plan, requested_bytes, with_floor
+from fr3e_jax.planning.estimate import Estimator
+from fr3e_jax.planning.hlo import Collective
+from fr3e_jax.planning.plan import make_plan
+from fr3e_jax.planning.report import plan_text
+from fr3e_jax.planning.search import Candidate, choose, ranked, rollout_settings, training_settings
+from fr3e_jax.planning.targets import Programs, device_bytes
+from fr3e_jax.planning.topology import parse_topology
+from fr3e_jax.planning.workload import Assumptions, explore_shape, step_amounts
+from fr3e_jax.policy.architecture import PUBLISHED
+
+SMALL = ["model.hidden_size=64", "model.num_layers=2", "model.compute_dtype=float32"]
+BIG, A7, A32 = "configs/fr3e_qwen2.5_32b.yaml", PUBLISHED["qwen2.5-7b"], PUBLISHED["qwen2.5-32b"]
+V5P, V5E = parse_topology("v5p:4x4x4"), parse_topology("v5e:4x4")
+
+
+def recipe(path, *settings):
+    return load_config(path, list(settings), training=False)
+
+
+def test_estimated_arrays_are_those_of_the_programs():
+    config = recipe("configs/fr3e_gsm8k.yaml", *SMALL)
+    programs = Programs(config, jax.devices()[:1], vocab_size=20)
+    estimator = Estimator(config, programs.architecture, 1)
+    state, found = programs.state(explore_shape(config, programs.slots)), estimator.decode(explore=True)
+    assert found.arrays["weights of rollouts"] == device_bytes(programs.rollout_params)
+    assert found.arrays["trunks"] == device_bytes(state.trunks)
+    assert found.arrays["rings"] == device_bytes(state.lanes)
+    assert found.resident["optimizer state"] == pytest.approx(device_bytes(programs.optimizer_state), rel=1e-3)
+    assert found.resident["promoted trunks"] == device_bytes(programs.target("explore").resident["promoted trunks"])
+    assert (found.shape, found.positions) == (programs.target("explore").shape, programs.target("explore").positions)
+    for name in ("prefill", "promote", "score", "accumulate"):
+        assert estimator.of(name).shape == programs.target(name).shape
+
+
+def test_sharing_prefixes_saves_positions_in_training():
+    config = recipe(BIG, "training.micro_batch_tokens=100000000")
+    shared = step_amounts(config, Assumptions(4096), 1)
+    assert shared.sampled_tokens == 8 * 16 * 4096 + shared.explored_tokens
+    assert shared.explored_rollouts == config.training.batch_rollouts == shared.trained_rollouts
+    assert shared.trained_positions < 0.55 * shared.flattened_positions
+    assert shared.loss_tokens == pytest.approx(shared.explored_tokens)  # each explored token trains once
+
+
+def test_a_rejected_prompt_costs_base_rollouts_only():
+    config = recipe(BIG)
+    all_kept, half = (step_amounts(config, Assumptions(1024, share), 64) for share in (1.0, 0.5))
+    assert half.base_tokens == 2 * all_kept.base_tokens
+    assert half.explored_tokens == all_kept.explored_tokens
+
+
+@pytest.mark.parametrize(
+    ("flops", "read", "sent", "between", "seconds", "by"),
+    [
+        (64 * 459e12 * 3, 0, 0, 0, 3.0, "compute"),
+        (0, 2765e9 * 2, 0, 0, 2.0, "memory"),
+        (0, 0, 600e9 * 4, 0, 4.0, "network"),
+        (0, 0, 600e9, 6.2e9 * 5, 5.0, "network"),
+    ],
+)
+def test_the_floor_is_the_slowest_resource_at_its_peak(flops, read, sent, between, seconds, by):
+    parts = [Collective("all-gather", 4, False, 1, int(sent)), Collective("all-reduce", 4, True, 1, int(between))]
+    plan = ProgramPlan("x", "", True, 1, 0, 0, 0, 0, {}, int(flops), int(read), collectives=parts)
+    plan = with_floor(plan, V5P)
+    assert (plan.floor_seconds, plan.dominated_by) == (pytest.approx(seconds), by)
+
+
+@pytest.mark.parametrize(
+    ("message", "asked"),
+    [
+        ("Ran out of memory on HBM, the total memory required for HLO temporaries (2.50G) exceeds available HBM", 3.5),
+        ("Ran out of memory in memory space hbm. Used 24.00G of 15.75G hbm.", 24),
+        ("something else", 1),
+    ],
+)
+def test_what_a_refused_program_asked_for_is_read(message, asked):
+    assert requested_bytes(f"RESOURCE_EXHAUSTED: {message}", 2**30) == asked * 2**30
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "first"),
+    [
+        ("accumulate", ("training.remat=none", "training.attention_block=0"), "training.remat=block"),
+        ("explore", ("mesh.rollout_tensor=1",), "mesh.rollout_tensor=8"),
+        ("decode", ("rollout.prompts_per_round=512",), "rollout.prompts_per_round=256"),
+    ],
+)
+def test_advice_names_three_settings_that_help_most(name, settings, first):
+    config = recipe(BIG, *settings)
+    found = advise(config, A32, 64, name)
+    assert str(found[0]) == first
+    assert len(found) == 3
+    before = Estimator(config, A32, 64).of(name)
+    for change in found:
+        after = Estimator(changed(config, **{change.setting.replace(".", "__"): _typed(change.value)}), A32, 64).of(
+            name
+        )
+        saved = before.peak_bytes + sum(before.resident.values()) - after.peak_bytes - sum(after.resident.values())
+        assert change.saved_bytes == int(saved) > 0
+
+
+def _typed(value):
+    return int(value) if value.isdecimal() else value
+
+
+def test_what_keeps_the_results_is_advised_before_what_changes_them():
+    found = advise(recipe(BIG, "training.remat=none"), A32, 64, "accumulate", count=99)
+    kept = [change.keeps_results for change in found]
+    assert kept == sorted(kept, reverse=True)
+    assert not all(kept)
+
+
+def test_every_mesh_of_a_search_divides_the_network_and_the_devices():
+    config = recipe(BIG)
+    tried = list(training_settings(config, V5P, A32))
+    assert tried
+    for one in tried:
+        assert one["mesh__replica"] * one["mesh__fsdp"] * one["mesh__tensor"] == 64
+        assert A32.num_heads % one["mesh__tensor"] == 0
+        assert A32.hidden_size % one["mesh__fsdp"] == 0
+    between = parse_topology("v5p:2x2x2x2slices")
+    assert all(one["mesh__replica"] % 2 == 0 for one in training_settings(config, between, A32))
+
+
+def test_a_search_puts_what_fits_first_and_the_quickest_of_it_in_front():
+    config = recipe("configs/fr3e_qwen2.5_7b.yaml")
+    order = ranked(config, A7, V5E, training_settings(config, V5E, A7), ("accumulate",), Assumptions(16384))
+    roomy = [candidate.share <= 0.9 for candidate in order]
+    assert roomy == sorted(roomy, reverse=True)
+    inside = [candidate.seconds for candidate in order if candidate.share <= 0.9]
+    assert inside == sorted(inside)
+    decoding = ranked(config, A7, V5E, rollout_settings(V5E, A7), ("decode",), Assumptions(16384))
+    assert decoding[0].settings["mesh__rollout_tensor"] > 1  # whole weights on each device would leave no room
+
+
+def test_a_search_compiles_in_order_until_one_fits():
+    candidates = [Candidate({"mesh__tensor": n}, 1.0, 0.5) for n in (1, 2, 4, 8)]
+    fits = ProgramPlan("x", "", True, 1, 0, 0, 0, 0, {}, 0, 0)
+    tried = []
+
+    def compiled(candidate):
+        tried.append(candidate.settings["mesh__tensor"])
+        return [fits] if tried[-1] == 2 else [ProgramPlan("x", "", False, 1, 0, 0, 0, 0, {}, 0, 0)]
+
+    choice = choose(candidates, compiled)
+    assert tried == [1, 2]
+    assert choice.chosen.text == "mesh.tensor=2"
+    assert choose(candidates[2:], compiled).chosen is None
+
+
+def test_an_estimate_of_gpus_says_that_it_is_one():
+    plan = make_plan(recipe("configs/fr3e_qwen2.5_7b.yaml"), parse_topology("h100:8x4"), None)
+    text = plan_text(plan)
+    assert plan.estimated and "ESTIMATED by arithmetic, nothing compiled" in text
+    assert plan.fits and "takes at least" in text and "limited by" in text
+    between = [c for p in plan.programs for c in p.collectives if c.across_slices]
+    assert between and CHIPS["h100"].network_bandwidth < CHIPS["h100"].link_bandwidth
+
+
+def test_what_does_not_fit_is_told_with_its_largest_arrays_and_three_changes():
+    config = recipe(BIG, "training.remat=none")
+    plan = make_plan(config, V5E, None, names=["accumulate"])
+    text = plan_text(plan)
+    assert not plan.fits
+    assert "accumulate needs" in text and "on a device that has 15.8" in text
+    assert "activations kept for the backward pass" in text.split("largest: ")[1].splitlines()[0]
+    assert text.count("  change: ") == 3 and "change: training.remat=block" in text
+
+
+def test_a_program_that_the_recipe_does_not_run_is_refused():
+    with pytest.raises(ValueError, match="--programs reshard: this recipe runs prefill, decode"):
+        make_plan(recipe("configs/fr3e_gsm8k.yaml"), V5E, None, names=["reshard"], vocab_size=20)
+
+
+def test_json_holds_what_the_text_shows():
+    plan = make_plan(recipe(BIG), V5P, None)
+    found = plan.as_json()
+    assert set(found) >= {"recipe", "topology", "programs", "stages", "amounts", "fits", "step_seconds", "advice"}
+    assert found["programs"][0]["total_bytes"] == plan.programs[0].total_bytes
+    assert found["step_seconds"] == sum(stage["seconds"] for stage in found["stages"])
+    estimate = Estimator(recipe(BIG), A32, 64).of("apply")
+    assert estimated_plan("apply", estimate, V5P).total_bytes == found["programs"][-1]["total_bytes"]

@@ -1,0 +1,102 @@
+"""`fr3e plan` as a user types it; what compiles for a TPU needs libtpu (`make test-plan`)."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from fr3e_jax.cli import main
+from fr3e_jax.planning.launch import environment, find_libtpu
+from fr3e_jax.planning.workload import RowShape, largest_micro_batch
+
+RECIPE = "configs/fr3e_qwen2.5_7b.yaml"
+TINY = [
+    "configs/fr3e_gsm8k.yaml",
+    "model.num_layers=1",
+    "data.max_prompt_tokens=128",
+    "rollout.max_response_tokens=128",
+    "rollout.trunk_slots=4",
+    "rollout.lanes_per_trunk=4",
+    "rollout.param_dtype=bfloat16",
+    "mesh.rollout_tensor=2",
+    "training.remat=block",
+]
+
+
+@pytest.fixture
+def libtpu():
+    found = find_libtpu()
+    if found is None and os.environ.get("FR3E_REQUIRE_LIBTPU"):
+        pytest.fail("no libtpu.so; `make libtpu` installs it")
+    if found is None:
+        pytest.skip("no libtpu.so; `make test-plan` installs it and runs this")
+    return found
+
+
+def test_an_estimate_needs_no_libtpu(capsys, monkeypatch):
+    monkeypatch.setattr("fr3e_jax.planning.launch.find_libtpu", lambda: None)
+    assert main(["plan", RECIPE, "--topology", "v5e:8x8", "--estimate", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["devices"], found["estimated"], found["fits"]) == (64, True, True)
+    assert [program["name"] for program in found["programs"]][-2:] == ["accumulate", "apply"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--topology", "v5p:8x8"], "slices of v5p have 3"),
+        (["--topology", "v5e:2x2"], "--topology v5e:2x2 needs libtpu to compile for: `make libtpu`"),
+        (["--topology", "h100:8", "--kept-share", "2"], "'2' is not a share above 0 and up to 1"),
+        ([], "--topology"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments, says, capsys, monkeypatch):
+    monkeypatch.setattr("fr3e_jax.cli.plan.find_libtpu", lambda: None)
+    assert main(["plan", RECIPE, *arguments]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and says in told
+
+
+def test_a_mesh_that_does_not_fit_the_devices_is_told(capsys):
+    assert main(["plan", RECIPE, "--topology", "h100:8", "mesh.tensor=3"]) == 2
+    assert "mesh.tensor=3" in capsys.readouterr().err
+
+
+def test_the_process_that_plans_sees_no_other_device(monkeypatch, tmp_path):
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    monkeypatch.setenv("TPU_NAME", "other")
+    found = environment(tmp_path / "libtpu.so")
+    assert found["JAX_PLATFORMS"] == "cpu"
+    assert "TPU_NAME" not in found and found["TPU_LIBRARY_PATH"] == str(tmp_path / "libtpu.so")
+
+
+def test_the_largest_micro_batch_of_16k_responses_is_one_trunk_and_one_lane_a_shard():
+    from fr3e_jax.configuration import load_config
+
+    config = load_config("configs/fr3e_qwen2.5_32b.yaml", training=False)
+    assert largest_micro_batch(config, 64) == RowShape(64, 20480, 1, 16384)
+
+
+@pytest.mark.slow
+def test_programs_are_compiled_for_a_tpu_that_is_not_there(libtpu, capsys):
+    assert main(["plan", *TINY, "--topology", "v5e:2x2", "--programs", "reshard,decode,apply", "--json"]) == 0
+    written = capsys.readouterr()
+    reshard, decode, apply = json.loads(written.out)["programs"]
+    assert "decode: " in written.err and "compiled in" in written.err
+    assert not decode["estimated"] and decode["peak_bytes"] >= decode["argument_bytes"] > 0
+    assert decode["flops"] > 0 and decode["resident"]["optimizer state"] > 0
+    assert {c["kind"] for c in reshard["collectives"]} & {"all-gather", "all-to-all", "all-reduce"}
+    assert decode["collectives"] and apply["argument_bytes"] > 0
+
+
+@pytest.mark.slow
+def test_a_program_that_cannot_fit_is_refused_and_said_so(libtpu, capsys):
+    large = ["model.hidden_size=1024", "model.intermediate_size=8192", "rollout.max_response_tokens=1024"]
+    large += ["training.micro_batch_tokens=4000000", "training.batch_rollouts=8192"]
+    assert main(["plan", *TINY, *large, "--topology", "v5e:2x2", "--programs", "score"]) == 1
+    text = capsys.readouterr().out
+    assert "DOES NOT FIT" in text and "score alone needs" in text and "on a device that has 15.8" in text
+    assert "  largest: " in text
+    assert text.count("  change: ") == 3 and "training.micro_batch_tokens" in text
