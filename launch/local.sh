@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Train on this machine, on all of its devices; the same command again continues an interrupted run.
+#
+#   launch/local.sh [-n PROCESSES] RECIPE [key=value ...]
+#   RUN_DIR=runs/mine launch/local.sh configs/demo.yaml training.max_steps=20
+#   launch/local.sh -n 2 configs/demo.yaml          # two CPU processes: a trial of what runs on many machines
+#
+# RUN_DIR: default runs/NAME of the recipe's file. FR3E: default .venv/bin/fr3e. CPU_DEVICES: virtual devices of each
+# process with -n (default 1). Logs of all processes: RUN_DIR/logs. Ctrl-C or SIGTERM saves and ends all of them.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source-path=SCRIPTDIR
+source "$here/require.sh"
+
+processes=1
+while getopts ":n:" option; do
+  case $option in
+    n) processes=$OPTARG ;;
+    *) fail "unknown option -$OPTARG; usage: launch/local.sh [-n PROCESSES] RECIPE [key=value ...]" ;;
+  esac
+done
+shift $((OPTIND - 1))
+require_match processes "[1-9][0-9]*" "a number of processes"
+[[ $# -ge 1 ]] || fail "no recipe given; usage: launch/local.sh [-n PROCESSES] RECIPE [key=value ...]"
+[[ -f $1 ]] || fail "recipe $1 is no file"
+name=$(basename "$1")
+export RUN_DIR=${RUN_DIR:-runs/${name%.*}}
+
+if [[ $processes -eq 1 ]]; then
+  WORKER=process_0 exec "$here/worker.sh" "$@"
+fi
+
+free_port() {
+  python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+export JAX_PLATFORMS=${JAX_PLATFORMS:-cpu} JAX_NUM_CPU_DEVICES=${CPU_DEVICES:-1}
+export JAX_NUM_PROCESSES=$processes
+JAX_COORDINATOR_ADDRESS=127.0.0.1:$(free_port)
+export JAX_COORDINATOR_ADDRESS
+
+pids=()
+# Processes in the background of a script do not hear Ctrl-C.
+trap 'kill -TERM "${pids[@]}" 2>/dev/null || true' INT TERM
+for ((index = 0; index < processes; index++)); do
+  quiet=/dev/stdout
+  [[ $index -eq 0 ]] || quiet=/dev/null # its log has it
+  JAX_PROCESS_ID=$index WORKER=process_$index "$here/worker.sh" "$@" >"$quiet" 2>&1 &
+  pids+=($!)
+done
+
+# wait returns early where a signal is handled: ask again until each process has really ended.
+worst=0
+for pid in "${pids[@]}"; do
+  code=0
+  while true; do
+    wait "$pid" && code=0 || code=$?
+    kill -0 "$pid" 2>/dev/null || break
+  done
+  [[ $code -eq 0 || $worst -ne 0 ]] || worst=$code
+done
+[[ $worst -eq 0 ]] || echo "local.sh: a process ended with code $worst; the logs are in $RUN_DIR/logs" >&2
+exit "$worst"

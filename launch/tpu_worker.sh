@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# The part of tpu_pod.sh that runs on each worker of a slice; see there. Not for a person to call.
+#   RUNS=gs://BUCKET[/FOLDER] RUN=NAME tpu_worker.sh [--stop] RECIPE [key=value ...]
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source-path=SCRIPTDIR
+source "$here/require.sh"
+require RUNS "gs://BUCKET[/FOLDER], or an absolute path on a shared disk"
+require RUN "the name of a run"
+state=${FR3E_STATE:-$HOME/.fr3e_jax} # the running process of this worker, and which packages are installed
+mkdir -p "$state"
+pid_file=$state/${RUN:?}.pid
+
+running() {
+  [[ -f $pid_file ]] && kill -0 "$(cat "$pid_file")" 2>/dev/null
+}
+
+if [[ ${1:-} == --stop ]]; then
+  if running; then
+    kill -TERM "$(cat "$pid_file")"
+    echo "$(hostname): told $RUN to save and end"
+  else
+    echo "$(hostname): $RUN is not running"
+  fi
+  exit
+fi
+
+install() {
+  local lock
+  lock=$(cat requirements.lock pyproject.toml | sha256sum)
+  [[ -f $state/installed && $(cat "$state/installed") == "$lock" ]] && return
+  make .venv/.installed
+  # The TPU runtime that belongs to the installed jax.
+  .venv/bin/python -m pip install --quiet "jax[tpu]==$(.venv/bin/python -c 'import jax; print(jax.__version__)')"
+  echo "$lock" >"$state/installed"
+}
+
+mount_bucket() {
+  local bucket=${RUNS#gs://}
+  local folder=${bucket#*/}
+  [[ $folder != "$bucket" ]] || folder=""
+  bucket=${bucket%%/*}
+  require_program gcsfuse "install it on the workers, or set RUNS to a path on a disk that they share"
+  mkdir -p "$HOME/buckets/$bucket"
+  mountpoint -q "$HOME/buckets/$bucket" || gcsfuse --implicit-dirs "$bucket" "$HOME/buckets/$bucket"
+  RUNS=$HOME/buckets/$bucket${folder:+/$folder}
+}
+
+cd "$here/.."
+[[ ${FR3E_INSTALL:-1} == 0 ]] || install
+[[ $RUNS != gs://* ]] || mount_bucket
+index=${TPU_WORKER_ID:-$(hostname)} # hostnames of a slice end in its worker numbers
+# The run going on elsewhere, or later, must not count as finished.
+export RUN_DIR=$RUNS/$RUN WORKER=worker_${index##*-} UNFINISHED_CODE=75
+output=$state/$RUN.output
+
+if running; then
+  echo "$(hostname): $RUN is going on already, as process $(cat "$pid_file")"
+else
+  # In a session of its own: it outlives the connection.
+  # shellcheck disable=SC2016  # the inner shell is to write its own number
+  setsid nohup bash -c 'echo $$ >"$1"; shift; exec "$@"' worker "$pid_file" "$here/worker.sh" "$@" \
+    >"$output" 2>&1 </dev/null &
+  started=$!
+  until running || ! kill -0 "$started" 2>/dev/null; do sleep 0.1; done
+fi
+if [[ ${index##*-} =~ ^w?-?0$ || ${SHOW:-} == all ]]; then
+  tail -n +1 --pid="$(cat "$pid_file")" -f "$output"
+fi
+while running; do sleep 1; done
+if [[ -n ${started:-} ]]; then
+  code=0
+  wait "$started" || code=$?
+  if [[ $code -eq $UNFINISHED_CODE ]]; then
+    echo "$(hostname): $RUN has saved and ended before its budget was spent; the same command continues it"
+    exit "$code"
+  fi
+  [[ $code -eq 0 ]] || { tail -n 20 "$output" >&2 && fail "$(hostname): $RUN ended with code $code; see $RUN_DIR/logs"; }
+fi

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# One process of a run: what every launcher here ends in, on every machine. Not for a person to call.
+#   RUN_DIR=DIR [WORKER=NAME] [FR3E=.venv/bin/fr3e] launch/worker.sh RECIPE [key=value ...]
+# The same command starts the run in RUN_DIR and, when it was interrupted, continues it. Output also goes to
+# RUN_DIR/logs/WORKER.log, appended at each start. SIGTERM saves and ends it with code 0, or with UNFINISHED_CODE where
+# that is set: some schedulers take 0 for the end of the run.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "${BASH_SOURCE[0]}")/require.sh"
+require RUN_DIR "the run directory, on a file system that all processes of the run share"
+[[ $# -ge 1 ]] || fail "no recipe given; expected: launch/worker.sh RECIPE [key=value ...]"
+fr3e=${FR3E:-$(dirname "${BASH_SOURCE[0]}")/../.venv/bin/fr3e}
+command -v "$fr3e" >/dev/null || fail "$fr3e is no program; install with \`make\` there, or set FR3E to the fr3e command"
+mkdir -p "$RUN_DIR/logs"
+log="$RUN_DIR/logs/${WORKER:-$(hostname)}.log"
+echo "$(date -u +%FT%TZ) $(hostname): fr3e train $* --continue runtime.run_dir=$RUN_DIR" >>"$log"
+command=("$fr3e" train "$@" --continue "runtime.run_dir=$RUN_DIR")
+exec > >(exec tee -a "$log") 2>&1
+[[ -n ${UNFINISHED_CODE:-} ]] || exec "${command[@]}" # becomes the run itself: signals reach it
+
+"${command[@]}" &
+run=$!
+trap 'kill -TERM "$run"' TERM
+code=0
+while true; do # wait returns early where a signal is handled
+  wait "$run" && code=0 || code=$?
+  kill -0 "$run" 2>/dev/null || break
+done
+[[ $code -ne 0 || -f $RUN_DIR/summary.json ]] || code=$UNFINISHED_CODE
+exit "$code"

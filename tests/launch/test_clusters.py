@@ -1,0 +1,154 @@
+"""tpu_pod.sh, slurm.sh and sweep.sh against stand-ins of gcloud, srun and fr3e: what runs where, and when again."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+POD = dict(TPU_NAME="my-slice", ZONE="us-east5-a", PROJECT="my-project")
+
+# Each worker of the slice is a home directory: ssh runs the command there, scp copies into it.
+GCLOUD = """verb=$4
+declare -A option
+for argument in "$@"; do [[ $argument != --*=* ]] || { key=${argument%%=*}; option[${key#--}]=${argument#*=}; }; done
+case $verb in
+  describe) echo "${TPU_STATE:-READY}" ;;
+  scp) for home in "$HOMES"/*; do cp "$5" "$home/fr3e_jax.tar.gz"; done ;;
+  ssh)
+    for home in "$HOMES"/*; do
+      (cd "$home" && HOME=$home TPU_WORKER_ID=${home##*/} FR3E_INSTALL=0 bash -c "${option[command]}") &
+      workers+=($!)
+    done
+    code=0
+    for worker in "${workers[@]}"; do wait "$worker" || code=$?; done
+    exit "$code" ;;
+esac"""
+
+
+@pytest.fixture
+def pod(bench):
+    """Two workers that share a disk; the launcher lies in a small repository of its own."""
+    homes, repository = bench.folder / "homes", bench.folder / "repository"
+    for worker in "01":
+        (homes / worker).mkdir(parents=True)
+    shutil.copytree(REPOSITORY / "launch", repository / "launch")
+    (repository / "configs").mkdir()
+    (repository / "configs/mine.yaml").write_text("name: mine\n")
+    bench.stub("gcloud", GCLOUD)
+    # As `git archive HEAD` and `git diff` of it, without a commit in a test.
+    bench.stub("git", f'[[ $1 != archive ]] || tar -czf "${{3#--output=}}" -C {repository} .')
+    fr3e = bench.stub("fr3e", 'echo "worker in $PWD"; echo "{}" >"$RUN_DIR/summary.json"')
+    runs = bench.folder / "runs"
+    variables = POD | dict(RUNS=str(runs), HOMES=str(homes), FR3E=fr3e)
+    script = str(repository / "launch/tpu_pod.sh")
+    return bench, lambda *arguments, **changes: bench.launch(script, *arguments, **variables | changes)
+
+
+def test_all_workers_of_a_slice_run_the_same_command_and_log_in_one_place(pod):
+    bench, launch = pod
+    result = launch("configs/mine.yaml", "data.root=a b")
+    assert result.returncode == 0, result.stderr
+    run = bench.folder / "runs/mine"
+    assert bench.calls("fr3e") == [rf"train configs/mine.yaml data.root=a\ b --continue runtime.run_dir={run}"] * 2
+    logs = {path.name: path.read_text().splitlines()[-1] for path in (run / "logs").iterdir()}
+    assert logs == {f"worker_{i}.log": f"worker in {bench.folder}/homes/{i}/fr3e_jax" for i in range(2)}
+    assert result.stdout.count("worker in") == 1 and "homes/0" in result.stdout, "worker 0 speaks for all"
+
+
+def test_a_failing_worker_fails_the_launch_with_the_end_of_its_output(pod):
+    bench, launch = pod
+    bench.stub("fr3e", "echo not enough memory; exit 4")
+    result = launch("configs/mine.yaml")
+    assert result.returncode == 2 and "not enough memory" in result.stderr and "mine ended with code 4" in result.stderr
+
+
+def test_a_run_that_was_stopped_is_not_taken_for_a_finished_one(pod):
+    bench, launch = pod
+    bench.stub("fr3e", "echo saved")
+    result = launch("configs/mine.yaml")
+    assert result.returncode == 75 and "the same command continues it" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"TPU_NAME": ""}, "TPU_NAME is not set; expected the name of a TPU VM slice"),
+        ({"ZONE": "here"}, "ZONE=here does not look like its zone, such as us-east5-a"),
+        ({"RUNS": "runs"}, "RUNS=runs does not look like gs://BUCKET[/FOLDER], or an absolute path"),
+        ({"TPU_STATE": "CREATING"}, "my-slice is CREATING; expected READY"),
+        ({"RUN": "a b"}, "RUN=a b does not look like the name of a run"),
+    ],
+)
+def test_what_a_slice_needs_is_checked_before_anything_is_copied(pod, changes, message):
+    bench, launch = pod
+    result = launch("configs/mine.yaml", **changes)
+    assert result.returncode == 2 and message in result.stderr
+    assert not [call for call in bench.calls("gcloud") if " scp " in call]
+
+
+SRUN = """while [[ $1 == --* ]]; do shift; done
+for rank in 0 1; do SLURM_PROCID=$rank "$@" || exit; done"""
+SLURM = dict(SLURM_JOB_ID="7", REPOSITORY=str(REPOSITORY), RECIPE="configs/demo.yaml")
+
+
+def slurm(bench, *arguments, fr3e, **changes):
+    bench.stub("srun", SRUN)
+    bench.stub("scontrol")
+    variables = SLURM | dict(RUN_DIR=str(bench.folder / "run"), FR3E=bench.stub("fr3e", fr3e)) | changes
+    return bench.launch("slurm.sh", *arguments, **variables)
+
+
+def test_slurm_starts_every_task_and_ends_with_the_run(bench):
+    result = slurm(bench, "seed=3", fr3e='echo "{}" >"$RUN_DIR/summary.json"')
+    run = bench.folder / "run"
+    assert result.returncode == 0, result.stderr
+    assert bench.calls("fr3e") == [f"train configs/demo.yaml seed=3 --continue runtime.run_dir={run}"] * 2
+    assert {path.name for path in (run / "logs").iterdir()} == {"process_0.log", "process_1.log"}
+    assert bench.calls("scontrol") == [] and "--kill-on-bad-exit=1" in bench.calls("srun")[0]
+
+
+def test_slurm_queues_an_interrupted_run_again_and_a_failed_one_not(bench):
+    assert slurm(bench, fr3e="").returncode == 0
+    assert bench.calls("scontrol") == ["requeue 7"]
+    assert slurm(bench, fr3e="", REQUEUE="0").returncode == 0
+    assert slurm(bench, fr3e="exit 3").returncode == 3
+    assert bench.calls("scontrol") == ["requeue 7"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"SLURM_JOB_ID": ""}, "SLURM_JOB_ID is not set; expected to run under sbatch"),
+        ({"RUN_DIR": "runs/mine"}, "RUN_DIR=runs/mine does not look like an absolute path"),
+        ({"RECIPE": "nowhere.yaml"}, "RECIPE=nowhere.yaml is no file in"),
+        ({"SLURM_GPUS_PER_NODE": "h100:8", "SLURM_NTASKS_PER_NODE": "1"}, "jax takes one process for each GPU"),
+        ({"REPOSITORY": "/nowhere"}, "REPOSITORY=/nowhere holds no launch/require.sh"),
+    ],
+)
+def test_what_slurm_needs_is_checked_first(bench, changes, message):
+    result = slurm(bench, fr3e="", **changes)
+    assert result.returncode == 2 and message in result.stderr and bench.calls("srun") == []
+
+
+DRY_RUN = """for seed in 0 1 2; do
+  echo "python -m fr3e_jax train mine.yaml seed=$seed 'data.root=a b' runtime.run_dir=/x/sweep/00$seed-seed=$seed"
+done"""
+
+
+def test_a_sweep_gives_each_combination_to_one_slice_and_goes_on_with_the_rest(bench):
+    launcher = bench.stub("launcher", 'echo "$TPU_NAME $RUN"; [[ $RUN != *seed=1 || -f $ALLOWED ]]')
+    variables = dict(SLICES="a b", STATE=str(bench.folder / "state"), LAUNCHER=launcher)
+    variables |= dict(FR3E=bench.stub("fr3e", DRY_RUN), ALLOWED=str(bench.folder / "allowed"))
+    sweep = lambda: bench.launch("sweep.sh", bench.recipe, "seed=0,1,2", **variables)
+    result = sweep()
+    assert result.returncode == 1 and "2 of 3 combinations are finished" in result.stdout
+    assert sorted(bench.calls("launcher")) == [rf"mine.yaml seed={seed} data.root=a\ b" for seed in range(3)]
+    (bench.folder / "allowed").touch()
+    result = sweep()
+    assert result.returncode == 0 and "3 of 3 combinations are finished" in result.stdout
+    assert len(bench.calls("launcher")) == 4
+    assert (bench.folder / "state/001-seed=1.log").read_text().splitlines()[-1].endswith(" mine-001-seed=1")
+    assert bench.calls("fr3e")[0] == f"sweep {bench.recipe} seed=0\\,1\\,2 --dry-run"

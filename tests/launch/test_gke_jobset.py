@@ -1,0 +1,140 @@
+"""The rendered JobSet: the fields that the controller requires, whole hosts, quoted arguments; checked values."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+VALUES = dict(
+    NAME="fr3e-7b",
+    IMAGE="us-docker.pkg.dev/my-project/fr3e/fr3e:1",
+    BUCKET="my-runs",
+    ACCELERATOR="tpu-v5p-slice",
+    TOPOLOGY="4x4x4",
+)
+# Path in the manifest and type: the part of the schema (jobset.x-k8s.io/v1alpha2, batch/v1, core/v1) that this uses.
+JOB = "spec.replicatedJobs.0.template.spec"
+POD = f"{JOB}.template.spec"
+CONTAINER = f"{POD}.containers.0"
+SCHEMA = {
+    "apiVersion": str,
+    "kind": str,
+    "metadata.name": str,
+    "metadata.namespace": str,
+    "metadata.annotations": dict,
+    "spec.failurePolicy.maxRestarts": int,
+    "spec.replicatedJobs.0.name": str,
+    "spec.replicatedJobs.0.replicas": int,
+    f"{JOB}.parallelism": int,
+    f"{JOB}.completions": int,
+    f"{JOB}.completionMode": str,
+    f"{JOB}.backoffLimit": int,
+    f"{JOB}.template.metadata.annotations": dict,
+    f"{POD}.restartPolicy": str,
+    f"{POD}.hostNetwork": bool,
+    f"{POD}.dnsPolicy": str,
+    f"{POD}.serviceAccountName": str,
+    f"{POD}.terminationGracePeriodSeconds": int,
+    f"{POD}.nodeSelector": dict,
+    f"{POD}.volumes": list,
+    f"{CONTAINER}.name": str,
+    f"{CONTAINER}.image": str,
+    f"{CONTAINER}.command": list,
+    f"{CONTAINER}.args": list,
+    f"{CONTAINER}.env": list,
+    f"{CONTAINER}.ports": list,
+    f"{CONTAINER}.resources.limits": dict,
+    f"{CONTAINER}.resources.requests": dict,
+    f"{CONTAINER}.securityContext.privileged": bool,
+    f"{CONTAINER}.volumeMounts": list,
+}
+
+
+def at(manifest, path):
+    for name in path.split("."):
+        manifest = manifest[int(name) if name.isdecimal() else name]
+    return manifest
+
+
+def leaves(value, path=""):
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [leaf for key, child in items for leaf in leaves(child, f"{path}.{key}".lstrip("."))] or [(path, value)]
+
+
+def rendered(bench, *arguments, **changes):
+    result = bench.launch("gke_jobset.sh", *arguments, **VALUES | changes)
+    assert result.returncode == 0, result.stderr
+    return yaml.safe_load(result.stdout)
+
+
+def test_the_manifest_has_the_fields_of_a_jobset_and_no_others(bench):
+    manifest = rendered(bench, "configs/demo.yaml")
+    for path, kind in SCHEMA.items():
+        assert type(at(manifest, path)) is kind, path
+    unknown = [path for path, _ in leaves(manifest) if not any(path.startswith(known) for known in SCHEMA)]
+    assert not unknown
+    assert (manifest["apiVersion"], manifest["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    assert "${" not in str(manifest)
+
+
+def test_each_host_is_a_pod_and_each_slice_a_job(bench):
+    manifest = rendered(bench, "configs/demo.yaml", SLICES="2")
+    assert at(manifest, "spec.replicatedJobs.0.replicas") == 2
+    assert at(manifest, f"{JOB}.parallelism") == at(manifest, f"{JOB}.completions") == 16  # 64 chips, 4 on a host
+    assert at(manifest, f"{JOB}.completionMode") == "Indexed"
+    assert at(manifest, f"{CONTAINER}.resources.limits") == {"google.com/tpu": 4}
+    assert at(manifest, f"{POD}.nodeSelector") == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5p-slice",
+        "cloud.google.com/gke-tpu-topology": "4x4x4",
+    }
+    small = rendered(bench, "configs/demo.yaml", TOPOLOGY="2x4", CHIPS="8", ACCELERATOR="tpu-v5-lite-podslice")
+    assert at(small, f"{JOB}.completions") == 1
+
+
+def test_mounts_are_those_of_volumes_and_the_run_is_in_the_bucket(bench):
+    manifest = rendered(bench, "configs/demo.yaml")
+    volumes = {volume["name"]: volume for volume in at(manifest, f"{POD}.volumes")}
+    assert {mount["name"] for mount in at(manifest, f"{CONTAINER}.volumeMounts")} == set(volumes)
+    assert volumes["runs"]["csi"]["volumeAttributes"]["bucketName"] == "my-runs"
+    variables = {entry["name"]: entry.get("value") for entry in at(manifest, f"{CONTAINER}.env")}
+    assert variables["RUN_DIR"] == "/runs/fr3e-7b" and variables["UNFINISHED_CODE"] == "75"
+
+
+def test_arguments_come_through_as_they_were(bench):
+    arguments = ["configs/demo.yaml", 'data.root="a b" \\n & ${NAME}', "explore.num_anchors=[1, 2]", "name=ä: #x"]
+    assert at(rendered(bench, *arguments), f"{CONTAINER}.args") == arguments
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"NAME": ""}, "NAME is not set; expected a name of a job"),
+        ({"NAME": "Fr3e"}, "NAME=Fr3e does not look like a name of a job"),
+        ({"NAME": "x" * 41}, "has 41 characters; expected at most 40"),
+        ({"IMAGE": ""}, "IMAGE is not set; expected a container image"),
+        ({"IMAGE": "a b"}, "IMAGE=a b does not look like a container image"),
+        ({"BUCKET": "gs://my-runs"}, "BUCKET=gs://my-runs does not look like a bucket"),
+        ({"TOPOLOGY": "4x"}, "TOPOLOGY=4x does not look like the shape of a slice"),
+        ({"CHIPS": "3"}, "TOPOLOGY=4x4x4 has 64 chips, which are not whole hosts of CHIPS=3"),
+        ({"SLICES": "0"}, "SLICES=0 does not look like a number of slices"),
+    ],
+)
+def test_each_value_is_checked_first(bench, changes, message):
+    result = bench.launch("gke_jobset.sh", "configs/demo.yaml", **VALUES | changes)
+    assert (result.returncode, result.stdout) == (2, "") and message in result.stderr
+
+
+def test_apply_hands_the_manifest_to_kubectl_and_replaces_only_what_has_ended(bench):
+    got = bench.folder / "applied.yaml"
+    body = f"""case $1 in
+  get) [[ -f {bench.folder}/exists ]] || exit 1; [[ $* != *jsonpath* ]] || cat {bench.folder}/exists ;;
+  apply) cat >{got} ;;
+esac"""
+    bench.stub("kubectl", body)
+    launch = lambda: bench.launch("gke_jobset.sh", "--apply", "configs/demo.yaml", **VALUES)
+    assert launch().returncode == 0 and yaml.safe_load(got.read_text())["kind"] == "JobSet"
+    (bench.folder / "exists").write_text("")
+    assert "fr3e-7b is running" in launch().stderr
+    (bench.folder / "exists").write_text("Failed")
+    assert launch().returncode == 0
+    assert [call.split()[0] for call in bench.calls("kubectl")][-4:] == ["get", "get", "delete", "apply"]

@@ -1,0 +1,110 @@
+"""local.sh and worker.sh: one process or several, the same command again, signals, codes, and logs in one place."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SHOW = 'echo "$JAX_PROCESS_ID/$JAX_NUM_PROCESSES at $JAX_COORDINATOR_ADDRESS, $JAX_NUM_CPU_DEVICES $JAX_PLATFORMS"'
+
+
+def test_one_process_becomes_fr3e_train_with_continue(bench):
+    fr3e, run = bench.stub("fr3e", "echo hello"), str(bench.folder / "run")
+    result = bench.launch("local.sh", bench.recipe, "data.root=a b", FR3E=fr3e, RUN_DIR=run)
+    assert (result.returncode, result.stdout) == (0, "hello\n")
+    assert bench.calls("fr3e") == [rf"train {bench.recipe} data.root=a\ b --continue runtime.run_dir={run}"]
+    log = Path(run, "logs/process_0.log").read_text()
+    assert "fr3e train" in log and log.endswith("hello\n")
+
+
+def test_several_processes_are_told_who_they_are(bench):
+    fr3e, run = bench.stub("fr3e", SHOW), bench.folder / "run"
+    result = bench.launch("local.sh", "-n", "3", bench.recipe, FR3E=fr3e, RUN_DIR=str(run), CPU_DEVICES="4")
+    assert result.returncode == 0, result.stderr
+    logs = [(run / f"logs/process_{i}.log").read_text().splitlines()[-1] for i in range(3)]
+    assert [line.split(" at ")[0] for line in logs] == ["0/3", "1/3", "2/3"]
+    assert len({line.split(" at ")[1] for line in logs}) == 1 and logs[0].endswith(", 4 cpu")
+    assert result.stdout.splitlines() == logs[:1], "only the first process speaks"
+
+
+def test_a_failed_process_gives_its_code_and_says_where_to_look(bench):
+    fr3e = bench.stub("fr3e", 'exit "$((JAX_PROCESS_ID * 3))"')
+    result = bench.launch("local.sh", "-n", "2", bench.recipe, FR3E=fr3e, RUN_DIR=str(bench.folder / "run"))
+    assert result.returncode == 3
+    assert f"a process ended with code 3; the logs are in {bench.folder}/run/logs" in result.stderr
+
+
+WAITS = """trap 'echo saved; exit 0' TERM
+echo ready
+touch "$READY/$JAX_PROCESS_ID"
+while true; do sleep 0.05; done"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_reaches_every_process(bench, number):
+    fr3e, run, ready = bench.stub("fr3e", WAITS), bench.folder / "run", bench.folder / "ready"
+    ready.mkdir()
+    launcher = bench.start("local.sh", "-n", "2", bench.recipe, FR3E=fr3e, RUN_DIR=str(run), READY=str(ready))
+    wait_for(lambda: len(list(ready.iterdir())) == 2)
+    launcher.send_signal(number)
+    assert launcher.wait(timeout=60) == 0, launcher.stdout.read()
+    launcher.stdout.close()
+    for index in range(2):
+        wait_for(lambda index=index: (run / f"logs/process_{index}.log").read_text().endswith("saved\n"))
+
+
+def wait_for(condition, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_worker_that_ends_early_can_say_so_by_its_code(bench, finished):
+    """Kubernetes takes code 0 for the end of the whole run."""
+    run = bench.folder / "run"
+    run.mkdir()
+    fr3e = bench.stub("fr3e", f"{'touch ' + str(run / 'summary.json') if finished else ''}\necho over")
+    result = bench.launch("worker.sh", bench.recipe, FR3E=fr3e, RUN_DIR=str(run), UNFINISHED_CODE="75")
+    assert (result.returncode, result.stdout) == (0 if finished else 75, "over\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "message"),
+    [
+        ([], {}, "no recipe given"),
+        (["nowhere.yaml"], {}, "recipe nowhere.yaml is no file"),
+        (["-n", "0", "x"], {}, "processes=0 does not look like a number of processes"),
+        (["-x"], {}, "unknown option -x"),
+        (["RECIPE"], {"FR3E": "/no/fr3e"}, "/no/fr3e is no program; install with `make` there"),
+    ],
+)
+def test_mistakes_are_one_line_and_code_two(bench, arguments, variables, message):
+    arguments = [bench.recipe if argument == "RECIPE" else argument for argument in arguments]
+    result = bench.launch("local.sh", *arguments, RUN_DIR=str(bench.folder / "run"), **variables)
+    assert result.returncode == 2 and message in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_two_real_processes_train_and_the_same_command_goes_on(bench):
+    """The demo, made tiny: two steps, then two more."""
+    fr3e, run = str(Path(sys.executable).with_name("fr3e")), bench.folder / "run"
+    recipe = Path(__file__).parents[2] / "configs/demo.yaml"
+    tiny = "model.hidden_size=16 model.num_layers=1 model.num_heads=2 model.num_kv_heads=1 model.path= "
+    tiny += "rollout.prompts_per_round=8 training.batch_rollouts=8 training.mini_batch_rollouts=4 evaluation.prompts=4 "
+    tiny += "rollout.reject_degenerate=false rollout.max_response_tokens=12 runtime.tensorboard=false "
+    tiny += "explore.num_anchors=2 evaluation.samples=2 evaluation.pass_at=[2] rewards.workers=1"
+    for steps in (2, 4):
+        command = ["-n", "2", str(recipe), *tiny.split(), f"training.max_steps={steps}"]
+        cache = str(bench.folder / "xla")
+        launcher = bench.start("local.sh", *command, FR3E=fr3e, RUN_DIR=str(run), JAX_COMPILATION_CACHE_DIR=cache)
+        output, _ = launcher.communicate(timeout=400)
+        assert launcher.returncode == 0, output
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records if record["kind"] == "train"] == [1, 2, 3, 4]

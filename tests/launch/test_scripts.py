@@ -1,0 +1,29 @@
+"""The launchers as texts: shellcheck finds nothing, each can be executed, and none names what it does not check."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LAUNCH = Path(__file__).parents[2] / "launch"
+SCRIPTS = sorted(LAUNCH.glob("*.sh"))
+
+
+def test_shellcheck_finds_nothing():
+    shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:/usr/bin:/usr/local/bin")
+    assert shellcheck, "shellcheck is missing; requirements-dev.lock has it (make test installs it)"
+    result = subprocess.run([shellcheck, "--external-sources", *SCRIPTS], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_each_script_is_strict_and_can_be_executed(script):
+    text = script.read_text()
+    if script.name == "require.sh":  # is sourced
+        return
+    assert script.stat().st_mode & 0o111
+    assert text.startswith("#!/usr/bin/env bash\n") and "\nset -euo pipefail\n" in text
