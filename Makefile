@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
 PARITY := .venv-parity
 
-.PHONY: demo test test-slow test-8 test-parity lint lock
+.PHONY: demo test test-slow test-8 test-parity test-plan libtpu lint lock
 
 demo: $(VENV)/.installed
 	$(BIN)/fr3e train configs/demo.yaml
@@ -18,6 +18,7 @@ test: $(VENV)/.installed-dev
 
 test-slow: $(VENV)/.installed-dev
 	$(PYTEST) -m slow
+	FR3E_TEST_DEVICES=8 $(PYTEST) -m slow tests/programs/test_every_mesh.py tests/programs/test_mesh_programs.py
 
 # The folders whose code meets a device.
 test-8: $(VENV)/.installed-dev
@@ -28,6 +29,15 @@ test-parity: $(PARITY)/.installed
 	FR3E_REQUIRE_TORCH=1 $(PARITY)/bin/python -m pytest -n 2 --dist loadfile \
 		tests/policy/test_transformers_parity.py tests/loop/test_transformers_generation.py \
 		tests/loop/test_end_to_end.py::test_transformers_loads_the_export_without_a_warning_and_gives_equal_logits
+
+# `fr3e plan` on small TPU topologies, compiled by libtpu; the variable makes its absence a failure, where `make test`
+# skips.
+test-plan: $(VENV)/.installed-dev $(VENV)/libtpu/.installed
+	FR3E_REQUIRE_LIBTPU=1 $(BIN)/python -m pytest tests/planning
+
+# The compiler of TPU programs (0.7 GB on disk), for `fr3e plan` on a machine without a TPU. Beside the packages, not
+# among them: jax would look for a TPU in every process.
+libtpu: $(VENV)/libtpu/.installed
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -65,6 +75,10 @@ $(VENV)/.installed: requirements.lock pyproject.toml $(VENV)/.created
 
 $(VENV)/.installed-dev: requirements-dev.lock $(VENV)/.installed
 	$(call install,-r requirements-dev.lock)
+	touch $@
+
+$(VENV)/libtpu/.installed: requirements-plan.txt $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/libtpu -r requirements-plan.txt
 	touch $@
 
 # torch apart from all the rest, which it finds in .venv through a path file. By pip, which picks the build for CPUs.

@@ -55,7 +55,7 @@ def works() -> dict[str, Work]:
     for size, bars in (("tiny", (3.8, 5.5)), ("slice", (2.5, 4.0))):
         branch = f"--size {size} --mode branch"
         peers = {"transformers": f"peer_transformers.py {branch} --variant per_anchor"}
-        found[f"branch_{size}"] = Work(f"engine.py {branch}", peers, *bars, memory=True)
+        found[f"branch_{size}"] = Work(f"engine.py {branch} --slots 4 --lanes 16 --chunk 32", peers, *bars, memory=True)
     shared = "--size tiny --max_micro 4"
     peers = {"torch": f"torch_flattened.py {shared}"}
     found["train_branch_tiny"] = Work("engine.py --size tiny --mode train_branch", peers, 2.3, 3.2)

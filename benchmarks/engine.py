@@ -22,10 +22,11 @@ import numpy as np
 
 from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.loop.packing import pack
-from fr3e_jax.loop.rollouts import Branch, CachedTrunk, RolloutEngine, Sampling, TrunkRequest
+from fr3e_jax.loop.requests import Branch, CachedTrunk, Sampling, TrunkRequest
+from fr3e_jax.loop.rollouts import RolloutEngine
 from fr3e_jax.policy.config_file import read_architecture
 from fr3e_jax.policy.huggingface import load_params
-from fr3e_jax.policy.network import bind, build_network
+from fr3e_jax.policy.network import Pass, bind, build_network
 from fr3e_jax.programs.decoder import DecoderPrograms
 from fr3e_jax.programs.host_memory import keep_host_memory
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
@@ -47,7 +48,7 @@ class Runner:
         self.graphdef, self.abstract, axes = build_network(
             self.architecture, param_dtype=args.dtype, compute_dtype=args.dtype
         )
-        self.shardings = param_shardings(self.mesh, self.abstract, axes)
+        self.shardings = param_shardings(self.mesh, self.abstract, axes, self.architecture)
         self.params = load_params(args.model, self.architecture, self.abstract, self.shardings)
         self.record = {
             "runner": "fr3e_jax",
@@ -162,7 +163,7 @@ class Runner:
             optimizer,
             loss=loss,
             token_chunk=self.args.token_chunk,
-            remat=self.args.remat,
+            passing=Pass(self.args.remat, self.args.attention_block, self.args.scan_layers),
         )
 
     def optimizer_steps(self, trunks: list[TrainingTrunk], tokens: int, flattened_tokens: int) -> None:
@@ -263,6 +264,8 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=16, help="decode steps between two visits of the host")
     parser.add_argument("--micro_batch_tokens", type=int, default=0, help="train: positions of a micro-batch")
     parser.add_argument("--remat", default="none", choices=["none", "dots", "block"])
+    parser.add_argument("--attention_block", type=int, default=0)
+    parser.add_argument("--scan_layers", action="store_true")
     parser.add_argument("--token_chunk", type=int, default=1024)
     parser.add_argument("--spec")
     args = parser.parse_args()

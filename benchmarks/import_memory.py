@@ -69,7 +69,7 @@ def import_and_export(directory: Path, param_dtype: str) -> None:
 
     architecture = read_architecture(directory)
     _, abstract, axes = build_network(architecture, param_dtype=param_dtype)
-    shardings = param_shardings(make_mesh(), abstract, axes)
+    shardings = param_shardings(make_mesh(), abstract, axes, architecture)
     sizes = [leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract)]
     jax.block_until_ready(jax.numpy.zeros(1))
     print(sum(sizes), max(sizes), flush=True)

@@ -39,7 +39,8 @@ LAYERS = {
     "configuration": Layer(),
     "data": Layer({"configuration", "rewards"}, {"jax", "flax", "optax"}),
     "loop": Layer({"objectives", "policy", "programs", "rewards", "data", "configuration"}),
-    "cli": Layer({"objectives", "policy", "programs", "rewards", "data", "configuration", "loop"}),
+    "planning": Layer({"policy", "programs", "data", "configuration", "loop"}),
+    "cli": Layer({"objectives", "policy", "programs", "rewards", "data", "configuration", "loop", "planning"}),
 }
 
 

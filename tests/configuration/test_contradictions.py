@@ -12,6 +12,17 @@ CASES = {
     "kv_heads_divide_heads": (["model.num_kv_heads=3"], ["model.num_kv_heads=2"], "nearest: model.num_kv_heads=2"),
     "head_size_is_even": (["model.hidden_size=60"], ["model.hidden_size=64"], "nearest: model.hidden_size=64"),
     "tensor_shards_divide_the_network": (["mesh.tensor=3"], ["mesh.tensor=2"], "nearest: mesh.tensor=2"),
+    "one_mesh_size_is_inferred": (["mesh.replica=-1"], ["mesh.replica=1"], "nearest: mesh.replica=1"),
+    "one_rollout_mesh_size_is_inferred": (
+        ["mesh.rollout_tensor=2", "mesh.rollout_fsdp=0"],
+        ["mesh.rollout_fsdp=1"],
+        "set mesh.rollout_fsdp=-1",
+    ),
+    "rollout_sizes_have_an_effect": (
+        ["mesh.rollout_fsdp=2"],
+        ["mesh.rollout_tensor=1"],
+        "nearest: mesh.rollout_tensor=1",
+    ),
     "pass_at_k_has_k_samples": (
         ["evaluation.pass_at=[1,32]"],
         ["evaluation.samples=32"],

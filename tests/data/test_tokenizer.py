@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -25,6 +26,15 @@ def test_decoding_gives_the_text_back_and_leaves_special_tokens_out():
     assert codec.decode(codec.encode(TEXT)) == TEXT
     assert codec.decode([codec.pad_id, *codec.encode("1 2"), codec.stop_ids[0], codec.pad_id]) == "1 2"
     assert codec.encode("") == [] and codec.decode([]) == ""
+
+
+@pytest.mark.parametrize("special_tokens", [True, False])
+def test_decoded_text_is_that_of_transformers(special_tokens):
+    codec = TextCodec.load()
+    ids = np.array([codec.pad_id, *codec.encode("1 + 2.\n 3 )"), codec.stop_ids[0], codec.pad_id], np.int32)
+    wanted = codec.tokenizer.decode(ids, skip_special_tokens=not special_tokens, clean_up_tokenization_spaces=False)
+    assert codec.decode(ids, special_tokens=special_tokens) == wanted
+    assert ("<pad>" in wanted) == special_tokens
 
 
 @pytest.mark.parametrize(
