@@ -83,7 +83,7 @@ class Group:
 
 
 def assert_like(found: Path, wanted: Path, steps: int | None = None) -> None:
-    """The same rewards, tokens and choices in the first steps, the same losses and log-probs to 1e-5."""
+    """The same rewards, tokens and choices in the first steps, losses and log-probs to 1e-5, after updates to 1e-4."""
     records, wanted_records = (
         [without_timing(r) for r in read_metrics(path / "metrics.jsonl") if steps is None or r["step"] <= steps]
         for path in (found, wanted)
@@ -98,12 +98,14 @@ def assert_like(found: Path, wanted: Path, steps: int | None = None) -> None:
         for name in record.keys() - set(SHARDED) - {"kind"}:
             where = f"{name} of step {record['step']}"
             np.testing.assert_allclose(record[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=where)
-    for file in sorted((wanted / "rollouts").iterdir())[:steps]:
+    for number, file in enumerate(sorted((wanted / "rollouts").iterdir())[:steps]):
+        # What is rounding in a gradient is a step of full size in Adam's first updates: later weights agree less.
+        tolerance = 1e-4 if number else 1e-5
         pairs = zip(read_rollouts(found / "rollouts" / file.name), read_rollouts(file), strict=True)
         for rollout, expected in pairs:
             for name in ("id", "token_ids", "reward", "outcome", "anchors", "kept", "finished", "fork"):
                 assert getattr(rollout, name) == getattr(expected, name), f"{name} of rollout {expected.id}"
-            np.testing.assert_allclose(rollout.logprobs, expected.logprobs, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(rollout.logprobs, expected.logprobs, rtol=tolerance, atol=tolerance)
 
 
 def assert_same(found: Path, wanted: Path) -> None:
