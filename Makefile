@@ -22,7 +22,8 @@ test-slow: $(VENV)/.installed-dev
 
 # The folders whose code meets a device.
 test-8: $(VENV)/.installed-dev
-	FR3E_TEST_DEVICES=8 $(PYTEST) -m "not slow" tests/objectives tests/policy tests/programs tests/loop
+	FR3E_TEST_DEVICES=8 $(PYTEST) -m "not slow" tests/policy tests/programs tests/loop tests/planning/test_hlo.py \
+		--ignore tests/loop/test_several_processes.py --ignore tests/loop/test_profile.py
 
 # The same numbers as torch and transformers; the variable makes their absence a failure, where `make test` skips.
 test-parity: $(PARITY)/.installed
@@ -33,7 +34,7 @@ test-parity: $(PARITY)/.installed
 # `fr3e plan` on small TPU topologies, compiled by libtpu; the variable makes its absence a failure, where `make test`
 # skips.
 test-plan: $(VENV)/.installed-dev $(VENV)/libtpu/.installed
-	FR3E_REQUIRE_LIBTPU=1 $(BIN)/python -m pytest tests/planning
+	FR3E_REQUIRE_LIBTPU=1 $(BIN)/python -m pytest -m slow tests/planning
 
 # The compiler of TPU programs (0.7 GB on disk), for `fr3e plan` on a machine without a TPU. Beside the packages, not
 # among them: jax would look for a TPU in every process.

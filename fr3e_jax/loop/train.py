@@ -154,8 +154,7 @@ class Trainer:
 
     def _run(self) -> int:
         with self.metrics, self.console, self.background, StopRequest() as stop:
-            progress = [self.progress.step, self.prompts.position]
-            self._compare("start", settings=_settings(self.config), progress=progress)
+            self._compare("start", _start, self.config, self.progress.step, self.prompts.position)
             self._announce()
             if self.progress.step:
                 self.console.note(f"resumed from the checkpoint of step {self.progress.step}")
@@ -235,7 +234,7 @@ class Trainer:
                 self.progress.carried = ready
                 raise NoSignal(no_signal_message(config, groups, expansions, rounds_without_signal))
         batch, rest = split_full_batch(ready, config.training.batch_rollouts)
-        self._compare("full batch", **decisions.of_batch(batch))
+        self._compare("full batch", decisions.of_batch, batch)
         self.progress.carried = rest if config.training.surplus == "carry" else []
         return batch, groups, expansions
 
@@ -246,9 +245,9 @@ class Trainer:
         with self.ledger.stage("first_return"):
             with settings_at_fault():
                 prompts = self.prompts.next()
-            self._compare("prompts", **decisions.of_prompts(prompts))
+            self._compare("prompts", decisions.of_prompts, prompts)
             groups = first_return(session, params, step, prompts)  # sampled, graded, degenerate prompts rejected
-            self._compare("first return", **decisions.of_groups(groups))
+            self._compare("first return", decisions.of_groups, groups)
             kept = [group for group in groups if group.kept]
             trunks = base_trunks(session, step, kept) if explore.train_base or not explore.enabled else []
         expansions: list[Expansion] = []
@@ -256,10 +255,10 @@ class Trainer:
             self.console.stage("explore")
             with self.ledger.stage("explore"):
                 expansions = place_anchors(session, step, kept) + self._revisit_archive(step, groups)
-                self._compare("anchors", **decisions.of_states(expansions))
+                self._compare("anchors", decisions.of_states, expansions)
                 roll_out_states(session, params, step, expansions)  # sampled and graded
                 assign_advantages(session, expansions)
-                self._compare("explore", **decisions.of_values(expansions))
+                self._compare("explore", decisions.of_values, expansions)
                 if explore.archive_size:
                     self.progress.archive.add(session, step, expansions)
                 trunks += explored_trunks(session, step, expansions)
@@ -288,9 +287,10 @@ class Trainer:
 
     # -- with the other processes ------------------------------------------------------------------------------------
 
-    def _compare(self, stage: str, **decided: Any) -> None:
-        """All processes are at this stage of this step with the same decisions, or the run stops."""
-        self.session.processes.agree(f"step {self.progress.step + 1}, {stage}", **decided)
+    def _compare(self, stage: str, describe: Callable[..., dict[str, Any]], *of: Any) -> None:
+        """All processes are at this stage of this step with the same ``describe(*of)``, or the run stops."""
+        if self.session.processes.count > 1:
+            self.session.processes.agree(f"step {self.progress.step + 1}, {stage}", **describe(*of))
 
     def _asked_to_stop(self, stop: StopRequest) -> str:
         """The signal that asked any of the processes to stop after this step, or nothing; the same on all."""
@@ -345,9 +345,10 @@ class Trainer:
         self.console.note(compilation_line(self.ledger))
 
 
-def _settings(config: Config) -> dict[str, Any]:
-    """What must be the same on all processes: everything but where and how a process runs."""
-    return {name: value for name, value in dataclasses.asdict(config).items() if name not in ("runtime", "rewards")}
+def _start(config: Config, *progress: int) -> dict[str, Any]:
+    """What must be the same on all processes: every setting but where and how a process runs, and where they stand."""
+    settings = {name: value for name, value in dataclasses.asdict(config).items() if name not in ("runtime", "rewards")}
+    return {"settings": settings, "progress": list(progress)}
 
 
 def run_summary(config: Config, progress: Progress, ledger: TokenLedger, after: dict[str, float]) -> dict[str, Any]:
