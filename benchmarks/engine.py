@@ -43,7 +43,8 @@ class Runner:
     def __init__(self, args, workload):
         self.args, self.workload, self.spec = args, workload, workload.load_spec(args.spec)
         self.architecture = read_architecture(Path(args.model))
-        keep_host_memory()  # as `fr3e` does, before the first array
+        if not args.leave_memory:
+            keep_host_memory()  # as `fr3e` does, before the first array
         self.mesh = make_mesh()
         self.graphdef, self.abstract, axes = build_network(
             self.architecture, param_dtype=args.dtype, compute_dtype=args.dtype
@@ -267,6 +268,7 @@ def main() -> None:
     parser.add_argument("--attention_block", type=int, default=0)
     parser.add_argument("--scan_layers", action="store_true")
     parser.add_argument("--token_chunk", type=int, default=1024)
+    parser.add_argument("--leave_memory", action="store_true", help="freed memory goes back to the system")
     parser.add_argument("--spec")
     args = parser.parse_args()
     sys.path.insert(0, args.bench)

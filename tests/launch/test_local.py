@@ -26,7 +26,9 @@ def test_several_processes_are_told_who_they_are(bench):
     fr3e, run = bench.stub("fr3e", SHOW), bench.folder / "run"
     result = bench.launch("local.sh", "-n", "3", bench.recipe, FR3E=fr3e, RUN_DIR=str(run), CPU_DEVICES="4")
     assert result.returncode == 0, result.stderr
-    logs = [(run / f"logs/process_{i}.log").read_text().splitlines()[-1] for i in range(3)]
+    lines = lambda i: (run / f"logs/process_{i}.log").read_text().splitlines()
+    wait_for(lambda: all(len(lines(i)) == 2 for i in range(3)))  # what writes a log may end after its process
+    logs = [lines(i)[-1] for i in range(3)]
     assert [line.split(" at ")[0] for line in logs] == ["0/3", "1/3", "2/3"]
     assert len({line.split(" at ")[1] for line in logs}) == 1 and logs[0].endswith(", 4 cpu")
     assert result.stdout.splitlines() == logs[:1], "only the first process speaks"
