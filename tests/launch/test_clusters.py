@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -53,8 +54,12 @@ def test_all_workers_of_a_slice_run_the_same_command_and_log_in_one_place(pod):
     assert result.returncode == 0, result.stderr
     run = bench.folder / "runs/mine"
     assert bench.calls("fr3e") == [rf"train configs/mine.yaml data.root=a\ b --continue runtime.run_dir={run}"] * 2
-    logs = {path.name: path.read_text().splitlines()[-1] for path in (run / "logs").iterdir()}
-    assert logs == {f"worker_{i}.log": f"worker in {bench.folder}/homes/{i}/fr3e_jax" for i in range(2)}
+    read = lambda: {path.name: path.read_text().splitlines()[-1] for path in (run / "logs").iterdir()}
+    logs = {f"worker_{i}.log": f"worker in {bench.folder}/homes/{i}/fr3e_jax" for i in range(2)}
+    end = time.monotonic() + 60.0
+    while read() != logs and time.monotonic() < end:  # what writes a log may end after its worker
+        time.sleep(0.02)
+    assert read() == logs
     assert result.stdout.count("worker in") == 1 and "homes/0" in result.stdout, "worker 0 speaks for all"
 
 
