@@ -22,8 +22,9 @@ test-slow: $(VENV)/.installed-dev
 
 # The folders whose code meets a device.
 test-8: $(VENV)/.installed-dev
-	FR3E_TEST_DEVICES=8 $(PYTEST) -m "not slow" tests/policy tests/programs tests/loop tests/planning/test_hlo.py \
-		--ignore tests/loop/test_several_processes.py --ignore tests/loop/test_profile.py
+	FR3E_TEST_DEVICES=8 $(PYTEST) -m "not slow" tests/programs tests/loop tests/planning/test_hlo.py \
+		--ignore tests/loop/test_several_processes.py --ignore tests/loop/test_profile.py \
+		--ignore tests/loop/test_end_to_end.py
 
 # The same numbers as torch and transformers; the variable makes their absence a failure, where `make test` skips.
 test-parity: $(PARITY)/.installed
