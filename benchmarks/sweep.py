@@ -127,7 +127,7 @@ def main() -> None:
     sys.path.insert(0, args.bench)
     import workload
 
-    options = SimpleNamespace(**vars(args), size=Path(args.model).name, mode="sweep", spec=None)
+    options = SimpleNamespace(leave_memory=False, **vars(args), size=Path(args.model).name, mode="sweep", spec=None)
     runner, records = Runner(options, workload), []
     for name in args.vary:
         for value in SWEEP[name]:
