@@ -230,7 +230,7 @@ class TrainingConfig:
     epochs: int = option(1, "passes over a full batch", ge=1)
     surplus: Literal["carry", "drop"] = option("carry", "kept rollouts beyond a full batch: carry to the next, or drop")
     micro_batch_tokens: int = option(
-        4096, "positions, padding counted, of one gradient program call; one trunk with its branches is never cut", ge=1
+        4096, "positions, padding counted, of one gradient program call; a larger trunk is put into several rows", ge=1
     )
     token_chunk: int = option(1024, "tokens (of each batch shard) whose logits exist at once", ge=1)
     remat: Literal["none", "dots", "block"] = option(
