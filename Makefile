@@ -23,7 +23,7 @@ test-slow: $(VENV)/.installed-dev
 # What places something on devices.
 test-8: $(VENV)/.installed-dev
 	FR3E_TEST_DEVICES=8 $(PYTEST) -m "not slow" tests/programs tests/loop \
-		tests/policy/test_huggingface.py tests/planning/test_hlo.py \
+		tests/policy/test_huggingface.py tests/planning/test_hlo.py tests/planning/test_estimate.py \
 		--ignore tests/loop/test_several_processes.py --ignore tests/loop/test_profile.py \
 		--ignore tests/loop/test_end_to_end.py
 

@@ -90,8 +90,11 @@ def plan_rows(
 
 
 def _trunk_bucket(size: int, least: int) -> int:
-    """A power of two where trunks may share a row, since the lanes make most of it; else at most an eighth is empty."""
-    return power_of_two(size, least) if size <= _SHARED_ROW else _whole(size, power_of_two(size) // 8)
+    """A power of two where trunks may share a row, since the lanes make most of it; else in eighths of the next one.
+
+    Of long trunks at most 1024 positions are empty: so many are worth a compilation.
+    """
+    return power_of_two(size, least) if size <= _SHARED_ROW else _whole(size, min(power_of_two(size) // 8, 1024))
 
 
 def _count_bucket(count: int) -> int:

@@ -101,14 +101,22 @@ class Estimator:
         return self.a.num_heads / sizes.tensor
 
     def cache_bytes(self, positions: int, *, hidden: bool = True) -> float:
-        """Of so many positions on a device: keys and values of all layers, and hidden states, which are never split."""
+        """Of so many positions on a device: keys and values of all layers, and hidden states, split by width."""
         a = self.a
         kept = max(a.num_kv_heads / self.roll.tensor, 1 if a.num_kv_heads % self.roll.tensor == 0 else a.num_kv_heads)
-        return positions * self.compute * (2 * a.num_layers * kept * a.head_dim + hidden * a.hidden_size)
+        width = a.hidden_size / self.roll.tensor if hidden else 0
+        return positions * self.compute * (2 * a.num_layers * kept * a.head_dim + width)
+
+    def held(self) -> dict[str, float]:
+        """What the run keeps beside the policy: optimizer state, a reference, a critic with its own."""
+        weights = self.weights(self.stored, self.train)
+        reference = {"reference policy": weights} if self.config.kl.coefficient else {}
+        critic = {"critic and its optimizer": 3 * weights} if self.config.advantage.base_estimator == "gae" else {}
+        return {"optimizer state": 2 * weights} | reference | critic
 
     def optimizer(self) -> dict[str, float]:
         """What stays on the devices while rollouts are sampled."""
-        beside = {"optimizer state": 2 * self.weights(self.stored, self.train)}
+        beside = self.held()
         return beside | ({"weights of training": self.weights(self.stored, self.train)} if self.copies else {})
 
     def promoted_bytes(self) -> float:
@@ -158,7 +166,8 @@ class Estimator:
         config, a = self.config, self.a
         shape: DecodeShape = base_shape(config, self.slots)
         rows, length = self.slots // self.roll.batch_shards, shape.trunk_capacity
-        rings = self.cache_bytes(rows * (shape.lanes * shape.capacity + length))
+        rings = self.cache_bytes(rows * shape.lanes * shape.capacity, hidden=shape.promotable)
+        rings += self.cache_bytes(rows * length)
         arrays = {
             "weights of rollouts": self.weights(self.read, self.roll),
             "trunks": self.cache_bytes(rows * length),
@@ -201,7 +210,7 @@ class Estimator:
         passes = 2 + again if backward else 1
         return Estimate(
             arrays,
-            {"optimizer state": 2 * weights},
+            self.held(),
             flops,
             sum(arrays.values()),
             self._gathered(sizes, passes),
@@ -211,11 +220,16 @@ class Estimator:
             shape=f"{rows} rows: a trunk of {trunk} and {lanes} lane{'s' * (lanes > 1)} of {length}",
         )
 
+    def _states_bytes(self, tokens: int) -> float:
+        """Hidden states as a layer passes them on, split by position over ``tensor``."""
+        return tokens * self.compute * self.a.hidden_size / self.train.tensor
+
     def _layer_bytes(self, tokens: int) -> float:
-        """Activations within a layer of a device's ``tokens``."""
-        a, sizes = self.a, self.train
-        inner = (a.num_heads + 2 * a.num_kv_heads) * a.head_dim / sizes.tensor
-        return tokens * self.compute * (4 * a.hidden_size + 2 * inner + 3 * a.intermediate_size / sizes.tensor)
+        """Activations within a layer of a device's ``tokens``: gathered hidden states, and what is split."""
+        a = self.a
+        inner = (a.num_heads + 2 * a.num_kv_heads) * a.head_dim
+        split = 2 * a.hidden_size + 2 * inner + 3 * a.intermediate_size
+        return tokens * self.compute * (2 * a.hidden_size + split / self.train.tensor)
 
     def _score_bytes(self, tokens: int, trunk: int, keys: int) -> float:
         scored = min(self.config.training.attention_block or keys, keys)
@@ -226,7 +240,7 @@ class Estimator:
         training, layer = self.config.training, self._layer_bytes(tokens)
         arrays = {"stacked weights": self.weights(self.compute, self.train)} if training.scan_layers else {}
         if backward:
-            inputs = tokens * self.compute * self.a.hidden_size
+            inputs = self._states_bytes(tokens)
             everything = layer + self._score_bytes(tokens, trunk, keys)
             kept = {"none": everything, "dots": 0.7 * layer, "block": inputs}[training.remat]
             arrays["activations kept for the backward pass"] = self.a.num_layers * kept
@@ -252,15 +266,15 @@ class Estimator:
         """An optimizer step: weights, gradients and both moments, all in place."""
         weights = self.weights(self.stored, self.train)
         arrays = {"weights": weights, "gradients": weights, "optimizer state": 2 * weights, "updates": 2 * weights}
-        return Estimate(arrays, {}, 0.0, 7 * weights, 0.0, 0.0)
+        beside = {name: size for name, size in self.held().items() if name != "optimizer state"}
+        return Estimate(arrays, beside, 0.0, 7 * weights, 0.0, 0.0)
 
     def reshard(self) -> Estimate:
         arrays = {
             "weights of training": self.weights(self.stored, self.train),
             "weights of rollouts": self.weights(self.read, self.roll),
         }
-        beside = {"optimizer state": 2 * self.weights(self.stored, self.train)}
-        return Estimate(arrays, beside, 0.0, sum(arrays.values()), self.weights(self.read, self.roll), 0.0)
+        return Estimate(arrays, self.held(), 0.0, sum(arrays.values()), self.weights(self.read, self.roll), 0.0)
 
     def promote(self) -> Estimate:
         base, shards = base_shape(self.config, self.slots), self.roll.batch_shards

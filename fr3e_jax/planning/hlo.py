@@ -14,6 +14,7 @@ _BITS |= {"s32": 32, "u32": 32, "f32": 32, "s64": 64, "u64": 64, "f64": 64}
 _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _OPERATION = re.compile(r"= (\(.*?\)|\S+) (" + "|".join(_COLLECTIVES) + r")(-start)?\(")
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition)=%?([\w.\-]+)|branch_computations=\{([^}]*)\}")
+_SCATTERED = "all-reduce-scatter"  # libtpu's reduce-scatter: a fusion of this name, an all-reduce and a slice in it
 _WHILE = re.compile(r"\bcondition=%?([\w.\-]+), body=%?([\w.\-]+)")
 
 
@@ -51,9 +52,12 @@ def collectives(text: str, *, trips: int = 1, chips_per_slice: int = 0) -> list[
                 continue  # a collective that is spread over several fusions is written in each of them
             seen.update([channel[1]] if channel else [])
             groups = _groups(line)
-            sent = _sent(found[2], _result_bytes(found[1], found[2], bool(found[3])), groups.shape[1])
+            operation, size = found[2], _result_bytes(found[1], found[2], bool(found[3]))
+            if name.startswith(_SCATTERED):
+                operation, size = "reduce-scatter", size // groups.shape[1]
+            sent = _sent(operation, size, groups.shape[1])
             slices = groups // (chips_per_slice or groups.max() + 1)
-            kind = found[2], groups.shape[1], bool((slices != slices[:, :1]).any())
+            kind = operation, groups.shape[1], bool((slices != slices[:, :1]).any())
             sums[kind][0] += times[name]
             sums[kind][1] += times[name] * sent
     rows = [Collective(kind, size, across, *both) for (kind, size, across), both in sums.items()]

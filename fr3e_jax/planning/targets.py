@@ -15,7 +15,12 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.loop.model import configured_architecture, configured_train_programs
+from fr3e_jax.loop.model import (
+    configured_architecture,
+    configured_critic_programs,
+    configured_train_programs,
+    loss_settings,
+)
 from fr3e_jax.loop.requests import STREAM_NAMES
 from fr3e_jax.planning.workload import (
     DecodeShape,
@@ -36,6 +41,7 @@ from fr3e_jax.programs.mesh import (
     abstract_arrays,
     batch_sharding,
     cache_sharding,
+    kept_hidden_sharding,
     make_mesh,
     param_shardings,
     replicated,
@@ -103,8 +109,19 @@ class Programs:
         self.params = abstract_arrays(abstract, shardings)
         self.rollout_params = abstract_arrays(self.weights.abstract, self.weights.shardings)
         self.optimizer_state = self.training.abstract_arrays()["optimizer"]
+        self.held = {"optimizer state": self.optimizer_state} | self._compared()
         self.slots = self.decoder.round_up(config.rollout.trunk_slots)
         self.largest = largest_micro_batch(config, self.training.shards)
+
+    def _compared(self) -> dict[str, Any]:
+        """What the policy is compared with: a reference, a critic and its optimizer, where the method has them."""
+        config, found = self.config, {}
+        if config.kl.coefficient:
+            found["reference policy"] = self.params
+        if config.advantage.base_estimator == "gae":
+            critic = configured_critic_programs(config, self.architecture, self.mesh)
+            found["critic and its optimizer"] = critic.abstract_arrays()
+        return found
 
     def target(self, name: str) -> Target:
         """One of `PROGRAMS`, if the recipe runs it (`fr3e_jax.planning.plan.program_names`)."""
@@ -126,11 +143,11 @@ class Programs:
     def _trunks(self, rows: int, length: int) -> Trunks:
         """Abstract caches of so many trunks, as `prefill` and `promote` return them."""
         a, compute = self.architecture, np.dtype(self.config.model.compute_dtype)
-        by_head, by_row = cache_sharding(self.decoding, a), batch_sharding(self.decoding)
+        by_head, by_width = cache_sharding(self.decoding, a), kept_hidden_sharding(self.decoding, a)
         array = lambda shape, sharding: jax.ShapeDtypeStruct(shape, compute, sharding=sharding)
         key = array((rows, a.num_kv_heads, a.head_dim, length), by_head)
         value = array((rows, a.num_kv_heads, length, a.head_dim), by_head)
-        hidden = array((rows, length, a.hidden_size), by_row)
+        hidden = array((rows, length, a.hidden_size), by_width)
         return Trunks((KeyValue(key, value),) * a.num_layers, hidden)
 
     def state(self, shape: DecodeShape) -> DecodeState:
@@ -150,7 +167,7 @@ class Programs:
 
     def _beside_rollouts(self) -> dict[str, Any]:
         """What else of a run is on the devices while rollouts are sampled."""
-        beside = {"optimizer state": self.optimizer_state}
+        beside = self.held
         return beside | ({"weights of training": self.params} if self.weights.copies else {})
 
     def _promoted(self) -> Any:
@@ -161,7 +178,7 @@ class Programs:
     # -- programs ----------------------------------------------------------------------------------------------------
 
     def _reshard(self) -> Target:
-        beside = {"optimizer state": self.optimizer_state}
+        beside = self.held
         return Target("reshard", self.weights.jitted()["reshard"], (self.params,), resident=beside)
 
     def _prefill(self) -> Target:
@@ -228,7 +245,15 @@ class Programs:
         array = lambda dtype, *shape: jax.ShapeDtypeStruct((count, *shape), dtype, sharding=batch_sharding(self.mesh))
         trunks, branches = (array(np.int32, trunk),) * 3, (array(np.int32, lanes, length),) * 5
         mask, number = array(np.bool_, lanes, length), array(np.float32, lanes, length)
-        return TrainRows(Rows(*trunks, *branches), mask, *(number,) * 4)
+        loss = loss_settings(self.config)
+        return TrainRows(
+            Rows(*trunks, *branches),
+            mask,
+            *(number,) * 4,
+            reference_logprobs=number if loss.kl_coefficient else None,
+            sequence_log_ratios=number if loss.sequence_ratio else None,
+            penalised=mask if loss.covariance_penalty is not None else None,
+        )
 
     def _rows_text(self) -> str:
         count, trunk, lanes, length = self.largest
@@ -249,7 +274,7 @@ class Programs:
             (self.params, self._micro_batch().rows, self._scalar()),
             trips=self._head_chunks(),
             positions=self.largest.positions,
-            resident={"optimizer state": self.optimizer_state},
+            resident=self.held,
             shape=self._rows_text(),
         )
 
@@ -260,9 +285,14 @@ class Programs:
             (self.params, self.params, self._micro_batch(), self._scalar(), self._scalar()),
             trips=self._head_chunks(),
             positions=self.largest.positions,
-            resident={"optimizer state": self.optimizer_state},
+            resident=self.held,
             shape=self._rows_text(),
         )
 
     def _apply(self) -> Target:
-        return Target("apply", self.training.jitted()["apply"], (self.params, self.optimizer_state, self.params))
+        return Target(
+            "apply",
+            self.training.jitted()["apply"],
+            (self.params, self.optimizer_state, self.params),
+            resident=self._compared(),
+        )

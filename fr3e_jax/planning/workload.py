@@ -62,11 +62,11 @@ class Amounts:
 
 
 def base_shape(config: Config, slots: int) -> DecodeShape:
-    """Of the base rollouts: their caches may be promoted, so the lanes keep their hidden states."""
+    """Of the base rollouts: where explored, their caches may be promoted, so the lanes keep their hidden states."""
     r = config.rollout
     trunk = size_bucket(config.data.max_prompt_tokens, _LEAST_CAPACITY)
     ring = power_of_two(r.max_response_tokens, _LEAST_CAPACITY)
-    return DecodeShape(slots, r.lanes_per_trunk, trunk, ring, True)
+    return DecodeShape(slots, r.lanes_per_trunk, trunk, ring, config.explore.enabled)
 
 
 def explore_shape(config: Config, slots: int) -> DecodeShape:
@@ -109,9 +109,10 @@ def training_trunks(config: Config, response: int, forks: list[int]) -> list[Tru
         trunks.append(Trunk(((prompt, response),) * config.rollout.rollouts_per_prompt))
     if explore.enabled:
         starts = [0, *forks] if explore.initial_state == "fresh" else forks
-        branches = [(prompt + f, response - f) for f in starts for _ in range(explore.rollouts_per_state)]
+        trained = explore.rollouts_per_state * explore.train_states
+        branches = [(prompt + f, response - f) for f in starts for _ in range(trained)]
         branches += [(prompt, response)] * explore.block_credit
-        trunks += [Trunk(tuple(branches))] * bases_per_prompt(config)
+        trunks += [Trunk(tuple(branches))] * bases_per_prompt(config) * bool(branches)
     return trunks
 
 

@@ -122,6 +122,20 @@ def _write_column(old: KeyValue, new: KeyValue, cache: OwnCache) -> KeyValue:
     return KeyValue(put(old.key, new.key, 3), put(old.value, new.value, 2))
 
 
+@dataclass(frozen=True)
+class Placement:
+    """How the arrays of a pass lie on a mesh; the default leaves it to the compiler."""
+
+    hidden: Callable[[jax.Array], jax.Array] = lambda x: x  # hidden states [B, N, T, E]
+    between: Callable[[jax.Array], jax.Array] = lambda x: x  # the same where they are kept or added to, not multiplied
+    embedding: Callable[[jax.Array], jax.Array] = lambda x: x  # the embedding [V, E] that tokens are looked up in
+    head: Callable[[jax.Array, int], jax.Array] = lambda x, axis: x  # the head, whose axis ``axis`` is the vocabulary
+    by_shard: Callable[[jax.Array], jax.Array] = lambda x: x  # what exists once for each shard of rows, [shards, ...]
+
+
+ANYWHERE = Placement()
+
+
 class Block(nnx.Module):
     def __init__(self, rngs: nnx.Rngs, a: Architecture, dtype: str):
         self.attention_norm = RMSNorm(a.hidden_size, a.rms_norm_eps, dtype)
@@ -131,10 +145,10 @@ class Block(nnx.Module):
         self.up = Linear(rngs, a.hidden_size, a.intermediate_size, ("embed", "mlp"), dtype)
         self.down = Linear(rngs, a.intermediate_size, a.hidden_size, ("mlp", "embed"), dtype)
 
-    def __call__(self, x, *attention_inputs):
-        mixed, own = self.attention(self.attention_norm(x), *attention_inputs)
-        x = x + mixed
-        return x + self.mlp(self.mlp_norm(x)), own
+    def __call__(self, x, *attention_inputs, place: Placement = ANYWHERE):
+        mixed, own = self.attention(place.hidden(self.attention_norm(x)), *attention_inputs)
+        x = x + place.between(mixed)
+        return x + place.between(self.mlp(place.hidden(self.mlp_norm(x)))), own
 
     def mlp(self, x: jax.Array) -> jax.Array:
         flat = x.reshape(-1, x.shape[-1])  # so that no reshape stands between the products and what is fused with them
@@ -160,19 +174,6 @@ REMATERIALISATION = {
     "block": jax.checkpoint_policies.nothing_saveable,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
 }
-
-
-@dataclass(frozen=True)
-class Placement:
-    """How the arrays of a pass lie on a mesh; the default leaves it to the compiler."""
-
-    hidden: Callable[[jax.Array], jax.Array] = lambda x: x  # hidden states [B, N, T, E]
-    embedding: Callable[[jax.Array], jax.Array] = lambda x: x  # the embedding [V, E] that tokens are looked up in
-    head: Callable[[jax.Array, int], jax.Array] = lambda x, axis: x  # the head, whose axis ``axis`` is the vocabulary
-    by_shard: Callable[[jax.Array], jax.Array] = lambda x: x  # what exists once for each shard of rows, [shards, ...]
-
-
-ANYWHERE = Placement()
 
 
 @dataclass(frozen=True)
@@ -251,15 +252,15 @@ class Qwen(nnx.Module):
         turn, place = self.rotation(positions[:, None]), passing.place
 
         def through(layer: Block, x):
-            return place.hidden(layer(x, turn, None, None, 0, None, None, (view, passing.attention_block))[0])
+            return layer(x, turn, None, None, 0, None, None, (view, passing.attention_block), place=place)[0]
 
-        x = place.hidden(place.embedding(self.embedding[...].astype(self.compute_dtype))[token_ids][:, None])
+        x = place.between(place.embedding(self.embedding[...].astype(self.compute_dtype))[token_ids][:, None])
         if passing.scan:
             x = self._scan_layers(through, x, passing.remat)
         else:
             for layer in self.layers:
                 x = _rematerialised(lambda x, layer=layer: through(layer, x), passing.remat)(x)
-        return self.norm(x)[:, 0]
+        return place.hidden(self.norm(x))[:, 0]
 
     def _scan_layers(self, through, x, remat: str):
         """One layer's program for all of them, over their stacked parameters; matrices in the compute type."""

@@ -253,9 +253,13 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 def placement(mesh: Mesh) -> Placement:
     """What XLA has to be told of a pass on the mesh, to gather parameters where they are used and never a batch.
 
-    Hidden states are split by their first axis; else they may come to be split by width, as the parameters are. Of an
-    embedding split both ways every device gathers its rows, as of any kernel, and looks up the tokens it finds there;
-    else every device would look up those of the whole batch. The head is gathered once for all chunks of logits.
+    Hidden states are split by their first axis; else they may come to be split by width, as the parameters are. Those
+    that a layer of training passes on are split by position over ``tensor`` besides, where it divides a row, and
+    gathered for the products (Megatron's sequence parallelism, Korthikanti et al. 2022, section 4.2.2): what is kept
+    for the backward pass takes that much less, and what is sent is no more than sums over ``tensor`` send.
+
+    Of an embedding split both ways every device gathers its rows, as of any kernel, and looks up the tokens it finds
+    there; else every device would look up those of the whole batch. The head is gathered once for all chunks of logits.
     """
     if mesh.size == 1:
         return Placement()
@@ -264,6 +268,11 @@ def placement(mesh: Mesh) -> Placement:
     def put(x, *axes):
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes)))
 
+    def between(x):  # [B, N, T, E]
+        # First whole: flattened for a product, XLA would split rows and positions together, and gather whole batches.
+        whole = put(x, BATCH)
+        return put(whole, BATCH, None, "tensor") if tensor > 1 and x.shape[2] % tensor == 0 else whole
+
     def gathered(x, axis):  # over fsdp; split by the vocabulary as in the table, where that divides
         split = RULES["vocab"].mesh_axis if tensor > 1 and x.shape[axis] % tensor == 0 else None
         return put(x, *(split if i == axis else None for i in range(x.ndim)))
@@ -271,6 +280,7 @@ def placement(mesh: Mesh) -> Placement:
     both = mesh.shape["fsdp"] > 1 and tensor > 1
     return Placement(
         hidden=lambda x: put(x, BATCH),
+        between=between,
         embedding=(lambda x: gathered(x, 0)) if both else Placement.embedding,
         head=gathered,
         by_shard=lambda x: put(x, BATCH, *(P.UNCONSTRAINED,) * (x.ndim - 1)),

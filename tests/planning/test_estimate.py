@@ -43,6 +43,22 @@ def test_estimated_arrays_are_those_of_the_programs():
         assert estimator.of(name).shape == programs.target(name).shape
 
 
+@pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: make test-8")
+def test_planned_caches_lie_as_prefill_returns_them():
+    config = recipe("configs/fr3e_gsm8k.yaml", *SMALL, "mesh.rollout_tensor=2", "model.num_kv_heads=2")
+    programs = Programs(config, jax.devices()[:8], vocab_size=20)
+    rows, length = 8, 32
+    ids = jax.ShapeDtypeStruct((rows, length), "int32")
+    returned = programs._result(programs.decoder.jitted()["prefill"], programs.rollout_params, ids)
+    assert jax.tree.leaves(programs._trunks(rows, length)) == jax.tree.leaves(returned)
+
+
+def test_what_layers_pass_on_is_split_over_tensor():
+    kept = "activations kept for the backward pass"
+    found = Estimator(recipe(BIG, "mesh.tensor=4"), A32, 64).accumulate()
+    assert found.arrays[kept] == A32.num_layers * found.positions / 16 / 4 * A32.hidden_size * 2
+
+
 def test_sharing_prefixes_saves_positions_in_training():
     config = recipe(BIG, "training.micro_batch_tokens=100000000")
     shared = step_amounts(config, Assumptions(4096), 1)

@@ -39,9 +39,15 @@ LOOP = """HloModule jit_step
   %w.1 = (s32[]{:T(128)}, f32[8,4]{1,0}) while(%t.1), condition=%cond.1, body=%body.1
 }
 
+%all-reduce-scatter.1 (input: f32[16,4]) -> f32[4,4] {
+  %input = f32[16,4]{1,0:T(8,128)S(1)} parameter(0)
+  %all-reduce.1 = f32[16,4]{1,0:T(8,128)} all-reduce(%input), channel_id=6, replica_groups={{0,1,2,3},{4,5,6,7}}
+}
+
 ENTRY %main (x: f32[8,4]) -> f32[8,4] {
   %w.2 = (s32[], s32[], f32[8,4]{1,0}) while(%t.2), condition=%open.1, body=%body.2
   %f.1 = f32[8,4]{1,0} fusion(%w.2), kind=kLoop, calls=%fused.1
+  %f.2 = f32[4,4]{1,0} fusion(%w.2), kind=kCustom, calls=%all-reduce-scatter.1
   %r.1 = bf16[16,2]{1,0:T(8,128)(2,1)} all-reduce(%y.1), channel_id=2, replica_groups=[2,4]<=[4,2]T(1,0)
   %s.1 = f32[2,4]{1,0} reduce-scatter(%y.2), channel_id=3, replica_groups={{0,1,2,3},{4,5,6,7}}, dimensions={0}
   %p.6 = (bf16[4,4]{1,0:T(8,128)(2,1)}, bf16[4,4]{1,0}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%y.3), \
@@ -58,7 +64,7 @@ def test_bytes_are_those_of_a_ring_times_the_loops_around_it():
     assert set(found) == {
         Collective("all-gather", 4, False, gathers, gathers * 8 * 4 * 4 * 3 // 4),
         Collective("all-reduce", 4, True, 1, 2 * 16 * 2 * 2 * 3 // 4),
-        Collective("reduce-scatter", 4, False, 1, 2 * 4 * 4 * 3),
+        Collective("reduce-scatter", 4, False, 2, 2 * 4 * 4 * 3 + 4 * 4 * 4 * 3),
         Collective("collective-permute", 2, True, 1, 4 * 4 * 2),
     }
     assert [row.sent_bytes for row in found] == sorted((row.sent_bytes for row in found), reverse=True)

@@ -76,7 +76,7 @@ def test_the_largest_micro_batch_of_16k_responses_is_one_trunk_and_one_lane_a_sh
     from fr3e_jax.configuration import load_config
 
     config = load_config("configs/fr3e_qwen2.5_32b.yaml", training=False)
-    assert largest_micro_batch(config, 64) == RowShape(64, 20480, 1, 16384)
+    assert largest_micro_batch(config, 16) == RowShape(16, 17408, 1, 16384)
 
 
 @pytest.mark.slow

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk
-from fr3e_jax.loop.packing import aggregation_denominator, pack
+from fr3e_jax.loop.packing import aggregation_denominator, counted_tokens, pack
 from fr3e_jax.loop.requests import Branch, Sampling, TrunkRequest
 from fr3e_jax.loop.rollouts import RolloutEngine
+from fr3e_jax.policy.network import WHOLE, Pass
 from fr3e_jax.programs.decoder import DecoderPrograms
 from fr3e_jax.programs.mesh import make_mesh, param_shardings, rollout_mesh
 from fr3e_jax.programs.reshard import RolloutWeights
@@ -85,7 +86,7 @@ def training_trunks():
     ]
 
 
-def trained(network, mesh):
+def trained(network, mesh, passing=WHOLE):
     """Scores, gradients, sums, norm and weights of two optimizer steps, and how many programs each step compiled."""
     shardings = shardings_on(network, mesh)
     optimizer = make_optimizer(
@@ -100,11 +101,18 @@ def trained(network, mesh):
         max_grad_norm=1.0,
     )
     programs = TrainPrograms(
-        network.graphdef, network.abstract, shardings, mesh, optimizer, loss=LossSettings(), token_chunk=16
+        network.graphdef,
+        network.abstract,
+        shardings,
+        mesh,
+        optimizer,
+        loss=LossSettings(),
+        token_chunk=16,
+        passing=passing,
     )
     params = param_placement(mesh, network.params, shardings)
     trunks, state, found = training_trunks(), programs.init_optimizer(params), SimpleNamespace(compiled=[], steps=[])
-    denominator = aggregation_denominator(trunks, "token_mean", 20)
+    denominator = aggregation_denominator(counted_tokens(trunks), "token_mean", 20)
     (micro,) = pack(trunks, tokens=10_000, pad_id=0, shards=programs.shards)
     for _ in range(2):
         scores = programs.score(params, micro.batch.rows, 1.0)
@@ -144,9 +152,18 @@ def test_the_sampled_tokens_are_those_of_one_device(sizes, network, one_device):
 def test_loss_gradients_and_weights_are_those_of_one_device_and_the_second_step_compiles_nothing(
     sizes, network, one_device
 ):
-    found = trained(network, make_mesh(*sizes))
+    assert_same_training(trained(network, make_mesh(*sizes)), one_device.training)
+
+
+@pytest.mark.slow
+def test_long_rows_train_like_whole_ones_on_one_device(network, one_device):
+    long = Pass(remat="block", attention_block=16, scan=True)
+    assert_same_training(trained(network, make_mesh(1, 2, 4), long), one_device.training)
+
+
+def assert_same_training(found, expected):
     assert found.compiled[0] == found.compiled[1] and max(found.compiled[0].values()) == 1
-    for ours, theirs in zip(found.steps, one_device.training.steps, strict=True):
+    for ours, theirs in zip(found.steps, expected.steps, strict=True):
         for left, right in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
             np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-5 * np.abs(right).max())
 

@@ -12,10 +12,12 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.loop.packing import pack
+from fr3e_jax.policy.network import Pass
 from fr3e_jax.programs.decode import cache_shape
 from fr3e_jax.programs.decoder import DecoderPrograms
 from fr3e_jax.programs.mesh import (
@@ -59,7 +61,8 @@ class Compiled:
         moved = [(kind, shapes_in(shapes, "f32")) for shapes, kind in found]
         self.collectives = [(kind, shapes) for kind, shapes in moved if (kind, *shapes[:1]) not in fetched]
         results = (line.split(" = ", 1)[1].split("(", 1)[0] for line in text.splitlines() if " = " in line)
-        self.largest = max((math.prod(shape) for result in results for shape in shapes_in(result)), default=0)
+        self.shapes = {shape for result in results for shape in shapes_in(result)}
+        self.largest = max(map(math.prod, self.shapes), default=0)
 
     def kinds(self, least=0):
         """Of the collectives that move more than ``least`` elements."""
@@ -72,6 +75,23 @@ class Compiled:
 def states_of_a_step(mesh):
     """Elements of the hidden states that a decode step has on a device: kept split by width, gathered to be used."""
     return SLOTS // batch_shards(mesh) * LANES * SIZES["hidden_size"]
+
+
+def states_between_layers(mesh, batch, split=1):
+    """Shape of a device's share of the hidden states of a training batch, its positions split ``split`` ways."""
+    count, positions = len(batch.rows.trunk_ids), batch.rows.trunk_ids.shape[1]
+    positions += math.prod(batch.rows.branch_ids.shape[1:])
+    return (count // batch_shards(mesh), 1, positions // split, SIZES["hidden_size"])
+
+
+def gathered_parameters(network, mesh):
+    """Shapes of parameters gathered over ``fsdp``, and still split over ``tensor``."""
+    found, tensor = set(), mesh.shape["tensor"]
+    shardings = jax.tree.leaves(param_shardings(mesh, network.abstract, network.axes, network.architecture))
+    for leaf, sharding in zip(jax.tree.leaves(network.abstract), shardings, strict=True):
+        axes = (*sharding.spec, *(None,) * leaf.ndim)[: leaf.ndim]
+        found.add(tuple(n // tensor if a == "tensor" else n for n, a in zip(leaf.shape, axes, strict=True)))
+    return found
 
 
 def abstract_outputs(lowered):
@@ -138,16 +158,14 @@ def test_no_device_holds_more_than_it_would_with_its_share_of_the_batch_alone(pr
 
 
 def test_what_is_gathered_is_parameters(programs, network):
-    """Over ``fsdp``, and still split over ``tensor``: no activation, no cache."""
+    """No cache, and no activation but those that `placement` splits by position over ``tensor``."""
     tensor, fsdp = programs.mesh.shape["tensor"], programs.mesh.shape["fsdp"]
-    shardings = jax.tree.leaves(param_shardings(programs.mesh, network.abstract, network.axes, network.architecture))
-    gathered = set()
-    for leaf, sharding in zip(jax.tree.leaves(network.abstract), shardings, strict=True):
-        axes = (*sharding.spec, *(None,) * leaf.ndim)[: leaf.ndim]
-        gathered.add(tuple(n // tensor if a == "tensor" else n for n, a in zip(leaf.shape, axes, strict=True)))
+    gathered, batch = gathered_parameters(network, programs.mesh), training_batch(programs.mesh, SLOTS)
     for name, program in programs.here.items():
         large = program.gathered(max(SMALL, states_of_a_step(programs.mesh)) if name == "decode" else SMALL)
-        assert large <= gathered if fsdp > 1 else not large, (name, large)
+        split = tensor > 1 and name in ("score", "accumulate")
+        between = {states_between_layers(programs.mesh, batch)} if split else set()
+        assert between <= large <= between | (gathered if fsdp > 1 else set()), (name, large)
 
 
 def test_each_program_moves_what_its_mesh_asks_for_and_nothing_else(programs):
@@ -155,18 +173,36 @@ def test_each_program_moves_what_its_mesh_asks_for_and_nothing_else(programs):
     replica, fsdp, tensor = programs.mesh.devices.shape
     gather = {"all-gather"} if fsdp > 1 else set()
     total = {"all-reduce"} if tensor > 1 else set()
+    between = {"all-gather"} if tensor > 1 else set()  # of what layers of training pass on
     # Token ids go to the embedding's columns and the found columns back, where the embedding is split by them alone.
     exchange = {"all-to-all"} if fsdp > 1 and tensor == 1 else set()
     gradients = {"all-reduce"} if replica * fsdp > 1 else set()
     expected = dict(
         prefill=gather | total | exchange,
-        score=gather | total | exchange,
-        accumulate=gather | total | exchange | gradients,
+        score=gather | total | exchange | between,
+        accumulate=gather | total | exchange | gradients | between,
         apply=set(),
     )
     for name, kinds in expected.items():
         found = programs.here[name].kinds(least=SMALL) - {"reduce-scatter"}  # some backends make one of an all-reduce
         assert found == kinds, name
+
+
+def test_what_layers_keep_is_split_by_position_and_gathered_over_tensor_alone(tiny_network):
+    """One row a shard: flattened, its states could be split by rows and positions together, and XLA tries to."""
+    network, mesh, layers = tiny_network(**SIZES, num_layers=3), make_mesh(1, 2, 4), 3
+    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
+    passing = Pass(remat="block", scan=True)
+    train = TrainPrograms(
+        network.graphdef, network.abstract, shardings, mesh, optax.sgd(1.0), loss=LossSettings(), passing=passing
+    )
+    params, one = abstract_arrays(network.abstract, shardings), on(mesh, (), np.float32)
+    batch = training_batch(mesh, batch_shards(mesh))
+    program, states = Compiled(train._accumulate.lower(params, params, batch, one, one)), states_between_layers
+    assert (layers, *states(mesh, batch, split=4)) in program.shapes
+    assert (layers, *states(mesh, batch)) not in program.shapes
+    assert program.gathered(SMALL) <= gathered_parameters(network, mesh) | {states(mesh, batch)}
+    assert program.kinds(SMALL) <= {"all-gather", "all-reduce", "reduce-scatter"}
 
 
 def test_decoding_gathers_parameters_only_where_they_are_split_over_the_batch(programs):
