@@ -44,6 +44,33 @@ def test_a_large_block_taken_again_touches_no_fresh_pages():
     assert faults("keep") < faults("leave") / 5
 
 
+RESIDENT_AFTER_COMPILING = """
+import ctypes, jax.monitoring
+from fr3e_jax.programs.host_memory import COMPILED, keep_host_memory
+assert keep_host_memory() and keep_host_memory()  # a second call listens no second time
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+resident = lambda: int(open("/proc/self/statm").read().split()[1])
+before = resident()
+block = libc.malloc(64 << 20)
+libc.memset(block, 1, 64 << 20)
+libc.free(block)
+for seconds in (0.01, 10.0):
+    jax.monitoring.record_event_duration_secs(COMPILED, seconds)
+    print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="malloc_trim is glibc's")
+def test_what_a_long_compilation_leaves_free_goes_back_to_the_system():
+    command = [sys.executable, "-c", RESIDENT_AFTER_COMPILING]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    after_short, after_long = map(int, done.stdout.split())  # pages
+    assert after_short > 16000 > 4000 > after_long
+
+
 @pytest.fixture
 def set_platforms():
     """Sets jax_platforms; no backend is asked."""
