@@ -141,6 +141,21 @@ class TextCodec:
                     raise _unknown(text, start, f"it would become {unknown}")
         return encoded["input_ids"]
 
+    def encode_foreign(self, text: str) -> list[int]:
+        """Token ids of text from elsewhere, without special tokens and what the vocabulary cannot spell.
+
+        So nothing that a tool prints ends a response or opens another turn of a conversation.
+        """
+        if self._characters is not None:
+            text = "".join(character for character in text if character in self._characters)
+        special = set(self.tokenizer.all_special_ids) | set(self.stop_ids)
+        ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] if text else []
+        return [token for token in ids if token not in special]
+
+    def token_texts(self) -> list[str]:
+        """The text of every token by itself, special ones included."""
+        return [self.decode([token], special_tokens=True) for token in range(len(self))]
+
     def decode(self, ids: Sequence[int], *, special_tokens: bool = False) -> str:
         """The text of ``ids``; stop, padding and other special tokens are left out unless ``special_tokens``."""
         # Not the wrapper's: it takes several times as long for the same text, and a step decodes every rollout.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+import jax
 import numpy as np
 
 from fr3e_jax.policy.rows import Trunks
@@ -25,12 +27,17 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Branch:
-    """A continuation to sample: it leaves its trunk after ``fork`` tokens and has at most ``max_tokens``."""
+    """A continuation to sample: it leaves its trunk after ``fork`` tokens and has at most ``max_tokens``.
+
+    ``prefix`` is what stands of the response before it, where that is not nothing and tools are on: they read calls
+    that begin in it, and count those that it has made.
+    """
 
     fork: int
     stream: tuple[int, ...]
     max_tokens: int
     sampling: Sampling
+    prefix: Rollout | None = None
 
 
 @dataclass
@@ -67,6 +74,30 @@ class Rollout:
     entropies: np.ndarray  # nats, full vocabulary, temperature 1
     magnitudes: np.ndarray  # ||e(o) - pi|| ||h||
     finished: bool  # ended with a stop token
+    given: np.ndarray | None = None  # bool, what a tool wrote and the policy read; None: nothing
+
+    @property
+    def drawn(self) -> np.ndarray:
+        """bool ``[T]``, the tokens that the policy chose."""
+        return np.ones(len(self.token_ids), bool) if self.given is None else ~self.given
+
+    @property
+    def loss_mask(self) -> np.ndarray | None:
+        """`drawn`; None where that is all."""
+        return None if self.given is None else ~self.given
+
+    def head(self, tokens: int) -> Rollout:
+        """The first ``tokens`` tokens."""
+        columns = (self.token_ids, self.logprobs, self.entropies, self.magnitudes)
+        given = None if self.given is None else self.given[:tokens]
+        return Rollout(*(column[:tokens] for column in columns), self.finished and tokens >= len(self.token_ids), given)
+
+    def then(self, other: Rollout) -> Rollout:
+        """The response that goes on with ``other``."""
+        both = lambda name: np.concatenate([getattr(self, name), getattr(other, name)])
+        names = ("token_ids", "logprobs", "entropies", "magnitudes")
+        given = None if self.given is None and other.given is None else ~both("drawn")
+        return Rollout(*map(both, names), other.finished, given)
 
 
 @dataclass
@@ -74,6 +105,7 @@ class DecodeCounts:
     """Token positions by what was done with them, and what the decoder did for them."""
 
     sampled_tokens: int = 0
+    given_tokens: int = 0  # written by a tool, passed through the network one by one
     prefill_positions: int = 0
     reused_prefix_positions: int = 0  # prefix positions that branches found in the cache
     lane_steps: int = 0  # lanes x decode steps, idle lanes included
@@ -82,7 +114,30 @@ class DecodeCounts:
 
     @property
     def idle_lane_steps(self) -> int:
-        return self.lane_steps - self.sampled_tokens
+        return self.lane_steps - self.sampled_tokens - self.given_tokens
+
+
+Key = tuple[int, int]  # a request and a branch of it
+
+
+class Calls(Protocol):
+    """Who answers the calls of tools in one `RolloutEngine.sample`.
+
+    Answers are fetched one visit of the host after they were asked for, so that others decode meanwhile; at once where
+    nothing else decodes or ``at_once``. So no schedule depends on how long a tool takes.
+    """
+
+    table: jax.Array  # `programs.decode.Interruptions.table`
+    at_once: bool
+
+    def begin(self, key: Key) -> int:
+        """The state of the table in which a branch begins."""
+
+    def ask(self, key: Key, token_ids: np.ndarray) -> None:
+        """The branch has completed a call with the last of its own tokens so far, ``token_ids``."""
+
+    def answers(self, keys: Sequence[Key]) -> dict[Key, tuple[np.ndarray, int]]:
+        """To what these branches asked: the tokens to be read, and the state of the table after them; waits for it."""
 
 
 Ended = Callable[[Sequence[tuple[int, int, Rollout]]], None]

@@ -11,17 +11,21 @@ be known.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import jax
 import numpy as np
 
 from fr3e_jax.loop.choices import LEAST_CAPACITY, Choices
 from fr3e_jax.loop.harvest import Harvest
+from fr3e_jax.loop.interruptions import Pauses
 from fr3e_jax.loop.requests import (
     STREAM_NAMES,
     CachedTrunk,
+    Calls,
     DecodeCounts,
     Ended,
+    Key,
     Rollout,
     Selector,
     TrunkRequest,
@@ -31,8 +35,8 @@ from fr3e_jax.loop.requests import (
 from fr3e_jax.loop.schedule import Placement, Schedule
 from fr3e_jax.policy.network import Params
 from fr3e_jax.policy.rows import Trunks
-from fr3e_jax.programs.decode import DecodeState, Emitted, LaneSettings
-from fr3e_jax.programs.decoder import DecoderPrograms, power_of_two, size_bucket
+from fr3e_jax.programs.decode import DecodeState, Emitted, Interruptions, LaneSettings
+from fr3e_jax.programs.decoder import DecoderPrograms, ring_size, size_bucket
 
 
 class RolloutEngine:
@@ -64,6 +68,7 @@ class RolloutEngine:
         requests: Sequence[TrunkRequest],
         select: Selector | None = None,
         ended: Ended | None = None,
+        calls: Calls | None = None,
     ) -> tuple[list[list[Rollout]], dict[tuple[int, int], CachedTrunk]]:
         """Sample every branch of every request.
 
@@ -75,6 +80,7 @@ class RolloutEngine:
             after the next chunk, other trunks decode meanwhile. With ``wait`` nothing is left to decode, or there is no
             more room for undecided caches.
           ended: called as ``ended([(i, branch, rollout), ...])`` as soon as branches ended, while others still decode.
+          calls: answers the tool calls that branches make; None: there are no tools.
 
         Returns:
           rollouts ``[request][branch]`` and the promoted trunks by ``(request, branch)``.
@@ -82,13 +88,13 @@ class RolloutEngine:
         check_requests(requests)
         if not any(request.branches for request in requests):
             return [[] for _ in requests], {}
-        return _Run(self, params, requests, select, ended).finish()
+        return _Run(self, params, requests, select, ended, calls).finish()
 
 
 class _Run:
     """One call of `RolloutEngine.sample`; branches go by their numbers in the `Schedule`."""
 
-    def __init__(self, engine: RolloutEngine, params: Params, requests, select: Selector | None, ended: Ended | None):
+    def __init__(self, engine: RolloutEngine, params: Params, requests, select, ended, calls: Calls | None):
         self.engine, self.programs, self.params = engine, engine.programs, params
         self.requests, self.promotable, self.ended = requests, select is not None, ended
         self.branches = [branch for request in requests for branch in request.branches]
@@ -97,22 +103,25 @@ class _Run:
         self.trunk_capacity = size_bucket(max(len(r.token_ids) for r in requests), LEAST_CAPACITY)
         self.schedule = Schedule([[b.max_tokens for b in r.branches] for r in requests], engine.slots, engine.lanes)
         self.cached = {i: r.trunk for i, r in enumerate(requests) if isinstance(r.trunk, CachedTrunk)}
+        self.longest = max(branch.max_tokens for branch in self.branches)
         self.harvest = Harvest(engine.slots, engine.lanes)
+        self.pauses = None if calls is None else Pauses(calls, engine.slots, engine.lanes)
         self.results: list[list[Rollout | None]] = [[None] * len(r.branches) for r in requests]
         self.choices = Choices(engine.programs, self.schedule, requests, self.results, select)
         self.state: DecodeState | None = None
 
     def finish(self):
         while self._assign():
-            self._make_room()
+            interruptions = self._resume(aligned=self._make_room())
             self.state, emitted = self.programs.decode_chunk(
                 self.params,
                 self.state,
                 steps=self.engine.chunk,
                 patience=self.schedule.patience(),
                 filtered=self.filtered,
+                interruptions=interruptions,
             )
-            self._harvest(emitted)
+            self._harvest(emitted, interruptions)
             self.choices.decide(self.state, wait=False)
         self.choices.decide(self.state, wait=True)
         return self.results, self.choices.promoted
@@ -169,7 +178,7 @@ class _Run:
             slots=self.engine.slots,
             lanes=self.engine.lanes,
             trunk_capacity=self.trunk_capacity,
-            capacity=power_of_two(self._room_needed(), LEAST_CAPACITY),
+            capacity=ring_size(self._room_needed(), self.longest),
             names=STREAM_NAMES,
             stops=self.settings.stop_ids.shape[1],
             promotable=self.promotable,
@@ -182,6 +191,8 @@ class _Run:
         settings = LaneSettings(*(column[self.schedule.branch] for column in self.settings))  # idle lanes: not read
         self.state = self.programs.fill_lanes(self.state, self.engine.base_key, new, settings)
         self.harvest.start(new)
+        if self.pauses is not None:
+            self.pauses.start(new, self._keys(new))
         # The trunk's own last position and all before it would be prefilled once per branch without the cache.
         self.engine.counts.reused_prefix_positions += int(settings.fork[new].sum())
 
@@ -191,25 +202,48 @@ class _Run:
         most = np.minimum(self.harvest.generated + self.engine.chunk, self.schedule.limits[self.schedule.branch])
         return int(most[active].max())
 
-    def _make_room(self) -> None:
-        """Grow the rings when the next chunk could fill them; cost follows the filled length, not the cap."""
-        needed = self._room_needed()
-        if needed > self.state.capacity:
-            self.state = self.programs.resize(self.state, capacity=power_of_two(needed, LEAST_CAPACITY))
-        self.harvest.make_room(needed)
+    def _resume(self, aligned: bool) -> Interruptions | None:
+        """Let lanes go on whose tools have answered; ``aligned``: all lanes' tokens end at the same column already."""
+        if self.pauses is None:
+            return None
+        if self.pauses.resume(self.schedule.active, self.harvest.generated) and not aligned:
+            self.state = self.programs.resize(self.state, capacity=self.state.capacity)
+        return self.pauses.inputs(self.harvest.generated, self.engine.chunk)
 
-    def _harvest(self, emitted: Emitted) -> None:
+    def _make_room(self) -> bool:
+        """Grow the rings when the next chunk could fill them, and whether: cost follows the filled length."""
+        needed = self._room_needed()
+        grows = needed > self.state.capacity
+        if grows:
+            self.state = self.programs.resize(self.state, capacity=ring_size(needed, self.longest))
+        self.harvest.make_room(needed)
+        return grows
+
+    def _keys(self, lanes: np.ndarray) -> list[Key]:
+        return [self.schedule.key(number) for number in self.schedule.branch[lanes].tolist()]
+
+    def _harvest(self, emitted: Emitted, interruptions: Interruptions | None) -> None:
         """Take over what a chunk drew, and hand on the rollouts of the branches that it ended."""
         tokens, steps = self.harvest.take(emitted)
         counts = self.engine.counts
         counts.chunks += 1
-        counts.sampled_tokens += tokens
+        given = 0 if interruptions is None else int((emitted.emitted & (interruptions.given >= 0)).sum())
+        counts.sampled_tokens += tokens - given
+        counts.given_tokens += given
         counts.lane_steps += steps * self.schedule.branch.size
         stopped = (emitted.stopped & emitted.emitted).any(axis=0)
         at_limit = self.harvest.generated >= self.schedule.limits[self.schedule.branch]
+        if interruptions is not None:
+            called = self.pauses.take(emitted, interruptions.given)
+            stopped &= ~called
+            asking = self.schedule.active & called & ~at_limit  # behind the cap there is no room for an answer
+            self.pauses.pause(asking, self._keys(asking), [r.token_ids for r in self.harvest.cut(asking, asking)])
         over = self.schedule.active & (stopped | at_limit)
-        keys = [self.schedule.key(number) for number in self.schedule.branch[over].tolist()]
+        keys = self._keys(over)
         rollouts = self.harvest.cut(over, stopped)
+        if interruptions is not None:
+            masks = self.pauses.given_in(over, self.harvest.generated[over])
+            rollouts = [replace(rollout, given=mask) for rollout, mask in zip(rollouts, masks, strict=True)]
         for (request, branch), rollout in zip(keys, rollouts, strict=True):
             self.results[request][branch] = rollout
         if self.ended is not None and rollouts:

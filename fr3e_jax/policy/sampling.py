@@ -85,12 +85,18 @@ def allowed_tokens(logits: jax.Array, top_p: jax.Array, top_k: jax.Array) -> jax
     return above | (ties & (jnp.cumsum(ties, axis=-1) <= count - above.sum(axis=-1, keepdims=True)))
 
 
+def take_given(token_ids: jax.Array, given: jax.Array | None) -> jax.Array:
+    """``given`` where it is a token, else ``token_ids``."""
+    return token_ids if given is None else jnp.where(given >= 0, given, token_ids)
+
+
 def draw_tokens(
     logits: jax.Array,
     uniforms: jax.Array,
     temperature: jax.Array,
     top_p: jax.Array,
     top_k: jax.Array,
+    given: jax.Array | None = None,
     *,
     filtered: bool,
 ) -> Draw:
@@ -101,20 +107,23 @@ def draw_tokens(
       uniforms: ``[L]`` in [0, 1).
       temperature: ``[L]``; 0 takes the most probable token.
       top_p, top_k: ``[L]``; 1 and 0 switch them off. Read only where ``filtered``.
+      given: int32 ``[L]``, tokens to take and not to draw, with their log-probs before any filter; -1: draw.
       filtered: whether any row uses top-p or top-k (a sort of the vocabulary, so it is compiled only when needed).
     """
     greedy = temperature <= 0
     scaled = logits / jnp.where(greedy, 1.0, temperature)[:, None]
     if filtered:
         # In the order of token ids, so that a row draws the same token whether or not another row is filtered.
-        scaled = jnp.where(allowed_tokens(scaled, top_p, top_k), scaled, -jnp.inf)
+        allowed = allowed_tokens(scaled, top_p, top_k)
+        allowed = allowed if given is None else allowed | (given >= 0)[:, None]
+        scaled = jnp.where(allowed, scaled, -jnp.inf)
     weights = jnp.exp(scaled - scaled.max(axis=-1, keepdims=True))  # the same sweep as in their log-probs
-    token_ids = invert_cumulative(weights, uniforms)
+    token_ids = take_given(invert_cumulative(weights, uniforms), given)
     logprobs = token_logprobs(scaled, token_ids)
     # A sweep of the vocabulary of its own, so only where somebody asks for it.
     most_probable = jax.lax.cond(
         greedy.any(), lambda: jnp.argmax(logits, axis=-1), lambda: jnp.zeros(greedy.shape, token_ids.dtype)
     )
-    token_ids = jnp.where(greedy, most_probable, token_ids).astype(jnp.int32)
+    token_ids = take_given(jnp.where(greedy, most_probable, token_ids).astype(jnp.int32), given)
     logprobs = jnp.where(greedy, token_logprobs(logits, token_ids), logprobs)
     return Draw(token_ids, logprobs, token_entropy(logits))

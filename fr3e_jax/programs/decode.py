@@ -65,6 +65,20 @@ class DecodeState(NamedTuple):
         return self.lanes[0].key.shape[-1]
 
 
+class Interruptions(NamedTuple):
+    """Where lanes pause for a tool's answer, and what they read instead of drawing.
+
+    ``table`` is that of `fr3e_jax.tools.automaton.CallTable`: in its last state but one a call is complete, and the
+    lane that wrote it ends as by a stop token. Its next chunk can go on from there, once `resize_ring` has made the
+    tokens of all lanes end at the same column again.
+    """
+
+    table: jax.Array  # int16 [A, V], the state of a lane after a token
+    states: jax.Array  # int32 [G, N], at the start of the chunk
+    given: jax.Array  # int32 [n, G, N], the tokens to take; -1: draw
+    resumed: jax.Array  # bool [G, N], paused lanes that go on
+
+
 class Emitted(NamedTuple):
     """What a chunk drew; all ``[n, G, N]``. Where ``emitted`` is false the rest is meaningless."""
 
@@ -238,16 +252,32 @@ def _close_window(state: DecodeState, base: jax.Array, window: _Window) -> Decod
     return state._replace(lanes=lanes, lane_hidden=hidden)
 
 
-def _draw(network, state: DecodeState, uniforms: jax.Array, *, filtered: bool) -> Emitted:
+class _Reading(NamedTuple):
+    """`Interruptions` at one step."""
+
+    table: jax.Array
+    states: jax.Array  # int32 [G, N]
+    given: jax.Array  # int32 [G, N]
+
+    def after(self, token_ids: jax.Array) -> jax.Array:
+        """The states after ``token_ids [G, N]``; a tool's answer opens and closes no call."""
+        return jnp.where(self.given >= 0, self.states, self.table[self.states, token_ids].astype(jnp.int32))
+
+
+def _draw(network, state: DecodeState, uniforms: jax.Array, reading: _Reading | None, *, filtered: bool) -> Emitted:
     """The next token of every lane, from the hidden states in the state."""
     s, shape = state.settings, state.active.shape
     flat = lambda x: x.reshape(-1, *x.shape[2:])
     logits = network.logits(flat(state.hidden))
-    draw = draw_tokens(logits, uniforms, flat(s.temperature), flat(s.top_p), flat(s.top_k), filtered=filtered)
+    given = None if reading is None else flat(reading.given)
+    draw = draw_tokens(logits, uniforms, flat(s.temperature), flat(s.top_p), flat(s.top_k), given, filtered=filtered)
     hidden_norms = jnp.linalg.norm(flat(state.hidden).astype(jnp.float32), axis=-1)
     magnitudes = update_magnitude(logits, draw.token_ids, hidden_norms).reshape(shape)
     draw = jax.tree.map(lambda x: x.reshape(shape), draw)
     stopped = (draw.token_ids[..., None] == s.stop_ids).any(axis=-1)
+    if reading is not None:
+        done = reading.table.shape[0] - 2
+        stopped = (reading.given < 0) & (stopped | (reading.after(draw.token_ids) == done))
     return Emitted(state.active, draw.token_ids, draw.logprobs, draw.entropies, magnitudes, stopped)
 
 
@@ -268,9 +298,11 @@ def _own_cache(state: DecodeState, ring: tuple[KeyValue, ...], base: jax.Array, 
     )
 
 
-def _one_step(network, place: Placement, state, ring, base, window: _Window, uniforms, turn: Rotation, *, filtered):
+def _one_step(
+    network, place: Placement, state, ring, base, window: _Window, uniforms, turn: Rotation, reading, *, filtered
+):
     """Draw a token in every active lane and pass it through the network; ``state`` comes without its rings."""
-    s, emitted = state.settings, _draw(network, state, uniforms, filtered=filtered)
+    s, emitted = state.settings, _draw(network, state, uniforms, reading, filtered=filtered)
     cache = _own_cache(state, ring, base, window)
     hidden, layers = network(
         emitted.token_ids[..., None],
@@ -302,6 +334,7 @@ def decode_chunk(
     params: Params,
     state: DecodeState,
     patience: jax.Array,
+    interruptions: Interruptions | None = None,
     *,
     steps: int,
     filtered: bool,
@@ -313,6 +346,8 @@ def decode_chunk(
     ring's capacity (`resize_ring`).
     """
     network = bind(graphdef, params)
+    if interruptions is not None:
+        state = state._replace(active=state.active | interruptions.resumed)
     empty = lambda dtype: jnp.zeros((steps, *state.active.shape), dtype)
     f32 = jnp.float32
     nothing = Emitted(empty(bool), empty(jnp.int32), empty(f32), empty(f32), empty(f32), empty(bool))
@@ -326,7 +361,9 @@ def decode_chunk(
         return (step < steps) & (current.column < base + size) & (count > 0) & (before - count < patience)
 
     def body(carry):
-        step, current, window, out = carry
+        step, current, window, states, out = carry
+        reading = interruptions and _Reading(interruptions.table, states, interruptions.given[step])
+        was_active = current.active
         current, window, one = _one_step(
             network,
             place,
@@ -336,14 +373,18 @@ def decode_chunk(
             window,
             uniforms[step],
             jax.tree.map(lambda x: x[step], turns),
+            reading,
             filtered=filtered,
         )
         put = lambda buffer, row: jax.lax.dynamic_update_index_in_dim(buffer, row, step, 0)
-        return step + 1, current, window, jax.tree.map(put, out, one)
+        if reading is not None:
+            states = jnp.where(was_active, reading.after(one.token_ids), states)
+        return step + 1, current, window, states, jax.tree.map(put, out, one)
 
     light = state._replace(lanes=(), lane_hidden=None)
-    start = (jnp.zeros((), jnp.int32), light, _open_window(state, base, size), nothing)
-    _, light, window, out = jax.lax.while_loop(going, body, start)
+    states = None if interruptions is None else interruptions.states
+    start = (jnp.zeros((), jnp.int32), light, _open_window(state, base, size), states, nothing)
+    _, light, window, _, out = jax.lax.while_loop(going, body, start)
     light = light._replace(lanes=state.lanes, lane_hidden=state.lane_hidden, column=light.column % state.capacity)
     return _close_window(light, base, window), out
 

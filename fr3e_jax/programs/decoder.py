@@ -15,7 +15,7 @@ from fr3e_jax.policy.attention import KeyValue
 from fr3e_jax.policy.network import Params
 from fr3e_jax.policy.rows import Trunks
 from fr3e_jax.programs import decode
-from fr3e_jax.programs.decode import DecodeState, Emitted, LaneSettings
+from fr3e_jax.programs.decode import DecodeState, Emitted, Interruptions, LaneSettings
 from fr3e_jax.programs.mesh import (
     batch_sharding,
     batch_shards,
@@ -25,6 +25,8 @@ from fr3e_jax.programs.mesh import (
     replicated,
 )
 from fr3e_jax.programs.placement import on_mesh
+
+_LEAST_RING, _DENSE_RINGS = 16, 256  # columns; from the second on every power of two is a size
 
 
 def power_of_two(n: int, least: int = 1) -> int:
@@ -36,6 +38,18 @@ def size_bucket(size: int, least: int = 4) -> int:
     """The next of 4, 6, 8, 12, 16, 24, 32, ...: at most a third of it is empty, above ``least``."""
     whole = power_of_two(size, least)
     return whole * 3 // 4 if whole > least and size <= whole * 3 // 4 else whole
+
+
+def ring_size(tokens: int, most: int) -> int:
+    """Columns of rings that are to hold ``tokens`` tokens now and ``most`` in the end: of 16, 64, 256, 512, 1024, ...
+
+    Each size is a compiled program more, of some 20 MB on CPU. Up to 256 columns a step reads little of its rings next
+    to the weights, so that sizes in between save less than they cost. Never more than ``most`` tokens need.
+    """
+    size = power_of_two(tokens, _LEAST_RING)
+    if size < _DENSE_RINGS and size.bit_length() % 2 == 0:  # 32 or 128
+        size *= 2
+    return min(size, power_of_two(most, _LEAST_RING))
 
 
 def _without_caches(state: DecodeState) -> DecodeState:
@@ -67,7 +81,7 @@ class DecoderPrograms:
             column=whole,
         )
         emitted = Emitted(*(whole,) * len(Emitted._fields))
-        self.mesh, self.shards, self._by_slot = mesh, batch_shards(mesh), by_slot
+        self.mesh, self.shards, self._by_slot, self._whole = mesh, batch_shards(mesh), by_slot, whole
         place = placement(mesh)
         self._prefill = jax.jit(partial(decode.prefill, graphdef, place), out_shardings=trunks)
         self._empty = jax.jit(decode.empty_state, static_argnums=range(8), out_shardings=state)
@@ -124,9 +138,22 @@ class DecoderPrograms:
         trunks = state.trunks._replace(hidden=filled.trunks.hidden)
         return filled._replace(trunks=trunks, lanes=state.lanes, lane_hidden=state.lane_hidden)
 
-    def decode_chunk(self, params: Params, state: DecodeState, *, steps: int, patience: int, filtered: bool):
+    def on_all_devices(self, array: np.ndarray) -> jax.Array:
+        """A constant of several programs, such as the table of `Interruptions`, to be moved once."""
+        return on_mesh(array, self._whole)
+
+    def decode_chunk(
+        self,
+        params: Params,
+        state: DecodeState,
+        *,
+        steps: int,
+        patience: int,
+        filtered: bool,
+        interruptions: Interruptions | None = None,
+    ):
         """`decode.decode_chunk`, with the emitted tokens fetched to the host as NumPy arrays."""
-        state, emitted = self._chunk(params, state, np.int32(patience), steps=steps, filtered=filtered)
+        state, emitted = self._chunk(params, state, np.int32(patience), interruptions, steps=steps, filtered=filtered)
         return state, Emitted(*jax.device_get(tuple(emitted)))
 
     def resize(self, state: DecodeState, *, capacity: int) -> DecodeState:

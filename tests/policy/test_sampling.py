@@ -208,3 +208,17 @@ class TestNoise:
         numbers = np.asarray(jax.jit(uniform)(np.tile(KEY, (5000, 1)), np.arange(5000)))
         assert 0 <= numbers.min() < 0.001 and 0.999 < numbers.max() < 1
         assert chisquare(np.histogram(numbers, bins=20, range=(0, 1))[0]).pvalue > 0.01
+
+
+def test_a_given_token_is_taken_with_its_logprob_before_any_filter():
+    """Greedy rows, filtered rows and rows that draw: only those with a token to take differ from a plain draw."""
+    logits = jax.random.normal(jax.random.key(3), (6, 20))
+    uniforms, temperature = jnp.linspace(0.05, 0.95, 6), jnp.array([1.0, 0.0, 0.7, 1.0, 0.0, 0.7])
+    top_p, top_k, given = jnp.full(6, 0.3), jnp.array([0, 0, 1, 0, 0, 1]), jnp.array([-1, -1, -1, 7, 7, 7])
+    plain = draw(logits, uniforms, temperature, top_p, top_k, filtered=True)
+    found = draw(logits, uniforms, temperature, top_p, top_k, given, filtered=True)
+    assert found.token_ids.tolist() == [*plain.token_ids[:3].tolist(), 7, 7, 7]
+    np.testing.assert_array_equal(found.logprobs[:3], plain.logprobs[:3])
+    scaled = np.asarray(logits)[3:] / np.array([[1.0], [1.0], [0.7]])
+    np.testing.assert_allclose(found.logprobs[3:], scaled[:, 7] - np.log(np.exp(scaled).sum(1)), atol=1e-5)
+    np.testing.assert_array_equal(found.entropies, plain.entropies)

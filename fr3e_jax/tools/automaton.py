@@ -1,0 +1,94 @@
+"""Recognising a call, token by token: ``begin``, anything, ``end``, as a table that the decoder looks up at each step.
+
+Characters drive two matchers of Knuth, Morris and Pratt, one behind the other: states 0 ... b-1 say how much of
+``begin`` the text ends with, states b ... b+e-1 that it has occurred and how much of ``end`` the text ends with since.
+A token is the word of its characters, so the table over (state, token) is exact for every tokenizer whose tokens have
+a text, whatever way a mark is split into tokens. Two states follow: DONE, the call is complete, and OFF, where no call
+is ever seen (the calls of a response are used up).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+START = 0
+
+
+@dataclass(frozen=True)
+class CallTable:
+    """``next[state, token]`` is the state after a token, int16 ``[states, vocabulary]``."""
+
+    next: np.ndarray
+
+    @property
+    def done(self) -> int:
+        """The state in which a call is complete; left by nothing but the tool's answer."""
+        return len(self.next) - 2
+
+    @property
+    def off(self) -> int:
+        """The state from which no call is seen."""
+        return len(self.next) - 1
+
+    def run(self, token_ids: Sequence[int] | np.ndarray, state: int = START) -> int:
+        """The state after ``token_ids``, stopping at a complete call."""
+        for token in np.asarray(token_ids).tolist():
+            if state == self.done:
+                break
+            state = int(self.next[state, token])
+        return state
+
+
+def call_table(begin: str, end: str, token_texts: Sequence[str], never: Sequence[int] = ()) -> CallTable:
+    """The table of calls that ``begin`` opens and ``end`` closes.
+
+    Args:
+      begin, end: not empty.
+      token_texts: ``token_texts[i]`` is the text of token i; "" for a token without one.
+      never: tokens that end a response: they complete no call.
+
+    Raises:
+      ValueError: a mark is empty.
+    """
+    if not begin or not end:
+        raise ValueError(f"found begin={begin!r} and end={end!r}; expected two marks of at least one character each")
+    alphabet = sorted(set(begin + end))
+    step = _characters(begin, end, alphabet)
+    done = len(begin) + len(end)
+    table = np.empty((done + 2, len(token_texts)), np.int16)
+    table[done:] = np.array([[done], [done + 1]])
+    table[:done] = _words(step, alphabet, token_texts)[:done]
+    table[:done, list(never)] = done + 1
+    return CallTable(table)
+
+
+def _words(step: np.ndarray, alphabet: list[str], texts: Sequence[str]) -> np.ndarray:
+    """The state after each text from each state ``[states, texts]``: one character of all texts after another."""
+    characters = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32)
+    known = np.array([ord(character) for character in alphabet], np.uint32)
+    place = np.minimum(np.searchsorted(known, characters), len(known) - 1)
+    codes = np.where(known[place] == characters, place, len(known))
+    lengths = np.array([len(text) for text in texts], np.int64)
+    first = np.cumsum(lengths) - lengths
+    after = np.tile(np.arange(len(step))[:, None], (1, len(texts)))
+    for position in range(int(lengths.max(initial=0))):
+        longer = np.flatnonzero(lengths > position)
+        after[:, longer] = step[after[:, longer], codes[first[longer] + position]]
+    return after
+
+
+def _characters(begin: str, end: str, alphabet: list[str]) -> np.ndarray:
+    """``[states, characters + 1]``, the last column for all other characters; the last state, complete, stays."""
+    done = len(begin) + len(end)
+    step = np.full((done + 1, len(alphabet) + 1), done)
+    for mark, first in ((begin, 0), (end, len(begin))):
+        for matched in range(len(mark)):
+            step[first + matched] = first
+            for character in set(mark):
+                seen = mark[:matched] + character
+                longest = next(n for n in range(len(seen), -1, -1) if seen.endswith(mark[:n]))
+                step[first + matched, alphabet.index(character)] = first + longest
+    return step

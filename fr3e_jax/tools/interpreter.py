@@ -1,0 +1,91 @@
+"""The process that runs a call of the Python tool: one program, confined, its output cut at a limit.
+
+Started by ``fr3e_jax.tools.python`` in an empty directory, without site packages. This process confines itself, forks
+the process of the program, reads what that writes and passes it on as JSON. Limits: docs/code_execution.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+
+from fr3e_jax.rewards import confinement, processes
+from fr3e_jax.rewards.sandbox import fork_program
+
+NAME = "<call>"
+REQUEST_LIMIT = 1 << 20  # bytes
+
+
+def run(sock: socket.socket) -> None:
+    """Runs the program that comes over the socket; all that it prints, and its last error, goes back over it."""
+    program = b""
+    while part := sock.recv(1 << 16):
+        program += part
+    for descriptor in (1, 2):
+        os.dup2(sock.fileno(), descriptor)
+    sys.stdout = sys.stderr = os.fdopen(1, "w", encoding="utf-8", errors="replace")
+    failed = False
+    try:
+        execute(program.decode())
+    except SystemExit:
+        pass
+    except BaseException as error:
+        failed = True
+        print(last_line(error))
+    sys.stdout.flush()
+    os._exit(3 if failed else 0)
+
+
+def execute(program: str) -> None:
+    """Runs a program as a notebook does: the value of a last line that is an expression is printed."""
+    tree = ast.parse(program, NAME)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    namespace = {"__name__": "__main__"}
+    exec(compile(tree, NAME, "exec"), namespace)
+    if last is not None:
+        value = eval(compile(ast.Expression(last.value), NAME, "eval"), namespace)
+        if value is not None:
+            print(value)
+
+
+def last_line(error: BaseException) -> str:
+    """``ZeroDivisionError: division by zero``: the rest of a traceback names files of this program."""
+    return traceback.format_exception_only(error)[-1].strip()
+
+
+def read_output(sock: socket.socket, limit: int) -> tuple[bytes, bool]:
+    """What the program writes until it ends, or ``limit`` bytes of it; whether it was cut."""
+    output = b""
+    while len(output) <= limit and (part := sock.recv(1 << 16)):
+        output += part
+    return output[:limit], len(output) > limit
+
+
+def main(parent: int, cpu_seconds: int, memory_mb: int, limit: int) -> None:
+    """Entry point: the program comes on standard input, its output and end leave as JSON on standard output."""
+    processes.die_with_parent(parent)
+    confinement.limit_resources(cpu_seconds, memory_mb)
+    confinement.isolate()
+    confinement.restrict_files(os.getcwd(), {sys.base_prefix, sys.prefix})
+    confinement.drop_privileges()
+    program = sys.stdin.buffer.read(REQUEST_LIMIT)
+    sock, pid = fork_program(run)
+    sock.sendall(program)
+    sock.shutdown(socket.SHUT_WR)
+    output, cut = read_output(sock, limit)
+    if cut:
+        os.kill(pid, signal.SIGKILL)
+    sock.close()
+    _, status, usage = os.wait4(pid, 0)
+    killed = os.WIFSIGNALED(status) and not cut
+    slow = killed and usage.ru_utime + usage.ru_stime > 0.9 * cpu_seconds  # the kernel counts in ticks
+    end = "timeout" if slow else "killed" if killed else "error" if status else "answered"
+    if cut:
+        end = "answered"
+    os.write(1, json.dumps([output.decode(errors="replace"), end]).encode())
+    os._exit(0)

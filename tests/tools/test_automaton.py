@@ -1,0 +1,51 @@
+"""The table says that a call is complete exactly where the text has the two marks, one behind the other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fr3e_jax.tools.automaton import call_table
+
+MARKS = [("<<", "="), ("aab", "ab"), ("```py\n", "\n```"), ("(", "("), ("abab", "a")]
+
+
+def by_search(begin: str, end: str, text: str) -> bool:
+    start = text.find(begin)
+    return start >= 0 and text.find(end, start + len(begin)) >= 0
+
+
+@pytest.mark.parametrize(("begin", "end"), MARKS)
+@given(data=st.data())
+def test_a_call_is_complete_where_search_finds_both_marks(begin, end, data):
+    letters = st.text(sorted(set(begin + end + "xé")), max_size=4)  # tokens that cut the marks in any way
+    tokens = data.draw(st.lists(letters, min_size=1, max_size=12))
+    table = call_table(begin, end, tokens)
+    for length in range(len(tokens) + 1):
+        found = table.run(np.arange(length)) == table.done
+        assert found == by_search(begin, end, "".join(tokens[:length]))
+
+
+def test_a_run_can_be_cut_anywhere_and_taken_up_again():
+    table = call_table("aab", "ab", ["a", "b", "ab", "ba"])
+    tokens = [0, 0, 2, 3, 2]
+    for cut in range(len(tokens)):
+        assert table.run(tokens[cut:], table.run(tokens[:cut])) == table.run(tokens)
+
+
+def test_stop_tokens_complete_no_call_and_nothing_follows_them():
+    table = call_table("(", ")", ["(", ")", "1"], never=[1])
+    assert table.run([0, 2, 1]) == table.off == table.run([0, 2, 1, 0, 1])
+
+
+def test_off_and_done_are_left_by_no_token():
+    table = call_table("(", ")", ["(", ")", ""])
+    assert np.all(table.next[table.off] == table.off) and np.all(table.next[table.done] == table.done)
+    np.testing.assert_array_equal(table.next[:2, 2], [0, 1])  # a token without a text changes nothing
+
+
+def test_an_empty_mark_is_refused():
+    with pytest.raises(ValueError, match="expected two marks"):
+        call_table("", "=", ["="])
