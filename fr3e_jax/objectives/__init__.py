@@ -7,12 +7,16 @@ No jit, no random state, no configuration, no input or output: callers bring arr
 from fr3e_jax.objectives.advantages import (
     block_credit,
     fr3e_advantages,
+    graded_values,
     group_advantages,
     grpo_advantages,
     mean_advantages,
+    ranged_rewards,
     rloo_advantages,
 )
-from fr3e_jax.objectives.anchors import anchor_scores, block_index, select_anchors, uniform_anchors
+from fr3e_jax.objectives.allocation import divide_rollouts
+from fr3e_jax.objectives.anchors import anchor_scores, block_index, boundary_anchors, select_anchors, uniform_anchors
+from fr3e_jax.objectives.answer_branching import branches_after_answer, entropy_from
 from fr3e_jax.objectives.divergence import bounded_log_ratio, kl_k1, kl_k2, kl_k3
 from fr3e_jax.objectives.entropy import (
     branching_factor,
@@ -33,6 +37,7 @@ from fr3e_jax.objectives.losses import (
 )
 from fr3e_jax.objectives.pass_at_k import avg_at_k, pass_at_k
 from fr3e_jax.objectives.reductions import masked_mean, masked_std, masked_sum
+from fr3e_jax.objectives.redundancy import n_gram_redundancy
 from fr3e_jax.objectives.returns import clipped_value_losses, generalised_advantages
 from fr3e_jax.objectives.selection import (
     clip_cov_tokens,
@@ -52,6 +57,7 @@ from fr3e_jax.objectives.shaping import (
     position_shaped_advantages,
     sample_reinforcement,
 )
+from fr3e_jax.objectives.tree import tree_advantages
 from fr3e_jax.objectives.values import (
     initial_modulation,
     state_values,
@@ -70,19 +76,24 @@ __all__ = [
     "avg_at_k",
     "block_credit",
     "block_index",
+    "boundary_anchors",
     "bounded_log_ratio",
+    "branches_after_answer",
     "branching_factor",
     "clip_cov_tokens",
     "clipped_surrogate",
     "clipped_value_losses",
     "degenerate_groups",
+    "divide_rollouts",
     "entropy_based_advantages",
     "entropy_bonus",
+    "entropy_from",
     "entropy_guided_weights",
     "expandable",
     "forking_tokens",
     "fr3e_advantages",
     "generalised_advantages",
+    "graded_values",
     "group_advantages",
     "grpo_advantages",
     "initial_modulation",
@@ -98,12 +109,14 @@ __all__ = [
     "masked_sum",
     "matching_tokens",
     "mean_advantages",
+    "n_gram_redundancy",
     "normalised_entropy",
     "pass_at_k",
     "pass_at_k_advantages",
     "perplexity_shaped_advantages",
     "perplexity_weights",
     "position_shaped_advantages",
+    "ranged_rewards",
     "rloo_advantages",
     "running_share",
     "sample_reinforcement",
@@ -114,6 +127,7 @@ __all__ = [
     "token_entropy",
     "token_logprobs",
     "trajectory_modulation",
+    "tree_advantages",
     "truncated_importance_weight",
     "uniform_anchors",
     "update_magnitude",

@@ -15,7 +15,24 @@ from jaxtyping import Float, Shaped
 
 from fr3e_jax.objectives.arrays import AnyArray, Number
 from fr3e_jax.objectives.reductions import masked_mean, masked_std, masked_sum
+from fr3e_jax.objectives.shaping import pass_at_k_advantages
 from fr3e_jax.objectives.values import state_values, value_modulation
+
+SUCCESS = 1.0  # the reward of a right response, as verifiers grade
+
+
+def ranged_rewards(rewards: Shaped[AnyArray, "*batch"], reward_range: str) -> AnyArray:
+    """Rewards of [0, 1] as the estimators are to read them: unchanged, or 2 r − 1 (RwE's ±1; ``minus_one_one``)."""
+    if reward_range == "zero_one":
+        return rewards
+    if reward_range == "minus_one_one":
+        return 2.0 * rewards - 1.0
+    raise ValueError(f"unknown reward range {reward_range!r}; expected zero_one, minus_one_one")
+
+
+def graded_values(values: Shaped[AnyArray, "*batch"], reward_range: str) -> AnyArray:
+    """The inverse of `ranged_rewards`: values as they would be of the rewards as graded."""
+    return values if reward_range == "zero_one" else (values + 1.0) / 2.0
 
 
 def mean_advantages(
@@ -55,15 +72,24 @@ def group_advantages(
     *,
     estimator: str,
     unbiased_std: bool = False,
+    k: int = 4,
 ) -> Float[jax.Array, "*batch M"]:
-    """The advantage named by ``estimator``: ``mean``, ``grpo`` (the only reader of ``unbiased_std``) or ``rloo``."""
+    """The advantage named by ``estimator``.
+
+    ``mean``, ``grpo`` (the only reader of ``unbiased_std``), ``rloo``; ``pass_at_k`` (`pass_at_k_advantages` of subsets
+    of ``k``; right is a reward of 1); ``reward``: the reward itself, without a baseline (REINFORCE).
+    """
     if estimator == "mean":
         return mean_advantages(rewards, mask)
     if estimator == "grpo":
         return grpo_advantages(rewards, mask, unbiased_std=unbiased_std)
     if estimator == "rloo":
         return rloo_advantages(rewards, mask)
-    raise ValueError(f"unknown advantage estimator {estimator!r}; expected grpo, rloo, mean")
+    if estimator == "pass_at_k":
+        return pass_at_k_advantages(jnp.asarray(rewards, jnp.float32) >= SUCCESS, mask, k=k)
+    if estimator == "reward":
+        return jnp.where(jnp.asarray(mask, bool), jnp.asarray(rewards, jnp.float32), 0.0)
+    raise ValueError(f"unknown advantage estimator {estimator!r}; expected grpo, rloo, mean, pass_at_k, reward")
 
 
 def fr3e_advantages(

@@ -121,6 +121,43 @@ def uniform_anchors(
     return anchors.astype(jnp.int32), valid
 
 
+def boundary_anchors(
+    boundaries: Shaped[AnyArray, " T"],
+    length: int | Int[AnyArray, ""],
+    *,
+    num_anchors: int,
+    min_spacing: int = 1,
+    exclude_first: int = 0,
+    exclude_last: int = 0,
+    include_anchor_token: bool = False,
+) -> tuple[Int[jax.Array, " J"], Bool[jax.Array, " J"]]:
+    """Anchors at given positions, the ``boundaries`` that are not 0: the ends of reasoning steps, say. (VinePPO.)
+
+    Boundaries out of bounds, or closer than ``min_spacing`` to the last one taken, are passed over. Of the n that are
+    left, all are anchors if n ≤ ``num_anchors``, else those of rank ⌊ j (n + 1) / (K + 1) ⌋, j = 1..K: evenly among
+    them. Bounds and return values as for `select_anchors`.
+    """
+    size = boundaries.shape[0]
+    positions = jnp.arange(size)
+    first, end = _bounds(length, exclude_first, exclude_last, include_anchor_token)
+    allowed = (jnp.asarray(boundaries) != 0) & (positions >= first) & (positions < end)
+
+    def take(next_free, now):
+        position, candidate = now
+        taken = candidate & (position >= next_free)
+        return jnp.where(taken, position + min_spacing, next_free), taken
+
+    _, taken = jax.lax.scan(take, jnp.zeros((), positions.dtype), (positions, allowed))
+    ranks = jnp.cumsum(taken)
+    total = ranks[-1]
+    count = jnp.minimum(total, num_anchors)
+    order = jnp.arange(1, num_anchors + 1)
+    wanted = order * (total + 1) // (count + 1)
+    anchors = jnp.argmax(taken[None] & (ranks[None] == wanted[:, None]), axis=-1)
+    valid = order <= count
+    return jnp.where(valid, anchors, size).astype(jnp.int32), valid
+
+
 def block_index(
     anchors: Int[AnyArray, " J"], valid: Shaped[AnyArray, " J"], length: int | Int[AnyArray, ""], T: int
 ) -> Int[jax.Array, " T"]:

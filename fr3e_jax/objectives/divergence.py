@@ -42,3 +42,6 @@ def kl_k3(
     """k3 = π_ref/π − log(π_ref/π) − 1: unbiased, never negative. (EGSW, eq. 4.) The log-ratio is bounded by ±20."""
     log_ratio = bounded_log_ratio(ref_logprobs, policy_logprobs)
     return jnp.expm1(log_ratio) - log_ratio
+
+
+KL_ESTIMATORS = {"k1": kl_k1, "k2": kl_k2, "k3": kl_k3}

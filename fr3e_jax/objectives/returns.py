@@ -1,6 +1,7 @@
 """Advantages from a value function: GAE and the critic's loss. (PPO; RwE 3.1.)
 
-Dimension key: T tokens of a response; `batch` is any leading axes. The mask of a response is one run of tokens.
+Dimension key: T tokens of a response; `batch` is any leading axes. Tokens outside the mask (padding, what a tool wrote)
+are passed over: the token before them is followed by the one behind them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def generalised_advantages(
         advantage, after = carry
         reward, value, inside = now
         fresh = reward + gamma * after - value + gamma * lam * advantage
-        return (jnp.where(inside, fresh, 0.0), jnp.where(inside, value, 0.0)), jnp.where(inside, fresh, 0.0)
+        return (jnp.where(inside, fresh, advantage), jnp.where(inside, value, after)), jnp.where(inside, fresh, 0.0)
 
     start = (jnp.zeros(mask.shape[:-1], jnp.float32),) * 2
     by_token = tuple(jnp.moveaxis(x, -1, 0) for x in (rewards, values, mask))

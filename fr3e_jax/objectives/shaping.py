@@ -98,18 +98,20 @@ def position_shaped_advantages(
     steepness: float = 15.0,
     centre: float = 0.5,
     variant: str = "paper",
+    relative: Float[AnyArray, "*batch T"] | None = None,
 ) -> Float[jax.Array, "*batch T"]:
     """A + sign(A) b_t, b_t = γ sigmoid(d m (l_t − n)), l_t = t / |o|: d = 1: later tokens weigh more.
 
     (STUDY, eq. 8 and 12.) ``centre`` is n: printed as −0.5, where every sigmoid is saturated; 0.5 is what the released
-    code has. The mask's tokens are counted from its first. ``variant="released"``: b_t is at most |A| / 2.
+    code has. ``relative`` are the l_t; None: the mask's tokens are counted from its first. ``variant="released"``: b_t
+    is at most |A| / 2.
     """
     if variant not in ("paper", "released"):
         raise ValueError(f"unknown variant {variant!r}; expected paper or released")
     mask = jnp.asarray(mask, bool)
     advantages = jnp.where(mask, jnp.asarray(advantages, jnp.float32), 0.0)
-    place = jnp.cumsum(mask, axis=-1) - 1
-    relative = place / jnp.maximum(mask.sum(axis=-1, keepdims=True), 1)
+    if relative is None:
+        relative = (jnp.cumsum(mask, axis=-1) - 1) / jnp.maximum(mask.sum(axis=-1, keepdims=True), 1)
     bonus = gamma * jax.nn.sigmoid(direction * steepness * (relative - centre))
     if variant == "released":
         bonus = jnp.minimum(bonus, _RELEASED_SHARE * jnp.abs(advantages))

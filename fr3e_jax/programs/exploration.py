@@ -21,6 +21,9 @@ _LEAST_ROWS = 16
 
 
 def _anchors(scores_or_none, lengths, *, selection, num_anchors, size, **bounds):
+    if selection == "delimiter":
+        place = partial(objectives.boundary_anchors, num_anchors=num_anchors, **bounds)
+        return jax.vmap(lambda boundaries, n: place(boundaries, n))(scores_or_none, lengths)
     if selection == "uniform":
         place = partial(objectives.uniform_anchors, num_anchors=num_anchors, T=size, **bounds)
         return jax.vmap(lambda n: place(n))(lengths)
@@ -59,8 +62,8 @@ def find_anchors(
 ) -> list[np.ndarray]:
     """Anchor positions of each response, rising; at most ``num_anchors`` each.
 
-    ``sources``: per response a ``[T]`` array of what ``selection`` reads: entropies, log-probs, update magnitudes, or
-    uniform random numbers (for ``uniform`` only its length counts).
+    ``sources``: per response a ``[T]`` array of what ``selection`` reads: entropies, log-probs, update magnitudes,
+    uniform random numbers, or 1 at each step border and else 0 (for ``uniform`` only its length counts).
     """
     if not sources:
         return []
@@ -85,22 +88,26 @@ def find_anchors(
     return [a[v] for a, v in zip(anchors[: len(sources)], valid, strict=False)]
 
 
-@partial(jax.jit, static_argnames=("estimator", "unbiased_std"))
-def _group_advantages(rewards, mask, *, estimator, unbiased_std):
-    return objectives.group_advantages(rewards, mask, estimator=estimator, unbiased_std=unbiased_std)
+_group_advantages = jax.jit(objectives.group_advantages, static_argnames=("estimator", "unbiased_std", "k"))
 
 
-def group_advantages(rewards: np.ndarray, *, estimator: str, unbiased_std: bool = False) -> np.ndarray:
+def group_advantages(rewards: np.ndarray, *, estimator: str, unbiased_std: bool = False, k: int = 4) -> np.ndarray:
     """Advantages ``[P, N]`` of full groups of rewards ``[P, N]``."""
     padded = _pad_rows(rewards.astype(np.float32), power_of_two(len(rewards), _LEAST_ROWS))
-    mask = np.ones(padded.shape, bool)
-    return np.asarray(_group_advantages(padded, mask, estimator=estimator, unbiased_std=unbiased_std))[: len(rewards)]
+    found = _group_advantages(padded, np.ones(padded.shape, bool), estimator=estimator, unbiased_std=unbiased_std, k=k)
+    return np.asarray(found)[: len(rewards)]
 
 
 @partial(jax.jit, static_argnames=("estimator", "unbiased_std", "modulation", "initial", "fresh"))
-def _trajectories(rewards, mask, base_value, final_reward, *, estimator, unbiased_std, modulation, initial, fresh):
+def _trajectories(
+    rewards, mask, base_value, final_reward, root_value, *, estimator, unbiased_std, modulation, initial, fresh
+):
     valid = mask.any(axis=-1)
     start = objectives.state_values(rewards, mask)[:, 0] if fresh else base_value
+    if estimator == "tree":
+        values = objectives.state_values(rewards, mask).at[:, 0].set(start)
+        advantages, credit = objectives.tree_advantages(rewards, mask, final_reward, root_value)
+        return advantages, values, jnp.ones_like(values), credit
     if not fresh:
         initial = "one"  # without a trained S_0 there is no alpha_0 to put into a sharpened sum
     later = (rewards[:, 1:], mask[:, 1:], start, valid[:, 1:])
@@ -119,6 +126,7 @@ def trajectory_advantages(
     mask: np.ndarray,
     base_value: np.ndarray,
     final_reward: np.ndarray,
+    root_value: np.ndarray | None = None,
     *,
     estimator: str,
     unbiased_std: bool,
@@ -129,22 +137,31 @@ def trajectory_advantages(
     """Advantages, values, modulation and block credit of expanded base rollouts, before any group is filtered.
 
     Args:
-      rewards, mask: ``[R, J, M]``; J counts S_0, whose row is empty unless ``fresh``.
+      rewards, mask: ``[R, J, M]``; J counts S_0, whose row is empty unless ``fresh``; M is the largest group.
       base_value: ``[R]``, mean of the prompt's base rewards: V(S_0) unless ``fresh``.
       final_reward: ``[R]``, the base rollout's own.
+      root_value: ``[R]``, mean reward of all leaves of the prompt; only ``estimator="tree"`` reads it, which modulates
+        nothing and gives blocks their step values (`objectives.tree_advantages`).
       fresh: V(S_0) is the mean of its own fresh rollouts, which train too.
 
     Returns:
       advantages ``[R, J, M]``; values, alphas ``[R, J]``; block credit ``[R, J]`` (as many blocks as states).
     """
     rows = power_of_two(len(rewards), _LEAST_ROWS)
-    padded = [
-        _pad_rows(x, rows) for x in (rewards.astype(np.float32), mask, base_value.astype(np.float32), final_reward)
-    ]
+    root_value = np.zeros(len(rewards)) if root_value is None else root_value
+    floats = [x.astype(np.float32) for x in (rewards, base_value, final_reward, root_value)]
+    rewards, *of_bases = (_pad_rows(x, rows) for x in floats)
     results = _trajectories(
-        *padded, estimator=estimator, unbiased_std=unbiased_std, modulation=modulation, initial=initial, fresh=fresh
+        rewards,
+        _pad_rows(mask, rows),
+        *of_bases,
+        estimator=estimator,
+        unbiased_std=unbiased_std,
+        modulation=modulation,
+        initial=initial,
+        fresh=fresh,
     )
-    return tuple(np.asarray(x)[: len(rewards)] for x in results)
+    return tuple(np.asarray(x)[: len(mask)] for x in results)
 
 
 def _pad_rows(x: np.ndarray, rows: int) -> np.ndarray:

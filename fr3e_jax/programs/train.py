@@ -20,9 +20,12 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from fr3e_jax.objectives.entropy import token_entropy, token_logprobs
+from fr3e_jax.objectives.divergence import KL_ESTIMATORS
+from fr3e_jax.objectives.entropy import branching_factor, token_entropy, token_logprobs
 from fr3e_jax.objectives.losses import clipped_surrogate, entropy_bonus, truncated_importance_weight
 from fr3e_jax.objectives.reductions import masked_sum
+from fr3e_jax.objectives.selection import kl_cov_losses
+from fr3e_jax.objectives.shaping import entropy_based_advantages
 from fr3e_jax.policy.head import Head, count_tokens, gather_tokens, token_loss, token_scores
 from fr3e_jax.policy.network import WHOLE, Params, Pass, bind
 from fr3e_jax.policy.rows import Rows, predictors, row_states
@@ -39,6 +42,9 @@ class TrainRows(NamedTuple):
     advantages: jax.Array  # float32
     old_logprobs: jax.Array  # float32, of the policy at the start of the full batch
     sampler_logprobs: jax.Array  # float32, as the decoder reported them
+    reference_logprobs: jax.Array | None = None  # float32, of the reference policy, where the loss has a KL term
+    sequence_log_ratios: jax.Array | None = None  # float32, mean log-ratio of the token's sequence, where GSPO reads it
+    penalised: jax.Array | None = None  # bool, tokens that pay the penalty of KL-Cov
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,11 @@ class LossSettings:
     dual_clip: float = 0.0
     importance_cap: float = 0.0
     entropy_coefficient: float = 0.0
+    sequence_ratio: bool = False  # GSPO: one ratio for a sequence, from `TrainRows.sequence_log_ratios`
+    kl_coefficient: float = 0.0  # of a term against `TrainRows.reference_logprobs`
+    kl_estimator: str = "k3"
+    entropy_advantage: tuple[float, float] | None = None  # (alpha, kappa) of RwE's bonus on the advantages
+    covariance_penalty: float | None = None  # KL-Cov: unclipped, and this times |log-ratio| where ``penalised``
 
 
 @dataclass(frozen=True)
@@ -84,28 +95,67 @@ def score(graphdef, params, rows: Rows, temperature, *, layout: Layout) -> tuple
     return token_scores(head, states, counted, rows.branch_ids, scores, chunk=layout.chunk)
 
 
+def branching(graphdef, params, rows: Rows, *, layout: Layout) -> jax.Array:
+    """Rollout branching factors (at temperature 1, mass 0.95) where the branch tokens were drawn, ``[B, N, T]``.
+
+    Float; 0 on padding. (STUDY, section 2.2.)
+    """
+    head, states, counted = _head(graphdef, params, rows, rows.segment > 0, layout)
+
+    def scores(logits, ids):
+        factors = branching_factor(logits).astype(jnp.float32)
+        return factors, factors
+
+    return token_scores(head, states, counted, rows.branch_ids, scores, chunk=layout.chunk)[0]
+
+
 def policy_token_losses(batch: TrainRows, logprobs, entropies, settings: LossSettings):
     """Token losses of the clipped surrogate with its options, and sums over loss tokens for the metrics."""
-    mask = batch.loss_mask
+    mask, advantages, shaping = batch.loss_mask, batch.advantages, {}
+    if settings.entropy_advantage:
+        alpha, kappa = settings.entropy_advantage
+        advantages, ratio = entropy_based_advantages(advantages, entropies, mask, alpha=alpha, kappa=kappa)
+        shaping["entropy_advantage"] = ratio
     losses, stats = clipped_surrogate(
-        logprobs,
+        _ratio_logprobs(batch, logprobs, settings),
         batch.old_logprobs,
-        batch.advantages,
+        advantages,
         mask,
         epsilon_low=settings.epsilon_low,
         epsilon_high=settings.epsilon_high,
         dual_clip=settings.dual_clip,
     )
+    if settings.covariance_penalty is not None:
+        losses = kl_cov_losses(
+            logprobs, batch.old_logprobs, advantages, mask, batch.penalised, coefficient=settings.covariance_penalty
+        )
+        stats = {"ratio": stats["ratio"]}
     if settings.importance_cap:
         losses = losses * truncated_importance_weight(
             jnp.where(mask, batch.old_logprobs, 0.0),
             jnp.where(mask, batch.sampler_logprobs, 0.0),
             settings.importance_cap,
         )
+    if settings.kl_coefficient:
+        reference = jnp.where(mask, batch.reference_logprobs, 0.0)
+        divergence = KL_ESTIMATORS[settings.kl_estimator](jnp.where(mask, logprobs, 0.0), reference)
+        losses = losses + settings.kl_coefficient * divergence
+        stats["kl"] = jax.lax.stop_gradient(divergence)
     if settings.entropy_coefficient:
         losses = losses + entropy_bonus(entropies, mask, coefficient=settings.entropy_coefficient)
-    sums = {name: masked_sum(value, mask) for name, value in stats.items()} | {"entropy": masked_sum(entropies, mask)}
-    return losses, sums
+    values = stats | shaping | {"entropy": entropies}
+    return losses, {name: masked_sum(value, mask) for name, value in values.items()}
+
+
+def _ratio_logprobs(batch: TrainRows, logprobs, settings: LossSettings):
+    """Log-probs whose ratio to the old ones is the policy ratio.
+
+    GSPO's is that of the whole sequence, (π(o) / π_old(o))^(1/|o|), with the gradient of its own token: summed over a
+    sequence of equal advantages it is the gradient of GSPO. (Zheng et al. 2025, GSPO-token, eq. 13-17.)
+    """
+    if not settings.sequence_ratio:
+        return logprobs
+    return batch.old_logprobs + batch.sequence_log_ratios + logprobs - jax.lax.stop_gradient(logprobs)
 
 
 def supervised_token_losses(batch: TrainRows, logprobs, entropies, settings: None):
@@ -134,7 +184,8 @@ def _accumulate(
     return jax.tree.map(jnp.add, gradients, fresh), sums
 
 
-def _apply(optimizer: optax.GradientTransformation, params, optimizer_state, gradients):
+def apply_gradients(optimizer: optax.GradientTransformation, params, optimizer_state, gradients):
+    """New parameters, new optimizer state, and the global norm of ``gradients`` before any clipping."""
     norm = optax.tree.norm(gradients)
     updates, optimizer_state = optimizer.update(gradients, optimizer_state, params)
     return optax.apply_updates(params, updates), optimizer_state, norm
@@ -167,13 +218,14 @@ class TrainPrograms:
         self.init_optimizer = jax.jit(optimizer.init, out_shardings=self.optimizer_shardings)
         self.zero_gradients = jax.jit(partial(jax.tree.map, jnp.zeros_like), out_shardings=shardings)
         self._score = jax.jit(partial(score, graphdef, layout=layout), out_shardings=(whole, whole))
+        self._branching = jax.jit(partial(branching, graphdef, layout=layout), out_shardings=whole)
         self._accumulate = jax.jit(
             partial(_accumulate, graphdef, token_losses, loss, layout),
             donate_argnums=1,
             out_shardings=(shardings, whole),
         )
         self._apply = jax.jit(
-            partial(_apply, optimizer),
+            partial(apply_gradients, optimizer),
             donate_argnums=(0, 1),
             out_shardings=(shardings, self.optimizer_shardings, whole),
         )
@@ -195,6 +247,10 @@ class TrainPrograms:
     def score(self, params: Params, rows: Rows, temperature: float) -> tuple[np.ndarray, np.ndarray]:
         """`score`, fetched to the host."""
         return jax.device_get(self._score(params, self.place(rows), jnp.float32(temperature)))
+
+    def branching(self, params: Params, rows: Rows) -> np.ndarray:
+        """`branching`, fetched to the host."""
+        return jax.device_get(self._branching(params, self.place(rows)))
 
     def accumulate(self, params, gradients, batch: TrainRows, denominator: float, temperature: float):
         """Add one micro-batch's gradient; returns the gradients (donated) and device sums for the metrics."""

@@ -13,9 +13,12 @@ from fr3e_jax.objectives import (
     block_credit,
     block_index,
     fr3e_advantages,
+    graded_values,
     group_advantages,
     grpo_advantages,
     mean_advantages,
+    pass_at_k_advantages,
+    ranged_rewards,
     rloo_advantages,
 )
 
@@ -44,6 +47,27 @@ class TestGroupAdvantages:
         rewards = np.array([0.3, 1.0, -0.5, 0.9])
         expected = [r - np.mean(np.delete(rewards, i)) for i, r in enumerate(rewards)]
         np.testing.assert_allclose(rloo_advantages(rewards, np.ones(4)), expected, rtol=1e-5)
+
+    def test_pass_at_k_reads_which_are_right_in_either_range(self):
+        rewards = np.array([1.0, 0.5, 0.0, 1.0, 0.0])
+        wanted = pass_at_k_advantages(rewards == 1, np.ones(5), k=2)
+        assert np.abs(wanted).max() > 0.3
+        for reward_range in ("zero_one", "minus_one_one"):
+            read = ranged_rewards(rewards, reward_range)
+            np.testing.assert_array_equal(group_advantages(read, np.ones(5), estimator="pass_at_k", k=2), wanted)
+
+    def test_the_reward_itself_has_no_baseline(self):
+        np.testing.assert_array_equal(group_advantages(REWARDS, MASK, estimator="reward"), [[1, 0, 1, 0], [0, 1, 0, 0]])
+
+    @pytest.mark.parametrize(("estimator", "factor"), [("mean", 2), ("rloo", 2), ("grpo", 1)])
+    def test_rewards_of_plus_and_minus_one_have_twice_the_spread(self, estimator, factor):
+        rewards = np.array([1.0, 0.0, 0.25])
+        wide = ranged_rewards(rewards, "minus_one_one")
+        assert wide.tolist() == [1.0, -1.0, -0.5]
+        np.testing.assert_array_equal(graded_values(wide, "minus_one_one"), rewards)
+        assert ranged_rewards(rewards, "zero_one") is rewards is graded_values(rewards, "zero_one")
+        ours, narrow = (group_advantages(r, np.ones(3), estimator=estimator) for r in (wide, rewards))
+        np.testing.assert_allclose(ours, factor * np.asarray(narrow), rtol=1e-5, atol=1e-6)
 
     @pytest.mark.parametrize("estimator", ESTIMATORS)
     def test_sum_over_a_group_is_zero(self, estimator):

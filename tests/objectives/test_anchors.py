@@ -9,18 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import anchor_scores, block_index, select_anchors, uniform_anchors
+from fr3e_jax.objectives import anchor_scores, block_index, boundary_anchors, select_anchors, uniform_anchors
 
 SCORES = np.array([9.0, 1.0, 5.0, 4.0, 5.0, 0.5, 8.0, 7.0])
 T = len(SCORES)
 
 
-def chosen(result) -> list[int]:
+def chosen(result, size=T) -> list[int]:
     """The valid anchors, after checking that the invalid ones come last and are filled."""
     anchors, valid = (np.asarray(x) for x in result)
     count = int(valid.sum())
     assert valid.tolist() == [True] * count + [False] * (len(valid) - count)
-    assert (anchors[count:] == T).all()
+    assert (anchors[count:] == size).all()
     return anchors[:count].tolist()
 
 
@@ -144,3 +144,39 @@ class TestBlockIndex:
         blocks = np.asarray(block_index(anchors, valid, 6, T))
         assert sorted(set(blocks[:6].tolist())) == [0, 1, 2, 3]
         assert (np.diff(blocks[:6]) >= 0).all() and (blocks[6:] == -1).all()
+
+
+class TestBoundaryAnchors:
+    """Every second position of 12 could begin a step: 2, 4, 6, 8, 10."""
+
+    BOUNDARIES = np.array([1, 0] * 6)
+
+    def anchors_of(self, length, boundaries=BOUNDARIES, **bounds) -> list[int]:
+        return chosen(boundary_anchors(boundaries, length, **{"num_anchors": 5} | bounds), len(boundaries))
+
+    def test_all_of_them_where_they_are_few(self):
+        assert self.anchors_of(12) == [2, 4, 6, 8, 10]
+        assert self.anchors_of(7) == [2, 4, 6]
+
+    def test_evenly_among_them_where_they_are_more(self):
+        assert self.anchors_of(12, num_anchors=1) == [6]
+        assert self.anchors_of(12, num_anchors=2) == [4, 8]
+
+    @pytest.mark.parametrize("count", [1, 3, 7])
+    def test_those_of_every_position_are_the_uniform_anchors(self, count):
+        ours = jax.jit(lambda length: boundary_anchors(np.ones(40), length, num_anchors=count))
+        evenly = jax.jit(lambda length: uniform_anchors(length, num_anchors=count, T=40))
+        for length in range(40):
+            assert chosen(ours(length), 40) == chosen(evenly(length), 40), length
+
+    def test_bounds_and_spacing(self):
+        assert self.anchors_of(12, exclude_first=3, exclude_last=2) == [4, 6, 8]
+        assert self.anchors_of(12, min_spacing=3) == [2, 6, 10]
+
+    def test_including_the_token_bars_the_end_and_frees_the_start(self):
+        assert self.anchors_of(3, np.ones(3), include_anchor_token=True) == [0, 1]
+        assert self.anchors_of(3, np.ones(3)) == [1, 2]
+
+    @pytest.mark.parametrize(("boundaries", "length"), [(np.zeros(6), 6), (np.ones(6), 1), (np.ones(6), 0)])
+    def test_none_is_none(self, boundaries, length):
+        assert self.anchors_of(length, boundaries) == []

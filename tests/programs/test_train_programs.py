@@ -12,7 +12,7 @@ import pytest
 
 from fr3e_jax import objectives
 from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk
-from fr3e_jax.loop.packing import aggregation_denominator, pack
+from fr3e_jax.loop.packing import aggregation_denominator, counted_tokens, pack
 from fr3e_jax.policy.network import bind
 from fr3e_jax.policy.rows import Rows, run_trunks
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
@@ -48,7 +48,7 @@ def draw_trunks():
 
 
 TRUNKS = draw_trunks()
-DENOMINATOR = aggregation_denominator(TRUNKS, GRADIENT_MODE, NORM_LENGTH)
+DENOMINATOR = aggregation_denominator(counted_tokens(TRUNKS), GRADIENT_MODE, NORM_LENGTH)
 BRANCHES = [(trunk, branch) for trunk in TRUNKS for branch in trunk.branches]
 OLD = {  # a policy some updates ago, so that ratios are clipped on both sides
     (i, j): (-4 + 2 * np.random.default_rng([i, j]).standard_normal(len(b.token_ids))).astype(np.float32)
@@ -150,7 +150,8 @@ def references(tiny):
 @pytest.mark.parametrize("mode", MODES)
 def test_loss_and_gradient_are_those_of_the_objective_on_whole_sequences(single, references, mode):
     values, gradient = references
-    ours, sums = accumulate(single, micro_batches(2, mode), aggregation_denominator(TRUNKS, mode, NORM_LENGTH))
+    denominator = aggregation_denominator(counted_tokens(TRUNKS), mode, NORM_LENGTH)
+    ours, sums = accumulate(single, micro_batches(2, mode), denominator)
     np.testing.assert_allclose(sums["loss"], values[mode], rtol=1e-5)
     assert min(sums[name] for name in ("clipped_low", "clipped_high", "clipped_dual")) >= 3
     if mode == GRADIENT_MODE:
@@ -295,7 +296,7 @@ def test_supervised_training_learns_its_sequences(tiny):
     """The loss is the mean of -log pi of the tokens; it starts near that of chance and falls to almost nothing."""
     at = make_programs(tiny, loss=None, learning_rate=0.02, weight_decay=0.0)
     (micro,) = pack(TRUNKS, tokens=1000, pad_id=0)
-    count, losses = aggregation_denominator(TRUNKS, "token_mean", NORM_LENGTH), []
+    count, losses = aggregation_denominator(counted_tokens(TRUNKS), "token_mean", NORM_LENGTH), []
     logprobs, _ = at.programs.score(at.params, micro.batch.rows, TEMPERATURE)
     state = at.programs.init_optimizer(at.params)
     for _ in range(40):

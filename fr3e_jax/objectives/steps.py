@@ -1,0 +1,233 @@
+"""The shaping steps of a configuration: each reads the tokens of an optimizer step and changes what they count.
+
+A step is a function ``(tokens, **settings) -> (tokens, metrics)``; ``STEPS`` names them, ``shaping.steps`` of a recipe
+lists them in the order in which they are applied, and the section ``shaping.NAME`` holds its settings. What looks
+beyond one token looks at the *whole* mini-batch: over all devices, whatever rows and micro-batches it is cut into.
+
+Dimension key: N sequences of a mini-batch, T tokens of a sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fr3e_jax.objectives import selection, shaping, weighting
+from fr3e_jax.objectives.divergence import bounded_log_ratio
+from fr3e_jax.objectives.entropy import log_perplexity
+from fr3e_jax.objectives.reductions import masked_mean, masked_sum
+
+
+class Tokens(NamedTuple):
+    """A mini-batch, a sequence a row; the first four fields are what steps change."""
+
+    advantages: jax.Array  # float32 [N, T]
+    counted: jax.Array  # bool [N, T]: in the loss's denominator
+    weights: jax.Array  # float32 [N, T]: factor of the token's loss; 0 leaves no gradient
+    penalised: jax.Array  # bool [N, T]: pays the penalty of KL-Cov
+    old_logprobs: jax.Array  # float32 [N, T], of the policy at the start of the full batch
+    old_entropies: jax.Array  # float32 [N, T], nats, of the same
+    logprobs: jax.Array  # float32 [N, T], of the policy that this mini-batch updates
+    entropies: jax.Array  # float32 [N, T], nats, of the same
+    sampler_logprobs: jax.Array  # float32 [N, T]
+    relative: jax.Array  # float32 [N, T]: place in the whole response, 0 at its first token, below 1 at its last
+    uniforms: jax.Array  # float32 [N, T], random numbers in [0, 1)
+    group: jax.Array  # int32 [N]: sequences with the same number share a baseline
+    finished: jax.Array  # bool [N]: ended by themselves, not at the cap on their length
+    step: jax.Array  # int32 scalar, full batches trained on, this one included
+    epsilon_low: jax.Array  # float32 scalar, of the clipped surrogate
+    epsilon_high: jax.Array
+    log_vocabulary: jax.Array  # float32 scalar
+
+
+Metrics = dict[str, jax.Array]
+Step = Callable[..., tuple[Tokens, Metrics]]
+
+
+def entropy_advantage(tokens: Tokens, *, alpha: float = 0.4, kappa: float = 2.0) -> tuple[Tokens, Metrics]:
+    """A_t + min(α H_t, |A_t| / κ), H of the policy that is updated. (RwE, eq. 5-7.)"""
+    shaped, ratio = shaping.entropy_based_advantages(
+        tokens.advantages, tokens.entropies, tokens.counted, alpha=alpha, kappa=kappa
+    )
+    return tokens._replace(advantages=shaped), {"ratio": masked_mean(ratio, tokens.counted)}
+
+
+def perplexity(
+    tokens: Tokens,
+    *,
+    alpha: float = 0.01,
+    prefer: str = "low",
+    variant: str = "paper",
+    from_step: int = 0,
+    until_step: int = 0,
+) -> tuple[Tokens, Metrics]:
+    """A (1 − α w), w the ln PPL of the sequence under the sampling policy, standardised in its group. (STUDY, eq. 11.)
+
+    Active in steps ``from_step`` to ``until_step`` − 1; ``until_step=0``: to the end.
+    """
+    x = log_perplexity(tokens.old_logprobs, tokens.counted)
+    peers = (tokens.group[:, None] == tokens.group[None, :]) & tokens.counted.any(axis=-1)[None, :]
+    weights = jnp.diagonal(shaping.perplexity_weights(jnp.broadcast_to(x, peers.shape), peers, variant=variant))
+    weights = jnp.where(_active(tokens, from_step, until_step), weights, 0.0)
+    options = {"alpha": alpha, "prefer": prefer, "variant": variant}
+    shaped = shaping.perplexity_shaped_advantages(tokens.advantages, weights, **options)
+    return tokens._replace(advantages=shaped), {"weight_abs": masked_mean(jnp.abs(weights), tokens.counted.any(-1))}
+
+
+def position(
+    tokens: Tokens,
+    *,
+    gamma: float = 0.1,
+    direction: float = 1.0,
+    steepness: float = 15.0,
+    centre: float = 0.5,
+    variant: str = "paper",
+    from_step: int = 200,
+    until_step: int = 300,
+) -> tuple[Tokens, Metrics]:
+    """A + sign(A) γ sigmoid(d m (l_t − n)), l_t the place in the whole response. (STUDY, eq. 12.)
+
+    Active in steps ``from_step`` to ``until_step`` − 1 (paper: 200-300); ``until_step=0``: to the end.
+    """
+    shaped = shaping.position_shaped_advantages(
+        tokens.advantages,
+        tokens.counted,
+        gamma=gamma,
+        direction=direction,
+        steepness=steepness,
+        centre=centre,
+        variant=variant,
+        relative=tokens.relative,
+    )
+    shaped = jnp.where(_active(tokens, from_step, until_step), shaped, tokens.advantages)
+    added = masked_mean(jnp.abs(shaped) - jnp.abs(tokens.advantages), tokens.counted)
+    return tokens._replace(advantages=shaped), {"added": added}
+
+
+def sample_reinforcement(tokens: Tokens, *, positive: float = 0.1, negative: float = 1.0) -> tuple[Tokens, Metrics]:
+    """Positive advantages times ``positive``, negative ones times ``negative``. (Zhu et al. 2025; STUDY Table 2.)"""
+    shaped = shaping.sample_reinforcement(tokens.advantages, positive=positive, negative=negative)
+    share = masked_sum(jnp.maximum(shaped, 0.0), tokens.counted)
+    whole = masked_sum(jnp.abs(shaped), tokens.counted)
+    return tokens._replace(advantages=shaped), {"positive_share": share / jnp.maximum(whole, 1e-12)}
+
+
+def sequence_weighting(
+    tokens: Tokens,
+    *,
+    alpha: float = 0.3,
+    temperature: float = 1.0,
+    level: str = "step",
+    length_normalised: bool = False,
+    normalised_entropy: bool = False,
+    rescale: bool = False,
+) -> tuple[Tokens, Metrics]:
+    """The token's loss times softmax_i((A_i + α H_i) / P). (EGSW, eq. 6-10; see `entropy_guided_weights`.)
+
+    ``normalised_entropy``: H / log V. The metric ``scale`` is the mean weight: what the gradient is scaled by.
+    """
+    entropies = tokens.entropies / (tokens.log_vocabulary if normalised_entropy else 1.0)
+    weights = weighting.entropy_guided_weights(
+        tokens.advantages,
+        entropies,
+        tokens.counted,
+        alpha=alpha,
+        temperature=temperature,
+        level=level,
+        length_normalised=length_normalised,
+        rescale=rescale,
+    )
+    return tokens._replace(weights=tokens.weights * weights), {"scale": masked_mean(weights, tokens.counted)}
+
+
+def forking_tokens(tokens: Tokens, *, share: float = 0.2) -> tuple[Tokens, Metrics]:
+    """Only the ``share`` of tokens with the highest entropy carry gradient. (Wang et al. 2025; STUDY Table 2.)
+
+    The entropies are those of the scoring pass, before the full batch's first update.
+    """
+    kept = selection.forking_tokens(tokens.old_entropies, tokens.counted, share=share)
+    least = jnp.min(tokens.old_entropies, where=kept, initial=jnp.inf)
+    return _keep(tokens, kept), _share("kept", kept, tokens) | {"threshold": jnp.where(kept.any(), least, 0.0)}
+
+
+def clip_cov(tokens: Tokens, *, share: float = 2e-4, low: float = 1.0, high: float = 5.0) -> tuple[Tokens, Metrics]:
+    """A random ``share`` of the tokens with covariance in (low, high) leaves the gradient. (Cui et al. 2025.)"""
+    covariances = selection.token_covariances(tokens.logprobs, tokens.advantages, tokens.counted)
+    ratio = jnp.exp(bounded_log_ratio(tokens.logprobs, tokens.old_logprobs))
+    rising = (tokens.advantages > 0) & (ratio > 1.0 + tokens.epsilon_high)
+    clipped = rising | ((tokens.advantages < 0) & (ratio < 1.0 - tokens.epsilon_low))
+    masked = selection.clip_cov_tokens(
+        covariances, tokens.counted, clipped, tokens.uniforms, share=share, low=low, high=high
+    )
+    return _keep(tokens, ~masked), _share("masked", masked, tokens)
+
+
+def kl_cov(tokens: Tokens, *, share: float = 2e-3, coefficient: float = 1.0) -> tuple[Tokens, Metrics]:
+    """The ``share`` of tokens with the largest covariance pays coefficient · |log π − log π_old|. (Cui et al. 2025.)
+
+    The loss is −ρ A then, not clipped (`kl_cov_losses`); it reads ``coefficient``.
+    """
+    covariances = selection.token_covariances(tokens.logprobs, tokens.advantages, tokens.counted)
+    penalised = selection.kl_cov_tokens(covariances, tokens.counted, share=share)
+    return tokens._replace(penalised=tokens.penalised | penalised), _share("masked", penalised, tokens)
+
+
+def mismatch_mask(tokens: Tokens, *, low: float = 0.5, high: float = 2.0) -> tuple[Tokens, Metrics]:
+    """Tokens with π_trainer / π_sampler outside [low, high] leave the gradient."""
+    kept = selection.matching_tokens(tokens.old_logprobs, tokens.sampler_logprobs, tokens.counted, low=low, high=high)
+    return _keep(tokens, kept), _share("masked", tokens.counted & ~kept, tokens)
+
+
+def overlong_mask(tokens: Tokens) -> tuple[Tokens, Metrics]:
+    """Sequences cut at the cap on their length leave the loss, its denominator too. (DAPO, 3.4: overlong filtering.)"""
+    cut = tokens.counted.any(axis=-1) & ~tokens.finished
+    counted = tokens.counted & tokens.finished[:, None]
+    return tokens._replace(counted=counted), {"masked": masked_mean(cut, tokens.counted.any(axis=-1))}
+
+
+STEPS: dict[str, Step] = {
+    step.__name__: step
+    for step in (
+        entropy_advantage,
+        perplexity,
+        position,
+        sample_reinforcement,
+        sequence_weighting,
+        forking_tokens,
+        clip_cov,
+        kl_cov,
+        mismatch_mask,
+        overlong_mask,
+    )
+}
+
+READ_CURRENT_POLICY = {"entropy_advantage", "sequence_weighting", "clip_cov", "kl_cov"}
+"""Steps that read ``logprobs`` or ``entropies``; the others need no pass but the scoring one."""
+
+READ_ENTROPIES = {"forking_tokens"}
+"""Steps that read ``old_entropies``."""
+
+
+def apply_steps(tokens: Tokens, steps: tuple[tuple[str, dict], ...]) -> tuple[Tokens, Metrics]:
+    """``steps``, pairs of a name in `STEPS` and its settings, one after the other; metrics as ``NAME/METRIC``."""
+    metrics: Metrics = {}
+    for name, settings in steps:
+        tokens, found = STEPS[name](tokens, **settings)
+        metrics |= {f"{name}/{key}": value for key, value in found.items()}
+    return tokens, metrics
+
+
+def _active(tokens: Tokens, from_step: int, until_step: int) -> jax.Array:
+    step = jnp.asarray(tokens.step)
+    return (step >= from_step) & ((step < until_step) if until_step else True)
+
+
+def _keep(tokens: Tokens, kept: jax.Array) -> Tokens:
+    return tokens._replace(weights=jnp.where(kept, tokens.weights, 0.0))
+
+
+def _share(name: str, chosen: jax.Array, tokens: Tokens) -> Metrics:
+    return {name: masked_mean(chosen, tokens.counted)}

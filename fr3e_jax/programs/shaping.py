@@ -1,0 +1,74 @@
+"""The shaping steps of a mini-batch, compiled: NumPy in, NumPy out, padded to powers of two so that few shapes exist.
+
+On several processes each computes the same on a device of its own: the inputs are whole and equal everywhere.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fr3e_jax import objectives
+from fr3e_jax.objectives.divergence import KL_ESTIMATORS
+from fr3e_jax.objectives.steps import Tokens, apply_steps
+from fr3e_jax.programs.decoder import power_of_two
+
+Steps = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]  # name and settings, hashable
+
+
+class Shaped(NamedTuple):
+    """What the steps made of a mini-batch, each ``[N, T]``; see `Tokens`."""
+
+    advantages: np.ndarray
+    counted: np.ndarray
+    weights: np.ndarray
+    penalised: np.ndarray
+
+
+@partial(jax.jit, static_argnames="steps")
+def _shape(tokens: Tokens, *, steps: Steps):
+    shaped, metrics = apply_steps(tokens, tuple((name, dict(settings)) for name, settings in steps))
+    return Shaped(*shaped[: len(Shaped._fields)]), metrics
+
+
+def shape_tokens(tokens: Tokens, steps: Steps) -> tuple[Shaped, dict[str, float]]:
+    """`fr3e_jax.objectives.steps.apply_steps`; sequences and tokens added as padding are not counted."""
+    (count, length), padding = tokens.counted.shape, _padding(tokens.counted.shape)
+    padded = Tokens(*(np.pad(x, padding[: np.ndim(x)]) if np.ndim(x) else x for x in tokens))
+    padded = padded._replace(group=np.pad(tokens.group, padding[0], constant_values=-1))
+    shaped, metrics = jax.device_get(_shape(padded, steps=steps))
+    return Shaped(*(x[:count, :length] for x in shaped)), {name: float(value) for name, value in metrics.items()}
+
+
+def _padding(shape: tuple[int, int]) -> list[tuple[int, int]]:
+    return [(0, power_of_two(size, 16) - size) for size in shape]
+
+
+@partial(jax.jit, static_argnames="estimator")
+def _divergences(logprobs, reference, *, estimator):
+    return KL_ESTIMATORS[estimator](logprobs, reference)
+
+
+def token_divergences(logprobs: np.ndarray, reference: np.ndarray, *, estimator: str) -> np.ndarray:
+    """Estimates of KL(pi || pi_ref) per token, float32 ``[N, T]``; ``estimator``: k1, k2 or k3."""
+    (count, length), padding = logprobs.shape, _padding(logprobs.shape)
+    found = _divergences(np.pad(logprobs, padding), np.pad(reference, padding), estimator=estimator)
+    return np.asarray(found)[:count, :length]
+
+
+@partial(jax.jit, static_argnames=("gamma", "lam"))
+def _generalised(rewards, values, mask, *, gamma, lam):
+    return objectives.generalised_advantages(rewards, values, mask, gamma=gamma, lam=lam)
+
+
+def generalised_advantages(
+    rewards: np.ndarray, values: np.ndarray, mask: np.ndarray, *, gamma: float, lam: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """`fr3e_jax.objectives.generalised_advantages` of sequences ``[N, T]``."""
+    (count, length), padding = mask.shape, _padding(mask.shape)
+    pad = lambda x: np.pad(x, padding)
+    found = jax.device_get(_generalised(pad(rewards), pad(values), pad(mask), gamma=gamma, lam=lam))
+    return tuple(x[:count, :length] for x in found)

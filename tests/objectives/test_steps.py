@@ -1,0 +1,154 @@
+"""The shaping steps: each is its published function on the batch's tokens, in the order of the list, and no other."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+
+import numpy as np
+import pytest
+
+from fr3e_jax import objectives
+from fr3e_jax.configuration.method_rules import SHAPING_STEPS
+from fr3e_jax.configuration.schema import ShapingConfig
+from fr3e_jax.objectives.steps import READ_CURRENT_POLICY, READ_ENTROPIES, STEPS, Tokens, apply_steps
+
+N, T = 6, 9
+
+
+@pytest.fixture
+def tokens() -> Tokens:
+    random = np.random.default_rng(4)
+    normal = lambda: random.normal(size=(N, T)).astype(np.float32)
+    lengths = np.array([9, 4, 1, 7, 9, 0])  # the last is padding
+    return Tokens(
+        advantages=np.repeat(normal()[:, :1], T, axis=1) + 0.1 * normal(),
+        counted=np.arange(T) < lengths[:, None],
+        weights=np.ones((N, T), np.float32),
+        penalised=np.zeros((N, T), bool),
+        old_logprobs=-np.abs(normal()),
+        old_entropies=np.abs(normal()),
+        logprobs=-np.abs(normal()),
+        entropies=np.abs(normal()),
+        sampler_logprobs=-np.abs(normal()),
+        relative=(np.arange(T, dtype=np.float32) / np.maximum(lengths, 1)[:, None]).astype(np.float32),
+        uniforms=random.random((N, T)).astype(np.float32),
+        group=np.array([0, 0, 0, 1, 1, -1], np.int32),
+        finished=np.array([True, True, False, True, True, False]),
+        step=np.int32(5),
+        epsilon_low=np.float32(0.2),
+        epsilon_high=np.float32(0.3),
+        log_vocabulary=np.float32(np.log(50)),
+    )
+
+
+def test_configuration_and_functions_name_the_same_steps_settings_and_defaults():
+    assert set(SHAPING_STEPS) == set(STEPS)
+    for name, step in STEPS.items():
+        parameters = {p.name: p.default for p in inspect.signature(step).parameters.values() if p.name != "tokens"}
+        section = getattr(ShapingConfig(), name, None)
+        assert parameters == (dataclasses.asdict(section) if section else {}), name
+    assert READ_CURRENT_POLICY | READ_ENTROPIES <= set(STEPS)
+
+
+def test_a_step_that_is_said_to_read_nothing_of_the_current_policy_does_not(tokens):
+    """And no entropies unless it says so; else a mini-batch would be shaped by zeros."""
+    other = tokens._replace(logprobs=tokens.logprobs[:, ::-1], entropies=tokens.entropies * 3)
+    unscored = tokens._replace(old_entropies=tokens.old_entropies[::-1])
+    for name, step in STEPS.items():
+        settings = {"share": 0.3, "low": -9.0} if name == "clip_cov" else {}
+        settings |= {"share": 0.3} if name == "kl_cov" else {}
+        outcome, changed = step(tokens, **settings)[0], step(other, **settings)[0]
+        same = all(np.array_equal(a, b) for a, b in zip(outcome[:4], changed[:4], strict=True))
+        assert same == (name not in READ_CURRENT_POLICY), name
+        again = step(unscored, **settings)[0]
+        same = all(np.array_equal(a, b) for a, b in zip(outcome[:4], again[:4], strict=True))
+        assert same == (name not in READ_ENTROPIES), name
+
+
+def test_perplexity_is_standardised_in_the_group(tokens):
+    shaped, _ = STEPS["perplexity"](tokens, alpha=0.5)
+    expected = tokens.advantages.copy()
+    for group in (0, 1):
+        rows = [i for i in range(N) if tokens.group[i] == group]
+        x = np.array([-tokens.old_logprobs[i][tokens.counted[i]].mean() for i in rows])
+        for i, w in zip(rows, (x - x.mean()) / x.std(), strict=True):
+            expected[i] *= 1 - 0.5 * w
+    np.testing.assert_allclose(shaped.advantages[:5], expected[:5], rtol=2e-5)
+
+
+def test_a_group_of_one_is_left_as_it_is(tokens):
+    alone = tokens._replace(group=np.arange(N, dtype=np.int32))
+    for variant in ("paper", "released"):
+        shaped, _ = STEPS["perplexity"](alone, alpha=0.5, variant=variant, prefer="high")
+        np.testing.assert_allclose(shaped.advantages, tokens.advantages, rtol=1e-6)
+
+
+@pytest.mark.parametrize("window, active", [((5, 6), True), ((0, 0), True), ((0, 5), False), ((6, 0), False)])
+@pytest.mark.parametrize("name", ["perplexity", "position"])
+def test_windows_hold_their_first_step_and_not_their_last(tokens, name, window, active):
+    shaped, _ = STEPS[name](tokens, from_step=window[0], until_step=window[1])
+    changed = not np.array_equal(shaped.advantages[tokens.counted], tokens.advantages[tokens.counted])
+    assert changed == active
+
+
+def test_position_counts_from_the_beginning_of_the_response(tokens):
+    """A branch's tokens have their places in the whole response, not in the branch."""
+    later = tokens._replace(relative=0.5 + tokens.relative / 2)
+    options = {"from_step": 0, "until_step": 0}
+    shaped, _ = STEPS["position"](later, **options)
+    bonus = 0.1 / (1 + np.exp(-15 * (later.relative - 0.5)))
+    expected = tokens.advantages + np.sign(tokens.advantages) * bonus
+    np.testing.assert_allclose(shaped.advantages[tokens.counted], expected[tokens.counted], rtol=1e-5)
+
+
+def test_selections_keep_the_denominator_and_the_overlong_mask_does_not(tokens):
+    forked, metrics = STEPS["forking_tokens"](tokens, share=0.2)
+    assert np.array_equal(forked.counted, tokens.counted)
+    assert (np.asarray(forked.weights) > 0)[tokens.counted].sum() == np.ceil(0.2 * tokens.counted.sum())
+    assert metrics["threshold"] == tokens.old_entropies[(np.asarray(forked.weights) > 0) & tokens.counted].min()
+    cut, metrics = STEPS["overlong_mask"](tokens)
+    assert not cut.counted[2].any() and cut.counted.sum() == tokens.counted.sum() - 1
+    assert metrics["masked"] == pytest.approx(1 / 5)
+
+
+def test_clip_cov_passes_over_tokens_that_are_clipped_already(tokens):
+    wide = {"low": -1e9, "high": 1e9, "share": 1.0}
+    masked = np.asarray(STEPS["clip_cov"](tokens, **wide)[0].weights) == 0
+    ratio, a = np.exp(tokens.logprobs - tokens.old_logprobs), tokens.advantages
+    clipped = ((a > 0) & (ratio > 1.3)) | ((a < 0) & (ratio < 0.8))
+    assert clipped[tokens.counted].any() and np.array_equal(masked, tokens.counted & ~clipped)
+
+
+def test_steps_are_applied_in_the_order_of_the_list(tokens):
+    entropy = ("entropy_advantage", {"alpha": 10.0, "kappa": 2.0})  # half of |A| is added everywhere
+    negative = ("sample_reinforcement", {"positive": 0.0, "negative": 1.0})
+    first, metrics = apply_steps(tokens, (negative, entropy))
+    second, _ = apply_steps(tokens, (entropy, negative))
+    assert set(metrics) == {"entropy_advantage/ratio", "sample_reinforcement/positive_share"}
+    a, mask = tokens.advantages, tokens.counted
+    np.testing.assert_allclose(first.advantages[mask], np.where(a > 0, 0, a / 2)[mask], atol=1e-6)
+    np.testing.assert_allclose(second.advantages[mask], np.where(a > 0, 0, a / 2)[mask], atol=1e-6)
+    penalised = ("kl_cov", {"share": 0.1, "coefficient": 1.0})
+    third, _ = apply_steps(tokens, (negative, penalised))
+    fourth, _ = apply_steps(tokens, (penalised, negative))
+    assert np.asarray(third.penalised).sum() == np.asarray(fourth.penalised).sum() == 3
+    assert not np.array_equal(third.penalised, fourth.penalised), "covariances of different advantages"
+
+
+def test_normalised_entropies_and_rescaled_weights(tokens):
+    plain, _ = STEPS["sequence_weighting"](tokens, alpha=2.0)
+    normal, _ = STEPS["sequence_weighting"](tokens, alpha=2.0 * float(tokens.log_vocabulary), normalised_entropy=True)
+    np.testing.assert_allclose(plain.weights, normal.weights, rtol=1e-5)
+    expected = objectives.entropy_guided_weights(tokens.advantages, tokens.entropies, tokens.counted, alpha=2.0)
+    np.testing.assert_allclose(plain.weights, expected, rtol=1e-6)
+    _, metrics = STEPS["sequence_weighting"](tokens, alpha=2.0, level="trajectory", rescale=True)
+    assert metrics["scale"] != 1 and np.isfinite(metrics["scale"])
+
+
+def test_no_token_at_all(tokens):
+    nothing = tokens._replace(counted=np.zeros((N, T), bool))
+    for name, step in STEPS.items():
+        shaped, metrics = step(nothing)
+        assert all(np.isfinite(value) for value in metrics.values()), name
+        assert np.isfinite(shaped.advantages).all() and np.isfinite(shaped.weights).all(), name
