@@ -30,6 +30,7 @@ class ArchivedBase:
     anchors: list[int]
     rewards: list[float]  # of its prompt's base rollouts when it was sampled, its own first
     explored: int  # step that did so last
+    given: list[bool] | None = None  # which tokens a tool wrote
 
 
 @dataclass
@@ -74,7 +75,8 @@ class Archive:
         prompt_ids = session.prompt_ids(problem.prompt)
         ids = np.asarray(entry.token_ids, np.int32)
         nothing = np.zeros(len(ids), np.float32)
-        base = Rollout(ids, nothing, nothing, nothing, finished=True)
+        given = None if entry.given is None else np.asarray(entry.given, bool)
+        base = Rollout(ids, nothing, nothing, nothing, finished=True, given=given)
         group = PromptGroup(entry.position, problem, prompt_ids, [base], np.asarray(entry.rewards))
         group.trunks[0] = np.concatenate([prompt_ids, ids])
         forks = [anchor + session.config.explore.include_anchor_token for anchor in entry.anchors]
@@ -91,6 +93,7 @@ class Archive:
             hard = group.success_rate <= explore.archive_max_success_rate
             if expansion.parent or not expansion.anchors or not hard or group.rewards[base] < SUCCESS:
                 continue
+            given = group.rollouts[base].given
             own_first = [group.rewards[base], *np.delete(group.rewards, base)]
             self.entries.append(
                 ArchivedBase(
@@ -100,6 +103,7 @@ class Archive:
                     anchors=list(expansion.anchors),
                     rewards=[float(reward) for reward in own_first],
                     explored=step,
+                    given=None if given is None else given.tolist(),
                 )
             )
         self.entries = self.entries[-explore.archive_size :]

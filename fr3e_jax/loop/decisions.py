@@ -34,8 +34,8 @@ def of_states(expansions: Sequence[Expansion]) -> dict[str, Any]:
 def of_values(expansions: Sequence[Expansion]) -> dict[str, Any]:
     """What exploration gave."""
     return {
-        "state_rewards": [e.rewards for e in expansions],
-        "advantages": [e.advantages for e in expansions],
+        "state_rewards": [rewards for e in expansions for rewards in e.rewards],
+        "advantages": [advantages for e in expansions for advantages in e.advantages],
         "trained_states": [list(e.trained) for e in expansions],
     }
 

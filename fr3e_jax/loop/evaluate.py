@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from fr3e_jax.loop.session import EVALUATION, Session, open_session, settings_at
 from fr3e_jax.objectives import avg_at_k, pass_at_k
 from fr3e_jax.policy.network import Params
 from fr3e_jax.rewards.verifier import SUCCESS
+from fr3e_jax.tools.answer import Outcome as Answered
 
 
 def best_metric(config: Config) -> str:
@@ -97,8 +99,9 @@ def evaluate(session: Session, params: Params) -> dict[str, float]:
     grading = Grading(session, lambda index, _: (problems[index].problem, nothing))
     requests = [_request(session, held_out) for held_out in problems]
     weights = session.rollout_weights.of(params)
-    results, _ = session.engine.sample(weights, requests, ended=grading.ended)
+    results, _ = session.sample(weights, requests, ended=grading.ended)
     session.engine.take_counts()  # evaluation is not part of the training budget
+    calls = session.take_tool_counts()
     rewards = np.array([rewards_of(row) for row in grading.verdicts(range(len(problems)))])
     lengths = np.array([[len(rollout.token_ids) for rollout in row] for row in results])
     outcomes, session.grading_wait_seconds = session.take_outcomes(), 0.0
@@ -112,6 +115,8 @@ def evaluate(session: Session, params: Params) -> dict[str, float]:
         "no_answer": outcomes["no_answer"] / rewards.size,
         "not_graded": outcomes["timeout"] + outcomes["worker_died"] + outcomes["error"],
     }
+    if session.toolbox is not None:
+        metrics["tools/calls_per_rollout"] = sum(calls[name] for name in get_args(Answered)) / rewards.size
     if len(benchmarks) > 1:
         metrics |= {f"{name}/{key}": value for name, scores in each.items() for key, value in scores.items()}
     return metrics

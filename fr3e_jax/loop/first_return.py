@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.loop.answer_branching import sample_branching
 from fr3e_jax.loop.experience import PromptGroup, TrainingBranch, TrainingTrunk
 from fr3e_jax.loop.grading import Grading, rewards_of
 from fr3e_jax.loop.prompts import Prompt
 from fr3e_jax.loop.requests import Branch, Rollout, TrunkRequest
 from fr3e_jax.loop.session import BASE, CHOICE, Session
+from fr3e_jax.objectives import ranged_rewards, soft_overlong_penalty
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.exploration import group_advantages
 from fr3e_jax.rewards.verifier import SUCCESS
@@ -20,15 +25,7 @@ def first_return(session: Session, params: Params, step: int, prompts: list[Prom
     Rollouts are graded while others still decode. A prompt's bases are chosen as soon as the last of its verdicts is
     there, so that only the caches of base rollouts that will be expanded are kept.
     """
-    r = session.config.rollout
-    requests = []
-    for prompt in prompts:
-        fork, sampling = len(prompt.token_ids), session.sampling()
-        branches = [
-            Branch(fork, (BASE, step, prompt.position, n), r.max_response_tokens, sampling)
-            for n in range(r.rollouts_per_prompt)
-        ]
-        requests.append(TrunkRequest(prompt.token_ids, branches))
+    r, requests = session.config.rollout, base_requests(session, step, prompts)
     groups: dict[int, PromptGroup] = {}
     nothing = np.zeros(0, np.int32)
     grading = Grading(session, lambda index, _: (prompts[index].problem, nothing))
@@ -46,10 +43,29 @@ def first_return(session: Session, params: Params, step: int, prompts: list[Prom
         groups[index] = group
         return group.chosen
 
-    _, promoted = session.engine.sample(params, requests, choose_when_graded, grading.ended)
+    if not (session.config.explore.enabled or session.config.tools.branching):
+        # Nothing will be promoted: lanes keep no hidden states for it, and none waits for a verdict.
+        for index, rollouts in enumerate(session.sample(params, requests, ended=grading.ended)[0]):
+            choose_when_graded(index, rollouts, True)
+        return [groups[index] for index in range(len(prompts))]
+    sample = partial(sample_branching, session) if session.config.tools.branching else session.sample
+    _, promoted = sample(params, requests, choose_when_graded, grading.ended)
     for (index, base), trunk in promoted.items():
         groups[index].trunks[base] = trunk
     return [groups[index] for index in range(len(prompts))]
+
+
+def base_requests(session: Session, step: int, prompts: list[Prompt]) -> list[TrunkRequest]:
+    """``rollouts_per_prompt`` responses to each prompt, each a branch of it."""
+    r, sampling, requests = session.config.rollout, session.sampling(), []
+    for prompt in prompts:
+        fork = len(prompt.token_ids)
+        branches = [
+            Branch(fork, (BASE, step, prompt.position, n), r.max_response_tokens, sampling)
+            for n in range(r.rollouts_per_prompt)
+        ]
+        requests.append(TrunkRequest(prompt.token_ids, branches))
+    return requests
 
 
 def is_degenerate(rewards: np.ndarray) -> bool:
@@ -58,8 +74,9 @@ def is_degenerate(rewards: np.ndarray) -> bool:
 
 
 def choose_bases(session: Session, step: int, group: PromptGroup) -> list[int]:
-    """At most ``max_correct`` correct and ``max_wrong`` wrong base rollouts of a kept prompt, drawn at random.
+    """At most ``max_correct`` correct and ``max_wrong`` wrong base rollouts of a kept prompt.
 
+    Drawn at random, or (``base_choice=best``) those of the highest mean log-prob of a token first, ties at random.
     Responses of one token have no state between the prompt and their end, and are passed over.
     """
     explore = session.config.explore
@@ -67,9 +84,23 @@ def choose_bases(session: Session, step: int, group: PromptGroup) -> list[int]:
         return []
     generator = session.generator(CHOICE, step, group.position)
     order = [int(n) for n in generator.permutation(len(group.rollouts)) if len(group.rollouts[n].token_ids) > 1]
+    if explore.base_choice == "best":
+        order.sort(key=lambda n: -float(np.mean(group.rollouts[n].logprobs[group.rollouts[n].drawn])))
     correct = [n for n in order if group.rewards[n] >= SUCCESS][: explore.max_correct]
     wrong = [n for n in order if group.rewards[n] < SUCCESS][: explore.max_wrong]
     return sorted(correct + wrong)
+
+
+def estimator_rewards(config: Config, rewards: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Rewards as the estimators of advantages read them: in their range, less a penalty on ``lengths`` near the cap.
+
+    ``lengths``: tokens of the whole responses, shaped as ``rewards``.
+    """
+    read, margin = ranged_rewards(rewards, config.advantage.reward_range), config.advantage.overlong_margin
+    if not margin:
+        return read
+    penalty = soft_overlong_penalty(lengths, max_length=config.rollout.max_response_tokens, margin=margin)
+    return read + np.asarray(penalty)
 
 
 def base_trunks(session: Session, step: int, groups: list[PromptGroup]) -> list[TrainingTrunk]:
@@ -77,18 +108,26 @@ def base_trunks(session: Session, step: int, groups: list[PromptGroup]) -> list[
     if not groups:
         return []
     a = session.config.advantage
-    rewards = np.stack([group.rewards for group in groups])
-    advantages = group_advantages(rewards, estimator=a.base_estimator, unbiased_std=a.unbiased_std)
+    lengths = [[len(rollout.token_ids) for rollout in group.rollouts] for group in groups]
+    rewards = estimator_rewards(session.config, np.stack([group.rewards for group in groups]), np.array(lengths))
+    options = {"estimator": a.base_estimator, "unbiased_std": a.unbiased_std, "k": a.pass_at_k}
+    if a.base_estimator == "gae":
+        advantages = np.zeros(rewards.shape, np.float32)  # a critic's, once it has seen the full batch
+    else:
+        advantages = group_advantages(rewards, **options)
     trunks = []
-    for group, group.advantages in zip(groups, advantages, strict=True):
+    for group, group.advantages, read in zip(groups, advantages, rewards, strict=True):
         branches = [
             TrainingBranch(
                 len(group.prompt_ids),
                 rollout.token_ids,
                 np.full(len(rollout.token_ids), advantage, np.float32),
                 rollout.logprobs,
+                reward=float(reward),
+                finished=rollout.finished,
+                loss_mask=rollout.loss_mask,
             )
-            for rollout, advantage in zip(group.rollouts, group.advantages, strict=True)
+            for rollout, advantage, reward in zip(group.rollouts, group.advantages, read, strict=True)
         ]
-        trunks.append(TrainingTrunk(group.prompt_ids, branches, step))
+        trunks.append(TrainingTrunk(group.prompt_ids, branches, step, prompt_tokens=len(group.prompt_ids)))
     return trunks

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fr3e_jax.loop.compilation import Compilations, compilations
+from fr3e_jax.loop.requests import DecodeCounts
 
 
 def cpu_seconds_of_process() -> float:
@@ -82,6 +83,11 @@ class TokenLedger:
     def compilations(self) -> Compilations:
         """Programs that the run's processes compiled or fetched from the persistent cache."""
         return self._compiled_offset.plus(self.compiled())
+
+    def count_decoding(self, counts: DecodeCounts) -> None:
+        """Add what the decoder did."""
+        for name in ("sampled_tokens", "prefill_positions", "lane_steps", "reused_prefix_positions"):
+            setattr(self, name, getattr(self, name) + getattr(counts, name))
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:

@@ -1,32 +1,19 @@
-"""What an optimizer step works on: the learner's arrays, and mini-batches of trunks, packed into rows."""
+"""What an optimizer step works on: mini-batches of trunks, packed into rows, and values per token, in and out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from fr3e_jax.loop.experience import TrainingTrunk, count_rollouts, split_full_batch
-from fr3e_jax.loop.packing import MicroBatch, pack
+from fr3e_jax.loop.learner import Learner
+from fr3e_jax.loop.packing import MicroBatch, counted_tokens, pack
 from fr3e_jax.loop.session import SHUFFLE, Session
-from fr3e_jax.policy.network import Params
-from fr3e_jax.programs.train import TrainPrograms
 
-Logprobs = list[list[np.ndarray]]  # ``[trunk][branch] -> [T]``
-
-
-@dataclass
-class Learner:
-    """Weights and optimizer state; both are donated to each update and replaced by its result."""
-
-    programs: TrainPrograms
-    params: Params
-    optimizer_state: object
-    updates: int = 0  # optimizer steps so far
-
-    def arrays(self) -> dict:
-        return {"params": self.params, "optimizer": self.optimizer_state}
+PerToken = list[list[np.ndarray]]  # ``[trunk][branch] -> [T]``, of a full batch
 
 
 @dataclass
@@ -36,6 +23,11 @@ class MiniBatch:
     members: list[int]  # their numbers in the full batch
     trunks: list[TrainingTrunk]
     micros: list[MicroBatch]
+    counted: list[int] = field(default_factory=list)  # tokens of each branch in the loss's denominator
+
+    def __post_init__(self):
+        if not self.counted:
+            self.counted = counted_tokens(self.trunks)
 
 
 def split_mini_batches(
@@ -60,17 +52,10 @@ def mini_batches(
     return split_mini_batches([(int(i), batch[i]) for i in order], session.config.training.mini_batch_rollouts)
 
 
-def pack_mini_batch(
-    session: Session, learner: Learner, members: list[tuple[int, TrainingTrunk]], old: Logprobs | None = None
-) -> MiniBatch:
-    """``old``: of the full batch; None: they come with the scoring pass (`fr3e_jax.loop.scoring`)."""
+def pack_mini_batch(session: Session, learner: Learner, members: list[tuple[int, TrainingTrunk]]) -> MiniBatch:
+    """Packed with advantages and masks; log-probs come with the scoring pass (`fr3e_jax.loop.scoring`)."""
     numbers, trunks = [number for number, _ in members], [trunk for _, trunk in members]
-    micros = pack(
-        trunks,
-        **row_options(session, learner),
-        aggregation=session.config.loss.aggregation,
-        old_logprobs=old and (lambda trunk, branch: old[numbers[trunk]][branch]),
-    )
+    micros = pack(trunks, **row_options(session, learner), aggregation=session.config.loss.aggregation)
     return MiniBatch(numbers, trunks, micros)
 
 
@@ -83,3 +68,59 @@ def row_options(session: Session, learner: Learner) -> dict[str, int]:
 def loss_temperature(session: Session) -> float:
     """Of the distribution that trains: the sampling temperature, 1 where decoding is greedy."""
     return session.config.rollout.temperature or 1.0
+
+
+def placed(mini_batch: MiniBatch, values: PerToken) -> Iterator[np.ndarray]:
+    """Values of each token as an array ``[B, N, T]`` for each micro-batch; 0 on padding."""
+    kind = np.asarray(values[mini_batch.members[0]][0]).dtype
+    for micro in mini_batch.micros:
+        array = np.zeros(micro.batch.loss_mask.shape, kind)
+        for p in micro.placements:
+            array[p.where] = values[mini_batch.members[p.trunk]][p.branch]
+        yield array
+
+
+def fill(packed: Sequence[MiniBatch], name: str, values: PerToken) -> None:
+    """Write values of each token into the field ``name`` of the micro-batches' `TrainRows`."""
+    for mini_batch in packed:
+        for micro, array in zip(mini_batch.micros, placed(mini_batch, values), strict=True):
+            micro.batch = micro.batch._replace(**{name: array})
+
+
+def stacked(values: PerToken) -> np.ndarray:
+    """Values of each token as one array ``[branches of the batch, T]``, padded with 0."""
+    rows = [array for trunk in values for array in trunk]
+    out = np.zeros((len(rows), max(map(len, rows))), rows[0].dtype)
+    for target, row in zip(out, rows, strict=True):
+        target[: len(row)] = row
+    return out
+
+
+def nested(batch: Sequence[TrainingTrunk], array: np.ndarray) -> PerToken:
+    """The reverse of `stacked`."""
+    rows = iter(array)
+    return [[next(rows)[: len(branch.token_ids)] for branch in trunk.branches] for trunk in batch]
+
+
+def trained_tokens(batch: Sequence[TrainingTrunk], values: PerToken) -> np.ndarray:
+    """The values of all tokens that train, one behind the other."""
+    return np.concatenate(
+        [
+            array[branch.trains]
+            for trunk, row in zip(batch, values, strict=True)
+            for branch, array in zip(trunk.branches, row, strict=True)
+        ]
+    )
+
+
+def read_placed(
+    batch: list[TrainingTrunk], packed: Sequence[MiniBatch], compute: Callable[[MicroBatch], Any], count: int
+) -> list[PerToken]:
+    """``count`` arrays ``[B, N, T]`` that ``compute`` returns for each micro-batch, as values of each token."""
+    found = [[[np.zeros(0, np.float32)] * len(trunk.branches) for trunk in batch] for _ in range(count)]
+    for mini_batch in packed:
+        for micro in mini_batch.micros:
+            for values, array in zip(found, compute(micro), strict=True):
+                for p in micro.placements:
+                    values[mini_batch.members[p.trunk]][p.branch] = array[p.where]
+    return found

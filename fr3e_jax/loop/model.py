@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import optax
 from flax import nnx
 from jax.sharding import Mesh
 
@@ -13,7 +14,11 @@ from fr3e_jax.configuration.schema import Config, ModelConfig
 from fr3e_jax.policy.architecture import PUBLISHED, Architecture, UnsupportedModel
 from fr3e_jax.policy.config_file import read_architecture
 from fr3e_jax.policy.network import Pass
+from fr3e_jax.programs.critic import CriticPrograms
 from fr3e_jax.programs.train import LossSettings, TrainPrograms, make_optimizer
+
+IN_LOSS = "entropy_advantage"
+"""The shaping step that needs its own token alone: last in the list, the loss applies it, and no pass is made."""
 
 # A longer or shorter context is the same network: base and instruct models of a size differ in it.
 _SAME_NETWORK_WITHOUT = {"max_position_embeddings"}
@@ -94,9 +99,58 @@ def configured_train_programs(
     supervised: bool = False,
 ) -> TrainPrograms:
     """The training programs of a run; ``supervised``: those of ``fr3e sft``."""
-    o, loss, training = config.optimizer, config.loss, config.training
-    optimizer = make_optimizer(
-        learning_rate=o.learning_rate,
+    return TrainPrograms(
+        graphdef,
+        abstract_params,
+        shardings,
+        mesh,
+        _optimizer(config, config.optimizer.learning_rate),
+        loss=None if supervised else loss_settings(config),
+        token_chunk=config.training.token_chunk,
+        passing=_passing(config),
+    )
+
+
+def configured_critic_programs(config: Config, architecture: Architecture, mesh: Mesh) -> CriticPrograms:
+    """The critic of a run: `critic` in its settings, all else as the policy's."""
+    return CriticPrograms(
+        architecture,
+        mesh,
+        _optimizer(config, config.critic.learning_rate),
+        clip=config.critic.clip,
+        param_dtype=config.model.param_dtype,
+        compute_dtype=config.model.compute_dtype,
+        passing=_passing(config),
+    )
+
+
+def loss_settings(config: Config) -> LossSettings:
+    """The policy loss of a run."""
+    loss, kl, shaping = config.loss, config.kl, config.shaping
+    bonus = shaping.entropy_advantage
+    return LossSettings(
+        epsilon_low=loss.epsilon_low,
+        epsilon_high=loss.epsilon_high,
+        dual_clip=loss.dual_clip,
+        importance_cap=loss.importance_cap,
+        entropy_coefficient=loss.entropy_coefficient,
+        sequence_ratio=loss.ratio == "sequence",
+        kl_coefficient=kl.coefficient if kl.place == "loss" else 0.0,
+        kl_estimator=kl.estimator,
+        entropy_advantage=(bonus.alpha, bonus.kappa) if shaping.steps[-1:] == [IN_LOSS] else None,
+        covariance_penalty=shaping.kl_cov.coefficient if "kl_cov" in shaping.steps else None,
+    )
+
+
+def _passing(config: Config) -> Pass:
+    training = config.training
+    return Pass(training.remat, training.attention_block, training.scan_layers)
+
+
+def _optimizer(config: Config, learning_rate: float) -> optax.GradientTransformation:
+    o = config.optimizer
+    return make_optimizer(
+        learning_rate=learning_rate,
         schedule=o.schedule,
         warmup_updates=o.warmup_updates,
         decay_updates=o.decay_updates,
@@ -105,21 +159,4 @@ def configured_train_programs(
         epsilon=o.epsilon,
         weight_decay=o.weight_decay,
         max_grad_norm=o.max_grad_norm,
-    )
-    settings = LossSettings(
-        epsilon_low=loss.epsilon_low,
-        epsilon_high=loss.epsilon_high,
-        dual_clip=loss.dual_clip,
-        importance_cap=loss.importance_cap,
-        entropy_coefficient=loss.entropy_coefficient,
-    )
-    return TrainPrograms(
-        graphdef,
-        abstract_params,
-        shardings,
-        mesh,
-        optimizer,
-        loss=None if supervised else settings,
-        token_chunk=training.token_chunk,
-        passing=Pass(training.remat, training.attention_block, training.scan_layers),
     )

@@ -90,8 +90,10 @@ def _filled(rows: list[Row], shape: RowShape, trunks, used: list[int], pad_id, a
     each(batch.rows.segment, _numbered_by_row(placements))
     each(batch.rows.start, [starts[p.row, p.trunk] for p in placements])
     each(batch.rows.fork, [branch.fork for branch in branches])
-    put(batch.loss_mask, True)
-    each(batch.weights, 1 / length if aggregation == "seq_mean_token_mean" else np.ones(len(length)), np.float32)
+    trains = [branch.trains for branch in branches]
+    put(batch.loss_mask, np.concatenate(trains))
+    trained = np.array([max(int(mask.sum()), 1) for mask in trains])
+    each(batch.weights, 1 / trained if aggregation == "seq_mean_token_mean" else np.ones(len(length)), np.float32)
     put(batch.advantages, np.concatenate([branch.advantages for branch in branches]))
     put(batch.sampler_logprobs, np.concatenate([branch.sampler_logprobs for branch in branches]))
     if old_logprobs is not None:
@@ -162,9 +164,17 @@ def _empty(shape: RowShape, pad_id: int) -> TrainRows:
     )
 
 
-def aggregation_denominator(trunks: Sequence[TrainingTrunk], aggregation: str, norm_length: int) -> float:
-    """The count that `objectives.aggregate` divides by, over all the trunks of a mini-batch."""
-    lengths = [len(branch.token_ids) for trunk in trunks for branch in trunk.branches]
+def counted_tokens(trunks: Sequence[TrainingTrunk]) -> list[int]:
+    """The tokens that train of each branch, trunk by trunk."""
+    return [int(branch.trains.sum()) for trunk in trunks for branch in trunk.branches]
+
+
+def aggregation_denominator(counted: Sequence[int], aggregation: str, norm_length: int) -> float:
+    """The count that `objectives.aggregate` divides by; ``counted``: tokens of each sequence of a mini-batch.
+
+    Sequences without a token do not count; 0 where there is nothing at all.
+    """
     if aggregation == "token_mean":
-        return float(sum(lengths))
-    return float(len(lengths) * (norm_length if aggregation == "token_sum_norm" else 1))
+        return float(sum(counted))
+    sequences = sum(1 for tokens in counted if tokens)
+    return float(sequences * (norm_length if aggregation == "token_sum_norm" else 1))

@@ -63,6 +63,8 @@ class RolloutRecord:
     """False if its group was rejected and trains nothing."""
     advantage: float | None = None
     """After modulation; None if it was not trained."""
+    answers: list[list[int]] = field(default_factory=list)
+    """[start, end) of what tools wrote among the new tokens, which carries no loss."""
     value: float | None = None
     """V of the state that it was rolled out from."""
     alpha: float | None = None

@@ -27,7 +27,7 @@ def sample(config: Config, prompt: str, num: int, as_json: bool) -> int:
     cap = config.rollout.max_response_tokens
     branches = [Branch(len(ids), (SAMPLE, 0, 0, n), cap, session.sampling()) for n in range(num)]
     params = session.rollout_weights.of(session.fresh_params())
-    rollouts, _ = session.engine.sample(params, [TrunkRequest(ids, branches)])
+    rollouts, _ = session.sample(params, [TrunkRequest(ids, branches)])
     if as_json:
         print(json.dumps({"prompt": prompt, "completions": [_described(session, r) for r in rollouts[0]]}, indent=2))
         return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +20,20 @@ from fr3e_jax.data.task import Problem, Task, load_task
 from fr3e_jax.data.templates import Template, load_template
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.loop.compilation import count_compilations
-from fr3e_jax.loop.model import configured_architecture, configured_train_programs, model_directory
+from fr3e_jax.loop.model import (
+    configured_architecture,
+    configured_critic_programs,
+    configured_train_programs,
+    model_directory,
+)
 from fr3e_jax.loop.processes import Processes, own_processes
-from fr3e_jax.loop.requests import Rollout, Sampling
+from fr3e_jax.loop.requests import CachedTrunk, Ended, Key, Rollout, Sampling, Selector, TrunkRequest
 from fr3e_jax.loop.rollouts import RolloutEngine
+from fr3e_jax.loop.tool_calls import Toolbox, ToolCalls, open_toolbox
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.huggingface import load_params
 from fr3e_jax.policy.network import Params, build_network, initial_params
+from fr3e_jax.programs.critic import CriticPrograms
 from fr3e_jax.programs.decoder import DecoderPrograms
 from fr3e_jax.programs.host_memory import keep_host_memory
 from fr3e_jax.programs.mesh import abstract_arrays, make_mesh, param_shardings, rollout_mesh
@@ -36,7 +43,7 @@ from fr3e_jax.rewards.grader import Grader, Pending, VerifierError
 from fr3e_jax.rewards.user import user_verifier
 
 # Purposes: the first name of every noise stream, so that no two uses of randomness share one.
-BASE, STATE, EVALUATION, SAMPLE, CHOICE, SHUFFLE, ARCHIVE = range(7)
+BASE, STATE, EVALUATION, SAMPLE, CHOICE, SHUFFLE, ARCHIVE, TOOL = range(8)
 
 
 @contextlib.contextmanager
@@ -75,6 +82,7 @@ class Session:
     rollout_weights: RolloutWeights
     engine: RolloutEngine
     template: Template
+    toolbox: Toolbox | None = None
     processes: Processes = Processes()
     grading_wait_seconds: float = 0.0  # spent waiting for verdicts, since it was last set to 0
 
@@ -98,10 +106,28 @@ class Session:
             self.config, self.graphdef, self.abstract_params, self.param_shardings, self.mesh, supervised=supervised
         )
 
+    def critic_programs(self) -> CriticPrograms | None:
+        """Those of PPO's value network, where the method has one."""
+        if self.config.advantage.base_estimator != "gae":
+            return None
+        return configured_critic_programs(self.config, self.architecture, self.mesh)
+
     def sampling(self) -> Sampling:
         """How base and explored rollouts are drawn."""
         r = self.config.rollout
         return Sampling(r.temperature, r.top_p, r.top_k, self.codec.stop_ids)
+
+    def sample(
+        self,
+        params: Params,
+        requests: Sequence[TrunkRequest],
+        select: Selector | None = None,
+        ended: Ended | None = None,
+    ) -> tuple[list[list[Rollout]], dict[Key, CachedTrunk]]:
+        """`RolloutEngine.sample`, with the run's tools."""
+        if self.toolbox is None:
+            return self.engine.sample(params, requests, select, ended)
+        return self.engine.sample(params, requests, select, ended, ToolCalls(self.toolbox, requests))
 
     def encode(self, text: str) -> np.ndarray:
         return np.asarray(self.codec.encode(text), np.int32)
@@ -129,6 +155,10 @@ class Session:
         """`Grader.take_outcomes`, added up over the processes."""
         return sum(map(Counter, self.processes.gather(self.grader.take_outcomes())), Counter())
 
+    def take_tool_counts(self) -> Counter[str]:
+        """`Toolbox.take_counts`; nothing where there are no tools."""
+        return self.toolbox.take_counts() if self.toolbox is not None else Counter()
+
     def generator(self, *names: int) -> np.random.Generator:
         """Random choices of the host that depend on the run's seed and these names alone."""
         return np.random.default_rng([self.config.seed, *names])
@@ -151,6 +181,7 @@ def start_runtime(config: Config) -> None:
 def open_session(config: Config) -> Session:
     """Build a session; ``ConfigError`` where a setting names what cannot be used (task, tokenizer, model, mesh)."""
     start_runtime(config)
+    processes = own_processes()
     with settings_at_fault():
         model = str(model_directory(config.model.path)) if config.model.path else ""
         codec = TextCodec.load(config.model.tokenizer or model, model=model)
@@ -167,8 +198,10 @@ def open_session(config: Config) -> Session:
         )
         shardings = param_shardings(mesh, abstract, axes, architecture)
         targets = param_shardings(decoding, abstract, axes, architecture, prefix="mesh.rollout_")
+        programs = DecoderPrograms(graphdef, architecture, decoding)
+        toolbox = open_toolbox(config.tools, codec, architecture.vocab_size, programs, processes)
     engine = RolloutEngine(
-        DecoderPrograms(graphdef, architecture, decoding),
+        programs,
         trunk_slots=config.rollout.trunk_slots,
         lanes_per_trunk=config.rollout.lanes_per_trunk,
         chunk=config.rollout.decode_chunk,
@@ -188,5 +221,6 @@ def open_session(config: Config) -> Session:
         param_shardings=shardings,
         rollout_weights=RolloutWeights(abstract, shardings, targets, config.rollout.param_dtype),
         engine=engine,
-        processes=own_processes(),
+        toolbox=toolbox,
+        processes=processes,
     )

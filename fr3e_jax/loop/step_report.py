@@ -11,8 +11,10 @@ from fr3e_jax.loop.experience import Expansion, PromptGroup, TrainingTrunk
 from fr3e_jax.loop.first_return import is_degenerate
 from fr3e_jax.loop.rollout_store import RolloutRecord
 from fr3e_jax.loop.session import Session
+from fr3e_jax.loop.tool_calls import answer_spans
 from fr3e_jax.rewards.verdict import Outcome
 from fr3e_jax.rewards.verifier import SUCCESS
+from fr3e_jax.tools.answer import Outcome as Answered
 
 
 def rollout_metrics(groups: list[PromptGroup], expansions: list[Expansion]) -> dict[str, float]:
@@ -27,7 +29,7 @@ def rollout_metrics(groups: list[PromptGroup], expansions: list[Expansion]) -> d
         "reward/mean": float(np.mean([group.rewards.mean() for group in groups])),
         "length/mean": float(np.mean([len(r.token_ids) for r in base])),
         "length/finished": float(np.mean([r.finished for r in base])),
-        "entropy/mean": float(np.mean(np.concatenate([r.entropies for r in base]))),
+        "entropy/mean": float(np.mean(np.concatenate([r.entropies[r.drawn] for r in base]))),
         "prompts/kept": sum(group.kept for group in groups),
         "prompts/rejected": sum(not group.kept for group in groups),
         "prompts/expanded": sum(bool(group.chosen) for group in groups),
@@ -49,12 +51,14 @@ def _right_and_wrong(name: str, rewards: list[np.ndarray]) -> dict[str, float]:
 def _exploration_metrics(expansions: list[Expansion]) -> dict[str, float]:
     explored = [r for expansion in expansions for state in expansion.rollouts for r in state]
     metrics = {
-        "explore/reward": float(np.mean(np.concatenate([e.rewards.ravel() for e in expansions]))),
+        "explore/reward": float(np.mean(np.concatenate([row for e in expansions for row in e.rewards]))),
         "explore/length": float(np.mean([len(r.token_ids) for r in explored])),
         "explore/anchor_position": float(
             np.mean([a / len(e.group.rollouts[e.base].token_ids) for e in expansions for a in e.anchors] or [0.0])
         ),
         "value/S_0": float(np.mean([e.initial_value for e in expansions])),
+        "explore/least_rollouts": min(len(row) for e in expansions for row in e.rewards),
+        "explore/most_rollouts": max(len(row) for e in expansions for row in e.rewards),
     }
     alphas = np.concatenate([e.alphas for e in expansions])
     metrics |= {"alpha/mean": alphas.mean(), "alpha/min": alphas.min(), "alpha/max": alphas.max()}
@@ -69,6 +73,20 @@ def grading_metrics(session: Session) -> dict[str, float]:
     outcomes = session.take_outcomes()
     metrics = {f"verifier/{outcome}": outcomes[outcome] for outcome in get_args(Outcome)}
     metrics["seconds/grading_wait"], session.grading_wait_seconds = session.grading_wait_seconds, 0.0
+    return metrics
+
+
+def tool_metrics(session: Session, groups: list[PromptGroup], expansions: list[Expansion]) -> dict[str, float]:
+    """Calls of the step's rollouts by how they were answered, and the share of their tokens that tools wrote."""
+    if session.toolbox is None:
+        return {}
+    counts = session.take_tool_counts()
+    metrics = {f"tools/{name}": counts[name] for name in ("answered", "error", "timeout", "cut", "branched")}
+    rollouts = [r for group in groups for r in group.rollouts]
+    rollouts += [r for expansion in expansions for state in expansion.rollouts for r in state]
+    if rollouts:
+        metrics["tools/calls_per_rollout"] = sum(counts[name] for name in get_args(Answered)) / len(rollouts)
+        metrics["tools/given_share"] = float(1 - np.mean(np.concatenate([r.drawn for r in rollouts])))
     return metrics
 
 
@@ -107,6 +125,7 @@ def rollout_records(step: int, groups: list[PromptGroup], expansions: list[Expan
                 token_ids=rollout.token_ids.tolist(),
                 logprobs=rollout.logprobs.tolist(),
                 entropies=rollout.entropies.tolist(),
+                answers=answer_spans(rollout.given),
                 reward=float(group.rewards[n]),
                 outcome=group.outcomes[n] if group.outcomes else None,
                 finished=rollout.finished,
@@ -139,7 +158,8 @@ def _state_records(parent: str, common: dict, expansion: Expansion) -> Iterator[
                 token_ids=rollout.token_ids.tolist(),
                 logprobs=rollout.logprobs.tolist(),
                 entropies=rollout.entropies.tolist(),
-                reward=float(expansion.rewards[i, m]),
+                answers=answer_spans(rollout.given),
+                reward=float(expansion.rewards[i][m]),
                 outcome=expansion.outcomes[i][m] if expansion.outcomes else None,
                 finished=rollout.finished,
                 state=state,
@@ -147,7 +167,7 @@ def _state_records(parent: str, common: dict, expansion: Expansion) -> Iterator[
                 parent=parent,
                 fork=expansion.forks[i],
                 kept=expansion.trained[i],
-                advantage=float(expansion.advantages[i, m]) if expansion.trained[i] else None,
+                advantage=float(expansion.advantages[i][m]) if expansion.trained[i] else None,
                 value=float(expansion.values[i]),
                 alpha=float(expansion.alphas[i]),
                 **common,

@@ -32,13 +32,14 @@ from fr3e_jax.loop.experience import (
 )
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
+from fr3e_jax.loop.learner import abstract_learner, fresh_learner, restored_learner
 from fr3e_jax.loop.ledger import TokenLedger, cpu_seconds_of_process
 from fr3e_jax.loop.membership import across_processes, farewell, last_words
 from fr3e_jax.loop.metrics import MetricsWriter
-from fr3e_jax.loop.mini_batches import Learner
 from fr3e_jax.loop.processes import Divergence
 from fr3e_jax.loop.profile import Profiler
 from fr3e_jax.loop.prompts import PromptFeed
+from fr3e_jax.loop.reference import ReferenceResets
 from fr3e_jax.loop.run_directory import RunDirectory, open_run, write_json_atomic
 from fr3e_jax.loop.session import Session, open_session, settings_at_fault
 from fr3e_jax.loop.signals import StopRequest
@@ -60,6 +61,7 @@ class Progress:
     evaluated: dict[str, float] = field(default_factory=dict)  # held-out metrics of this very step, if any
     carried: list[TrainingTrunk] = field(default_factory=list)  # the partial batch
     archive: Archive = field(default_factory=Archive)
+    resets: ReferenceResets = field(default_factory=ReferenceResets)
 
     def host_state(self, config: Config, prompts: PromptFeed, ledger: TokenLedger) -> dict[str, Any]:
         return {
@@ -70,6 +72,7 @@ class Progress:
             "evaluated": self.evaluated,
             "partial_batch": [trunk.to_json() for trunk in self.carried],
             "archive": self.archive.state_dict(),
+            "reference_resets": dataclasses.asdict(self.resets),
             "stream": prompts.state_dict(),
             # All noise is keyed by the seed and names such as the step: this is the whole state of the generator.
             "random": {"seed": config.seed, "step": self.step},
@@ -88,6 +91,7 @@ class Progress:
             evaluated=host["evaluated"],
             carried=carried,
             archive=Archive.from_state(host["archive"]),
+            resets=ReferenceResets(**host["reference_resets"]),
         )
 
 
@@ -116,16 +120,16 @@ class Trainer:
         self.background = Background()
         self.prompts = PromptFeed(session, self.config.rollout.prompts_per_round, self.background)
         self.progress = Progress()
-        programs = session.train_programs()
+        programs, critic = session.train_programs(), session.critic_programs()
+        reference = self.config.kl.coefficient > 0
         latest = checkpoints.latest_step()
         if latest is None:
-            params = session.fresh_params()
-            self.learner = Learner(programs, params, programs.init_optimizer(params))
+            self.learner = fresh_learner(programs, session.fresh_params(), critic, reference=reference)
         else:
             with settings_at_fault():
-                arrays, host = checkpoints.restore(latest, programs.abstract_arrays())
+                arrays, host = checkpoints.restore(latest, abstract_learner(programs, critic, reference=reference))
             self.progress = Progress.restore(host, self.prompts, ledger)
-            self.learner = Learner(programs, arrays["params"], arrays["optimizer"], self.progress.updates)
+            self.learner = restored_learner(programs, critic, arrays, self.progress.updates)
         first = session.processes.first
         self.metrics: contextlib.AbstractContextManager = contextlib.nullcontext()  # one process writes
         if first:
@@ -189,8 +193,11 @@ class Trainer:
         self.session.rollout_weights.release()
         update = update_policy(self.session, self.learner, step, batch, self.ledger)
         metrics = step_report.rollout_metrics(groups, expansions) | step_report.batch_metrics(batch, step) | update
+        if self.config.kl.coefficient:
+            metrics["kl/reset"] = float(self._reset_reference(step, metrics["reward/mean"]))
         if self.config.explore.archive_size:
             metrics |= self.progress.archive.metrics(self.session)
+        metrics |= step_report.tool_metrics(self.session, groups, expansions)
         metrics |= step_report.grading_metrics(self.session)
         metrics["data/dropped_too_long"] = self.prompts.dropped_too_long
         if self.config.runtime.store_rollouts:
@@ -207,6 +214,15 @@ class Trainer:
             self.progress.evaluated = self._evaluate("evaluating")
         if self.progress.evaluated or step % self.config.checkpoint.every == 0:
             self._save()
+
+    def _reset_reference(self, step: int, reward: float) -> bool:
+        """Whether the policy became its own reference behind this step."""
+        due = self.progress.resets.due(self.config.kl, step, reward)
+        if due:
+            self.learner.reset_reference()
+            if self.config.kl.reset_optimizer:
+                self.learner.restart_optimizer()
+        return due
 
     def _write(self, what: str, function: Callable[..., None], *arguments: Any, **named: Any) -> None:
         """In the background, on the one process that writes."""
@@ -264,11 +280,7 @@ class Trainer:
                 trunks += explored_trunks(session, step, expansions)
         for group in groups:
             group.trunks.clear()  # the caches of these weights are not needed any more
-        counts = session.engine.take_counts()
-        self.ledger.sampled_tokens += counts.sampled_tokens
-        self.ledger.prefill_positions += counts.prefill_positions
-        self.ledger.lane_steps += counts.lane_steps
-        self.ledger.reused_prefix_positions += counts.reused_prefix_positions
+        self.ledger.count_decoding(session.engine.take_counts())
         return groups, expansions, trunks
 
     def _rollout_params(self) -> Params:

@@ -1,19 +1,24 @@
-"""From a full batch to new weights: old log-probs, mini-batches, one optimizer step each."""
+"""From a full batch to new weights: scores, advantages that read them, mini-batches, one optimizer step each."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import jax
 import numpy as np
 
+from fr3e_jax.loop.critic import CriticBatch, update_critic, values_of
+from fr3e_jax.loop.estimation import estimate_advantages, estimates_after_scoring
 from fr3e_jax.loop.experience import TrainingTrunk
+from fr3e_jax.loop.learner import Learner
 from fr3e_jax.loop.ledger import TokenLedger
-from fr3e_jax.loop.mini_batches import Learner, MiniBatch, loss_temperature, mini_batches, pack_mini_batch
+from fr3e_jax.loop.mini_batches import MiniBatch, PerToken, fill, loss_temperature, mini_batches, pack_mini_batch
 from fr3e_jax.loop.packing import aggregation_denominator
-from fr3e_jax.loop.scoring import old_logprobs
+from fr3e_jax.loop.scoring import Scores, score_batch, score_packed
 from fr3e_jax.loop.session import Session
+from fr3e_jax.loop.shaping import needs_entropies, shape_mini_batch
 
 
 @dataclass
@@ -23,6 +28,18 @@ class _Sums:
     gradient_norms: list[float] = field(default_factory=list)
     positions: int = 0
     padded_positions: int = 0
+    shaping: list[dict[str, float]] = field(default_factory=list)  # of each mini-batch
+    empty: int = 0  # mini-batches without a token to learn from
+
+
+@dataclass
+class _Scored:
+    """A full batch with all that its mini-batches read."""
+
+    batch: list[TrainingTrunk]
+    old: Scores
+    reference: PerToken | None
+    critic: CriticBatch | None
 
 
 class NonFiniteUpdate(RuntimeError):
@@ -34,29 +51,87 @@ def update_policy(
 ) -> dict[str, float]:
     """Train on a full batch: ``epochs`` passes of mini-batches of about ``mini_batch_rollouts`` rollouts.
 
+    Where advantages depend on log-probs, a critic or the whole batch, those of ``batch`` are replaced first. While a
+    critic warms up, the policy stays as it is.
+
     Raises:
       NonFiniteUpdate: with the values found; the last checkpoint is untouched.
     """
-    training = session.config.training
     with ledger.stage("score"):
         packed = [pack_mini_batch(session, learner, members) for members in mini_batches(session, step, 0, batch)]
-        old, metrics = old_logprobs(session, learner, step, batch, packed)
-    sums = _Sums()
+        scored, metrics = _score(session, learner, step, batch, packed)
+    sums, critic_sums = _Sums(), []
+    warming_up = learner.critic is not None and step <= session.config.critic.warmup_steps
     with ledger.stage("update"):
-        for part in packed:
-            update_on_mini_batch(session, learner, part, sums, ledger)
-        for epoch in range(1, training.epochs):
-            for members in mini_batches(session, step, epoch, batch):
-                update_on_mini_batch(session, learner, pack_mini_batch(session, learner, members, old), sums, ledger)
+        for part in _passes(session, learner, step, batch, packed, scored):
+            if scored.critic is not None:
+                critic_sums.append(update_critic(learner.critic, part, scored.critic))
+            if not warming_up:
+                sums.shaping.append(shape_mini_batch(session, learner, step, batch, part, scored.old))
+                update_on_mini_batch(session, learner, part, sums, ledger)
+    if scored.critic is not None:
+        metrics |= scored.critic.metrics(critic_sums) | {"critic/warming_up": float(warming_up)}
     return metrics | _update_metrics(sums)
+
+
+def _score(
+    session: Session, learner: Learner, step: int, batch: list[TrainingTrunk], packed: list[MiniBatch]
+) -> tuple[_Scored, dict[str, float]]:
+    """Scores of the batch by all that learns or is compared with; the advantages that follow from them, in place."""
+    config = session.config
+    old, metrics = score_batch(session, learner, step, batch, packed, entropies=needs_entropies(config))
+    reference = critic = None
+    if learner.reference is not None:
+        reference = score_packed(session, learner, learner.reference, batch, packed).logprobs
+    values = values_of(learner.critic, batch, packed) if learner.critic is not None else None
+    if estimates_after_scoring(config):
+        found = estimate_advantages(session, batch, old.logprobs, reference, values)
+        metrics |= found.metrics
+        for trunk, row in zip(batch, found.advantages, strict=True):
+            for branch, advantages in zip(trunk.branches, row, strict=True):
+                branch.advantages = advantages
+        fill(packed, "advantages", found.advantages)
+        critic = None if values is None else CriticBatch(batch, found.returns, values)
+    scored = _Scored(batch, old, reference, critic)
+    _write_reference(session, packed, scored)
+    return scored, metrics
+
+
+def _write_reference(session: Session, packed: list[MiniBatch], scored: _Scored) -> None:
+    if scored.reference is not None and session.config.kl.place == "loss":
+        fill(packed, "reference_logprobs", scored.reference)
+
+
+def _passes(
+    session: Session,
+    learner: Learner,
+    step: int,
+    batch: list[TrainingTrunk],
+    packed: list[MiniBatch],
+    scored: _Scored,
+) -> Iterator[MiniBatch]:
+    """The mini-batches of every epoch; from the second on they are cut, and packed, in another order."""
+    yield from packed
+    for epoch in range(1, session.config.training.epochs):
+        for members in mini_batches(session, step, epoch, batch):
+            part = pack_mini_batch(session, learner, members)
+            fill([part], "old_logprobs", scored.old.logprobs)
+            _write_reference(session, [part], scored)
+            yield part
 
 
 def update_on_mini_batch(
     session: Session, learner: Learner, mini_batch: MiniBatch, sums: _Sums, ledger: TokenLedger
 ) -> None:
-    """One optimizer step."""
-    trunks, loss = mini_batch.trunks, session.config.loss
-    denominator = aggregation_denominator(trunks, loss.aggregation, session.config.rollout.max_response_tokens)
+    """One optimizer step; none where no token is left to learn from."""
+    tokens = sum(int(micro.batch.loss_mask.sum()) for micro in mini_batch.micros)
+    if not tokens:
+        sums.empty += 1
+        return
+    loss = session.config.loss
+    denominator = aggregation_denominator(
+        mini_batch.counted, loss.aggregation, session.config.rollout.max_response_tokens
+    )
     gradients = learner.programs.zero_gradients(learner.params)
     micro_sums = []
     for micro in mini_batch.micros:
@@ -72,7 +147,6 @@ def update_on_mini_batch(
         learner.params, learner.optimizer_state, gradients
     )
     learner.updates += 1
-    tokens = sum(p.length for micro in mini_batch.micros for p in micro.placements)
     ledger.loss_tokens += tokens
     sums.loss_tokens += tokens
     norm, micro_sums = jax.device_get((norm, micro_sums))
@@ -87,17 +161,32 @@ def update_on_mini_batch(
         )
 
 
+_TOKEN_MEANS = {
+    "ratio": "ratio/mean",
+    "clipped_low": "clip/low",
+    "clipped_high": "clip/high",
+    "clipped_dual": "clip/dual",
+    "entropy": "entropy/trained",
+    "kl": "kl/mean",
+    "entropy_advantage": "shaping/entropy_advantage/ratio",
+}
+"""Sums over loss tokens that the gradient program returns, and the metrics that their means are."""
+
+
 def _update_metrics(sums: _Sums) -> dict[str, float]:
     tokens = max(sums.loss_tokens, 1)
-    return {
-        "loss/policy": sums.totals["loss"] / max(len(sums.gradient_norms), 1),
-        "ratio/mean": sums.totals["ratio"] / tokens,
-        "clip/low": sums.totals["clipped_low"] / tokens,
-        "clip/high": sums.totals["clipped_high"] / tokens,
-        "clip/dual": sums.totals["clipped_dual"] / tokens,
-        "entropy/trained": sums.totals["entropy"] / tokens,
-        "gradient_norm/mean": float(np.mean(sums.gradient_norms)),
-        "gradient_norm/max": float(np.max(sums.gradient_norms)),
-        "updates": float(len(sums.gradient_norms)),
-        "packing/useful_share": sums.positions / max(sums.padded_positions, 1),
-    }
+    means = {metric: sums.totals[name] / tokens for name, metric in _TOKEN_MEANS.items() if name in sums.totals}
+    shaping = {name: float(np.mean([found[name] for found in sums.shaping])) for name in (sums.shaping or [{}])[0]}
+    norms = sums.gradient_norms or [0.0]
+    return (
+        {"loss/policy": sums.totals["loss"] / len(norms)}
+        | means
+        | shaping
+        | {
+            "gradient_norm/mean": float(np.mean(norms)),
+            "gradient_norm/max": float(np.max(norms)),
+            "updates": float(len(sums.gradient_norms)),
+            "updates/empty": float(sums.empty),
+            "packing/useful_share": sums.positions / max(sums.padded_positions, 1),
+        }
+    )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib.util
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import jax
@@ -129,6 +130,15 @@ def session() -> Session:
 @pytest.fixture(scope="session")
 def params(session):
     return widened(session.fresh_params())
+
+
+@pytest.fixture(scope="session")
+def scripted_tool() -> ModuleType:
+    """The module beside this one."""
+    spec = importlib.util.spec_from_file_location("scripted_tool", Path(__file__).with_name("scripted_tool.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="session")

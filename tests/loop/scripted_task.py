@@ -44,6 +44,13 @@ class Parity:
             os.kill(os.getpid(), self._signal)
 
 
+class NothingRight(Parity):
+    """No response is right."""
+
+    def reward(self, problem, response, finished):
+        return 0.0
+
+
 class Diverging(Parity):
     """Other training prompts where FR3E_TEST_DIVERGE is set."""
 
@@ -75,3 +82,10 @@ class UnspellableDemonstrations(Parity):
 
     def demonstration(self, index, step_fraction):
         return Demonstration(prompt="1=", response="é")
+
+
+class Calling(Parity):
+    """A response is right where a tool has answered in it: ``(*-`` stands before each answer and hardly elsewhere."""
+
+    def reward(self, problem, response, finished):
+        return float("(*-" in response)

@@ -11,7 +11,7 @@ import pytest
 
 from fr3e_jax.data.task import Problem
 from fr3e_jax.loop.experience import Expansion, PromptGroup
-from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
+from fr3e_jax.loop.explore import allocate, assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import first_return
 from fr3e_jax.loop.prompts import prepare
 from fr3e_jax.loop.requests import Rollout
@@ -203,6 +203,56 @@ def test_spacing_and_excluded_ends_are_respected(session, tiny):
     assert expansion.anchors == [3, 6]
 
 
+def written(session, text: str, stop: bool = True) -> Rollout:
+    ids = np.array([*session.codec.encode(text), *session.codec.stop_ids[:stop]], np.int32)
+    return Rollout(ids, *np.zeros((3, len(ids)), np.float32), finished=stop)
+
+
+@pytest.mark.parametrize(
+    ("text", "anchors"),
+    [
+        ("12>34>5", [3, 6]),
+        ("12>>34", [4]),  # the last of several delimiters ends the step
+        (">12", [1]),
+        ("12>", [3]),  # the stop token is a step of its own
+        ("1>2>3>4>5", [2, 6]),  # K = 2 evenly among four
+        ("12", []),
+        ("", []),  # the stop token alone
+    ],
+)
+@pytest.mark.parametrize("include", [False, True])
+def test_steps_end_with_a_delimiter(session, tiny, text, anchors, include):
+    twin = tiny.changed(
+        session,
+        explore__anchor_selection="delimiter", explore__delimiter=">", explore__include_anchor_token=include,
+    )  # fmt: skip
+    group = scripted_group(session, [{"entropies": [0]}], [1])
+    group.rollouts = [written(session, text)]
+    found = place_anchors(twin, STEP, [group])
+    assert [fork for e in found for fork in e.forks] == anchors
+    assert [anchor for e in found for anchor in e.anchors] == [fork - include for fork in anchors]
+
+
+def test_lines_are_the_steps_unless_told_otherwise(session, tiny, monkeypatch):
+    twin = tiny.changed(session, explore__anchor_selection="delimiter")
+    texts = dict(enumerate("12\n34"))
+    monkeypatch.setattr(type(twin.codec), "decode", lambda _, ids, **options: "".join(texts[i] for i in ids))
+    group = scripted_group(session, [{"entropies": [0]}], [1])
+    group.rollouts = [Rollout(np.arange(5, dtype=np.int32), *np.zeros((3, 5), np.float32), finished=False)]
+    (expansion,) = place_anchors(twin, STEP, [group])
+    assert expansion.anchors == [3]
+
+
+def test_no_step_begins_behind_a_response_that_was_cut_and_special_tokens_have_no_text(session, tiny):
+    twin = tiny.changed(session, explore__anchor_selection="delimiter", explore__delimiter=">")
+    group = scripted_group(session, [{"entropies": [0]}], [1])
+    group.rollouts = [written(session, "1>2>", stop=False)]
+    group.rollouts[0].token_ids[2] = session.codec.pad_id
+    assert session.codec.decode([session.codec.pad_id], special_tokens=True) == "<pad>"
+    (expansion,) = place_anchors(twin, STEP, [group])
+    assert expansion.anchors == [2]
+
+
 def test_short_responses_have_fewer_anchors_and_no_anchor_is_no_expansion(session, tiny):
     twin = tiny.changed(session, explore__num_anchors=4)
     bases = [{"entropies": [1, 2, 3]}, {"entropies": [1, 2]}, {"entropies": [1]}]
@@ -272,7 +322,7 @@ def test_training_trunks_hold_the_new_tokens_of_mixed_states(four_anchors):
     trained = [(i, m) for i in (1, 3) for m in range(M)]
     for (i, m), branch in zip(trained, trunk.branches, strict=True):
         assert branch.token_ids.tolist() == [30 * i + m, 1]
-        np.testing.assert_allclose(branch.advantages, [expansion.advantages[i, m]] * 2)
+        np.testing.assert_allclose(branch.advantages, [expansion.advantages[i][m]] * 2)
         assert branch.sampler_logprobs is expansion.rollouts[i][m].logprobs
 
 
@@ -306,6 +356,132 @@ def test_block_credit_trains_each_block_of_the_base_on_the_change_of_value(four_
     first, second = 2 + include, 5 + include  # where the states end
     blocks = [2 / 3 - 0.25] * first + [0 - 2 / 3] * (second - first) + [1.0] * (9 - second)
     np.testing.assert_allclose(base.advantages, blocks, atol=1e-6)
+
+
+# -- explored rollouts that only estimate, step values, rewards of plus and minus one ---------------------------------
+
+
+def test_states_that_do_not_train_leave_the_base_with_the_values_they_gave(four_anchors, tiny):
+    """VinePPO: A = V(s_t+1) - V(s_t) on the base's own tokens, and nothing else trains."""
+    twin = tiny.changed(four_anchors, explore__train_states=False, explore__block_credit=True)
+    expansion = scripted_expansion(twin, [2, 5], [[1, 1, 0], [0, 0, 0]], base_rewards=(1, 0, 0, 0))
+    useless = scripted_expansion(twin, [3], [[0, 0, 0]], base_rewards=(0, 0), base=1)
+    assign_advantages(twin, [expansion, useless])
+    assert expansion.trained == [False, False]
+    (trunk,) = explored_trunks(twin, STEP, [expansion, useless])
+    (base,) = trunk.branches
+    np.testing.assert_allclose(base.advantages, [2 / 3 - 1 / 4] * 2 + [-2 / 3] * 3 + [1.0] * 4, atol=1e-6)
+
+
+def test_step_values_count_the_leaves_of_the_whole_prompt(four_anchors, tiny):
+    """Two bases of a prompt, wrong and right; 4 + 3 + 6 leaves of which 1 + 1 + 4 are right: V(root) = 6 / 13."""
+    twin = tiny.changed(
+        four_anchors,
+        explore__block_credit=True, advantage__state_estimator="tree", advantage__modulation="none",
+    )  # fmt: skip
+    wrong = scripted_expansion(twin, [2], [[1, 0, 0]], base_rewards=(0, 1, 0, 0), base=0)
+    right = scripted_expansion(twin, [3, 6], [[1, 0, 0], [1, 1, 1]], base_rewards=(0, 1, 0, 0), base=1)
+    right.group = wrong.group
+    assign_advantages(twin, [wrong, right])
+    root = 6 / 13
+    wanted = [[2 * r - root - 1 / 4 for r in (1, 0, 0)]]
+    np.testing.assert_allclose(wrong.advantages, wanted, atol=1e-6)
+    wanted = [[2 * r - root - v for r in row] for row, v in (((1, 0, 0), 5 / 7), ((1, 1, 1), 1.0))]
+    np.testing.assert_allclose(right.advantages, wanted, atol=1e-6)
+    assert right.trained == [True, True], "all are right, and better than the rest of the tree"
+    np.testing.assert_allclose(right.values, [1 / 3, 1])
+    steps = [2 * (5 / 7 - root) / 7**0.5, (1 - root + 1 - 5 / 7) / 4**0.5, 1 - root]
+    np.testing.assert_allclose(right.block_credit, steps, atol=1e-6)
+    trunks = explored_trunks(twin, STEP, [wrong, right])
+    assert [len(trunk.branches) for trunk in trunks] == [M + 1, 2 * M + 1]
+
+
+def test_a_tree_of_equal_rewards_does_not_train(four_anchors, tiny):
+    twin = tiny.changed(
+        four_anchors,
+        explore__block_credit=True, advantage__state_estimator="tree", advantage__modulation="none",
+    )  # fmt: skip
+    expansion = scripted_expansion(twin, [2, 4], [[0.9] * 3] * 2, base_rewards=(0.9, 0.9))
+    assign_advantages(twin, [expansion])
+    assert expansion.trained == [False, False] and explored_trunks(twin, STEP, [expansion]) == []
+
+
+def test_rewards_of_plus_and_minus_one_double_differences_and_stay_out_of_the_reported_values(four_anchors, tiny):
+    found = {}
+    for reward_range in ("zero_one", "minus_one_one"):
+        twin = tiny.changed(four_anchors, advantage__reward_range=reward_range)
+        found[reward_range] = scripted_expansion(twin, [2, 5], [[1, 1, 0], [0, 0, 1]], base_rewards=(1, 0, 0, 0))
+        assign_advantages(twin, [found[reward_range]])
+    narrow, wide = found["zero_one"], found["minus_one_one"]
+    np.testing.assert_allclose(wide.values, narrow.values, atol=1e-6)
+    assert wide.initial_value == narrow.initial_value
+    np.testing.assert_array_equal(wide.rewards, narrow.rewards)
+    np.testing.assert_allclose(wide.alphas, narrow.alphas**2, rtol=1e-5)
+    for j in range(2):
+        doubled = 2 * narrow.advantages[j] * narrow.alphas[j]
+        np.testing.assert_allclose(wide.advantages[j], doubled, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(wide.block_credit, 2 * np.array(narrow.block_credit), atol=1e-6)
+
+
+# -- where the rollouts go --------------------------------------------------------------------------------------------
+
+
+def with_success_rate(session, rate, position, states=2) -> Expansion:
+    rewards = np.arange(8) < rate * 8
+    group = scripted_group(session, [{"entropies": [0] * 9}] * 8, rewards, position)
+    return Expansion(group, 0, [2, 4][:states], [1, 2][:states], [2, 4][:states])
+
+
+def test_a_low_success_rate_gets_more_of_the_same_total(session, tiny):
+    twin = tiny.changed(session, explore__allocation="success_rate", explore__allocation_most=6)
+    expansions = [with_success_rate(twin, rate, n) for n, rate in enumerate((1 / 8, 1 / 2, 7 / 8))]
+    allocate(twin, expansions)
+    counts = [expansion.counts for expansion in expansions]
+    assert sum(map(sum, counts)) == 6 * M and counts == [[4, 4], [3, 3], [2, 2]]
+    shorter = [with_success_rate(twin, 1 / 8, 0, states=1), with_success_rate(twin, 7 / 8, 1)]
+    allocate(twin, shorter)
+    assert [expansion.counts for expansion in shorter] == [[5], [2, 2]]
+
+
+def test_equal_success_rates_and_uniform_allocation_give_each_state_the_same(session, tiny):
+    for twin in (session, tiny.changed(session, explore__allocation="success_rate")):
+        expansions = [with_success_rate(twin, 1 / 4, n) for n in range(3)]
+        allocate(twin, expansions)
+        assert [expansion.counts for expansion in expansions] == [[M, M]] * 3
+        allocate(twin, [])
+
+
+@pytest.fixture(scope="module")
+def allocated_stage(session, params, tiny):
+    return explored(session, params, tiny, explore__allocation="success_rate", explore__allocation_most=7)
+
+
+def test_allocated_rollouts_are_those_of_a_uniform_exploration_and_more(stage, allocated_stage):
+    """A rollout's noise is named by state and branch: the first ones are the same, whatever the others get."""
+    sizes, shared = set(), 0
+    for e, uniform in zip(allocated_stage.expansions, stage.expansions, strict=True):
+        for ours, theirs, rewards, outcomes, count in zip(
+            e.rollouts, uniform.rollouts, e.rewards, e.outcomes, e.counts, strict=True
+        ):
+            assert len(ours) == len(rewards) == len(outcomes) == count >= 2
+            sizes.add(count)
+            for one, other in zip(ours, theirs, strict=False):
+                np.testing.assert_array_equal(one.token_ids, other.token_ids)
+                shared += 1
+    assert len(sizes) > 1 and shared > 20
+    assert sum(sum(e.counts) for e in allocated_stage.expansions) == M * sum(len(e.states) for e in stage.expansions)
+    assert {sum(e.counts) for e in stage.expansions} <= {M, 2 * M}
+
+
+def test_ragged_states_have_the_advantages_of_their_own_rollouts(allocated_stage):
+    session, expansions = allocated_stage.session, allocated_stage.expansions
+    assign_advantages(session, expansions)
+    for e in expansions:
+        for advantages, rewards, alpha, value in zip(e.advantages, e.rewards, e.alphas, e.values, strict=True):
+            assert value == pytest.approx(np.mean(rewards), abs=1e-6)
+            np.testing.assert_allclose(advantages, alpha * (rewards - np.mean(rewards)), rtol=1e-5, atol=1e-6)
+    branches = sum(len(trunk.branches) for trunk in explored_trunks(session, STEP, expansions))
+    assert branches == sum(np.dot(e.counts, e.trained) for e in expansions) > 0
 
 
 def test_a_verifier_that_raises_costs_only_its_own_reward(session, params, tiny):

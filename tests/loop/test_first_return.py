@@ -63,6 +63,22 @@ def test_every_base_rollout_is_graded_once_on_its_text_without_the_stop_token(re
     assert sum(seen.values()) == 12 and 0 < finished < 12
 
 
+def test_without_exploration_the_same_is_sampled_and_lanes_keep_nothing_for_it(recorded, params, tiny, monkeypatch):
+    session, _ = recorded
+    kept, make = [], session.engine.programs.empty_state
+    noting = lambda *args, **options: kept.append(options["promotable"]) or make(*args, **options)
+    monkeypatch.setattr(session.engine.programs, "empty_state", noting)
+    prompts = prepare(session, drawn_problems(session, 3))
+    explored, plain = (
+        first_return(tiny.changed(session, explore__enabled=enabled), params, 1, prompts) for enabled in (True, False)
+    )
+    assert kept == [True, False]
+    for ours, theirs in zip(plain, explored, strict=True):
+        assert (ours.kept, ours.rewards.tolist(), ours.chosen) == (theirs.kept, theirs.rewards.tolist(), [])
+        for left, right in zip(ours.rollouts, theirs.rollouts, strict=True):
+            np.testing.assert_array_equal(left.token_ids, right.token_ids)
+
+
 def test_special_tokens_inside_a_response_stay_visible(session):
     calls = []
     session = dataclasses.replace(session, grader=Grader(lambda p, r, f: calls.append(r) or 1.0))
@@ -169,3 +185,33 @@ def test_base_rollouts_train_as_a_group_of_their_prompt(session, tiny, estimator
             assert branch.token_ids is rollout.token_ids and branch.sampler_logprobs is rollout.logprobs
             np.testing.assert_allclose(branch.advantages, [advantage] * len(rollout.token_ids), atol=2e-5)
     assert base_trunks(twin, 5, []) == []
+
+
+@pytest.mark.parametrize(("choice", "expected"), [("best", [2, 4, 5]), ("random", None)])
+def test_the_best_bases_are_those_of_the_highest_mean_log_prob(session, tiny, choice, expected):
+    """Means, so that a short response is not preferred for being short; of equal ones (4 and 5) both are taken."""
+    twin = tiny.changed(session, explore__base_choice=choice, explore__max_correct=1, explore__max_wrong=2)
+    group = group_of(session, [1, 1, 1, 0, 0, 0], lengths=[2, 4, 9, 3, 3, 6])
+    for rollout, mean in zip(group.rollouts, [-0.9, -0.5, -0.2, -0.8, -0.3, -0.3], strict=True):
+        rollout.logprobs[:] = mean
+    found = [choose_bases(twin, step, group) for step in range(12)]
+    if expected:
+        assert found == [expected] * 12
+    else:
+        assert len(set(map(tuple, found))) > 3
+
+
+def test_base_trunks_take_the_advantages_of_their_estimator(session, tiny):
+    def advantages(**settings):
+        twin = tiny.changed(session, **{f"advantage__{name}": value for name, value in settings.items()})
+        group = group_of(session, [1, 0, 0, 0])
+        (trunk,) = base_trunks(twin, 1, [group])
+        assert group.rewards.tolist() == [1, 0, 0, 0], "metrics and success rates read what was graded"
+        return [float(branch.advantages[0]) for branch in trunk.branches]
+
+    assert advantages(base_estimator="reward") == [1, 0, 0, 0]
+    assert advantages(base_estimator="reward", reward_range="minus_one_one") == [1, -1, -1, -1]
+    assert advantages(base_estimator="mean", reward_range="minus_one_one") == [1.5, -0.5, -0.5, -0.5]
+    for reward_range in ("zero_one", "minus_one_one"):  # half of the pairs succeed: 1/2 over 1/2, and 1/2 - 2/3
+        found = advantages(base_estimator="pass_at_k", pass_at_k=2, reward_range=reward_range)
+        np.testing.assert_allclose(found, [1, -1 / 3, -1 / 3, -1 / 3], atol=1e-6)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk, count_rollouts
-from fr3e_jax.loop.packing import aggregation_denominator, pack
+from fr3e_jax.loop.packing import aggregation_denominator, counted_tokens, pack
+from fr3e_jax.loop.row_plan import plan_rows
 
 PAD = 0
 
@@ -143,6 +144,12 @@ def test_long_trunks_keep_rows_of_their_own():
     assert micro.batch.rows.trunk_ids.shape == (4, 320)
 
 
+@pytest.mark.parametrize(("size", "positions"), [(260, 320), (5000, 5120), (9000, 9216), (17407, 17408)])
+def test_a_long_trunk_leaves_less_than_1024_positions_empty(size, positions):
+    ((_, shape),) = plan_rows([size], [[64]], tokens=10**6, shards=1, fixed=None)
+    assert shape.trunk_size == positions < size + min(size / 4, 1024)
+
+
 def test_given_sizes_always_make_the_same_shape():
     """As supervised fine-tuning asks for: demonstrations of any length and number, one compiled program."""
     shapes = set()
@@ -174,7 +181,7 @@ def test_weights_and_denominator_make_the_mean_of_the_whole_mini_batch(aggregati
     total = 0.0
     for micro in pack(trunks, tokens=tokens, pad_id=PAD, aggregation=aggregation):
         total += (micro.batch.advantages * micro.batch.weights * micro.batch.loss_mask).sum()
-    assert total / aggregation_denominator(trunks, aggregation, 10) == pytest.approx(expected)
+    assert total / aggregation_denominator(counted_tokens(trunks), aggregation, 10) == pytest.approx(expected)
 
 
 def test_nothing_is_packed_into_nothing():

@@ -15,6 +15,7 @@ import pytest
 
 from fr3e_jax.configuration import ConfigError, to_yaml
 from fr3e_jax.loop.checkpoints import Checkpointer, flatten_arrays
+from fr3e_jax.loop.learner import abstract_learner
 from fr3e_jax.loop.metrics import read_metrics, without_timing
 from fr3e_jax.loop.session import open_session
 from fr3e_jax.loop.train import train
@@ -29,7 +30,9 @@ def reader(path: Path) -> Checkpointer:
 def newest(path: Path, session) -> tuple[dict, dict]:
     """Arrays and host state of the newest checkpoint."""
     with reader(path) as checkpoints:
-        return checkpoints.restore(checkpoints.latest_step(), session.train_programs().abstract_arrays())
+        programs, critic = session.train_programs(), session.critic_programs()
+        held = abstract_learner(programs, critic, reference=session.config.kl.coefficient > 0)
+        return checkpoints.restore(checkpoints.latest_step(), held)
 
 
 def without_clocks(host: dict) -> dict:
@@ -75,6 +78,38 @@ def resumed_run(tmp_path_factory, tiny) -> Path:
 
 def test_a_resumed_run_equals_an_uninterrupted_one(resumed_run, finished_run, session):
     assert_same_run(resumed_run, finished_run, session)
+
+
+@pytest.mark.slow
+def test_critic_reference_and_plateau_come_back(tmp_path, tiny):
+    """PPO with a divergence: what else learns or is compared with, and when the reference was last reset."""
+    settings = {
+        "explore__enabled": False,
+        "advantage__base_estimator": "gae",
+        "critic__warmup_steps": 1,
+        "kl__coefficient": 0.1,
+        "kl__reset_every": 3,
+        "kl__reset_on_plateau": 2,
+        "shaping__steps": ["perplexity", "clip_cov"],
+        "shaping__clip_cov__share": 0.1,
+        "loss__ratio": "token",
+    }
+    config = lambda steps, path: tiny.config(training__max_steps=steps, runtime__run_dir=str(path), **settings)
+    wanted, found = tmp_path / "whole", tmp_path / "resumed"
+    assert train(config(4, wanted)) == 0
+    assert train(config(2, found)) == 0
+    with reader(found) as checkpoints:
+        state = checkpoints.host_state(2)["reference_resets"]
+    assert state["best_reward"] is not None
+    assert train(config(4, found), found, resume=True) == 0
+    session = open_session(config(4, found))
+    assert_same_run(found, wanted, session)
+    arrays, _ = newest(found, session)
+    moved = lambda left, right: any((np.asarray(left[k]) != np.asarray(right[k])).any() for k in left)
+    policy, reference, critic = (
+        flatten_arrays(x) for x in (arrays["params"], arrays["reference"], arrays["critic"]["params"]["network"])
+    )
+    assert moved(policy, reference) and moved(critic, policy)
 
 
 def test_a_finished_run_resumed_stays_as_it_is(resumed_run, tiny, session, finished_run):

@@ -12,10 +12,11 @@ import pytest
 from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk, count_rollouts, split_full_batch
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
+from fr3e_jax.loop.learner import Learner
 from fr3e_jax.loop.ledger import TokenLedger
-from fr3e_jax.loop.mini_batches import Learner, mini_batches, pack_mini_batch, split_mini_batches
+from fr3e_jax.loop.mini_batches import mini_batches, pack_mini_batch, split_mini_batches
 from fr3e_jax.loop.prompts import prepare
-from fr3e_jax.loop.scoring import logprob_gap, old_logprobs, score_old_logprobs
+from fr3e_jax.loop.scoring import logprob_gap, score_batch, score_trunks
 from fr3e_jax.loop.update import NonFiniteUpdate, update_policy
 
 STEP = 3
@@ -76,7 +77,7 @@ def test_a_full_batch_is_the_first_trunks_that_hold_enough(batch):
 
 
 def test_old_logprobs_are_the_samplers(session, programs, params, batch):
-    old = score_old_logprobs(session, learner_of(programs, params), batch)
+    old = score_trunks(session, learner_of(programs, params), batch)
     for trunk, row in zip(batch, old, strict=True):
         for branch, logprobs in zip(trunk.branches, row, strict=True):
             np.testing.assert_allclose(logprobs, branch.sampler_logprobs, atol=1e-4)
@@ -97,22 +98,22 @@ def test_the_samplers_logprobs_serve_while_they_are_exact_enough(session, progra
     """Nine of the trunks, one of them carried over: it and every eighth fresh one are scored, the others are spared."""
     from fr3e_jax.loop import scoring
 
-    sent, original = [], scoring.score_old_logprobs
+    sent, original = [], scoring.score_trunks
 
     def noted(session, learner, trunks):
         sent.append(len(trunks))
         return original(session, learner, trunks)
 
-    monkeypatch.setattr(scoring, "score_old_logprobs", noted)
+    monkeypatch.setattr(scoring, "score_trunks", noted)
     trunks = [copy.copy(batch[i % len(batch)]) for i in range(10)]
     trunks[0].step = STEP - 1
     learner = learner_of(programs, params)
 
     def found(session):
         packed = [pack_mini_batch(session, learner, part) for part in mini_batches(session, STEP, 0, trunks)]
-        old, metrics = old_logprobs(session, learner, STEP, trunks, packed)
-        assert_rows_hold(packed, old)
-        return old, metrics
+        scores, metrics = score_batch(session, learner, STEP, trunks, packed)
+        assert_rows_hold(packed, scores.logprobs)
+        return scores.logprobs, metrics
 
     exact, metrics = found(session)
     assert sent == [] and metrics["logprob_gap/taken_from_sampler"] == 0
@@ -232,7 +233,7 @@ def test_clipped_tokens_are_counted(session, params, batch, tiny):
 
 def test_the_update_makes_right_responses_more_probable(session, programs, params, batch, tiny):
     learner, _ = updated(session, programs, params, batch)
-    new = score_old_logprobs(session, learner, batch)
+    new = score_trunks(session, learner, batch)
     rise = {True: [], False: []}
     for trunk, row in zip(batch, new, strict=True):
         for branch, logprobs in zip(trunk.branches, row, strict=True):

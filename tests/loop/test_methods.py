@@ -1,0 +1,109 @@
+"""Every recipe of configs/methods trains three steps, small, and its own metric moves as its header says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fr3e_jax.configuration import load_config
+from fr3e_jax.loop.rft import rft
+from fr3e_jax.loop.train import train
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = sorted((ROOT / "configs" / "methods").glob("*.yaml"))
+STEPS = 3
+
+RUN = [
+    f"training.max_steps={STEPS}",
+    "training.max_sampled_tokens=0",
+    "training.batch_rollouts=32",
+    "training.mini_batch_rollouts=16",
+    "training.micro_batch_tokens=1024",
+    "evaluation.prompts=2",
+    "evaluation.samples=2",
+    "evaluation.pass_at=[2]",
+    "rollout.prompts_per_round=4",
+    "rollout.max_rounds_without_signal=100",
+    "runtime.console=none",
+    "runtime.tensorboard=false",
+]
+UNTRAINED = [  # one layer, and a task that such a policy solves half of the time
+    "model.path=",
+    "model.hidden_size=16",
+    "model.num_layers=1",
+    "model.num_heads=2",
+    "model.num_kv_heads=1",
+    "model.intermediate_size=32",
+    f"data.task={Path(__file__).with_name('scripted_task.py')}:Parity",
+    "rollout.trunk_slots=2",
+    "rollout.lanes_per_trunk=17",
+    "optimizer.learning_rate=1e-2",
+]
+WARM_STARTED = ["rft.prompts=24", "rft.responses=64", "rft.batch_size=16"]  # what an untrained policy cannot do
+
+EARLIER = {  # what lies beyond three steps in the recipe itself
+    "ppo": ["critic.warmup_steps=1"],
+    "entropy_advantage_ppo": ["critic.warmup_steps=1"],
+    "prorl": ["kl.reset_every=2"],
+}
+
+Metrics = list[dict[str, float]]
+METHOD: dict[str, Callable[[Metrics], bool]] = {
+    "clip_cov": lambda m: all(0 < s["shaping/clip_cov/masked"] <= 0.02 for s in m),
+    "composed": lambda m: all(0.2 <= s["shaping/forking_tokens/kept"] < 0.21 for s in m),
+    "egsw_base": lambda m: all(s["shaping/sequence_weighting/scale"] < 0.2 for s in m),
+    "egsw_instruct": lambda m: all(s["shaping/sequence_weighting/scale"] == pytest.approx(1, abs=0.05) for s in m),
+    "entropy_advantage": lambda m: all(0 < s["shaping/entropy_advantage/ratio"] < 0.5 for s in m),
+    "entropy_advantage_ppo": lambda m: 0 < m[-1]["shaping/entropy_advantage/ratio"] < 0.5,
+    "forking_tokens": lambda m: all(0.2 <= s["shaping/forking_tokens/kept"] < 0.21 for s in m),
+    "grpo": lambda m: m[-1]["kl/mean"] > m[0]["kl/mean"] >= 0,
+    "fr3e_adaptive": lambda m: any(s.get("explore/most_rollouts", 0) > s.get("explore/least_rollouts", 0) for s in m),
+    "gspo": lambda m: m[-1]["clip/low"] + m[-1]["clip/high"] > 0.02,
+    "kl_cov": lambda m: all(0 < s["shaping/kl_cov/masked"] <= 0.02 for s in m),
+    "kl_in_loss": lambda m: m[-1]["kl/mean"] > m[0]["kl/mean"] >= 0,
+    "negative_samples": lambda m: all(s["shaping/sample_reinforcement/positive_share"] == 0 for s in m),
+    "perplexity_low": lambda m: all(0.3 < s["shaping/perplexity/weight_abs"] < 1 for s in m),
+    "perplexity_high": lambda m: all(0.3 < s["shaping/perplexity/weight_abs"] < 3 for s in m),
+    "position_late": lambda m: m[0]["shaping/position/added"] == 0 < m[1]["shaping/position/added"] < 0.1,
+    "position_early": lambda m: m[0]["shaping/position/added"] == 0 < m[1]["shaping/position/added"] < 0.1,
+    "ppo": lambda m: [s["critic/warming_up"] for s in m] == [1, 0, 0] and [s["updates"] > 0 for s in m] == [0, 1, 1],
+    "prorl": lambda m: [s["kl/reset"] for s in m] == [0, 1, 0] and m[2]["kl/mean"] < m[1]["kl/mean"],
+    "reinforce_pp": lambda m: all(abs(s["advantage/mean"]) < 1e-3 for s in m),
+    "rft_branching_factor": lambda m: all(
+        s["rft/branching_factor_selected"] > s["rft/branching_factor_right"] for s in m
+    ),
+    "rft_entropy": lambda m: all(s["rft/entropy_selected"] > s["rft/entropy_right"] for s in m),
+    "tools_order": lambda m: all(s["tools/calls_per_rollout"] > 0 for s in m),
+    "truncated_importance": lambda m: all(s["logprob_gap/mean"] > 1e-4 for s in m),
+    "vineppo": lambda m: all(s["batch/rollouts"] == s["batch/trunks"] for s in m),
+    "weighted_reinforce": lambda m: all(0 < s["shaping/sample_reinforcement/positive_share"] < 0.3 for s in m),
+}
+"""What the recipe's header says of its own metric, where it says so."""
+
+
+def train_small(recipe: Path, run_dir: Path) -> Metrics:
+    """Three steps of the recipe, a few prompts each; the metrics of its training steps."""
+    kind = recipe.stem.partition("_")[0]
+    warm = kind in ("rft", "tools", "arpo", "vineppo")
+    config = load_config(recipe, [*RUN, *(WARM_STARTED if warm else UNTRAINED), *EARLIER.get(recipe.stem, [])])
+    config.model.path = str(ROOT / config.model.path) if warm else ""
+    config.runtime.run_dir = str(run_dir)
+    assert (rft if kind == "rft" else train)(config) == 0
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == "train"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_the_recipe_trains_and_its_metric_is_what_it_says(recipe, tmp_path):
+    metrics = train_small(recipe, tmp_path / "run")
+    assert metrics
+    if recipe.stem in METHOD:
+        assert METHOD[recipe.stem](metrics), {k: [m.get(k) for m in metrics] for k in metrics[-1]}
+
+
+def test_expectations_name_recipes():
+    assert METHOD.keys() | EARLIER.keys() <= {recipe.stem for recipe in RECIPES}
