@@ -37,10 +37,14 @@ LAYERS = {
     "programs": Layer({"objectives", "policy"}, FILES_AND_CLOCK | {"omegaconf", "open"}, compiles=True),
     "rewards": Layer({"configuration"}, DEVICE_LIBRARIES),
     "configuration": Layer(),
+    "tools": Layer({"configuration", "rewards"}, DEVICE_LIBRARIES),
     "data": Layer({"configuration", "rewards"}, {"jax", "flax", "optax"}),
-    "loop": Layer({"objectives", "policy", "programs", "rewards", "data", "configuration"}),
+    "loop": Layer({"objectives", "policy", "programs", "rewards", "data", "configuration", "tools"}),
     "planning": Layer({"policy", "programs", "data", "configuration", "loop"}),
-    "cli": Layer({"objectives", "policy", "programs", "rewards", "data", "configuration", "loop", "planning"}),
+    "methods": Layer(must_not_name=DEVICE_LIBRARIES),
+    "cli": Layer(
+        {"methods", "objectives", "policy", "programs", "rewards", "data", "configuration", "loop", "planning"}
+    ),
 }
 
 

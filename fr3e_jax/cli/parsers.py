@@ -115,7 +115,7 @@ def declare_data(parser: argparse.ArgumentParser) -> None:
 
 
 def declare_export(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="directory of a run of train or sft; its newest checkpoint is taken")
+    parser.add_argument("run", metavar="RUN", help="directory of a run that trained; its newest checkpoint is taken")
     parser.add_argument("directory", metavar="DIR", help="new or empty directory, or an earlier export to replace")
     parser.add_argument("--dtype", choices=tuple(DTYPES), help="type of the weights (default: the run's, without loss)")
     parser.add_argument(
@@ -179,7 +179,13 @@ def share(text: str) -> float:
 def declare_sweep(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print the commands only")
     parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="runs side by side (default 1)")
-    parser.add_argument("--verb", choices=("train", "sft"), default="train", help="what to run (default train)")
+    parser.add_argument("--verb", choices=("train", "sft", "rft"), default="train", help="what to run (default train)")
+
+
+def declare_methods(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--write", metavar="PAGE", help="put the whole table into a page of documentation, between its two markers"
+    )
 
 
 def positive(text: str) -> int:

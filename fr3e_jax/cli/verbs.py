@@ -37,6 +37,15 @@ def _sft(arguments: argparse.Namespace) -> int:
     return sft(config, run_dir, resume)
 
 
+def _rft(arguments: argparse.Namespace) -> int:
+    config, run_dir, resume = locate_run(separate_resume(arguments), "rft")
+    if arguments.print_config:
+        return _print(config)
+    from fr3e_jax.loop.rft import rft
+
+    return rft(config, run_dir, resume)
+
+
 def _eval(arguments: argparse.Namespace) -> int:
     run_dir = Path(arguments.run) if arguments.run is not None else None
     overrides = [*(model_overrides(run_dir) if run_dir else []), *arguments.overrides]
@@ -93,6 +102,19 @@ def _plan(arguments: argparse.Namespace) -> int:
     return plan(load_config(arguments.recipe, arguments.overrides, training=False), arguments)
 
 
+def _methods(arguments: argparse.Namespace) -> int:
+    from fr3e_jax.methods import list_methods, write_table
+
+    if arguments.write:
+        try:
+            write_table(Path(arguments.write))
+        except (OSError, ValueError) as error:
+            raise ConfigError(str(error)) from error
+    else:
+        print(list_methods())
+    return 0
+
+
 def _sweep(arguments: argparse.Namespace) -> int:
     return sweep(arguments.recipe, arguments.overrides, arguments.verb, arguments.jobs, arguments.dry_run)
 
@@ -114,6 +136,12 @@ VERBS = {
         "fr3e sft configs/sft_order.yaml sft.steps=2000",
         parsers.declare_run,
         _sft,
+    ),
+    "rft": Verb(
+        "Fine-tune on the policy's own responses: sample, filter, select, train, and again.",
+        "fr3e rft configs/methods/rft_branching_factor.yaml rft.iterations=2",
+        parsers.declare_run,
+        _rft,
     ),
     "eval": Verb(
         "Evaluate on held-out prompts: greedy, avg@k and pass@k.",
@@ -138,6 +166,13 @@ VERBS = {
         "fr3e plan configs/fr3e_qwen2.5_32b.yaml --topology v5p:4x4x4 mesh.tensor=2",
         parsers.declare_plan,
         _plan,
+    ),
+    "methods": Verb(
+        "List the methods that recipes choose and combine, with paper, equation and recipe (docs/methods.md).",
+        "fr3e methods --write docs/methods.md",
+        parsers.declare_methods,
+        _methods,
+        recipe=False,
     ),
     "export": Verb(
         "Write a run's weights as a Hugging Face directory that transformers and vLLM load.",

@@ -194,6 +194,17 @@ def importance_cap_keeps_one(config: Config) -> str | None:
     return f"loss.importance_cap={cap:g} would cut the weight 1 itself; set loss.importance_cap=2, or 0 for off"
 
 
+@rule("rft.select", "rft.share", "rft.responses")
+def rft_leaves_something_out(config: Config) -> str | None:
+    rft = config.rft
+    if rft.select == "random" or rft.share < 1 or rft.responses:
+        return None
+    return (
+        f"rft.select={rft.select} chooses nothing where rft.share=1 and rft.responses=0 take every right response; "
+        "set rft.share=0.5, or rft.responses to how many are wanted"
+    )
+
+
 training_rule = partial(rule, training_only=True)
 
 
@@ -256,6 +267,10 @@ def base_group_has_a_baseline(config: Config) -> str | None:
         return None
     if config.rollout.reject_degenerate:
         effect = "rollout.reject_degenerate=true drops every prompt"
+    elif config.advantage.base_estimator in ("gae", "reward"):  # no group is needed
+        return None
+    elif config.advantage.base_estimator == "reward":  # which has no baseline
+        return None
     elif not config.explore.enabled or config.explore.train_base:
         effect = f"advantage.base_estimator={config.advantage.base_estimator} gives advantage 0"
     else:
@@ -263,65 +278,65 @@ def base_group_has_a_baseline(config: Config) -> str | None:
     return f"rollout.rollouts_per_prompt=1 is a group without spread: {effect}; nearest: rollout.rollouts_per_prompt=2"
 
 
-@training_rule("explore.rollouts_per_state")
-def state_group_has_a_baseline(config: Config) -> str | None:
-    if not config.explore.enabled or config.explore.rollouts_per_state > 1:
+@rule("tools.kind", "tools.begin", "tools.end", "tools.result", "tools.branching")
+def tool_settings_are_read(config: Config) -> str | None:
+    tools = config.tools
+    given = [name for name in ("begin", "end", "result", "branching") if getattr(tools, name)]
+    if tools.kind != "none" or not given:
+        return None
+    return f"tools.{given[0]} is not read with tools.kind=none; nearest: tools.kind=python"
+
+
+@rule("tools.kind", "tools.begin", "tools.end")
+def a_call_has_marks(config: Config) -> str | None:
+    tools = config.tools
+    missing = [name for name in ("begin", "end") if not getattr(tools, name)]
+    if tools.kind in ("none", "calculator", "python") or not missing:
         return None
     return (
-        "explore.rollouts_per_state=1 makes V(S_j) the only reward, so that every advantage is 0; "
-        "nearest: explore.rollouts_per_state=2"
+        f"tools.{missing[0]} is empty, so that no call of tools.kind={tools.kind} can be told from other text; "
+        f"set tools.{missing[0]}, for example tools.begin='<tool>' and tools.end='</tool>'"
     )
 
 
-@training_rule("explore.enabled", "explore.max_correct", "explore.max_wrong")
-def exploration_expands_something(config: Config) -> str | None:
-    if not config.explore.enabled or config.explore.max_correct + config.explore.max_wrong > 0:
+@rule("tools.result")
+def an_answer_has_its_place(config: Config) -> str | None:
+    result = config.tools.result
+    if not result or "{output}" in result:
+        return None
+    return f"tools.result={result!r} has no place for the tool's answer; set it to a text with {{output}} in it"
+
+
+@rule("tools.max_output_tokens", "rollout.max_response_tokens")
+def an_answer_leaves_room(config: Config) -> str | None:
+    most, cap = config.tools.max_output_tokens, config.rollout.max_response_tokens
+    if config.tools.kind == "none" or most < cap:
         return None
     return (
-        "explore.enabled=true with explore.max_correct=0 and explore.max_wrong=0 expands nothing; "
-        "set one of them to 1, or explore.enabled=false"
+        f"tools.max_output_tokens={most} can fill a whole response (rollout.max_response_tokens={cap}); "
+        f"nearest: tools.max_output_tokens={max(1, cap // 4)}"
     )
 
 
-@training_rule("explore.max_success_rate", "rollout.rollouts_per_prompt", "rollout.reject_degenerate")
-def exploration_meets_a_prompt(config: Config) -> str | None:
-    limit, base = config.explore.max_success_rate, config.rollout.rollouts_per_prompt
-    if not config.explore.enabled or not config.rollout.reject_degenerate or limit * base >= 1:
+@training_rule("tools.branching", "tools.initial_rollouts", "rollout.rollouts_per_prompt")
+def branching_has_rollouts_left(config: Config) -> str | None:
+    first, base = config.tools.initial_rollouts, config.rollout.rollouts_per_prompt
+    if not config.tools.branching or first < base:
         return None
     return (
-        f"explore.max_success_rate={limit:g} is below 1/{base}, the least success rate of a kept prompt with "
-        f"rollout.rollouts_per_prompt={base}: nothing is expanded; nearest: explore.max_success_rate={1 / base:.4g}"
+        f"tools.initial_rollouts={first} leaves nothing of rollout.rollouts_per_prompt={base} to branch with; "
+        f"nearest: tools.initial_rollouts={max(1, base // 2)}"
     )
 
 
-@training_rule(
-    "rollout.max_response_tokens",
-    "explore.exclude_first",
-    "explore.exclude_last",
-    "explore.num_anchors",
-    "explore.min_spacing",
-)
-def anchors_fit_into_a_response(config: Config) -> str | None:
-    explore, tokens = config.explore, config.rollout.max_response_tokens
-    least = explore.exclude_first + explore.exclude_last + (explore.num_anchors - 1) * explore.min_spacing + 1
-    if not explore.enabled or least <= tokens:
+@training_rule("tools.branching", "explore.enabled")
+def one_way_of_branching(config: Config) -> str | None:
+    if not config.tools.branching or not config.explore.enabled:
         return None
     return (
-        f"explore.num_anchors={explore.num_anchors} with explore.min_spacing={explore.min_spacing}, "
-        f"explore.exclude_first={explore.exclude_first} and explore.exclude_last={explore.exclude_last} needs "
-        f"responses of {least} tokens; lower one of them, or set rollout.max_response_tokens={least} (now {tokens})"
-    )
-
-
-@training_rule("advantage.initial_modulation", "explore.initial_state")
-def initial_modulation_has_a_group(config: Config) -> str | None:
-    sampled = config.explore.initial_state == "fresh"
-    if not config.explore.enabled or sampled or config.advantage.initial_modulation == "one":
-        return None
-    return (
-        f"advantage.initial_modulation={config.advantage.initial_modulation} weights the group of S_0, which "
-        f"explore.initial_state={config.explore.initial_state} does not train; "
-        "set explore.initial_state=fresh, or advantage.initial_modulation=one"
+        "tools.branching=true (ARPO) and explore.enabled=true (FR3E) both branch, and anchors of a rollout that "
+        "branched from another would be explored without its cache; set explore.enabled=false, or "
+        "tools.branching=false to explore rollouts that call tools"
     )
 
 

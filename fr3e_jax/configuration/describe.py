@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.configuration.settings import Setting, as_yaml, sections, settings
 
-PATH_WIDTH, KIND_WIDTH, DEFAULT_WIDTH = 34, 22, 10
+PATH_WIDTH, KIND_WIDTH, DEFAULT_WIDTH = 45, 22, 10
 
 
 def help_text(width: int = 120) -> str:

@@ -143,11 +143,23 @@ class ExploreConfig:
     enabled: bool = option(True, "explore from anchors (FR3E); false: train the base rollouts (GRPO and relatives)")
     num_anchors: int = option(4, "anchors per expanded base rollout (K)", ge=1)
     rollouts_per_state: int = option(8, "rollouts from each state (M)", ge=1)
-    max_correct: int = option(1, "correct base rollouts expanded per kept prompt, drawn at random", ge=0)
-    max_wrong: int = option(1, "wrong base rollouts expanded per kept prompt, drawn at random", ge=0)
-    anchor_selection: Literal["entropy", "logprob", "random", "uniform", "gradient"] = option(
+    max_correct: int = option(1, "correct base rollouts expanded per kept prompt", ge=0)
+    max_wrong: int = option(1, "wrong base rollouts expanded per kept prompt", ge=0)
+    base_choice: Literal["random", "best"] = option(
+        "random", "which correct and wrong ones: at random, or those of the highest mean log-prob of a token first"
+    )
+    allocation: Literal["uniform", "success_rate"] = option(
+        "uniform", "rollouts of a state: all the same, or a round's total spent more where the base success rate is low"
+    )
+    allocation_least: int = option(2, "least rollouts of a state (explore.allocation=success_rate)", ge=2)
+    allocation_most: int = option(32, "most rollouts of a state (explore.allocation=success_rate)", ge=2)
+    anchor_selection: Literal["entropy", "logprob", "random", "uniform", "gradient", "delimiter"] = option(
         "entropy",
-        "anchors: highest entropy, lowest log-prob of the drawn token, at random, evenly spaced, or largest update",
+        "anchors: highest entropy, lowest log-prob of the drawn token, at random, evenly spaced, largest update, or "
+        "where a token with explore.delimiter has ended a step",
+    )
+    delimiter: str = option(
+        "\\n", "text in the last token of a reasoning step (explore.anchor_selection=delimiter); \\n: a line break"
     )
     min_spacing: int = option(1, "least distance between two anchors, in tokens", ge=1)
     exclude_first: int = option(0, "first response tokens that cannot be anchors", ge=0)
@@ -158,6 +170,7 @@ class ExploreConfig:
     initial_state: Literal["base_mean", "fresh"] = option(
         "base_mean", "V(S_0): mean of the base rewards, or M fresh rollouts from the prompt that train too as S_0"
     )
+    train_states: bool = option(True, "explored rollouts train; false: they only estimate the values of their states")
     train_base: bool = option(False, "base rollouts train as well, as a group of their prompt")
     archive_size: int = option(
         0, "correct bases of hard prompts kept to be explored again in later steps; 0: off", ge=0
@@ -168,7 +181,7 @@ class ExploreConfig:
         0.65, "the archive is used while the running share of All-Wrong prompts is at least this", ge=0, le=1
     )
     block_credit: bool = option(
-        False, "the expanded base rollout trains too, each of its blocks with the advantage V(S_j+1) - V(S_j)"
+        False, "the expanded base rollout trains too, each block with V(S_j+1) - V(S_j), or its step value (tree)"
     )
     max_success_rate: float = option(1.0, "expand only prompts whose base success rate is at most this", gt=0, le=1)
 
@@ -177,16 +190,32 @@ class ExploreConfig:
 class AdvantageConfig:
     """From rewards to advantages: baselines per group, and FR3E's adaptive modulation."""
 
-    base_estimator: Literal["grpo", "rloo", "mean"] = option(
-        "grpo", "baseline of base-rollout groups: z-score (GRPO), leave-one-out (RLOO), minus the mean"
+    base_estimator: Literal["grpo", "rloo", "mean", "gae", "pass_at_k", "reward"] = option(
+        "grpo",
+        "baseline of base rollouts: z-score (GRPO), leave-one-out (RLOO), minus the mean, a critic (gae: PPO); or the "
+        "advantages that maximise pass@k, or the reward itself",
     )
-    state_estimator: Literal["grpo", "rloo", "mean"] = option("mean", "baseline of state groups; FR3E: minus V(S_j)")
+    state_estimator: Literal["grpo", "rloo", "mean", "tree"] = option(
+        "mean", "baseline of state groups; FR3E: minus V(S_j); tree: step values of the prompt's whole tree (TreeRL)"
+    )
+    pass_at_k: int = option(4, "responses of a subset (advantage.base_estimator=pass_at_k)", ge=1)
+    reward_range: Literal["zero_one", "minus_one_one"] = option(
+        "zero_one", "what advantages and values are made from: rewards as graded, or 2 r - 1; metrics show the former"
+    )
     unbiased_std: bool = option(False, "z-scores divide by the n-1 standard deviation (verl) and not the population's")
     modulation: Literal["none", "exp", "sharpen"] = option(
         "exp", "alpha_j = exp(-(V(S_j) - V(S_j-1))) (FR3E eq. 14), the authors' sharpened variant, or 1"
     )
     initial_modulation: Literal["one", "authors"] = option(
         "one", "alpha_0 when S_0 trains: 1, or the authors' exp(-(1 - V(S_0)))"
+    )
+    normalise_batch: bool = option(
+        False, "advantages minus their mean over the full batch's tokens, over their deviation (PPO, REINFORCE++)"
+    )
+    overlong_margin: int = option(
+        0,
+        "tokens before rollout.max_response_tokens over which the reward falls by up to 1 (DAPO); 0: off",
+        ge=0,
     )
 
 
@@ -196,6 +225,9 @@ class LossConfig:
 
     epsilon_low: float = option(0.22, "the ratio is clipped below at 1 - epsilon_low", ge=0, lt=1)
     epsilon_high: float = option(0.28, "the ratio is clipped above at 1 + epsilon_high (clip-higher)", ge=0)
+    ratio: Literal["token", "sequence"] = option(
+        "token", "the policy ratio: of each token, or of the whole sequence (GSPO; epsilons of about 3e-4 and 4e-4)"
+    )
     aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "token_sum_norm"] = option(
         "token_mean", "how token losses of the global mini-batch become one number"
     )
@@ -204,6 +236,135 @@ class LossConfig:
         0.0, "cap of the truncated trainer/sampler importance weight (usually 2); 0: off", ge=0
     )
     entropy_coefficient: float = option(0.0, "weight of the entropy bonus", ge=0)
+
+
+@dataclass
+class EntropyAdvantageConfig:
+    """RwE, eq. 5-7: A_t + min(alpha H_t, |A_t| / kappa)."""
+
+    alpha: float = option(0.4, "weight of the entropy; paper: 0.4 for GRPO, 0.1 for PPO", gt=0)
+    kappa: float = option(2.0, "the bonus is at most |A_t| / kappa; above 1 it keeps the sign", gt=1)
+
+
+@dataclass
+class PerplexityConfig:
+    """STUDY, eq. 11: A (1 - alpha w), w the standardised ln PPL of a response in its group."""
+
+    alpha: float = option(0.01, "weight of the perplexity", gt=0)
+    prefer: Literal["low", "high"] = option("low", "which responses weigh more: of low perplexity, or of high")
+    variant: Literal["paper", "released"] = option("paper", "the formula, or the released code's clamps and filter")
+    from_step: int = option(0, "first training step it is active in", ge=0)
+    until_step: int = option(0, "first training step it is active in no more; 0: to the end", ge=0)
+
+
+@dataclass
+class PositionConfig:
+    """STUDY, eq. 12: A + sign(A) gamma sigmoid(direction steepness (l_t - centre)), l_t a token's place."""
+
+    gamma: float = option(0.1, "largest addition", gt=0)
+    direction: float = option(1.0, "above 0: later tokens weigh more; below: earlier ones")
+    steepness: float = option(15.0, "m of the sigmoid", gt=0)
+    centre: float = option(0.5, "n of the sigmoid (the paper prints -0.5, where it is 1 everywhere)")
+    variant: Literal["paper", "released"] = option("paper", "the formula, or with the released code's cap at |A| / 2")
+    from_step: int = option(200, "first training step it is active in", ge=0)
+    until_step: int = option(300, "first training step it is active in no more; 0: to the end", ge=0)
+
+
+@dataclass
+class SampleReinforcementConfig:
+    """Negative sample reinforcement (Zhu et al. 2025): factors of advantages by their sign."""
+
+    positive: float = option(0.1, "factor of positive advantages; 0: negative samples alone", ge=0)
+    negative: float = option(1.0, "factor of negative advantages; 0: positive samples alone", ge=0)
+
+
+@dataclass
+class SequenceWeightingConfig:
+    """EGSW, eq. 6-10: token losses times softmax_i((A_i + alpha H_i) / temperature)."""
+
+    alpha: float = option(0.3, "weight of the entropy; paper: 0.3 (base model), 0.8 (instruct model)", ge=0)
+    temperature: float = option(1.0, "P of the softmax; paper: 1 (base model), 1.8 (instruct model)", gt=0)
+    level: Literal["step", "trajectory"] = option("step", "softmax at each token position, or one for whole sequences")
+    length_normalised: bool = option(False, "trajectory: mean entropy of the sequence, not its sum")
+    normalised_entropy: bool = option(False, "entropies divided by log V")
+    rescale: bool = option(False, "weights times the number of sequences, so that the gradient is not scaled by 1/N")
+
+
+@dataclass
+class ForkingTokensConfig:
+    """80/20 (Wang et al. 2025): only the tokens with the highest entropy carry gradient."""
+
+    share: float = option(0.2, "share of the mini-batch's tokens that keep their gradient", gt=0, le=1)
+
+
+@dataclass
+class ClipCovConfig:
+    """Clip-Cov (Cui et al. 2025): some tokens of high covariance leave the gradient."""
+
+    share: float = option(2e-4, "share of the mini-batch's tokens that leaves (at least one token)", gt=0, le=1)
+    low: float = option(1.0, "lower bound of the covariance of those drawn from")
+    high: float = option(5.0, "upper bound of it")
+
+
+@dataclass
+class KlCovConfig:
+    """KL-Cov (Cui et al. 2025): an unclipped loss, and a penalty on the tokens of the highest covariance."""
+
+    share: float = option(2e-3, "share of the mini-batch's tokens that pays; 2e-3 at 7B, 2e-4 at 32B", gt=0, le=1)
+    coefficient: float = option(1.0, "weight of |log pi - log pi_old| on those tokens", gt=0)
+
+
+@dataclass
+class MismatchMaskConfig:
+    """Tokens that trainer and sampler see too differently leave the gradient."""
+
+    low: float = option(0.5, "least trainer/sampler probability ratio of a token that trains", gt=0, le=1)
+    high: float = option(2.0, "largest such ratio", ge=1)
+
+
+@dataclass
+class ShapingConfig:
+    """What shapes advantages and selects tokens between the baseline and the loss (docs/methods.md)."""
+
+    steps: list[str] = option(
+        [],
+        "in the order in which they are applied: entropy_advantage, perplexity, position, sample_reinforcement, "
+        "sequence_weighting, forking_tokens, clip_cov, kl_cov, mismatch_mask, overlong_mask",
+    )
+    entropy_advantage: EntropyAdvantageConfig = field(default_factory=EntropyAdvantageConfig)
+    perplexity: PerplexityConfig = field(default_factory=PerplexityConfig)
+    position: PositionConfig = field(default_factory=PositionConfig)
+    sample_reinforcement: SampleReinforcementConfig = field(default_factory=SampleReinforcementConfig)
+    sequence_weighting: SequenceWeightingConfig = field(default_factory=SequenceWeightingConfig)
+    forking_tokens: ForkingTokensConfig = field(default_factory=ForkingTokensConfig)
+    clip_cov: ClipCovConfig = field(default_factory=ClipCovConfig)
+    kl_cov: KlCovConfig = field(default_factory=KlCovConfig)
+    mismatch_mask: MismatchMaskConfig = field(default_factory=MismatchMaskConfig)
+
+
+@dataclass
+class KlConfig:
+    """Divergence from a reference policy; the reference is held only where the coefficient is above 0."""
+
+    coefficient: float = option(0.0, "weight of the divergence; 0: no reference policy is held", ge=0)
+    estimator: Literal["k1", "k2", "k3"] = option("k3", "log-ratio, half its square, or the unbiased positive one")
+    place: Literal["loss", "reward"] = option("loss", "a term of the loss, or taken off each token's reward")
+    reset_every: int = option(0, "training steps after which the policy becomes its own reference; 0: never", ge=0)
+    reset_on_plateau: int = option(
+        0, "the same after so many steps without a higher mean base reward; 0: never (ProRL)", ge=0
+    )
+    reset_optimizer: bool = option(True, "a reset starts the optimizer's moments anew (ProRL)")
+
+
+@dataclass
+class CriticConfig:
+    """The value network of PPO (advantage.base_estimator=gae): a copy of the policy's network with a scalar head."""
+
+    learning_rate: float = option(1e-5, "peak learning rate of its AdamW; the rest is the optimizer section's", ge=0)
+    warmup_steps: int = option(10, "first training steps in which only the critic learns (RwE: 10)", ge=0)
+    clip: float = option(0.5, "values move at most so far from the old ones within a step's loss; 0: no clip", ge=0)
+    gamma: float = option(1.0, "discount of GAE", gt=0, le=1)
+    lam: float = option(1.0, "lambda of GAE", ge=0, le=1)
 
 
 @dataclass
@@ -270,6 +431,31 @@ class SftConfig:
 
 
 @dataclass
+class RftConfig:
+    """Rejection-sampling fine-tuning (``fr3e rft``; STUDY 4.4.1) on responses drawn as ``rollout`` says.
+
+    The rest of AdamW is ``optimizer``'s; each iteration starts it anew.
+    """
+
+    iterations: int = option(2, "rounds of sampling, filtering, selecting and fine-tuning", ge=1)
+    prompts: int = option(256, "prompts sampled in an iteration", ge=1)
+    cut_after_answer: bool = option(True, "a response ends with its first closed \\boxed{...}, if it has one")
+    require_digit: bool = option(True, "drop responses without a digit")
+    max_redundancy: float = option(0.31, "drop responses of which more 3-grams than this share repeat", ge=0, le=1)
+    select: Literal["random", "entropy", "branching_factor"] = option(
+        "random", "right responses taken first: any, those of the highest mean entropy, or mean branching factor"
+    )
+    share: float = option(1.0, "share of an iteration's right responses that is selected", gt=0, le=1)
+    responses: int = option(1100, "most right responses selected in an iteration; 0: no limit", ge=0)
+    negative_share: float = option(0.05, "share of wrong responses, drawn at random, in what is trained on", ge=0, lt=1)
+    epochs: int = option(1, "passes over what an iteration selected", ge=1)
+    batch_size: int = option(32, "responses per optimizer step; those of a prompt stay together", ge=1)
+    learning_rate: float = option(1e-5, "peak learning rate", ge=0)
+    output: str = option("", "Hugging Face directory to write at the end; empty: model/ in the run directory")
+    output_dtype: Literal["float32", "bfloat16"] = option("float32", "type of the weights in that directory")
+
+
+@dataclass
 class EvaluationConfig:
     """Held-out evaluation: greedy, avg@k and pass@k."""
 
@@ -288,6 +474,29 @@ class CheckpointConfig:
     every: int = option(10, "training steps between checkpoints; the last step is always saved", ge=1)
     keep_last: int = option(2, "newest checkpoints kept", ge=1)
     keep_best: int = option(1, "best checkpoints by held-out avg@k kept besides", ge=0)
+
+
+@dataclass
+class ToolsConfig:
+    """Tools that the policy calls while it answers, and branching after their answers (ARPO)."""
+
+    kind: str = option("none", "none, calculator, python (confined), or 'FILE.py:NAME' of your own function of a call")
+    begin: str = option("", "what opens a call; empty: the tool's own ('<<' or a python fence)")
+    end: str = option("", "what closes a call, and stops decoding until the answer is there; empty: the tool's own")
+    result: str = option("", "what is appended, with {output} for the answer; empty: the tool's own")
+    max_calls: int = option(4, "calls of a response that are answered; later ones are ordinary text", ge=1)
+    max_output_tokens: int = option(32, "tokens of an answer, a longer one is cut; they count for the cap too", ge=1)
+    seconds: float = option(3.0, "CPU time of a call of python, and half of the time on the clock of any call", gt=0)
+    branching: bool = option(
+        False, "after a tool's answer branch where the entropy has risen (ARPO), until rollout.rollouts_per_prompt"
+    )
+    initial_rollouts: int = option(8, "rollouts of a prompt before any branching (ARPO)", ge=1)
+    beam: int = option(2, "continuations of a state after an answer, the first included (ARPO)", ge=2)
+    branch_probability: float = option(0.5, "p of clip(u - w dH, 0, 1) <= p, the rule of branching (ARPO)", ge=0, le=1)
+    entropy_weight: float = option(0.2, "w of that rule", ge=0)
+    entropy_tokens: int = option(
+        20, "drawn tokens whose entropies are compared: first of all, and after an answer", ge=1
+    )
 
 
 @dataclass
@@ -337,19 +546,28 @@ class Config:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     explore: ExploreConfig = field(default_factory=ExploreConfig)
     advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
+    shaping: ShapingConfig = field(default_factory=ShapingConfig)
     loss: LossConfig = field(default_factory=LossConfig)
+    kl: KlConfig = field(default_factory=KlConfig)
+    critic: CriticConfig = field(default_factory=CriticConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     sft: SftConfig = field(default_factory=SftConfig)
+    rft: RftConfig = field(default_factory=RftConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    tools: ToolsConfig = field(default_factory=ToolsConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
 
     @property
     def algorithm(self) -> str:
         """Short name of what these settings amount to, for summaries and file names."""
+        steps = "".join(f"+{step}" for step in self.shaping.steps)
         if self.explore.enabled:
-            return "fr3e"
+            return "fr3e" + steps
         plus = self.rollout.reject_degenerate and self.loss.epsilon_high > self.loss.epsilon_low
-        return self.advantage.base_estimator + ("++" if plus and self.advantage.base_estimator == "grpo" else "")
+        name = {"gae": "ppo", "reward": "reinforce"}.get(self.advantage.base_estimator, self.advantage.base_estimator)
+        if self.loss.ratio == "sequence" and name == "grpo":
+            name = "gspo"
+        return name + ("++" if plus and name == "grpo" else "") + steps

@@ -14,7 +14,7 @@ from fr3e_jax.cli import main
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.configuration.settings import settings
 
-LOOP = {"train": "train", "sft": "sft", "evaluate": "evaluate_run", "sample": "sample"}
+LOOP = {"train": "train", "sft": "sft", "rft": "rft", "evaluate": "evaluate_run", "sample": "sample"}
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_a_configuration_error_from_inside_the_loop_is_a_usage_error(recipe, cal
     assert capsys.readouterr().err == "fr3e: error: mesh.tensor=2 needs 2 devices\n"
 
 
-@pytest.mark.parametrize("verb", ["train", "sft", "eval", "data"])
+@pytest.mark.parametrize("verb", ["train", "sft", "rft", "eval", "data"])
 def test_print_config_prints_a_usable_recipe_and_runs_nothing(recipe, calls, capsys, tmp_path, verb):
     assert main([verb, recipe, "seed=3", "--print-config"]) == 0
     (tmp_path / "printed.yaml").write_text(capsys.readouterr().out)
@@ -97,7 +97,7 @@ def test_print_config_prints_a_usable_recipe_and_runs_nothing(recipe, calls, cap
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "expected a verb (train, sft, eval, sample, data, plan, export, sweep), got nothing"),
+        ([], "expected a verb (train, sft, rft, eval, sample, data, plan, methods, export, sweep), got nothing"),
         (["trian", "RECIPE"], "got trian; nearest: fr3e train RECIPE"),
         (["train"], "the following arguments are required: RECIPE;"),
         (["train", "nowhere.yaml"], "no recipe nowhere.yaml"),
@@ -117,7 +117,7 @@ def test_mistakes_are_one_line_and_exit_code_2(recipe, calls, capsys, arguments,
     assert captured.err.count("\n") == 1 and not captured.out and not calls
 
 
-@pytest.mark.parametrize("verb", ["train", "sft", "eval", "sample", "data", "sweep"])
+@pytest.mark.parametrize("verb", ["train", "sft", "rft", "eval", "sample", "data", "sweep"])
 def test_help_of_a_verb_has_usage_example_and_the_way_to_all_settings(capsys, verb):
     assert main([verb, "--help"]) == 0
     text = capsys.readouterr().out
@@ -131,7 +131,7 @@ def test_help_of_a_verb_has_usage_example_and_the_way_to_all_settings(capsys, ve
 def test_overview_lists_the_verbs(capsys):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    assert all(f"\n  {verb} " in text for verb in ("train", "sft", "eval", "sample", "data", "export", "sweep"))
+    assert all(f"\n  {verb} " in text for verb in ("train", "sft", "rft", "eval", "sample", "data", "export", "sweep"))
 
 
 def test_version(capsys):

@@ -7,6 +7,8 @@ import pytest
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.configuration.contradictions import RULES
 
+PPO = ["advantage.base_estimator=gae", "explore.enabled=false"]
+
 # rule: what contradicts, what mends it, a part of the advice
 CASES = {
     "kv_heads_divide_heads": (["model.num_kv_heads=3"], ["model.num_kv_heads=2"], "nearest: model.num_kv_heads=2"),
@@ -98,10 +100,139 @@ CASES = {
         ["explore.initial_state=fresh"],
         "set explore.initial_state=fresh",
     ),
+    "rft_leaves_something_out": (
+        ["rft.select=entropy", "rft.responses=0"],
+        ["rft.share=0.5"],
+        "set rft.share=0.5",
+    ),
+    "allocation_has_room": (
+        ["explore.allocation=success_rate", "explore.allocation_most=6"],
+        ["explore.rollouts_per_state=6"],
+        "nearest: explore.rollouts_per_state=6",
+    ),
+    "allocation_bounds_are_in_order": (
+        ["explore.allocation_least=9", "explore.allocation_most=8", "explore.allocation=success_rate"],
+        ["explore.allocation_least=8"],
+        "nearest: explore.allocation_least=8",
+    ),
+    "something_trains": (
+        ["explore.train_states=false"],
+        ["explore.block_credit=true"],
+        "set explore.block_credit=true",
+    ),
+    "what_the_archive_explores_trains": (
+        ["explore.archive_size=8", "explore.train_states=false", "explore.block_credit=true"],
+        ["explore.archive_size=0"],
+        "set explore.archive_size=0",
+    ),
+    "a_delimiter_has_text": (
+        ["explore.delimiter=''", "explore.anchor_selection=delimiter"],
+        ["explore.delimiter='; '"],
+        "what ends a step",
+    ),
+    "a_tree_is_not_modulated": (
+        ["advantage.state_estimator=tree"],
+        ["advantage.modulation=none"],
+        "set advantage.modulation=none",
+    ),
+    "a_group_has_subsets": (
+        ["advantage.pass_at_k=32", "advantage.base_estimator=pass_at_k", "explore.enabled=false"],
+        ["advantage.pass_at_k=16"],
+        "nearest: advantage.pass_at_k=16",
+    ),
     "a_profiled_run_is_long_enough": (
         ["runtime.profile_steps=4", "training.max_steps=6"],
         ["training.max_steps=7"],
         "nearest: training.max_steps=7",
+    ),
+    "steps_are_known": (["shaping.steps=[perplexty]"], ["shaping.steps=[perplexity]"], "nearest: perplexity"),
+    "settings_of_steps_are_read": (
+        ["shaping.entropy_advantage.alpha=0.1"],
+        ["shaping.steps=[entropy_advantage]"],
+        "nearest: shaping.steps=[entropy_advantage]",
+    ),
+    "windows_open": (
+        ["shaping.steps=[position]", "shaping.position.until_step=0"],
+        ["shaping.position.from_step=100"],
+        "nearest: shaping.position.from_step=100",
+    ),
+    "covariance_methods_exclude_each_other": (
+        ["shaping.steps=[clip_cov,kl_cov]"],
+        ["shaping.steps=[kl_cov]"],
+        "set shaping.steps without one of them",
+    ),
+    "covariance_methods_have_their_loss": (
+        ["shaping.steps=[kl_cov]", "loss.dual_clip=3"],
+        ["loss.dual_clip=0"],
+        "set loss.dual_clip=0",
+    ),
+    "some_samples_are_reinforced": (
+        [
+            "shaping.sample_reinforcement.positive=0",
+            "shaping.sample_reinforcement.negative=0",
+            "shaping.steps=[sample_reinforcement]",
+        ],
+        ["shaping.sample_reinforcement.negative=1"],
+        "set shaping.sample_reinforcement.negative=1",
+    ),
+    "sampler_gives_no_entropies": (
+        ["training.sampler_logprob_tolerance=0.01", "shaping.steps=[forking_tokens]"],
+        ["training.sampler_logprob_tolerance=0"],
+        "set training.sampler_logprob_tolerance=0",
+    ),
+    "divergence_settings_are_read": (["kl.reset_every=10"], ["kl.coefficient=0.01"], "set kl.coefficient=0.001"),
+    "rewards_of_tokens_have_a_group": (
+        ["kl.place=reward", "kl.coefficient=0.01"],
+        ["explore.enabled=false"],
+        "set kl.place=loss, or explore.enabled=false",
+    ),
+    "a_reset_happens": (
+        ["kl.reset_optimizer=false", "kl.coefficient=0.01"],
+        ["kl.reset_every=100"],
+        "set kl.reset_every=100",
+    ),
+    "a_critic_replaces_exploration": (
+        ["advantage.base_estimator=gae"],
+        ["explore.enabled=false"],
+        "set explore.enabled=false (PPO)",
+    ),
+    "critic_settings_are_read": (["critic.lam=0.95"], PPO, "set advantage.base_estimator=gae"),
+    "the_policy_learns_too": (
+        ["critic.warmup_steps=100", *PPO],
+        ["critic.warmup_steps=99"],
+        "nearest: critic.warmup_steps=99",
+    ),
+    "states_are_valued_by_success": (
+        ["advantage.overlong_margin=8"],
+        ["explore.enabled=false"],
+        "set explore.enabled=false, or advantage.overlong_margin=0",
+    ),
+    "overlong_margin_fits": (
+        ["advantage.overlong_margin=65", "explore.enabled=false"],
+        ["advantage.overlong_margin=64"],
+        "nearest: advantage.overlong_margin=64",
+    ),
+    "tool_settings_are_read": (["tools.begin=<<"], ["tools.kind=python"], "nearest: tools.kind=python"),
+    "a_call_has_marks": (["tools.kind=mine.py:look", "tools.begin=<t>"], ["tools.end=</t>"], "tools.end='</tool>'"),
+    "an_answer_has_its_place": (
+        ["tools.result=)", "tools.kind=calculator"],
+        ["tools.result='{output})'"],
+        "set it to a text with {output} in it",
+    ),
+    "an_answer_leaves_room": (
+        ["tools.max_output_tokens=64", "tools.kind=calculator"],
+        ["tools.max_output_tokens=16"],
+        "nearest: tools.max_output_tokens=16",
+    ),
+    "branching_has_rollouts_left": (
+        ["tools.branching=true", "tools.kind=calculator", "tools.initial_rollouts=16", "explore.enabled=false"],
+        ["tools.initial_rollouts=8"],
+        "nearest: tools.initial_rollouts=8",
+    ),
+    "one_way_of_branching": (
+        ["tools.branching=true", "tools.kind=calculator"],
+        ["explore.enabled=false"],
+        "set explore.enabled=false",
     ),
 }
 
@@ -157,6 +288,16 @@ def test_the_message_says_which_file_gave_which_setting(tmp_path):
         ["explore.enabled=false", "advantage.modulation=exp", "advantage.initial_modulation=authors"],
         ["model.path=somewhere", "model.num_kv_heads=3", "model.hidden_size=7", "mesh.tensor=8"],
         ["explore.exclude_first=40", "explore.exclude_last=20"],
+        ["explore.allocation_least=40"],
+        ["explore.train_states=false", "explore.train_base=true"],
+        ["explore.enabled=false", "advantage.state_estimator=tree", "explore.train_states=false"],
+        ["advantage.base_estimator=pass_at_k", "advantage.pass_at_k=32"],
+        [
+            "explore.enabled=false",
+            "advantage.base_estimator=reward",
+            "rollout.rollouts_per_prompt=1",
+            "rollout.reject_degenerate=false",
+        ],
     ],
 )
 def test_unusual_but_consistent_settings_are_accepted(recipe, overrides):

@@ -1,0 +1,150 @@
+"""Contradictions in how states are found, explored and credited."""
+
+from __future__ import annotations
+
+from fr3e_jax.configuration.contradictions import training_rule
+from fr3e_jax.configuration.schema import Config
+
+
+@training_rule("explore.rollouts_per_state")
+def state_group_has_a_baseline(config: Config) -> str | None:
+    if not config.explore.enabled or config.explore.rollouts_per_state > 1:
+        return None
+    return (
+        "explore.rollouts_per_state=1 makes V(S_j) the only reward, so that every advantage is 0; "
+        "nearest: explore.rollouts_per_state=2"
+    )
+
+
+@training_rule("explore.enabled", "explore.max_correct", "explore.max_wrong")
+def exploration_expands_something(config: Config) -> str | None:
+    if not config.explore.enabled or config.explore.max_correct + config.explore.max_wrong > 0:
+        return None
+    return (
+        "explore.enabled=true with explore.max_correct=0 and explore.max_wrong=0 expands nothing; "
+        "set one of them to 1, or explore.enabled=false"
+    )
+
+
+@training_rule("explore.max_success_rate", "rollout.rollouts_per_prompt", "rollout.reject_degenerate")
+def exploration_meets_a_prompt(config: Config) -> str | None:
+    limit, base = config.explore.max_success_rate, config.rollout.rollouts_per_prompt
+    if not config.explore.enabled or not config.rollout.reject_degenerate or limit * base >= 1:
+        return None
+    return (
+        f"explore.max_success_rate={limit:g} is below 1/{base}, the least success rate of a kept prompt with "
+        f"rollout.rollouts_per_prompt={base}: nothing is expanded; nearest: explore.max_success_rate={1 / base:.4g}"
+    )
+
+
+@training_rule(
+    "rollout.max_response_tokens",
+    "explore.exclude_first",
+    "explore.exclude_last",
+    "explore.num_anchors",
+    "explore.min_spacing",
+)
+def anchors_fit_into_a_response(config: Config) -> str | None:
+    explore, tokens = config.explore, config.rollout.max_response_tokens
+    least = explore.exclude_first + explore.exclude_last + (explore.num_anchors - 1) * explore.min_spacing + 1
+    if not explore.enabled or least <= tokens:
+        return None
+    return (
+        f"explore.num_anchors={explore.num_anchors} with explore.min_spacing={explore.min_spacing}, "
+        f"explore.exclude_first={explore.exclude_first} and explore.exclude_last={explore.exclude_last} needs "
+        f"responses of {least} tokens; lower one of them, or set rollout.max_response_tokens={least} (now {tokens})"
+    )
+
+
+@training_rule("advantage.initial_modulation", "explore.initial_state")
+def initial_modulation_has_a_group(config: Config) -> str | None:
+    sampled = config.explore.initial_state == "fresh"
+    if not config.explore.enabled or sampled or config.advantage.initial_modulation == "one":
+        return None
+    return (
+        f"advantage.initial_modulation={config.advantage.initial_modulation} weights the group of S_0, which "
+        f"explore.initial_state={config.explore.initial_state} does not train; "
+        "set explore.initial_state=fresh, or advantage.initial_modulation=one"
+    )
+
+
+@training_rule("explore.allocation_least", "explore.allocation_most")
+def allocation_bounds_are_in_order(config: Config) -> str | None:
+    least, most = config.explore.allocation_least, config.explore.allocation_most
+    if config.explore.allocation == "uniform" or least <= most:
+        return None
+    return (
+        f"explore.allocation_least={least} is more than explore.allocation_most={most}; "
+        f"nearest: explore.allocation_least={most}"
+    )
+
+
+@training_rule(
+    "explore.allocation", "explore.allocation_least", "explore.rollouts_per_state", "explore.allocation_most"
+)
+def allocation_has_room(config: Config) -> str | None:
+    explore = config.explore
+    least, most = explore.allocation_least, explore.allocation_most
+    if not explore.enabled or explore.allocation == "uniform" or least <= explore.rollouts_per_state <= most:
+        return None
+    return (
+        f"explore.allocation={explore.allocation} divides {explore.rollouts_per_state} rollouts a state on average "
+        f"(explore.rollouts_per_state) into {least} to {most} (explore.allocation_least, explore.allocation_most), "
+        f"which cannot be; nearest: explore.rollouts_per_state={min(max(explore.rollouts_per_state, least), most)}"
+    )
+
+
+@training_rule("explore.train_states", "explore.train_base", "explore.block_credit")
+def something_trains(config: Config) -> str | None:
+    explore = config.explore
+    if not explore.enabled or explore.train_states or explore.train_base or explore.block_credit:
+        return None
+    return (
+        "explore.train_states=false with explore.train_base=false and explore.block_credit=false trains nothing; "
+        "set explore.block_credit=true (VinePPO), so that the expanded bases train on the estimated values"
+    )
+
+
+@training_rule("explore.archive_size", "explore.train_states")
+def what_the_archive_explores_trains(config: Config) -> str | None:
+    explore = config.explore
+    if not explore.enabled or explore.train_states or not explore.archive_size:
+        return None
+    return (
+        f"explore.archive_size={explore.archive_size} explores bases of older weights again, which do not train "
+        "themselves, and with explore.train_states=false neither do their rollouts; set explore.archive_size=0"
+    )
+
+
+@training_rule("explore.delimiter", "explore.anchor_selection")
+def a_delimiter_has_text(config: Config) -> str | None:
+    explore = config.explore
+    if not explore.enabled or explore.anchor_selection != "delimiter" or explore.delimiter:
+        return None
+    return (
+        "explore.delimiter is empty, which every token contains; set explore.delimiter to what ends a step, "
+        "or explore.anchor_selection=uniform"
+    )
+
+
+@training_rule("advantage.state_estimator", "advantage.modulation")
+def a_tree_is_not_modulated(config: Config) -> str | None:
+    a = config.advantage
+    if not config.explore.enabled or a.state_estimator != "tree" or a.modulation == "none":
+        return None
+    return (
+        f"advantage.state_estimator=tree weighs the change of value between states itself, and does not read "
+        f"advantage.modulation={a.modulation}; set advantage.modulation=none"
+    )
+
+
+@training_rule("advantage.pass_at_k", "rollout.rollouts_per_prompt", "advantage.base_estimator")
+def a_group_has_subsets(config: Config) -> str | None:
+    k, base, explore = config.advantage.pass_at_k, config.rollout.rollouts_per_prompt, config.explore
+    read = config.advantage.base_estimator == "pass_at_k" and (explore.train_base or not explore.enabled)
+    if not read or k <= base:
+        return None
+    return (
+        f"advantage.pass_at_k={k} is more than rollout.rollouts_per_prompt={base}: there is no subset of {k} to "
+        f"succeed; nearest: advantage.pass_at_k={base}"
+    )

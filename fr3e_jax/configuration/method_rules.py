@@ -1,0 +1,201 @@
+"""Contradictions between methods: shaping steps, estimators, divergence, critic. Each says why, and what to change."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+
+from fr3e_jax.configuration.contradictions import training_rule
+from fr3e_jax.configuration.schema import Config, CriticConfig, KlConfig, ShapingConfig
+from fr3e_jax.configuration.settings import settings
+
+_SECTIONS = [field.name for field in dataclasses.fields(ShapingConfig) if field.name != "steps"]
+SHAPING_STEPS = (*_SECTIONS, "overlong_mask")
+"""Names that ``shaping.steps`` may hold; all but the last have settings of their own."""
+
+_LEAVES = [path for path in settings(ShapingConfig, "shaping.") if path != "shaping.steps"]
+
+WINDOWED = ("perplexity", "position")
+
+
+@training_rule("shaping.steps")
+def steps_are_known(config: Config) -> str | None:
+    for step in config.shaping.steps:
+        if step not in SHAPING_STEPS:
+            nearest = difflib.get_close_matches(step, SHAPING_STEPS, n=1, cutoff=0)[0]
+            return f"shaping.steps has {step!r}; expected one of {', '.join(SHAPING_STEPS)}; nearest: {nearest}"
+        if config.shaping.steps.count(step) > 1:
+            return f"shaping.steps has {step} twice, which would apply it to its own result; set it once"
+    return None
+
+
+@training_rule("shaping.steps", *_LEAVES)
+def settings_of_steps_are_read(config: Config) -> str | None:
+    for name in _SECTIONS:
+        changed = _changed(getattr(config.shaping, name))
+        if changed and name not in config.shaping.steps:
+            listed = ",".join([*config.shaping.steps, name])
+            return (
+                f"shaping.{name}.{changed[0]} is not read, as {name} is not in shaping.steps; "
+                f"nearest: shaping.steps=[{listed}]"
+            )
+    return None
+
+
+def _changed(section: object) -> list[str]:
+    default = type(section)()
+    names = [field.name for field in dataclasses.fields(section)]
+    return [name for name in names if getattr(section, name) != getattr(default, name)]
+
+
+@training_rule(
+    "shaping.steps",
+    *(f"shaping.{name}.{end}_step" for name in WINDOWED for end in ("from", "until")),
+    "training.max_steps",
+)
+def windows_open(config: Config) -> str | None:
+    for name in WINDOWED:
+        section, most = getattr(config.shaping, name), config.training.max_steps
+        if name not in config.shaping.steps:
+            continue
+        if section.until_step and section.until_step <= section.from_step:
+            return (
+                f"shaping.{name}.until_step={section.until_step} is not after shaping.{name}.from_step="
+                f"{section.from_step}: it is never active; set shaping.{name}.until_step=0 (to the end)"
+            )
+        if most and section.from_step > most:
+            return (
+                f"shaping.{name}.from_step={section.from_step} is beyond training.max_steps={most}: it is never "
+                f"active; nearest: shaping.{name}.from_step={most}"
+            )
+    return None
+
+
+@training_rule("shaping.steps")
+def covariance_methods_exclude_each_other(config: Config) -> str | None:
+    if {"clip_cov", "kl_cov"} <= set(config.shaping.steps):
+        return (
+            "shaping.steps has clip_cov and kl_cov: the first takes tokens of high covariance out of a clipped loss, "
+            "the second penalises them in one that is not clipped; set shaping.steps without one of them"
+        )
+    return None
+
+
+@training_rule("shaping.steps", "loss.dual_clip", "loss.ratio")
+def covariance_methods_have_their_loss(config: Config) -> str | None:
+    found = [name for name in ("kl_cov", "clip_cov") if name in config.shaping.steps]
+    if found and config.loss.ratio == "sequence":
+        return (
+            f"{found[0]} in shaping.steps speaks of single tokens' ratios, loss.ratio=sequence gives all tokens of a "
+            "response one; set loss.ratio=token"
+        )
+    if "kl_cov" in found and config.loss.dual_clip:
+        return (
+            f"loss.dual_clip={config.loss.dual_clip:g} clips the loss, which kl_cov in shaping.steps leaves unclipped; "
+            "set loss.dual_clip=0"
+        )
+    return None
+
+
+@training_rule("shaping.sample_reinforcement.positive", "shaping.sample_reinforcement.negative")
+def some_samples_are_reinforced(config: Config) -> str | None:
+    s = config.shaping.sample_reinforcement
+    if s.positive or s.negative or "sample_reinforcement" not in config.shaping.steps:
+        return None
+    return (
+        "shaping.sample_reinforcement.positive=0 and shaping.sample_reinforcement.negative=0 leave no advantage; "
+        "set shaping.sample_reinforcement.negative=1"
+    )
+
+
+@training_rule("training.sampler_logprob_tolerance", "shaping.steps", "advantage.base_estimator", "kl.coefficient")
+def sampler_gives_no_entropies(config: Config) -> str | None:
+    readers = ("entropy_advantage", "sequence_weighting", "forking_tokens", "clip_cov", "kl_cov")
+    found = [name for name in readers if name in config.shaping.steps]
+    if not config.training.sampler_logprob_tolerance or not found:
+        return None
+    return (
+        f"training.sampler_logprob_tolerance={config.training.sampler_logprob_tolerance:g} spares the scoring pass, "
+        f"whose entropies and log-probs {found[0]} in shaping.steps reads; set training.sampler_logprob_tolerance=0"
+    )
+
+
+@training_rule(*settings(KlConfig, "kl."))
+def divergence_settings_are_read(config: Config) -> str | None:
+    changed = _changed(config.kl)
+    if config.kl.coefficient or not changed:
+        return None
+    return f"kl.{changed[0]} is not read with kl.coefficient=0; set kl.coefficient=0.001, or leave it out"
+
+
+@training_rule("kl.place", "explore.enabled")
+def rewards_of_tokens_have_a_group(config: Config) -> str | None:
+    if not config.kl.coefficient or config.kl.place == "loss" or not config.explore.enabled:
+        return None
+    return (
+        "kl.place=reward changes the rewards of whole responses after they are scored, but explore.enabled=true has "
+        "taken V(S_j) from them before; set kl.place=loss, or explore.enabled=false"
+    )
+
+
+@training_rule("kl.reset_optimizer", "kl.reset_every", "kl.reset_on_plateau")
+def a_reset_happens(config: Config) -> str | None:
+    if config.kl.reset_optimizer == KlConfig().reset_optimizer or config.kl.reset_every or config.kl.reset_on_plateau:
+        return None
+    return (
+        "kl.reset_optimizer is not read, as no reset happens; set kl.reset_every=100, or leave kl.reset_optimizer out"
+    )
+
+
+@training_rule("advantage.base_estimator", "explore.enabled")
+def a_critic_replaces_exploration(config: Config) -> str | None:
+    if config.advantage.base_estimator != "gae" or not config.explore.enabled:
+        return None
+    return (
+        "advantage.base_estimator=gae takes values from a critic, explore.enabled=true from rollouts of each state; "
+        "set explore.enabled=false (PPO), or advantage.base_estimator=grpo"
+    )
+
+
+@training_rule("advantage.base_estimator", *settings(CriticConfig, "critic."))
+def critic_settings_are_read(config: Config) -> str | None:
+    changed = _changed(config.critic)
+    if config.advantage.base_estimator == "gae" or not changed:
+        return None
+    return (
+        f"critic.{changed[0]} is not read with advantage.base_estimator={config.advantage.base_estimator}; "
+        "set advantage.base_estimator=gae, or leave it out"
+    )
+
+
+@training_rule("critic.warmup_steps", "training.max_steps")
+def the_policy_learns_too(config: Config) -> str | None:
+    warmup, most = config.critic.warmup_steps, config.training.max_steps
+    if config.advantage.base_estimator != "gae" or not most or warmup < most:
+        return None
+    return (
+        f"critic.warmup_steps={warmup} leaves the policy as it is in all training.max_steps={most} steps; "
+        f"nearest: critic.warmup_steps={most - 1}"
+    )
+
+
+@training_rule("advantage.overlong_margin", "rollout.max_response_tokens")
+def overlong_margin_fits(config: Config) -> str | None:
+    margin, most = config.advantage.overlong_margin, config.rollout.max_response_tokens
+    if margin <= most:
+        return None
+    return (
+        f"advantage.overlong_margin={margin} is more than rollout.max_response_tokens={most}; "
+        f"nearest: advantage.overlong_margin={most}"
+    )
+
+
+@training_rule("advantage.overlong_margin", "explore.enabled")
+def states_are_valued_by_success(config: Config) -> str | None:
+    if not config.advantage.overlong_margin or not config.explore.enabled:
+        return None
+    return (
+        f"advantage.overlong_margin={config.advantage.overlong_margin} lowers rewards by their length, but "
+        "explore.enabled=true reads success rates from them (V(S_j)); set explore.enabled=false, or "
+        "advantage.overlong_margin=0"
+    )
