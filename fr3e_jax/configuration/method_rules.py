@@ -138,6 +138,16 @@ def rewards_of_tokens_have_a_group(config: Config) -> str | None:
     )
 
 
+@training_rule("kl.place", "kl.coefficient", "advantage.base_estimator")
+def subsets_read_what_is_right(config: Config) -> str | None:
+    if not config.kl.coefficient or config.kl.place == "loss" or config.advantage.base_estimator != "pass_at_k":
+        return None
+    return (
+        "kl.place=reward changes rewards by a divergence, advantage.base_estimator=pass_at_k asks only which are "
+        "1; set kl.place=loss"
+    )
+
+
 @training_rule("kl.reset_optimizer", "kl.reset_every", "kl.reset_on_plateau")
 def a_reset_happens(config: Config) -> str | None:
     if config.kl.reset_optimizer == KlConfig().reset_optimizer or config.kl.reset_every or config.kl.reset_on_plateau:

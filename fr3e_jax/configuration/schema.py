@@ -279,6 +279,13 @@ class SampleReinforcementConfig:
 
 
 @dataclass
+class UnlikelinessConfig:
+    """He et al. 2025, rewarding the unlikely: A (1 - beta (G - rank) / G) where A > 0."""
+
+    beta: float = option(0.25, "how much of its advantage the likeliest response of a group loses", gt=0, le=1)
+
+
+@dataclass
 class SequenceWeightingConfig:
     """EGSW, eq. 6-10: token losses times softmax_i((A_i + alpha H_i) / temperature)."""
 
@@ -329,12 +336,13 @@ class ShapingConfig:
     steps: list[str] = option(
         [],
         "in the order in which they are applied: entropy_advantage, perplexity, position, sample_reinforcement, "
-        "sequence_weighting, forking_tokens, clip_cov, kl_cov, mismatch_mask, overlong_mask",
+        "unlikeliness, sequence_weighting, forking_tokens, clip_cov, kl_cov, mismatch_mask, overlong_mask",
     )
     entropy_advantage: EntropyAdvantageConfig = field(default_factory=EntropyAdvantageConfig)
     perplexity: PerplexityConfig = field(default_factory=PerplexityConfig)
     position: PositionConfig = field(default_factory=PositionConfig)
     sample_reinforcement: SampleReinforcementConfig = field(default_factory=SampleReinforcementConfig)
+    unlikeliness: UnlikelinessConfig = field(default_factory=UnlikelinessConfig)
     sequence_weighting: SequenceWeightingConfig = field(default_factory=SequenceWeightingConfig)
     forking_tokens: ForkingTokensConfig = field(default_factory=ForkingTokensConfig)
     clip_cov: ClipCovConfig = field(default_factory=ClipCovConfig)

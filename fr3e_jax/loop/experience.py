@@ -79,7 +79,7 @@ class TrainingBranch:
     token_ids: np.ndarray
     advantages: np.ndarray
     sampler_logprobs: np.ndarray
-    reward: float = 0.0  # as the estimators of advantages read it
+    reward: float = 0.0  # of a base rollout as the estimators of advantages read it
     finished: bool = True  # ended by itself, not at the cap on its length
     group: int = 0  # branches of a trunk with the same number share a baseline
     loss_mask: np.ndarray | None = None  # bool, which tokens train (not what a tool wrote); None: all

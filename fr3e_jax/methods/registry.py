@@ -348,6 +348,15 @@ METHODS = (
     ),
     Method(
         "Samples and tokens",
+        "Rewarding the unlikely",
+        "He, Fried, Welleck 2025, section 4",
+        "objectives.shaping.unlikeliness_factors",
+        "methods/unlikeliness.yaml",
+        "objectives/test_against_loops.py::test_unlikeliness",
+        deviation="on advantages, not on rewards before they are z-scored",
+    ),
+    Method(
+        "Samples and tokens",
         "Pass@k training",
         "Chen et al. 2025",
         "objectives.shaping.pass_at_k_advantages",

@@ -56,6 +56,7 @@ from fr3e_jax.objectives.shaping import (
     perplexity_weights,
     position_shaped_advantages,
     sample_reinforcement,
+    unlikeliness_factors,
 )
 from fr3e_jax.objectives.tree import tree_advantages
 from fr3e_jax.objectives.values import (
@@ -130,6 +131,7 @@ __all__ = [
     "tree_advantages",
     "truncated_importance_weight",
     "uniform_anchors",
+    "unlikeliness_factors",
     "update_magnitude",
     "value_differences",
     "value_modulation",

@@ -68,8 +68,7 @@ def perplexity(
 
     Active in steps ``from_step`` to ``until_step`` − 1; ``until_step=0``: to the end.
     """
-    x = log_perplexity(tokens.old_logprobs, tokens.counted)
-    peers = (tokens.group[:, None] == tokens.group[None, :]) & tokens.counted.any(axis=-1)[None, :]
+    x, peers = log_perplexity(tokens.old_logprobs, tokens.counted), _peers(tokens)
     weights = jnp.diagonal(shaping.perplexity_weights(jnp.broadcast_to(x, peers.shape), peers, variant=variant))
     weights = jnp.where(_active(tokens, from_step, until_step), weights, 0.0)
     options = {"alpha": alpha, "prefer": prefer, "variant": variant}
@@ -113,6 +112,16 @@ def sample_reinforcement(tokens: Tokens, *, positive: float = 0.1, negative: flo
     share = masked_sum(jnp.maximum(shaped, 0.0), tokens.counted)
     whole = masked_sum(jnp.abs(shaped), tokens.counted)
     return tokens._replace(advantages=shaped), {"positive_share": share / jnp.maximum(whole, 1e-12)}
+
+
+def unlikeliness(tokens: Tokens, *, beta: float = 0.25) -> tuple[Tokens, Metrics]:
+    """Positive advantages fall the more, the likelier the response is in its group. (He et al. 2025.)"""
+    logprobs = masked_sum(tokens.old_logprobs, tokens.counted, axis=-1)
+    factors = shaping.unlikeliness_factors(logprobs, _peers(tokens), beta=beta)[:, None]
+    shaped = jnp.where(tokens.advantages > 0, tokens.advantages * factors, tokens.advantages)
+    kept = masked_sum(jnp.maximum(shaped, 0.0), tokens.counted)
+    whole = masked_sum(jnp.maximum(tokens.advantages, 0.0), tokens.counted)
+    return tokens._replace(advantages=shaped), {"kept": kept / jnp.maximum(whole, 1e-12)}
 
 
 def sequence_weighting(
@@ -195,6 +204,7 @@ STEPS: dict[str, Step] = {
         perplexity,
         position,
         sample_reinforcement,
+        unlikeliness,
         sequence_weighting,
         forking_tokens,
         clip_cov,
@@ -218,6 +228,12 @@ def apply_steps(tokens: Tokens, steps: tuple[tuple[str, dict], ...]) -> tuple[To
         tokens, found = STEPS[name](tokens, **settings)
         metrics |= {f"{name}/{key}": value for key, value in found.items()}
     return tokens, metrics
+
+
+def _peers(tokens: Tokens) -> jax.Array:
+    """bool ``[N, N]``: which sequences are of each one's group, itself included."""
+    group = jnp.asarray(tokens.group)
+    return (group[:, None] == group[None, :]) & tokens.counted.any(axis=-1)[None, :]
 
 
 def _active(tokens: Tokens, from_step: int, until_step: int) -> jax.Array:

@@ -186,6 +186,11 @@ CASES = {
         ["explore.enabled=false"],
         "set kl.place=loss, or explore.enabled=false",
     ),
+    "subsets_read_what_is_right": (
+        ["kl.place=reward", "kl.coefficient=0.01", "advantage.base_estimator=pass_at_k", "explore.enabled=false"],
+        ["kl.place=loss"],
+        "set kl.place=loss",
+    ),
     "a_reset_happens": (
         ["kl.reset_optimizer=false", "kl.coefficient=0.01"],
         ["kl.reset_every=100"],

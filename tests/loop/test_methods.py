@@ -79,6 +79,7 @@ METHOD: dict[str, Callable[[Metrics], bool]] = {
     "tools_order": lambda m: all(s["tools/calls_per_rollout"] > 0 for s in m),
     "truncated_importance": lambda m: all(s["logprob_gap/mean"] > 1e-4 for s in m),
     "vineppo": lambda m: all(s["batch/rollouts"] == s["batch/trunks"] for s in m),
+    "unlikeliness": lambda m: all(0.75 < s["shaping/unlikeliness/kept"] < 1 for s in m),
     "weighted_reinforce": lambda m: all(0 < s["shaping/sample_reinforcement/positive_share"] < 0.3 for s in m),
 }
 """What the recipe's header says of its own metric, where it says so."""

@@ -173,6 +173,20 @@ def test_perplexity(seed, fill):
 
 @cases
 @quick
+def test_unlikeliness(seed, fill):
+    case = Case(seed, fill)
+    logprobs, group = case.normal(N).round(1), np.arange(N) // M  # rounded: some are equal
+    there = case.mask.any(axis=1)
+    peers = (group[:, None] == group[None, :]) & there[None, :]
+    factors = np.asarray(objectives.unlikeliness_factors(logprobs, peers, beta=0.4))
+    for i in np.flatnonzero(there):
+        others = [j for j in range(N) if there[j] and group[j] == group[i]]
+        rank = sum(logprobs[j] > logprobs[i] for j in others)
+        close(factors[i], 1 - 0.4 * (len(others) - rank) / len(others))
+
+
+@cases
+@quick
 def test_entropy_guided_weights(seed, fill):
     case = Case(seed, fill)
     advantages, entropies = case.normal(), np.abs(case.normal())

@@ -9,7 +9,7 @@ import pytest
 
 from fr3e_jax import objectives
 
-HOST_ONLY = {"pass_at_k", "avg_at_k"}
+HOST_ONLY = {"pass_at_k", "avg_at_k", "divide_rollouts", "n_gram_redundancy"}
 RNG = np.random.default_rng(0)
 BATCH, J, M, T, V = 3, 4, 5, 6, 7
 
@@ -37,6 +37,8 @@ CALLS = {
     "block_credit": ((floats(J), floats(), floats(), bits(J)), {}),
     "block_index": ((ANCHORS, bits(J), LENGTHS), dict(T=T)),
     "bounded_log_ratio": ((floats(T), floats(T)), {}),
+    "boundary_anchors": ((bits(T), LENGTHS), dict(num_anchors=J)),
+    "branches_after_answer": ((floats(T), floats(T)), {}),
     "branching_factor": ((LOGITS,), {}),
     "clip_cov_tokens": ((5 * floats(T), bits(T), bits(T), floats(T)), dict(share=0.5)),
     "clipped_surrogate": ((floats(T), floats(T), floats(T), bits(T)), dict(epsilon_low=0.2, epsilon_high=0.3)),
@@ -44,11 +46,13 @@ CALLS = {
     "degenerate_groups": ((bits(M), bits(M)), {}),
     "entropy_based_advantages": ((floats(T), floats(T), bits(T)), {}),
     "entropy_bonus": ((floats(T), bits(T)), dict(coefficient=0.1)),
+    "entropy_from": ((floats(T), bits(T), LENGTHS), dict(tokens=3, vocabulary=V)),
     "entropy_guided_weights": ((floats(2, T), floats(2, T), bits(2, T)), {}),
     "expandable": ((floats(),), dict(max_success_rate=0.5)),
     "forking_tokens": ((floats(T), bits(T)), {}),
     "fr3e_advantages": ((floats(J, M), bits(J, M), floats(), bits(J)), dict(modulation="sharpen")),
     "generalised_advantages": ((floats(T), floats(T), bits(T)), dict(gamma=0.9, lam=0.95)),
+    "graded_values": ((floats(J),), dict(reward_range="minus_one_one")),
     "group_advantages": ((floats(M), bits(M)), dict(estimator="rloo")),
     "grpo_advantages": ((floats(M), bits(M)), {}),
     "initial_modulation": ((floats(),), dict(variant="authors")),
@@ -69,6 +73,7 @@ CALLS = {
     "perplexity_shaped_advantages": ((floats(M, T), floats(M)), {}),
     "perplexity_weights": ((floats(M), bits(M)), dict(variant="released")),
     "position_shaped_advantages": ((floats(T), bits(T)), {}),
+    "ranged_rewards": ((floats(M),), dict(reward_range="minus_one_one")),
     "rloo_advantages": ((floats(M), bits(M)), {}),
     "running_share": ((floats(), floats()), dict(decay=0.9)),
     "sample_reinforcement": ((floats(T),), {}),
@@ -79,8 +84,10 @@ CALLS = {
     "token_entropy": ((LOGITS,), {}),
     "token_logprobs": ((LOGITS, TOKEN_IDS), {}),
     "trajectory_modulation": ((floats(J), floats(), bits(J)), dict(variant="exp")),
+    "tree_advantages": ((floats(J, M), bits(J, M), floats(), floats()), {}),
     "truncated_importance_weight": ((floats(T), floats(T)), dict(cap=2.0)),
     "uniform_anchors": ((LENGTHS,), dict(num_anchors=J, T=T)),
+    "unlikeliness_factors": ((floats(M), bits(M, M)), {}),
     "update_magnitude": ((LOGITS, TOKEN_IDS, floats(T)), {}),
     "value_differences": ((floats(J), floats(), bits(J)), {}),
     "value_modulation": ((floats(J), floats(), bits(J)), dict(variant="sharpen")),
