@@ -14,11 +14,16 @@ class ReferenceResets:
     best_reward: float | None = None
     steps_without_gain: int = 0
 
-    def due(self, kl: KlConfig, step: int, reward: float) -> bool:
-        """Whether to reset after ``step`` (full batches), whose base rollouts earned ``reward`` on average."""
+    def due(self, kl: KlConfig, step: int, reward: float | None) -> bool:
+        """Whether to reset after ``step`` (full batches), whose base rollouts earned ``reward`` on average.
+
+        None: the step trained on what was carried over, and sampled nothing.
+        """
         if not kl.coefficient:
             return False
-        if self.best_reward is None or reward > self.best_reward:
+        if reward is None:
+            pass
+        elif self.best_reward is None or reward > self.best_reward:
             self.best_reward, self.steps_without_gain = reward, 0
         else:
             self.steps_without_gain += 1

@@ -194,7 +194,7 @@ class Trainer:
         update = update_policy(self.session, self.learner, step, batch, self.ledger)
         metrics = step_report.rollout_metrics(groups, expansions) | step_report.batch_metrics(batch, step) | update
         if self.config.kl.coefficient:
-            metrics["kl/reset"] = float(self._reset_reference(step, metrics["reward/mean"]))
+            metrics["kl/reset"] = float(self._reset_reference(step, metrics.get("reward/mean")))
         if self.config.explore.archive_size:
             metrics |= self.progress.archive.metrics(self.session)
         metrics |= step_report.tool_metrics(self.session, groups, expansions)
@@ -215,7 +215,7 @@ class Trainer:
         if self.progress.evaluated or step % self.config.checkpoint.every == 0:
             self._save()
 
-    def _reset_reference(self, step: int, reward: float) -> bool:
+    def _reset_reference(self, step: int, reward: float | None) -> bool:
         """Whether the policy became its own reference behind this step."""
         due = self.progress.resets.due(self.config.kl, step, reward)
         if due:
