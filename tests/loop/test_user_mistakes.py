@@ -10,7 +10,7 @@ import pytest
 from fr3e_jax.cli import main
 from fr3e_jax.configuration import to_yaml
 from fr3e_jax.data.tokenizer import character_tokenizer
-from fr3e_jax.loop.sft import save_model
+from fr3e_jax.loop.export import save_model
 
 
 @pytest.fixture
