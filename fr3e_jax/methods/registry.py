@@ -161,7 +161,7 @@ METHODS = (
         "Kazemnejad et al. 2025, section 4",
         "objectives.advantages.block_credit",
         "methods/vineppo.yaml",
-        "objectives/test_anchors.py::TestBoundaryAnchors",
+        "loop/test_explore.py::test_states_that_do_not_train_leave_the_base_with_the_values_they_gave",
         deviation="V(s_0) is the mean of the base rewards; of more steps than num_anchors, evenly spaced ones",
     ),
     Method(
@@ -171,7 +171,7 @@ METHODS = (
         "objectives.tree.tree_advantages",
         "methods/treerl.yaml",
         "objectives/test_tree.py::test_equal_the_tree_walked_from_its_leaves",
-        deviation="one level of branching",
+        deviation="one round of branching; V(root) over base rollouts and branches; the formula is second-hand",
     ),
     # -- Baselines
     Method(
@@ -381,6 +381,7 @@ METHODS = (
         "objectives.selection.clip_cov_tokens",
         "methods/clip_cov.yaml",
         "objectives/test_selection.py::test_clip_cov_as_its_authors_compute_it",
+        deviation="the share is of the optimizer step's tokens, not of a micro-batch's",
         table2="Token/gradient selection: covariance-aware gradient detach",
     ),
     Method(
@@ -390,6 +391,7 @@ METHODS = (
         "objectives.selection.kl_cov_losses",
         "methods/kl_cov.yaml",
         "objectives/test_selection.py::test_kl_cov_as_its_authors_compute_it",
+        deviation="as for Clip-Cov",
         table2="KL regularization: covariance-aware KL penalty",
     ),
     Method(
@@ -450,7 +452,7 @@ METHODS = (
         "STUDY 4.4.1",
         "loop.rft.rft",
         "methods/rft.yaml",
-        "loop/test_rft.py::test_an_update_is_cross_entropy_on_the_responses_that_are_kept",
+        "loop/test_rft_responses.py::test_wrong_ones_are_their_share_of_what_trains_as_far_as_there_are_any",
     ),
     Method(
         "Data from the policy itself",
@@ -458,7 +460,7 @@ METHODS = (
         "STUDY 4.4.1",
         "loop.rft.rft",
         "methods/rft_entropy.yaml",
-        "loop/test_rft.py::test_an_update_is_cross_entropy_on_the_responses_that_are_kept",
+        "loop/test_rft_responses.py::test_the_highest_entropies_are_taken_first",
     ),
     Method(
         "Data from the policy itself",
@@ -466,7 +468,7 @@ METHODS = (
         "STUDY 4.4.1 and 2.2",
         "objectives.entropy.branching_factor",
         "methods/rft_branching_factor.yaml",
-        "loop/test_rft.py::test_an_update_is_cross_entropy_on_the_responses_that_are_kept",
+        "loop/test_rft_responses.py::test_branching_factors_are_those_of_the_whole_sequence",
     ),
     # -- Tools
     Method(

@@ -13,11 +13,14 @@ from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.learner import Learner
 from fr3e_jax.loop.ledger import TokenLedger
 from fr3e_jax.loop.mini_batches import mini_batches, pack_mini_batch
+from fr3e_jax.loop.model import configured_train_programs
 from fr3e_jax.loop.packing import aggregation_denominator
 from fr3e_jax.loop.prompts import prepare
 from fr3e_jax.loop.scoring import score_batch
 from fr3e_jax.loop.shaping import mini_batch_steps, shape_mini_batch
 from fr3e_jax.loop.update import update_policy
+from fr3e_jax.policy.network import build_network
+from fr3e_jax.programs.mesh import make_mesh, param_shardings
 
 STEP = 3
 EVERY_STEP = [
@@ -62,6 +65,17 @@ def programs(shaping):
 
 
 @pytest.fixture(scope="module")
+def alone(shaping, params):
+    """The programs of `shaping` on one device, whatever there are, and the parameters there."""
+    mesh = make_mesh(devices=jax.devices()[:1])
+    _, abstract, axes = build_network(shaping.architecture)
+    shardings = param_shardings(mesh, abstract, axes, shaping.architecture)
+    programs = configured_train_programs(shaping.config, shaping.graphdef, abstract, shardings, mesh)
+    assert programs.shards == 1
+    return programs, jax.device_put(jax.device_get(params), shardings)
+
+
+@pytest.fixture(scope="module")
 def plain(session):
     """Programs of the plain loss."""
     return session.train_programs()
@@ -89,7 +103,8 @@ def shaped_rows(session, programs, params, batch, tokens: int, tiny):
     return found, packed[0], metrics
 
 
-def test_micro_batches_and_the_order_of_trunks_change_nothing(shaping, programs, params, batch, tiny):
+def test_micro_batches_and_the_order_of_trunks_change_nothing(shaping, alone, batch, tiny):
+    programs, params = alone
     whole, _, metrics = shaped_rows(shaping, programs, params, batch, 10_000, tiny)
     cut, mini_batch, cut_metrics = shaped_rows(shaping, programs, params, batch, 1, tiny)
     assert len(mini_batch.micros) > 1
@@ -101,6 +116,17 @@ def test_micro_batches_and_the_order_of_trunks_change_nothing(shaping, programs,
     turned, _, _ = shaped_rows(shaping, programs, params, [batch[i] for i in order], 10_000, tiny)
     for (trunk, branch), arrays in whole.items():
         for ours, theirs in zip(turned[order.index(trunk), branch], arrays, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
+def test_eight_devices_shape_as_one_does(shaping, programs, params, alone, batch, tiny):
+    assert programs.shards > 1
+    expected, _, metrics = shaped_rows(shaping, *alone, batch, 10_000, tiny)
+    found, _, found_metrics = shaped_rows(shaping, programs, params, batch, 10_000, tiny)
+    assert found_metrics == pytest.approx(metrics, rel=1e-4, abs=1e-6)
+    for key, arrays in expected.items():
+        for ours, theirs in zip(found[key], arrays, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
