@@ -86,11 +86,11 @@ def load_params(
         everywhere = SingleDeviceSharding(jax.devices()[0])
         shardings = jax.tree.map(lambda _: everywhere, abstract)
     params: Params = {}
-    with TensorFiles(directory) as files:
-        _check_tensors(files, architecture, stored_shapes(architecture, abstract))
-        for path, name, transposed in parameter_names(architecture):
-            leaf, sharding = _leaf(abstract, path), _leaf(shardings, path)
-            _put(params, path, _load_tensor(files, name, transposed, leaf, sharding))
+    files = TensorFiles(directory)
+    _check_tensors(files, architecture, stored_shapes(architecture, abstract))
+    for path, name, transposed in parameter_names(architecture):
+        leaf, sharding = _leaf(abstract, path), _leaf(shardings, path)
+        _put(params, path, _load_tensor(files, name, transposed, leaf, sharding))
     return params
 
 

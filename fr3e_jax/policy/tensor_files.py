@@ -6,7 +6,6 @@ memory.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 from pathlib import Path
@@ -25,30 +24,21 @@ _BLOCK_BYTES = 16 * 2**20
 
 
 class TensorFiles:
-    """The tensors of ``model.safetensors``, or of its shards, by name; a context manager that closes the files.
+    """The tensors of ``model.safetensors``, or of its shards, by name.
 
     Attributes:
       misplaced: names that the index puts into a file that lacks them, with that file.
     """
 
     def __init__(self, directory: str | Path):
-        """Opens the files. `UnsupportedModel` when there are none, one is missing, or one is damaged."""
+        """Reads what the files say of themselves. `UnsupportedModel`: there are none, one is missing or damaged."""
         self.directory = Path(directory)
-        self._closing = contextlib.ExitStack()
-        self._tensors: dict[str, safe_open] = {}
+        self._kinds: dict[str, tuple[tuple[int, ...], str]] = {}  # shape and type of each tensor
         self._files: dict[str, str] = {}
-        with self._closing:  # closes them, too, when one of them cannot be opened
-            index = self._read_index()
-            for file in sorted(set(index.values())) or self._files_without_index():
-                self._open(file)
-            self._closing = self._closing.pop_all()
+        index = self._read_index()
+        for file in sorted(set(index.values())) or self._files_without_index():
+            self._look_into(file)
         self.misplaced = {name: file for name, file in index.items() if self._files.get(name) != file}
-
-    def __enter__(self) -> TensorFiles:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._closing.close()
 
     def _read_index(self) -> dict[str, str]:
         """The file of every tensor as the index says, after a check that the files exist; empty without an index."""
@@ -92,28 +82,29 @@ class TensorFiles:
         if missing := sorted(file for file in files if not (self.directory / file).is_file()):
             raise UnsupportedModel(f"{self.directory} lacks {', '.join(missing)}, {why}; copy all the files")
 
-    def _open(self, file: str) -> None:
+    def _look_into(self, file: str) -> None:
         try:
-            tensors = self._closing.enter_context(safe_open(self.directory / file, "numpy"))
-            names = tensors.keys()
+            with safe_open(self.directory / file, "numpy") as tensors:
+                slices = {name: tensors.get_slice(name) for name in tensors.keys()}
+                kinds = {name: (tuple(one.get_shape()), one.get_dtype()) for name, one in slices.items()}
         except (SafetensorError, OSError) as error:
             where = self.directory / file
             raise UnsupportedModel(f"{where} is not a complete safetensors file ({error}); copy it again") from error
-        if twice := sorted(self._files.keys() & set(names)):
+        if twice := sorted(self._kinds.keys() & kinds.keys()):
             raise UnsupportedModel(f"{twice[0]} is both in {self._files[twice[0]]} and in {file}; expected it once")
-        self._tensors |= dict.fromkeys(names, tensors)
-        self._files |= dict.fromkeys(names, file)
+        self._kinds |= kinds
+        self._files |= dict.fromkeys(kinds, file)
 
     @property
     def names(self) -> set[str]:
         return set(self._files)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._tensors[name].get_slice(name).get_shape())
+        return self._kinds[name][0]
 
     def dtype(self, name: str) -> str:
         """As safetensors spells it, like ``"BF16"``."""
-        return self._tensors[name].get_slice(name).get_dtype()
+        return self._kinds[name][1]
 
     def read(self, name: str, index: tuple[slice, ...], dtype: np.dtype, *, transposed: bool = False) -> np.ndarray:
         """Part of a tensor as a new array in memory order.
@@ -126,7 +117,7 @@ class TensorFiles:
         Raises:
           UnsupportedModel: a value is NaN or infinite, which no trained weight is.
         """
-        stored, shape = self._tensors[name].get_slice(name), self.shape(name)
+        path, shape = self.directory / self._files[name], self.shape(name)
         ranges = [range(size)[part] for size, part in zip(shape, index[::-1] if transposed else index, strict=True)]
         sizes = [len(r) for r in ranges]
         result = np.empty(sizes[::-1] if transposed else sizes, dtype)
@@ -134,13 +125,16 @@ class TensorFiles:
         as_stored = result.T if transposed else result
         # By blocks of rows: converting and transposing a whole tensor at once would need it twice.
         step = max(1, _BLOCK_BYTES // max(1, 4 * math.prod(sizes[1:])))
-        for start in range(0, len(rows), step):
-            block = rows[start : start + step]
-            piece = stored[tuple(slice(r.start, r.stop) for r in (block, *others))]
-            if not np.isfinite(piece).all():
-                raise UnsupportedModel(
-                    f"{name} in {self.directory / self._files[name]} has values that are NaN or infinite: "
-                    "the file is damaged, or the run that wrote it had diverged"
-                )
-            as_stored[start : start + step] = piece
+        # Opened for this part alone: what was read of a mapped file counts as the process's memory until it is closed.
+        with safe_open(path, "numpy") as tensors:
+            stored = tensors.get_slice(name)
+            for start in range(0, len(rows), step):
+                block = rows[start : start + step]
+                piece = stored[tuple(slice(r.start, r.stop) for r in (block, *others))]
+                if not np.isfinite(piece).all():
+                    raise UnsupportedModel(
+                        f"{name} in {path} has values that are NaN or infinite: "
+                        "the file is damaged, or the run that wrote it had diverged"
+                    )
+                as_stored[start : start + step] = piece
         return result
