@@ -90,8 +90,8 @@ def declare_train(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=str(DEFAULT_PROFILE_STEPS),
         metavar="STEPS",
-        help=f"measure where the time of STEPS warm steps goes (default {DEFAULT_PROFILE_STEPS}) and trace one more, "
-        "into profile/ of the run directory: runtime.profile_steps",
+        help=f"measure where the time of STEPS warm steps goes (default {DEFAULT_PROFILE_STEPS}), trace one more, "
+        "and see what as many behind that one leave idle; into profile/ of the run directory: runtime.profile_steps",
     )
 
 

@@ -538,7 +538,7 @@ class RuntimeConfig:
     join_seconds: int = option(300, "several processes wait so long for one another at the start", ge=1)
     heartbeat_seconds: int = option(100, "a process that is silent for so long is lost, and ends the others", ge=5)
     profile_steps: int = option(
-        0, "steps measured after two of warm-up, and one more traced (fr3e train --profile); 0: none", ge=0
+        0, "steps measured after two of warm-up, one more traced, as many looked on at (--profile); 0: none", ge=0
     )
 
 

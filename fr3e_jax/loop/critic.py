@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import jax
@@ -32,7 +33,7 @@ class CriticBatch:
         return means | {"critic/value": mean, "critic/explained_variance": explained}
 
 
-def values_of(critic: Critic, batch: list[TrainingTrunk], packed: list[MiniBatch]) -> PerToken:
+def values_of(critic: Critic, batch: list[TrainingTrunk], packed: Iterable[MiniBatch]) -> PerToken:
     """V of the state that each token is drawn from."""
     return read_placed(batch, packed, lambda micro: [critic.programs.values(critic.params, micro.batch.rows)], 1)[0]
 

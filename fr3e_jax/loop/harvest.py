@@ -20,10 +20,11 @@ class Harvest:
         self.generated = np.zeros((slots, lanes), np.int64)  # tokens of the branch that is in the lane, or was last
         kinds = (np.int32, np.float32, np.float32, np.float32)  # as the arrays of a Rollout
         self._drawn = [np.zeros((slots, lanes, 0), kind) for kind in kinds]
+        self._unwritten: tuple[Emitted, np.ndarray] | None = None  # of the last chunk, and `generated` before it
 
     def start(self, lanes: np.ndarray) -> None:
-        """Begin new branches in ``lanes``, bool ``[slots, lanes]``."""
-        self.generated[lanes] = 0
+        """Begin new branches in ``lanes``, bool ``[slots, lanes]``; until the next `take` those before can be cut."""
+        self.generated = np.where(lanes, 0, self.generated)  # a new array: `cut` may still be asked about the old one
 
     def make_room(self, tokens: int) -> None:
         """Room for ``tokens`` tokens in every lane."""
@@ -37,19 +38,32 @@ class Harvest:
 
         A lane emits in the first steps of a chunk and then not at all.
         """
+        self._write()
+        counts = emitted.emitted.sum(axis=0)
+        self._unwritten = emitted, self.generated
+        self.generated = self.generated + counts
+        return int(counts.sum()), int(counts.max())
+
+    def _write(self) -> None:
+        """Put what the last chunk drew behind what the lanes have; not at once, the next chunk need not wait for it."""
+        if self._unwritten is None:
+            return
+        (emitted, before), self._unwritten = self._unwritten, None
         step, slot, lane = np.nonzero(emitted.emitted)
-        position = self.generated[slot, lane] + step
+        position = before[slot, lane] + step
         for column, fresh in zip(self._drawn, emitted[1:5], strict=True):
             column[slot, lane, position] = fresh[step, slot, lane]
-        self.generated += emitted.emitted.sum(axis=0)
-        return len(step), int(step.max()) + 1
 
-    def cut(self, over: np.ndarray, stopped: np.ndarray) -> list[Rollout]:
-        """The rollouts in the lanes of ``over``, in row-major order; both are bool ``[slots, lanes]``.
+    def cut(self, over: np.ndarray, stopped: np.ndarray, lengths: np.ndarray) -> list[Rollout]:
+        """The rollouts in the lanes of ``over``, in row-major order; before the chunk behind their last is taken over.
 
         Their arrays are pieces of common ones: four copies for all of them, not for each.
+
+        Args:
+          over, stopped: bool ``[slots, lanes]``.
+          lengths: their tokens, `generated` in the lanes of ``over``.
         """
-        lengths = self.generated[over]
+        self._write()
         filled = np.arange(self._drawn[0].shape[2]) < lengths[:, None]
         columns = [column[over][filled] for column in self._drawn]
         ends = np.cumsum(lengths).tolist()

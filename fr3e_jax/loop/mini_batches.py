@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import numpy as np
 
 from fr3e_jax.loop.experience import TrainingTrunk, count_rollouts, split_full_batch
@@ -59,6 +60,21 @@ def pack_mini_batch(session: Session, learner: Learner, members: list[tuple[int,
     return MiniBatch(numbers, trunks, micros)
 
 
+class Packing:
+    """The mini-batches of a full batch, each packed when it is first come to: those before it are scored meanwhile."""
+
+    def __init__(self, session: Session, learner: Learner, step: int, epoch: int, batch: list[TrainingTrunk]):
+        members = mini_batches(session, step, epoch, batch)
+        self._ahead = (pack_mini_batch(session, learner, each) for each in members)
+        self._done: list[MiniBatch] = []
+
+    def __iter__(self) -> Iterator[MiniBatch]:
+        yield from self._done
+        for mini_batch in self._ahead:
+            self._done.append(mini_batch)
+            yield mini_batch
+
+
 def row_options(session: Session, learner: Learner) -> dict[str, int]:
     """How `pack` is to cut a batch."""
     tokens = session.config.training.micro_batch_tokens
@@ -80,7 +96,7 @@ def placed(mini_batch: MiniBatch, values: PerToken) -> Iterator[np.ndarray]:
         yield array
 
 
-def fill(packed: Sequence[MiniBatch], name: str, values: PerToken) -> None:
+def fill(packed: Iterable[MiniBatch], name: str, values: PerToken) -> None:
     """Write values of each token into the field ``name`` of the micro-batches' `TrainRows`."""
     for mini_batch in packed:
         for micro, array in zip(mini_batch.micros, placed(mini_batch, values), strict=True):
@@ -114,13 +130,26 @@ def trained_tokens(batch: Sequence[TrainingTrunk], values: PerToken) -> np.ndarr
 
 
 def read_placed(
-    batch: list[TrainingTrunk], packed: Sequence[MiniBatch], compute: Callable[[MicroBatch], Any], count: int
+    batch: list[TrainingTrunk],
+    packed: Iterable[MiniBatch],
+    compute: Callable[[MicroBatch], Sequence[Any]],
+    count: int,
+    into: str = "",
 ) -> list[PerToken]:
-    """``count`` arrays ``[B, N, T]`` that ``compute`` returns for each micro-batch, as values of each token."""
+    """``count`` arrays ``[B, N, T]`` that ``compute`` returns for each micro-batch, as values of each token.
+
+    They are fetched when all are on their way, so that the host need not wait for one to start the next.
+
+    Args:
+      into: the field of the micro-batches' `TrainRows` that gets the first of the arrays; empty: none.
+    """
+    running = [(mini_batch, micro, compute(micro)) for mini_batch in packed for micro in mini_batch.micros]
     found = [[[np.zeros(0, np.float32)] * len(trunk.branches) for trunk in batch] for _ in range(count)]
-    for mini_batch in packed:
-        for micro in mini_batch.micros:
-            for values, array in zip(found, compute(micro), strict=True):
-                for p in micro.placements:
-                    values[mini_batch.members[p.trunk]][p.branch] = array[p.where]
+    for mini_batch, micro, arrays in running:
+        arrays = jax.device_get(arrays)
+        if into:
+            micro.batch = micro.batch._replace(**{into: arrays[0]})
+        for values, array in zip(found, arrays, strict=True):
+            for p in micro.placements:
+                values[mini_batch.members[p.trunk]][p.branch] = array[p.where]
     return found

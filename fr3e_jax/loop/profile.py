@@ -1,7 +1,8 @@
-"""``fr3e train --profile``: where the time of some warm steps goes, and a trace of one more.
+"""``fr3e train --profile``: where the time of some warm steps goes, a trace of one more, and what others leave idle.
 
 While steps are measured, every compiled program and every transfer is waited for, so that its time is its own; nothing
-then overlaps, and a step takes longer than it otherwise would. The step behind them runs as usual and is traced.
+then overlaps, and a step takes longer than it otherwise would. The step behind them is traced. In as many steps behind
+that one, which run as usual, only the time is measured in which neither a program nor grading is under way.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import jax
 from fr3e_jax.loop.background import Background
 from fr3e_jax.loop.compilation import compilations
 from fr3e_jax.loop.grading import Grading
+from fr3e_jax.loop.in_flight import InFlight
 from fr3e_jax.loop.ledger import TokenLedger
-from fr3e_jax.loop.profile_table import COMPILATION, GRADING, PROGRAM, TRANSFER, Cell, Profile
+from fr3e_jax.loop.profile_table import COMPILATION, GRADING, PROGRAM, TRANSFER, Cell, Profile, UsualSteps
 from fr3e_jax.loop.run_directory import RunDirectory, write_json_atomic
 from fr3e_jax.programs import exploration
 
@@ -128,8 +130,20 @@ def timed_calls(stopwatch: Stopwatch, owners: list[object]) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def noted_calls(in_flight: InFlight, owners: list[object]) -> Iterator[None]:
+    """Within the block ``in_flight`` hears of the compiled programs of ``owners`` and of grading."""
+    with contextlib.ExitStack() as stack:
+        for owner in owners:
+            programs = compiled_programs(owner).items()
+            stack.enter_context(replaced(owner, {name: in_flight.program(program) for name, program in programs}))
+        grading = {name: in_flight.call(getattr(Grading, name)) for name in ("ended", "verdicts")}
+        stack.enter_context(replaced(Grading, grading))
+        yield
+
+
 class Profiler:
-    """Measures ``steps`` steps of a run after its warm-up, then traces one.
+    """Measures ``steps`` steps of a run after its warm-up, traces one, and looks on for as many more.
 
     Args:
       steps: how many to measure; 0: the profiler does nothing.
@@ -153,6 +167,7 @@ class Profiler:
         self._owners = [*owners, exploration]
         self._stopwatch = Stopwatch(lambda: ledger.current_stage)
         self._seen, self._measured = 0, []
+        self._usual = UsualSteps()
         self._seconds: dict[str, float] = {}
         self._step_seconds = self._background_seconds = 0.0
 
@@ -161,15 +176,28 @@ class Profiler:
         """To be put around a step of the loop."""
         self._seen += 1
         number = self._seen - WARM_UP_STEPS
-        if not self.steps or number < 1 or number > self.steps + 1:
+        if not self.steps or number < 1 or number > 2 * self.steps + 1:
             yield
         elif number <= self.steps:
             with timed_calls(self._stopwatch, self._owners):
                 yield from self._measure(step)
             self._write()
-        else:
+        elif number == self.steps + 1:
             with _trace(self.directory), jax.profiler.StepTraceAnnotation("step", step_num=step):
                 yield
+        else:
+            yield from self._look_on(step)
+            self._write()
+
+    def _look_on(self, step: int) -> Iterator[None]:
+        compiled, start = compilations().seconds, time.perf_counter()
+        with InFlight(lambda: self._ledger.current_stage) as in_flight, noted_calls(in_flight, self._owners):
+            yield
+            in_flight.end_step()
+        self._usual.seconds += time.perf_counter() - start - (compilations().seconds - compiled)
+        for stage, seconds in in_flight.idle_seconds.items():
+            self._usual.idle[stage] = self._usual.idle.get(stage, 0.0) + seconds
+        self._usual.steps.append(step)
 
     def _measure(self, step: int) -> Iterator[None]:
         busy, stages, start = self._background.seconds, dict(self._ledger.seconds), time.perf_counter()
@@ -188,6 +216,7 @@ class Profiler:
             stages=dict(self._seconds),
             cells=dict(self._stopwatch.cells),
             background_seconds=self._background_seconds,
+            usual=self._usual if self._usual.steps else None,
         )
         write_json_atomic(self.directory / "table.json", self.table.as_json())
         (self.directory / "table.txt").write_text("\n".join(self.table.lines()) + "\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 PROGRAM, TRANSFER, GRADING, COMPILATION, HOST = "program", "transfer", "grading", "compilation", "host"
@@ -28,6 +28,30 @@ class Cell:
         self.seconds += seconds
 
 
+@dataclass
+class UsualSteps:
+    """Steps that ran as they always do: ``seconds`` of all together without compilation, and those by stage in which
+    neither a program nor grading was under way."""
+
+    steps: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+    idle: dict[str, float] = field(default_factory=dict)
+
+    def idle_share(self) -> float:
+        return sum(self.idle.values()) / self.seconds if self.seconds > 0 else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        return {"steps": self.steps, "seconds": self.seconds, "idle": self.idle, "idle_share": self.idle_share()}
+
+    def line(self) -> str:
+        count, by_time = len(self.steps), sorted(self.idle.items(), key=lambda item: -item[1])
+        parts = ", ".join(f"{stage or _BETWEEN} {1000 * seconds / count:.1f}" for stage, seconds in by_time)
+        return (
+            f"{_span(self.steps)} ran as usual, {self.seconds / count:.3f} s a step without compilation; neither a "
+            f"program nor grading was under way in {self.idle_share():.1%} of that time (ms a step: {parts})"
+        )
+
+
 @dataclass(frozen=True)
 class Profile:
     """What some steps took; all seconds are wall seconds of all ``steps`` together.
@@ -40,6 +64,7 @@ class Profile:
     stages: dict[str, float]
     cells: dict[tuple[str, str, str], Cell]
     background_seconds: float
+    usual: UsualSteps | None = None
 
     def totals(self) -> dict[str, float]:
         """Seconds by kind; they add up to ``seconds``."""
@@ -84,14 +109,17 @@ class Profile:
             "outside_programs_and_grading": self.outside_share(),
             "background_seconds": self.background_seconds,
             "rows": self.rows(),
+            "as_usual": None if self.usual is None else self.usual.as_json(),
         }
 
     def lines(self) -> list[str]:
         """The table as text, times per step."""
         count = len(self.steps)
-        span = f"step {self.steps[0]}" if count == 1 else f"steps {self.steps[0]} to {self.steps[-1]}"
-        head = f"where the time of {span} went ({self.seconds / count:.3f} s a step; each program was waited for)"
-        lines = [head, f"{'':<34}{'calls':>8}{'ms':>11}{'share':>8}   a step"]
+        seconds = f"{self.seconds / count:.3f} s a step; each program was waited for"
+        lines = [
+            f"where the time of {_span(self.steps)} went ({seconds})",
+            f"{'':<34}{'calls':>8}{'ms':>11}{'share':>8}   a step",
+        ]
         for row in self.rows():
             label = row["stage"] if row["kind"] == "stage" else f"  {_label(row['kind'], row['name'])}"
             lines.append(self._line(label, row["seconds"], row["calls"]))
@@ -101,12 +129,16 @@ class Profile:
             f"outside of device programs and grading: {self.outside_share():.1%} of the time, compilation left out; "
             f"written and prepared in the background meanwhile: {1000 * self.background_seconds / count:.1f} ms a step"
         )
-        return lines
+        return lines if self.usual is None else [*lines, self.usual.line()]
 
     def _line(self, label: str, seconds: float, calls: int = 0) -> str:
         count = len(self.steps)
         shown = f"{calls / count:.1f}" if calls else ""
         return f"{label:<34}{shown:>8}{1000 * seconds / count:>11.1f}{self._share(seconds):>8.1%}"
+
+
+def _span(steps: list[int]) -> str:
+    return f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
 
 
 def _label(kind: str, name: str) -> str:

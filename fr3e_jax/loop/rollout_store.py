@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import itertools
+import io
 import json
 import math
 import re
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import orjson
 
 from fr3e_jax.loop.run_directory import RunDirectory, atomic_file
 
@@ -24,7 +25,8 @@ class RolloutRecord:
     """One sampled continuation: a base rollout, one from a state of a base rollout, or one of an evaluation.
 
     The full response of an explored rollout is its parent's ``token_ids[:fork]`` followed by its own ``token_ids``.
-    Floats are stored as float32 in their shortest form; non-finite ones as null, read back as NaN.
+    Floats are stored as float32 in their shortest form; non-finite ones as null, read back as NaN. Arrays in the place
+    of lists are stored as lists.
     """
 
     id: str
@@ -35,12 +37,12 @@ class RolloutRecord:
     prompt_position: int
     """Position of the prompt in the run's stream of prompts (evaluations: in the held-out set)."""
     problem_id: str
-    prompt_ids: list[int]
-    token_ids: list[int]
+    prompt_ids: Sequence[int]
+    token_ids: Sequence[int]
     """The new tokens only, stop token included."""
-    logprobs: list[float]
+    logprobs: Sequence[float]
     """Of each new token, under the distribution that it was drawn from."""
-    entropies: list[float]
+    entropies: Sequence[float]
     """Of the full vocabulary at each new token, in nats."""
     reward: float
     finished: bool
@@ -79,51 +81,19 @@ class RolloutRecord:
 _FIELDS = tuple(entry.name for entry in fields(RolloutRecord))
 FLOAT_LISTS = ("logprobs", "entropies")
 FLOATS = ("reward", "advantage", "value", "alpha")
-_BLOCK = 1024  # records encoded together: vectorised work on some ten thousand floats, whatever the file's size
-_POWERS_OF_TEN = 10.0 ** np.arange(23)  # exact as float64
-_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=lambda scalar: scalar.item())
+_BUFFER_BYTES = 2**20
+_ENCODING = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 
 
-def shortest_floats(values: np.ndarray) -> list[float | None]:
-    """float32 values ``[T]`` as the shortest decimals that read back to the same float32; non-finite ones as None."""
-    wide = values.astype(np.float64)
-    shortest = wide.copy()
-    finite = np.isfinite(wide)
-    left = np.flatnonzero(finite & (wide != 0))
-    exponents = np.zeros(len(wide))
-    exponents[left] = np.floor(np.log10(np.abs(wide[left])))
-    for digits in range(1, 10):  # nine always suffice
-        # A whole number below 2^53 over an exact power of ten is rounded once: the float64 nearest to the decimal.
-        places = digits - 1 - exponents[left]
-        usual = (places >= 0) & (places < len(_POWERS_OF_TEN))
-        power = _POWERS_OF_TEN[np.where(usual, places, 0).astype(int)]
-        decimals = np.rint(wide[left] * power) / power
-        equal = usual & (decimals.astype(np.float32) == values[left])
-        shortest[left[equal]] = decimals[equal]
-        left = left[~equal]
-    found: list[float | None] = shortest.tolist()
-    for index in left.tolist():  # very large and very small ones
-        found[index] = float(str(values[index]))
-    for index in np.flatnonzero(~finite).tolist():
-        found[index] = None
-    return found
-
-
-def _encode(records: Sequence[RolloutRecord]) -> bytes:
-    """JSON lines."""
-    contents = [{name: getattr(record, name) for name in _FIELDS} for record in records]
-    lists = [content[name] for content in contents for name in FLOAT_LISTS]
-    scalars = [(content, name) for content in contents for name in FLOATS if content[name] is not None]
-    numbers = np.fromiter(itertools.chain(*lists, (content[name] for content, name in scalars)), np.float32)
-    decimals = iter(shortest_floats(numbers))
-    for content in contents:
-        for name in FLOAT_LISTS:
-            content[name] = list(itertools.islice(decimals, len(content[name])))
-        for name in ("prompt_ids", "token_ids", "anchors"):
-            content[name] = list(map(int, content[name]))
-    for content, name in scalars:
-        content[name] = next(decimals)
-    return "".join(_ENCODER.encode(content) + "\n" for content in contents).encode()
+def _encode(record: RolloutRecord) -> bytes:
+    """A line of JSON. orjson writes float32 in its shortest form and what is not finite as null."""
+    content = {name: getattr(record, name) for name in _FIELDS}
+    for name in FLOAT_LISTS:
+        content[name] = np.ascontiguousarray(content[name], np.float32)
+    for name in FLOATS:
+        if content[name] is not None:
+            content[name] = np.float32(content[name])
+    return orjson.dumps(content, option=_ENCODING)
 
 
 def _decode(content: dict[str, Any]) -> RolloutRecord:
@@ -148,15 +118,14 @@ def write_rollouts(run_dir: RunDirectory, step: int, records: Iterable[RolloutRe
     """
     path = rollout_path(run_dir, step, stem=stem)
     with atomic_file(path) as stream:
-        with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0, compresslevel=6) as compressed:
-            remaining = iter(records)
-            while block := list(itertools.islice(remaining, _BLOCK)):
-                for record in block:
-                    if record.step != step:
-                        raise ValueError(
-                            f"rollout {record.id} has step {record.step}, expected {step} (file {path.name})"
-                        )
-                compressed.write(_encode(block))
+        with (
+            gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0, compresslevel=6) as compressed,
+            io.BufferedWriter(compressed, _BUFFER_BYTES) as buffered,
+        ):
+            for record in records:
+                if record.step != step:
+                    raise ValueError(f"rollout {record.id} has step {record.step}, expected {step} (file {path.name})")
+                buffered.write(_encode(record))
     return path
 
 

@@ -2,7 +2,8 @@
 
 Host side of the decoder (`fr3e_jax.programs.decode`). Work is a list of trunks, each with branches that leave it at any
 fork. Trunks take slots and branches take lanes as `fr3e_jax.loop.schedule` says; between two chunks of decode steps the
-host harvests the branches that ended and refills their lanes. What a rollout says depends on none of that: its noise
+host refills the lanes of the branches that ended; what these drew it cuts into rollouts and hands on while the next
+chunk runs. What a rollout says depends on none of that: its noise
 is keyed by its ``stream`` and position alone. The last digits of its log-probs do depend on its neighbours, so the
 schedule follows from the requests and the sampled tokens alone, and never from how long a choice (``select``) takes to
 be known.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -109,6 +111,7 @@ class _Run:
         self.results: list[list[Rollout | None]] = [[None] * len(r.branches) for r in requests]
         self.choices = Choices(engine.programs, self.schedule, requests, self.results, select)
         self.state: DecodeState | None = None
+        self.ending: _Ending | None = None
 
     def finish(self):
         while self._assign():
@@ -121,14 +124,17 @@ class _Run:
                 filtered=self.filtered,
                 interruptions=interruptions,
             )
-            self._harvest(emitted, interruptions)
-            self.choices.decide(self.state, wait=False)
+            self._hand_on()  # what the chunk before has ended, while this one runs
+            self._take(self.programs.fetch(emitted), interruptions)
+        self._hand_on()
         self.choices.decide(self.state, wait=True)
         return self.results, self.choices.promoted
 
     def _assign(self) -> bool:
         """Bring trunks into free slots and branches into idle lanes; whether any lane is to decode."""
         placed, new = self.schedule.assign()
+        if self.promotable and (placed or new.any()):
+            self._hand_on()  # their lanes may hold caches that are to be chosen from
         for one in placed:
             self.choices.vacate(self.state, one.slot)
         self.choices.clear(self.state, new)
@@ -222,8 +228,10 @@ class _Run:
     def _keys(self, lanes: np.ndarray) -> list[Key]:
         return [self.schedule.key(number) for number in self.schedule.branch[lanes].tolist()]
 
-    def _harvest(self, emitted: Emitted, interruptions: Interruptions | None) -> None:
-        """Take over what a chunk drew, and hand on the rollouts of the branches that it ended."""
+    # -- rollouts ----------------------------------------------------------------------------------------------------
+
+    def _take(self, emitted: Emitted, interruptions: Interruptions | None) -> None:
+        """Take over what a chunk drew, as far as the next chunk depends on it, and free the lanes that it ended."""
         tokens, steps = self.harvest.take(emitted)
         counts = self.engine.counts
         counts.chunks += 1
@@ -236,17 +244,40 @@ class _Run:
         if interruptions is not None:
             called = self.pauses.take(emitted, interruptions.given)
             stopped &= ~called
-            asking = self.schedule.active & called & ~at_limit  # behind the cap there is no room for an answer
-            self.pauses.pause(asking, self._keys(asking), [r.token_ids for r in self.harvest.cut(asking, asking)])
+            self._pause(self.schedule.active & called & ~at_limit)  # behind the cap there is no room for an answer
         over = self.schedule.active & (stopped | at_limit)
+        lengths = self.harvest.generated[over]
+        masks = None if interruptions is None else self.pauses.given_in(over, lengths)
+        self.choices.end(over)
         keys = self._keys(over)
-        rollouts = self.harvest.cut(over, stopped)
-        if interruptions is not None:
-            masks = self.pauses.given_in(over, self.harvest.generated[over])
-            rollouts = [replace(rollout, given=mask) for rollout, mask in zip(rollouts, masks, strict=True)]
-        for (request, branch), rollout in zip(keys, rollouts, strict=True):
+        self.ending = _Ending(over, stopped, lengths, keys, masks, self.schedule.end(over))
+
+    def _pause(self, asking: np.ndarray) -> None:
+        written = self.harvest.cut(asking, asking, self.harvest.generated[asking])
+        self.pauses.pause(asking, self._keys(asking), [rollout.token_ids for rollout in written])
+
+    def _hand_on(self) -> None:
+        """The rollouts of the branches that the last chunk ended, to the results, the caller, and the choices."""
+        if self.ending is None:
+            return
+        ending, self.ending = self.ending, None
+        rollouts = self.harvest.cut(ending.over, ending.stopped, ending.lengths)
+        if ending.masks is not None:
+            rollouts = [replace(rollout, given=mask) for rollout, mask in zip(rollouts, ending.masks, strict=True)]
+        for (request, branch), rollout in zip(ending.keys, rollouts, strict=True):
             self.results[request][branch] = rollout
         if self.ended is not None and rollouts:
-            self.ended([(*key, rollout) for key, rollout in zip(keys, rollouts, strict=True)])
-        self.choices.end(over)
-        self.choices.await_decision(self.schedule.end(over))
+            self.ended([(*key, rollout) for key, rollout in zip(ending.keys, rollouts, strict=True)])
+        self.choices.await_decision(ending.requests)
+        self.choices.decide(self.state, wait=False)
+
+
+class _Ending(NamedTuple):
+    """Branches that a chunk ended."""
+
+    over: np.ndarray  # bool [slots, lanes]
+    stopped: np.ndarray  # bool [slots, lanes], by a stop token
+    lengths: np.ndarray  # tokens of each, in row-major order like the rest
+    keys: list[Key]
+    masks: list[np.ndarray | None] | None  # `Rollout.given`
+    requests: list[int]  # those that have no other branch left

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import jax
 import numpy as np
 
 from fr3e_jax.loop.experience import TrainingTrunk
@@ -37,7 +39,7 @@ def score_packed(
     learner: Learner,
     params: Params,
     batch: list[TrainingTrunk],
-    packed: list[MiniBatch],
+    packed: Iterable[MiniBatch],
     *,
     into: str = "",
     entropies: bool = False,
@@ -47,13 +49,11 @@ def score_packed(
     ``into``: the field of its `TrainRows` that gets the log-probs.
     """
 
-    def score(micro: MicroBatch) -> tuple[np.ndarray, ...]:
+    def score(micro: MicroBatch) -> tuple[jax.Array, ...]:
         found = learner.programs.score(params, micro.batch.rows, loss_temperature(session))
-        if into:
-            micro.batch = micro.batch._replace(**{into: found[0]})
         return found if entropies else found[:1]
 
-    logprobs, *others = read_placed(batch, packed, score, 1 + entropies)
+    logprobs, *others = read_placed(batch, packed, score, 1 + entropies, into)
     return Scores(logprobs, others[0] if others else None, learner.updates)
 
 
@@ -62,7 +62,7 @@ def score_batch(
     learner: Learner,
     step: int,
     batch: list[TrainingTrunk],
-    packed: list[MiniBatch],
+    packed: Iterable[MiniBatch],
     *,
     entropies: bool = False,
 ) -> tuple[Scores, dict[str, float]]:

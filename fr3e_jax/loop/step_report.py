@@ -116,15 +116,15 @@ def rollout_records(step: int, groups: list[PromptGroup], expansions: list[Expan
                 "step": step,
                 "prompt_position": group.position,
                 "problem_id": group.problem.id,
-                "prompt_ids": group.prompt_ids.tolist(),
+                "prompt_ids": group.prompt_ids,
                 "base": n,
             }
             yield RolloutRecord(
                 id=parent,
                 kind="base",
-                token_ids=rollout.token_ids.tolist(),
-                logprobs=rollout.logprobs.tolist(),
-                entropies=rollout.entropies.tolist(),
+                token_ids=rollout.token_ids,
+                logprobs=rollout.logprobs,
+                entropies=rollout.entropies,
                 answers=answer_spans(rollout.given),
                 reward=float(group.rewards[n]),
                 outcome=group.outcomes[n] if group.outcomes else None,
@@ -143,7 +143,7 @@ def rollout_records(step: int, groups: list[PromptGroup], expansions: list[Expan
                 "step": step,
                 "prompt_position": expansion.group.position,
                 "problem_id": expansion.group.problem.id,
-                "prompt_ids": expansion.group.prompt_ids.tolist(),
+                "prompt_ids": expansion.group.prompt_ids,
                 "base": expansion.base_number,
             }
             yield from _state_records(expansion.parent, common, expansion)
@@ -155,9 +155,9 @@ def _state_records(parent: str, common: dict, expansion: Expansion) -> Iterator[
             yield RolloutRecord(
                 id=f"{parent}/{common['step']}/{state}/{m}" if expansion.parent else f"{parent}/{state}/{m}",
                 kind="state",
-                token_ids=rollout.token_ids.tolist(),
-                logprobs=rollout.logprobs.tolist(),
-                entropies=rollout.entropies.tolist(),
+                token_ids=rollout.token_ids,
+                logprobs=rollout.logprobs,
+                entropies=rollout.entropies,
                 answers=answer_spans(rollout.given),
                 reward=float(expansion.rewards[i][m]),
                 outcome=expansion.outcomes[i][m] if expansion.outcomes else None,

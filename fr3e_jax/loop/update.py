@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import jax
@@ -14,7 +14,7 @@ from fr3e_jax.loop.estimation import estimate_advantages, estimates_after_scorin
 from fr3e_jax.loop.experience import TrainingTrunk
 from fr3e_jax.loop.learner import Learner
 from fr3e_jax.loop.ledger import TokenLedger
-from fr3e_jax.loop.mini_batches import MiniBatch, PerToken, fill, loss_temperature, mini_batches, pack_mini_batch
+from fr3e_jax.loop.mini_batches import MiniBatch, Packing, PerToken, fill, loss_temperature
 from fr3e_jax.loop.packing import aggregation_denominator
 from fr3e_jax.loop.scoring import Scores, score_batch, score_packed
 from fr3e_jax.loop.session import Session
@@ -58,7 +58,7 @@ def update_policy(
       NonFiniteUpdate: with the values found; the last checkpoint is untouched.
     """
     with ledger.stage("score"):
-        packed = [pack_mini_batch(session, learner, members) for members in mini_batches(session, step, 0, batch)]
+        packed = Packing(session, learner, step, 0, batch)
         scored, metrics = _score(session, learner, step, batch, packed)
     sums, critic_sums = _Sums(), []
     warming_up = learner.critic is not None and step <= session.config.critic.warmup_steps
@@ -75,7 +75,7 @@ def update_policy(
 
 
 def _score(
-    session: Session, learner: Learner, step: int, batch: list[TrainingTrunk], packed: list[MiniBatch]
+    session: Session, learner: Learner, step: int, batch: list[TrainingTrunk], packed: Iterable[MiniBatch]
 ) -> tuple[_Scored, dict[str, float]]:
     """Scores of the batch by all that learns or is compared with; the advantages that follow from them, in place."""
     config = session.config
@@ -97,7 +97,7 @@ def _score(
     return scored, metrics
 
 
-def _write_reference(session: Session, packed: list[MiniBatch], scored: _Scored) -> None:
+def _write_reference(session: Session, packed: Iterable[MiniBatch], scored: _Scored) -> None:
     if scored.reference is not None and session.config.kl.place == "loss":
         fill(packed, "reference_logprobs", scored.reference)
 
@@ -107,14 +107,13 @@ def _passes(
     learner: Learner,
     step: int,
     batch: list[TrainingTrunk],
-    packed: list[MiniBatch],
+    packed: Iterable[MiniBatch],
     scored: _Scored,
 ) -> Iterator[MiniBatch]:
     """The mini-batches of every epoch; from the second on they are cut, and packed, in another order."""
     yield from packed
     for epoch in range(1, session.config.training.epochs):
-        for members in mini_batches(session, step, epoch, batch):
-            part = pack_mini_batch(session, learner, members)
+        for part in Packing(session, learner, step, epoch, batch):
             fill([part], "old_logprobs", scored.old.logprobs)
             _write_reference(session, [part], scored)
             yield part

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import Mesh
@@ -123,9 +122,9 @@ class CriticPrograms:
             "optimizer": jax.tree.map(sharded, self.abstract_state, self.optimizer_shardings),
         }
 
-    def values(self, params: Any, rows: Rows) -> np.ndarray:
-        """V of the state that each branch token is drawn from, ``[B, N, T]``, fetched to the host; 0 on padding."""
-        return jax.device_get(self._values(params, on_mesh(rows, self._rows)))
+    def values(self, params: Any, rows: Rows) -> jax.Array:
+        """V of the state that each branch token is drawn from, ``[B, N, T]``; 0 on padding."""
+        return self._values(params, on_mesh(rows, self._rows))
 
     def accumulate(self, params: Any, gradients: Any, batch: ValueRows, denominator: float):
         """Add one micro-batch's gradient; returns the gradients (donated) and device sums for the metrics."""

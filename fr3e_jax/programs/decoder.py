@@ -151,10 +151,13 @@ class DecoderPrograms:
         patience: int,
         filtered: bool,
         interruptions: Interruptions | None = None,
-    ):
-        """`decode.decode_chunk`, with the emitted tokens fetched to the host as NumPy arrays."""
-        state, emitted = self._chunk(params, state, np.int32(patience), interruptions, steps=steps, filtered=filtered)
-        return state, Emitted(*jax.device_get(tuple(emitted)))
+    ) -> tuple[DecodeState, Emitted]:
+        """`decode.decode_chunk`; returns while it runs, `fetch` waits for what it drew."""
+        return self._chunk(params, state, np.int32(patience), interruptions, steps=steps, filtered=filtered)
+
+    def fetch(self, emitted: Emitted) -> Emitted:
+        """As NumPy arrays."""
+        return Emitted(*jax.device_get(tuple(emitted)))
 
     def resize(self, state: DecodeState, *, capacity: int) -> DecodeState:
         """Rings of another capacity; see `decode.resize_ring`. Like a donated state, the given one is gone.

@@ -244,9 +244,9 @@ class TrainPrograms:
         """Host arrays of rows onto the mesh; the number of rows must be a multiple of the batch shards."""
         return on_mesh(batch, self._rows)
 
-    def score(self, params: Params, rows: Rows, temperature: float) -> tuple[np.ndarray, np.ndarray]:
-        """`score`, fetched to the host."""
-        return jax.device_get(self._score(params, self.place(rows), jnp.float32(temperature)))
+    def score(self, params: Params, rows: Rows, temperature: float) -> tuple[jax.Array, jax.Array]:
+        """`score`; returns while it runs."""
+        return self._score(params, self.place(rows), jnp.float32(temperature))
 
     def branching(self, params: Params, rows: Rows) -> np.ndarray:
         """`branching`, fetched to the host."""

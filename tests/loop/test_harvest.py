@@ -26,7 +26,7 @@ def test_rollouts_are_what_their_lanes_drew_in_order():
         assert harvest.take(each) == (counts[n].sum(), 3)
     over = np.array([[True, False, True], [False, True, False]])
     stopped = np.array([[True, False, False], [True, True, True]])
-    rollouts = harvest.cut(over, stopped)
+    rollouts = harvest.cut(over, stopped, harvest.generated[over])
     assert [r.finished for r in rollouts] == [True, False, True]
     for (slot, lane), rollout in zip(np.argwhere(over), rollouts, strict=True):
         drawn = [each.token_ids[each.emitted[:, slot, lane], slot, lane] for each in chunks]
@@ -35,7 +35,7 @@ def test_rollouts_are_what_their_lanes_drew_in_order():
         for array, scale in ((rollout.logprobs, -0.5), (rollout.entropies, 0.25), (rollout.magnitudes, 2.0)):
             np.testing.assert_array_equal(array, wanted * np.float32(scale))
             assert array.dtype == np.float32
-    assert harvest.cut(np.zeros((2, 3), bool), stopped) == []
+    assert harvest.cut(np.zeros((2, 3), bool), stopped, np.zeros(0, int)) == []
 
 
 def test_a_lane_that_starts_anew_keeps_nothing_of_the_branch_before():
@@ -45,6 +45,7 @@ def test_a_lane_that_starts_anew_keeps_nothing_of_the_branch_before():
     harvest.start(np.array([[True, False]]))
     fresh = chunk(np.array([[1, 2]]), 2, 50)
     harvest.take(fresh)
-    first, second = harvest.cut(np.ones((1, 2), bool), np.zeros((1, 2), bool))
+    both = np.ones((1, 2), bool)
+    first, second = harvest.cut(both, ~both, harvest.generated[both])
     np.testing.assert_array_equal(first.token_ids, fresh.token_ids[:1, 0, 0])
     assert len(second.token_ids) == 4

@@ -8,11 +8,14 @@ import threading
 import jax
 import pytest
 
+from fr3e_jax.loop import profile
 from fr3e_jax.loop.grading import Grading
 from fr3e_jax.loop.metrics import read_metrics, without_timing
 from fr3e_jax.loop.profile import Stopwatch, compiled_programs, replaced
 from fr3e_jax.loop.train import train
 from fr3e_jax.programs import exploration
+
+_STAGES = {"first_return", "explore", "score", "update", "store", "evaluate", "checkpoint"}
 
 
 class Clock:
@@ -101,8 +104,10 @@ def test_compiled_programs_are_found_wherever_they_are_declared(session):
 def profiled_run(tmp_path_factory, tiny):
     path = tmp_path_factory.mktemp("profiled") / "run"
     before = (jax.device_get, jax.device_put, Grading.ended, Grading.verdicts, dict(vars(exploration)))
-    settings = {"runtime__profile_steps": 1, "checkpoint__every": 3}
-    assert train(tiny.config(**settings, runtime__run_dir=str(path))) == 0
+    settings = {"runtime__profile_steps": 1, "checkpoint__every": 2}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(profile, "WARM_UP_STEPS", 1)  # of four steps there is one for each part of a profile
+        assert train(tiny.config(**settings, runtime__run_dir=str(path))) == 0
     assert (jax.device_get, jax.device_put, Grading.ended, Grading.verdicts, dict(vars(exploration))) == before
     return path
 
@@ -117,9 +122,9 @@ def test_a_profiled_run_is_the_same_run(profiled_run, finished_run):
 
 def test_the_table_names_stages_and_programs_and_holds_every_second(profiled_run):
     table = json.loads((profiled_run / "profile" / "table.json").read_text())
-    assert table["steps"] == [3]
+    assert table["steps"] == [2]
     stages = {row["stage"]: row["seconds"] for row in table["rows"] if row["kind"] == "stage"}
-    assert set(stages) == {"first_return", "explore", "score", "update", "store", "checkpoint", "between stages"}
+    assert set(stages) == _STAGES | {"between stages"}
     assert sum(stages.values()) == pytest.approx(table["seconds"])
     assert sum(table["totals"].values()) == pytest.approx(table["seconds"])
     calls = {(row["stage"], row["name"]): row["calls"] for row in table["rows"]}
@@ -131,7 +136,7 @@ def test_the_table_names_stages_and_programs_and_holds_every_second(profiled_run
     ):
         assert all(calls.get((stage, name)) for name in names.split()), (stage, calls)
     assert calls["explore", "grade, or hand over"] > calls["explore", "wait for verdicts"] > 0
-    metrics = read_metrics(profiled_run / "metrics.jsonl", kind="train")[2]
+    metrics = read_metrics(profiled_run / "metrics.jsonl", kind="train")[1]
     assert stages["explore"] == pytest.approx(metrics["seconds/explore"])
     assert all(row["seconds"] > -1e-6 for row in table["rows"])
     assert table["totals"]["program"] > table["totals"]["transfer"] > 0
@@ -140,7 +145,15 @@ def test_the_table_names_stages_and_programs_and_holds_every_second(profiled_run
 def test_the_trace_of_the_step_behind_is_there(profiled_run):
     assert list((profiled_run / "profile").glob("plugins/profile/*/*.trace.json.gz"))
     text = (profiled_run / "profile" / "table.txt").read_text()
-    assert text.startswith("where the time of step 3 went") and "  chunk " in text
+    assert text.startswith("where the time of step 2 went") and "  chunk " in text
+
+
+def test_the_last_steps_run_as_usual_and_tell_what_they_leave_idle(profiled_run):
+    usual = json.loads((profiled_run / "profile" / "table.json").read_text())["as_usual"]
+    assert usual["steps"] == [4] and 0 < usual["idle_share"] < 1
+    assert sum(usual["idle"].values()) == pytest.approx(usual["idle_share"] * usual["seconds"])
+    assert usual["idle"].keys() <= _STAGES | {""}
+    assert "step 4 ran as usual" in (profiled_run / "profile" / "table.txt").read_text()
 
 
 def test_no_profile_unless_asked_for(finished_run):

@@ -303,6 +303,26 @@ def test_each_rollout_is_handed_over_when_it_ends_and_not_at_the_end_of_its_trun
     assert first_of_1 < events.index(("decided", 0)), "two trunks decode side by side, none was handed over meanwhile"
 
 
+@pytest.mark.parametrize("choosing", [False, True])
+def test_rollouts_are_handed_on_while_the_next_chunk_runs(session, params, requests, monkeypatch, choosing):
+    """Unless lanes that are to be filled hold caches to choose from: the choice comes first."""
+    events, own = [], session.engine.programs
+    for name in ("decode_chunk", "fetch", "fill_lanes"):
+        original = getattr(own, name)
+        noted = lambda *a, _name=name, _original=original, **k: events.append(_name) or _original(*a, **k)
+        monkeypatch.setattr(own, name, noted)
+    ended = lambda rollouts: events.append("ended")
+    engine_of(session).sample(params, requests, choose if choosing else None, ended)
+    handed_on = [events[n - 1] for n, event in enumerate(events) if event == "ended"]
+    assert handed_on[-1] == "fetch", "behind the last chunk there is no other"
+    if choosing:
+        assert {"fetch", "decode_chunk"} == set(handed_on)
+        refilled = [n for n, event in enumerate(events) if event == "fill_lanes" and n]
+        assert all(events[n - 1] in ("ended", "fetch") for n in refilled)
+    else:
+        assert set(handed_on[:-1]) == {"decode_chunk"}
+
+
 def test_counts_are_of_positions_sampled_prefilled_and_reused(session, params, requests):
     engine = engine_of(session)
     rollouts, _ = engine.sample(params, requests)

@@ -123,5 +123,5 @@ def test_records_link_states_to_their_bases(groups, expansions):
     assert by_id["5/7/0/1/1"].advantage == -0.5 and by_id["5/7/0/1/1"].kept
     assert (by_id["5/9/1"].kept, by_id["5/9/1"].advantage) == (False, None)
     for record in records:
-        assert (record.step, record.prompt_ids) == (5, [3, 4])
+        assert (record.step, list(record.prompt_ids)) == (5, [3, 4])
         assert record.problem_id == f"p{record.prompt_position}"

@@ -16,7 +16,8 @@ from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.packing import pack
 from fr3e_jax.loop.prompts import prepare
 from fr3e_jax.loop.requests import Rollout
-from fr3e_jax.loop.rollout_store import RolloutRecord
+from fr3e_jax.loop.rollout_store import read_rollouts, write_rollouts
+from fr3e_jax.loop.run_directory import RunDirectory
 from fr3e_jax.loop.step_report import rollout_records, tool_metrics
 from fr3e_jax.loop.train import train
 
@@ -108,7 +109,7 @@ def test_explored_rollouts_read_the_calls_of_their_prefix(scripted_tool, stage):
                 assert len(starts) == calls - ended_in_call
 
 
-def test_records_and_metrics_tell_what_tools_wrote(stage):
+def test_records_and_metrics_tell_what_tools_wrote(stage, tmp_path):
     own, groups, expansions = stage
     own.toolbox.counts.update({"answered": 3, "error": 1})
     metrics = tool_metrics(own, groups, expansions)
@@ -120,7 +121,8 @@ def test_records_and_metrics_tell_what_tools_wrote(stage):
         spans = [position for start, end in record.answers for position in range(start, end)]
         assert spans == np.flatnonzero(~rollout.drawn).tolist()
     assert any(record.answers for record in records if record.kind == "state")
-    assert RolloutRecord(**dataclasses.asdict(records[0])) == records[0]
+    stored = read_rollouts(write_rollouts(RunDirectory(tmp_path), STEP, records))
+    assert [record.answers for record in stored] == [record.answers for record in records]
 
 
 def test_an_archived_base_keeps_its_answers(stage):
