@@ -50,7 +50,7 @@ def write_rows(path: Path, rows: list[dict]) -> None:
         file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-@pytest.fixture(scope="module", params=["own", "real"])
+@pytest.fixture(scope="module", params=["own", pytest.param("real", marks=pytest.mark.slow)])
 def data_root(request, tmp_path_factory) -> Path:
     """A directory with gsm8k/train.jsonl.gz and test.jsonl.gz."""
     if request.param == "real":

@@ -121,6 +121,7 @@ def test_a_finished_run_resumed_stays_as_it_is(resumed_run, tiny, session, finis
     assert_same_run(resumed_run, finished_run, session)
 
 
+@pytest.mark.slow
 def test_the_archive_is_part_of_a_checkpoint(tmp_path, tiny):
     """Revisited bases come from earlier steps: without the archive a resumed run would sample others."""
     settings = {

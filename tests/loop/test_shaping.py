@@ -148,6 +148,7 @@ def test_the_last_entropy_advantage_is_the_losss(shaping, tiny):
     assert [name for name, _ in mini_batch_steps(twin.config)] == ["entropy_advantage", "forking_tokens"]
 
 
+@pytest.mark.slow
 def test_in_the_loss_or_before_it_the_entropy_advantage_is_the_same(session, plain, params, batch, tiny):
     """Steps that do not touch what it reads: last in the list, in the loss; or first, on scored entropies."""
     results = []

@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="anonymous memory is read from Linux's /proc")
 def test_a_checkpoint_passes_through_the_host_one_tensor_at_a_time():
     """Half of its 0.3 GB is one tensor, so that a second one at the same time would show."""
