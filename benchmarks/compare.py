@@ -48,7 +48,7 @@ class Work:
 
 def works() -> dict[str, Work]:
     found = {}
-    for size, new, bars in (("tiny", "", (1.7, 2.2)), ("slice", " --new_tokens 48", (1.25, 1.5))):
+    for size, new, bars in (("tiny", "", (1.7, 2.2)), ("slice", " --new_tokens 128", (1.25, 1.5))):
         decode = f"--size {size} --mode decode --batch 64{new}"
         peers = {"transformers": f"peer_transformers.py {decode}", "tunix": f"peer_tunix.py {decode}"}
         found[f"decode_{size}"] = Work(f"engine.py {decode}", peers, *bars)
