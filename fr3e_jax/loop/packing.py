@@ -15,18 +15,19 @@ from fr3e_jax.programs.train import TrainRows
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a branch lies in a micro-batch: ``rows.branch_ids[row, lane, start : start + length]``."""
+    """Where a branch lies in a micro-batch: from position ``start`` of its row's lanes on, over one or several."""
 
     trunk: int
     branch: int
     row: int
-    lane: int
     start: int
     length: int
+    capacity: int  # positions of a lane
 
     @property
-    def where(self) -> tuple[int, int, slice]:
-        return self.row, self.lane, slice(self.start, self.start + self.length)
+    def where(self) -> tuple[int, np.ndarray, np.ndarray]:
+        """Index of its tokens in arrays ``[B, N, T]``."""
+        return self.row, *np.divmod(np.arange(self.start, self.start + self.length), self.capacity)
 
 
 @dataclass
@@ -57,8 +58,8 @@ def pack(
       shards: the number of rows is a multiple of it.
       aggregation: sets the weight of each token in the aggregated sum.
       old_logprobs: ``(trunk, branch) -> [T]``; 0 where not given yet.
-      sizes: positions of a trunk and of a lane, at least as many as needed, one trunk a row; None: chosen from usual
-        sizes to leave little empty.
+      sizes: positions of a trunk and of a lane, at least as many as the longest trunk and branch need, one trunk a row;
+        None: chosen from usual sizes to leave little empty.
     """
     if not trunks:
         return []
@@ -73,14 +74,13 @@ def _filled(rows: list[Row], shape: RowShape, trunks, used: list[int], pad_id, a
     batch = _empty(shape, pad_id)
     starts = _fill_trunks(batch.rows, rows, trunks, used)
     placements = [
-        placement
+        Placement(trunk, branch, number, start, len(trunks[trunk].branches[branch].token_ids), shape.capacity)
         for number, row in enumerate(rows)
-        for lane, members in enumerate(row.lanes)
-        for placement in _in_lane(number, lane, members, trunks)
+        for trunk, branch, start in row.branches
     ]
     branches = [trunks[p.trunk].branches[p.branch] for p in placements]
     length = np.array([p.length for p in placements])
-    begin = np.array([(p.row * shape.lanes + p.lane) * shape.capacity + p.start for p in placements])
+    begin = np.array([p.row * shape.lanes * shape.capacity + p.start for p in placements])
     offset = _counted_up(length)
     at = np.repeat(begin, length) + offset
     put = lambda array, values: array.reshape(-1).__setitem__(at, values)
@@ -130,15 +130,6 @@ def _fill_trunks(arrays: Rows, rows: list[Row], trunks, used: list[int]) -> dict
             arrays.trunk_offset[at] = np.arange(used[index])
             end += used[index]
     return starts
-
-
-def _in_lane(row: int, lane: int, members: list[tuple[int, int]], trunks) -> list[Placement]:
-    placements, start = [], 0
-    for trunk, branch in members:
-        length = len(trunks[trunk].branches[branch].token_ids)
-        placements.append(Placement(trunk, branch, row, lane, start, length))
-        start += length
-    return placements
 
 
 def _empty(shape: RowShape, pad_id: int) -> TrainRows:

@@ -9,39 +9,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from fr3e_jax.policy.attention import REACH
 from fr3e_jax.programs.decoder import power_of_two, size_bucket
 
 _LEAST_TRUNK = 16
+_LEAST_LANE = 16
 _SHARED_ROW = 256  # shorter trunks share a row: every lane's token scores all trunk positions of its row
 _WORTH_SHARING = 0.95  # of the positions, or every trunk keeps a row of its own
-_SHARED_LANE = 64  # shorter branches share a lane: three of 20 tokens fill 60 of 64 positions, one 20 of 32
 
 
 @dataclass
 class Row:
-    """Trunks of a row, and for each lane the (trunk, branch) pairs in it."""
+    """Trunks of a row, and the (trunk, branch) pairs that lie end to end over its lanes, each with where it begins."""
 
     capacity: int
     trunks: list[int] = field(default_factory=list)
     filled: int = 0  # trunk positions
-    lanes: list[list[tuple[int, int]]] = field(default_factory=list)
-    room: list[int] = field(default_factory=list)
+    branches: list[tuple[int, int, int]] = field(default_factory=list)
+    length: int = 0  # positions of its branches
 
-    def add(self, index: int, size: int, branches: Lengths, most_lanes: int = 1 << 30) -> Lengths:
-        """Place a trunk and its branches, which come longest first: first fit. Returns those without room."""
+    @property
+    def lanes(self) -> int:
+        return -(-self.length // self.capacity)
+
+    def add(self, index: int, size: int, branches: Lengths, room: int | None = None) -> Lengths:
+        """Place a trunk and those of its branches that fit into ``room`` positions. Returns the others."""
         self.trunks.append(index)
         self.filled += size
         left_over = []
         for branch, length in branches:
-            lane = next((n for n, left in enumerate(self.room) if left >= length), len(self.lanes))
-            if lane == most_lanes:
+            if room is not None and self.length + length > room:
                 left_over.append((branch, length))
                 continue
-            if lane == len(self.lanes):
-                self.lanes.append([])
-                self.room.append(self.capacity)
-            self.lanes[lane].append((index, branch))
-            self.room[lane] -= length
+            self.branches.append((index, branch, self.length))
+            self.length += length
         return left_over
 
 
@@ -77,24 +78,41 @@ def plan_rows(
       fixed: positions of a trunk and of a lane, one trunk a row; None: chosen to leave little empty.
     """
     longest_first = [sorted(enumerate(row), key=lambda item: -item[1]) for row in lengths]
-    capacity = fixed[1] if fixed else size_bucket(max(map(max, lengths)), _SHARED_LANE)
-    most = max(tokens // shards, 1)
-    rows = _one_trunk_a_row(sizes, longest_first, capacity, most)
-    plan = _cut(rows, fixed and fixed[0], capacity, tokens, shards)
+    longest, most = max(map(max, lengths)), max(tokens // shards, 1)
+    if fixed:
+        trunk_size, capacity = fixed
+    else:
+        largest = min(max(map(sum, lengths)), most)
+        trunk_size, capacity = _trunk_bucket(max(sizes), largest), _lane_size(longest, most - max(sizes))
+    rows = _one_trunk_a_row(sizes, longest_first, capacity, (most - trunk_size) // capacity * capacity)
+    plan = _cut(rows, trunk_size, capacity, tokens, shards, full=bool(fixed))
     if fixed:
         return plan
     shared = _shared_rows(sizes, longest_first, capacity, most, shards) or rows
-    fewer = _cut(shared, None, capacity, tokens, shards)
+    held = max(row.lanes for row in shared) * capacity
+    fewer = _cut(shared, _trunk_bucket(max(row.filled for row in shared), held), capacity, tokens, shards)
     padded = lambda plan: sum(shape.positions for _, shape in plan)
     return fewer if padded(fewer) < _WORTH_SHARING * padded(plan) else plan
 
 
-def _trunk_bucket(size: int, least: int) -> int:
+def _lane_size(longest: int, room: int) -> int:
+    """Positions of a lane: so many that a branch begins at most `REACH` lanes before its end, wherever it lies.
+
+    A token scores the positions of all those lanes; the longest branch whole where a row has no room for two.
+    """
+    spread = longest if room < 2 * longest else -(-(longest - 1) // REACH)
+    return size_bucket(spread, _LEAST_LANE)
+
+
+def _trunk_bucket(size: int, lanes: int) -> int:
     """A power of two where trunks may share a row, since the lanes make most of it; else in eighths of the next one.
 
-    Of long trunks at most 1024 positions are empty: so many are worth a compilation.
+    Finer than an eighth of the positions of all ``lanes`` is not worth a compilation; of long trunks at most 1024 are
+    empty, so many are.
     """
-    return power_of_two(size, least) if size <= _SHARED_ROW else _whole(size, min(power_of_two(size) // 8, 1024))
+    if size > _SHARED_ROW:
+        return _whole(size, min(power_of_two(size) // 8, 1024))
+    return power_of_two(size, 1 << max(lanes // 8, _LEAST_TRUNK).bit_length() - 1)
 
 
 def _count_bucket(count: int) -> int:
@@ -102,29 +120,26 @@ def _count_bucket(count: int) -> int:
     return count if count <= 3 else size_bucket(count)
 
 
-def _lanes_bucket(lanes: int, capacity: int) -> int:
-    """As `_count_bucket`, or the next 1024 positions where that is nearer: so many are worth a compilation."""
-    return min(_count_bucket(lanes), _whole(lanes, max(1024 // capacity, 1)))
+def _lanes_bucket(lanes: int, capacity: int, most: int) -> int:
+    """As `_count_bucket`, or the next power of two of lanes of 1024 positions: so many are worth a compilation.
+
+    Never more than ``most``, what fits into a row, where that is enough: full rows are worth a shape of their own.
+    """
+    bucket = min(_count_bucket(lanes), _whole(lanes, power_of_two(1024 // capacity + 1) // 2 or 1))
+    return min(bucket, most) if lanes <= most else bucket
 
 
 def _whole(size: int, step: int) -> int:
     return -(-size // step) * step
 
 
-def _one_trunk_a_row(sizes: Sequence[int], lengths: list[Lengths], capacity: int, most: int) -> list[Row]:
-    """A row for each trunk, or as many like ones as it takes to have at most ``most`` positions in each."""
+def _one_trunk_a_row(sizes: Sequence[int], lengths: list[Lengths], capacity: int, room: int) -> list[Row]:
+    """A row for each trunk, or as many as it takes to have at most ``room`` branch positions in each."""
     rows = []
     for index, (size, branches) in enumerate(zip(sizes, lengths, strict=True)):
-        whole = Row(capacity)
-        whole.add(index, size, branches)
-        parts = -(-len(whole.lanes) // max((most - size) // capacity, 1))
-        if parts == 1:
-            rows.append(whole)
-            continue
         while branches:
-            row = Row(capacity)
-            branches = row.add(index, size, branches, -(-len(whole.lanes) // parts))
-            rows.append(row)
+            rows.append(Row(capacity))
+            branches = rows[-1].add(index, size, branches, max(room, branches[0][1]))
     return rows
 
 
@@ -145,33 +160,27 @@ def _shared_rows(
             best = min(range(count), key=lambda n: (load[n], n))
             rows[best].add(index, sizes[index], lengths[index])
             load[best] += sizes[index] + held[index]
-        if all(row.filled <= room and row.filled + len(row.lanes) * capacity <= most for row in rows):
+        if all(row.filled <= room and row.filled + row.lanes * capacity <= most for row in rows):
             return rows
     return None
 
 
-def _cut(rows: list[Row], trunk_size: int | None, capacity: int, tokens: int, shards: int) -> Plan:
+def _cut(rows: list[Row], trunk_size: int, capacity: int, tokens: int, shards: int, *, full: bool = False) -> Plan:
     """Micro-batches of like rows.
 
-    With a given ``trunk_size`` every micro-batch has as many rows as ``tokens`` allow; else only as many as are needed,
-    rounded up.
+    With ``full`` every micro-batch has as many rows as ``tokens`` allow; else only as many as are needed, rounded up.
     """
-    fixed = trunk_size is not None
-    rows = sorted(rows, key=lambda row: (len(row.lanes), row.filled, row.trunks))
-    if trunk_size is None:
-        # Finer than an eighth of the lanes is not worth a compilation.
-        least = max(_lanes_bucket(len(rows[-1].lanes), capacity) * capacity // 8, _LEAST_TRUNK)
-        trunk_size = _trunk_bucket(max(row.filled for row in rows), 1 << least.bit_length() - 1)
-    cut = []
+    rows = sorted(rows, key=lambda row: (row.lanes, row.filled, row.trunks))
+    cut, in_a_row = [], (tokens // shards - trunk_size) // capacity
     while rows:
         size, lanes = 0, 0
         for end in range(shards, len(rows) + shards, shards):
-            wanted = _lanes_bucket(len(rows[min(end, len(rows)) - 1].lanes), capacity)
+            wanted = _lanes_bucket(rows[min(end, len(rows)) - 1].lanes, capacity, in_a_row)
             if size and end * (trunk_size + wanted * capacity) > tokens:
                 break
             size, lanes = min(end, len(rows)), wanted
-        full = max(tokens // (trunk_size + lanes * capacity) // shards, 1) if fixed else 0
-        count = shards * (full or _count_bucket(-(-size // shards)))
+        most = max(tokens // (trunk_size + lanes * capacity) // shards, 1) if full else 0
+        count = shards * (most or _count_bucket(-(-size // shards)))
         cut.append((rows[:size], RowShape(count, trunk_size, lanes, capacity)))
         rows = rows[size:]
     return cut

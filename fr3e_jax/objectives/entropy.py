@@ -32,7 +32,8 @@ def token_entropy(logits: Float[AnyArray, "*batch V"]) -> Float[jax.Array, "*bat
     logprobs = _log_softmax(logits)
     possible = logprobs > -jnp.inf
     # The inner select keeps −inf out of the product's gradient as well as out of its value.
-    return -jnp.sum(jnp.exp(logprobs) * jnp.where(possible, logprobs, 0.0), axis=-1)
+    # As a product of vectors: XLA on CPU takes four times as long to sum what it multiplies in the same loop.
+    return -jnp.vecdot(jnp.exp(logprobs), jnp.where(possible, logprobs, 0.0), precision="highest")
 
 
 def normalised_entropy(logits: Float[AnyArray, "*batch V"]) -> Float[jax.Array, "*batch"]:

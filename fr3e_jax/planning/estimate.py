@@ -18,6 +18,7 @@ from fr3e_jax.planning.workload import (
     promoted_capacity,
 )
 from fr3e_jax.policy.architecture import Architecture
+from fr3e_jax.policy.attention import REACH
 from fr3e_jax.programs.decoder import power_of_two
 from fr3e_jax.programs.mesh import resolve_sizes
 
@@ -193,16 +194,16 @@ class Estimator:
         """The largest micro-batch: forward and, unless it only scores, backward."""
         config, a, sizes = self.config, self.a, self.train
         rows, trunk, lanes, length = largest_micro_batch(config, sizes.batch_shards)
-        positions = trunk + lanes * length
+        positions, own = trunk + lanes * length, length * (1 + min(REACH, lanes - 1))
         tokens = rows // sizes.batch_shards * positions
         weights = self.weights(self.stored, sizes)
-        arrays = {"weights": weights} | self._kept(tokens, trunk, max(trunk, length), backward)
+        arrays = {"weights": weights} | self._kept(tokens, trunk, max(trunk, own), backward)
         if backward:
             arrays |= {"gradients": weights, "gradients of the micro-batch": weights}
         # The head and the layers have their turns one after the other: the larger one's arrays make the peak.
-        turns = [self._in_a_layer(tokens, trunk, max(trunk, length), backward), self._in_the_head(backward)]
+        turns = [self._in_a_layer(tokens, trunk, max(trunk, own), backward), self._in_the_head(backward)]
         arrays |= max(turns, key=lambda turn: sum(turn.values()))
-        attended = trunk * trunk + lanes * length * (length + trunk)
+        attended = trunk * trunk + lanes * length * (own + trunk)
         layers = 2 * positions * self.kernels + 4 * attended * a.num_heads * a.head_dim * a.num_layers
         again = config.training.remat == "block"
         flops = rows * (layers * (3 + again if backward else 1))

@@ -36,8 +36,11 @@ def count_flops(jaxpr: core.Jaxpr, trips: int = 1) -> int:
 
 
 def _dot_flops(equation) -> int:
+    """Of a product of two matrices, or of many; 0 where one of them is a vector, which is a pass over the other."""
     (contracted, _), (batch, _) = equation.params["dimension_numbers"]
     left, right = (variable.aval for variable in equation.invars)
+    if min(left.ndim, right.ndim) == len(contracted) + len(batch):
+        return 0
     depth = math.prod(left.shape[axis] for axis in contracted)
     shared = math.prod(left.shape[axis] for axis in batch)
     return 2 * left.size * right.size // max(depth * shared, 1)

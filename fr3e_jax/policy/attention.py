@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+REACH = 2  # lanes before its own that a token's branch may have begun in; docs/performance.md compares 0, 1, 2, 4, 8
 _EXTENTS = 4  # parts of a sequence whose queries are compared with as many keys each as causality lets them see
 
 
@@ -33,7 +34,8 @@ class KeyValue(NamedTuple):
 class RowView(NamedTuple):
     """What the tokens of a row, S trunk positions and then N lanes of T, see of one another.
 
-    A token sees the earlier ones of its own segment, itself included, and a lane's token also ``fork`` trunk positions.
+    A token sees the earlier ones of its own segment in its own lane and the `REACH` before it, itself included, and a
+    lane's token also ``fork`` trunk positions.
     """
 
     trunk_segment: jax.Array  # int [B, S], which trunk
@@ -149,14 +151,22 @@ def row_attention(query: jax.Array, own: KeyValue, view: RowView, *, block: int 
 
 
 def _causal_attention(query, own: KeyValue, segment, block: int, trunk: KeyValue | None = None, fork=None, start=None):
-    """`trunk_branch_attention` where a query sees the earlier positions of its segment (int ``[B, N, T]``)."""
+    """`trunk_branch_attention` where a query sees the earlier positions of its segment (int ``[B, N, T]``).
+
+    In its own lane and in the `REACH` lanes before it.
+    """
     lanes, length = segment.shape[1:]
+    before = min(REACH, lanes - 1)
     place = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32).reshape(1, 1, -1), segment.shape)
     queries = (query, segment, place) if trunk is None else (query, segment, place, fork, start)
+    own = KeyValue(_with_lanes_before(own.key, before, 4), _with_lanes_before(own.value, before, 3))
+    segments = _with_lanes_before(segment, before, 2)
+    places = jnp.arange(-before * length, length, dtype=jnp.int32).reshape(1, 1, 1, -1)
 
     def attend(queries, extent):
         query, mine, at, *shared = queries
-        seen = (mine[..., None] == segment[:, :, None, :extent]) & (at[..., None] >= place[:, :, None, :extent])
+        extent += before * length
+        seen = (mine[..., None] == segments[:, :, None, :extent]) & (at[..., None] >= places[..., :extent])
         keys = KeyValue(own.key[..., :extent], own.value[..., :extent, :])
         return trunk_branch_attention(query, keys, seen, trunk, *shared)
 
@@ -172,6 +182,15 @@ def _causal_attention(query, own: KeyValue, segment, block: int, trunk: KeyValue
         one = jax.checkpoint(lambda queries, extent=end * size: attend(queries, extent))
         mixed.append(jax.lax.map(one, tuple(x[first:end] for x in queries)))
     return jnp.moveaxis(jnp.concatenate(mixed), 0, 2).reshape(query.shape)
+
+
+def _with_lanes_before(x: jax.Array, before: int, axis: int) -> jax.Array:
+    """``[B, N, ...]`` with the positions (``axis``) of each lane behind those of the ``before`` lanes before it."""
+    if not before:
+        return x
+    lanes = x.shape[1]
+    padded = jnp.pad(x, [(0, 0), (before, 0), *[(0, 0)] * (x.ndim - 2)])
+    return jnp.concatenate([padded[:, n : n + lanes] for n in range(before + 1)], axis=axis)
 
 
 def _block_size(length: int, most: int) -> int:

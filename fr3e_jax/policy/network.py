@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -48,7 +49,7 @@ def _parameter(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str | None, .
     return nnx.Param((jax.random.normal(rngs.params(), shape) * std).astype(dtype), axes=axes)
 
 
-def _along_last(vector: nnx.Param, x: jax.Array) -> jax.Array:
+def _along_last(vector: nnx.Param | jax.Array, x: jax.Array) -> jax.Array:
     """``vector`` with as many axes as ``x``: broadcasting is never left to differing ranks."""
     return vector[...].reshape((1,) * (x.ndim - 1) + (-1,))
 
@@ -64,15 +65,41 @@ class Linear(nnx.Module):
         return y if self.bias is None else y + _along_last(self.bias, y).astype(x.dtype)
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _normalised(x: jax.Array, scale: jax.Array, epsilon: float) -> jax.Array:
+    """``scale * x / sqrt(mean(x**2) + epsilon)`` over the last axis, in x's dtype, computed in float32."""
+    return _normalise(x, scale, epsilon)[0]
+
+
+def _normalise(x, scale, epsilon):
+    wide = x.astype(jnp.float32)
+    inverse = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + epsilon)
+    return (wide * inverse * _along_last(scale, wide).astype(jnp.float32)).astype(x.dtype), (x, inverse, scale)
+
+
+def _normalise_backward(epsilon, saved, cotangent):
+    """Both sums over products of three as matrix products: XLA on CPU takes ten times as long over its own loop."""
+    (x, inverse, scale), wide_slope = saved, cotangent.astype(jnp.float32)
+    wide, wide_scale, size = x.astype(jnp.float32), scale.astype(jnp.float32), x.shape[-1]
+    product = wide_slope * wide
+    leading = tuple(range(x.ndim - 1))
+    exact = partial(jax.lax.dot_general, precision="highest")
+    d_scale = exact(inverse[..., 0], product, ((leading, leading), ((), ())))
+    along = exact(product, wide_scale / size, (((x.ndim - 1,), (0,)), ((), ())))[..., None]
+    d_x = (wide_slope * _along_last(wide_scale, wide) - wide * (along * inverse * inverse)) * inverse
+    return d_x.astype(x.dtype), d_scale.astype(scale.dtype)
+
+
+_normalised.defvjp(_normalise, _normalise_backward)
+
+
 class RMSNorm(nnx.Module):
     def __init__(self, size: int, epsilon: float, dtype: str):
         self.scale = nnx.Param(jnp.ones((size,), dtype), axes=(None,))
         self.epsilon = epsilon
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        wide = x.astype(jnp.float32)
-        wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + self.epsilon)
-        return (wide * _along_last(self.scale, wide).astype(jnp.float32)).astype(x.dtype)
+        return _normalised(x, self.scale[...], self.epsilon)
 
 
 class Attention(nnx.Module):
@@ -157,7 +184,7 @@ class Block(nnx.Module):
 
 @jax.custom_vjp
 def _gated(gate: jax.Array, up: jax.Array) -> jax.Array:
-    """SiLU(gate) * up. The backward pass computes the sigmoid again: less to store, and faster than to read it."""
+    """SiLU(gate) * up. The backward pass computes the sigmoid again: a tenth less to store, in the same time."""
     return jax.nn.silu(gate) * up
 
 

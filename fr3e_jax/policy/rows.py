@@ -1,13 +1,17 @@
 """Trunk-and-branch rows: how a batch of shared-prefix sequences passes the network once per token.
 
-A row holds one or more trunks end to end, and lanes; a lane holds one or more branches end to end, of any of them:
+A row holds one or more trunks end to end, and branches of any of them end to end, over lanes of equal size:
 
     trunk      q0 q1 q2 r0 r1 r2 r3 s0 s1 .  trunk_segment 1 1 1 1 1 1 1 2 2 0   (. = padding)
-    lane 0     a0 a1 a2 b0 b1 .  .  .        segment       1 1 1 2 2 0 0 0
-    lane 1     c0 c1 c2 c3 d0 d1 .  .        segment       3 3 3 3 4 4 0 0
+    lane 0     a0 a1 a2 b0 b1                segment       1 1 1 2 2
+    lane 1     b2 c0 c1 c2 d0                segment       2 3 3 3 4
+    lane 2     d1 d2 .  .  .                 segment       4 4 0 0 0
     start      a, b, c: 0   d: 7             where the branch's trunk begins
     fork       a, b: 4   c: 3   d: 2         trunk tokens that the branch's tokens see
-    offset     0 1 2 0 1 ...                 position in the branch; absolute position = fork + offset
+    offset     0 1 2 0 1 / 2 0 1 2 0 / 1 2   position in the branch; absolute position = fork + offset
+
+A token is compared with the trunk and with its own lane and the `fr3e_jax.policy.attention.REACH` lanes before it, so a
+branch of up to REACH·T + 1 tokens may begin anywhere. Nothing is left empty but the end of the last lane.
 
 A branch's first token is predicted from the trunk's hidden state at ``start + fork - 1``, each later one from its
 predecessor.
@@ -68,7 +72,7 @@ def row_states(graphdef: nnx.GraphDef, params: Params, rows: Rows, passing: Pass
 def predictors(rows: Rows) -> jax.Array:
     """int ``[B, N * T]``: the position in ``row_states`` that each branch token is predicted from.
 
-    Of tokens a0 a1 a2 b0 ... in a lane that begins at P0: start+fork-1, P0, P0+1, start+fork-1, ...
+    Of tokens a0 a1 a2 b0 ... in lanes that begin at P0: start+fork-1, P0, P0+1, start+fork-1, ...
     """
     batch, lanes, length = rows.offset.shape
     before = rows.trunk_ids.shape[1] + jnp.arange(lanes * length).reshape(1, lanes, length) - 1

@@ -8,6 +8,7 @@ import pytest
 from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk, count_rollouts
 from fr3e_jax.loop.packing import aggregation_denominator, counted_tokens, pack
 from fr3e_jax.loop.row_plan import plan_rows
+from fr3e_jax.policy.attention import REACH
 
 PAD = 0
 
@@ -65,7 +66,7 @@ def test_every_branch_is_placed_once_and_reads_back(trunks, tokens, shards):
 
 
 @pytest.mark.parametrize("tokens", [1, 10_000])
-def test_branches_of_a_lane_do_not_overlap_and_the_rest_is_empty(trunks, tokens):
+def test_branches_do_not_overlap_and_the_rest_is_empty(trunks, tokens):
     for micro in pack(trunks, tokens=tokens, pad_id=PAD):
         batch, covered = micro.batch, np.zeros(micro.batch.loss_mask.shape, int)
         for placed in micro.placements:
@@ -108,6 +109,37 @@ def test_micro_batches_keep_to_their_tokens_and_to_the_shards(trunks):
     assert len(cut) > 1 and all(micro.padded_positions <= 300 for micro in cut)
     assert sorted(p.branch for micro in cut for p in micro.placements) == list(range(9))
     assert all(len(micro.batch.rows.segment[0]) == 1 for micro in pack(trunks, tokens=1, pad_id=PAD))  # lanes
+
+
+@pytest.mark.parametrize("tokens", [1, 200, 1000, 10_000])
+def test_a_branch_lies_in_lanes_that_see_one_another_and_nothing_between_branches_is_empty(tokens):
+    crossing = 0
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        drawn = [[(int(random.integers(1, 20)), int(random.integers(1, 150))) for _ in range(9)] for _ in range(3)]
+        for micro in pack([training_trunk(seed, 20, row) for row in drawn], tokens=tokens, pad_id=PAD):
+            for row in range(len(micro.batch.loss_mask)):
+                filled = (micro.batch.rows.segment[row] > 0).reshape(-1)
+                assert filled[: filled.sum()].all(), "branches lie end to end"
+            for placed in micro.placements:
+                lanes = placed.where[1]
+                assert lanes[-1] - lanes[0] <= REACH
+                crossing += lanes[-1] > lanes[0]
+    assert crossing or tokens < 1000
+
+
+def test_a_row_with_room_for_one_branch_is_one_lane():
+    """Lanes of a part of it would make each token score some half more."""
+    (micro,) = pack([training_trunk(1, 20, [(20, 1000)])], tokens=1100, pad_id=PAD)
+    assert micro.batch.loss_mask.shape == (1, 1, 1024)
+
+
+def test_full_rows_are_filled_to_the_last_lane():
+    """The harness's branching batch: more than nine tenths of the positions that pass the network are of use."""
+    trunk = training_trunk(1, 320, [(320 - length, length) for length in (236, 213, 190, 52) for _ in range(16)])
+    micros = pack([trunk], tokens=5120, pad_id=PAD)
+    assert sum(m.positions for m in micros) / sum(m.padded_positions for m in micros) > 0.9
+    assert all(m.padded_positions <= 5120 for m in micros)
 
 
 def explored(seed: int) -> list[TrainingTrunk]:

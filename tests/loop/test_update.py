@@ -179,7 +179,10 @@ def test_mini_batches_partition_the_batch_in_every_epoch(session, programs, para
         return original(session, learner, mini_batch, *rest)
 
     monkeypatch.setattr(update, "update_on_mini_batch", noted)
-    twin = tiny.changed(session, training__epochs=2, training__mini_batch_rollouts=7)
+    # Room for each trunk's branches in one row of each of eight devices: none passes twice in an epoch.
+    twin = tiny.changed(
+        session, training__epochs=2, training__mini_batch_rollouts=7, training__micro_batch_tokens=8 * 256
+    )
     ledger = TokenLedger()
     learner, metrics = updated(twin, programs, params, batch, ledger)
     assert learner.updates == metrics["updates"] == len(seen)

@@ -13,6 +13,7 @@ from fr3e_jax.configuration import load_config
 from fr3e_jax.planning.flops import count_flops
 from fr3e_jax.planning.targets import Programs
 from fr3e_jax.planning.workload import base_shape
+from fr3e_jax.policy.attention import REACH
 
 A, B, C = 3, 5, 7
 
@@ -47,6 +48,7 @@ SQUARE = 2 * A * B * B
         (jnp.matmul, [(A, B), (B, C)], 2 * A * B * C),
         (jnp.matmul, [(4, A, B), (4, B, C)], 4 * 2 * A * B * C),
         (lambda x: x.sum() + x * x, [(A, B)], 0),
+        (lambda x, y: x @ (x.T @ y), [(A, B), (A,)], 0),
         (scanned, [(A, B), (B, B)], 11 * SQUARE),
         (nested, [(A, B), (B, B)], 22 * SQUARE),
         (looped, [(A, B), (B, B)], 6 * SQUARE),
@@ -81,7 +83,8 @@ def test_a_pass_costs_two_operations_for_each_weight_and_position_and_training_t
     count_, trunk, lanes, length = programs.largest
     matrices = sum(leaf.size for leaf in jax.tree.leaves(programs.params["layers"]) if leaf.ndim == 2)
     positions = count_ * (trunk + lanes * length)
-    attended = count_ * (trunk * trunk + lanes * length * (length + trunk))
+    own = length * (1 + min(REACH, lanes - 1))
+    attended = count_ * (trunk * trunk + lanes * length * (own + trunk))
     layers = 2 * positions * matrices + 4 * attended * a.num_heads * a.head_dim * a.num_layers
     head = 2 * count_ * lanes * length * a.vocab_size * a.hidden_size
     assert flops_of(programs, "score") == layers + head

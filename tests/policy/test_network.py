@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from fr3e_jax.policy.head import _even
 from fr3e_jax.policy.huggingface import save_params
+from fr3e_jax.policy.network import _normalised
 
 SEQUENCES = [[3, 17, 0, 5, 5, 9, 11, 2], [8], [19, 4, 1]]
 
@@ -89,3 +92,34 @@ def test_bfloat16_compute_stays_near_float32_and_keeps_float32_logits(tiny, tiny
     assert logits.dtype == np.float32
     error = np.abs(logits - exact).max()
     assert 0 < error < 0.03 * np.abs(exact).max()  # 8 bits of precision through two layers
+
+
+# Elsewhere every norm's scale is 1 or random and its input well scaled; here also a row of zeros and tiny values.
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-6), ("bfloat16", 2e-2)])
+@pytest.mark.parametrize("shape", [(5, 8), (2, 1, 7, 3, 16)])
+def test_the_norm_has_the_slope_of_its_formula(dtype, tolerance, shape):
+    random = np.random.default_rng(0)
+    x, scale, slope = (random.standard_normal(s) for s in (shape, shape[-1:], shape))
+    x.reshape(-1, shape[-1])[0], x.reshape(-1, shape[-1])[1] = 0.0, x.reshape(-1, shape[-1])[1] * 1e-4
+    x, scale, slope = (np.asarray(jnp.asarray(v, dtype).astype("float32"), np.float64) for v in (x, scale, slope))
+    epsilon, size = 1e-6, shape[-1]
+    inverse = 1 / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + epsilon)
+    along = np.sum(slope * scale * x, axis=-1, keepdims=True) / size
+    expected = ((slope * scale - x * along * inverse**2) * inverse, (slope * x * inverse).reshape(-1, size).sum(axis=0))
+    out, pull = jax.vjp(
+        lambda x, scale: _normalised(x, scale, epsilon), jnp.asarray(x, dtype), jnp.asarray(scale, dtype)
+    )
+    np.testing.assert_allclose(np.asarray(out, np.float64), x * inverse * scale, rtol=tolerance, atol=tolerance)
+    for ours, theirs in zip(pull(jnp.asarray(slope, dtype)), expected, strict=True):
+        assert ours.dtype == dtype
+        largest = np.abs(theirs).max(axis=-1, keepdims=True)  # of each row: those of zeros have slopes of 1,000
+        assert (np.abs(np.asarray(ours, np.float64) - theirs) <= tolerance * largest).all()
+
+
+def test_chunks_of_the_head_are_even_and_no_more_than_it_takes():
+    for tokens in range(1, 60):
+        for chunk in range(1, 70):
+            size, count = _even(chunk, tokens), -(-tokens // chunk)
+            assert size <= chunk and -(-tokens // size) == count
+            assert count * size - tokens < count, "less than one token of each chunk is empty"
+            assert _even(chunk, count * size) == size, "the same for what was padded to whole chunks"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fr3e_jax.objectives.entropy import token_entropy, token_logprobs
+from fr3e_jax.policy.attention import REACH
 from fr3e_jax.policy.head import Head, count_tokens, gather_tokens, token_loss, token_scores
 from fr3e_jax.policy.network import Pass, bind
 from fr3e_jax.policy.rows import Rows, predictors, row_states, run_trunks
@@ -24,6 +25,19 @@ LANES = [
     [[(0, 2, [11]), (1, 5, [3, 3, 8]), (0, 1, [4, 6]), (1, 2, [17, 1])], []],
     [[(0, 10, [5, 4, 3]), (0, 10, [5, 4, 9])], [(0, 3, [1, 2]), (0, 7, [8])]],
 ]
+
+
+def end_to_end(rows: Rows, lane_size: int) -> tuple[Rows, np.ndarray]:
+    """The same branches without gaps in lanes of another size, and where each token was, ``[tokens, 3]``."""
+    moved = {}
+    for name in ("branch_ids", "segment", "start", "fork", "offset"):
+        streams = [x[real] for x, real in zip(getattr(rows, name), rows.segment > 0, strict=True)]
+        lanes = -(-max(map(len, streams)) // lane_size)
+        moved[name] = np.zeros((len(streams), lanes * lane_size), np.int32)
+        for target, stream in zip(moved[name], streams, strict=True):
+            target[: len(stream)] = stream
+        moved[name] = moved[name].reshape(len(streams), lanes, lane_size)
+    return rows._replace(**moved), np.argwhere(rows.segment > 0)
 
 
 def pack(trunks=TRUNKS, lanes=LANES, pad_id=0) -> Rows:
@@ -104,6 +118,22 @@ def test_scores_equal_those_of_the_flattened_sequences(fixture, request):
         np.testing.assert_allclose(entropies[place], token_entropy(predicting), rtol=1e-5, atol=1e-5)
 
 
+# The longest branch has nine tokens; with 5 the states of its last ones need what lies two lanes before.
+@pytest.mark.parametrize("lane_size", [4, 5, 16])
+def test_the_size_of_the_lanes_changes_nothing(tiny, lane_size):
+    rows = pack()
+    moved, before = end_to_end(rows, lane_size)
+    assert rows.offset.max() + 1 == 9 <= REACH * lane_size + 1
+    crossing = moved.segment[:, 1:, 0] == moved.segment[:, :-1, -1]
+    assert (crossing & (moved.segment[:, 1:, 0] > 0)).any() or lane_size == 16
+    for ours, other in zip(
+        score(tiny.graphdef, tiny.params, moved, jnp.float32(1.0)),
+        score(tiny.graphdef, tiny.params, rows, jnp.float32(1.0)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(ours[moved.segment > 0], other[tuple(before.T)], rtol=1e-5, atol=1e-5)
+
+
 @pytest.fixture(scope="module", params=["tiny", "tiny_untied"])
 def flattened(request):
     """A network, the tokens with a loss and their weights, and value and gradient over the flattened sequences."""
@@ -131,16 +161,30 @@ CUTS = [
     {"chunk": 1, "remat": "dots"},
     {"attention_block": 4, "chunk": 1000, "scan": True, "remat": "block"},  # trunks by 4 positions, lanes by 2
     {"shards": 3, "chunk": 4, "scan": True},
+    {"lane_size": 5},
+    {"lane_size": 4, "attention_block": 12, "chunk": 5},  # five lanes by 2
 ]
+
+
+def _moved(values, before, after):
+    out = np.zeros(after.shape, values.dtype)
+    for target, source, at, was in zip(out, values, after, before, strict=True):
+        target[at] = source[was]
+    return out
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_gradient_equals_that_of_the_flattened_sequences(flattened, cut):
     network, mask, weights, (expected_value, expected) = flattened
+    rows, options = pack(), dict(cut)
+    if lane_size := options.pop("lane_size", None):
+        real = rows.segment > 0
+        rows, _ = end_to_end(rows, lane_size)
+        mask, weights = (_moved(x, real, rows.segment > 0) for x in (mask, weights))
 
     @partial(jax.value_and_grad, has_aux=True)
     def packed_sum(params):
-        return weighted_sum(network.graphdef, params, pack(), mask, weights, **cut)
+        return weighted_sum(network.graphdef, params, rows, mask, weights, **options)
 
     (value, sums), gradient = jax.jit(packed_sum)(network.params)
     np.testing.assert_allclose(value, expected_value, rtol=1e-5)
