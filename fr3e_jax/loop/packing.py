@@ -146,6 +146,7 @@ def _empty(shape: RowShape, pad_id: int) -> TrainRows:
             start=integers(),
             fork=integers(),
             offset=integers(),
+            window=None if shape.window == 1 else np.ones((shape.rows, shape.window), bool),
         ),
         loss_mask=np.zeros(of_lanes, bool),
         weights=floats(),

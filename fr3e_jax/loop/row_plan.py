@@ -5,13 +5,15 @@ Sizes come from short lists, so that few programs are compiled; see `fr3e_jax.po
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
-from fr3e_jax.policy.attention import REACH
 from fr3e_jax.programs.decoder import power_of_two, size_bucket
 
+WINDOW = 3  # lanes that a token sees where branches lie end to end; docs/performance.md compares others
+_LONG_BRANCH = 2048  # longer ones do not cross lanes: what more there is to score would cost more than gaps do
 _LEAST_TRUNK = 16
 _LEAST_LANE = 16
 _SHARED_ROW = 256  # shorter trunks share a row: every lane's token scores all trunk positions of its row
@@ -20,29 +22,38 @@ _WORTH_SHARING = 0.95  # of the positions, or every trunk keeps a row of its own
 
 @dataclass
 class Row:
-    """Trunks of a row, and the (trunk, branch) pairs that lie end to end over its lanes, each with where it begins."""
+    """Trunks of a row, and the (trunk, branch) pairs in its lanes, each with the position where it begins.
+
+    Branches lie end to end over all lanes (``crossing``), or each in the first lane with room for it.
+    """
 
     capacity: int
+    crossing: bool
     trunks: list[int] = field(default_factory=list)
     filled: int = 0  # trunk positions
     branches: list[tuple[int, int, int]] = field(default_factory=list)
-    length: int = 0  # positions of its branches
+    ends: list[int] = field(default_factory=list)  # where each lane is filled to; crossing: where all are
 
     @property
     def lanes(self) -> int:
-        return -(-self.length // self.capacity)
+        return -(-self.ends[0] // self.capacity) if self.crossing else len(self.ends)
 
-    def add(self, index: int, size: int, branches: Lengths, room: int | None = None) -> Lengths:
-        """Place a trunk and those of its branches that fit into ``room`` positions. Returns the others."""
+    def add(self, index: int, size: int, branches: Lengths, lanes: int | None = None) -> Lengths:
+        """Place a trunk and its branches, which come longest first; returns those that ``lanes`` lanes cannot hold."""
         self.trunks.append(index)
         self.filled += size
+        room = self.capacity * (1 if not self.crossing else 1 << 62 if lanes is None else lanes)
+        most = 1 if self.crossing else lanes
         left_over = []
         for branch, length in branches:
-            if room is not None and self.length + length > room:
+            lane = next((n for n, end in enumerate(self.ends) if end + length <= room), len(self.ends))
+            if lane == most:
                 left_over.append((branch, length))
                 continue
-            self.branches.append((index, branch, self.length))
-            self.length += length
+            if lane == len(self.ends):
+                self.ends.append(0)
+            self.branches.append((index, branch, lane * self.capacity + self.ends[lane]))
+            self.ends[lane] += length
         return left_over
 
 
@@ -50,12 +61,13 @@ Lengths = list[tuple[int, int]]  # (branch, length) of a trunk, the longest firs
 
 
 class RowShape(NamedTuple):
-    """Of a micro-batch: rows, trunk positions of each, lanes of each, positions of a lane."""
+    """Of a micro-batch: rows, trunk positions of each, lanes of each, positions of a lane, lanes that a token sees."""
 
     rows: int
     trunk_size: int
     lanes: int
     capacity: int
+    window: int = 1
 
     @property
     def positions(self) -> int:
@@ -79,29 +91,24 @@ def plan_rows(
     """
     longest_first = [sorted(enumerate(row), key=lambda item: -item[1]) for row in lengths]
     longest, most = max(map(max, lengths)), max(tokens // shards, 1)
+    # The longest branch whole where a row has no room for two.
+    window = WINDOW if not fixed and longest <= min(_LONG_BRANCH, (most - max(sizes)) // 2) else 1
     if fixed:
         trunk_size, capacity = fixed
     else:
-        largest = min(max(map(sum, lengths)), most)
-        trunk_size, capacity = _trunk_bucket(max(sizes), largest), _lane_size(longest, most - max(sizes))
-    rows = _one_trunk_a_row(sizes, longest_first, capacity, (most - trunk_size) // capacity * capacity)
-    plan = _cut(rows, trunk_size, capacity, tokens, shards, full=bool(fixed))
+        trunk_size = _trunk_bucket(max(sizes), min(max(map(sum, lengths)), most))
+        capacity = size_bucket(longest if window == 1 else -(-(longest - 1) // (window - 1)), _LEAST_LANE)
+    empty = partial(Row, capacity, window > 1)
+    rows = _one_trunk_a_row(sizes, longest_first, empty, max((most - trunk_size) // capacity, 1))
+    cut = partial(_cut, capacity=capacity, window=window, tokens=tokens, shards=shards, full=bool(fixed))
+    plan = cut(rows, trunk_size)
     if fixed:
         return plan
-    shared = _shared_rows(sizes, longest_first, capacity, most, shards) or rows
+    shared = _shared_rows(sizes, longest_first, empty, most, shards) or rows
     held = max(row.lanes for row in shared) * capacity
-    fewer = _cut(shared, _trunk_bucket(max(row.filled for row in shared), held), capacity, tokens, shards)
+    fewer = cut(shared, _trunk_bucket(max(row.filled for row in shared), held))
     padded = lambda plan: sum(shape.positions for _, shape in plan)
     return fewer if padded(fewer) < _WORTH_SHARING * padded(plan) else plan
-
-
-def _lane_size(longest: int, room: int) -> int:
-    """Positions of a lane: so many that a branch begins at most `REACH` lanes before its end, wherever it lies.
-
-    A token scores the positions of all those lanes; the longest branch whole where a row has no room for two.
-    """
-    spread = longest if room < 2 * longest else -(-(longest - 1) // REACH)
-    return size_bucket(spread, _LEAST_LANE)
 
 
 def _trunk_bucket(size: int, lanes: int) -> int:
@@ -133,18 +140,18 @@ def _whole(size: int, step: int) -> int:
     return -(-size // step) * step
 
 
-def _one_trunk_a_row(sizes: Sequence[int], lengths: list[Lengths], capacity: int, room: int) -> list[Row]:
-    """A row for each trunk, or as many as it takes to have at most ``room`` branch positions in each."""
+def _one_trunk_a_row(sizes: Sequence[int], lengths: list[Lengths], empty: Callable[[], Row], lanes: int) -> list[Row]:
+    """A row for each trunk, or as many as it takes to have at most ``lanes`` lanes in each."""
     rows = []
     for index, (size, branches) in enumerate(zip(sizes, lengths, strict=True)):
         while branches:
-            rows.append(Row(capacity))
-            branches = rows[-1].add(index, size, branches, max(room, branches[0][1]))
+            rows.append(empty())
+            branches = rows[-1].add(index, size, branches, lanes)
     return rows
 
 
 def _shared_rows(
-    sizes: Sequence[int], lengths: list[Lengths], capacity: int, most: int, shards: int
+    sizes: Sequence[int], lengths: list[Lengths], empty: Callable[[], Row], most: int, shards: int
 ) -> list[Row] | None:
     """Fewer rows than trunks, a multiple of ``shards``, of at most ``most`` positions; None where that cannot be.
 
@@ -155,17 +162,17 @@ def _shared_rows(
     order = sorted(range(len(sizes)), key=lambda i: (-held[i], -sizes[i], i))
     least = max(-(-sum(sizes) // room), -(-(sum(sizes) + sum(held)) // most))
     for count in range(-(-least // shards) * shards, len(sizes), shards):
-        rows, load = [Row(capacity) for _ in range(count)], [0] * count
+        rows, load = [empty() for _ in range(count)], [0] * count
         for index in order:
             best = min(range(count), key=lambda n: (load[n], n))
             rows[best].add(index, sizes[index], lengths[index])
             load[best] += sizes[index] + held[index]
-        if all(row.filled <= room and row.filled + row.lanes * capacity <= most for row in rows):
+        if all(row.filled <= room and row.filled + row.lanes * row.capacity <= most for row in rows):
             return rows
     return None
 
 
-def _cut(rows: list[Row], trunk_size: int, capacity: int, tokens: int, shards: int, *, full: bool = False) -> Plan:
+def _cut(rows: list[Row], trunk_size: int, *, capacity: int, window: int, tokens: int, shards: int, full: bool) -> Plan:
     """Micro-batches of like rows.
 
     With ``full`` every micro-batch has as many rows as ``tokens`` allow; else only as many as are needed, rounded up.
@@ -181,6 +188,6 @@ def _cut(rows: list[Row], trunk_size: int, capacity: int, tokens: int, shards: i
             size, lanes = min(end, len(rows)), wanted
         most = max(tokens // (trunk_size + lanes * capacity) // shards, 1) if full else 0
         count = shards * (most or _count_bucket(-(-size // shards)))
-        cut.append((rows[:size], RowShape(count, trunk_size, lanes, capacity)))
+        cut.append((rows[:size], RowShape(count, trunk_size, lanes, capacity, window)))
         rows = rows[size:]
     return cut

@@ -18,7 +18,6 @@ from fr3e_jax.planning.workload import (
     promoted_capacity,
 )
 from fr3e_jax.policy.architecture import Architecture
-from fr3e_jax.policy.attention import REACH
 from fr3e_jax.programs.decoder import power_of_two
 from fr3e_jax.programs.mesh import resolve_sizes
 
@@ -193,8 +192,8 @@ class Estimator:
     def accumulate(self, *, backward: bool = True) -> Estimate:
         """The largest micro-batch: forward and, unless it only scores, backward."""
         config, a, sizes = self.config, self.a, self.train
-        rows, trunk, lanes, length = largest_micro_batch(config, sizes.batch_shards)
-        positions, own = trunk + lanes * length, length * (1 + min(REACH, lanes - 1))
+        rows, trunk, lanes, length, window = largest_micro_batch(config, sizes.batch_shards)
+        positions, own = trunk + lanes * length, length * min(window, lanes)
         tokens = rows // sizes.batch_shards * positions
         weights = self.weights(self.stored, sizes)
         arrays = {"weights": weights} | self._kept(tokens, trunk, max(trunk, own), backward)

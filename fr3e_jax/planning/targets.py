@@ -241,13 +241,13 @@ class Programs:
         )
 
     def _micro_batch(self) -> TrainRows:
-        count, trunk, lanes, length = self.largest
+        count, trunk, lanes, length, window = self.largest
         array = lambda dtype, *shape: jax.ShapeDtypeStruct((count, *shape), dtype, sharding=batch_sharding(self.mesh))
         trunks, branches = (array(np.int32, trunk),) * 3, (array(np.int32, lanes, length),) * 5
         mask, number = array(np.bool_, lanes, length), array(np.float32, lanes, length)
         loss = loss_settings(self.config)
         return TrainRows(
-            Rows(*trunks, *branches),
+            Rows(*trunks, *branches, window=array(np.bool_, window) if window > 1 else None),
             mask,
             *(number,) * 4,
             reference_logprobs=number if loss.kl_coefficient else None,
@@ -256,7 +256,7 @@ class Programs:
         )
 
     def _rows_text(self) -> str:
-        count, trunk, lanes, length = self.largest
+        count, trunk, lanes, length, _ = self.largest
         return f"{count} rows: a trunk of {trunk} and {lanes} lane{'s' * (lanes > 1)} of {length}"
 
     def _head_chunks(self) -> int:

@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-REACH = 2  # lanes before its own that a token's branch may have begun in; docs/performance.md compares 0, 1, 2, 4, 8
 _EXTENTS = 4  # parts of a sequence whose queries are compared with as many keys each as causality lets them see
 
 
@@ -34,14 +33,15 @@ class KeyValue(NamedTuple):
 class RowView(NamedTuple):
     """What the tokens of a row, S trunk positions and then N lanes of T, see of one another.
 
-    A token sees the earlier ones of its own segment in its own lane and the `REACH` before it, itself included, and a
-    lane's token also ``fork`` trunk positions.
+    A token sees the earlier ones of its own segment in the last ``window`` lanes, its own included, and a lane's token
+    also ``fork`` trunk positions.
     """
 
     trunk_segment: jax.Array  # int [B, S], which trunk
     segment: jax.Array  # int [B, N, T], which branch
     fork: jax.Array  # int [B, N, T], how many trunk positions a lane's token sees
     start: jax.Array  # int [B, N, T], the first of them
+    window: int = 1
 
 
 class Rotation(NamedTuple):
@@ -137,12 +137,13 @@ def row_attention(query: jax.Array, own: KeyValue, view: RowView, *, block: int 
     trunk = KeyValue(own.key[..., :size], own.value[..., :size, :])
     key = jnp.moveaxis(own.key[:, 0, ..., size:].reshape(batch, *own.key.shape[2:4], lanes, length), 3, 1)
     value = own.value[:, 0, :, size:].reshape(batch, own.value.shape[2], lanes, length, -1)
-    mixed_trunk = _causal_attention(query[:, :, :size], trunk, view.trunk_segment[:, None], block)
+    mixed_trunk = _causal_attention(query[:, :, :size], trunk, view.trunk_segment[:, None], block, 1)
     mixed_lanes = _causal_attention(
         query[:, 0, size:].reshape(batch, lanes, length, *query.shape[3:]),
         KeyValue(key, jnp.swapaxes(value, 1, 2)),
         view.segment,
         block,
+        view.window,
         KeyValue(trunk.key[:, 0], trunk.value[:, 0]),
         view.fork,
         view.start,
@@ -150,13 +151,15 @@ def row_attention(query: jax.Array, own: KeyValue, view: RowView, *, block: int 
     return jnp.concatenate([mixed_trunk, mixed_lanes.reshape(batch, 1, lanes * length, *query.shape[3:])], axis=2)
 
 
-def _causal_attention(query, own: KeyValue, segment, block: int, trunk: KeyValue | None = None, fork=None, start=None):
+def _causal_attention(
+    query, own: KeyValue, segment, block: int, window: int, trunk: KeyValue | None = None, fork=None, start=None
+):
     """`trunk_branch_attention` where a query sees the earlier positions of its segment (int ``[B, N, T]``).
 
-    In its own lane and in the `REACH` lanes before it.
+    In the last ``window`` lanes, its own included.
     """
     lanes, length = segment.shape[1:]
-    before = min(REACH, lanes - 1)
+    before = min(window, lanes) - 1
     place = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32).reshape(1, 1, -1), segment.shape)
     queries = (query, segment, place) if trunk is None else (query, segment, place, fork, start)
     own = KeyValue(_with_lanes_before(own.key, before, 4), _with_lanes_before(own.value, before, 3))

@@ -10,13 +10,13 @@ A row holds one or more trunks end to end, and branches of any of them end to en
     fork       a, b: 4   c: 3   d: 2         trunk tokens that the branch's tokens see
     offset     0 1 2 0 1 / 2 0 1 2 0 / 1 2   position in the branch; absolute position = fork + offset
 
-A token is compared with the trunk and with its own lane and the `fr3e_jax.policy.attention.REACH` lanes before it, so a
-branch of up to REACH·T + 1 tokens may begin anywhere. Nothing is left empty but the end of the last lane.
+A token is compared with the trunk and with the last W lanes, its own included, so that a branch of up to (W - 1)·T + 1
+tokens may begin anywhere, and nothing is left empty but the end of the last lane. With W = 1 no branch crosses lanes.
 
 A branch's first token is predicted from the trunk's hidden state at ``start + fork - 1``, each later one from its
 predecessor.
 
-Dimension key: B rows, S trunk positions, N lanes, T positions of a lane, P = S + N·T, E width, V vocabulary.
+Dimension key: B rows, S trunk positions, N lanes, T positions of a lane, W above, P = S + N·T, E width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Rows(NamedTuple):
     start: jax.Array  # int [B, N, T]
     fork: jax.Array  # int [B, N, T], at least 1 on real tokens
     offset: jax.Array  # int [B, N, T]
+    window: jax.Array | None = None  # bool [B, W]: only its shape counts, which is known at compile time; None: W = 1
 
 
 class Trunks(NamedTuple):
@@ -65,7 +66,8 @@ def row_states(graphdef: nnx.GraphDef, params: Params, rows: Rows, passing: Pass
     flat = lambda x: x.reshape(x.shape[0], -1)
     ids = jnp.concatenate([rows.trunk_ids, flat(rows.branch_ids)], axis=1)
     positions = jnp.concatenate([rows.trunk_offset, flat(rows.fork + rows.offset)], axis=1)
-    view = RowView(rows.trunk_segment, rows.segment, rows.fork, rows.start)
+    window = 1 if rows.window is None else rows.window.shape[1]
+    view = RowView(rows.trunk_segment, rows.segment, rows.fork, rows.start, window)
     return bind(graphdef, params).rows(ids, positions, view, passing)
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk, count_rollouts
 from fr3e_jax.loop.packing import aggregation_denominator, counted_tokens, pack
-from fr3e_jax.loop.row_plan import plan_rows
-from fr3e_jax.policy.attention import REACH
+from fr3e_jax.loop.row_plan import WINDOW, plan_rows
 
 PAD = 0
 
@@ -112,26 +111,33 @@ def test_micro_batches_keep_to_their_tokens_and_to_the_shards(trunks):
 
 
 @pytest.mark.parametrize("tokens", [1, 200, 1000, 10_000])
-def test_a_branch_lies_in_lanes_that_see_one_another_and_nothing_between_branches_is_empty(tokens):
+def test_a_branch_lies_in_lanes_that_see_one_another(tokens):
     crossing = 0
     for seed in range(20):
         random = np.random.default_rng(seed)
         drawn = [[(int(random.integers(1, 20)), int(random.integers(1, 150))) for _ in range(9)] for _ in range(3)]
         for micro in pack([training_trunk(seed, 20, row) for row in drawn], tokens=tokens, pad_id=PAD):
-            for row in range(len(micro.batch.loss_mask)):
+            window = micro.batch.rows.window
+            assert window is None or window.shape == (len(micro.batch.loss_mask), WINDOW)
+            for row in range(len(micro.batch.loss_mask) if window is not None else 0):
                 filled = (micro.batch.rows.segment[row] > 0).reshape(-1)
                 assert filled[: filled.sum()].all(), "branches lie end to end"
             for placed in micro.placements:
                 lanes = placed.where[1]
-                assert lanes[-1] - lanes[0] <= REACH
+                assert lanes[-1] - lanes[0] < (1 if window is None else WINDOW)
                 crossing += lanes[-1] > lanes[0]
-    assert crossing or tokens < 1000
+    assert (crossing > 0) == (tokens >= 1000)
 
 
-def test_a_row_with_room_for_one_branch_is_one_lane():
-    """Lanes of a part of it would make each token score some half more."""
-    (micro,) = pack([training_trunk(1, 20, [(20, 1000)])], tokens=1100, pad_id=PAD)
-    assert micro.batch.loss_mask.shape == (1, 1, 1024)
+@pytest.mark.parametrize(
+    ("lengths", "tokens", "lanes"),
+    [([1000], 1100, (1, 1024)), ([1000, 24], 2000, (1, 1024)), ([2049, 2000, 500], 10_000, (2, 3072))],
+)
+def test_long_branches_and_those_alone_in_a_row_do_not_cross_lanes(lengths, tokens, lanes):
+    """Smaller lanes would make each token score some half more."""
+    (micro,) = pack([training_trunk(1, 20, [(20, length) for length in lengths])], tokens=tokens, pad_id=PAD)
+    assert micro.batch.rows.window is None
+    assert micro.batch.loss_mask.shape == (1, *lanes)
 
 
 def test_full_rows_are_filled_to_the_last_lane():

@@ -13,7 +13,6 @@ from fr3e_jax.configuration import load_config
 from fr3e_jax.planning.flops import count_flops
 from fr3e_jax.planning.targets import Programs
 from fr3e_jax.planning.workload import base_shape
-from fr3e_jax.policy.attention import REACH
 
 A, B, C = 3, 5, 7
 
@@ -80,10 +79,10 @@ def flops_of(programs, name):
 def test_a_pass_costs_two_operations_for_each_weight_and_position_and_training_three_passes(small):
     config, programs = small
     a = programs.architecture
-    count_, trunk, lanes, length = programs.largest
+    count_, trunk, lanes, length, window = programs.largest
     matrices = sum(leaf.size for leaf in jax.tree.leaves(programs.params["layers"]) if leaf.ndim == 2)
     positions = count_ * (trunk + lanes * length)
-    own = length * (1 + min(REACH, lanes - 1))
+    own = length * min(window, lanes)
     attended = count_ * (trunk * trunk + lanes * length * (own + trunk))
     layers = 2 * positions * matrices + 4 * attended * a.num_heads * a.head_dim * a.num_layers
     head = 2 * count_ * lanes * length * a.vocab_size * a.hidden_size

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from fr3e_jax.objectives.entropy import token_entropy, token_logprobs
-from fr3e_jax.policy.attention import REACH
 from fr3e_jax.policy.head import Head, count_tokens, gather_tokens, token_loss, token_scores
 from fr3e_jax.policy.network import Pass, bind
 from fr3e_jax.policy.rows import Rows, predictors, row_states, run_trunks
 
-TRUNK_SIZE, LANE_SIZE, CHUNK = 12, 10, 7
+TRUNK_SIZE, LANE_SIZE, CHUNK, WINDOW = 12, 10, 7, 3
 # Trunks of each row; the second row holds two.
 TRUNKS = [[[3, 17, 0, 5, 9, 11, 2, 8]], [[1, 4], [9, 9, 5, 2, 0]], [[6, 6, 12, 19, 13, 7, 15, 10, 18, 14]]]
 # rows -> lanes -> branches (trunk of the row, fork, token ids): forks at 1, inside, at the end; full, part-full and
@@ -37,7 +36,7 @@ def end_to_end(rows: Rows, lane_size: int) -> tuple[Rows, np.ndarray]:
         for target, stream in zip(moved[name], streams, strict=True):
             target[: len(stream)] = stream
         moved[name] = moved[name].reshape(len(streams), lanes, lane_size)
-    return rows._replace(**moved), np.argwhere(rows.segment > 0)
+    return rows._replace(**moved, window=np.ones((len(rows.segment), WINDOW))), np.argwhere(rows.segment > 0)
 
 
 def pack(trunks=TRUNKS, lanes=LANES, pad_id=0) -> Rows:
@@ -123,7 +122,7 @@ def test_scores_equal_those_of_the_flattened_sequences(fixture, request):
 def test_the_size_of_the_lanes_changes_nothing(tiny, lane_size):
     rows = pack()
     moved, before = end_to_end(rows, lane_size)
-    assert rows.offset.max() + 1 == 9 <= REACH * lane_size + 1
+    assert rows.offset.max() + 1 == 9 <= (WINDOW - 1) * lane_size + 1
     crossing = moved.segment[:, 1:, 0] == moved.segment[:, :-1, -1]
     assert (crossing & (moved.segment[:, 1:, 0] > 0)).any() or lane_size == 16
     for ours, other in zip(
