@@ -7,6 +7,7 @@ torch fail where it is absent and are not skipped (make test-parity).
 from __future__ import annotations
 
 import os
+import signal
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,10 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(DEVICES))
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "fr3e_jax" / "xla-tests"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+# A shell without job control starts its background jobs with SIGINT ignored, and so would be what tests start and stop.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import jax  # noqa: E402  (reads the environment above)
 import jaxtyping  # noqa: E402
