@@ -38,12 +38,14 @@ class Row:
     def lanes(self) -> int:
         return -(-self.ends[0] // self.capacity) if self.crossing else len(self.ends)
 
-    def add(self, index: int, size: int, branches: Lengths, lanes: int | None = None) -> Lengths:
-        """Place a trunk and its branches, which come longest first; returns those that ``lanes`` lanes cannot hold."""
+    def add(self, index: int, size: int, branches: Lengths, lanes: int = 1 << 30) -> Lengths:
+        """Place a trunk and its branches, which come longest first; returns those that ``lanes`` lanes cannot hold.
+
+        An empty row takes the first branch whatever its length.
+        """
         self.trunks.append(index)
         self.filled += size
-        room = self.capacity * (1 if not self.crossing else 1 << 62 if lanes is None else lanes)
-        most = 1 if self.crossing else lanes
+        room, most = (self.capacity * lanes, 1) if self.crossing else (self.capacity, lanes)
         left_over = []
         for branch, length in branches:
             lane = next((n for n, end in enumerate(self.ends) if end + length <= room), len(self.ends))
@@ -91,7 +93,7 @@ def plan_rows(
     """
     longest_first = [sorted(enumerate(row), key=lambda item: -item[1]) for row in lengths]
     longest, most = max(map(max, lengths)), max(tokens // shards, 1)
-    # The longest branch whole where a row has no room for two.
+    # Branches cross lanes unless they are long, or a row has no room for two.
     window = WINDOW if not fixed and longest <= min(_LONG_BRANCH, (most - max(sizes)) // 2) else 1
     if fixed:
         trunk_size, capacity = fixed
@@ -128,11 +130,13 @@ def _count_bucket(count: int) -> int:
 
 
 def _lanes_bucket(lanes: int, capacity: int, most: int) -> int:
-    """As `_count_bucket`, or the next power of two of lanes of 1024 positions: so many are worth a compilation.
+    """As `_count_bucket`, or the next 1024 positions (of as many lanes as are a power of two) where that is nearer.
 
-    Never more than ``most``, what fits into a row, where that is enough: full rows are worth a shape of their own.
+    So many are worth a compilation. Never more than ``most``, what fits into a row, where that is enough: full rows are
+    worth a shape of their own.
     """
-    bucket = min(_count_bucket(lanes), _whole(lanes, power_of_two(1024 // capacity + 1) // 2 or 1))
+    step = 1 << max(1024 // capacity, 1).bit_length() - 1
+    bucket = min(_count_bucket(lanes), _whole(lanes, step))
     return min(bucket, most) if lanes <= most else bucket
 
 

@@ -41,7 +41,7 @@ class RowView(NamedTuple):
     segment: jax.Array  # int [B, N, T], which branch
     fork: jax.Array  # int [B, N, T], how many trunk positions a lane's token sees
     start: jax.Array  # int [B, N, T], the first of them
-    window: int = 1
+    window: int = 1  # lanes that a lane's token sees, its own and those before it
 
 
 class Rotation(NamedTuple):

@@ -43,7 +43,7 @@ def count_tokens(mask: jax.Array, source: jax.Array, positions: int, *, shards: 
     row = jnp.arange(rows, dtype=jnp.int32)[:, None] % (rows // shards)
     mask, source = (x.reshape(shards, -1) for x in (mask, source + row * positions))
     order = jnp.argsort(~mask, axis=1, stable=True)
-    padding = -order.shape[1] % _even(chunk, order.shape[1])
+    padding = -order.shape[1] % even_chunk(chunk, order.shape[1])
     pad = lambda x: jnp.pad(jnp.take_along_axis(x, order, axis=1), ((0, 0), (0, padding)))
     return Counted(jnp.pad(order, ((0, 0), (0, padding))), pad(source), pad(mask), mask.sum(axis=1).max())
 
@@ -54,13 +54,13 @@ def gather_tokens(counted: Counted, values: Any) -> Any:
     return jax.tree.map(lambda x: jnp.take_along_axis(x.reshape(shards, -1), counted.order, axis=1), values)
 
 
-def _even(chunk: int, tokens: int) -> int:
+def even_chunk(chunk: int, tokens: int) -> int:
     """The size of as many equal chunks as it takes for all ``tokens``: the last one is not left half empty."""
     return -(-tokens // -(-tokens // chunk))
 
 
 def _chunks(counted: Counted, chunk: int) -> tuple[int, jax.Array]:
-    chunk = _even(chunk, counted.order.shape[1])
+    chunk = even_chunk(chunk, counted.order.shape[1])
     return chunk, (counted.count + chunk - 1) // chunk
 
 

@@ -66,7 +66,7 @@ class Linear(nnx.Module):
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _normalised(x: jax.Array, scale: jax.Array, epsilon: float) -> jax.Array:
+def rms_norm(x: jax.Array, scale: jax.Array, epsilon: float) -> jax.Array:
     """``scale * x / sqrt(mean(x**2) + epsilon)`` over the last axis, in x's dtype, computed in float32."""
     return _normalise(x, scale, epsilon)[0]
 
@@ -90,7 +90,7 @@ def _normalise_backward(epsilon, saved, cotangent):
     return d_x.astype(x.dtype), d_scale.astype(scale.dtype)
 
 
-_normalised.defvjp(_normalise, _normalise_backward)
+rms_norm.defvjp(_normalise, _normalise_backward)
 
 
 class RMSNorm(nnx.Module):
@@ -99,7 +99,7 @@ class RMSNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return _normalised(x, self.scale[...], self.epsilon)
+        return rms_norm(x, self.scale[...], self.epsilon)
 
 
 class Attention(nnx.Module):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fr3e_jax.policy.head import _even
+from fr3e_jax.policy.head import even_chunk
 from fr3e_jax.policy.huggingface import save_params
-from fr3e_jax.policy.network import _normalised
+from fr3e_jax.policy.network import rms_norm
 
 SEQUENCES = [[3, 17, 0, 5, 5, 9, 11, 2], [8], [19, 4, 1]]
 
@@ -106,9 +106,7 @@ def test_the_norm_has_the_slope_of_its_formula(dtype, tolerance, shape):
     inverse = 1 / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + epsilon)
     along = np.sum(slope * scale * x, axis=-1, keepdims=True) / size
     expected = ((slope * scale - x * along * inverse**2) * inverse, (slope * x * inverse).reshape(-1, size).sum(axis=0))
-    out, pull = jax.vjp(
-        lambda x, scale: _normalised(x, scale, epsilon), jnp.asarray(x, dtype), jnp.asarray(scale, dtype)
-    )
+    out, pull = jax.vjp(lambda x, scale: rms_norm(x, scale, epsilon), jnp.asarray(x, dtype), jnp.asarray(scale, dtype))
     np.testing.assert_allclose(np.asarray(out, np.float64), x * inverse * scale, rtol=tolerance, atol=tolerance)
     for ours, theirs in zip(pull(jnp.asarray(slope, dtype)), expected, strict=True):
         assert ours.dtype == dtype
@@ -119,7 +117,7 @@ def test_the_norm_has_the_slope_of_its_formula(dtype, tolerance, shape):
 def test_chunks_of_the_head_are_even_and_no_more_than_it_takes():
     for tokens in range(1, 60):
         for chunk in range(1, 70):
-            size, count = _even(chunk, tokens), -(-tokens // chunk)
+            size, count = even_chunk(chunk, tokens), -(-tokens // chunk)
             assert size <= chunk and -(-tokens // size) == count
             assert count * size - tokens < count, "less than one token of each chunk is empty"
-            assert _even(chunk, count * size) == size, "the same for what was padded to whole chunks"
+            assert even_chunk(chunk, count * size) == size, "the same for what was padded to whole chunks"
