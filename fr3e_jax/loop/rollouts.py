@@ -40,6 +40,8 @@ from fr3e_jax.policy.rows import Trunks
 from fr3e_jax.programs.decode import DecodeState, Emitted, Interruptions, LaneSettings
 from fr3e_jax.programs.decoder import DecoderPrograms, ring_size, size_bucket
 
+_CHUNKS_TO_SPARE = 2  # that fit into rings that have shrunk
+
 
 class RolloutEngine:
     """Samples branches from trunks with a fixed number of slots and lanes; reusable, holds no state between runs."""
@@ -217,13 +219,23 @@ class _Run:
         return self.pauses.inputs(self.harvest.generated, self.engine.chunk)
 
     def _make_room(self) -> bool:
-        """Grow the rings when the next chunk could fill them, and whether: cost follows the filled length."""
-        needed = self._room_needed()
-        grows = needed > self.state.capacity
-        if grows:
-            self.state = self.programs.resize(self.state, capacity=ring_size(needed, self.longest))
+        """Grow the rings when the next chunk could fill them, or shrink them; whether: cost follows the filled length.
+
+        They shrink to half or less, and only where some more chunks fit: to copy the rings costs a few decode steps.
+        Where branches may be chosen, ended ones count until their lanes are filled again, whether they are decided or
+        not: when that is depends on the time that grading takes, and the rings' size decides how sums are rounded.
+        """
+        needed, now = self._room_needed(), self.state.capacity
         self.harvest.make_room(needed)
-        return grows
+        if needed > now:
+            capacity = ring_size(needed, self.longest)
+        else:
+            kept = int(self.harvest.generated.max()) if self.promotable else 0
+            capacity = ring_size(max(needed + _CHUNKS_TO_SPARE * self.engine.chunk, kept), self.longest)
+            if capacity > now // 2:
+                return False
+        self.state = self.programs.resize(self.state, capacity=capacity)
+        return True
 
     def _keys(self, lanes: np.ndarray) -> list[Key]:
         return [self.schedule.key(number) for number in self.schedule.branch[lanes].tolist()]

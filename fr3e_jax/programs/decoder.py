@@ -26,7 +26,7 @@ from fr3e_jax.programs.mesh import (
 )
 from fr3e_jax.programs.placement import on_mesh
 
-_LEAST_RING, _DENSE_RINGS = 16, 256  # columns; from the second on every power of two is a size
+_LEAST_RING = 16  # columns
 
 
 def power_of_two(n: int, least: int = 1) -> int:
@@ -41,15 +41,13 @@ def size_bucket(size: int, least: int = 4) -> int:
 
 
 def ring_size(tokens: int, most: int) -> int:
-    """Columns of rings that are to hold ``tokens`` tokens now and ``most`` in the end: of 16, 64, 256, 512, 1024, ...
+    """Columns of rings that are to hold ``tokens`` tokens now and ``most`` in the end: of 16, 64, 128, 256, 512, ...
 
-    Each size is a compiled program more, of some 20 MB on CPU. Up to 256 columns a step reads little of its rings next
-    to the weights, so that sizes in between save less than they cost. Never more than ``most`` tokens need.
+    Each size is a compiled program more, of some 20 MB on CPU; 32 would save less than that costs. Never more than
+    ``most`` tokens need.
     """
     size = power_of_two(tokens, _LEAST_RING)
-    if size < _DENSE_RINGS and size.bit_length() % 2 == 0:  # 32 or 128
-        size *= 2
-    return min(size, power_of_two(most, _LEAST_RING))
+    return min(64 if size == 32 else size, power_of_two(most, _LEAST_RING))
 
 
 def _without_caches(state: DecodeState) -> DecodeState:

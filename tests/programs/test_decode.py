@@ -34,7 +34,8 @@ CLOSE = dict(rtol=1e-5, atol=1e-5)
         (16, 24, 16),
         (17, 24, 32),  # all that is needed in the end
         (17, 4096, 64),
-        (65, 4096, 256),
+        (65, 4096, 128),
+        (129, 4096, 256),
         (65, 100, 128),
         (257, 4096, 512),
         (513, 600, 1024),
@@ -46,12 +47,15 @@ def test_rings_grow_in_few_sizes_and_not_beyond_what_is_needed(tokens, most, exp
 
 
 class WatchedPrograms(DecoderPrograms):
-    """Counts how often the rings grew and wrapped."""
+    """Counts how often the rings grew, shrank and wrapped."""
 
-    grown = wrapped = 0
+    grown = shrunk = wrapped = 0
+    capacities = ()
 
     def resize(self, state, *, capacity):
+        self.capacities += (capacity,)
         self.grown += capacity > state.capacity
+        self.shrunk += capacity < state.capacity
         return super().resize(state, capacity=capacity)
 
     def decode_chunk(self, params, state, **options):
@@ -182,18 +186,62 @@ def flattened(run, key):
 
 def test_promoted_branches_equal_a_prefill_of_their_ids(decoder, run):
     assert len(run.promoted) == sum(len(request.branches) for request in run.requests)
-    ids = np.zeros((decoder.programs.round_up(len(run.promoted)), 64), np.int32)
-    for row, (key, trunk) in enumerate(run.promoted.items()):
+    for key, trunk in run.promoted.items():
         np.testing.assert_array_equal(trunk.token_ids, flattened(run, key))
+    assert_equal_to_a_prefill(decoder, list(run.promoted.values()))
+
+
+def assert_equal_to_a_prefill(decoder, promoted):
+    ids = np.zeros((decoder.programs.round_up(len(promoted)), 64), np.int32)
+    for row, trunk in enumerate(promoted):
         ids[row, : len(trunk.token_ids)] = trunk.token_ids
     prefilled = decoder.programs.prefill(decoder.params, ids)
-    for row, trunk in enumerate(run.promoted.values()):
+    for row, trunk in enumerate(promoted):
         length = len(trunk.token_ids)
         ours, theirs = trunk.batch, prefilled
         np.testing.assert_allclose(ours.hidden[trunk.row, :length], theirs.hidden[row, :length], **CLOSE)
         for a, b in zip(ours.layers, theirs.layers, strict=True):
             np.testing.assert_allclose(a.key[trunk.row, :, :, :length], b.key[row, :, :, :length], **CLOSE)
             np.testing.assert_allclose(a.value[trunk.row, :, :length], b.value[row, :, :length], **CLOSE)
+
+
+def test_rings_shrink_behind_long_branches_and_nothing_changes(decoder, tiny):
+    """195 branches of 5 tokens after one of 40."""
+    short = [branch(1 + i % 8, 1 + i, 5, stop_ids=()) for i in range(195)]
+    request = TrunkRequest(TRUNKS[0], [branch(8, 0, 40, stop_ids=()), *short])
+    before = decoder.programs.shrunk
+    engine = RolloutEngine(decoder.programs, trunk_slots=1, lanes_per_trunk=2, chunk=4, seed=5)
+    (rollouts,), _ = engine.sample(decoder.params, [request])
+    assert decoder.programs.shrunk > before
+    some = [*zip(request.branches, rollouts, strict=True)][::13]  # the first and the last among them
+    whole = [np.append(TRUNKS[0][: b.fork], r.token_ids) for b, r in some]
+    for (b, r), (logits, _) in zip(some, tiny.full_pass(whole), strict=True):
+        expected = log_softmax(logits[b.fork - 1 : -1], axis=-1)
+        np.testing.assert_allclose(r.logprobs, of_tokens(expected, r), **CLOSE)
+
+
+def test_rings_do_not_shrink_below_a_cache_that_may_yet_be_chosen(decoder):
+    """The branch of 40 tokens waits in its lane while the last one, of 5, decodes in the other."""
+    branches = [branch(8, n, tokens, stop_ids=()) for n, tokens in enumerate((40, 38, 5))]
+    engine = RolloutEngine(decoder.programs, trunk_slots=1, lanes_per_trunk=2, chunk=2, seed=5)
+    choose = lambda i, rollouts, wait: (0,) if wait else None
+    _, promoted = engine.sample(decoder.params, [TrunkRequest(TRUNKS[0], branches)], choose)
+    assert len(promoted[0, 0].token_ids) == 48
+    assert_equal_to_a_prefill(decoder, list(promoted.values()))
+
+
+def test_the_size_of_rings_does_not_depend_on_when_a_choice_is_made(decoder):
+    """A choice waits for grading, a larger ring rounds sums otherwise, and runs are to repeat to the last bit."""
+    alone, after = branch(8, 0, 40, stop_ids=()), [branch(3, n, tokens, stop_ids=()) for n, tokens in ((1, 38), (2, 5))]
+    requests = [TrunkRequest(TRUNKS[0], [alone]), TrunkRequest(TRUNKS[1], after)]
+    engine = RolloutEngine(decoder.programs, trunk_slots=2, lanes_per_trunk=1, chunk=2, seed=5)
+    seen = []
+    for late in (False, True):
+        decoder.programs.capacities = ()
+        choose = lambda i, rollouts, wait, late=late: (0,) if wait or not late else None
+        rollouts, _ = engine.sample(decoder.params, requests, choose)
+        seen.append((decoder.programs.capacities, [r.logprobs.tolist() for row in rollouts for r in row]))
+    assert seen[0] == seen[1] and seen[0][0], "rings were resized, and alike"
 
 
 def test_counts_add_up(run):
