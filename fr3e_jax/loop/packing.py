@@ -63,16 +63,16 @@ def pack(
     """
     if not trunks:
         return []
-    used = [max(branch.fork for branch in trunk.branches) for trunk in trunks]
+    forks = [[branch.fork for branch in trunk.branches] for trunk in trunks]
     lengths = [[len(branch.token_ids) for branch in trunk.branches] for trunk in trunks]
-    plan = plan_rows(used, lengths, tokens=tokens, shards=shards, fixed=sizes)
-    return [_filled(rows, shape, trunks, used, pad_id, aggregation, old_logprobs) for rows, shape in plan]
+    plan = plan_rows(forks, lengths, tokens=tokens, shards=shards, fixed=sizes)
+    return [_filled(rows, shape, trunks, pad_id, aggregation, old_logprobs) for rows, shape in plan]
 
 
-def _filled(rows: list[Row], shape: RowShape, trunks, used: list[int], pad_id, aggregation, old_logprobs) -> MicroBatch:
+def _filled(rows: list[Row], shape: RowShape, trunks, pad_id, aggregation, old_logprobs) -> MicroBatch:
     """The arrays of a micro-batch, each written once for all branches: one branch at a time takes far longer."""
     batch = _empty(shape, pad_id)
-    starts = _fill_trunks(batch.rows, rows, trunks, used)
+    starts = _fill_trunks(batch.rows, rows, trunks)
     placements = [
         Placement(trunk, branch, number, start, len(trunks[trunk].branches[branch].token_ids), shape.capacity)
         for number, row in enumerate(rows)
@@ -118,17 +118,17 @@ def _numbered_by_row(placements: list[Placement]) -> list[int]:
     return numbers
 
 
-def _fill_trunks(arrays: Rows, rows: list[Row], trunks, used: list[int]) -> dict[tuple[int, int], int]:
+def _fill_trunks(arrays: Rows, rows: list[Row], trunks) -> dict[tuple[int, int], int]:
     """Put the trunks into their rows; returns where each begins, by row and trunk."""
     starts = {}
     for number, row in enumerate(rows):
         end = 0
-        for segment, index in enumerate(row.trunks):
-            starts[number, index], at = end, (number, slice(end, end + used[index]))
-            arrays.trunk_ids[at] = trunks[index].token_ids[: used[index]]
+        for segment, (index, size) in enumerate(zip(row.trunks, row.sizes, strict=True)):
+            starts[number, index], at = end, (number, slice(end, end + size))
+            arrays.trunk_ids[at] = trunks[index].token_ids[:size]
             arrays.trunk_segment[at] = segment + 1
-            arrays.trunk_offset[at] = np.arange(used[index])
-            end += used[index]
+            arrays.trunk_offset[at] = np.arange(size)
+            end += size
     return starts
 
 

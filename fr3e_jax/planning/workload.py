@@ -92,11 +92,6 @@ class Trunk:
 
     branches: tuple[tuple[int, int], ...]
 
-    @property
-    def used(self) -> int:
-        """Its positions that pass the network."""
-        return max(fork for fork, _ in self.branches)
-
 
 def training_trunks(config: Config, response: int, forks: list[int]) -> list[Trunk]:
     """The trunks that one kept prompt gives to training, with responses of ``response`` tokens.
@@ -134,10 +129,10 @@ def _first(trunks: list[Trunk], rollouts: int) -> list[Trunk]:
     return taken
 
 
-def _planned(config: Config, trunks: list[Trunk], shards: int) -> Plan:
-    lengths = [[length for _, length in trunk.branches] for trunk in trunks]
+def _planned(config: Config, trunks: list[Trunk], shards: int, *, halves: bool = True) -> Plan:
+    forks, lengths = ([[branch[i] for branch in trunk.branches] for trunk in trunks] for i in (0, 1))
     tokens = config.training.micro_batch_tokens
-    return plan_rows([trunk.used for trunk in trunks], lengths, tokens=tokens, shards=shards, fixed=None)
+    return plan_rows(forks, lengths, tokens=tokens, shards=shards, fixed=None, halves=halves)
 
 
 def _padded(plan: Plan) -> int:
@@ -145,12 +140,12 @@ def _padded(plan: Plan) -> int:
 
 
 def largest_micro_batch(config: Config, shards: int) -> RowShape:
-    """The micro-batch with the most positions, of the worst lengths and anchors."""
+    """The micro-batch with the most positions, of the worst lengths and anchors: none has rows of half a trunk."""
     cap = config.rollout.max_response_tokens
     trunks = training_trunks(config, cap, extreme_anchors(config.explore.num_anchors, cap))
     tokens = sum(length for trunk in trunks for _, length in trunk.branches)
     enough = 1 + math.ceil(max(config.training.micro_batch_tokens, shards * cap) / tokens)
-    plan = _planned(config, trunks * enough, shards)
+    plan = _planned(config, trunks * enough, shards, halves=False)
     return max((shape for _, shape in plan), key=lambda shape: shape.positions)
 
 

@@ -148,6 +148,28 @@ def test_full_rows_are_filled_to_the_last_lane():
     assert all(m.padded_positions <= 5120 for m in micros)
 
 
+def test_branches_that_see_half_of_their_trunk_have_rows_of_that_size():
+    """Where they fill them; the others, and those that are left over, have rows of the whole trunk."""
+    family = [(fork, 320 - fork) for fork in (65, 190, 260, 297) for _ in range(16)]
+    trunk, small = training_trunk(1, 320, family), training_trunk(2, 320, [(100, 90), (300, 20)])
+    micros = pack([trunk, small], tokens=2400, pad_id=PAD)
+    forks = {192: set(), 320: set()}
+    for micro in micros:
+        size = micro.batch.rows.trunk_ids.shape[1]
+        for row in range(len(micro.batch.loss_mask)):
+            placed = [p for p in micro.placements if p.row == row]
+            (number,) = {p.trunk for p in placed}
+            source = (trunk, small)[number]
+            seen = {source.branches[p.branch].fork for p in placed}
+            assert (micro.batch.rows.trunk_segment[row] > 0).sum() == max(seen)
+            np.testing.assert_array_equal(micro.batch.rows.trunk_ids[row, : max(seen)], source.token_ids[: max(seen)])
+            forks[size] |= {(number, fork) for fork in seen}
+    assert forks[192] == {(0, 65), (0, 190)}
+    assert {(0, 260), (0, 297), (1, 100), (1, 300)} <= forks[320]
+    halves = [m for m in micros if m.batch.rows.trunk_ids.shape[1] == 192]
+    assert all(m.positions > 0.95 * m.padded_positions - 192 for m in halves)
+
+
 def explored(seed: int) -> list[TrainingTrunk]:
     """As FR3E on the demo: bases of about 20 tokens, at each of four anchors eight continuations of what is left."""
     random = np.random.default_rng(seed)
@@ -184,7 +206,7 @@ def test_long_trunks_keep_rows_of_their_own():
 
 @pytest.mark.parametrize(("size", "positions"), [(260, 320), (5000, 5120), (9000, 9216), (17407, 17408)])
 def test_a_long_trunk_leaves_less_than_1024_positions_empty(size, positions):
-    ((_, shape),) = plan_rows([size], [[64]], tokens=10**6, shards=1, fixed=None)
+    ((_, shape),) = plan_rows([[size]], [[64]], tokens=10**6, shards=1, fixed=None)
     assert shape.trunk_size == positions < size + min(size / 4, 1024)
 
 
