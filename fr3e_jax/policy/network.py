@@ -42,6 +42,11 @@ class OwnCache(NamedTuple):
     column: jax.Array  # int32 scalar, where in ``recent`` the new token goes
     writes: jax.Array  # bool [L]; other lanes keep what stands in the column
 
+    def of_layer(self, number: int) -> OwnCache:
+        """With the ring and the recent columns of this layer alone."""
+        one = slice(number, number + 1)
+        return self._replace(ring=self.ring[one], recent=self.recent[one])
+
 
 def _parameter(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str | None, ...], std: float, dtype: str):
     if std == 0:
@@ -113,7 +118,9 @@ class Attention(nnx.Module):
         self.key_norm = RMSNorm(a.head_dim, a.rms_norm_eps, dtype) if a.qk_norm else None
         self.sizes = (a.num_kv_heads, a.heads_per_kv_head, a.head_dim)
 
-    def __call__(self, x, turn, own_mask, cache: OwnCache | None, layer: int, trunk: KeyValue | None, fork, rows):
+    def __call__(
+        self, x, turn, own_mask=None, cache: OwnCache | None = None, trunk: KeyValue | None = None, fork=None, rows=None
+    ):
         kv_heads, group, head_dim = self.sizes
         query = self.query(x).reshape(*x.shape[:3], kv_heads * group, head_dim)
         key = self.key(x).reshape(*x.shape[:3], kv_heads, head_dim)
@@ -129,10 +136,8 @@ class Attention(nnx.Module):
         elif cache is None:
             mixed = trunk_branch_attention(query, own, own_mask, trunk, fork)
         else:
-            own = _write_column(cache.recent[layer], own, cache)
-            parts = [OwnPart(own, cache.recent_seen)]
-            if cache.ring:
-                parts.append(OwnPart(cache.ring[layer], cache.ring_seen))
+            own = _write_column(cache.recent[0], own, cache)
+            parts = [OwnPart(own, cache.recent_seen), *(OwnPart(ring, cache.ring_seen) for ring in cache.ring)]
             mixed = decode_attention(query[:, :, 0], parts, trunk, fork[:, :, 0])
         return self.out(mixed.reshape(*x.shape[:3], -1)), own
 
@@ -149,15 +154,22 @@ def _write_column(old: KeyValue, new: KeyValue, cache: OwnCache) -> KeyValue:
     return KeyValue(put(old.key, new.key, 3), put(old.value, new.value, 2))
 
 
+def through_block(graphdef, state, x, turn, own_mask, cache, trunk, fork, view, *, place, window, block):
+    """A `Block` from its parts: the same function for every layer; ``graphdef`` and the keywords are static."""
+    rows = None if view is None else (view._replace(window=window), block)
+    return nnx.merge(graphdef, state)(x, turn, own_mask, cache, trunk, fork, rows, place=place)
+
+
 @dataclass(frozen=True)
 class Placement:
-    """How the arrays of a pass lie on a mesh; the default leaves it to the compiler."""
+    """How the arrays of a pass lie on a mesh, and how a layer is called; the default leaves both to the compiler."""
 
     hidden: Callable[[jax.Array], jax.Array] = lambda x: x  # hidden states [B, N, T, E]
     between: Callable[[jax.Array], jax.Array] = lambda x: x  # the same where they are kept or added to, not multiplied
     embedding: Callable[[jax.Array], jax.Array] = lambda x: x  # the embedding [V, E] that tokens are looked up in
     head: Callable[[jax.Array, int], jax.Array] = lambda x, axis: x  # the head, whose axis ``axis`` is the vocabulary
     by_shard: Callable[[jax.Array], jax.Array] = lambda x: x  # what exists once for each shard of rows, [shards, ...]
+    layer: Callable = through_block  # or a version of it that is traced once for all layers
 
 
 ANYWHERE = Placement()
@@ -196,6 +208,7 @@ def _gated_backward(saved, cotangent):
 
 
 _gated.defvjp(lambda gate, up: (_gated(gate, up), (gate, up)), _gated_backward)
+
 
 REMATERIALISATION = {
     "block": jax.checkpoint_policies.nothing_saveable,
@@ -257,7 +270,9 @@ class Qwen(nnx.Module):
         owns = []
         turn = positions if isinstance(positions, Rotation) else self.rotation(positions)
         for i, layer in enumerate(self.layers):
-            x, own = layer(x, turn, own_mask, cache, i, None if trunk is None else trunk[i], fork, None)
+            own_cache, its_trunk = None if cache is None else cache.of_layer(i), None if trunk is None else trunk[i]
+            inputs = (x, turn, own_mask, own_cache, its_trunk, fork, None)
+            x, own = place.layer(*nnx.split(layer), *inputs, place=ANYWHERE, window=1, block=0)
             x = place.hidden(x)
             owns.append(own)
         return self.norm(x), tuple(owns)
@@ -277,9 +292,12 @@ class Qwen(nnx.Module):
           passing: how the pass is computed; changes nothing but rounding.
         """
         turn, place = self.rotation(positions[:, None]), passing.place
+        arrays, window = view._replace(window=None), view.window
 
         def through(layer: Block, x):
-            return layer(x, turn, None, None, 0, None, None, (view, passing.attention_block), place=place)[0]
+            inputs = (x, turn, None, None, None, None, arrays)
+            options = dict(place=place, window=window, block=passing.attention_block)
+            return place.layer(*nnx.split(layer), *inputs, **options)[0]
 
         x = place.between(place.embedding(self.embedding[...].astype(self.compute_dtype))[token_ids][:, None])
         if passing.scan:

@@ -18,7 +18,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fr3e_jax.policy.architecture import Architecture
-from fr3e_jax.policy.network import Placement
+from fr3e_jax.policy.network import Placement, through_block
 
 MESH_AXES = ("replica", "fsdp", "tensor")
 BATCH = ("replica", "fsdp")
@@ -250,6 +250,11 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P(BATCH))
 
 
+# Traced and lowered once for all layers of a program, and written out for each by XLA. A second start, which finds each
+# program in the compilation cache, traces and lowers it all the same.
+_layer = jax.jit(through_block, static_argnames=("graphdef", "place", "window", "block"))
+
+
 def placement(mesh: Mesh) -> Placement:
     """What XLA has to be told of a pass on the mesh, to gather parameters where they are used and never a batch.
 
@@ -262,7 +267,7 @@ def placement(mesh: Mesh) -> Placement:
     there; else every device would look up those of the whole batch. The head is gathered once for all chunks of logits.
     """
     if mesh.size == 1:
-        return Placement()
+        return Placement(layer=_layer)
     tensor = mesh.shape["tensor"]
 
     def put(x, *axes):
@@ -284,6 +289,7 @@ def placement(mesh: Mesh) -> Placement:
         embedding=(lambda x: gathered(x, 0)) if both else Placement.embedding,
         head=gathered,
         by_shard=lambda x: put(x, BATCH, *(P.UNCONSTRAINED,) * (x.ndim - 1)),
+        layer=_layer,
     )
 
 

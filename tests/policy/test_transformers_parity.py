@@ -150,8 +150,8 @@ def test_every_module_is_the_same(family, settings, transformers_model, tmp_path
     found = {
         "norm": mine.attention_norm(lanes),
         "mlp": mine.mlp(lanes),
-        "attention": mine.attention(lanes, turn, causal, None, 1, None, None, None)[0],
-        "block": mine(lanes, turn, causal, None, 1, None, None, None)[0],
+        "attention": mine.attention(lanes, turn, causal)[0],
+        "block": mine(lanes, turn, causal)[0],
     }
     for name, value in expected.items():
         value = value[0] if isinstance(value, tuple) else value
