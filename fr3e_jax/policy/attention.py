@@ -52,13 +52,20 @@ class Rotation(NamedTuple):
     sin: jax.Array
 
 
+def rotary_frequencies(head_dim: int, theta: float) -> np.ndarray:
+    """``theta ** (-2 i / head_dim)``, float32 ``[head_dim / 2]``, each operation rounded as transformers rounds it.
+
+    At position 100,000 one bit of a frequency turns a head by 0.01. The power is of float64: numpy's of float32 differs
+    by a bit between processors (with AVX-512 for every fifth frequency), torch's for one in a hundred.
+    """
+    exponents = np.arange(head_dim // 2, dtype=np.float32) / np.float32(head_dim // 2)
+    return np.float32(1) / np.power(np.float64(np.float32(theta)), exponents.astype(np.float64)).astype(np.float32)
+
+
 def rotation(positions: jax.Array, head_dim: int, theta: float) -> Rotation:
     """Of the tokens at ``positions [B, N, T]``."""
-    half = head_dim // 2
-    # To the last bit as transformers computes them: at position 100,000 one bit of a frequency turns a head by 0.01.
-    exponents = np.arange(half, dtype=np.float32) / np.float32(half)
-    frequencies = jnp.asarray(np.float32(1) / np.power(np.float32(theta), exponents))
-    angles = positions[..., None].astype(jnp.float32) * frequencies.reshape(1, 1, 1, half)
+    frequencies = jnp.asarray(rotary_frequencies(head_dim, theta)).reshape(1, 1, 1, -1)
+    angles = positions[..., None].astype(jnp.float32) * frequencies
     # In a loop, the only thing that XLA on CPU does not fuse with what comes after it: it would compute both functions
     # again for every head of every layer, forward and backward.
     one = lambda is_sine: jnp.where(is_sine, jnp.sin(angles), jnp.cos(angles))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from decimal import Decimal, localcontext
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.policy.attention import KeyValue, rotary, rotation, trunk_branch_attention
+from fr3e_jax.policy.attention import KeyValue, rotary, rotary_frequencies, rotation, trunk_branch_attention
 
 B, N, T, S, D = 2, 2, 4, 5, 6
 SEGMENT = np.array([[[1, 1, 2, 2], [3, 3, 3, 3]], [[1, 2, 2, 2], [3, 3, 4, 4]]])
@@ -117,6 +119,14 @@ def test_rotary_turns_pairs_half_a_head_apart():
         x[3] * np.cos(0.3) + x[1] * np.sin(0.3),
     ]
     np.testing.assert_allclose(turned, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("head_dim", "theta"), [(8, 1e4), (64, 1e6), (80, 1e4), (128, 1e6), (128, 1e7)])
+def test_rotary_frequencies_are_rounded_the_same_on_every_processor(head_dim, theta):
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    with localcontext(prec=40):
+        powers = [float(Decimal(theta) ** Decimal(float(exponent))) for exponent in exponents]
+    np.testing.assert_array_equal(rotary_frequencies(head_dim, theta), np.float32(1) / np.array(powers, np.float32))
 
 
 def test_rotary_scores_depend_on_the_distance_only():

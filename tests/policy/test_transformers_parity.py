@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fr3e_jax.policy.architecture import PUBLISHED
-from fr3e_jax.policy.attention import rotary, rotation
+from fr3e_jax.policy.attention import rotary, rotary_frequencies, rotation
 from fr3e_jax.policy.config_file import from_hf_config, read_architecture, retyped, to_hf_config
 from fr3e_jax.policy.huggingface import load_params, save_params, stored_shapes
 from fr3e_jax.policy.network import bind, build_network
@@ -166,6 +166,11 @@ def test_rotary_embedding_is_the_same_at_all_positions(head_dim, theta, transfor
 
     rope = {"rope_type": "default", "rope_theta": theta}
     model = transformers_model("Qwen2", head_dim=head_dim, rope_parameters=rope)
+    # torch's powers are within a bit of the exact ones; which are off by one depends on the processor.
+    frequencies, inv_freq = rotary_frequencies(head_dim, theta), model.model.rotary_emb.inv_freq
+    np.testing.assert_array_max_ulp(frequencies, inv_freq.numpy(), maxulp=2)
+    assert (frequencies == inv_freq.numpy()).mean() > 0.95
+    inv_freq.copy_(torch.tensor(frequencies))
     positions = np.array([0, 1, 2, 3, 17, 100, 511, 4095, 32767, 131071])
     query, key = np.random.default_rng(2).standard_normal((2, 1, 3, len(positions), head_dim)).astype(np.float32)
     cos, sin = model.model.rotary_emb(torch.tensor(query), torch.tensor(positions)[None])
