@@ -11,7 +11,7 @@ QUICK := XLA_FLAGS=--xla_backend_optimization_level=0
 
 PARITY := .venv-parity
 
-.PHONY: demo test test-slow test-8 test-parity test-plan libtpu lint lock
+.PHONY: demo test test-slow test-8 test-slow-8 test-parity test-plan libtpu lint lock
 
 demo: $(VENV)/.installed
 	$(BIN)/fr3e train configs/demo.yaml
@@ -21,6 +21,9 @@ test: $(VENV)/.installed-dev
 
 test-slow: $(VENV)/.installed-dev
 	$(QUICK) $(PYTEST) -m slow
+
+# The slow ones of eight devices: meshes other than the one that uses every axis.
+test-slow-8: $(VENV)/.installed-dev
 	$(QUICK) FR3E_TEST_DEVICES=8 $(PYTEST) -m slow tests/programs/test_every_mesh.py tests/programs/test_mesh_programs.py
 
 # What places something on devices.

@@ -21,7 +21,7 @@ from fr3e_jax.programs.mesh import make_mesh, param_shardings, rollout_mesh
 from fr3e_jax.programs.reshard import RolloutWeights
 from fr3e_jax.programs.train import LossSettings, TrainPrograms, make_optimizer, param_placement
 
-# The others of eight devices are slow only because each compiles all programs again (make test-slow runs them).
+# The others of eight devices are slow only because each compiles all programs again (make test-slow-8 runs them).
 FAST = [(1, 4, 2)]
 SLOW = [(8, 1, 1), (1, 8, 1), (1, 1, 8), (1, 2, 4), (2, 1, 4), (2, 4, 1), (4, 1, 2), (2, 2, 2), (4, 2, 1)]
 MESHES = [pytest.param(sizes, id=str(sizes), marks=[pytest.mark.slow] * (sizes in SLOW)) for sizes in FAST + SLOW]

@@ -129,8 +129,9 @@ def on(mesh, shape, kind):
 
 
 def training_batch(mesh, rows):
-    nothing = np.zeros(60, np.float32)
-    branches = [TrainingBranch(20, np.ones(60, np.int32), nothing, nothing) for _ in range(5)]
+    """A trunk a row: branches fill the row's lanes, so none would be saved if trunks shared rows."""
+    nothing = np.zeros(64, np.float32)
+    branches = [TrainingBranch(20, np.ones(64, np.int32), nothing, nothing) for _ in range(6)]
     trunks = [TrainingTrunk(np.ones(20, np.int32), branches, 0) for _ in range(rows)]
     (micro,) = pack(trunks, tokens=10**5, pad_id=0, shards=batch_shards(mesh))
     assert micro.batch.rows.trunk_ids.shape[0] == rows
