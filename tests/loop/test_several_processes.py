@@ -83,7 +83,11 @@ class Group:
 
 
 def assert_like(found: Path, wanted: Path, steps: int | None = None) -> None:
-    """The same rewards, tokens and choices in the first steps, losses and log-probs to 1e-5, after updates to 1e-4."""
+    """The same rewards, tokens and choices in the first steps, metrics to 1e-5, after updates to 1e-4.
+
+    Gradient norms after updates to 1e-3: Adam divides each weight's gradient by its size, so that rounding, 1e-7 at
+    first, grows by about ten with each step (1e-5, 6e-5, 1.4e-4 with four processes).
+    """
     records, wanted_records = (
         [without_timing(r) for r in read_metrics(path / "metrics.jsonl") if steps is None or r["step"] <= steps]
         for path in (found, wanted)
@@ -97,7 +101,8 @@ def assert_like(found: Path, wanted: Path, steps: int | None = None) -> None:
         assert record.keys() == expected.keys()
         for name in record.keys() - set(SHARDED) - {"kind"}:
             where = f"{name} of step {record['step']}"
-            np.testing.assert_allclose(record[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=where)
+            close = 1e-5 if record["step"] <= 1 else 1e-3 if name.startswith("gradient_norm/") else 1e-4
+            np.testing.assert_allclose(record[name], expected[name], rtol=close, atol=1e-5, err_msg=where)
     for number, file in enumerate(sorted((wanted / "rollouts").iterdir())[:steps]):
         # What is rounding in a gradient is a step of full size in Adam's first updates: later weights agree less.
         tolerance = 1e-4 if number else 1e-5
