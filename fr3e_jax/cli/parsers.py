@@ -96,8 +96,14 @@ def declare_train(parser: argparse.ArgumentParser) -> None:
 
 
 def declare_eval(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--run", metavar="RUN_DIR", help="evaluate this run's checkpoint, with its model settings")
+    declare_run_to_read(parser, "evaluate")
     declare_print_config(parser)
+
+
+def declare_run_to_read(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument(
+        "--run", metavar="RUN_DIR", help=f"{what} this run's newest checkpoint, with its model settings"
+    )
 
 
 def declare_sample(parser: argparse.ArgumentParser) -> None:
@@ -106,6 +112,7 @@ def declare_sample(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--num", type=positive, default=1, metavar="N", help="completions (default 1)")
     parser.add_argument("--json", action="store_true", help="print JSON with log-probs and entropies of all tokens")
+    declare_run_to_read(parser, "sample from")
     declare_print_config(parser)
 
 

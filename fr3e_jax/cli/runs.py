@@ -98,7 +98,14 @@ def saved_config(run_dir: Path) -> Path:
     return path
 
 
-def model_overrides(run_dir: Path) -> list[str]:
+def locate_weights(arguments: argparse.Namespace) -> tuple[Config, Path | None]:
+    """Settings, and the run whose weights are meant: of ``--run``, whose model settings win, or None."""
+    run_dir = None if arguments.run is None else Path(arguments.run).expanduser()
+    overrides = [*(_model_overrides(run_dir) if run_dir else []), *arguments.overrides]
+    return load_config(arguments.recipe, overrides, training=False), run_dir
+
+
+def _model_overrides(run_dir: Path) -> list[str]:
     """The model settings of a run as overrides, so that its checkpoint fits whatever the recipe says."""
     model = load_config(saved_config(run_dir), training=False).model
     return [f"model.{name}={value}" for name, value in dataclasses.asdict(model).items()]

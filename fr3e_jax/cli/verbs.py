@@ -10,7 +10,7 @@ from fr3e_jax.cli import parsers
 from fr3e_jax.cli.parsers import Verb
 from fr3e_jax.cli.runs import (
     locate_run,
-    model_overrides,
+    locate_weights,
     profile_override,
     saved_config,
     separate_resume,
@@ -47,9 +47,7 @@ def _rft(arguments: argparse.Namespace) -> int:
 
 
 def _eval(arguments: argparse.Namespace) -> int:
-    run_dir = Path(arguments.run) if arguments.run is not None else None
-    overrides = [*(model_overrides(run_dir) if run_dir else []), *arguments.overrides]
-    config = load_config(arguments.recipe, overrides, training=False)
+    config, run_dir = locate_weights(arguments)
     if arguments.print_config:
         return _print(config)
     from fr3e_jax.loop.evaluate import evaluate_run
@@ -58,12 +56,12 @@ def _eval(arguments: argparse.Namespace) -> int:
 
 
 def _sample(arguments: argparse.Namespace) -> int:
-    config = load_config(arguments.recipe, arguments.overrides, training=False)
+    config, run_dir = locate_weights(arguments)
     if arguments.print_config:
         return _print(config)
     from fr3e_jax.loop.sample import sample
 
-    return sample(config, arguments.prompt, arguments.num, arguments.json)
+    return sample(config, arguments.prompt, arguments.num, arguments.json, run_dir)
 
 
 def _export(arguments: argparse.Namespace) -> int:
@@ -151,7 +149,7 @@ VERBS = {
     ),
     "sample": Verb(
         "Complete one prompt and show each token's log-prob and entropy.",
-        "fr3e sample configs/demo.yaml --prompt '3+4*2-5*6>' --num 4",
+        "fr3e sample configs/demo.yaml --prompt '3+4*2-5*6>' --num 4 --run runs/demo-20250101-120000",
         parsers.declare_sample,
         _sample,
     ),

@@ -140,8 +140,13 @@ def _request(session: Session, held_out: HeldOut) -> TrunkRequest:
     return TrunkRequest(ids, [Branch(len(ids), (EVALUATION, 0, index, m), cap, how) for m, how in enumerate(kinds)])
 
 
-def load_run_params(session: Session, run_dir: Path) -> tuple[Params, int]:
-    """Weights of a run's newest checkpoint, and its step; nothing in the run is changed, it may be going on."""
+def load_run_params(session: Session, run_dir: Path | None) -> tuple[Params, int]:
+    """Weights of a run's newest checkpoint, and its step; of no run, those of ``model.path`` or fresh ones, and 0.
+
+    Nothing in the run is changed, it may be going on.
+    """
+    if run_dir is None:
+        return session.fresh_params(), 0
     return read_run_params(run_dir, session.sharded_abstract_params())
 
 
@@ -168,7 +173,7 @@ def evaluate_run(config: Config, run_dir: Path | None) -> int:
     """``fr3e eval``: the configured model, or a run's newest checkpoint; prints JSON, saves it in the run."""
     session = open_session(config)
     with settings_at_fault():
-        params, step = (session.fresh_params(), 0) if run_dir is None else load_run_params(session, run_dir)
+        params, step = load_run_params(session, run_dir)
     with session.grader:
         metrics = evaluate(session, params)
     if not session.processes.first:

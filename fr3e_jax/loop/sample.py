@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import Config
+from fr3e_jax.loop.evaluate import load_run_params
 from fr3e_jax.loop.requests import Branch, Rollout, TrunkRequest
 from fr3e_jax.loop.session import SAMPLE, Session, open_session, settings_at_fault
 
 
-def sample(config: Config, prompt: str, num: int, as_json: bool) -> int:
+def sample(config: Config, prompt: str, num: int, as_json: bool, run_dir: Path | None = None) -> int:
     """``num`` completions of ``prompt``, drawn with ``rollout``'s temperature, top-p and top-k; returns the exit code.
+
+    By the configured model, or a run's newest checkpoint.
 
     Raises:
       ConfigError: the prompt is empty, or holds a character that the tokenizer lacks.
@@ -24,13 +28,17 @@ def sample(config: Config, prompt: str, num: int, as_json: bool) -> int:
         ids = session.prompt_ids(prompt)
     if not len(ids):
         raise ConfigError("--prompt is empty; expected at least one token to continue from")
+    with settings_at_fault():
+        weights, step = load_run_params(session, run_dir)
     cap = config.rollout.max_response_tokens
     branches = [Branch(len(ids), (SAMPLE, 0, 0, n), cap, session.sampling()) for n in range(num)]
-    params = session.rollout_weights.of(session.fresh_params())
-    rollouts, _ = session.sample(params, [TrunkRequest(ids, branches)])
+    rollouts, _ = session.sample(session.rollout_weights.of(weights), [TrunkRequest(ids, branches)])
     if as_json:
-        print(json.dumps({"prompt": prompt, "completions": [_described(session, r) for r in rollouts[0]]}, indent=2))
+        completions = [_described(session, r) for r in rollouts[0]]
+        print(json.dumps({"prompt": prompt, "step": step, "completions": completions}, indent=2))
         return 0
+    if run_dir is not None:
+        print(f"{run_dir}, step {step}:")
     for n, rollout in enumerate(rollouts[0]):
         print(f"[{n}] {session.response_text(rollout.token_ids, rollout.finished)!r}")
         ending = "stop token" if rollout.finished else f"cut at rollout.max_response_tokens={cap}"

@@ -46,13 +46,14 @@ def test_run_dir_is_handed_over(recipe, calls, tmp_path):
     assert calls[0][0] == "sft" and calls[0][2:] == (tmp_path / "here", False)
 
 
-def test_eval_takes_the_model_of_the_run_and_the_rest_of_the_recipe(recipe, calls, tmp_path):
+@pytest.mark.parametrize(("verb", "options"), [("eval", []), ("sample", ["--prompt", "1+2>"])])
+def test_the_model_is_that_of_the_run_and_the_rest_the_recipes(recipe, calls, tmp_path, verb, options):
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     (run_dir / "config.yaml").write_text("model: {hidden_size: 128, compute_dtype: bfloat16}\nseed: 5\n")
-    assert main(["eval", recipe, "model.compute_dtype=float32", "--run", str(run_dir)]) == 0
-    [(name, config, given)] = calls
-    assert (name, given, config.model.hidden_size) == ("evaluate_run", run_dir, 128)
+    assert main([verb, recipe, "model.compute_dtype=float32", *options, "--run", str(run_dir)]) == 0
+    [(name, config, *_, given)] = calls
+    assert (name, given, config.model.hidden_size) == (LOOP["evaluate" if verb == "eval" else verb], run_dir, 128)
     assert (config.seed, config.name, config.model.compute_dtype) == (0, "tried", "float32")
 
 
@@ -64,7 +65,7 @@ def test_eval_without_a_run_evaluates_the_recipe(recipe, calls):
 def test_sample_hands_over_prompt_number_and_format(recipe, calls):
     assert main(["sample", recipe, "rollout.temperature=0", "--prompt", "1+2>", "--num", "3", "--json"]) == 0
     [(name, config, *rest)] = calls
-    assert (name, rest, config.rollout.temperature) == ("sample", ["1+2>", 3, True], 0)
+    assert (name, rest, config.rollout.temperature) == ("sample", ["1+2>", 3, True, None], 0)
 
 
 def test_settings_and_options_mix_in_any_order(recipe, calls):
@@ -107,6 +108,7 @@ def test_print_config_prints_a_usable_recipe_and_runs_nothing(recipe, calls, cap
         (["sample", "RECIPE"], "required: --prompt"),
         (["sample", "RECIPE", "--prompt", "x", "--num", "0"], "'0' is not a whole number of at least 1"),
         (["eval", "RECIPE", "--run", "nowhere"], "nowhere is not a run directory: it has no config.yaml"),
+        (["sample", "RECIPE", "--prompt", "x", "--run", "nowhere"], "nowhere is not a run directory: it has no"),
         (["sweep", "RECIPE", "seed=1,2", "--verb", "eval"], "invalid choice: 'eval'"),
     ],
 )

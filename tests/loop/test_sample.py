@@ -10,6 +10,7 @@ import pytest
 
 from fr3e_jax.cli import main
 from fr3e_jax.configuration import to_yaml
+from fr3e_jax.loop.evaluate import load_run_params
 
 
 @pytest.fixture
@@ -26,19 +27,26 @@ def sampled(recipe: str, capsys, *arguments: str) -> str:
 
 def test_json_has_every_token_with_the_numbers_of_a_full_forward(recipe, capsys, session, tiny):
     printed = json.loads(sampled(recipe, capsys, "--json"))
-    assert printed["prompt"] == "12+3=" and len(printed["completions"]) == 4
-    prompt = session.codec.encode("12+3=")
+    assert (printed["prompt"], printed["step"], len(printed["completions"])) == ("12+3=", 0, 4)
+    assert_of(session.fresh_params(), printed, session, tiny)
     for completion in printed["completions"]:
         ids = completion["token_ids"]
-        logits = tiny.full_logits(session, session.fresh_params(), [*prompt, *ids])[len(prompt) - 1 : -1]
-        logprobs = tiny.log_softmax(logits)
-        drawn = logprobs[np.arange(len(ids)), ids]
-        np.testing.assert_allclose(completion["logprobs"], drawn, atol=1e-5)
-        np.testing.assert_allclose(completion["entropies"], -(np.exp(logprobs) * logprobs).sum(axis=1), atol=1e-5)
         assert completion["finished"] == (ids[-1] == session.codec.stop_ids[0])
         visible = completion["tokens"][:-1] if completion["finished"] else completion["tokens"]
         assert completion["text"] == "".join(visible)
     assert len({tuple(completion["token_ids"]) for completion in printed["completions"]}) == 4
+
+
+def assert_of(params, printed, session, tiny):
+    """The completions' log-probs and entropies are those of a full forward with ``params``."""
+    prompt = session.codec.encode(printed["prompt"])
+    for completion in printed["completions"]:
+        ids = completion["token_ids"]
+        logits = tiny.full_logits(session, params, [*prompt, *ids])[len(prompt) - 1 : -1]
+        logprobs = tiny.log_softmax(logits)
+        drawn = logprobs[np.arange(len(ids)), ids]
+        np.testing.assert_allclose(completion["logprobs"], drawn, atol=1e-5)
+        np.testing.assert_allclose(completion["entropies"], -(np.exp(logprobs) * logprobs).sum(axis=1), atol=1e-5)
 
 
 def test_text_shows_the_same_completions_with_their_sums(recipe, capsys):
@@ -63,3 +71,13 @@ def test_settings_of_the_rollout_apply(recipe, capsys):
     printed = json.loads(sampled(recipe, capsys, "--json", "rollout.temperature=0", "rollout.max_response_tokens=3"))
     assert len({tuple(completion["token_ids"]) for completion in printed["completions"]}) == 1
     assert len(printed["completions"][0]["token_ids"]) <= 3
+
+
+def test_a_run_answers_with_its_newest_checkpoint(finished_run, tmp_path, capsys, session, tiny):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(to_yaml(tiny.config(model__hidden_size=32)))  # the run's own model settings win
+    printed = json.loads(sampled(str(recipe), capsys, "--json", "--run", str(finished_run)))
+    trained, step = load_run_params(session, finished_run)
+    assert printed["step"] == step == 4
+    assert_of(trained, printed, session, tiny)
+    assert sampled(str(recipe), capsys, "--run", str(finished_run)).startswith(f"{finished_run}, step 4:\n[0] ")
