@@ -15,20 +15,20 @@ from fr3e_jax.loop.requests import Branch, Rollout, TrunkRequest
 from fr3e_jax.loop.session import SAMPLE, Session, open_session, settings_at_fault
 
 
-def sample(config: Config, prompt: str, num: int, as_json: bool, run_dir: Path | None = None) -> int:
+def sample(config: Config, prompt: str, num: int, as_json: bool, run_dir: Path | None) -> int:
     """``num`` completions of ``prompt``, drawn with ``rollout``'s temperature, top-p and top-k; returns the exit code.
 
     By the configured model, or a run's newest checkpoint.
 
     Raises:
-      ConfigError: the prompt is empty, or holds a character that the tokenizer lacks.
+      ConfigError: the prompt is empty, or holds a character that the tokenizer lacks; the run has no checkpoint, or one
+        of another model.
     """
     session = open_session(config)
     with settings_at_fault():
         ids = session.prompt_ids(prompt)
-    if not len(ids):
-        raise ConfigError("--prompt is empty; expected at least one token to continue from")
-    with settings_at_fault():
+        if not len(ids):
+            raise ConfigError("--prompt is empty; expected at least one token to continue from")
         weights, step = load_run_params(session, run_dir)
     cap = config.rollout.max_response_tokens
     branches = [Branch(len(ids), (SAMPLE, 0, 0, n), cap, session.sampling()) for n in range(num)]

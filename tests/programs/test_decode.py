@@ -16,7 +16,7 @@ from fr3e_jax.loop.requests import STREAM_NAMES, Branch, Sampling, TrunkRequest
 from fr3e_jax.loop.rollouts import RolloutEngine
 from fr3e_jax.policy.sampling import stream_keys, uniform
 from fr3e_jax.programs.decode import LaneSettings
-from fr3e_jax.programs.decoder import DecoderPrograms, ring_size
+from fr3e_jax.programs.decoder import DecoderPrograms
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
 from fr3e_jax.programs.train import param_placement
 
@@ -25,25 +25,6 @@ EVERY_TOKEN = tuple(range(VOCAB))
 PLAIN = Sampling(stop_ids=(0, 7))
 TRUNKS = [np.array([3, 17, 0, 5, 9, 11, 2, 8]), np.array([1, 4, 19]), np.array([6, 6, 12, 13, 7, 15, 10, 18, 14, 2, 2])]
 CLOSE = dict(rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "most", "expected"),
-    [
-        (1, 24, 16),
-        (16, 24, 16),
-        (17, 24, 32),  # all that is needed in the end
-        (17, 4096, 64),
-        (65, 4096, 128),
-        (129, 4096, 256),
-        (65, 100, 128),
-        (257, 4096, 512),
-        (513, 600, 1024),
-        (3, 5, 16),
-    ],
-)
-def test_rings_grow_in_few_sizes_and_not_beyond_what_is_needed(tokens, most, expected):
-    assert ring_size(tokens, most) == expected
 
 
 class WatchedPrograms(DecoderPrograms):

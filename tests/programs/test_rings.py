@@ -1,0 +1,26 @@
+"""The sizes that rings come in."""
+
+from __future__ import annotations
+
+import pytest
+
+from fr3e_jax.programs.decoder import ring_size
+
+
+@pytest.mark.parametrize(
+    ("tokens", "most", "expected"),
+    [
+        (1, 24, 16),
+        (16, 24, 16),
+        (17, 24, 32),  # all that is needed in the end
+        (17, 4096, 64),
+        (65, 4096, 128),
+        (129, 4096, 256),
+        (65, 100, 128),
+        (257, 4096, 512),
+        (513, 600, 1024),
+        (3, 5, 16),
+    ],
+)
+def test_rings_grow_in_few_sizes_and_not_beyond_what_is_needed(tokens, most, expected):
+    assert ring_size(tokens, most) == expected
