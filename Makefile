@@ -24,7 +24,7 @@ test-slow: $(VENV)/.installed-dev
 
 # What vectorised code could round differently: sampling whatever the slots and lanes, shared scores and gradients.
 test-optimised: $(VENV)/.installed-dev
-	$(OPTIMISED) -m "not slow" tests/loop/test_rollouts.py tests/policy/test_rows.py
+	$(OPTIMISED) -m "not slow" tests/rollouts/test_engine.py tests/policy/test_rows.py
 
 # The slow ones of eight devices: meshes other than the one that uses every axis.
 test-slow-8: $(VENV)/.installed-dev
@@ -34,13 +34,13 @@ test-slow-8: $(VENV)/.installed-dev
 test-8: $(VENV)/.installed-dev
 	FR3E_TEST_DEVICES=8 $(PYTEST) -m "not slow" tests/programs tests/loop \
 		tests/policy/test_huggingface.py tests/planning/test_hlo.py tests/planning/test_estimate.py \
-		--ignore tests/loop/test_several_processes.py --ignore tests/loop/test_profile.py \
+		--ignore tests/loop/test_several_processes.py --ignore tests/runs/test_profile.py \
 		--ignore tests/loop/test_end_to_end.py
 
 # The same numbers as torch and transformers; the variable makes their absence a failure, where `make test` skips.
 test-parity: $(PARITY)/.installed
 	FR3E_REQUIRE_TORCH=1 $(PARITY)/bin/python -m pytest -n 2 --dist loadfile \
-		tests/policy/test_transformers_parity.py tests/loop/test_transformers_generation.py \
+		tests/policy/test_transformers_parity.py tests/rollouts/test_transformers_generation.py \
 		tests/loop/test_end_to_end.py::test_transformers_loads_the_export_without_a_warning_and_gives_equal_logits
 
 # `fr3e plan` on small TPU topologies, compiled by libtpu; the variable makes its absence a failure, where `make test`

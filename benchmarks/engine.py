@@ -20,17 +20,17 @@ from pathlib import Path
 
 import numpy as np
 
-from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk
-from fr3e_jax.loop.packing import pack
-from fr3e_jax.loop.requests import Branch, CachedTrunk, Sampling, TrunkRequest
-from fr3e_jax.loop.rollouts import RolloutEngine
+from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.learning.packing import pack
 from fr3e_jax.policy.config_file import read_architecture
 from fr3e_jax.policy.huggingface import load_params
 from fr3e_jax.policy.network import Pass, bind, build_network
 from fr3e_jax.programs.decoder import DecoderPrograms
 from fr3e_jax.programs.host_memory import keep_host_memory
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
-from fr3e_jax.programs.train import LossSettings, TrainPrograms, make_optimizer
+from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms, make_optimizer
+from fr3e_jax.rollouts.engine import RolloutEngine
+from fr3e_jax.rollouts.requests import Branch, CachedTrunk, Sampling, TrunkRequest
 
 
 def timed(run):

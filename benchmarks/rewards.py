@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from fr3e_jax.configuration.schema import RewardsConfig
-from fr3e_jax.data.task import Problem
+from fr3e_jax.data.problem import Problem
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rewards.pool import worker_count
 from fr3e_jax.rewards.registry import named_verifier

@@ -22,8 +22,8 @@ from types import SimpleNamespace
 import numpy as np
 from engine import Runner, timed  # the folder of this file is on the path of a script
 
-from fr3e_jax.loop.requests import Branch, CachedTrunk, Sampling, TrunkRequest
-from fr3e_jax.loop.rollouts import RolloutEngine
+from fr3e_jax.rollouts.engine import RolloutEngine
+from fr3e_jax.rollouts.requests import Branch, CachedTrunk, Sampling, TrunkRequest
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,6 +37,9 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jaxtyping.install_import_hook("fr3e_jax.objectives", "beartype.beartype")
 
 
+pytest_plugins = ["tiny_runs"]  # tests/fixtures/tiny_runs.py
+
+
 @pytest.fixture
 def key() -> jax.Array:
     return jax.random.key(0)

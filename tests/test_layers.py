@@ -39,12 +39,23 @@ LAYERS = {
     "configuration": Layer(),
     "tools": Layer({"configuration", "rewards"}, DEVICE_LIBRARIES),
     "data": Layer({"configuration", "rewards"}, {"jax", "flax", "optax"}),
-    "loop": Layer({"objectives", "policy", "programs", "rewards", "data", "configuration", "tools"}),
-    "planning": Layer({"policy", "programs", "data", "configuration", "loop"}),
-    "methods": Layer(must_not_name=DEVICE_LIBRARIES),
-    "cli": Layer(
-        {"methods", "objectives", "policy", "programs", "rewards", "data", "configuration", "loop", "planning"}
+    "rollouts": Layer({"policy", "programs", "configuration", "cluster", "data", "tools"}),
+    "learning": Layer(
+        {"objectives", "policy", "programs", "rollouts", "rewards", "data", "configuration", "runs", "loop"}
     ),
+    "runs": Layer({"configuration", "programs", "rollouts", "loop"}),
+    "cluster": Layer({"configuration", "learning", "loop"}),
+    "loop": Layer(
+        {"objectives", "policy", "programs", "rollouts", "learning", "runs", "cluster", "rewards", "data"}
+        | {"configuration", "tools"}
+    ),
+    "verbs": Layer(
+        {"objectives", "policy", "programs", "rollouts", "learning", "runs", "cluster", "rewards", "data"}
+        | {"configuration", "loop"}
+    ),
+    "planning": Layer({"policy", "programs", "data", "configuration", "learning", "rollouts", "loop"}),
+    "methods": Layer(must_not_name=DEVICE_LIBRARIES),
+    "cli": Layer({"methods", "rewards", "data", "configuration", "runs", "loop", "verbs", "planning"}),
 }
 
 
@@ -162,7 +173,7 @@ def test_verifier_processes_load_no_jax():
         ("policy/x.py", "from functools import partial\nimport jax\n@partial(jax.jit)\ndef f(): 0", "jax.jit outside"),
         ("programs/x.py", "from pathlib import Path", "programs must not touch pathlib.Path"),
         ("rewards/x.py", "import jax.numpy as jnp", "rewards must not touch jax.numpy"),
-        ("rewards/x.py", "from fr3e_jax.loop import rollouts", "rewards imports fr3e_jax.loop.rollouts"),
+        ("rewards/x.py", "from fr3e_jax.loop import train", "rewards imports fr3e_jax.loop.train"),
         ("rewards/x.py", "if TYPE_CHECKING: 0\nelse:\n    import fr3e_jax.data", "rewards imports fr3e_jax.data"),
         ("loop/x.py", "from jax import jit", "jax.jit outside programs/"),
         ("loop/x.py", "from fr3e_jax.cli import main", "loop imports fr3e_jax.cli.main"),

@@ -32,7 +32,7 @@ def _sft(arguments: argparse.Namespace) -> int:
     config, run_dir, resume = locate_run(separate_resume(arguments), "sft")
     if arguments.print_config:
         return _print(config)
-    from fr3e_jax.loop.sft import sft
+    from fr3e_jax.verbs.sft import sft
 
     return sft(config, run_dir, resume)
 
@@ -41,7 +41,7 @@ def _rft(arguments: argparse.Namespace) -> int:
     config, run_dir, resume = locate_run(separate_resume(arguments), "rft")
     if arguments.print_config:
         return _print(config)
-    from fr3e_jax.loop.rft import rft
+    from fr3e_jax.verbs.rft import rft
 
     return rft(config, run_dir, resume)
 
@@ -59,7 +59,7 @@ def _sample(arguments: argparse.Namespace) -> int:
     config, run_dir = locate_weights(arguments)
     if arguments.print_config:
         return _print(config)
-    from fr3e_jax.loop.sample import sample
+    from fr3e_jax.verbs.sample import sample
 
     return sample(config, arguments.prompt, arguments.num, arguments.json, run_dir)
 
@@ -67,7 +67,7 @@ def _sample(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> int:
     run_dir = Path(arguments.run).expanduser()
     config = load_config(saved_config(run_dir), training=False)
-    from fr3e_jax.loop.export import export_run
+    from fr3e_jax.verbs.export import export_run
 
     dtype = parsers.DTYPES[arguments.dtype] if arguments.dtype else ""
     options = {"dtype": dtype, "step": arguments.step}

@@ -123,7 +123,7 @@ def pass_at_k_has_k_samples(config: Config) -> str | None:
     )
 
 
-@rule("data.order.sft_min_operands", "data.order.num_operands")
+@rule("data.order_task.sft_min_operands", "data.order_task.num_operands")
 def curriculum_starts_short(config: Config) -> str | None:
     least, most = config.data.order.sft_min_operands, config.data.order.num_operands
     if config.data.task != "order" or least <= most:

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.shuffle import shuffled_indices
-from fr3e_jax.data.task import Problem
 
 
 class Mixture(Sequence[Problem]):

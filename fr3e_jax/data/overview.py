@@ -9,7 +9,8 @@ from typing import Any
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.datasets import DatasetsTask
 from fr3e_jax.data.overlap import Overlap, overlaps
-from fr3e_jax.data.task import Problem, Task, load_task
+from fr3e_jax.data.problem import Problem
+from fr3e_jax.data.task import Task, load_task
 from fr3e_jax.data.templates import Template, load_template
 from fr3e_jax.data.tokenizer import TextCodec
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fr3e_jax.data.mixture import Mixture
+from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.shuffle import shuffled_indices
-from fr3e_jax.data.task import Problem
 
 MAX_DROPPED_IN_A_ROW = 10_000
 MAX_REMEMBERED = 2**24  # problems whose lengths are remembered, in 4 bytes each

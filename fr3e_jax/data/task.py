@@ -30,31 +30,22 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, Protocol
 
 from fr3e_jax.configuration.schema import DataConfig
+from fr3e_jax.data.problem import Problem
 from fr3e_jax.rewards.verifier import Verifier
 
 Split = Literal["train", "test"]
 
 BUILT_IN = {
-    "order": "fr3e_jax.data.order:OrderTask",
+    "order": "fr3e_jax.data.order_task:OrderTask",
     "gsm8k_calculator": "fr3e_jax.data.gsm8k_calculator:CalculatorTask",
     "datasets": "fr3e_jax.data.datasets:DatasetsTask",
 }
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One prompt to answer; ``id`` is unique within its task, ``extra`` holds whatever else the verifier needs."""
-
-    id: str
-    prompt: str
-    gold: str
-    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

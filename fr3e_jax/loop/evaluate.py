@@ -12,17 +12,17 @@ from typing import get_args
 
 import numpy as np
 
+from fr3e_jax.cluster.membership import across_processes
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.data.task import Problem
-from fr3e_jax.loop.checkpoints import Checkpointer
+from fr3e_jax.data.problem import Problem
 from fr3e_jax.loop.grading import Grading, rewards_of
-from fr3e_jax.loop.membership import across_processes
-from fr3e_jax.loop.requests import Branch, Sampling, TrunkRequest
-from fr3e_jax.loop.run_directory import RunDirectory, write_json_atomic
 from fr3e_jax.loop.session import EVALUATION, Session, open_session, settings_at_fault
 from fr3e_jax.objectives import avg_at_k, pass_at_k
 from fr3e_jax.policy.network import Params
 from fr3e_jax.rewards.verifier import SUCCESS
+from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
+from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.run_directory import RunDirectory, write_json_atomic
 from fr3e_jax.tools.answer import Outcome as Answered
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from fr3e_jax.data.task import Problem
-from fr3e_jax.loop.experience import Expansion, PromptGroup, TrainingBranch, TrainingTrunk
+from fr3e_jax.data.problem import Problem
+from fr3e_jax.learning.experience import Expansion, PromptGroup, TrainingBranch, TrainingTrunk
 from fr3e_jax.loop.first_return import is_degenerate
 from fr3e_jax.loop.grading import Grading, rewards_of
-from fr3e_jax.loop.requests import Branch, Rollout, TrunkRequest
 from fr3e_jax.loop.session import CHOICE, STATE, Session
 from fr3e_jax.objectives import divide_rollouts, graded_values, ranged_rewards
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.exploration import find_anchors, trajectory_advantages
+from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
 
 _OWN_GROUP = -1  # of a credited base, which no state's rollouts share a baseline with
 

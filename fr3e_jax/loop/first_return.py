@@ -7,16 +7,16 @@ from functools import partial
 import numpy as np
 
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.loop.answer_branching import sample_branching
-from fr3e_jax.loop.experience import PromptGroup, TrainingBranch, TrainingTrunk
+from fr3e_jax.learning.experience import PromptGroup, TrainingBranch, TrainingTrunk
+from fr3e_jax.loop.arpo import sample_branching
 from fr3e_jax.loop.grading import Grading, rewards_of
 from fr3e_jax.loop.prompts import Prompt
-from fr3e_jax.loop.requests import Branch, Rollout, TrunkRequest
 from fr3e_jax.loop.session import BASE, CHOICE, Session
 from fr3e_jax.objectives import ranged_rewards, soft_overlong_penalty
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.exploration import group_advantages
 from fr3e_jax.rewards.verifier import SUCCESS
+from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
 
 
 def first_return(session: Session, params: Params, step: int, prompts: list[Prompt]) -> list[PromptGroup]:

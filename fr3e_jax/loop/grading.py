@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from fr3e_jax.configuration import ConfigError
-from fr3e_jax.data.task import Problem
-from fr3e_jax.loop.requests import Rollout
+from fr3e_jax.data.problem import Problem
 from fr3e_jax.loop.session import Session, verifier_at_fault
 from fr3e_jax.rewards.grader import Pending
 from fr3e_jax.rewards.verdict import Verdict
+from fr3e_jax.rollouts.requests import Rollout
 
 Case = Callable[[int, int], tuple[Problem, np.ndarray]]
 

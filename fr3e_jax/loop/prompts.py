@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.stream import PromptStream
-from fr3e_jax.data.task import Problem
-from fr3e_jax.loop.background import Background
 from fr3e_jax.loop.session import Session
+from fr3e_jax.runs.background import Background
 
 
 @dataclass(frozen=True)

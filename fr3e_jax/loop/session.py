@@ -14,33 +14,34 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
+from fr3e_jax.cluster.processes import Processes, own_processes
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.data.task import Problem, Task, load_task
+from fr3e_jax.data.problem import Problem
+from fr3e_jax.data.task import Task, load_task
 from fr3e_jax.data.templates import Template, load_template
 from fr3e_jax.data.tokenizer import TextCodec
-from fr3e_jax.loop.compilation import count_compilations
-from fr3e_jax.loop.model import (
+from fr3e_jax.learning.configured_programs import (
     configured_architecture,
     configured_critic_programs,
     configured_train_programs,
     model_directory,
 )
-from fr3e_jax.loop.processes import Processes, own_processes
-from fr3e_jax.loop.requests import CachedTrunk, Ended, Key, Rollout, Sampling, Selector, TrunkRequest
-from fr3e_jax.loop.rollouts import RolloutEngine
-from fr3e_jax.loop.tool_calls import Toolbox, ToolCalls, open_toolbox
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.huggingface import load_params
 from fr3e_jax.policy.network import Params, build_network, initial_params
-from fr3e_jax.programs.critic import CriticPrograms
+from fr3e_jax.programs.critic_programs import CriticPrograms
 from fr3e_jax.programs.decoder import DecoderPrograms
 from fr3e_jax.programs.host_memory import keep_host_memory
 from fr3e_jax.programs.mesh import abstract_arrays, make_mesh, param_shardings, rollout_mesh
 from fr3e_jax.programs.reshard import RolloutWeights
-from fr3e_jax.programs.train import TrainPrograms, param_placement
+from fr3e_jax.programs.train_programs import TrainPrograms, param_placement
 from fr3e_jax.rewards.grader import Grader, Pending, VerifierError
 from fr3e_jax.rewards.user import user_verifier
+from fr3e_jax.rollouts.engine import RolloutEngine
+from fr3e_jax.rollouts.requests import CachedTrunk, Ended, Key, Rollout, Sampling, Selector, TrunkRequest
+from fr3e_jax.rollouts.tool_calls import Toolbox, ToolCalls, open_toolbox
+from fr3e_jax.runs.compilation import count_compilations
 
 # Purposes: the first name of every noise stream, so that no two uses of randomness share one.
 BASE, STATE, EVALUATION, SAMPLE, CHOICE, SHUFFLE, ARCHIVE, TOOL = range(8)

@@ -7,13 +7,13 @@ from typing import get_args
 
 import numpy as np
 
-from fr3e_jax.loop.experience import Expansion, PromptGroup, TrainingTrunk
+from fr3e_jax.learning.experience import Expansion, PromptGroup, TrainingTrunk
 from fr3e_jax.loop.first_return import is_degenerate
-from fr3e_jax.loop.rollout_store import RolloutRecord
 from fr3e_jax.loop.session import Session
-from fr3e_jax.loop.tool_calls import answer_spans
 from fr3e_jax.rewards.verdict import Outcome
 from fr3e_jax.rewards.verifier import SUCCESS
+from fr3e_jax.rollouts.tool_calls import answer_spans
+from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.tools.answer import Outcome as Answered
 
 

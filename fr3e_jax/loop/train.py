@@ -16,36 +16,38 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fr3e_jax.cluster import agreement
+from fr3e_jax.cluster.membership import across_processes, farewell, last_words
+from fr3e_jax.cluster.processes import Divergence
 from fr3e_jax.configuration import save_config
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.loop import decisions, rollout_store, step_report
-from fr3e_jax.loop.archive import Archive
-from fr3e_jax.loop.background import Background, WriteFailed
-from fr3e_jax.loop.checkpoints import Checkpointer
-from fr3e_jax.loop.console import Console
-from fr3e_jax.loop.evaluate import best_metric, evaluate
-from fr3e_jax.loop.experience import (
+from fr3e_jax.learning.experience import (
     Expansion,
     PromptGroup,
     TrainingTrunk,
     count_rollouts,
     split_full_batch,
 )
+from fr3e_jax.learning.learner import abstract_learner, fresh_learner, restored_learner
+from fr3e_jax.learning.reference import ReferenceResets
+from fr3e_jax.learning.update import NonFiniteUpdate, update_policy
+from fr3e_jax.loop import step_report
+from fr3e_jax.loop.archive import Archive
+from fr3e_jax.loop.evaluate import best_metric, evaluate
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
-from fr3e_jax.loop.learner import abstract_learner, fresh_learner, restored_learner
-from fr3e_jax.loop.ledger import TokenLedger, cpu_seconds_of_process
-from fr3e_jax.loop.membership import across_processes, farewell, last_words
-from fr3e_jax.loop.metrics import MetricsWriter
-from fr3e_jax.loop.processes import Divergence
-from fr3e_jax.loop.profile import Profiler
 from fr3e_jax.loop.prompts import PromptFeed
-from fr3e_jax.loop.reference import ReferenceResets
-from fr3e_jax.loop.run_directory import RunDirectory, open_run, write_json_atomic
 from fr3e_jax.loop.session import Session, open_session, settings_at_fault
-from fr3e_jax.loop.signals import StopRequest
-from fr3e_jax.loop.update import NonFiniteUpdate, update_policy
 from fr3e_jax.policy.network import Params
+from fr3e_jax.runs import rollout_store
+from fr3e_jax.runs.background import Background, WriteFailed
+from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.console import Console
+from fr3e_jax.runs.ledger import TokenLedger, cpu_seconds_of_process
+from fr3e_jax.runs.metrics import MetricsWriter
+from fr3e_jax.runs.profile import Profiler
+from fr3e_jax.runs.run_directory import RunDirectory, open_run, write_json_atomic
+from fr3e_jax.runs.signals import StopRequest
 
 
 class NoSignal(RuntimeError):
@@ -254,7 +256,7 @@ class Trainer:
                 self.progress.carried = ready
                 raise NoSignal(no_signal_message(config, groups, expansions, rounds_without_signal))
         batch, rest = split_full_batch(ready, config.training.batch_rollouts)
-        self._compare("full batch", decisions.of_batch, batch)
+        self._compare("full batch", agreement.of_batch, batch)
         self.progress.carried = rest if config.training.surplus == "carry" else []
         return batch, groups, expansions
 
@@ -265,9 +267,9 @@ class Trainer:
         with self.ledger.stage("first_return"):
             with settings_at_fault():
                 prompts = self.prompts.next()
-            self._compare("prompts", decisions.of_prompts, prompts)
+            self._compare("prompts", agreement.of_prompts, prompts)
             groups = first_return(session, params, step, prompts)  # sampled, graded, degenerate prompts rejected
-            self._compare("first return", decisions.of_groups, groups)
+            self._compare("first return", agreement.of_groups, groups)
             kept = [group for group in groups if group.kept]
             trunks = base_trunks(session, step, kept) if explore.train_base or not explore.enabled else []
         expansions: list[Expansion] = []
@@ -275,10 +277,10 @@ class Trainer:
             self.console.stage("explore")
             with self.ledger.stage("explore"):
                 expansions = place_anchors(session, step, kept) + self._revisit_archive(step, groups)
-                self._compare("anchors", decisions.of_states, expansions)
+                self._compare("anchors", agreement.of_states, expansions)
                 roll_out_states(session, params, step, expansions)  # sampled and graded
                 assign_advantages(session, expansions)
-                self._compare("explore", decisions.of_values, expansions)
+                self._compare("explore", agreement.of_values, expansions)
                 if explore.archive_size:
                     self.progress.archive.add(session, step, expansions)
                 trunks += explored_trunks(session, step, expansions)

@@ -16,7 +16,6 @@ from fr3e_jax.objectives.advantages import (
 )
 from fr3e_jax.objectives.allocation import divide_rollouts
 from fr3e_jax.objectives.anchors import anchor_scores, block_index, boundary_anchors, select_anchors, uniform_anchors
-from fr3e_jax.objectives.answer_branching import branches_after_answer, entropy_from
 from fr3e_jax.objectives.divergence import bounded_log_ratio, kl_k1, kl_k2, kl_k3
 from fr3e_jax.objectives.entropy import (
     branching_factor,
@@ -58,6 +57,7 @@ from fr3e_jax.objectives.shaping import (
     sample_reinforcement,
     unlikeliness_factors,
 )
+from fr3e_jax.objectives.tool_branching import branches_after_answer, entropy_from
 from fr3e_jax.objectives.tree import tree_advantages
 from fr3e_jax.objectives.values import (
     initial_modulation,

@@ -15,13 +15,12 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.loop.model import (
+from fr3e_jax.learning.configured_programs import (
     configured_architecture,
     configured_critic_programs,
     configured_train_programs,
     loss_settings,
 )
-from fr3e_jax.loop.requests import STREAM_NAMES
 from fr3e_jax.planning.workload import (
     DecodeShape,
     base_shape,
@@ -48,7 +47,8 @@ from fr3e_jax.programs.mesh import (
     rollout_mesh,
 )
 from fr3e_jax.programs.reshard import RolloutWeights
-from fr3e_jax.programs.train import TrainPrograms, TrainRows
+from fr3e_jax.programs.train_programs import TrainPrograms, TrainRows
+from fr3e_jax.rollouts.requests import STREAM_NAMES
 
 PROGRAMS = ("reshard", "prefill", "decode", "promote", "explore", "score", "accumulate", "apply")
 _STOP_IDS = 2

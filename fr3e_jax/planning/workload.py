@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.loop.row_plan import Plan, RowShape, plan_rows
+from fr3e_jax.learning.row_plan import Plan, RowShape, plan_rows
 from fr3e_jax.programs.decoder import power_of_two, size_bucket
 
-_LEAST_CAPACITY = 16  # of a cache, as `fr3e_jax.loop.rollouts` makes them
+_LEAST_CAPACITY = 16  # of a cache, as `fr3e_jax.rollouts.engine` makes them
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from fr3e_jax.rewards import processes
 from fr3e_jax.rewards.verdict import Job, Verdict
 
 if TYPE_CHECKING:
-    from fr3e_jax.data.task import Problem
+    from fr3e_jax.data.problem import Problem
 
 RUN = "fr3e_jax.rewards.code:run_program"
 PROGRAM_LIMIT = 100_000  # characters

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fr3e_jax.data.task import Problem
+    from fr3e_jax.data.problem import Problem
 
 
 def exact_match(problem: Problem, response: str, finished: bool) -> float:

@@ -24,7 +24,7 @@ from fr3e_jax.rewards.verdict import Job, Verdict
 from fr3e_jax.rewards.verifier import Verifier, checked_verdict, unusable
 
 if TYPE_CHECKING:
-    from fr3e_jax.data.task import Problem
+    from fr3e_jax.data.problem import Problem
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from fr3e_jax.rewards.verdict import Job
 from fr3e_jax.rewards.verifier import Verifier
 
 if TYPE_CHECKING:
-    from fr3e_jax.data.task import Problem
+    from fr3e_jax.data.problem import Problem
 
 
 @dataclasses.dataclass(frozen=True)

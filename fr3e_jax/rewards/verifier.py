@@ -16,7 +16,7 @@ import numpy as np
 from fr3e_jax.rewards.verdict import Job, Outcome, Verdict
 
 if TYPE_CHECKING:
-    from fr3e_jax.data.task import Problem
+    from fr3e_jax.data.problem import Problem
 
 SUCCESS = 1.0  # the least reward of a right response
 OUTCOMES: tuple[str, ...] = get_args(Outcome)

@@ -14,7 +14,13 @@ from fr3e_jax.cli import main
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.configuration.settings import settings
 
-LOOP = {"train": "train", "sft": "sft", "rft": "rft", "evaluate": "evaluate_run", "sample": "sample"}
+FUNCTIONS = {
+    "loop.train": "train",
+    "loop.evaluate": "evaluate_run",
+    "verbs.sft": "sft",
+    "verbs.rft": "rft",
+    "verbs.sample": "sample",
+}
 
 
 @pytest.fixture
@@ -26,10 +32,10 @@ def recipe(tmp_path: Path) -> str:
 
 @pytest.fixture
 def calls(monkeypatch) -> list[tuple]:
-    """Stand-ins for the loop's functions; each call is recorded and returns 0."""
+    """Stand-ins for the functions of the verbs; each call is recorded and returns 0."""
     recorded: list[tuple] = []
-    for module, function in LOOP.items():
-        stand_in = types.ModuleType(f"fr3e_jax.loop.{module}")
+    for module, function in FUNCTIONS.items():
+        stand_in = types.ModuleType(f"fr3e_jax.{module}")
         setattr(stand_in, function, lambda *arguments, name=function: recorded.append((name, *arguments)) or 0)
         monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
     return recorded
@@ -53,7 +59,7 @@ def test_the_model_is_that_of_the_run_and_the_rest_the_recipes(recipe, calls, tm
     (run_dir / "config.yaml").write_text("model: {hidden_size: 128, compute_dtype: bfloat16}\nseed: 5\n")
     assert main([verb, recipe, "model.compute_dtype=float32", *options, "--run", str(run_dir)]) == 0
     [(name, config, *_, given)] = calls
-    assert (name, given, config.model.hidden_size) == (LOOP["evaluate" if verb == "eval" else verb], run_dir, 128)
+    assert (name, given, config.model.hidden_size) == ("evaluate_run" if verb == "eval" else verb, run_dir, 128)
     assert (config.seed, config.name, config.model.compute_dtype) == (0, "tried", "float32")
 
 

@@ -23,7 +23,7 @@ def run_dir(tmp_path):
 def calls(monkeypatch):
     """A stand-in for the loop's function; each call is recorded and returns 0."""
     recorded = []
-    stand_in = types.ModuleType("fr3e_jax.loop.export")
+    stand_in = types.ModuleType("fr3e_jax.verbs.export")
     stand_in.export_run = lambda *arguments, **options: recorded.append((arguments, options)) or 0
     monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
     return recorded

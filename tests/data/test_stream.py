@@ -8,7 +8,7 @@ import pytest
 
 from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.data.mixture import Mixture
-from fr3e_jax.data.order import OrderTask
+from fr3e_jax.data.order_task import OrderTask
 from fr3e_jax.data.shuffle import shuffled_indices
 from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.data.task import Problem

@@ -36,7 +36,7 @@ def test_a_task_of_an_installed_module(tmp_path, monkeypatch):
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "tasks.py").write_text(
-        "from fr3e_jax.data.order import OrderTask\nclass Mine(OrderTask): name = 'mine'\n"
+        "from fr3e_jax.data.order_task import OrderTask\nclass Mine(OrderTask): name = 'mine'\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     assert load("somebodys_package.tasks:Mine").name == "mine"
@@ -58,8 +58,8 @@ def test_an_import_error_inside_a_users_module_is_shown_as_it_is(tmp_path, monke
         ("tasks.py", r"FILE\.py:NAME or package\.module:NAME\.$"),
         ("tasks.py:", r"FILE\.py:NAME or package\.module:NAME\.$"),
         ("no_such_module_here:Task", r"there is no module no_such_module_here; .*FILE\.py:NAME"),
-        ("fr3e_jax.data.order:Missing", r"fr3e_jax\.data\.order has no such name; expected a class or function"),
-        ("fr3e_jax.data.order:TEST_SEED", r"has 0 there, which cannot be called"),
+        ("fr3e_jax.data.order_task:Missing", r"fr3e_jax\.data\.order has no such name; expected a class or function"),
+        ("fr3e_jax.data.order_task:TEST_SEED", r"has 0 there, which cannot be called"),
         ("fr3e_jax.data.task:DataConfig", r"returned a DataConfig without name, dropped, problems"),
     ],
 )

@@ -103,7 +103,7 @@ def test_two_real_processes_train_and_the_same_command_goes_on(bench):
     tiny += "rollout.prompts_per_round=8 training.batch_rollouts=8 training.mini_batch_rollouts=4 evaluation.prompts=4 "
     tiny += "rollout.reject_degenerate=false rollout.max_response_tokens=12 runtime.tensorboard=false "
     tiny += "explore.num_anchors=2 evaluation.samples=2 evaluation.pass_at=[2] rewards.workers=1 "
-    tiny += f"data.task={tests}/loop/scripted_task.py:Parity"
+    tiny += f"data.task={tests}/fixtures/scripted_task.py:Parity"
     for steps in (1, 2):
         command = ["-n", "2", str(recipe), *tiny.split(), f"training.max_steps={steps}"]
         cache = str(bench.folder / "xla")

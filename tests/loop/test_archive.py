@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from fr3e_jax.data.stream import PromptStream
+from fr3e_jax.learning.experience import Expansion, PromptGroup
 from fr3e_jax.loop.archive import Archive
-from fr3e_jax.loop.experience import Expansion, PromptGroup
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, roll_out_states
-from fr3e_jax.loop.requests import Rollout
 from fr3e_jax.loop.step_report import rollout_records
+from fr3e_jax.rollouts.requests import Rollout
 
 
 @pytest.fixture
-def archiving(session, tiny):
-    return tiny.changed(
+def archiving(session, tiny_run):
+    return tiny_run.changed(
         session, explore__archive_size=3, explore__archive_revisits=2, explore__archive_max_success_rate=0.5
     )
 
@@ -89,15 +89,15 @@ def test_the_archive_comes_back_from_a_checkpoint(archiving, stream):
 
 @pytest.mark.parametrize("initial_state", ["base_mean", "fresh"])
 def test_revisited_states_are_those_of_the_archived_base_under_todays_weights(
-    archiving, stream, params, tiny, initial_state
+    archiving, stream, params, tiny_run, initial_state
 ):
-    twin = tiny.changed(archiving, explore__initial_state=initial_state, explore__block_credit=True)
+    twin = tiny_run.changed(archiving, explore__initial_state=initial_state, explore__block_credit=True)
     (expansion,) = filled(twin, stream).revisit(twin, 2, stream)
     twin.engine.take_counts()
     roll_out_states(twin, params, 2, [expansion])
     prompt, base = expansion.group.prompt_ids, expansion.group.rollouts[0].token_ids
     assert twin.engine.take_counts().prefill_positions == len(prompt) + len(base)
-    logprobs = tiny.log_softmax(tiny.full_logits(twin, params, [*prompt, *base]))
+    logprobs = tiny_run.log_softmax(tiny_run.full_logits(twin, params, [*prompt, *base]))
     entropies = -(np.exp(logprobs) * logprobs).sum(axis=1)
     assert expansion.forks == ([0, 2, 4] if initial_state == "fresh" else [2, 4])
     for fork, state in zip(expansion.forks, expansion.rollouts, strict=True):

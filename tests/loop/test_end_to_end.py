@@ -14,15 +14,15 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
 from fr3e_jax.cli import main
-from fr3e_jax.loop.metrics import read_metrics
-from fr3e_jax.loop.rollout_store import read_rollouts
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.huggingface import stored_shapes
 from fr3e_jax.policy.network import build_network
+from fr3e_jax.runs.metrics import read_metrics
+from fr3e_jax.runs.rollout_store import read_rollouts
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "data" / "datasets"
-VERIFIER = f"{Path(__file__).with_name('answer_form.py')}:even_bytes"
+VERIFIER = f"{ROOT / 'tests/fixtures/answer_form.py'}:even_bytes"
 CHAT = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

@@ -12,19 +12,19 @@ import pytest
 from fr3e_jax.cli import main
 from fr3e_jax.configuration import ConfigError, to_yaml
 from fr3e_jax.data.task import Problem
-from fr3e_jax.loop.checkpoints import Checkpointer
 from fr3e_jax.loop.evaluate import evaluate, load_run_params
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rewards.verdict import Verdict
+from fr3e_jax.runs.checkpoints import Checkpointer
 
 
-def test_metrics_are_means_over_problems_of_greedy_and_sampled_rewards(session, params, tiny):
+def test_metrics_are_means_over_problems_of_greedy_and_sampled_rewards(session, params, tiny_run):
     script = {"test/40": [1, 1, 0, 0], "test/41": [0, 1, 1, 0], "test/42": [0, 0, 0, 0], "test/43": [1, 1, 1, 1]}
 
     def verifier(problem, response, finished):
         return float(script[problem.id].pop(0))
 
-    metrics = evaluate(dataclasses.replace(session, grader=tiny.in_order(verifier)), params)
+    metrics = evaluate(dataclasses.replace(session, grader=tiny_run.in_order(verifier)), params)
     assert metrics.pop("length/mean") > 1
     assert metrics == pytest.approx(
         {
@@ -40,23 +40,23 @@ def test_metrics_are_means_over_problems_of_greedy_and_sampled_rewards(session, 
     )
 
 
-def texts_of(session, params, tiny):
+def texts_of(session, params, tiny_run):
     seen = []
 
     def verifier(problem, response, finished):
         seen.append((problem.id, response, finished))
         return 1.0
 
-    evaluate(dataclasses.replace(session, grader=tiny.in_order(verifier)), params)
+    evaluate(dataclasses.replace(session, grader=tiny_run.in_order(verifier)), params)
     return [seen[i : i + 4] for i in range(0, len(seen), 4)]
 
 
-def test_the_first_answer_is_greedy_and_the_noise_of_the_others_is_the_same_every_time(session, params, tiny):
-    first, second = texts_of(session, params, tiny), texts_of(session, params, tiny)
+def test_the_first_answer_is_greedy_and_the_noise_of_the_others_is_the_same_every_time(session, params, tiny_run):
+    first, second = texts_of(session, params, tiny_run), texts_of(session, params, tiny_run)
     assert first == second
-    fewer = texts_of(tiny.changed(session, evaluation__prompts=2), params, tiny)
+    fewer = texts_of(tiny_run.changed(session, evaluation__prompts=2), params, tiny_run)
     assert fewer == first[:2], "an answer depends on how many problems there are"
-    hot = texts_of(tiny.changed(session, evaluation__temperature=2.0), params, tiny)
+    hot = texts_of(tiny_run.changed(session, evaluation__temperature=2.0), params, tiny_run)
     assert [row[0] for row in hot] == [row[0] for row in first] and hot != first
     assert all(len(set(row[1:])) > 1 for row in first)
 
@@ -68,7 +68,7 @@ def test_evaluating_is_no_part_of_the_training_budget(session, params):
     assert (counts.sampled_tokens, counts.prefill_positions, counts.reused_prefix_positions) == (0, 0, 0)
 
 
-def test_problems_that_are_too_long_are_left_out(session, params, tiny):
+def test_problems_that_are_too_long_are_left_out(session, params, tiny_run):
     problems = session.task.problems("test")
 
     class Mixed:
@@ -94,29 +94,29 @@ class TwoBenchmarks:
         return [Problem(f"t/{i}", p, "", {"dataset": "ab"[i > 2]}) for i, p in enumerate(self.prompts)]
 
 
-def test_several_benchmarks_are_scored_each_and_count_equally(session, params, tiny):
-    twin = tiny.changed(session, evaluation__prompts=4, data__eval=["a", "b"])
-    grader = tiny.in_order(lambda problem, response, finished: float(problem.extra["dataset"] == "a"))
+def test_several_benchmarks_are_scored_each_and_count_equally(session, params, tiny_run):
+    twin = tiny_run.changed(session, evaluation__prompts=4, data__eval=["a", "b"])
+    grader = tiny_run.in_order(lambda problem, response, finished: float(problem.extra["dataset"] == "a"))
     metrics = evaluate(dataclasses.replace(twin, task=TwoBenchmarks(), grader=grader), params)
     assert metrics["prompts"] == 7, "3 of the one, 4 of the 5 of the other"
     assert (metrics["a/avg@3"], metrics["b/avg@3"], metrics["avg@3"]) == (1, 0, 0.5)
     assert (metrics["a/greedy"], metrics["b/pass@2"], metrics["pass@2"]) == (1, 0, 0.5)
 
 
-def test_two_splits_of_one_card_are_two_benchmarks(session, params, tiny):
+def test_two_splits_of_one_card_are_two_benchmarks(session, params, tiny_run):
     class TwoSplits(TwoBenchmarks):
         def problems(self, split):
             return [Problem(f"t/{'ab'[i > 2]}/{i}", p, "", {"dataset": "t"}) for i, p in enumerate(self.prompts)]
 
-    twin = tiny.changed(session, evaluation__prompts=2, data__eval=["t/a", "t/b"])
-    grader = tiny.in_order(lambda problem, response, finished: float(problem.id < "t/b"))
+    twin = tiny_run.changed(session, evaluation__prompts=2, data__eval=["t/a", "t/b"])
+    grader = tiny_run.in_order(lambda problem, response, finished: float(problem.id < "t/b"))
     metrics = evaluate(dataclasses.replace(twin, task=TwoSplits(), grader=grader), params)
     assert metrics["prompts"] == 4, "two of each, not two of both together"
     assert (metrics["t/a/avg@3"], metrics["t/b/avg@3"]) == (1, 0)
 
 
-def test_a_benchmark_without_a_short_enough_problem_is_named(session, params, tiny):
-    twin = tiny.changed(session, evaluation__prompts=4, data__eval=["a", "b"])
+def test_a_benchmark_without_a_short_enough_problem_is_named(session, params, tiny_run):
+    twin = tiny_run.changed(session, evaluation__prompts=4, data__eval=["a", "b"])
     long = TwoBenchmarks(("1=",) * 3 + ("123456789=",) * 5)
     with pytest.raises(ConfigError, match="the set b has no held-out problem of at most data.max_prompt_tokens=8"):
         evaluate(dataclasses.replace(twin, task=long), params)
@@ -139,8 +139,8 @@ def trained_params(path, session):
     return arrays["params"]
 
 
-def test_weights_of_a_run_load_whatever_its_optimizer_was(finished_run, session, tiny):
-    other = tiny.changed(session, optimizer__warmup_updates=3, optimizer__max_grad_norm=0.0)
+def test_weights_of_a_run_load_whatever_its_optimizer_was(finished_run, session, tiny_run):
+    other = tiny_run.changed(session, optimizer__warmup_updates=3, optimizer__max_grad_norm=0.0)
     found, step = load_run_params(other, finished_run)
     assert step == 4
     start = session.fresh_params()
@@ -163,7 +163,7 @@ def test_reading_a_run_leaves_what_it_is_writing(finished_run, session):
         half.rmdir()
 
 
-def test_a_run_without_weights_says_so(session, tmp_path, tiny):
+def test_a_run_without_weights_says_so(session, tmp_path, tiny_run):
     with pytest.raises(FileNotFoundError, match="holds no run"):
         load_run_params(session, tmp_path)
     (tmp_path / "config.yaml").write_text(to_yaml(session.config))
@@ -174,9 +174,9 @@ def test_a_run_without_weights_says_so(session, tmp_path, tiny):
         load_run_params(session, tmp_path)
 
 
-def test_fr3e_eval_of_a_run_gives_what_the_run_found_at_its_end(finished_run, tmp_path, tiny, capsys):
+def test_fr3e_eval_of_a_run_gives_what_the_run_found_at_its_end(finished_run, tmp_path, tiny_run, capsys):
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(to_yaml(tiny.config(model__hidden_size=32)))  # the run's own model settings win
+    recipe.write_text(to_yaml(tiny_run.config(model__hidden_size=32)))  # the run's own model settings win
     assert main(["eval", str(recipe), "--run", str(finished_run)]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((finished_run / "summary.json").read_text())["after"]

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 
 from fr3e_jax.data.task import Problem
-from fr3e_jax.loop.experience import Expansion, PromptGroup
+from fr3e_jax.learning.experience import Expansion, PromptGroup
 from fr3e_jax.loop.explore import allocate, assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import first_return
 from fr3e_jax.loop.prompts import prepare
-from fr3e_jax.loop.requests import Rollout
 from fr3e_jax.rewards.grader import Grader
+from fr3e_jax.rollouts.requests import Rollout
 
 STEP, CAP, M = 4, 10, 3
 
 
-def explored(session, params, tiny, grader=None, **settings) -> SimpleNamespace:
+def explored(session, params, tiny_run, grader=None, **settings) -> SimpleNamespace:
     """Base rollouts of four prompts, and what was rolled out from the states of all of them."""
     defaults = {"explore__max_correct": 4, "explore__max_wrong": 4}
-    session = tiny.changed(session, **defaults | settings)
+    session = tiny_run.changed(session, **defaults | settings)
     session.grader = grader or session.grader
     problems = session.task.problems("train")
     groups = first_return(session, params, STEP, prepare(session, [(7 * i, problems[i]) for i in range(4)]))
@@ -44,13 +44,13 @@ def states_of(expansions: list[Expansion]):
 
 
 @pytest.fixture(scope="module")
-def stage(session, params, tiny):
-    return explored(session, params, tiny)
+def stage(session, params, tiny_run):
+    return explored(session, params, tiny_run)
 
 
 @pytest.fixture(scope="module")
-def including_stage(session, params, tiny):
-    return explored(session, params, tiny, explore__include_anchor_token=True)
+def including_stage(session, params, tiny_run):
+    return explored(session, params, tiny_run, explore__include_anchor_token=True)
 
 
 def test_anchors_are_the_most_uncertain_tokens_of_their_own_base(stage):
@@ -83,7 +83,7 @@ def test_each_state_draws_its_first_token_where_the_base_drew_the_one_after_the_
     assert np.median(np.diff(all_entropies)) > 1e-4, "entropies are too equal to tell positions apart"
 
 
-def test_rewards_are_of_the_base_prefix_and_the_continuation(session, params, tiny):
+def test_rewards_are_of_the_base_prefix_and_the_continuation(session, params, tiny_run):
     """The verifier reads the first character, which lies before every anchor: each state has its base's reward."""
     calls = []
 
@@ -91,7 +91,7 @@ def test_rewards_are_of_the_base_prefix_and_the_continuation(session, params, ti
         calls.append((problem.id, response, finished))
         return float(response[:1] in set("0123456789"))
 
-    stage = explored(session, params, tiny, tiny.in_order(verifier))
+    stage = explored(session, params, tiny_run, tiny_run.in_order(verifier))
     graded = iter(calls[16:])  # the base rollouts of four prompts came first
     outcomes = set()
     for expansion, fork, state, rollouts in states_of(stage.expansions):
@@ -124,7 +124,7 @@ def test_exploring_prefills_nothing_and_reuses_each_prefix(stage):
     assert stage.counts.sampled_tokens == sum(new)
 
 
-def test_every_rollout_of_a_step_has_noise_of_its_own(session, params, tiny, monkeypatch):
+def test_every_rollout_of_a_step_has_noise_of_its_own(session, params, tiny_run, monkeypatch):
     streams, sample = [], session.engine.sample
 
     def noted(params, requests, *callbacks, **named):
@@ -132,14 +132,14 @@ def test_every_rollout_of_a_step_has_noise_of_its_own(session, params, tiny, mon
         return sample(params, requests, *callbacks, **named)
 
     monkeypatch.setattr(session.engine, "sample", noted)
-    stage = explored(session, params, tiny, explore__initial_state="fresh")
+    stage = explored(session, params, tiny_run, explore__initial_state="fresh")
     assert len(streams) == 16 + M * sum(len(e.states) for e in stage.expansions)
     assert len(set(streams)) == len(streams)
     assert all(stream[1] == STEP for stream in streams)
 
 
-def test_a_fresh_initial_state_leaves_from_the_prompt_and_trains_as_state_0(session, params, tiny):
-    fresh = explored(session, params, tiny, explore__initial_state="fresh")
+def test_a_fresh_initial_state_leaves_from_the_prompt_and_trains_as_state_0(session, params, tiny_run):
+    fresh = explored(session, params, tiny_run, explore__initial_state="fresh")
     assign_advantages(fresh.session, fresh.expansions)
     for expansion in fresh.expansions:
         assert expansion.states == [0, *range(1, len(expansion.anchors) + 1)]
@@ -178,15 +178,15 @@ ARRAYS = {
 @pytest.mark.parametrize(
     ("selection", "expected"), [("entropy", [2, 4]), ("logprob", [3, 5]), ("gradient", [1, 4]), ("uniform", [2, 4])]
 )
-def test_each_selection_reads_its_own_array(session, tiny, selection, expected):
-    twin = tiny.changed(session, explore__anchor_selection=selection)
+def test_each_selection_reads_its_own_array(session, tiny_run, selection, expected):
+    twin = tiny_run.changed(session, explore__anchor_selection=selection)
     (expansion,) = place_anchors(twin, STEP, [scripted_group(session, [ARRAYS], [1])])
     assert expansion.anchors == expected
 
 
-def test_random_anchors_depend_on_seed_step_prompt_and_base_alone(session, tiny):
+def test_random_anchors_depend_on_seed_step_prompt_and_base_alone(session, tiny_run):
     def drawn(seed=0, step=STEP, position=0):
-        twin = tiny.changed(session, explore__anchor_selection="random", seed=seed)
+        twin = tiny_run.changed(session, explore__anchor_selection="random", seed=seed)
         group = scripted_group(session, [{"entropies": [0] * 40}] * 3, [1, 0, 1], position)
         return [tuple(e.anchors) for e in place_anchors(twin, step, [group])]
 
@@ -194,8 +194,8 @@ def test_random_anchors_depend_on_seed_step_prompt_and_base_alone(session, tiny)
     assert len({*drawn(), *drawn(seed=1), *drawn(step=5), *drawn(position=1)}) == 12
 
 
-def test_spacing_and_excluded_ends_are_respected(session, tiny):
-    twin = tiny.changed(
+def test_spacing_and_excluded_ends_are_respected(session, tiny_run):
+    twin = tiny_run.changed(
         session, explore__num_anchors=3, explore__min_spacing=3, explore__exclude_first=2, explore__exclude_last=1
     )
     entropies = [9, 9, 5, 8, 7, 6, 4, 3, 9]
@@ -221,8 +221,8 @@ def written(session, text: str, stop: bool = True) -> Rollout:
     ],
 )
 @pytest.mark.parametrize("include", [False, True])
-def test_steps_end_with_a_delimiter(session, tiny, text, anchors, include):
-    twin = tiny.changed(
+def test_steps_end_with_a_delimiter(session, tiny_run, text, anchors, include):
+    twin = tiny_run.changed(
         session,
         explore__anchor_selection="delimiter", explore__delimiter=">", explore__include_anchor_token=include,
     )  # fmt: skip
@@ -233,8 +233,8 @@ def test_steps_end_with_a_delimiter(session, tiny, text, anchors, include):
     assert [anchor for e in found for anchor in e.anchors] == [fork - include for fork in anchors]
 
 
-def test_lines_are_the_steps_unless_told_otherwise(session, tiny, monkeypatch):
-    twin = tiny.changed(session, explore__anchor_selection="delimiter")
+def test_lines_are_the_steps_unless_told_otherwise(session, tiny_run, monkeypatch):
+    twin = tiny_run.changed(session, explore__anchor_selection="delimiter")
     texts = dict(enumerate("12\n34"))
     monkeypatch.setattr(type(twin.codec), "decode", lambda _, ids, **options: "".join(texts[i] for i in ids))
     group = scripted_group(session, [{"entropies": [0]}], [1])
@@ -243,8 +243,8 @@ def test_lines_are_the_steps_unless_told_otherwise(session, tiny, monkeypatch):
     assert expansion.anchors == [3]
 
 
-def test_no_step_begins_behind_a_response_that_was_cut_and_special_tokens_have_no_text(session, tiny):
-    twin = tiny.changed(session, explore__anchor_selection="delimiter", explore__delimiter=">")
+def test_no_step_begins_behind_a_response_that_was_cut_and_special_tokens_have_no_text(session, tiny_run):
+    twin = tiny_run.changed(session, explore__anchor_selection="delimiter", explore__delimiter=">")
     group = scripted_group(session, [{"entropies": [0]}], [1])
     group.rollouts = [written(session, "1>2>", stop=False)]
     group.rollouts[0].token_ids[2] = session.codec.pad_id
@@ -253,12 +253,12 @@ def test_no_step_begins_behind_a_response_that_was_cut_and_special_tokens_have_n
     assert expansion.anchors == [2]
 
 
-def test_short_responses_have_fewer_anchors_and_no_anchor_is_no_expansion(session, tiny):
-    twin = tiny.changed(session, explore__num_anchors=4)
+def test_short_responses_have_fewer_anchors_and_no_anchor_is_no_expansion(session, tiny_run):
+    twin = tiny_run.changed(session, explore__num_anchors=4)
     bases = [{"entropies": [1, 2, 3]}, {"entropies": [1, 2]}, {"entropies": [1]}]
     group = scripted_group(session, bases, [1, 0, 1])
     assert [(e.base, e.anchors) for e in place_anchors(twin, STEP, [group])] == [(0, [1, 2]), (1, [1])]
-    fresh = tiny.changed(twin, explore__initial_state="fresh")
+    fresh = tiny_run.changed(twin, explore__initial_state="fresh")
     assert [(e.base, e.states, e.forks) for e in place_anchors(fresh, STEP, [group])] == [
         (0, [0, 1, 2], [0, 1, 2]),
         (1, [0, 1], [0, 1]),
@@ -287,8 +287,8 @@ def scripted_expansion(session, anchors, rewards, base_rewards=(1.0, 0.0), base=
 
 
 @pytest.fixture
-def four_anchors(session, tiny):
-    return tiny.changed(session, explore__num_anchors=4)
+def four_anchors(session, tiny_run):
+    return tiny_run.changed(session, explore__num_anchors=4)
 
 
 def test_values_and_modulation_survive_the_filtering_of_neighbours(four_anchors):
@@ -326,16 +326,16 @@ def test_training_trunks_hold_the_new_tokens_of_mixed_states(four_anchors):
         assert branch.sampler_logprobs is expansion.rollouts[i][m].logprobs
 
 
-def test_without_modulation_the_advantages_are_those_of_the_estimator(four_anchors, tiny):
-    twin = tiny.changed(four_anchors, advantage__modulation="none", advantage__state_estimator="rloo")
+def test_without_modulation_the_advantages_are_those_of_the_estimator(four_anchors, tiny_run):
+    twin = tiny_run.changed(four_anchors, advantage__modulation="none", advantage__state_estimator="rloo")
     expansion = scripted_expansion(four_anchors, [1, 3], [[1, 0, 0], [1, 1, 0]])
     assign_advantages(twin, [expansion])
     np.testing.assert_allclose(expansion.advantages, [[1, -0.5, -0.5], [0.5, 0.5, -1]], atol=1e-6)
     assert expansion.alphas.tolist() == [1, 1]
 
 
-def test_the_authors_initial_modulation_weights_a_fresh_state_0(four_anchors, tiny):
-    twin = tiny.changed(four_anchors, explore__initial_state="fresh", advantage__initial_modulation="authors")
+def test_the_authors_initial_modulation_weights_a_fresh_state_0(four_anchors, tiny_run):
+    twin = tiny_run.changed(four_anchors, explore__initial_state="fresh", advantage__initial_modulation="authors")
     expansion = scripted_expansion(four_anchors, [1], [[1, 0, 0], [1, 1, 0]], states=[0, 1])
     assign_advantages(twin, [expansion])
     alphas = [math.exp(-(1 - 1 / 3)), math.exp(-1 / 3)]
@@ -344,8 +344,8 @@ def test_the_authors_initial_modulation_weights_a_fresh_state_0(four_anchors, ti
 
 
 @pytest.mark.parametrize("include", [False, True])
-def test_block_credit_trains_each_block_of_the_base_on_the_change_of_value(four_anchors, tiny, include):
-    twin = tiny.changed(four_anchors, explore__block_credit=True, explore__include_anchor_token=include)
+def test_block_credit_trains_each_block_of_the_base_on_the_change_of_value(four_anchors, tiny_run, include):
+    twin = tiny_run.changed(four_anchors, explore__block_credit=True, explore__include_anchor_token=include)
     expansion = scripted_expansion(four_anchors, [2, 5], [[1, 1, 0], [0, 0, 0]], base_rewards=(1, 0, 0, 0))
     expansion.forks = [anchor + include for anchor in expansion.anchors]
     assign_advantages(twin, [expansion])
@@ -361,9 +361,9 @@ def test_block_credit_trains_each_block_of_the_base_on_the_change_of_value(four_
 # -- explored rollouts that only estimate, step values, rewards of plus and minus one ---------------------------------
 
 
-def test_states_that_do_not_train_leave_the_base_with_the_values_they_gave(four_anchors, tiny):
+def test_states_that_do_not_train_leave_the_base_with_the_values_they_gave(four_anchors, tiny_run):
     """VinePPO: A = V(s_t+1) - V(s_t) on the base's own tokens, and nothing else trains."""
-    twin = tiny.changed(four_anchors, explore__train_states=False, explore__block_credit=True)
+    twin = tiny_run.changed(four_anchors, explore__train_states=False, explore__block_credit=True)
     expansion = scripted_expansion(twin, [2, 5], [[1, 1, 0], [0, 0, 0]], base_rewards=(1, 0, 0, 0))
     useless = scripted_expansion(twin, [3], [[0, 0, 0]], base_rewards=(0, 0), base=1)
     assign_advantages(twin, [expansion, useless])
@@ -373,9 +373,9 @@ def test_states_that_do_not_train_leave_the_base_with_the_values_they_gave(four_
     np.testing.assert_allclose(base.advantages, [2 / 3 - 1 / 4] * 2 + [-2 / 3] * 3 + [1.0] * 4, atol=1e-6)
 
 
-def test_step_values_count_the_leaves_of_the_whole_prompt(four_anchors, tiny):
+def test_step_values_count_the_leaves_of_the_whole_prompt(four_anchors, tiny_run):
     """Two bases of a prompt, wrong and right; 4 + 3 + 6 leaves of which 1 + 1 + 4 are right: V(root) = 6 / 13."""
-    twin = tiny.changed(
+    twin = tiny_run.changed(
         four_anchors,
         explore__block_credit=True, advantage__state_estimator="tree", advantage__modulation="none",
     )  # fmt: skip
@@ -396,8 +396,8 @@ def test_step_values_count_the_leaves_of_the_whole_prompt(four_anchors, tiny):
     assert [len(trunk.branches) for trunk in trunks] == [M + 1, 2 * M + 1]
 
 
-def test_a_tree_of_equal_rewards_does_not_train(four_anchors, tiny):
-    twin = tiny.changed(
+def test_a_tree_of_equal_rewards_does_not_train(four_anchors, tiny_run):
+    twin = tiny_run.changed(
         four_anchors,
         explore__block_credit=True, advantage__state_estimator="tree", advantage__modulation="none",
     )  # fmt: skip
@@ -406,10 +406,10 @@ def test_a_tree_of_equal_rewards_does_not_train(four_anchors, tiny):
     assert expansion.trained == [False, False] and explored_trunks(twin, STEP, [expansion]) == []
 
 
-def test_rewards_of_plus_and_minus_one_double_differences_and_stay_out_of_the_reported_values(four_anchors, tiny):
+def test_rewards_of_plus_and_minus_one_double_differences_and_stay_out_of_the_reported_values(four_anchors, tiny_run):
     found = {}
     for reward_range in ("zero_one", "minus_one_one"):
-        twin = tiny.changed(four_anchors, advantage__reward_range=reward_range)
+        twin = tiny_run.changed(four_anchors, advantage__reward_range=reward_range)
         found[reward_range] = scripted_expansion(twin, [2, 5], [[1, 1, 0], [0, 0, 1]], base_rewards=(1, 0, 0, 0))
         assign_advantages(twin, [found[reward_range]])
     narrow, wide = found["zero_one"], found["minus_one_one"]
@@ -432,8 +432,8 @@ def with_success_rate(session, rate, position, states=2) -> Expansion:
     return Expansion(group, 0, [2, 4][:states], [1, 2][:states], [2, 4][:states])
 
 
-def test_a_low_success_rate_gets_more_of_the_same_total(session, tiny):
-    twin = tiny.changed(session, explore__allocation="success_rate", explore__allocation_most=6)
+def test_a_low_success_rate_gets_more_of_the_same_total(session, tiny_run):
+    twin = tiny_run.changed(session, explore__allocation="success_rate", explore__allocation_most=6)
     expansions = [with_success_rate(twin, rate, n) for n, rate in enumerate((1 / 8, 1 / 2, 7 / 8))]
     allocate(twin, expansions)
     counts = [expansion.counts for expansion in expansions]
@@ -443,8 +443,8 @@ def test_a_low_success_rate_gets_more_of_the_same_total(session, tiny):
     assert [expansion.counts for expansion in shorter] == [[5], [2, 2]]
 
 
-def test_equal_success_rates_and_uniform_allocation_give_each_state_the_same(session, tiny):
-    for twin in (session, tiny.changed(session, explore__allocation="success_rate")):
+def test_equal_success_rates_and_uniform_allocation_give_each_state_the_same(session, tiny_run):
+    for twin in (session, tiny_run.changed(session, explore__allocation="success_rate")):
         expansions = [with_success_rate(twin, 1 / 4, n) for n in range(3)]
         allocate(twin, expansions)
         assert [expansion.counts for expansion in expansions] == [[M, M]] * 3
@@ -452,8 +452,8 @@ def test_equal_success_rates_and_uniform_allocation_give_each_state_the_same(ses
 
 
 @pytest.fixture(scope="module")
-def allocated_stage(session, params, tiny):
-    return explored(session, params, tiny, explore__allocation="success_rate", explore__allocation_most=7)
+def allocated_stage(session, params, tiny_run):
+    return explored(session, params, tiny_run, explore__allocation="success_rate", explore__allocation_most=7)
 
 
 def test_allocated_rollouts_are_those_of_a_uniform_exploration_and_more(stage, allocated_stage):
@@ -484,14 +484,14 @@ def test_ragged_states_have_the_advantages_of_their_own_rollouts(allocated_stage
     assert branches == sum(np.dot(e.counts, e.trained) for e in expansions) > 0
 
 
-def test_a_verifier_that_raises_costs_only_its_own_reward(session, params, tiny):
+def test_a_verifier_that_raises_costs_only_its_own_reward(session, params, tiny_run):
     def verifier(problem, response, finished):
         if "=" in response:
             raise RuntimeError("broken case")
         return float(sum(map(ord, response)) % 2 == 0)
 
     grader = Grader(verifier)
-    stage = explored(dataclasses.replace(session), params, tiny, grader)
+    stage = explored(dataclasses.replace(session), params, tiny_run, grader)
     outcomes = grader.take_outcomes()
     assert outcomes["error"] > 0 and outcomes["right"] > 0 and stage.expansions
     assert {o for e in stage.expansions for state in e.outcomes for o in state} <= {"right", "wrong", "error"}

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from fr3e_jax.data.task import Problem
-from fr3e_jax.loop.experience import PromptGroup
+from fr3e_jax.learning.experience import PromptGroup
 from fr3e_jax.loop.first_return import base_trunks, choose_bases, first_return
 from fr3e_jax.loop.prompts import prepare
-from fr3e_jax.loop.requests import Rollout
 from fr3e_jax.rewards.grader import Grader
+from fr3e_jax.rollouts.requests import Rollout
 
 
 def rollout_of(*token_ids: int, finished: bool = True) -> Rollout:
@@ -33,7 +33,7 @@ def drawn_problems(session, count: int):
 
 
 @pytest.fixture
-def recorded(session, tiny):
+def recorded(session, tiny_run):
     """The session with a verifier that gives reward 1 to every second response of a prompt and notes what it saw."""
     calls = []
 
@@ -41,7 +41,7 @@ def recorded(session, tiny):
         calls.append((problem.id, response, finished))
         return float(sum(call[0] == problem.id for call in calls) % 2)
 
-    return dataclasses.replace(session, grader=tiny.in_order(verifier)), calls
+    return dataclasses.replace(session, grader=tiny_run.in_order(verifier)), calls
 
 
 def test_every_base_rollout_is_graded_once_on_its_text_without_the_stop_token(recorded, params):
@@ -63,14 +63,15 @@ def test_every_base_rollout_is_graded_once_on_its_text_without_the_stop_token(re
     assert sum(seen.values()) == 12 and 0 < finished < 12
 
 
-def test_without_exploration_the_same_is_sampled_and_lanes_keep_nothing_for_it(recorded, params, tiny, monkeypatch):
+def test_without_exploration_the_same_is_sampled_and_lanes_keep_nothing_for_it(recorded, params, tiny_run, monkeypatch):
     session, _ = recorded
     kept, make = [], session.engine.programs.empty_state
     noting = lambda *args, **options: kept.append(options["promotable"]) or make(*args, **options)
     monkeypatch.setattr(session.engine.programs, "empty_state", noting)
     prompts = prepare(session, drawn_problems(session, 3))
     explored, plain = (
-        first_return(tiny.changed(session, explore__enabled=enabled), params, 1, prompts) for enabled in (True, False)
+        first_return(tiny_run.changed(session, explore__enabled=enabled), params, 1, prompts)
+        for enabled in (True, False)
     )
     assert kept == [True, False]
     for ours, theirs in zip(plain, explored, strict=True):
@@ -91,7 +92,7 @@ def test_special_tokens_inside_a_response_stay_visible(session):
     assert calls == ["2<pad>3", "452", "23", ""]
 
 
-def test_prompts_with_equal_rewards_are_rejected_unless_told_otherwise(session, params, tiny):
+def test_prompts_with_equal_rewards_are_rejected_unless_told_otherwise(session, params, tiny_run):
     rewards = {"train/0": [1, 1, 1, 1], "train/1": [0, 0, 0, 0], "train/2": [0, 0, 1, 0]}
     script = {name: list(values) for name, values in rewards.items()}
 
@@ -100,8 +101,8 @@ def test_prompts_with_equal_rewards_are_rejected_unless_told_otherwise(session, 
 
     def graded(**settings):
         script.update({name: list(values) for name, values in rewards.items()})
-        twin = tiny.changed(session, explore__max_correct=4, explore__max_wrong=4, **settings)
-        twin.grader = tiny.in_order(verifier)
+        twin = tiny_run.changed(session, explore__max_correct=4, explore__max_wrong=4, **settings)
+        twin.grader = tiny_run.in_order(verifier)
         return first_return(twin, params, 1, prepare(twin, drawn_problems(twin, 3)))
 
     groups = graded()
@@ -120,11 +121,11 @@ def test_the_trunks_of_chosen_bases_and_no_others_are_kept(recorded, params):
             np.testing.assert_array_equal(trunk.token_ids, whole)
 
 
-def test_at_most_max_correct_and_max_wrong_bases_are_chosen(session, tiny):
+def test_at_most_max_correct_and_max_wrong_bases_are_chosen(session, tiny_run):
     rewards = [1, 0, 1, 0, 1, 0, 1, 0]
 
     def counts(correct, wrong):
-        twin = tiny.changed(session, explore__max_correct=correct, explore__max_wrong=wrong)
+        twin = tiny_run.changed(session, explore__max_correct=correct, explore__max_wrong=wrong)
         chosen = choose_bases(twin, 1, group_of(session, rewards))
         assert chosen == sorted(set(chosen))
         return sum(rewards[n] for n in chosen), sum(1 - rewards[n] for n in chosen)
@@ -135,11 +136,11 @@ def test_at_most_max_correct_and_max_wrong_bases_are_chosen(session, tiny):
     assert counts(9, 9) == (4, 4)
 
 
-def test_the_choice_is_random_and_reproduced_by_seed_step_and_prompt(session, tiny):
+def test_the_choice_is_random_and_reproduced_by_seed_step_and_prompt(session, tiny_run):
     rewards = [1] * 4 + [0] * 4
 
     def choices(seed, step_of=lambda i: i, position_of=lambda i: 0):
-        twin = tiny.changed(session, seed=seed)
+        twin = tiny_run.changed(session, seed=seed)
         groups = [group_of(session, rewards, position=position_of(i)) for i in range(60)]
         return [tuple(choose_bases(twin, step_of(i), group)) for i, group in enumerate(groups)]
 
@@ -153,18 +154,18 @@ def test_the_choice_is_random_and_reproduced_by_seed_step_and_prompt(session, ti
         assert max(taken.values()) < 30, "one base is preferred"
 
 
-def test_responses_of_one_token_are_passed_over(session, tiny):
-    twin = tiny.changed(session, explore__max_correct=4, explore__max_wrong=4)
+def test_responses_of_one_token_are_passed_over(session, tiny_run):
+    twin = tiny_run.changed(session, explore__max_correct=4, explore__max_wrong=4)
     group = group_of(session, [1, 0, 1, 0], lengths=[1, 1, 2, 4])
     assert choose_bases(twin, 1, group) == [2, 3]
     assert choose_bases(twin, 1, group_of(session, [1, 0], lengths=[1, 1])) == []
 
 
-def test_only_prompts_that_are_hard_enough_are_expanded(session, tiny):
-    twin = tiny.changed(session, explore__max_success_rate=0.25)
+def test_only_prompts_that_are_hard_enough_are_expanded(session, tiny_run):
+    twin = tiny_run.changed(session, explore__max_success_rate=0.25)
     assert choose_bases(twin, 1, group_of(session, [1, 0, 0, 0])) != []
     assert choose_bases(twin, 1, group_of(session, [1, 1, 0, 0])) == []
-    off = tiny.changed(session, explore__enabled=False)
+    off = tiny_run.changed(session, explore__enabled=False)
     assert choose_bases(off, 1, group_of(session, [1, 0, 0, 0])) == []
 
 
@@ -172,8 +173,8 @@ def test_only_prompts_that_are_hard_enough_are_expanded(session, tiny):
     ("estimator", "expected"),
     [("grpo", [3**0.5] + [-(3**-0.5)] * 3), ("rloo", [1] + [-1 / 3] * 3), ("mean", [0.75] + [-0.25] * 3)],
 )
-def test_base_rollouts_train_as_a_group_of_their_prompt(session, tiny, estimator, expected):
-    twin = tiny.changed(session, advantage__base_estimator=estimator)
+def test_base_rollouts_train_as_a_group_of_their_prompt(session, tiny_run, estimator, expected):
+    twin = tiny_run.changed(session, advantage__base_estimator=estimator)
     groups = [group_of(session, [1, 0, 0, 0], lengths=[3, 1, 2, 2]), group_of(session, [0, 0, 0, 1])]
     trunks = base_trunks(twin, 5, groups)
     assert [trunk.step for trunk in trunks] == [5, 5]
@@ -188,9 +189,9 @@ def test_base_rollouts_train_as_a_group_of_their_prompt(session, tiny, estimator
 
 
 @pytest.mark.parametrize(("choice", "expected"), [("best", [2, 4, 5]), ("random", None)])
-def test_the_best_bases_are_those_of_the_highest_mean_log_prob(session, tiny, choice, expected):
+def test_the_best_bases_are_those_of_the_highest_mean_log_prob(session, tiny_run, choice, expected):
     """Means, so that a short response is not preferred for being short; of equal ones (4 and 5) both are taken."""
-    twin = tiny.changed(session, explore__base_choice=choice, explore__max_correct=1, explore__max_wrong=2)
+    twin = tiny_run.changed(session, explore__base_choice=choice, explore__max_correct=1, explore__max_wrong=2)
     group = group_of(session, [1, 1, 1, 0, 0, 0], lengths=[2, 4, 9, 3, 3, 6])
     for rollout, mean in zip(group.rollouts, [-0.9, -0.5, -0.2, -0.8, -0.3, -0.3], strict=True):
         rollout.logprobs[:] = mean
@@ -201,9 +202,9 @@ def test_the_best_bases_are_those_of_the_highest_mean_log_prob(session, tiny, ch
         assert len(set(map(tuple, found))) > 3
 
 
-def test_base_trunks_take_the_advantages_of_their_estimator(session, tiny):
+def test_base_trunks_take_the_advantages_of_their_estimator(session, tiny_run):
     def advantages(**settings):
-        twin = tiny.changed(session, **{f"advantage__{name}": value for name, value in settings.items()})
+        twin = tiny_run.changed(session, **{f"advantage__{name}": value for name, value in settings.items()})
         group = group_of(session, [1, 0, 0, 0])
         (trunk,) = base_trunks(twin, 1, [group])
         assert group.rewards.tolist() == [1, 0, 0, 0], "metrics and success rates read what was graded"

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from fr3e_jax.configuration import load_config
-from fr3e_jax.loop.checkpoints import Checkpointer
-from fr3e_jax.loop.ledger import TokenLedger
-from fr3e_jax.loop.rft import rft
-from fr3e_jax.loop.run_directory import RunDirectory, open_run
 from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.loop.train import Trainer, train
+from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.ledger import TokenLedger
+from fr3e_jax.runs.run_directory import RunDirectory, open_run
+from fr3e_jax.verbs.rft import rft
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted((ROOT / "configs" / "methods").glob("*.yaml"))
@@ -42,7 +42,7 @@ UNTRAINED = [  # one layer, and a task that such a policy solves half of the tim
     "model.num_heads=2",
     "model.num_kv_heads=1",
     "model.intermediate_size=32",
-    f"data.task={Path(__file__).with_name('scripted_task.py')}:Parity",
+    f"data.task={ROOT / 'tests/fixtures/scripted_task.py'}:Parity",
     "rollout.trunk_slots=2",
     "rollout.lanes_per_trunk=17",
     "optimizer.learning_rate=1e-2",

@@ -8,12 +8,12 @@ import pytest
 
 from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.data.task import Problem
-from fr3e_jax.loop.background import Background
 from fr3e_jax.loop.prompts import PromptFeed
+from fr3e_jax.runs.background import Background
 
 
 @pytest.fixture
-def short_and_long(session, tiny):
+def short_and_long(session, tiny_run):
     """A task with some prompts that are too long, and the session that has it."""
 
     class Mixed:
@@ -22,7 +22,7 @@ def short_and_long(session, tiny):
         def problems(self, split):
             return [Problem(f"p{n}", "1" * (12 if n % 3 == 0 else 1 + n % 7) + "=", "") for n in range(40)]
 
-    return dataclasses.replace(tiny.changed(session, data__max_prompt_tokens=9), task=Mixed())
+    return dataclasses.replace(tiny_run.changed(session, data__max_prompt_tokens=9), task=Mixed())
 
 
 def settled(background: Background) -> None:

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from fr3e_jax.configuration import ConfigError, to_yaml
-from fr3e_jax.loop.checkpoints import Checkpointer, flatten_arrays
-from fr3e_jax.loop.learner import abstract_learner
-from fr3e_jax.loop.metrics import read_metrics, without_timing
+from fr3e_jax.learning.learner import abstract_learner
 from fr3e_jax.loop.session import open_session
 from fr3e_jax.loop.train import train
+from fr3e_jax.runs.checkpoints import Checkpointer, flatten_arrays
+from fr3e_jax.runs.metrics import read_metrics, without_timing
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,17 +62,17 @@ def assert_same_run(found: Path, wanted: Path, session) -> None:
 
 
 @pytest.fixture(scope="module")
-def resumed_run(tmp_path_factory, tiny) -> Path:
+def resumed_run(tmp_path_factory, tiny_run) -> Path:
     """Two steps, then two more in what would be another process; the checkpoint between holds a partial batch."""
     path = tmp_path_factory.mktemp("resumed") / "run"
-    assert train(tiny.config(training__max_steps=2, runtime__run_dir=str(path))) == 0
+    assert train(tiny_run.config(training__max_steps=2, runtime__run_dir=str(path))) == 0
     with reader(path) as checkpoints:
         assert checkpoints.host_state(2)["partial_batch"], "this case is to carry rollouts over the checkpoint"
     # What a process killed in step 3 leaves behind the checkpoint.
     with open(path / "metrics.jsonl", "a") as metrics:
         metrics.write('{"step": 3, "kind": "train", "reward/mean": 9}\n{"step": 3, "kind": "ev')
     (path / "rollouts" / "step_000003.jsonl.gz").write_bytes(b"torn")
-    assert train(tiny.config(training__max_steps=4), path, resume=True) == 0
+    assert train(tiny_run.config(training__max_steps=4), path, resume=True) == 0
     return path
 
 
@@ -81,7 +81,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(resumed_run, finished_run, se
 
 
 @pytest.mark.slow
-def test_critic_reference_and_plateau_come_back(tmp_path, tiny):
+def test_critic_reference_and_plateau_come_back(tmp_path, tiny_run):
     """PPO with a divergence: what else learns or is compared with, and when the reference was last reset."""
     settings = {
         "explore__enabled": False,
@@ -94,7 +94,7 @@ def test_critic_reference_and_plateau_come_back(tmp_path, tiny):
         "shaping__clip_cov__share": 0.1,
         "loss__ratio": "token",
     }
-    config = lambda steps, path: tiny.config(training__max_steps=steps, runtime__run_dir=str(path), **settings)
+    config = lambda steps, path: tiny_run.config(training__max_steps=steps, runtime__run_dir=str(path), **settings)
     wanted, found = tmp_path / "whole", tmp_path / "resumed"
     assert train(config(4, wanted)) == 0
     assert train(config(2, found)) == 0
@@ -112,17 +112,17 @@ def test_critic_reference_and_plateau_come_back(tmp_path, tiny):
     assert moved(policy, reference) and moved(critic, policy)
 
 
-def test_a_finished_run_resumed_stays_as_it_is(resumed_run, tiny, session, finished_run):
+def test_a_finished_run_resumed_stays_as_it_is(resumed_run, tiny_run, session, finished_run):
     """What a fifth step has left, of a run that was to be longer, belongs to no checkpoint."""
     (resumed_run / "rollouts" / "step_000005.jsonl.gz").write_bytes(b"torn")
-    assert train(tiny.config(training__max_steps=4), resumed_run, resume=True) == 0
+    assert train(tiny_run.config(training__max_steps=4), resumed_run, resume=True) == 0
     with reader(resumed_run) as checkpoints:
         assert checkpoints.latest_step() == 4
     assert_same_run(resumed_run, finished_run, session)
 
 
 @pytest.mark.slow
-def test_the_archive_is_part_of_a_checkpoint(tmp_path, tiny):
+def test_the_archive_is_part_of_a_checkpoint(tmp_path, tiny_run):
     """Revisited bases come from earlier steps: without the archive a resumed run would sample others."""
     settings = {
         "explore__archive_size": 4,
@@ -133,27 +133,27 @@ def test_the_archive_is_part_of_a_checkpoint(tmp_path, tiny):
         "checkpoint__keep_last": 9,
     }
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert train(tiny.config(training__max_steps=3, **settings), whole) == 0
-    assert train(tiny.config(training__max_steps=1, **settings), parts) == 0
-    assert train(tiny.config(training__max_steps=3, **settings), parts, resume=True) == 0
-    assert_same_run(parts, whole, open_session(tiny.config(**settings)))
+    assert train(tiny_run.config(training__max_steps=3, **settings), whole) == 0
+    assert train(tiny_run.config(training__max_steps=1, **settings), parts) == 0
+    assert train(tiny_run.config(training__max_steps=3, **settings), parts, resume=True) == 0
+    assert_same_run(parts, whole, open_session(tiny_run.config(**settings)))
     with reader(whole) as checkpoints:
         assert checkpoints.host_state(1)["archive"]["entries"]
 
 
-def test_sigterm_finishes_the_step_saves_and_ends_well(tmp_path, tiny, monkeypatch, finished_run, session):
+def test_sigterm_finishes_the_step_saves_and_ends_well(tmp_path, tiny_run, monkeypatch, finished_run, session):
     path = tmp_path / "run"
     monkeypatch.setenv("FR3E_TEST_SIGNAL", "SIGTERM 30")
-    assert train(tiny.config(), path) == 0
+    assert train(tiny_run.config(), path) == 0
     with reader(path) as checkpoints:
         assert checkpoints.all_steps() == [1]
     monkeypatch.delenv("FR3E_TEST_SIGNAL")
-    assert train(tiny.config(), path, resume=True) == 0
+    assert train(tiny_run.config(), path, resume=True) == 0
     assert_same_run(path, finished_run, session)
 
 
-def test_sigterm_in_the_last_step_does_not_wait_for_the_last_evaluation(tmp_path, tiny, monkeypatch):
-    path, config = tmp_path / "run", tiny.config(training__max_steps=1)
+def test_sigterm_in_the_last_step_does_not_wait_for_the_last_evaluation(tmp_path, tiny_run, monkeypatch):
+    path, config = tmp_path / "run", tiny_run.config(training__max_steps=1)
     monkeypatch.setenv("FR3E_TEST_SIGNAL", "SIGTERM 30")
     assert train(config, path) == 0
     assert not (path / "summary.json").exists()
@@ -171,10 +171,10 @@ def contents(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
 
 
-def test_a_checkpoint_of_another_model_is_refused_and_nothing_is_lost(resumed_run, tiny):
+def test_a_checkpoint_of_another_model_is_refused_and_nothing_is_lost(resumed_run, tiny_run):
     before = contents(resumed_run)
     with pytest.raises(ConfigError) as caught:
-        train(tiny.config(model__hidden_size=32, training__max_steps=9), resumed_run, resume=True)
+        train(tiny_run.config(model__hidden_size=32, training__max_steps=9), resumed_run, resume=True)
     message = str(caught.value)
     assert "is of another model or optimizer" in message
     assert "params/embedding: found float32[24,16], expected float32[24,32]" in message
@@ -182,13 +182,13 @@ def test_a_checkpoint_of_another_model_is_refused_and_nothing_is_lost(resumed_ru
     assert contents(resumed_run) == before
 
 
-def test_resuming_what_is_no_run_is_a_mistake_of_the_settings(tmp_path, tiny):
+def test_resuming_what_is_no_run_is_a_mistake_of_the_settings(tmp_path, tiny_run):
     with pytest.raises(ConfigError, match="holds no run"):
-        train(tiny.config(), tmp_path / "nothing", resume=True)
+        train(tiny_run.config(), tmp_path / "nothing", resume=True)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").touch()
     with pytest.raises(ConfigError, match="already holds a run"):
-        train(tiny.config(), tmp_path / "run")
+        train(tiny_run.config(), tmp_path / "run")
 
 
 # -- processes that are told to stop, or killed ------------------------------------------------------------------------
@@ -197,9 +197,9 @@ def test_resuming_what_is_no_run_is_a_mistake_of_the_settings(tmp_path, tiny):
 class Process:
     """``fr3e train`` on the tiny recipe in processes of its own."""
 
-    def __init__(self, folder: Path, tiny):
+    def __init__(self, folder: Path, tiny_run):
         self.run_dir, self.recipe = folder / "run", folder / "recipe.yaml"
-        self.recipe.write_text(to_yaml(tiny.config(runtime__run_dir=str(self.run_dir), runtime__console="plain")))
+        self.recipe.write_text(to_yaml(tiny_run.config(runtime__run_dir=str(self.run_dir), runtime__console="plain")))
         self.log = folder / "log.txt"
 
     def start(self, *arguments: str, signal_at: str = "") -> subprocess.Popen:
@@ -222,8 +222,8 @@ class Process:
 
 
 @pytest.fixture
-def process(tmp_path, tiny) -> Process:
-    return Process(tmp_path, tiny)
+def process(tmp_path, tiny_run) -> Process:
+    return Process(tmp_path, tiny_run)
 
 
 @pytest.mark.slow

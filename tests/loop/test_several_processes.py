@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from fr3e_jax.configuration import to_yaml
-from fr3e_jax.loop.checkpoints import Checkpointer
-from fr3e_jax.loop.metrics import read_metrics, without_timing
-from fr3e_jax.loop.rollout_store import read_rollouts
+from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.metrics import read_metrics, without_timing
+from fr3e_jax.runs.rollout_store import read_rollouts
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 400  # seconds; two busy cores compile for four processes
@@ -38,10 +38,10 @@ def free_port() -> int:
 class Group:
     """The processes of one run; ``folder`` has its recipe, its run directory and a log of each process."""
 
-    def __init__(self, folder: Path, tiny: Any, **settings: Any):
+    def __init__(self, folder: Path, tiny_run: Any, **settings: Any):
         self.run_dir, self.recipe, self.folder = folder / "run", folder / "recipe.yaml", folder
         common = {"runtime__run_dir": str(self.run_dir), "runtime__console": "plain"}
-        config = tiny.config(**common | {"runtime__heartbeat_seconds": HEARTBEAT} | settings)
+        config = tiny_run.config(**common | {"runtime__heartbeat_seconds": HEARTBEAT} | settings)
         self.recipe.write_text(to_yaml(config))
 
     def run(self, count: int, *arguments: str, environments: Mapping[int, Mapping[str, str]] | None = None):
@@ -55,7 +55,7 @@ class Group:
         common = {"PYTHONPATH": str(ROOT), "JAX_NUM_CPU_DEVICES": "1"}
         if count > 1:
             common |= {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(count)}
-        command = [sys.executable, str(Path(__file__).with_name("one_of_several.py")), "train", str(self.recipe)]
+        command = [sys.executable, str(ROOT / "tests/fixtures/one_of_several.py"), "train", str(self.recipe)]
         processes = []
         try:
             for index in range(count):
@@ -128,8 +128,8 @@ def saved_steps(group: Group) -> list[int]:
         return checkpoints.all_steps()
 
 
-def test_two_processes_sample_earn_and_learn_what_one_does(tmp_path, tiny, finished_run):
-    group = Group(tmp_path, tiny, training__max_steps=1)
+def test_two_processes_sample_earn_and_learn_what_one_does(tmp_path, tiny_run, finished_run):
+    group = Group(tmp_path, tiny_run, training__max_steps=1)
     assert group.run(2) == [0, 0], group.logs()
     assert_like(group.run_dir, finished_run, steps=1)
     summary = json.loads((group.run_dir / "summary.json").read_text())
@@ -138,9 +138,9 @@ def test_two_processes_sample_earn_and_learn_what_one_does(tmp_path, tiny, finis
 
 
 @pytest.fixture(scope="module")
-def two_processes(tmp_path_factory, tiny) -> Path:
+def two_processes(tmp_path_factory, tiny_run) -> Path:
     """A run of four steps by two processes that nothing interrupted."""
-    group = Group(tmp_path_factory.mktemp("two"), tiny)
+    group = Group(tmp_path_factory.mktemp("two"), tiny_run)
     assert group.run(2) == [0, 0], group.logs()
     return group.run_dir
 
@@ -151,16 +151,16 @@ def test_a_whole_run_of_two_processes_equals_that_of_one(two_processes, finished
 
 
 @pytest.mark.slow
-def test_a_whole_run_of_four_processes_equals_that_of_one(tmp_path, tiny, finished_run):
-    group = Group(tmp_path, tiny)
+def test_a_whole_run_of_four_processes_equals_that_of_one(tmp_path, tiny_run, finished_run):
+    group = Group(tmp_path, tiny_run)
     assert group.run(4) == [0] * 4, group.logs()
     assert_like(group.run_dir, finished_run)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 4)])
-def test_a_run_goes_on_with_another_number_of_processes(tmp_path, tiny, finished_run, before, after):
-    group = Group(tmp_path, tiny)
+def test_a_run_goes_on_with_another_number_of_processes(tmp_path, tiny_run, finished_run, before, after):
+    group = Group(tmp_path, tiny_run)
     first = group.run(before, environments={before - 1: {"FR3E_TEST_SIGNAL": f"SIGTERM {30 // before}"}})
     assert first == [0] * before, group.logs()
     assert saved_steps(group) == [1]
@@ -171,8 +171,8 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path, tiny, finished
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_process_ends_the_others_who_say_how_to_go_on(tmp_path, tiny, two_processes, victim):
-    group = Group(tmp_path, tiny)
+def test_a_killed_process_ends_the_others_who_say_how_to_go_on(tmp_path, tiny_run, two_processes, victim):
+    group = Group(tmp_path, tiny_run)
     with group.started(2, environments={victim: {"FR3E_TEST_SIGNAL": "SIGKILL 45"}}) as processes:
         assert processes[victim].wait(timeout=300) == -signal.SIGKILL, group.logs()
         start = time.monotonic()
@@ -188,8 +188,8 @@ def test_a_killed_process_ends_the_others_who_say_how_to_go_on(tmp_path, tiny, t
 
 
 @pytest.mark.slow
-def test_other_prompts_on_one_process_stop_all_with_both_values(tmp_path, tiny):
-    group = Group(tmp_path, tiny, data__task=f"{tiny.task}:Diverging")
+def test_other_prompts_on_one_process_stop_all_with_both_values(tmp_path, tiny_run):
+    group = Group(tmp_path, tiny_run, data__task=f"{tiny_run.task}:Diverging")
     codes = group.run(2, environments={1: {"FR3E_TEST_DIVERGE": "1"}})
     assert codes == [1, 1], group.logs()
     for index in range(2):
@@ -198,17 +198,17 @@ def test_other_prompts_on_one_process_stop_all_with_both_values(tmp_path, tiny):
 
 
 @pytest.mark.slow
-def test_a_fault_of_one_process_ends_all(tmp_path, tiny):
+def test_a_fault_of_one_process_ends_all(tmp_path, tiny_run):
     """Its verifier raises at once, in a place where the others do not meet it."""
-    group = Group(tmp_path, tiny, data__task=f"{tiny.task}:Unloadable")
+    group = Group(tmp_path, tiny_run, data__task=f"{tiny_run.task}:Unloadable")
     codes = group.run(2, environments={1: {"FR3E_TEST_UNLOADABLE": "1"}})
     assert codes[1] == 2 and codes[0] != 0, group.logs()
     assert "fr3e: error: there is no file of problems here" in group.log(1)
 
 
 @pytest.mark.slow
-def test_a_directory_that_holds_a_run_is_refused_by_all(tmp_path, tiny):
-    group = Group(tmp_path, tiny)
+def test_a_directory_that_holds_a_run_is_refused_by_all(tmp_path, tiny_run):
+    group = Group(tmp_path, tiny_run)
     (group.run_dir / "rollouts").mkdir(parents=True)
     assert group.run(2) == [2, 2], group.logs()
     for index in range(2):
@@ -216,8 +216,8 @@ def test_a_directory_that_holds_a_run_is_refused_by_all(tmp_path, tiny):
 
 
 @pytest.mark.slow
-def test_who_misses_the_others_says_so(tmp_path, tiny):
-    group = Group(tmp_path, tiny, runtime__join_seconds=5)
+def test_who_misses_the_others_says_so(tmp_path, tiny_run):
+    group = Group(tmp_path, tiny_run, runtime__join_seconds=5)
     with group.started(2) as processes:
         processes[1].kill()
         assert processes[0].wait(timeout=120) != 0

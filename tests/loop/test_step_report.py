@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fr3e_jax.data.task import Problem
-from fr3e_jax.loop.experience import Expansion, PromptGroup, TrainingBranch, TrainingTrunk
-from fr3e_jax.loop.requests import Rollout
+from fr3e_jax.learning.experience import Expansion, PromptGroup, TrainingBranch, TrainingTrunk
 from fr3e_jax.loop.step_report import batch_metrics, rollout_metrics, rollout_records
+from fr3e_jax.rollouts.requests import Rollout
 
 
 def rollout_of(length: int, entropy: float, finished: bool = True) -> Rollout:

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from fr3e_jax.data.task import Problem
+from fr3e_jax.learning.experience import PromptGroup, TrainingTrunk
+from fr3e_jax.learning.packing import pack
 from fr3e_jax.loop.archive import Archive, ArchivedBase
-from fr3e_jax.loop.experience import PromptGroup, TrainingTrunk
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
-from fr3e_jax.loop.packing import pack
 from fr3e_jax.loop.prompts import prepare
-from fr3e_jax.loop.requests import Rollout
-from fr3e_jax.loop.rollout_store import read_rollouts, write_rollouts
-from fr3e_jax.loop.run_directory import RunDirectory
 from fr3e_jax.loop.step_report import rollout_records, tool_metrics
 from fr3e_jax.loop.train import train
+from fr3e_jax.rollouts.requests import Rollout
+from fr3e_jax.runs.rollout_store import read_rollouts, write_rollouts
+from fr3e_jax.runs.run_directory import RunDirectory
 
 GIVEN = np.array([0, 0, 1, 1, 1, 0, 0, 0, 1, 0], bool)
 STEP = 3
@@ -36,8 +36,8 @@ def tempting_group(session) -> PromptGroup:
 
 @pytest.mark.parametrize("include", [False, True])
 @pytest.mark.parametrize("selection", ["entropy", "logprob", "gradient", "random", "uniform", "delimiter"])
-def test_no_anchor_lies_in_an_answer_and_no_state_ends_before_one(session, tiny, selection, include):
-    changed = tiny.changed(
+def test_no_anchor_lies_in_an_answer_and_no_state_ends_before_one(session, tiny_run, selection, include):
+    changed = tiny_run.changed(
         session,
         explore__anchor_selection=selection,
         explore__include_anchor_token=include,
@@ -52,15 +52,15 @@ def test_no_anchor_lies_in_an_answer_and_no_state_ends_before_one(session, tiny,
 
 
 @pytest.fixture(scope="module")
-def stage(scripted_tool, session, params, tiny):
+def stage(scripted_tool, session, params, tiny_run):
     """First Return and Explore of two prompts with a tool, under scripted rewards."""
     rewards = iter(range(10**6))
-    own = tiny.changed(
+    own = tiny_run.changed(
         session, rollout__max_response_tokens=14, rollout__reject_degenerate=False, explore__block_credit=True
     )
     reward = lambda problem, response, finished: float(next(rewards) % 2)
     toolbox = scripted_tool.toolbox_of(session)
-    own = dataclasses.replace(own, toolbox=toolbox, grader=tiny.in_order(reward, own.config.rewards))
+    own = dataclasses.replace(own, toolbox=toolbox, grader=tiny_run.in_order(reward, own.config.rewards))
     problems = [Problem(f"train/{n}", question, "") for n, question in enumerate(["33=", "9/3="])]
     groups = first_return(own, params, STEP, prepare(own, enumerate(problems)))
     expansions = place_anchors(own, STEP, groups)
@@ -138,10 +138,10 @@ def test_an_archived_base_keeps_its_answers(stage):
 
 
 @pytest.mark.slow
-def test_a_policy_that_is_rewarded_for_answers_learns_to_call(tmp_path, tiny):
+def test_a_policy_that_is_rewarded_for_answers_learns_to_call(tmp_path, tiny_run):
     """And does not learn to write answers itself, which it reads as often: they carry no loss."""
     settings = {
-        "data__task": f"{tiny.task}:Calling",
+        "data__task": f"{tiny_run.task}:Calling",
         "tools__kind": "calculator",
         "tools__begin": "5",
         "tools__end": "=",
@@ -161,7 +161,7 @@ def test_a_policy_that_is_rewarded_for_answers_learns_to_call(tmp_path, tiny):
         "evaluation__every": 0,
         "checkpoint__every": 100,
     }
-    assert train(tiny.config(runtime__run_dir=str(tmp_path / "run"), **settings)) == 0
+    assert train(tiny_run.config(runtime__run_dir=str(tmp_path / "run"), **settings)) == 0
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     calls = [line["tools/calls_per_rollout"] for line in lines if line["kind"] == "train"]
     assert np.mean(calls[-3:]) > np.mean(calls[:3]) + 0.3, calls

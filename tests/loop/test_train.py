@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from fr3e_jax.configuration import load_config
+from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.loop import train as train_module
-from fr3e_jax.loop.checkpoints import Checkpointer
-from fr3e_jax.loop.experience import TrainingTrunk
-from fr3e_jax.loop.ledger import TokenLedger
-from fr3e_jax.loop.metrics import read_metrics
-from fr3e_jax.loop.rollout_store import read_rollouts
-from fr3e_jax.loop.run_directory import RunDirectory
 from fr3e_jax.loop.train import Trainer
 from fr3e_jax.rewards.grader import Grader
+from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.ledger import TokenLedger
+from fr3e_jax.runs.metrics import read_metrics
+from fr3e_jax.runs.rollout_store import read_rollouts
+from fr3e_jax.runs.run_directory import RunDirectory
 
 PROMISED = (
     "reward/mean length/mean entropy/mean prompts/kept prompts/rejected base_groups/all_right base_groups/all_wrong "
@@ -54,10 +54,10 @@ def stored(path):
 
 
 @pytest.fixture(scope="module")
-def grpo_run(session, tmp_path_factory, tiny):
+def grpo_run(session, tmp_path_factory, tiny_run):
     """The same loop with explore off, by configuration alone; surplus is dropped, prompts are rejected."""
     path = tmp_path_factory.mktemp("grpo") / "run"
-    twin = tiny.changed(
+    twin = tiny_run.changed(
         session,
         explore__enabled=False,
         training__max_steps=2,
@@ -214,8 +214,10 @@ def test_the_last_checkpoint_is_ranked_by_the_last_evaluation(grpo_run):
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_to_learn_stops_with_what_was_seen_and_a_checkpoint(session, tmp_path, tiny, capsys):
-    twin = dataclasses.replace(tiny.changed(session, rollout__max_rounds_without_signal=2), grader=Grader(all_wrong))
+def test_nothing_to_learn_stops_with_what_was_seen_and_a_checkpoint(session, tmp_path, tiny_run, capsys):
+    twin = dataclasses.replace(
+        tiny_run.changed(session, rollout__max_rounds_without_signal=2), grader=Grader(all_wrong)
+    )
     code = run_here(twin, tmp_path / "run")
     assert code == 1
     message = capsys.readouterr().err
@@ -233,14 +235,14 @@ def all_wrong(problem, response, finished):
     return 0.0
 
 
-def test_all_right_is_told_apart_from_all_wrong(session, tmp_path, tiny, capsys):
-    twin = tiny.changed(session, rollout__max_rounds_without_signal=1)
+def test_all_right_is_told_apart_from_all_wrong(session, tmp_path, tiny_run, capsys):
+    twin = tiny_run.changed(session, rollout__max_rounds_without_signal=1)
     code = run_here(dataclasses.replace(twin, grader=Grader(lambda *case: 1.0)), tmp_path / "run")
     message = capsys.readouterr().err
     assert code == 1 and "3 were all right, 0 all wrong" in message and "choose harder ones" in message
 
 
-def test_explored_states_without_signal_are_reported(session, tmp_path, tiny, capsys):
+def test_explored_states_without_signal_are_reported(session, tmp_path, tiny_run, capsys):
     """Base rollouts of a prompt are mixed, those from its states never."""
     graded = []
 
@@ -248,13 +250,13 @@ def test_explored_states_without_signal_are_reported(session, tmp_path, tiny, ca
         graded.append(problem.id)
         return float(graded.count(problem.id) <= 2)
 
-    twin = tiny.changed(session, rollout__max_rounds_without_signal=1)
-    code = run_here(dataclasses.replace(twin, grader=tiny.in_order(verifier)), tmp_path / "run")
+    twin = tiny_run.changed(session, rollout__max_rounds_without_signal=1)
+    code = run_here(dataclasses.replace(twin, grader=tiny_run.in_order(verifier)), tmp_path / "run")
     message = capsys.readouterr().err
     assert code == 1 and "3 mixed" in message and "explored states had equal rewards" in message
 
 
-def test_a_partial_batch_survives_a_stop_without_signal(session, tmp_path, tiny, capsys):
+def test_a_partial_batch_survives_a_stop_without_signal(session, tmp_path, tiny_run, capsys):
     """One round with signal, then none: what the first one gave is in the checkpoint and trains after a resume."""
     graded = []
 
@@ -263,14 +265,14 @@ def test_a_partial_batch_survives_a_stop_without_signal(session, tmp_path, tiny,
             graded.append(problem.id)
         return float(len(graded) % 2) if len(set(graded)) <= 3 else 0.0
 
-    twin = tiny.changed(session, explore__enabled=False, rollout__max_rounds_without_signal=1)
-    code = run_here(dataclasses.replace(twin, grader=tiny.in_order(verifier)), tmp_path / "run")
+    twin = tiny_run.changed(session, explore__enabled=False, rollout__max_rounds_without_signal=1)
+    code = run_here(dataclasses.replace(twin, grader=tiny_run.in_order(verifier)), tmp_path / "run")
     assert code == 1
     host = host_state(tmp_path / "run")
     carried = [TrainingTrunk.from_json(content) for content in host["partial_batch"]]
     assert [len(trunk.branches) for trunk in carried] == [4, 4, 4]
     assert host["stream"]["position"] == 6
-    twin = tiny.changed(twin, training__max_steps=1)
+    twin = tiny_run.changed(twin, training__max_steps=1)
     code = run_here(twin, tmp_path / "run")
     assert code == 0
     (record,) = read_metrics(tmp_path / "run" / "metrics.jsonl", kind="train")
@@ -278,7 +280,7 @@ def test_a_partial_batch_survives_a_stop_without_signal(session, tmp_path, tiny,
     assert min(used) == 6 and record["batch/rollouts"] >= 20
 
 
-def test_a_non_finite_update_keeps_the_last_checkpoint_as_it_was(session, tmp_path, tiny, capsys, monkeypatch):
+def test_a_non_finite_update_keeps_the_last_checkpoint_as_it_was(session, tmp_path, tiny_run, capsys, monkeypatch):
     def poisoned(session, step, expansions):
         trunks = original(session, step, expansions)
         if step == 3:
@@ -287,7 +289,7 @@ def test_a_non_finite_update_keeps_the_last_checkpoint_as_it_was(session, tmp_pa
 
     original = train_module.explored_trunks
     monkeypatch.setattr(train_module, "explored_trunks", poisoned)
-    twin = tiny.changed(session, training__surplus="drop", checkpoint__every=1, evaluation__every=0)
+    twin = tiny_run.changed(session, training__surplus="drop", checkpoint__every=1, evaluation__every=0)
     code = run_here(twin, tmp_path / "run")
     message = capsys.readouterr().err
     assert code == 1 and "stopped at step 3" in message and "expected a finite number" in message
@@ -299,7 +301,7 @@ def test_a_non_finite_update_keeps_the_last_checkpoint_as_it_was(session, tmp_pa
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(arrays["params"]))
 
 
-def test_a_non_finite_update_leaves_no_checkpoint_of_half_a_step(session, tmp_path, tiny, monkeypatch):
+def test_a_non_finite_update_leaves_no_checkpoint_of_half_a_step(session, tmp_path, tiny_run, monkeypatch):
     """Between checkpoints, too: weights that other mini-batches of the step have moved are those of no step."""
     original = train_module.explored_trunks
 
@@ -310,15 +312,15 @@ def test_a_non_finite_update_leaves_no_checkpoint_of_half_a_step(session, tmp_pa
         return trunks
 
     monkeypatch.setattr(train_module, "explored_trunks", poisoned)
-    twin = tiny.changed(session, training__surplus="drop", checkpoint__every=10, evaluation__every=0)
+    twin = tiny_run.changed(session, training__surplus="drop", checkpoint__every=10, evaluation__every=0)
     code = run_here(twin, tmp_path / "run")
     assert code == 1
     assert not [path for path in (tmp_path / "run" / "checkpoints").iterdir() if path.name.isdigit()]
 
 
-def test_a_batch_that_was_carried_in_full_needs_no_rollouts(session, tmp_path, tiny):
+def test_a_batch_that_was_carried_in_full_needs_no_rollouts(session, tmp_path, tiny_run):
     """One round fills several batches: the later steps train on what the first one sampled."""
-    twin = tiny.changed(
+    twin = tiny_run.changed(
         session,
         explore__enabled=False,
         training__batch_rollouts=4,
@@ -339,7 +341,7 @@ def test_a_batch_that_was_carried_in_full_needs_no_rollouts(session, tmp_path, t
 # -- written beside the loop -------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_is_saved_behind_everything_it_claims(session, tmp_path, tiny, monkeypatch):
+def test_a_checkpoint_is_saved_behind_everything_it_claims(session, tmp_path, tiny_run, monkeypatch):
     """With a slow disk: what a resumed run takes for done is there before the checkpoint is begun."""
     run_dir, seen = tmp_path / "run", []
     write, save = train_module.rollout_store.write_rollouts, Checkpointer.save
@@ -356,7 +358,7 @@ def test_a_checkpoint_is_saved_behind_everything_it_claims(session, tmp_path, ti
 
     monkeypatch.setattr(train_module.rollout_store, "write_rollouts", slow_write)
     monkeypatch.setattr(Checkpointer, "save", noting_save)
-    assert run_here(tiny.changed(session, training__max_steps=2, evaluation__every=0), run_dir) == 0
+    assert run_here(tiny_run.changed(session, training__max_steps=2, evaluation__every=0), run_dir) == 0
     files = ["step_000001.jsonl.gz", "step_000002.jsonl.gz"]
     assert seen == [
         (1, [(0, "eval"), (1, "train")], files[:1]),
@@ -364,7 +366,7 @@ def test_a_checkpoint_is_saved_behind_everything_it_claims(session, tmp_path, ti
     ]
 
 
-def test_a_write_that_fails_stops_the_run_and_claims_nothing(session, tmp_path, tiny, monkeypatch, capsys):
+def test_a_write_that_fails_stops_the_run_and_claims_nothing(session, tmp_path, tiny_run, monkeypatch, capsys):
     write = train_module.rollout_store.write_rollouts
 
     def full(run_dir, step, records):
@@ -373,7 +375,7 @@ def test_a_write_that_fails_stops_the_run_and_claims_nothing(session, tmp_path, 
         return write(run_dir, step, records)
 
     monkeypatch.setattr(train_module.rollout_store, "write_rollouts", full)
-    assert run_here(tiny.changed(session, evaluation__every=0), tmp_path / "run") == 1
+    assert run_here(tiny_run.changed(session, evaluation__every=0), tmp_path / "run") == 1
     message = capsys.readouterr().err
     assert "stopped at step" in message and "writing the rollouts of step 2 failed" in message
     assert "OSError: no space left on device" in message and "--resume" in message

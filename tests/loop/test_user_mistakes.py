@@ -10,13 +10,13 @@ import pytest
 from fr3e_jax.cli import main
 from fr3e_jax.configuration import to_yaml
 from fr3e_jax.data.tokenizer import character_tokenizer
-from fr3e_jax.loop.export import save_model
+from fr3e_jax.verbs.export import save_model
 
 
 @pytest.fixture
-def recipe(tmp_path, tiny) -> str:
+def recipe(tmp_path, tiny_run) -> str:
     path = tmp_path / "recipe.yaml"
-    path.write_text(to_yaml(tiny.config(runtime__output_dir=str(tmp_path / "runs"), model__hidden_size=8)))
+    path.write_text(to_yaml(tiny_run.config(runtime__output_dir=str(tmp_path / "runs"), model__hidden_size=8)))
     return str(path)
 
 
@@ -112,10 +112,10 @@ def test_prompts_that_are_all_too_long(mistake, verb):
     assert "no held-out problem of at most data.max_prompt_tokens=1 tokens" in line
 
 
-def test_text_that_the_tokenizer_cannot_spell(mistake, tiny):
+def test_text_that_the_tokenizer_cannot_spell(mistake, tiny_run):
     expected = "character 'é' at position 0 of 'é"
-    assert expected in mistake("train", f"data.task={tiny.task}:UnspellablePrompts")
-    assert expected in mistake("sft", f"data.task={tiny.task}:UnspellableDemonstrations", "evaluation.prompts=1")
+    assert expected in mistake("train", f"data.task={tiny_run.task}:UnspellablePrompts")
+    assert expected in mistake("sft", f"data.task={tiny_run.task}:UnspellableDemonstrations", "evaluation.prompts=1")
     assert "character 'é' at position 1 of '1é'" in mistake("sample", "--prompt", "1é")
 
 

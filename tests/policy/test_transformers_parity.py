@@ -21,7 +21,7 @@ from fr3e_jax.policy.config_file import from_hf_config, read_architecture, retyp
 from fr3e_jax.policy.huggingface import load_params, save_params, stored_shapes
 from fr3e_jax.policy.network import bind, build_network
 from fr3e_jax.policy.rows import Rows, run_trunks
-from fr3e_jax.programs.train import Layout, score
+from fr3e_jax.programs.train_programs import Layout, score
 
 WARM_STARTS = Path(__file__).resolve().parents[2] / "warm_starts"
 SHIPPED = sorted(path.parent.name for path in WARM_STARTS.glob("*/config.json"))

@@ -10,10 +10,10 @@ import numpy as np
 import optax
 import pytest
 
-from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk
-from fr3e_jax.loop.packing import pack
+from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.learning.packing import pack
 from fr3e_jax.policy.network import bind
-from fr3e_jax.programs.critic import CriticPrograms, ValueRows
+from fr3e_jax.programs.critic_programs import CriticPrograms, ValueRows
 from fr3e_jax.programs.mesh import make_mesh
 
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from fr3e_jax.loop.requests import STREAM_NAMES, Branch, Sampling, TrunkRequest
-from fr3e_jax.loop.rollouts import RolloutEngine
 from fr3e_jax.policy.sampling import stream_keys, uniform
 from fr3e_jax.programs.decode import LaneSettings
 from fr3e_jax.programs.decoder import DecoderPrograms
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
-from fr3e_jax.programs.train import param_placement
+from fr3e_jax.programs.train_programs import param_placement
+from fr3e_jax.rollouts.engine import RolloutEngine
+from fr3e_jax.rollouts.requests import STREAM_NAMES, Branch, Sampling, TrunkRequest
 
 VOCAB = 20
 EVERY_TOKEN = tuple(range(VOCAB))

@@ -11,15 +11,15 @@ import jax
 import numpy as np
 import pytest
 
-from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk
-from fr3e_jax.loop.packing import aggregation_denominator, counted_tokens, pack
-from fr3e_jax.loop.requests import Branch, Sampling, TrunkRequest
-from fr3e_jax.loop.rollouts import RolloutEngine
+from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.learning.packing import aggregation_denominator, counted_tokens, pack
 from fr3e_jax.policy.network import WHOLE, Pass
 from fr3e_jax.programs.decoder import DecoderPrograms
 from fr3e_jax.programs.mesh import make_mesh, param_shardings, rollout_mesh
 from fr3e_jax.programs.reshard import RolloutWeights
-from fr3e_jax.programs.train import LossSettings, TrainPrograms, make_optimizer, param_placement
+from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms, make_optimizer, param_placement
+from fr3e_jax.rollouts.engine import RolloutEngine
+from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
 
 # The others of eight devices are slow only because each compiles all programs again (make test-slow-8 runs them).
 FAST = [(1, 4, 2)]

@@ -6,13 +6,13 @@ import jax
 import numpy as np
 import optax
 
-from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk
-from fr3e_jax.loop.packing import pack
+from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.learning.packing import pack
 from fr3e_jax.policy.network import Block
 from fr3e_jax.programs.decode import cache_shape
 from fr3e_jax.programs.decoder import DecoderPrograms
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
-from fr3e_jax.programs.train import LossSettings, TrainPrograms
+from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
 
 WIDTH = 24  # that no other test has: what was traced before would not be traced here
 

@@ -15,8 +15,8 @@ import numpy as np
 import optax
 import pytest
 
-from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk
-from fr3e_jax.loop.packing import pack
+from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.learning.packing import pack
 from fr3e_jax.policy.network import Pass
 from fr3e_jax.programs.decode import cache_shape
 from fr3e_jax.programs.decoder import DecoderPrograms
@@ -30,7 +30,7 @@ from fr3e_jax.programs.mesh import (
     rollout_mesh,
 )
 from fr3e_jax.programs.reshard import RolloutWeights
-from fr3e_jax.programs.train import LossSettings, TrainPrograms, make_optimizer
+from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms, make_optimizer
 
 pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
 

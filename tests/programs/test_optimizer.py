@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.programs.train import make_optimizer
+from fr3e_jax.programs.train_programs import make_optimizer
 
 DEFAULTS = dict(
     learning_rate=0.1, schedule="constant", warmup_updates=0, decay_updates=0, beta1=0.9, beta2=0.99, epsilon=1e-12,

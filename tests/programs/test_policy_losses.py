@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fr3e_jax.policy.rows import Rows
-from fr3e_jax.programs.train import LossSettings, TrainRows, policy_token_losses
+from fr3e_jax.programs.train_programs import LossSettings, TrainRows, policy_token_losses
 
 LENGTHS = [4, 1, 6, 3]
 N, T = len(LENGTHS), 6

@@ -12,7 +12,7 @@ import pytest
 
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
 from fr3e_jax.programs.reshard import RolloutWeights, _Refinement
-from fr3e_jax.programs.train import param_placement
+from fr3e_jax.programs.train_programs import param_placement
 
 
 @pytest.fixture(scope="module")

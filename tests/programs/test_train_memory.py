@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk
-from fr3e_jax.loop.packing import pack
+from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.learning.packing import pack
 from fr3e_jax.policy.network import WHOLE, build_network
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
-from fr3e_jax.programs.train import LossSettings, TrainPrograms, make_optimizer
+from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms, make_optimizer
 
 VOCABULARY, CHUNK = 151_936, 32
 ONE = jax.ShapeDtypeStruct((), jnp.float32)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from fr3e_jax import objectives
-from fr3e_jax.loop.experience import TrainingBranch, TrainingTrunk
-from fr3e_jax.loop.packing import aggregation_denominator, counted_tokens, pack
+from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.learning.packing import aggregation_denominator, counted_tokens, pack
 from fr3e_jax.policy.network import bind
 from fr3e_jax.policy.rows import Rows, run_trunks
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
-from fr3e_jax.programs.train import (
+from fr3e_jax.programs.train_programs import (
     LossSettings,
     TrainPrograms,
     TrainRows,

@@ -18,7 +18,7 @@ from fr3e_jax.rewards.math.quick import RIGHT, WRONG, quick_verdict
 from fr3e_jax.rewards.verdict import Job, Verdict
 
 if TYPE_CHECKING:
-    from fr3e_jax.data.task import Problem
+    from fr3e_jax.data.problem import Problem
 
 JUDGE = "fr3e_jax.rewards.math.symbolic:judge"
 _NO_ANSWER = Verdict(0.0, "no_answer")

@@ -1,0 +1,51 @@
+"""What several processes must have decided alike, by stage: the arguments of `Processes.agree`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fr3e_jax.learning.experience import Expansion, PromptGroup, TrainingTrunk
+from fr3e_jax.loop.prompts import Prompt
+
+
+def of_prompts(prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """Which problems are sampled, and how they are spelled."""
+    return {
+        "prompts": [[prompt.position, prompt.problem.id] for prompt in prompts],
+        "prompt_ids": [prompt.token_ids for prompt in prompts],
+    }
+
+
+def of_groups(groups: Sequence[PromptGroup]) -> dict[str, Any]:
+    """What was sampled from the prompts, what it earned, which prompts are kept and which bases expanded."""
+    return {
+        "kept_prompts": [group.position for group in groups if group.kept],
+        "chosen_bases": [[group.position, *group.chosen] for group in groups if group.chosen],
+        "rewards": [group.rewards for group in groups],
+    }
+
+
+def of_states(expansions: Sequence[Expansion]) -> dict[str, Any]:
+    """Where exploration starts."""
+    return {"anchors": [[e.group.position, e.base, list(e.anchors), list(e.forks)] for e in expansions]}
+
+
+def of_values(expansions: Sequence[Expansion]) -> dict[str, Any]:
+    """What exploration gave."""
+    return {
+        "state_rewards": [rewards for e in expansions for rewards in e.rewards],
+        "advantages": [advantages for e in expansions for advantages in e.advantages],
+        "trained_states": [list(e.trained) for e in expansions],
+    }
+
+
+def of_batch(batch: Sequence[TrainingTrunk]) -> dict[str, Any]:
+    """What trains."""
+    branches = [branch for trunk in batch for branch in trunk.branches]
+    return {
+        "trunk_ids": [trunk.token_ids for trunk in batch],
+        "forks": [branch.fork for branch in branches],
+        "branch_ids": [branch.token_ids for branch in branches],
+        "branch_advantages": [branch.advantages for branch in branches],
+    }

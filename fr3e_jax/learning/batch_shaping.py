@@ -1,0 +1,133 @@
+"""The shaping steps of a recipe on a mini-batch: tokens out of the packed rows, through the steps, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.learning.configured_programs import IN_LOSS
+from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.learning.learner import Learner
+from fr3e_jax.learning.mini_batches import MiniBatch, PerToken, fill, stacked
+from fr3e_jax.learning.scoring import Scores, score_packed
+from fr3e_jax.loop.session import SHUFFLE, Session
+from fr3e_jax.objectives.divergence import LOG_RATIO_BOUND
+from fr3e_jax.objectives.steps import READ_CURRENT_POLICY, READ_ENTROPIES, Tokens
+from fr3e_jax.programs.shaping_programs import Shaped, Steps, shape_tokens
+
+
+def mini_batch_steps(config: Config) -> Steps:
+    """The steps that `shape_mini_batch` applies, with their settings."""
+    names = config.shaping.steps
+    names = names[:-1] if names and names[-1] == IN_LOSS else names
+    return tuple((name, _settings(config, name)) for name in names)
+
+
+def _settings(config: Config, name: str) -> tuple[tuple[str, object], ...]:
+    section = getattr(config.shaping, name, None)
+    return tuple(dataclasses.asdict(section).items()) if section else ()
+
+
+def needs_entropies(config: Config) -> bool:
+    """Whether a step reads entropies of the scoring pass."""
+    return any(name in READ_ENTROPIES | READ_CURRENT_POLICY for name, _ in mini_batch_steps(config))
+
+
+def shape_mini_batch(
+    session: Session, learner: Learner, step: int, batch: list[TrainingTrunk], mini_batch: MiniBatch, old: Scores
+) -> dict[str, float]:
+    """Apply the steps; the packed rows get what came of them. Returns the steps' metrics.
+
+    Where a step (or GSPO's ratio) reads the policy as it is now, and an update has passed since the scoring pass, the
+    mini-batch is scored again.
+    """
+    steps, by_sequence = mini_batch_steps(session.config), session.config.loss.ratio == "sequence"
+    if not steps and not by_sequence:
+        return {}
+    reads_current = by_sequence or any(name in READ_CURRENT_POLICY for name, _ in steps)
+    current = old
+    if reads_current and learner.updates != old.updates:
+        current = score_packed(session, learner, learner.params, batch, [mini_batch], entropies=True)
+    if by_sequence:
+        fill([mini_batch], "sequence_log_ratios", _sequence_log_ratios(batch, mini_batch, old, current))
+    if not steps:
+        return {}
+    tokens = _tokens(session, learner, step, mini_batch, old, current)
+    shaped, metrics = shape_tokens(tokens, steps)
+    _write(session, batch, mini_batch, shaped)
+    return {f"shaping/{name}": value for name, value in metrics.items()}
+
+
+def _sequence_log_ratios(batch: list[TrainingTrunk], mini_batch: MiniBatch, old: Scores, current: Scores) -> PerToken:
+    """Mean over a branch's trained tokens of log π − log π_old, at each of its tokens. (GSPO, eq. 7.)"""
+    found: PerToken = [[] for _ in batch]
+    for number, trunk in zip(mini_batch.members, mini_batch.trunks, strict=True):
+        for branch, now, before in zip(trunk.branches, current.logprobs[number], old.logprobs[number], strict=True):
+            ratios = np.clip((now - before)[branch.trains], -LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+            found[number].append(np.full(len(now), ratios.mean() if ratios.size else 0.0, np.float32))
+    return found
+
+
+def _tokens(
+    session: Session, learner: Learner, step: int, mini_batch: MiniBatch, old: Scores, current: Scores
+) -> Tokens:
+    members = [
+        (number, index, branch, trunk)
+        for number, trunk in zip(mini_batch.members, mini_batch.trunks, strict=True)
+        for index, branch in enumerate(trunk.branches)
+    ]
+    rows = lambda values: stacked([list(values)])
+    of = lambda values: rows(values[number][index] for number, index, *_ in members)
+    advantages = rows(branch.advantages for *_, branch, _ in members)
+    nothing = np.zeros_like(advantages)
+    entropies = lambda scores: nothing if scores.entropies is None else of(scores.entropies)
+    groups = {key: i for i, key in enumerate(dict.fromkeys((number, b.group) for number, _, b, _ in members))}
+    loss = session.config.loss
+    return Tokens(
+        advantages=advantages,
+        counted=rows(branch.trains for *_, branch, _ in members),
+        weights=np.ones_like(nothing),
+        penalised=np.zeros(nothing.shape, bool),
+        old_logprobs=of(old.logprobs),
+        old_entropies=entropies(old),
+        logprobs=of(current.logprobs),
+        entropies=entropies(current),
+        sampler_logprobs=rows(branch.sampler_logprobs for *_, branch, _ in members),
+        relative=rows(_relative(trunk, branch) for *_, branch, trunk in members),
+        uniforms=session.generator(SHUFFLE, step, learner.updates, 1).random(nothing.shape).astype(np.float32),
+        group=np.array([groups[number, branch.group] for number, _, branch, _ in members], np.int32),
+        finished=np.array([branch.finished for *_, branch, _ in members]),
+        step=np.int32(step),
+        epsilon_low=np.float32(loss.epsilon_low),
+        epsilon_high=np.float32(loss.epsilon_high),
+        log_vocabulary=np.float32(np.log(session.architecture.vocab_size)),
+    )
+
+
+def _relative(trunk: TrainingTrunk, branch: TrainingBranch) -> np.ndarray:
+    """Place of a branch's tokens in the whole response, which begins behind the prompt."""
+    before = branch.fork - trunk.prompt_tokens
+    places = before + np.arange(len(branch.token_ids), dtype=np.float32)
+    return places / np.float32(before + len(branch.token_ids))
+
+
+def _write(session: Session, batch: list[TrainingTrunk], mini_batch: MiniBatch, shaped: Shaped) -> None:
+    """Into the rows; what has no weight leaves the head's work, but not the denominator."""
+    position = 0
+    values = {name: [[] for _ in batch] for name in ("advantages", "loss_mask", "weights", "penalised")}
+    for number, trunk in zip(mini_batch.members, mini_batch.trunks, strict=True):
+        for branch in trunk.branches:
+            size = slice(len(branch.token_ids))
+            advantages, counted, weights, penalised = (array[position, size] for array in shaped)
+            mini_batch.counted[position] = int(counted.sum())
+            if session.config.loss.aggregation == "seq_mean_token_mean":
+                weights = weights / max(mini_batch.counted[position], 1)
+            fresh = (advantages, counted & (weights != 0), weights.astype(np.float32), penalised)
+            for name, array in zip(values, fresh, strict=True):
+                values[name][number].append(array)
+            position += 1
+    for name, nested in values.items():
+        if name != "penalised" or "kl_cov" in session.config.shaping.steps:
+            fill([mini_batch], name, nested)

@@ -1,0 +1,58 @@
+"""The critic of PPO in the loop: its values of a batch, its updates, what they say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from fr3e_jax.learning.experience import TrainingTrunk
+from fr3e_jax.learning.learner import Critic
+from fr3e_jax.learning.mini_batches import MiniBatch, PerToken, placed, read_placed, trained_tokens
+from fr3e_jax.learning.packing import counted_tokens
+from fr3e_jax.programs.critic_programs import ValueRows
+
+
+@dataclass
+class CriticBatch:
+    """A full batch as the critic learns it: returns, and its values before the first update; per token."""
+
+    batch: list[TrainingTrunk]
+    returns: PerToken
+    values: PerToken
+
+    def metrics(self, sums: list[dict[str, float]]) -> dict[str, float]:
+        """Of the values before the updates, and of the updates."""
+        values, returns = (trained_tokens(self.batch, x) for x in (self.values, self.returns))
+        spread = float(np.var(returns)) if returns.size else 0.0
+        explained = 1.0 - float(np.var(returns - values)) / spread if spread > 0 else 0.0
+        means = {f"critic/{name}": float(np.mean([part[name] for part in sums])) for name in (sums or [{}])[0]}
+        mean = float(values.mean()) if values.size else 0.0
+        return means | {"critic/value": mean, "critic/explained_variance": explained}
+
+
+def values_of(critic: Critic, batch: list[TrainingTrunk], packed: Iterable[MiniBatch]) -> PerToken:
+    """V of the state that each token is drawn from."""
+    return read_placed(batch, packed, lambda micro: [critic.programs.values(critic.params, micro.batch.rows)], 1)[0]
+
+
+def update_critic(critic: Critic, mini_batch: MiniBatch, learns: CriticBatch) -> dict[str, float]:
+    """One optimizer step of the critic on a mini-batch: the token mean of the clipped value loss.
+
+    To be called before the shaping steps, which select tokens for the policy alone.
+    """
+    denominator = float(max(sum(counted_tokens(mini_batch.trunks)), 1))
+    gradients = critic.programs.zero_gradients(critic.params)
+    losses = []
+    returns, values = placed(mini_batch, learns.returns), placed(mini_batch, learns.values)
+    for micro, *learned in zip(mini_batch.micros, returns, values, strict=True):
+        rows = ValueRows(micro.batch.rows, micro.batch.loss_mask, *learned)
+        gradients, sums = critic.programs.accumulate(critic.params, gradients, rows, denominator)
+        losses.append(sums["loss"])
+    critic.params, critic.optimizer_state, norm = critic.programs.apply(
+        critic.params, critic.optimizer_state, gradients
+    )
+    norm, losses = jax.device_get((norm, losses))
+    return {"loss": float(sum(losses)), "gradient_norm": float(norm)}

@@ -1,0 +1,155 @@
+"""What an optimizer step works on: mini-batches of trunks, packed into rows, and values per token, in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts, split_full_batch
+from fr3e_jax.learning.learner import Learner
+from fr3e_jax.learning.packing import MicroBatch, counted_tokens, pack
+from fr3e_jax.loop.session import SHUFFLE, Session
+
+PerToken = list[list[np.ndarray]]  # ``[trunk][branch] -> [T]``, of a full batch
+
+
+@dataclass
+class MiniBatch:
+    """Trunks that share an optimizer step, packed."""
+
+    members: list[int]  # their numbers in the full batch
+    trunks: list[TrainingTrunk]
+    micros: list[MicroBatch]
+    counted: list[int] = field(default_factory=list)  # tokens of each branch in the loss's denominator
+
+    def __post_init__(self):
+        if not self.counted:
+            self.counted = counted_tokens(self.trunks)
+
+
+def split_mini_batches(
+    members: list[tuple[int, TrainingTrunk]], rollouts: int
+) -> Iterator[list[tuple[int, TrainingTrunk]]]:
+    """Whole trunks until ``rollouts`` rollouts are together; less than half of that at the end joins the last one.
+
+    A rest of one or two trunks would otherwise get an optimizer step as large as any other.
+    """
+    while members:
+        taken, rest = split_full_batch([trunk for _, trunk in members], rollouts)
+        cut = len(taken) if 2 * count_rollouts(rest) >= rollouts else len(members)
+        yield members[:cut]
+        members = members[cut:]
+
+
+def mini_batches(
+    session: Session, step: int, epoch: int, batch: list[TrainingTrunk]
+) -> Iterator[list[tuple[int, TrainingTrunk]]]:
+    """A full batch in the order of ``epoch``, cut by `split_mini_batches`; trunks with their numbers in it."""
+    order = session.generator(SHUFFLE, step, epoch).permutation(len(batch))
+    return split_mini_batches([(int(i), batch[i]) for i in order], session.config.training.mini_batch_rollouts)
+
+
+def pack_mini_batch(session: Session, learner: Learner, members: list[tuple[int, TrainingTrunk]]) -> MiniBatch:
+    """Packed with advantages and masks; log-probs come with the scoring pass (`fr3e_jax.learning.scoring`)."""
+    numbers, trunks = [number for number, _ in members], [trunk for _, trunk in members]
+    micros = pack(trunks, **row_options(session, learner), aggregation=session.config.loss.aggregation)
+    return MiniBatch(numbers, trunks, micros)
+
+
+class Packing:
+    """The mini-batches of a full batch, each packed when it is first come to: those before it are scored meanwhile."""
+
+    def __init__(self, session: Session, learner: Learner, step: int, epoch: int, batch: list[TrainingTrunk]):
+        members = mini_batches(session, step, epoch, batch)
+        self._ahead = (pack_mini_batch(session, learner, each) for each in members)
+        self._done: list[MiniBatch] = []
+
+    def __iter__(self) -> Iterator[MiniBatch]:
+        yield from self._done
+        for mini_batch in self._ahead:
+            self._done.append(mini_batch)
+            yield mini_batch
+
+
+def row_options(session: Session, learner: Learner) -> dict[str, int]:
+    """How `pack` is to cut a batch."""
+    tokens = session.config.training.micro_batch_tokens
+    return {"tokens": tokens, "shards": learner.programs.shards, "pad_id": session.codec.pad_id}
+
+
+def loss_temperature(session: Session) -> float:
+    """Of the distribution that trains: the sampling temperature, 1 where decoding is greedy."""
+    return session.config.rollout.temperature or 1.0
+
+
+def placed(mini_batch: MiniBatch, values: PerToken) -> Iterator[np.ndarray]:
+    """Values of each token as an array ``[B, N, T]`` for each micro-batch; 0 on padding."""
+    kind = np.asarray(values[mini_batch.members[0]][0]).dtype
+    for micro in mini_batch.micros:
+        array = np.zeros(micro.batch.loss_mask.shape, kind)
+        for p in micro.placements:
+            array[p.where] = values[mini_batch.members[p.trunk]][p.branch]
+        yield array
+
+
+def fill(packed: Iterable[MiniBatch], name: str, values: PerToken) -> None:
+    """Write values of each token into the field ``name`` of the micro-batches' `TrainRows`."""
+    for mini_batch in packed:
+        for micro, array in zip(mini_batch.micros, placed(mini_batch, values), strict=True):
+            micro.batch = micro.batch._replace(**{name: array})
+
+
+def stacked(values: PerToken) -> np.ndarray:
+    """Values of each token as one array ``[branches of the batch, T]``, padded with 0."""
+    rows = [array for trunk in values for array in trunk]
+    out = np.zeros((len(rows), max(map(len, rows))), rows[0].dtype)
+    for target, row in zip(out, rows, strict=True):
+        target[: len(row)] = row
+    return out
+
+
+def nested(batch: Sequence[TrainingTrunk], array: np.ndarray) -> PerToken:
+    """The reverse of `stacked`."""
+    rows = iter(array)
+    return [[next(rows)[: len(branch.token_ids)] for branch in trunk.branches] for trunk in batch]
+
+
+def trained_tokens(batch: Sequence[TrainingTrunk], values: PerToken) -> np.ndarray:
+    """The values of all tokens that train, one behind the other."""
+    return np.concatenate(
+        [
+            array[branch.trains]
+            for trunk, row in zip(batch, values, strict=True)
+            for branch, array in zip(trunk.branches, row, strict=True)
+        ]
+    )
+
+
+def read_placed(
+    batch: list[TrainingTrunk],
+    packed: Iterable[MiniBatch],
+    compute: Callable[[MicroBatch], Sequence[Any]],
+    count: int,
+    into: str = "",
+) -> list[PerToken]:
+    """``count`` arrays ``[B, N, T]`` that ``compute`` returns for each micro-batch, as values of each token.
+
+    They are fetched when all are on their way, so that the host need not wait for one to start the next.
+
+    Args:
+      into: the field of the micro-batches' `TrainRows` that gets the first of the arrays; empty: none.
+    """
+    running = [(mini_batch, micro, compute(micro)) for mini_batch in packed for micro in mini_batch.micros]
+    found = [[[np.zeros(0, np.float32)] * len(trunk.branches) for trunk in batch] for _ in range(count)]
+    for mini_batch, micro, arrays in running:
+        arrays = jax.device_get(arrays)
+        if into:
+            micro.batch = micro.batch._replace(**{into: arrays[0]})
+        for values, array in zip(found, arrays, strict=True):
+            for p in micro.placements:
+                values[mini_batch.members[p.trunk]][p.branch] = array[p.where]
+    return found

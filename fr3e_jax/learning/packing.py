@@ -1,0 +1,172 @@
+"""From training trunks to arrays: trunks packed into rows, their branches into lanes, rows into micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fr3e_jax.learning.experience import TrainingTrunk
+from fr3e_jax.learning.row_plan import Row, RowShape, plan_rows
+from fr3e_jax.policy.rows import Rows
+from fr3e_jax.programs.train_programs import TrainRows
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a branch lies in a micro-batch: from position ``start`` of its row's lanes on, over one or several."""
+
+    trunk: int
+    branch: int
+    row: int
+    start: int
+    length: int
+    capacity: int  # positions of a lane
+
+    @property
+    def where(self) -> tuple[int, np.ndarray, np.ndarray]:
+        """Index of its tokens in arrays ``[B, N, T]``."""
+        return self.row, *np.divmod(np.arange(self.start, self.start + self.length), self.capacity)
+
+
+@dataclass
+class MicroBatch:
+    batch: TrainRows  # NumPy arrays
+    placements: list[Placement]
+    positions: int  # that pass the network, padding not counted
+    padded_positions: int
+
+
+def pack(
+    trunks: Sequence[TrainingTrunk],
+    *,
+    tokens: int,
+    pad_id: int,
+    shards: int = 1,
+    aggregation: str = "token_mean",
+    old_logprobs: Callable[[int, int], np.ndarray] | None = None,
+    sizes: tuple[int, int] | None = None,
+) -> list[MicroBatch]:
+    """Micro-batches of about ``tokens`` positions, padding counted; each has at least one row a shard.
+
+    Args:
+      trunks: what trains; each branch has at least one token.
+      tokens: positions of a micro-batch. A trunk with more branches than fit is put into several rows, and passes the
+        network once in each; only a trunk with its longest branch alone may make a micro-batch larger.
+      pad_id: token id of unused positions.
+      shards: the number of rows is a multiple of it.
+      aggregation: sets the weight of each token in the aggregated sum.
+      old_logprobs: ``(trunk, branch) -> [T]``; 0 where not given yet.
+      sizes: positions of a trunk and of a lane, at least as many as the longest trunk and branch need, one trunk a row;
+        None: chosen from usual sizes to leave little empty.
+    """
+    if not trunks:
+        return []
+    forks = [[branch.fork for branch in trunk.branches] for trunk in trunks]
+    lengths = [[len(branch.token_ids) for branch in trunk.branches] for trunk in trunks]
+    plan = plan_rows(forks, lengths, tokens=tokens, shards=shards, fixed=sizes)
+    return [_filled(rows, shape, trunks, pad_id, aggregation, old_logprobs) for rows, shape in plan]
+
+
+def _filled(rows: list[Row], shape: RowShape, trunks, pad_id, aggregation, old_logprobs) -> MicroBatch:
+    """The arrays of a micro-batch, each written once for all branches: one branch at a time takes far longer."""
+    batch = _empty(shape, pad_id)
+    starts = _fill_trunks(batch.rows, rows, trunks)
+    placements = [
+        Placement(trunk, branch, number, start, len(trunks[trunk].branches[branch].token_ids), shape.capacity)
+        for number, row in enumerate(rows)
+        for trunk, branch, start in row.branches
+    ]
+    branches = [trunks[p.trunk].branches[p.branch] for p in placements]
+    length = np.array([p.length for p in placements])
+    begin = np.array([p.row * shape.lanes * shape.capacity + p.start for p in placements])
+    offset = _counted_up(length)
+    at = np.repeat(begin, length) + offset
+    put = lambda array, values: array.reshape(-1).__setitem__(at, values)
+    each = lambda array, values, kind=np.int32: put(array, np.repeat(np.array(values, kind), length))
+    put(batch.rows.branch_ids, np.concatenate([branch.token_ids for branch in branches]))
+    put(batch.rows.offset, offset)
+    each(batch.rows.segment, _numbered_by_row(placements))
+    each(batch.rows.start, [starts[p.row, p.trunk] for p in placements])
+    each(batch.rows.fork, [branch.fork for branch in branches])
+    trains = [branch.trains for branch in branches]
+    put(batch.loss_mask, np.concatenate(trains))
+    trained = np.array([max(int(mask.sum()), 1) for mask in trains])
+    each(batch.weights, 1 / trained if aggregation == "seq_mean_token_mean" else np.ones(len(length)), np.float32)
+    put(batch.advantages, np.concatenate([branch.advantages for branch in branches]))
+    put(batch.sampler_logprobs, np.concatenate([branch.sampler_logprobs for branch in branches]))
+    if old_logprobs is not None:
+        for p in placements:
+            batch.old_logprobs[p.where] = old_logprobs(p.trunk, p.branch)
+    positions = sum(row.filled for row in rows) + len(at)
+    return MicroBatch(batch, placements, positions, shape.positions)
+
+
+def _counted_up(lengths: np.ndarray) -> np.ndarray:
+    """0, 1, ..., n - 1 for each n of ``lengths``, one behind the other."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
+
+
+def _numbered_by_row(placements: list[Placement]) -> list[int]:
+    """1, 2, ... from the first branch of each row on."""
+    numbers, row = [], -1
+    for p in placements:
+        numbers.append(numbers[-1] + 1 if p.row == row else 1)
+        row = p.row
+    return numbers
+
+
+def _fill_trunks(arrays: Rows, rows: list[Row], trunks) -> dict[tuple[int, int], int]:
+    """Put the trunks into their rows; returns where each begins, by row and trunk."""
+    starts = {}
+    for number, row in enumerate(rows):
+        end = 0
+        for segment, (index, size) in enumerate(zip(row.trunks, row.sizes, strict=True)):
+            starts[number, index], at = end, (number, slice(end, end + size))
+            arrays.trunk_ids[at] = trunks[index].token_ids[:size]
+            arrays.trunk_segment[at] = segment + 1
+            arrays.trunk_offset[at] = np.arange(size)
+            end += size
+    return starts
+
+
+def _empty(shape: RowShape, pad_id: int) -> TrainRows:
+    of_trunks, of_lanes = (shape.rows, shape.trunk_size), (shape.rows, shape.lanes, shape.capacity)
+    integers = lambda shape=of_lanes: np.zeros(shape, np.int32)
+    floats = lambda: np.zeros(of_lanes, np.float32)
+    return TrainRows(
+        rows=Rows(
+            trunk_ids=np.full(of_trunks, pad_id, np.int32),
+            trunk_segment=integers(of_trunks),
+            trunk_offset=integers(of_trunks),
+            branch_ids=np.full(of_lanes, pad_id, np.int32),
+            segment=integers(),
+            start=integers(),
+            fork=integers(),
+            offset=integers(),
+            window=None if shape.window == 1 else np.ones((shape.rows, shape.window), bool),
+        ),
+        loss_mask=np.zeros(of_lanes, bool),
+        weights=floats(),
+        advantages=floats(),
+        old_logprobs=floats(),
+        sampler_logprobs=floats(),
+    )
+
+
+def counted_tokens(trunks: Sequence[TrainingTrunk]) -> list[int]:
+    """The tokens that train of each branch, trunk by trunk."""
+    return [int(branch.trains.sum()) for trunk in trunks for branch in trunk.branches]
+
+
+def aggregation_denominator(counted: Sequence[int], aggregation: str, norm_length: int) -> float:
+    """The count that `objectives.aggregate` divides by; ``counted``: tokens of each sequence of a mini-batch.
+
+    Sequences without a token do not count; 0 where there is nothing at all.
+    """
+    if aggregation == "token_mean":
+        return float(sum(counted))
+    sequences = sum(1 for tokens in counted if tokens)
+    return float(sequences * (norm_length if aggregation == "token_sum_norm" else 1))

@@ -1,0 +1,114 @@
+"""Advantages that need more than rewards: values of a critic, a divergence in the reward, statistics of the batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.learning.experience import TrainingTrunk
+from fr3e_jax.learning.mini_batches import PerToken, nested, stacked, trained_tokens
+from fr3e_jax.loop.session import Session
+from fr3e_jax.programs.exploration import group_advantages
+from fr3e_jax.programs.shaping_programs import generalised_advantages, token_divergences
+
+_LEAST_DEVIATION = 1e-6
+
+
+@dataclass
+class Estimates:
+    """What `estimate_advantages` found, per token of the batch; None: the batch's advantages stand as they are."""
+
+    advantages: PerToken | None
+    returns: PerToken | None  # what the critic learns, where there is one
+    metrics: dict[str, float]
+
+
+def estimates_after_scoring(config: Config) -> bool:
+    """Whether advantages depend on log-probs, values or the batch as a whole."""
+    in_reward = config.kl.coefficient > 0 and config.kl.place == "reward"
+    return config.advantage.base_estimator == "gae" or in_reward or config.advantage.normalise_batch
+
+
+def estimate_advantages(
+    session: Session, batch: list[TrainingTrunk], old: PerToken, reference: PerToken | None, values: PerToken | None
+) -> Estimates:
+    """Advantages of the batch, from ``old`` log-probs, a ``reference``'s and a critic's ``values`` (None: none).
+
+    The reward of a token is −β k(π_old, π_ref) with ``kl.place=reward``, and at the last token the response's reward on
+    top. With a critic: GAE. Estimators of groups read the sum over a response; ``reward`` (REINFORCE++) what is still
+    to come at each token.
+    """
+    config, metrics, returns = session.config, {}, None
+    advantages = [[branch.advantages for branch in trunk.branches] for trunk in batch]
+    divergences = None
+    if config.kl.coefficient and config.kl.place == "reward":
+        divergences = _divergences(config, batch, old, reference)
+        metrics["kl/reward"] = float(trained_tokens(batch, divergences).mean())
+    if config.advantage.base_estimator == "gae":
+        advantages, returns = _generalised(session, batch, _token_rewards(session, batch, divergences), values)
+    elif divergences is not None:
+        rewards = _token_rewards(session, batch, divergences)
+        if config.advantage.base_estimator == "reward":
+            advantages, _ = _generalised(session, batch, rewards, None)
+        else:
+            advantages = _grouped(config, rewards)
+    if config.advantage.normalise_batch:
+        advantages = _normalised(batch, advantages)
+    return Estimates(advantages, returns, metrics)
+
+
+def _divergences(config: Config, batch: list[TrainingTrunk], old: PerToken, reference: PerToken) -> PerToken:
+    found = token_divergences(stacked(old), stacked(reference), estimator=config.kl.estimator)
+    return nested(batch, np.where(_trained_mask(batch), found, 0.0))
+
+
+def _token_rewards(session: Session, batch: list[TrainingTrunk], divergences: PerToken | None) -> PerToken:
+    """The branch's reward at its last trained token, less the divergences."""
+    found: PerToken = []
+    for number, trunk in enumerate(batch):
+        found.append([])
+        for index, branch in enumerate(trunk.branches):
+            rewards = np.zeros(len(branch.token_ids), np.float32)
+            if divergences is not None:
+                rewards -= session.config.kl.coefficient * divergences[number][index]
+            if branch.trains.any():
+                rewards[np.flatnonzero(branch.trains)[-1]] += branch.reward
+            found[-1].append(rewards.astype(np.float32))
+    return found
+
+
+def _generalised(
+    session: Session, batch: list[TrainingTrunk], rewards: PerToken, values: PerToken | None
+) -> tuple[PerToken, PerToken]:
+    """GAE of every branch; without ``values`` the sum of the rewards still to come."""
+    c = session.config.critic
+    by_token = stacked(rewards)
+    known = np.zeros_like(by_token) if values is None else stacked(values)
+    gamma, lam = (1.0, 1.0) if values is None else (c.gamma, c.lam)
+    advantages, returns = generalised_advantages(by_token, known, _trained_mask(batch), gamma=gamma, lam=lam)
+    return nested(batch, advantages), nested(batch, returns)
+
+
+def _grouped(config: Config, rewards: PerToken) -> PerToken:
+    """A group's estimator on the sums of its branches' token rewards."""
+    a, found = config.advantage, []
+    for row in rewards:
+        sums = np.array([[array.sum() for array in row]], np.float32)
+        estimates = group_advantages(sums, estimator=a.base_estimator, unbiased_std=a.unbiased_std)[0]
+        found.append([np.full(len(array), value, np.float32) for array, value in zip(row, estimates, strict=True)])
+    return found
+
+
+def _normalised(batch: list[TrainingTrunk], advantages: PerToken) -> PerToken:
+    """(A − mean) / std over the batch's trained tokens. (REINFORCE++; PPO's whitening.)"""
+    tokens = trained_tokens(batch, advantages).astype(np.float64)
+    mean, deviation = (tokens.mean(), tokens.std()) if tokens.size else (0.0, 0.0)
+    scale = 1.0 / deviation if deviation > _LEAST_DEVIATION else 0.0
+    return [[((a - mean) * scale).astype(np.float32) for a in row] for row in advantages]
+
+
+def _trained_mask(batch: list[TrainingTrunk]) -> np.ndarray:
+    """bool ``[branches of the batch, T]``."""
+    return stacked([[branch.trains for branch in trunk.branches] for trunk in batch])

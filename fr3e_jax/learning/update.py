@@ -1,0 +1,191 @@
+"""From a full batch to new weights: scores, advantages that read them, mini-batches, one optimizer step each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import jax
+import numpy as np
+
+from fr3e_jax.learning.batch_shaping import needs_entropies, shape_mini_batch
+from fr3e_jax.learning.critic import CriticBatch, update_critic, values_of
+from fr3e_jax.learning.experience import TrainingTrunk
+from fr3e_jax.learning.learner import Learner
+from fr3e_jax.learning.mini_batches import MiniBatch, Packing, PerToken, fill, loss_temperature
+from fr3e_jax.learning.packing import aggregation_denominator
+from fr3e_jax.learning.scoring import Scores, score_batch, score_packed
+from fr3e_jax.learning.token_advantages import estimate_advantages, estimates_after_scoring
+from fr3e_jax.loop.session import Session
+from fr3e_jax.runs.ledger import TokenLedger
+
+
+@dataclass
+class _Sums:
+    totals: Counter = field(default_factory=Counter)
+    loss_tokens: int = 0
+    gradient_norms: list[float] = field(default_factory=list)
+    positions: int = 0
+    padded_positions: int = 0
+    shaping: list[dict[str, float]] = field(default_factory=list)  # of each mini-batch
+    empty: int = 0  # mini-batches without a token to learn from
+
+
+@dataclass
+class _Scored:
+    """A full batch with all that its mini-batches read."""
+
+    batch: list[TrainingTrunk]
+    old: Scores
+    reference: PerToken | None
+    critic: CriticBatch | None
+
+
+class NonFiniteUpdate(RuntimeError):
+    """A gradient is NaN or infinite; the step that would have spread it to the weights was stopped after it ran."""
+
+
+def update_policy(
+    session: Session, learner: Learner, step: int, batch: list[TrainingTrunk], ledger: TokenLedger
+) -> dict[str, float]:
+    """Train on a full batch: ``epochs`` passes of mini-batches of about ``mini_batch_rollouts`` rollouts.
+
+    Where advantages depend on log-probs, a critic or the whole batch, those of ``batch`` are replaced first. While a
+    critic warms up, the policy stays as it is.
+
+    Raises:
+      NonFiniteUpdate: with the values found; the last checkpoint is untouched.
+    """
+    with ledger.stage("score"):
+        packed = Packing(session, learner, step, 0, batch)
+        scored, metrics = _score(session, learner, step, batch, packed)
+    sums, critic_sums = _Sums(), []
+    warming_up = learner.critic is not None and step <= session.config.critic.warmup_steps
+    with ledger.stage("update"):
+        for part in _passes(session, learner, step, batch, packed, scored):
+            if scored.critic is not None:
+                critic_sums.append(update_critic(learner.critic, part, scored.critic))
+            if not warming_up:
+                sums.shaping.append(shape_mini_batch(session, learner, step, batch, part, scored.old))
+                update_on_mini_batch(session, learner, part, sums, ledger)
+    if scored.critic is not None:
+        metrics |= scored.critic.metrics(critic_sums) | {"critic/warming_up": float(warming_up)}
+    return metrics | _update_metrics(sums)
+
+
+def _score(
+    session: Session, learner: Learner, step: int, batch: list[TrainingTrunk], packed: Iterable[MiniBatch]
+) -> tuple[_Scored, dict[str, float]]:
+    """Scores of the batch by all that learns or is compared with; the advantages that follow from them, in place."""
+    config = session.config
+    old, metrics = score_batch(session, learner, step, batch, packed, entropies=needs_entropies(config))
+    reference = critic = None
+    if learner.reference is not None:
+        reference = score_packed(session, learner, learner.reference, batch, packed).logprobs
+    values = values_of(learner.critic, batch, packed) if learner.critic is not None else None
+    if estimates_after_scoring(config):
+        found = estimate_advantages(session, batch, old.logprobs, reference, values)
+        metrics |= found.metrics
+        for trunk, row in zip(batch, found.advantages, strict=True):
+            for branch, advantages in zip(trunk.branches, row, strict=True):
+                branch.advantages = advantages
+        fill(packed, "advantages", found.advantages)
+        critic = None if values is None else CriticBatch(batch, found.returns, values)
+    scored = _Scored(batch, old, reference, critic)
+    _write_reference(session, packed, scored)
+    return scored, metrics
+
+
+def _write_reference(session: Session, packed: Iterable[MiniBatch], scored: _Scored) -> None:
+    if scored.reference is not None and session.config.kl.place == "loss":
+        fill(packed, "reference_logprobs", scored.reference)
+
+
+def _passes(
+    session: Session,
+    learner: Learner,
+    step: int,
+    batch: list[TrainingTrunk],
+    packed: Iterable[MiniBatch],
+    scored: _Scored,
+) -> Iterator[MiniBatch]:
+    """The mini-batches of every epoch; from the second on they are cut, and packed, in another order."""
+    yield from packed
+    for epoch in range(1, session.config.training.epochs):
+        for part in Packing(session, learner, step, epoch, batch):
+            fill([part], "old_logprobs", scored.old.logprobs)
+            _write_reference(session, [part], scored)
+            yield part
+
+
+def update_on_mini_batch(
+    session: Session, learner: Learner, mini_batch: MiniBatch, sums: _Sums, ledger: TokenLedger
+) -> None:
+    """One optimizer step; none where no token is left to learn from."""
+    tokens = sum(int(micro.batch.loss_mask.sum()) for micro in mini_batch.micros)
+    if not tokens:
+        sums.empty += 1
+        return
+    loss = session.config.loss
+    denominator = aggregation_denominator(
+        mini_batch.counted, loss.aggregation, session.config.rollout.max_response_tokens
+    )
+    gradients = learner.programs.zero_gradients(learner.params)
+    micro_sums = []
+    for micro in mini_batch.micros:
+        gradients, part = learner.programs.accumulate(
+            learner.params, gradients, micro.batch, denominator, loss_temperature(session)
+        )
+        micro_sums.append(part)
+        sums.positions += micro.positions
+        sums.padded_positions += micro.padded_positions
+        ledger.trained_positions += micro.positions
+        ledger.padded_positions += micro.padded_positions
+    learner.params, learner.optimizer_state, norm = learner.programs.apply(
+        learner.params, learner.optimizer_state, gradients
+    )
+    learner.updates += 1
+    ledger.loss_tokens += tokens
+    sums.loss_tokens += tokens
+    norm, micro_sums = jax.device_get((norm, micro_sums))
+    for part in micro_sums:
+        sums.totals.update({name: float(value) for name, value in part.items()})
+    sums.gradient_norms.append(float(norm))
+    if not np.isfinite(sums.gradient_norms[-1]):
+        raise NonFiniteUpdate(
+            f"the gradient norm of update {learner.updates} is {sums.gradient_norms[-1]}; expected a finite number. "
+            "The last checkpoint is intact: lower optimizer.learning_rate or optimizer.max_grad_norm, or set "
+            "model.compute_dtype=float32, and --resume"
+        )
+
+
+_TOKEN_MEANS = {
+    "ratio": "ratio/mean",
+    "clipped_low": "clip/low",
+    "clipped_high": "clip/high",
+    "clipped_dual": "clip/dual",
+    "entropy": "entropy/trained",
+    "kl": "kl/mean",
+    "entropy_advantage": "shaping/entropy_advantage/ratio",
+}
+"""Sums over loss tokens that the gradient program returns, and the metrics that their means are."""
+
+
+def _update_metrics(sums: _Sums) -> dict[str, float]:
+    tokens = max(sums.loss_tokens, 1)
+    means = {metric: sums.totals[name] / tokens for name, metric in _TOKEN_MEANS.items() if name in sums.totals}
+    shaping = {name: float(np.mean([found[name] for found in sums.shaping])) for name in (sums.shaping or [{}])[0]}
+    norms = sums.gradient_norms or [0.0]
+    return (
+        {"loss/policy": sums.totals["loss"] / len(norms)}
+        | means
+        | shaping
+        | {
+            "gradient_norm/mean": float(np.mean(norms)),
+            "gradient_norm/max": float(np.max(norms)),
+            "updates": float(len(sums.gradient_norms)),
+            "updates/empty": float(sums.empty),
+            "packing/useful_share": sums.positions / max(sums.padded_positions, 1),
+        }
+    )

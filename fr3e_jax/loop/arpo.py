@@ -1,0 +1,174 @@
+"""ARPO: some rollouts of a prompt first, then continuations of the states in which a tool's answer raised the entropy.
+
+Dong et al. 2025 (arXiv:2507.19849), section 3.1. A continuation leaves the cached rollout right behind the answer, so
+no position is computed twice. Decisions are made in rounds (of the first rollouts, then of those that branched from
+them, and so on) where the released code makes them call by call for all rollouts in step: which answers branch does
+not depend on that, only which of them are dropped when the prompt has its rollouts. What is left in the end is drawn
+from the prompt. Every rollout trains as a whole, shared prefix included: the paper's soft advantage (section 3.2), in
+which a shared token is weighted by the advantages of all rollouts that share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fr3e_jax.loop.session import TOOL, Session
+from fr3e_jax.policy.network import Params
+from fr3e_jax.programs.branching_programs import branching_decisions
+from fr3e_jax.rollouts.requests import Branch, CachedTrunk, Ended, Key, Rollout, Selector, TrunkRequest
+from fr3e_jax.rollouts.tool_calls import answer_spans
+
+_NOTHING = Rollout(np.zeros(0, np.int32), *(np.zeros(0, np.float32) for _ in range(3)), finished=False)
+
+
+@dataclass(frozen=True)
+class _Fork:
+    """A state to continue: behind ``position`` response tokens of rollout ``parent``."""
+
+    parent: int
+    position: int
+
+
+@dataclass
+class _Tree:
+    """One prompt."""
+
+    request: TrunkRequest
+    rollouts: list[Rollout] = field(default_factory=list)
+    forks: list[_Fork] = field(default_factory=list)  # to continue in the next round
+    trunks: dict[int, CachedTrunk] = field(default_factory=dict)  # of the rollouts that forks leave
+    root: CachedTrunk | None = None  # a rollout that has the prompt's cache
+
+    @property
+    def missing(self) -> int:
+        return len(self.request.branches) - len(self.rollouts)
+
+
+@dataclass
+class _Part:
+    """What one request of a round asks for: the rollouts ``numbers`` of a tree, behind a prefix each."""
+
+    tree: int
+    numbers: list[int]
+    prefixes: list[Rollout]
+
+
+def sample_branching(
+    session: Session,
+    params: Params,
+    requests: Sequence[TrunkRequest],
+    select: Selector,
+    ended: Ended,
+) -> tuple[list[list[Rollout]], dict[Key, CachedTrunk]]:
+    """As `Session.sample`, with whole responses as rollouts, the continued ones of other rollouts among them.
+
+    ``select`` is asked at the end and can choose nothing: the caches are gone.
+    """
+    first = session.config.tools.initial_rollouts
+    trees = [_Tree(request) for request in requests]
+    parts = [_Part(i, list(range(first)), [_NOTHING] * first) for i in range(len(trees))]
+    asked = [replace(request, branches=request.branches[:first]) for request in requests]
+    while parts:
+        _Round(session, trees, parts, ended).sample(params, asked)
+        parts, asked = _next_round(session, trees)
+    for index, tree in enumerate(trees):
+        if select(index, tree.rollouts, True):
+            raise ValueError(f"request {index}: a rollout of a branching sample cannot be chosen as a trunk")
+    return [tree.rollouts for tree in trees], {}
+
+
+class _Round:
+    """One call of the engine."""
+
+    def __init__(self, session: Session, trees: list[_Tree], parts: list[_Part], ended: Ended):
+        self._session, self._trees, self._parts, self._ended = session, trees, parts, ended
+        self._forks: dict[int, list[_Fork]] = {}  # by part
+
+    def sample(self, params: Params, requests: Sequence[TrunkRequest]) -> None:
+        """Adds the new rollouts to their trees, and the forks that they ask for, as many as the trees have room."""
+        results, promoted = self._session.sample(params, requests, self._select, self._relay)
+        for index, part in enumerate(self._parts):  # a tree's parts stand in the order of its rollouts' numbers
+            tree = self._trees[part.tree]
+            tree.rollouts += self._whole(index, results[index])
+            for branch, number in enumerate(part.numbers):
+                if (index, branch) in promoted:
+                    tree.trunks[number] = promoted[index, branch]
+            tree.root = tree.root or tree.trunks.get(0)
+        for index, part in enumerate(self._parts):
+            tree = self._trees[part.tree]
+            tree.forks += self._forks.get(index, [])[: tree.missing - len(tree.forks)]
+
+    def _whole(self, index: int, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        return [prefix.then(own) for prefix, own in zip(self._parts[index].prefixes, rollouts, strict=True)]
+
+    def _relay(self, rollouts: Sequence[tuple[int, int, Rollout]]) -> None:
+        parts = self._parts
+        self._ended([(parts[i].tree, parts[i].numbers[b], parts[i].prefixes[b].then(own)) for i, b, own in rollouts])
+
+    def _select(self, index: int, rollouts: list[Rollout], wait: bool) -> list[int]:
+        """Branches whose caches are needed: those with a fork; the first rollout, to come back to its prompt."""
+        part = self._parts[index]
+        room = len(self._trees[part.tree].request.branches) - max(part.numbers) - 1
+        if room < 1:
+            return []
+        forks = self._forks[index] = self._wanted(part, self._whole(index, rollouts))
+        parents = {fork.parent for fork in forks} | {0}
+        return [branch for branch, number in enumerate(part.numbers) if number in parents]
+
+    def _wanted(self, part: _Part, rollouts: list[Rollout]) -> list[_Fork]:
+        """A fork for each try, of ``tools.beam`` − 1 at each answer, that the rule accepts."""
+        tools, cap = self._session.config.tools, self._session.config.rollout.max_response_tokens
+        places = [
+            (rollout, _Fork(number, end))
+            for rollout, prefix, number in zip(rollouts, part.prefixes, part.numbers, strict=True)
+            for _, end in answer_spans(rollout.given)
+            if len(prefix.token_ids) < end < min(len(rollout.token_ids), cap)
+        ]
+        if not places:
+            return []
+        names = self._trees[part.tree].request.branches[0].stream[:3]
+        draw = lambda fork: self._session.generator(TOOL, *names, fork.parent, fork.position).random(tools.beam - 1)
+        decisions = branching_decisions(
+            [rollout.entropies for rollout, _ in places],
+            [rollout.drawn for rollout, _ in places],
+            [fork.position for _, fork in places],
+            np.stack([draw(fork) for _, fork in places]),
+            most_tokens=cap,
+            tokens=tools.entropy_tokens,
+            vocabulary=self._session.architecture.vocab_size,
+            weight=tools.entropy_weight,
+            probability=tools.branch_probability,
+        )
+        return [fork for (_, fork), row in zip(places, decisions, strict=True) for _ in range(int(row.sum()))]
+
+
+def _next_round(session: Session, trees: list[_Tree]) -> tuple[list[_Part], list[TrunkRequest]]:
+    """The forks of the last round; of a prompt without any, all that it misses, from the prompt."""
+    parts, requests = [], []
+    for index, tree in enumerate(trees):
+        if not tree.missing:
+            tree.trunks, tree.root = {}, None
+            continue
+        number = len(tree.rollouts)
+        forks = sorted(tree.forks, key=lambda fork: (fork.parent, fork.position)) or [_Fork(0, 0)] * tree.missing
+        session.toolbox.counts["branched"] += len(tree.forks)
+        for parent in dict.fromkeys(fork.parent for fork in forks):
+            own = [fork for fork in forks if fork.parent == parent]
+            numbers = list(range(number, number + len(own)))
+            prefixes = [tree.rollouts[parent].head(fork.position) for fork in own]
+            branches = [_continued(tree.request.branches[n], p) for n, p in zip(numbers, prefixes, strict=True)]
+            trunk = tree.trunks.get(parent, tree.root)
+            requests.append(TrunkRequest(replace(trunk) if trunk is tree.root else trunk, branches))
+            parts.append(_Part(index, numbers, prefixes))
+            number += len(own)
+        tree.forks, tree.trunks = [], {}
+    return parts, requests
+
+
+def _continued(branch: Branch, prefix: Rollout) -> Branch:
+    """The branch, as one that leaves a rollout behind ``prefix`` and not the prompt."""
+    length = len(prefix.token_ids)
+    return replace(branch, fork=branch.fork + length, max_tokens=branch.max_tokens - length, prefix=prefix)

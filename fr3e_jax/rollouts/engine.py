@@ -1,0 +1,296 @@
+"""The rollout engine: trunks and branches in, rollouts out, decoder lanes kept busy.
+
+This is the host side of the decoder (`fr3e_jax.programs.decode`). Work is a list of trunks; branches leave a trunk at
+any fork. `fr3e_jax.rollouts.schedule` gives slots to trunks and lanes to branches. Between two chunks of decode steps
+the host refills the lanes of the branches that ended. While the next chunk runs, it cuts their tokens into rollouts and
+hands them on.
+
+None of that changes the tokens of a rollout: its noise is keyed by its ``stream`` and position alone. The last digits
+of its log-probs do depend on the neighbouring lanes. The schedule therefore follows from the requests and the sampled
+tokens alone, and never from the time that a choice (``select``) takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from fr3e_jax.policy.network import Params
+from fr3e_jax.policy.rows import Trunks
+from fr3e_jax.programs.decode import DecodeState, Emitted, Interruptions, LaneSettings
+from fr3e_jax.programs.decoder import DecoderPrograms, ring_size, size_bucket
+from fr3e_jax.rollouts.drawn_tokens import Harvest
+from fr3e_jax.rollouts.pauses import Pauses
+from fr3e_jax.rollouts.promotion import LEAST_CAPACITY, Choices
+from fr3e_jax.rollouts.requests import (
+    STREAM_NAMES,
+    CachedTrunk,
+    Calls,
+    DecodeCounts,
+    Ended,
+    Key,
+    Rollout,
+    Selector,
+    TrunkRequest,
+    check_requests,
+    lane_settings,
+)
+from fr3e_jax.rollouts.schedule import Placement, Schedule
+
+_CHUNKS_TO_SPARE = 2  # that fit into rings that have shrunk
+
+
+class RolloutEngine:
+    """Samples branches from trunks with a fixed number of slots and lanes; reusable, holds no state between runs."""
+
+    def __init__(
+        self,
+        programs: DecoderPrograms,
+        *,
+        trunk_slots: int,
+        lanes_per_trunk: int,
+        chunk: int,
+        seed: int,
+        pad_id: int = 0,
+    ):
+        self.programs, self.chunk, self.pad_id = programs, chunk, pad_id
+        self.slots, self.lanes = programs.round_up(trunk_slots), lanes_per_trunk
+        self.base_key = np.asarray(jax.random.key_data(jax.random.key(seed, impl="threefry2x32")))
+        self.counts = DecodeCounts()
+
+    def take_counts(self) -> DecodeCounts:
+        """The counts since the last call."""
+        counts, self.counts = self.counts, DecodeCounts()
+        return counts
+
+    def sample(
+        self,
+        params: Params,
+        requests: Sequence[TrunkRequest],
+        select: Selector | None = None,
+        ended: Ended | None = None,
+        calls: Calls | None = None,
+    ) -> tuple[list[list[Rollout]], dict[tuple[int, int], CachedTrunk]]:
+        """Sample every branch of every request.
+
+        Args:
+          params: the weights; cached trunks must come from the same ones.
+          requests: trunks and branches.
+          select: called as ``select(i, rollouts, wait)`` once all branches of request ``i`` ended; returns the indices
+            of the branches to promote to trunks. Without ``wait`` it may return None, not known yet: it is asked again
+            after the next chunk, other trunks decode meanwhile. With ``wait`` nothing is left to decode, or there is no
+            more room for undecided caches.
+          ended: called as ``ended([(i, branch, rollout), ...])`` as soon as branches ended, while others still decode.
+          calls: answers the tool calls that branches make; None: there are no tools.
+
+        Returns:
+          rollouts ``[request][branch]`` and the promoted trunks by ``(request, branch)``.
+        """
+        check_requests(requests)
+        if not any(request.branches for request in requests):
+            return [[] for _ in requests], {}
+        return _Run(self, params, requests, select, ended, calls).finish()
+
+
+class _Run:
+    """One call of `RolloutEngine.sample`; branches go by their numbers in the `Schedule`."""
+
+    def __init__(self, engine: RolloutEngine, params: Params, requests, select, ended, calls: Calls | None):
+        self.engine, self.programs, self.params = engine, engine.programs, params
+        self.requests, self.promotable, self.ended = requests, select is not None, ended
+        self.branches = [branch for request in requests for branch in request.branches]
+        self.settings = lane_settings(self.branches)
+        self.filtered = bool((self.settings.top_p < 1).any() or (self.settings.top_k > 0).any())
+        self.trunk_capacity = size_bucket(max(len(r.token_ids) for r in requests), LEAST_CAPACITY)
+        self.schedule = Schedule([[b.max_tokens for b in r.branches] for r in requests], engine.slots, engine.lanes)
+        self.cached = {i: r.trunk for i, r in enumerate(requests) if isinstance(r.trunk, CachedTrunk)}
+        self.longest = max(branch.max_tokens for branch in self.branches)
+        self.harvest = Harvest(engine.slots, engine.lanes)
+        self.pauses = None if calls is None else Pauses(calls, engine.slots, engine.lanes)
+        self.results: list[list[Rollout | None]] = [[None] * len(r.branches) for r in requests]
+        self.choices = Choices(engine.programs, self.schedule, requests, self.results, select)
+        self.state: DecodeState | None = None
+        self.ending: _Ending | None = None
+
+    def finish(self):
+        while self._assign():
+            interruptions = self._resume(aligned=self._make_room())
+            self.state, emitted = self.programs.decode_chunk(
+                self.params,
+                self.state,
+                steps=self.engine.chunk,
+                patience=self.schedule.patience(),
+                filtered=self.filtered,
+                interruptions=interruptions,
+            )
+            self._hand_on()  # what the chunk before has ended, while this one runs
+            self._take(self.programs.fetch(emitted), interruptions)
+        self._hand_on()
+        self.choices.decide(self.state, wait=True)
+        return self.results, self.choices.promoted
+
+    def _assign(self) -> bool:
+        """Bring trunks into free slots and branches into idle lanes; whether any lane is to decode."""
+        placed, new = self.schedule.assign()
+        if self.promotable and (placed or new.any()):
+            self._hand_on()  # their lanes may hold caches that are to be chosen from
+        for one in placed:
+            self.choices.vacate(self.state, one.slot)
+        self.choices.clear(self.state, new)
+        self._insert(placed)
+        if new.any():
+            self._start(new)
+        return bool(self.schedule.active.any())
+
+    # -- trunks ------------------------------------------------------------------------------------------------------
+
+    def _insert(self, placed: list[Placement]) -> None:
+        """Copy trunks into their slots: from where they were computed, or from a slot that has them already."""
+        first = [one for one in placed if one.source is None]
+        if any(one.request not in self.cached for one in first):
+            self._prefill([*(one.request for one in first), *self.schedule.waiting])
+        by_batch: dict[int, list[tuple[CachedTrunk, int]]] = {}
+        for one in first:
+            trunk = self.cached.pop(one.request)
+            by_batch.setdefault(id(trunk.batch), []).append((trunk, one.slot))
+        for group in by_batch.values():
+            batch = group[0][0].batch
+            if self.state is None:
+                self.state = self._empty_state(batch)
+            rows, slots = [trunk.row for trunk, _ in group], [slot for _, slot in group]
+            self.state = self.programs.insert_trunks(self.state, batch, rows, slots)
+            for trunk, _ in group:
+                trunk.batch = None
+        for one in placed:
+            if one.source is not None:
+                self.state = self.programs.copy_trunk(self.state, one.source, one.slot)
+        self.engine.counts.trunk_insertions += len(placed)
+
+    def _prefill(self, upcoming: Sequence[int]) -> None:
+        """Prefill the next trunks, as many as there are slots, in one program of one shape."""
+        batch = [i for i in upcoming if i not in self.cached][: self.engine.slots]
+        ids = np.full((self.engine.slots, self.trunk_capacity), self.engine.pad_id, np.int32)
+        for row, i in enumerate(batch):
+            ids[row, : len(self.requests[i].token_ids)] = self.requests[i].token_ids
+            self.engine.counts.prefill_positions += len(self.requests[i].token_ids)
+        trunks = self.programs.prefill(self.params, ids)
+        for row, i in enumerate(batch):
+            self.cached[i] = CachedTrunk(self.requests[i].token_ids, trunks, row)
+
+    def _empty_state(self, like: Trunks) -> DecodeState:
+        return self.programs.empty_state(
+            like,
+            slots=self.engine.slots,
+            lanes=self.engine.lanes,
+            trunk_capacity=self.trunk_capacity,
+            capacity=ring_size(self._room_needed(), self.longest),
+            names=STREAM_NAMES,
+            stops=self.settings.stop_ids.shape[1],
+            promotable=self.promotable,
+        )
+
+    # -- lanes -------------------------------------------------------------------------------------------------------
+
+    def _start(self, new: np.ndarray) -> None:
+        """Start in the lanes ``new`` the branches that the schedule has put there."""
+        settings = LaneSettings(*(column[self.schedule.branch] for column in self.settings))  # idle lanes: not read
+        self.state = self.programs.fill_lanes(self.state, self.engine.base_key, new, settings)
+        self.harvest.start(new)
+        if self.pauses is not None:
+            self.pauses.start(new, self._keys(new))
+        # The trunk's own last position and all before it would be prefilled once per branch without the cache.
+        self.engine.counts.reused_prefix_positions += int(settings.fork[new].sum())
+
+    def _room_needed(self) -> int:
+        """Ring columns that the next chunk can fill, at most."""
+        active = self.schedule.active
+        most = np.minimum(self.harvest.generated + self.engine.chunk, self.schedule.limits[self.schedule.branch])
+        return int(most[active].max())
+
+    def _resume(self, aligned: bool) -> Interruptions | None:
+        """Let lanes go on whose tools have answered; ``aligned``: all lanes' tokens end at the same column already."""
+        if self.pauses is None:
+            return None
+        if self.pauses.resume(self.schedule.active, self.harvest.generated) and not aligned:
+            self.state = self.programs.resize(self.state, capacity=self.state.capacity)
+        return self.pauses.inputs(self.harvest.generated, self.engine.chunk)
+
+    def _make_room(self) -> bool:
+        """Grow the rings when the next chunk could fill them, or shrink them; whether: cost follows the filled length.
+
+        They shrink to half or less, and only where some more chunks fit: to copy the rings costs a few decode steps.
+        Where branches may be chosen, ended ones count until their lanes are filled again, whether they are decided or
+        not: when that is depends on the time that grading takes, and the rings' size decides how sums are rounded.
+        """
+        needed, now = self._room_needed(), self.state.capacity
+        self.harvest.make_room(needed)
+        if needed > now:
+            capacity = ring_size(needed, self.longest)
+        else:
+            kept = int(self.harvest.generated.max()) if self.promotable else 0
+            capacity = ring_size(max(needed + _CHUNKS_TO_SPARE * self.engine.chunk, kept), self.longest)
+            if capacity > now // 2:
+                return False
+        self.state = self.programs.resize(self.state, capacity=capacity)
+        return True
+
+    def _keys(self, lanes: np.ndarray) -> list[Key]:
+        return [self.schedule.key(number) for number in self.schedule.branch[lanes].tolist()]
+
+    # -- rollouts ----------------------------------------------------------------------------------------------------
+
+    def _take(self, emitted: Emitted, interruptions: Interruptions | None) -> None:
+        """Take over what a chunk drew, as far as the next chunk depends on it, and free the lanes that it ended."""
+        tokens, steps = self.harvest.take(emitted)
+        counts = self.engine.counts
+        counts.chunks += 1
+        given = 0 if interruptions is None else int((emitted.emitted & (interruptions.given >= 0)).sum())
+        counts.sampled_tokens += tokens - given
+        counts.given_tokens += given
+        counts.lane_steps += steps * self.schedule.branch.size
+        stopped = (emitted.stopped & emitted.emitted).any(axis=0)
+        at_limit = self.harvest.generated >= self.schedule.limits[self.schedule.branch]
+        if interruptions is not None:
+            called = self.pauses.take(emitted, interruptions.given)
+            stopped &= ~called
+            self._pause(self.schedule.active & called & ~at_limit)  # behind the cap there is no room for an answer
+        over = self.schedule.active & (stopped | at_limit)
+        lengths = self.harvest.generated[over]
+        masks = None if interruptions is None else self.pauses.given_in(over, lengths)
+        self.choices.end(over)
+        keys = self._keys(over)
+        self.ending = _Ending(over, stopped, lengths, keys, masks, self.schedule.end(over))
+
+    def _pause(self, asking: np.ndarray) -> None:
+        written = self.harvest.cut(asking, asking, self.harvest.generated[asking])
+        self.pauses.pause(asking, self._keys(asking), [rollout.token_ids for rollout in written])
+
+    def _hand_on(self) -> None:
+        """The rollouts of the branches that the last chunk ended, to the results, the caller, and the choices."""
+        if self.ending is None:
+            return
+        ending, self.ending = self.ending, None
+        rollouts = self.harvest.cut(ending.over, ending.stopped, ending.lengths)
+        if ending.masks is not None:
+            rollouts = [replace(rollout, given=mask) for rollout, mask in zip(rollouts, ending.masks, strict=True)]
+        for (request, branch), rollout in zip(ending.keys, rollouts, strict=True):
+            self.results[request][branch] = rollout
+        if self.ended is not None and rollouts:
+            self.ended([(*key, rollout) for key, rollout in zip(ending.keys, rollouts, strict=True)])
+        self.choices.await_decision(ending.requests)
+        self.choices.decide(self.state, wait=False)
+
+
+class _Ending(NamedTuple):
+    """Branches that a chunk ended."""
+
+    over: np.ndarray  # bool [slots, lanes]
+    stopped: np.ndarray  # bool [slots, lanes], by a stop token
+    lengths: np.ndarray  # tokens of each, in row-major order like the rest
+    keys: list[Key]
+    masks: list[np.ndarray | None] | None  # `Rollout.given`
+    requests: list[int]  # those that have no other branch left

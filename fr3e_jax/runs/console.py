@@ -1,0 +1,195 @@
+"""What a person sees of a run: a live display on a terminal, plain lines in a file, and the table at the end."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import IO, Any, Literal
+
+import rich.console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from fr3e_jax.runs.run_directory import RunDirectory
+
+SHOWN = (
+    ("reward", "reward/mean", "{:.3f}"),
+    ("entropy", "entropy/mean", "{:.3f}"),
+    ("length", "length/mean", "{:.1f}"),
+    ("kept", "prompts/kept", "{:.0f}"),
+    ("rejected", "prompts/rejected", "{:.0f}"),
+    ("tokens/s", "speed/sampled_tokens_per_second", "{:.0f}"),
+)
+"""Label, metric and format of the numbers on display."""
+SAMPLED_TOKENS = "tokens/sampled_tokens"
+RATES = ("avg@", "pass@", "maj@", "greedy")
+FILES = (
+    ("metrics", "one JSON line per training step and evaluation: rewards, entropy, losses, tokens, seconds"),
+    ("summary", "recipe, algorithm, budget spent, and the held-out results before and after"),
+    ("rollouts", "every sampled response with its log-probs, entropies, anchors, tree links and reward"),
+    ("tensorboard", "the same metrics as curves: tensorboard --logdir {path}"),
+)
+"""Entries of a run directory, by their name in ``RunDirectory``, and what a reader finds there."""
+
+
+def _formatted(value: Any, pattern: str) -> str:
+    """The number, or "-" for whatever is not one: a display never stops a run."""
+    try:
+        return pattern.format(float(value))
+    except (TypeError, ValueError):
+        return "-"
+
+
+class Console:
+    """Progress of a run on ``stream``.
+
+    Args:
+      mode: "live" display, "plain" (one line per step, no control characters), "none", or "auto": live on a terminal,
+        else plain.
+      max_steps: steps after which the run ends; 0: no such limit.
+      max_sampled_tokens: sampled tokens after which it ends; 0: no such limit.
+      first_step: steps done before this process (a resumed run).
+      sampled_tokens: tokens sampled before this process.
+    """
+
+    def __init__(
+        self,
+        mode: Literal["auto", "live", "plain", "none"],
+        *,
+        max_steps: int = 0,
+        max_sampled_tokens: int = 0,
+        first_step: int = 0,
+        sampled_tokens: int = 0,
+        stream: IO[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = sys.stdout if stream is None else stream
+        if mode == "auto":
+            mode = "live" if self._stream.isatty() else "plain"
+        self._mode = mode
+        self._max_steps, self._max_sampled_tokens = max_steps, max_sampled_tokens
+        self._first_step, self._step = first_step, first_step
+        self._first_tokens, self._sampled_tokens = sampled_tokens, sampled_tokens
+        self._clock, self._start = clock, clock()
+        self._last_step_at = self._start
+        self._stage = "starting"
+        self._metrics: Mapping[str, Any] = {}
+        self._spinner = Spinner("line")
+        self._live: Live | None = None
+        if mode == "live":
+            terminal = rich.console.Console(file=self._stream, force_terminal=True)
+            self._live = Live(get_renderable=self._render, console=terminal, refresh_per_second=2)
+
+    def __enter__(self) -> Console:
+        self._start = self._last_step_at = self._clock()
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def stage(self, name: str) -> None:
+        """Shows what the run is doing now (live display only)."""
+        self._stage = name
+
+    def step(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Shows a finished step: its number and the metrics of ``SHOWN``, "-" for those that are missing."""
+        self._step, self._metrics = step, metrics
+        self._last_step_at = self._clock()
+        self._sampled_tokens += metrics.get(SAMPLED_TOKENS, 0)
+        if self._mode == "plain":
+            numbers = [f"{label} {_formatted(metrics.get(key), pattern)}" for label, key, pattern in SHOWN]
+            self._write("  ".join([f"step {self._progress()}", *numbers, f"left {self._time_left()}"]))
+
+    def note(self, text: str) -> None:
+        """Prints a line, above the live display."""
+        self._write(text)
+
+    def summary(self, before: Mapping[str, float] | None, after: Mapping[str, float], run_dir: RunDirectory) -> None:
+        """Prints the held-out results before and after, and what to look at in the run directory.
+
+        Shares (avg@k, pass@k, maj@k, greedy) are printed in percent, their changes in points.
+        """
+        rows = [("held-out", "before", "after", "change")]
+        for name, new in after.items():
+            old = (before or {}).get(name)
+            share = name.startswith(RATES)
+            # The percent format scales by 100; a change in points is printed without the percent sign.
+            value, change = ("{:.1%}", "{:+.1%}") if share else ("{:.3f}", "{:+.3f}")
+            difference = _formatted(_change(new, old), change).rstrip("%")
+            rows.append((name, _formatted(old, value), _formatted(new, value), difference))
+        width = max(len(row[0]) for row in rows)
+        for name, *numbers in rows:
+            self._write(name.ljust(width) + "".join(number.rjust(10) for number in numbers))
+        self._write(f"run directory: {run_dir.path}")
+        present = [(getattr(run_dir, name), text) for name, text in FILES if getattr(run_dir, name).exists()]
+        for path, text in present:
+            self._write(f"  {path.name + ('/' if path.is_dir() else ''):<14} {text.format(path=path)}")
+
+    def _write(self, text: str) -> None:
+        if self._mode == "none":
+            return
+        try:
+            if self._live is not None:
+                self._live.console.print(Text(text), soft_wrap=True)
+            else:
+                print(text, file=self._stream, flush=True)
+        except BrokenPipeError:
+            # The reader of a pipe (head, less) has gone: that ends the display and not the training.
+            self._mode = "none"
+
+    def _progress(self) -> str:
+        return f"{self._step}/{self._max_steps}" if self._max_steps else f"{self._step}"
+
+    def _share_done(self) -> float:
+        """Share of the nearest limit that is used up; 0 without a limit."""
+        shares = [
+            done / limit
+            for done, limit in ((self._step, self._max_steps), (self._sampled_tokens, self._max_sampled_tokens))
+            if limit
+        ]
+        return min(1.0, max(shares, default=0.0))
+
+    def _time_left(self) -> str:
+        """Time to the nearest limit at the mean pace of this process; "-" while that is unknown."""
+        elapsed = self._last_step_at - self._start
+        estimates = []
+        for done, first, limit in (
+            (self._step, self._first_step, self._max_steps),
+            (self._sampled_tokens, self._first_tokens, self._max_sampled_tokens),
+        ):
+            if limit and done > first:
+                estimates.append(elapsed * max(0.0, limit - done) / (done - first))
+        if not estimates:
+            return "-"
+        since_step = self._clock() - self._last_step_at
+        return str(timedelta(seconds=math.ceil(max(0.0, min(estimates) - since_step))))
+
+    def _render(self) -> Table:
+        head = Table.grid(padding=(0, 2))
+        elapsed = timedelta(seconds=int(self._clock() - self._start))
+        bar = ProgressBar(total=1.0, completed=self._share_done(), width=24)
+        head.add_row(
+            self._spinner, f"step {self._progress()}", bar, Text(self._stage), f"{elapsed}, left {self._time_left()}"
+        )
+        numbers = Table.grid(padding=(0, 2))
+        numbers.add_row(*(f"{label} {_formatted(self._metrics.get(key), pattern)}" for label, key, pattern in SHOWN))
+        display = Table.grid()
+        display.add_row(head)
+        display.add_row(numbers)
+        return display
+
+
+def _change(new: Any, old: Any) -> float | None:
+    try:
+        return float(new) - float(old)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,148 @@
+"""Metrics of a run: one JSON line per record, and the same numbers as TensorBoard scalars."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tensorboardX import SummaryWriter
+
+from fr3e_jax.runs.run_directory import RunDirectory, atomic_file
+
+NONFINITE_SUFFIX = "/nonfinite"
+TIMING_PREFIXES = ("seconds/", "speed/", "compile/")
+TIMING_KEYS = ("cpu_seconds", "wall_seconds")
+
+
+def without_timing(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record without what differs between two identical runs: times, and what a process had to compile.
+
+    That is ``seconds/…``, ``speed/…``, ``compile/…`` and the run's clocks.
+    """
+    return {
+        key: value for key, value in record.items() if not key.startswith(TIMING_PREFIXES) and key not in TIMING_KEYS
+    }
+
+
+class MetricsWriter:
+    """Appends to ``metrics.jsonl`` and, if asked, to ``tensorboard/``.
+
+    A run that resumes from the checkpoint of step s repeats the steps after s. Their lines are dropped here, so that
+    a killed and resumed run leaves the same file as an uninterrupted one, apart from ``without_timing``'s keys. That
+    holds if every record of step s is written before the checkpoint of s is saved.
+
+    Args:
+      run_dir: the run's directory.
+      tensorboard: write TensorBoard events as well.
+      resume_step: step of the checkpoint that the run continues from; None: it starts from the beginning, and
+        nothing that is there is kept.
+    """
+
+    def __init__(self, run_dir: RunDirectory, *, tensorboard: bool, resume_step: int | None) -> None:
+        self._path = run_dir.metrics
+        last_kept = -1 if resume_step is None else resume_step
+        run_dir.path.mkdir(parents=True, exist_ok=True)
+        _truncate_after(self._path, last_kept)
+        self._stream = open(self._path, "a", encoding="utf-8")
+        self._events = None
+        if tensorboard:
+            # purge_step tells TensorBoard to forget the events of the repeated steps in older event files.
+            # File names count whole seconds: the suffix keeps a quick restart from overwriting the file before.
+            first = last_kept + 1
+            self._events = SummaryWriter(
+                str(run_dir.tensorboard), purge_step=first, filename_suffix=f".from_step_{first}"
+            )
+
+    def write(self, step: int, metrics: Mapping[str, Any], *, kind: str = "train") -> None:
+        """Appends ``{"step", "kind", **metrics}`` as one line and hands it to the operating system.
+
+        Values are Python, NumPy or JAX scalars. JSON has no NaN: such a value is written as null, with its name under
+        ``<key>/nonfinite``; ``read_metrics`` undoes that. TensorBoard tags are the keys, after ``kind/`` if the kind
+        is not "train".
+
+        Raises:
+          ValueError: a metric is called step or kind.
+          TypeError: a metric is not a number.
+        """
+        numbers = {key: _number(key, value) for key, value in metrics.items()}
+        record: dict[str, Any] = {"step": int(step), "kind": kind}
+        for key, value in numbers.items():
+            if key in ("step", "kind"):
+                raise ValueError(f"found a metric named {key!r}; that key is the record's own: rename the metric")
+            if math.isfinite(value):
+                record[key] = value
+            else:
+                record |= {key: None, key + NONFINITE_SUFFIX: str(value)}
+        self._stream.write(json.dumps(record, allow_nan=False) + "\n")
+        self._stream.flush()
+        if self._events is not None:
+            for key, value in numbers.items():
+                if math.isfinite(value):
+                    self._events.add_scalar(key if kind == "train" else f"{kind}/{key}", value, step)
+            self._events.flush()
+
+    def close(self) -> None:
+        self._stream.close()
+        if self._events is not None:
+            self._events.close()
+
+    def __enter__(self) -> MetricsWriter:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _number(key: str, value: Any) -> int | float:
+    if getattr(value, "ndim", None) == 0:
+        value = value.item()
+    if isinstance(value, bool):
+        return int(value)
+    if not isinstance(value, int | float):
+        raise TypeError(f"metric {key!r} is {value!r} ({type(value).__name__}); expected a scalar number")
+    return value
+
+
+def _complete_lines(path: Path) -> list[bytes]:
+    """Lines up to the last line break: what follows it was being written when the writer was killed."""
+    if not path.exists():
+        return []
+    *lines, _torn = path.read_bytes().split(b"\n")
+    return lines
+
+
+def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise ValueError(
+            f"{path}, line {number}: found {line[:60]!r}, expected one JSON object per line; "
+            "the file was changed by something else: remove that line"
+        ) from error
+
+
+def _truncate_after(path: Path, step: int) -> None:
+    lines = _complete_lines(path)
+    kept = [line for number, line in enumerate(lines, 1) if _parse(path, number, line)["step"] <= step]
+    with atomic_file(path) as stream:
+        stream.writelines(line + b"\n" for line in kept)
+
+
+def read_metrics(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]:
+    """All records (of one kind), in the order of writing, NaN and infinities restored; a torn last line is left out.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: a line is not JSON; the message has its number.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"found no {path}; expected the metrics.jsonl of a run directory")
+    records = [_parse(path, number, line) for number, line in enumerate(_complete_lines(path), 1)]
+    for record in records:
+        for flag in [key for key in record if key.endswith(NONFINITE_SUFFIX)]:
+            record[flag.removesuffix(NONFINITE_SUFFIX)] = float(record.pop(flag))
+    return [record for record in records if kind is None or record["kind"] == kind]

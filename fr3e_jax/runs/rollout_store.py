@@ -1,0 +1,166 @@
+"""Rollouts on disk: per step one gzipped JSONL file, with all that later analysis needs."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import orjson
+
+from fr3e_jax.runs.run_directory import RunDirectory, atomic_file
+
+FILE_NAME = re.compile(r"\.?(?P<stem>[a-z]+)_(?P<step>\d{6,})\.jsonl\.gz(\.tmp)?")
+
+
+@dataclass
+class RolloutRecord:
+    """One sampled continuation: a base rollout, one from a state of a base rollout, or one of an evaluation.
+
+    The full response of an explored rollout is its parent's ``token_ids[:fork]`` followed by its own ``token_ids``.
+    Floats are stored as float32 in their shortest form; non-finite ones as null, read back as NaN. Arrays in the place
+    of lists are stored as lists.
+    """
+
+    id: str
+    """Unique within the run."""
+    step: int
+    """Training step that sampled it."""
+    kind: Literal["base", "state", "eval"]
+    prompt_position: int
+    """Position of the prompt in the run's stream of prompts (evaluations: in the held-out set)."""
+    problem_id: str
+    prompt_ids: Sequence[int]
+    token_ids: Sequence[int]
+    """The new tokens only, stop token included."""
+    logprobs: Sequence[float]
+    """Of each new token, under the distribution that it was drawn from."""
+    entropies: Sequence[float]
+    """Of the full vocabulary at each new token, in nats."""
+    reward: float
+    finished: bool
+    """Ended by a stop token, not by the length cap."""
+    base: int
+    """Index of the base rollout within its prompt; for kind "state" that of the parent."""
+    outcome: str | None = None
+    """How the reward came about (``fr3e_jax.rewards.verdict.Outcome``); None where it was not graded."""
+    state: int | None = None
+    """Index j of the state S_j it was rolled out from; None for base rollouts."""
+    branch: int | None = None
+    """Index m among the rollouts of its state; None for base rollouts."""
+    parent: str | None = None
+    """``id`` of the base rollout that it branches from."""
+    fork: int = 0
+    """Tokens of the parent's response before the branch."""
+    anchors: list[int] = field(default_factory=list)
+    """Of an expanded base rollout: anchor positions in the response, 0-based."""
+    kept: bool = True
+    """False if its group was rejected and trains nothing."""
+    advantage: float | None = None
+    """After modulation; None if it was not trained."""
+    answers: list[list[int]] = field(default_factory=list)
+    """[start, end) of what tools wrote among the new tokens, which carries no loss."""
+    value: float | None = None
+    """V of the state that it was rolled out from."""
+    alpha: float | None = None
+    """Modulation of its state."""
+
+    def __post_init__(self) -> None:
+        lengths = {name: len(getattr(self, name)) for name in ("token_ids", "logprobs", "entropies")}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"rollout {self.id}: found lengths {lengths}, expected one number per new token in each")
+
+
+_FIELDS = tuple(entry.name for entry in fields(RolloutRecord))
+FLOAT_LISTS = ("logprobs", "entropies")
+FLOATS = ("reward", "advantage", "value", "alpha")
+_BUFFER_BYTES = 2**20
+_ENCODING = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
+
+
+def _encode(record: RolloutRecord) -> bytes:
+    """A line of JSON. orjson writes float32 in its shortest form and what is not finite as null."""
+    content = {name: getattr(record, name) for name in _FIELDS}
+    for name in FLOAT_LISTS:
+        content[name] = np.ascontiguousarray(content[name], np.float32)
+    for name in FLOATS:
+        if content[name] is not None:
+            content[name] = np.float32(content[name])
+    return orjson.dumps(content, option=_ENCODING)
+
+
+def _decode(content: dict[str, Any]) -> RolloutRecord:
+    for name in FLOAT_LISTS:
+        content[name] = [math.nan if value is None else value for value in content[name]]
+    if content["reward"] is None:
+        content["reward"] = math.nan
+    return RolloutRecord(**content)
+
+
+def rollout_path(run_dir: RunDirectory, step: int, *, stem: str = "step") -> Path:
+    return run_dir.rollouts / f"{stem}_{step:06d}.jsonl.gz"
+
+
+def write_rollouts(run_dir: RunDirectory, step: int, records: Iterable[RolloutRecord], *, stem: str = "step") -> Path:
+    """Writes ``rollouts/<stem>_<step>.jsonl.gz`` in one piece, replacing a file of that name; returns its path.
+
+    Equal records give equal bytes. Evaluations of a step go into a file of another stem.
+
+    Raises:
+      ValueError: a record belongs to another step.
+    """
+    path = rollout_path(run_dir, step, stem=stem)
+    with atomic_file(path) as stream:
+        with (
+            gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0, compresslevel=6) as compressed,
+            io.BufferedWriter(compressed, _BUFFER_BYTES) as buffered,
+        ):
+            for record in records:
+                if record.step != step:
+                    raise ValueError(f"rollout {record.id} has step {record.step}, expected {step} (file {path.name})")
+                buffered.write(_encode(record))
+    return path
+
+
+def read_rollouts(path: Path) -> list[RolloutRecord]:
+    """The records of one file, in the order of writing.
+
+    Raises:
+      ValueError: the file is damaged, or of another version.
+    """
+    records = []
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as stream:
+            for number, line in enumerate(stream, 1):
+                content = json.loads(line)
+                if set(content) != set(_FIELDS):
+                    differing = sorted(set(content) ^ set(_FIELDS))
+                    raise ValueError(f"line {number} lacks or adds the fields {differing}")
+                records.append(_decode(content))
+    except (EOFError, gzip.BadGzipFile, ValueError) as error:
+        raise ValueError(
+            f"{path}: {error}; expected gzipped JSON lines written by this version's write_rollouts: "
+            "remove the file, or read it with the version that wrote it"
+        ) from error
+    return records
+
+
+def drop_after(run_dir: RunDirectory, step: int | None) -> list[Path]:
+    """Removes the files of steps after ``step`` (None: all) and interrupted writes; returns what was removed.
+
+    A run that resumes from the checkpoint of ``step`` samples the later steps again.
+    """
+    removed = []
+    for path in sorted(run_dir.rollouts.glob("*")) if run_dir.rollouts.is_dir() else []:
+        match = FILE_NAME.fullmatch(path.name)
+        if match and (path.name.endswith(".tmp") or step is None or int(match["step"]) > step):
+            path.unlink()
+            removed.append(path)
+    return removed

@@ -1,0 +1,110 @@
+"""A run's weights as a Hugging Face directory: what ``fr3e export`` and the end of ``fr3e sft`` write."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from fr3e_jax import __version__
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.data.tokenizer import GENERATION_CONFIG, TextCodec
+from fr3e_jax.learning.configured_programs import configured_architecture
+from fr3e_jax.loop.evaluate import read_run_params
+from fr3e_jax.loop.session import Session, settings_at_fault
+from fr3e_jax.policy.architecture import Architecture
+from fr3e_jax.policy.config_file import read_json_object, retyped, to_hf_config
+from fr3e_jax.policy.huggingface import MAX_SHARD_BYTES, save_params
+from fr3e_jax.policy.network import Params, build_network
+from fr3e_jax.programs.mesh import abstract_arrays, make_mesh, param_shardings
+from fr3e_jax.verbs.model_directory import check_replaceable, replaced_directory
+
+
+def export_run(
+    config: Config,
+    run_dir: Path,
+    directory: Path,
+    *,
+    dtype: str = "",
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+    step: int | None = None,
+) -> int:
+    """``fr3e export``: a run's checkpoint as a Hugging Face directory; returns the exit code.
+
+    Args:
+      config: the run's saved settings; nothing of its task, and no mesh like its own, is needed.
+      dtype: type of the weights, ``"float32"``, ``"bfloat16"`` or ``"float16"``; empty: the run's own, without loss.
+      step: which checkpoint; None takes the newest.
+
+    Raises:
+      ConfigError: no such checkpoint, or ``directory`` holds something else than an earlier export.
+    """
+    model = config.model
+    with settings_at_fault():
+        check_replaceable(directory)
+        codec = TextCodec.load(model.tokenizer or model.path, model=model.path)
+        architecture = configured_architecture(config, len(codec))
+        _, abstract, axes = build_network(architecture, param_dtype=model.param_dtype)
+        devices = jax.devices()[: math.gcd(jax.device_count(), architecture.hidden_size)]  # any number may be attached
+        shardings = param_shardings(make_mesh(devices=devices), abstract, axes, architecture)
+        params, step = read_run_params(run_dir, abstract_arrays(abstract, shardings), step)
+        record = {"run": str(run_dir), "step": step, "dtype": dtype or model.param_dtype}
+        write_model(directory, architecture, params, codec, model.path, record, max_shard_bytes)
+    size = sum(file.stat().st_size for file in Path(directory).expanduser().iterdir())
+    print(f"step {step} of {run_dir} as {record['dtype']}: {directory} ({size / 1e6:,.1f} MB)")
+    return 0
+
+
+def save_model(session: Session, params: Params, directory: Path, dtype: str) -> None:
+    """A Hugging Face directory with these weights, the session's configuration and its tokenizer."""
+    record = {"run": session.config.name, "dtype": dtype}
+    write_model(directory, session.architecture, params, session.codec, session.config.model.path, record)
+
+
+def write_model(
+    directory: Path,
+    architecture: Architecture,
+    params: Params,
+    codec: TextCodec,
+    source: str,
+    record: dict[str, Any],
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> None:
+    """Weights, config.json, generation_config.json and the tokenizer's files, all or nothing.
+
+    Args:
+      source: the Hugging Face directory that the run started from, whose other settings are kept; or empty.
+      record: what is noted in the directory; ``record["dtype"]`` is the type of the weights.
+    """
+    found = Path(source).expanduser() if source else None
+    config = _config(architecture, codec, _read(found, "config.json"), record["dtype"])
+    generation = _generation_config(codec, _read(found, GENERATION_CONFIG) or _read(codec.source, GENERATION_CONFIG))
+    with replaced_directory(directory, {"fr3e_jax": __version__} | record) as filled:
+        save_params(filled, architecture, params, dtype=record["dtype"], max_shard_bytes=max_shard_bytes)
+        codec.save(filled)
+        for name, content in (("config.json", config), (GENERATION_CONFIG, generation)):
+            (filled / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _read(directory: Path | None, name: str) -> dict[str, Any]:
+    return read_json_object(directory / name) if directory and (directory / name).is_file() else {}
+
+
+def _config(architecture: Architecture, codec: TextCodec, source: dict[str, Any], dtype: str) -> dict[str, Any]:
+    if source:
+        return retyped(source, architecture, dtype)
+    return to_hf_config(architecture, dtype=dtype, eos_token_id=codec.stop_ids[0], pad_token_id=codec.pad_id)
+
+
+def _generation_config(codec: TextCodec, source: dict[str, Any]) -> dict[str, Any]:
+    """The source's, stopping wherever the run's responses stopped."""
+    listed = source.get("eos_token_id")
+    listed = listed if isinstance(listed, list) else [listed]
+    if set(listed) != set(codec.stop_ids):
+        listed = list(codec.stop_ids)
+    stops = {"eos_token_id": listed if len(listed) > 1 else listed[0]}
+    padding = {} if source.get("pad_token_id") is not None else {"pad_token_id": codec.pad_id}
+    return source | stops | padding

@@ -1,0 +1,187 @@
+"""Rejection-sampling fine-tuning: sample, filter, select, fine-tune, and again. (STUDY 4.4.1.)
+
+Each iteration samples from the weights that the last one left, and fine-tunes those with an optimizer that starts anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fr3e_jax.cluster.membership import across_processes
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.learning.experience import TrainingTrunk
+from fr3e_jax.learning.mini_batches import split_mini_batches
+from fr3e_jax.loop.prompts import PromptFeed
+from fr3e_jax.loop.session import SHUFFLE, Session, open_session, settings_at_fault
+from fr3e_jax.loop.step_report import grading_metrics
+from fr3e_jax.runs import rollout_store
+from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.ledger import TokenLedger
+from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.runs.signals import StopRequest
+from fr3e_jax.verbs.model_directory import check_replaceable
+from fr3e_jax.verbs.rft_responses import response_records, sample_responses
+from fr3e_jax.verbs.rft_selection import select_responses, training_trunks
+from fr3e_jax.verbs.supervised import SupervisedRun, start_run
+
+
+@across_processes
+def rft(config: Config, run_dir: Path | None = None, resume: bool = False) -> int:
+    """``fr3e rft``: returns the exit code; writes a Hugging Face directory that ``model.path`` can name."""
+    if run_dir is not None:
+        config.runtime.run_dir = str(run_dir)
+    ledger = TokenLedger()
+    optimizer = dataclasses.replace(config.optimizer, learning_rate=config.rft.learning_rate)
+    session = open_session(dataclasses.replace(config, optimizer=optimizer))
+    with settings_at_fault():
+        if config.rft.output:
+            check_replaceable(config.rft.output)  # now, not after hours of training
+    return start_run(_Run, session, config, run_dir, resume, ledger)
+
+
+@dataclass
+class Iteration:
+    """What is being fine-tuned on, and how far; a checkpoint holds it."""
+
+    trunks: list[TrainingTrunk]
+    metrics: dict[str, float]  # of sampling and selecting
+    updates: int = 0  # optimizer steps of this iteration so far
+    sums: Counter[str] = field(default_factory=Counter)  # of their metrics
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"trunks": [t.to_json() for t in self.trunks], "sums": dict(self.sums)}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Iteration:
+        trunks = [TrainingTrunk.from_json(trunk) for trunk in content["trunks"]]
+        return cls(trunks, content["metrics"], content["updates"], Counter(content["sums"]))
+
+
+class _Run(SupervisedRun):
+    verb, rate = "rft", "rft.learning_rate"
+
+    def __init__(self, session: Session, run: RunDirectory, checkpoints: Checkpointer, ledger: TokenLedger):
+        self.iteration = 0  # finished ones
+        self.current: Iteration | None = None
+        self.feed = PromptFeed(session, session.config.rft.prompts)
+        super().__init__(session, run, checkpoints, ledger, max_steps=session.config.rft.iterations)
+        if self.first:
+            rollout_store.drop_after(run, self.resumed_step)
+
+    def finished_steps(self) -> int:
+        return self.iteration
+
+    def state(self) -> dict[str, Any]:
+        current = None if self.current is None else self.current.to_json()
+        return {"iteration": self.iteration, "current": current, "stream": self.feed.state_dict()}
+
+    def restore(self, host: dict[str, Any]) -> None:
+        self.iteration = host["iteration"]
+        self.current = None if host["current"] is None else Iteration.from_json(host["current"])
+        self.feed.load_state_dict(host["stream"])
+
+    def run(self) -> int:
+        config = self.config
+        with self.metrics, self.console, StopRequest() as stop:
+            self.before = self.before or self.evaluate()
+            while self.iteration < config.rft.iterations:
+                if self.current is None:
+                    self.current = self._gather()
+                if not self.current.trunks:
+                    print(f"fr3e: stopped in iteration {self.iteration + 1}: {self._nothing()}", file=sys.stderr)
+                    return 1
+                asked = self._fine_tune(self.current, stop)
+                if asked is None:
+                    return 1
+                if asked and self.iteration < config.rft.iterations:
+                    self.console.note(f"{asked}: step {self.step} is saved; continue with --resume")
+                    return 0
+            self.finish(config.rft.output, config.rft.output_dtype, iterations=self.iteration)
+        return 0
+
+    def _fine_tune(self, current: Iteration, stop: StopRequest) -> str | None:
+        """Train on what is left of an iteration.
+
+        Returns the signal that ended it before its last update, or came with that; "" without one. None after an update
+        that was not finite.
+        """
+        self.console.stage(f"fine-tuning, iteration {self.iteration + 1}")
+        batches, asked = self._batches(current), ""
+        for left, batch in zip(reversed(range(len(batches))), batches, strict=True):
+            updated = self.fine_tune(batch, tokens=self.config.training.micro_batch_tokens)()
+            if not self.is_finite(updated):
+                return None
+            current.updates += 1
+            current.sums.update(updated)
+            asked = self.session.processes.asked_to_stop(stop.received, self.step)
+            if left and (asked or current.updates % self.config.checkpoint.every == 0):
+                self.save()
+            if left and asked:
+                return asked
+        self._end_iteration()
+        return asked
+
+    def _gather(self) -> Iteration:
+        """Sample, filter and select what this iteration trains on."""
+        session, learner, step = self.session, self.learner, self.step + 1  # of the first update on them
+        self.console.stage(f"sampling, iteration {self.iteration + 1}")
+        with self.ledger.stage("sample"):
+            with settings_at_fault():
+                prompts = self.feed.next()
+            weights = session.rollout_weights.of(learner.params)
+            responses = sample_responses(session, weights, self.iteration, prompts)
+            self.ledger.count_decoding(session.engine.take_counts())
+            session.rollout_weights.release()
+        with self.ledger.stage("select"):
+            selected, metrics = select_responses(session, learner, self.iteration, responses)
+        session.processes.agree(
+            f"iteration {self.iteration + 1}, selection",
+            prompts=[[r.prompt.position, r.number] for r in selected],
+            token_ids=[r.rollout.token_ids for r in selected],
+        )
+        if self.first and self.config.runtime.store_rollouts:
+            with self.ledger.stage("store"):
+                rollout_store.write_rollouts(self.run_dir, step, response_records(step, responses, selected))
+        metrics |= grading_metrics(session) | {"data/dropped_too_long": self.feed.dropped_too_long}
+        learner.restart_optimizer()
+        return Iteration(training_trunks(selected, self.iteration)[0], metrics)
+
+    def _batches(self, current: Iteration) -> list[list[TrainingTrunk]]:
+        """The mini-batches of all epochs that have not been trained on yet."""
+        batches = []
+        for epoch in range(self.config.rft.epochs):
+            order = self.session.generator(SHUFFLE, self.iteration, epoch).permutation(len(current.trunks))
+            members = [(int(n), current.trunks[n]) for n in order]
+            for batch in split_mini_batches(members, self.config.rft.batch_size):
+                batches.append([trunk for _, trunk in batch])
+        return batches[current.updates :]
+
+    def _end_iteration(self) -> None:
+        current, self.current = self.current, None
+        self.iteration += 1
+        means = {name: total / current.updates for name, total in current.sums.items()}
+        metrics = {"iteration": self.iteration, "updates": current.updates} | means | current.metrics
+        metrics |= self.ledger.step_metrics()
+        self.write(metrics)
+        self.console.step(self.iteration, metrics)
+        every, evaluated = self.config.evaluation.every, None
+        if self.iteration == self.config.rft.iterations:
+            return  # saved behind the last evaluation, whose metrics it is ranked by
+        if every and self.iteration % every == 0:
+            evaluated = self.evaluate()
+        self.save(evaluated)
+
+    def _nothing(self) -> str:
+        m, rft = self.current.metrics, self.config.rft
+        return (
+            f"of {m['rft/sampled']} responses {m['rft/right']} were right and {m['rft/usable_right']} of them passed "
+            f"the filters ({m['rft/dropped_redundant']} were redundant, {m['rft/dropped_no_answer']} had no answer, "
+            f"{m['rft/dropped_no_digit']} no digit, {m['rft/dropped_unfinished']} were unfinished); expected at "
+            f"least one: raise rft.prompts (now {rft.prompts}), rft.max_redundancy (now {rft.max_redundancy:g}) or "
+            "rollout.max_response_tokens, or warm the policy up with fr3e sft"
+        )

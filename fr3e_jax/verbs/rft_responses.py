@@ -1,0 +1,131 @@
+"""The responses that rejection-sampling fine-tuning chooses from: sampled, cut behind the answer, graded, filtered."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fr3e_jax.loop.first_return import base_requests
+from fr3e_jax.loop.grading import Grading
+from fr3e_jax.loop.prompts import Prompt
+from fr3e_jax.loop.session import Session
+from fr3e_jax.objectives import n_gram_redundancy
+from fr3e_jax.policy.network import Params
+from fr3e_jax.rewards.math.extraction import closed_boxes
+from fr3e_jax.rewards.verdict import Verdict
+from fr3e_jax.rewards.verifier import SUCCESS
+from fr3e_jax.rollouts.requests import Rollout
+from fr3e_jax.runs.rollout_store import RolloutRecord
+
+READ = ("right", "wrong", "string_only")  # outcomes of a response whose answer the verifier could read
+DROPPED = ("unfinished", "no_answer", "no_digit", "redundant")
+
+
+@dataclass
+class Response:
+    """A response as it would be trained on."""
+
+    prompt: Prompt
+    number: int  # among those of its prompt
+    rollout: Rollout  # log-prob and entropy of a stop token that was not drawn are NaN
+    verdict: Verdict
+    dropped: str = ""  # why it is not trained on, one of `DROPPED`
+
+    @property
+    def right(self) -> bool:
+        return self.verdict.reward >= SUCCESS
+
+    @property
+    def entropy(self) -> float:
+        """Mean over the tokens that were drawn, in nats."""
+        return float(np.nanmean(self.rollout.entropies[self.rollout.drawn]))
+
+
+def sample_responses(session: Session, params: Params, iteration: int, prompts: list[Prompt]) -> list[Response]:
+    """``rollout.rollouts_per_prompt`` responses to each prompt, prompt by prompt.
+
+    They are cut before they are graded: the verdict is of what would train.
+    """
+    cut: dict[tuple[int, int], Rollout] = {}
+    nothing = np.zeros(0, np.int32)
+    grading = Grading(session, lambda index, _: (prompts[index].problem, nothing))
+
+    def ended(rollouts: Sequence[tuple[int, int, Rollout]]) -> None:
+        for index, branch, rollout in rollouts:
+            cut[index, branch] = cut_behind_answer(session, rollout) if session.config.rft.cut_after_answer else rollout
+        grading.ended([(index, branch, cut[index, branch]) for index, branch, _ in rollouts])
+
+    session.sample(params, base_requests(session, iteration, prompts), ended=ended)
+    responses = []
+    for index, verdicts in enumerate(grading.verdicts(range(len(prompts)))):
+        for number, verdict in enumerate(verdicts):
+            response = Response(prompts[index], number, cut[index, number], verdict)
+            response.dropped = reason_to_drop(session, response)
+            responses.append(response)
+    return responses
+
+
+def cut_behind_answer(session: Session, rollout: Rollout) -> Rollout:
+    """The response up to the token that closes its first box, and a stop token. (STUDY 4.4.1, truncation.)
+
+    The same rollout where it has no closed box, or ends there already. Token ids never go through text: the text only
+    says how many of them stay.
+    """
+    decode, ids = session.codec.decode, rollout.token_ids[: len(rollout.token_ids) - rollout.finished]
+    text = decode(ids)
+    boxes = closed_boxes(text)
+    if not boxes:
+        return rollout
+    end = boxes[0][2]
+    while text[end : end + 1] == "}":  # of the box, and of what stands around it
+        end += 1
+    count = bisect.bisect_left(range(len(ids)), end, key=lambda n: len(decode(ids[:n])))
+    if count == len(ids) and rollout.finished:
+        return rollout
+    unknown = np.full(1, np.nan, np.float32)
+    stop = Rollout(np.array(session.codec.stop_ids[:1], np.int32), unknown, unknown, unknown, finished=True)
+    return rollout.head(count).then(stop)
+
+
+def reason_to_drop(session: Session, response: Response) -> str:
+    """The first of the filters that the response does not pass, or nothing. (STUDY 4.4.1.)
+
+    "Answer box presence" is the verifier's word on whether there is an answer in the form that the prompt asked for.
+    """
+    rft, rollout = session.config.rft, response.rollout
+    if not rollout.finished:
+        return "unfinished"
+    if response.verdict.outcome not in READ:
+        return "no_answer"
+    if rft.require_digit and not any(map(str.isdigit, session.response_text(rollout.token_ids, True))):
+        return "no_digit"
+    if n_gram_redundancy(rollout.token_ids) > rft.max_redundancy:
+        return "redundant"
+    return ""
+
+
+def response_records(step: int, responses: Sequence[Response], selected: Sequence[Response]) -> list[RolloutRecord]:
+    """What is stored of all of them; ``kept``: those that train."""
+    kept = {(response.prompt.position, response.number) for response in selected}
+    return [
+        RolloutRecord(
+            id=f"{step}/{r.prompt.position}/{r.number}",
+            step=step,
+            kind="base",
+            prompt_position=r.prompt.position,
+            problem_id=r.prompt.problem.id,
+            prompt_ids=r.prompt.token_ids,
+            token_ids=r.rollout.token_ids,
+            logprobs=r.rollout.logprobs,
+            entropies=r.rollout.entropies,
+            reward=r.verdict.reward,
+            outcome=r.verdict.outcome,
+            finished=r.rollout.finished,
+            base=r.number,
+            kept=(r.prompt.position, r.number) in kept,
+        )
+        for r in responses
+    ]

@@ -1,0 +1,94 @@
+"""Which of the filtered responses rejection-sampling fine-tuning trains on. (STUDY 4.4.1.)"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.learning.learner import Learner
+from fr3e_jax.learning.mini_batches import row_options
+from fr3e_jax.learning.packing import pack
+from fr3e_jax.loop.session import CHOICE, Session
+from fr3e_jax.verbs.rft_responses import DROPPED, Response
+
+
+def select_responses(
+    session: Session, learner: Learner, iteration: int, responses: Sequence[Response]
+) -> tuple[list[Response], dict[str, float]]:
+    """Right responses by ``rft.select``, wrong ones drawn at random, in the order of ``responses``; and metrics.
+
+    Both are taken from what the filters left: noise is to be wrong, not malformed.
+    """
+    rft, generator = session.config.rft, session.generator(CHOICE, iteration)
+    right = [n for n, r in enumerate(responses) if r.right and not r.dropped]
+    wrong = [n for n, r in enumerate(responses) if not r.right and not r.dropped]
+    wanted = max(round(rft.share * len(right)), 1) if right else 0
+    wanted = min(wanted, rft.responses) if rft.responses else wanted
+    metrics = {}
+    if rft.select == "random":
+        chosen = generator.permutation(right)[:wanted]
+    else:
+        candidates = [responses[n] for n in right]
+        diversity = (
+            np.array([r.entropy for r in candidates])
+            if rft.select == "entropy"
+            else mean_branching_factors(session, learner, candidates)
+        )
+        order = np.argsort(-diversity, kind="stable")[:wanted]  # of equal ones the first sampled
+        chosen = np.array(right, int)[order]
+        if len(right):
+            metrics[f"rft/{rft.select}_right"] = float(diversity.mean())
+            metrics[f"rft/{rft.select}_selected"] = float(diversity[order].mean())
+    noise = round(len(chosen) * rft.negative_share / (1 - rft.negative_share))
+    negatives = generator.permutation(wrong)[:noise]
+    taken = sorted(map(int, [*chosen, *negatives]))
+    counts = Counter(r.dropped for r in responses)
+    metrics |= {
+        "reward/mean": float(np.mean([r.verdict.reward for r in responses])),
+        "length/mean": float(np.mean([len(r.rollout.token_ids) for r in responses])),
+        "entropy/sampled": float(np.mean([r.entropy for r in responses])),
+        "rft/sampled": len(responses),
+        "rft/right": sum(r.right for r in responses),
+        "rft/usable_right": len(right),
+        "rft/usable_wrong": len(wrong),
+        "rft/selected_right": len(chosen),
+        "rft/selected_wrong": len(negatives),
+    }
+    return [responses[n] for n in taken], metrics | {f"rft/dropped_{reason}": counts[reason] for reason in DROPPED}
+
+
+def mean_branching_factors(session: Session, learner: Learner, responses: Sequence[Response]) -> np.ndarray:
+    """Mean rollout branching factor of each response, ``[n]``, over the tokens that were drawn. (STUDY 2.2.)"""
+    found = np.zeros(len(responses))
+    trunks, numbers = training_trunks(responses, 0)
+    for micro in pack(trunks, **row_options(session, learner)):
+        factors = learner.programs.branching(learner.params, micro.batch.rows)
+        for placement in micro.placements:
+            n = numbers[placement.trunk][placement.branch]
+            rollout = responses[n].rollout
+            found[n] = factors[placement.where][rollout.drawn & ~np.isnan(rollout.logprobs)].mean()
+    return found
+
+
+def training_trunks(responses: Sequence[Response], step: int) -> tuple[list[TrainingTrunk], list[list[int]]]:
+    """Each prompt a trunk, its responses the branches; and the number in ``responses`` of each branch."""
+    numbers: dict[int, list[int]] = {}
+    for n, response in enumerate(responses):
+        numbers.setdefault(response.prompt.position, []).append(n)
+    trunks = []
+    for members in numbers.values():
+        prompt = responses[members[0]].prompt.token_ids
+        branches = [_branch(len(prompt), responses[n]) for n in members]
+        trunks.append(TrainingTrunk(prompt, branches, step, prompt_tokens=len(prompt)))
+    return trunks, list(numbers.values())
+
+
+def _branch(fork: int, response: Response) -> TrainingBranch:
+    rollout = response.rollout
+    nothing = np.zeros(len(rollout.token_ids), np.float32)  # cross-entropy reads no advantage and no old log-prob
+    return TrainingBranch(
+        fork, rollout.token_ids, nothing, nothing, reward=response.verdict.reward, loss_mask=rollout.loss_mask
+    )

@@ -1,0 +1,62 @@
+"""Completions of one prompt, with log-probs and entropies: what ``fr3e sample`` prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.loop.evaluate import load_run_params
+from fr3e_jax.loop.session import SAMPLE, Session, open_session, settings_at_fault
+from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
+
+
+def sample(config: Config, prompt: str, num: int, as_json: bool, run_dir: Path | None) -> int:
+    """``num`` completions of ``prompt``, drawn with ``rollout``'s temperature, top-p and top-k; returns the exit code.
+
+    By the configured model, or a run's newest checkpoint.
+
+    Raises:
+      ConfigError: the prompt is empty, or holds a character that the tokenizer lacks; the run has no checkpoint, or one
+        of another model.
+    """
+    session = open_session(config)
+    with settings_at_fault():
+        ids = session.prompt_ids(prompt)
+        if not len(ids):
+            raise ConfigError("--prompt is empty; expected at least one token to continue from")
+        weights, step = load_run_params(session, run_dir)
+    cap = config.rollout.max_response_tokens
+    branches = [Branch(len(ids), (SAMPLE, 0, 0, n), cap, session.sampling()) for n in range(num)]
+    rollouts, _ = session.sample(session.rollout_weights.of(weights), [TrunkRequest(ids, branches)])
+    if as_json:
+        completions = [_described(session, r) for r in rollouts[0]]
+        print(json.dumps({"prompt": prompt, "step": step, "completions": completions}, indent=2))
+        return 0
+    if run_dir is not None:
+        print(f"{run_dir}, step {step}:")
+    for n, rollout in enumerate(rollouts[0]):
+        print(f"[{n}] {session.response_text(rollout.token_ids, rollout.finished)!r}")
+        ending = "stop token" if rollout.finished else f"cut at rollout.max_response_tokens={cap}"
+        print(
+            f"    {len(rollout.token_ids)} tokens, {ending}, log-prob {rollout.logprobs.sum():.3f}, "
+            f"mean entropy {rollout.entropies.mean():.3f} nats, largest {rollout.entropies.max():.3f} "
+            f"at token {int(np.argmax(rollout.entropies))}"
+        )
+    return 0
+
+
+def _described(session: Session, rollout: Rollout) -> dict[str, Any]:
+    tokens = [session.codec.decode([token], special_tokens=True) for token in rollout.token_ids.tolist()]
+    return {
+        "text": session.response_text(rollout.token_ids, rollout.finished),
+        "finished": rollout.finished,
+        "token_ids": rollout.token_ids.tolist(),
+        "tokens": tokens,
+        "logprobs": rollout.logprobs.tolist(),
+        "entropies": rollout.entropies.tolist(),
+    }

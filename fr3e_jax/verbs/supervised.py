@@ -1,0 +1,196 @@
+"""What the verbs that fine-tune on responses share: a run with checkpoints, and the model it leaves to start from."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from fr3e_jax.configuration import save_config
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.learning.experience import TrainingTrunk
+from fr3e_jax.learning.learner import Learner
+from fr3e_jax.learning.packing import counted_tokens, pack
+from fr3e_jax.loop.evaluate import best_metric, evaluate
+from fr3e_jax.loop.session import Session, settings_at_fault
+from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.console import Console
+from fr3e_jax.runs.ledger import TokenLedger
+from fr3e_jax.runs.metrics import MetricsWriter
+from fr3e_jax.runs.run_directory import RunDirectory, open_run, write_json_atomic
+from fr3e_jax.verbs.export import save_model
+
+
+class SupervisedRun:
+    """Weights, optimizer and their checkpoints, metrics, evaluations before and after, the model at the end.
+
+    A subclass is a verb: `run` says what it trains on, `state` and `restore` what a checkpoint holds of it besides.
+    """
+
+    verb = ""
+    rate = ""  # the setting of its learning rate
+
+    def __init__(
+        self, session: Session, run: RunDirectory, checkpoints: Checkpointer, ledger: TokenLedger, *, max_steps: int
+    ):
+        self.session, self.config, self.run_dir = session, session.config, run
+        self.checkpoints, self.ledger = checkpoints, ledger
+        self.before: dict[str, float] = {}
+        self.after: dict[str, float] = {}  # of a finished run
+        self.first = session.processes.first  # one process writes
+        programs = session.train_programs(supervised=True)
+        self.resumed_step = checkpoints.latest_step()
+        if self.resumed_step is None:
+            params = session.fresh_params()
+            self.learner = Learner(programs, params, programs.init_optimizer(params))
+        else:
+            with settings_at_fault():
+                arrays, host = checkpoints.restore(self.resumed_step, programs.abstract_arrays())
+            self.learner = Learner(programs, arrays["params"], arrays["optimizer"], host["step"])
+            self.before, self.after = host["before"], host["after"]
+            ledger.load_state_dict(host["ledger"])
+            self.restore(host)
+        self.metrics: contextlib.AbstractContextManager = contextlib.nullcontext()
+        if self.first:
+            tensorboard = self.config.runtime.tensorboard
+            self.metrics = MetricsWriter(run, tensorboard=tensorboard, resume_step=self.resumed_step)
+        shown = self.config.runtime.console if self.first else "none"
+        self.console = Console(shown, max_steps=max_steps, first_step=self.finished_steps())
+
+    # -- what a verb says --------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Trains to the end or to a signal; returns the exit code."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, Any]:
+        """JSON content of a checkpoint beside the weights, the step and the ledger."""
+        raise NotImplementedError
+
+    def restore(self, host: dict[str, Any]) -> None:
+        """Take `state` back; called before anything else is done."""
+        raise NotImplementedError
+
+    def finished_steps(self) -> int:
+        """Of those that the display counts."""
+        return self.step
+
+    # -- what verbs have in common -----------------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps so far: the number of metrics and checkpoints."""
+        return self.learner.updates
+
+    def fine_tune(self, trunks: Sequence[TrainingTrunk], **packing: Any) -> Callable[[], dict[str, float]]:
+        """One optimizer step of cross-entropy, the mean over the tokens that train.
+
+        ``packing``: for `pack`, its ``tokens`` at least. Returns a function that waits for the step and gives its
+        metrics.
+        """
+        learner, counted = self.learner, sum(counted_tokens(trunks))
+        gradients, parts = learner.programs.zero_gradients(learner.params), []
+        with self.ledger.stage("update"):
+            options = {"pad_id": self.session.codec.pad_id, "shards": learner.programs.shards} | packing
+            for micro in pack(trunks, **options):
+                gradients, part = learner.programs.accumulate(learner.params, gradients, micro.batch, counted, 1.0)
+                parts.append(part)
+                self.ledger.trained_positions += micro.positions
+                self.ledger.padded_positions += micro.padded_positions
+            learner.params, learner.optimizer_state, norm = learner.programs.apply(
+                learner.params, learner.optimizer_state, gradients
+            )
+        self.ledger.loss_tokens += counted
+        learner.updates += 1
+        self.after = {}
+        return partial(_step_metrics, parts, norm, counted)
+
+    def is_finite(self, metrics: dict[str, float]) -> bool:
+        """Whether the gradient norm is a number; if not, the user is told what to change. For before a checkpoint."""
+        if math.isfinite(metrics["gradient_norm/mean"]):
+            return True
+        print(
+            f"fr3e: stopped: at step {self.step} the loss is {metrics['loss/supervised']} and the gradient norm "
+            f"{metrics['gradient_norm/mean']}; expected finite numbers. The last checkpoint is intact: lower "
+            f"{self.rate}, or set model.compute_dtype=float32, and --resume",
+            file=sys.stderr,
+        )
+        return False
+
+    def evaluate(self) -> dict[str, float]:
+        self.console.stage("evaluating")
+        with self.ledger.stage("evaluate"):
+            result = evaluate(self.session, self.learner.params)
+        self.session.rollout_weights.release()
+        self.write(result, kind="eval")
+        return result
+
+    def write(self, metrics: dict[str, float], kind: str = "train") -> None:
+        if self.first:
+            self.metrics.write(self.step, metrics, kind=kind)
+
+    def save(self, evaluated: dict[str, float] | None = None) -> None:
+        """Save a checkpoint; ``evaluated``: held-out metrics of this very step, by which it is ranked."""
+        host = {
+            "verb": self.verb,
+            "step": self.step,
+            "before": self.before,
+            "after": self.after,
+            "ledger": self.ledger.state_dict(),
+        } | self.state()
+        self.checkpoints.save(self.step, self.learner.arrays(), host, evaluated)
+
+    def finish(self, output: str, dtype: str, **amounts: int) -> None:
+        """Evaluate, save, and write the model and the summary (with ``amounts``).
+
+        ``output``: Hugging Face directory, or empty: model/ in the run's own.
+        """
+        after = self.after = self.after or self.evaluate()
+        self.save(after)
+        directory = Path(output).expanduser() if output else self.run_dir.path / "model"
+        weights = self.session.processes.whole_on_first(self.learner.params)
+        if not self.first:
+            return
+        save_model(self.session, weights, directory, dtype)
+        summary = {
+            "recipe": self.config.name,
+            "algorithm": self.verb,
+            "seed": self.config.seed,
+            "updates": self.step,
+            "sampled_tokens": self.ledger.sampled_tokens,
+            "loss_tokens": self.ledger.loss_tokens,
+            "trained_positions": self.ledger.trained_positions,
+            "cpu_seconds": self.ledger.cpu_seconds,
+            "wall_seconds": self.ledger.wall_seconds,
+        }
+        write_json_atomic(self.run_dir.summary, summary | amounts | {"before": self.before, "after": after})
+        self.console.summary(self.before, after, self.run_dir)
+        self.console.note(f"model: {directory} (use it with model.path={directory})")
+
+
+def _step_metrics(parts: list[dict[str, jax.Array]], norm: jax.Array, counted: int) -> dict[str, float]:
+    parts = jax.device_get(parts)
+    return {
+        "loss/supervised": sum(float(part["loss"]) for part in parts),
+        "entropy/mean": sum(float(part["entropy"]) for part in parts) / counted,
+        "gradient_norm/mean": float(norm),
+    }
+
+
+def start_run(
+    kind: type[SupervisedRun], session: Session, config: Config, run_dir: Path | None, resume: bool, ledger: TokenLedger
+) -> int:
+    """Open the run's directory and checkpoints, and run; returns the exit code. ``config``: as it is to be saved."""
+    run = RunDirectory(session.processes.on_first(partial(open_run, config, run_dir, resume, kind.verb)))
+    keep = {"keep_last": config.checkpoint.keep_last, "keep_best": config.checkpoint.keep_best}
+    with session.grader, Checkpointer(run.checkpoints, **keep, best_metric=best_metric(config)) as checkpoints:
+        supervised = kind(session, run, checkpoints, ledger)
+        if resume and session.processes.first:  # only now: misfits must not replace the settings that fit
+            save_config(config, run.path, verb=kind.verb)
+        return supervised.run()

@@ -1,0 +1,117 @@
+"""*Order* is reproducible from its seed, its split is disjoint by construction, its demonstrations teach no order."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from fr3e_jax.configuration.schema import DataConfig, OrderConfig
+from fr3e_jax.data.order_task import OrderTask, is_held_out
+from fr3e_jax.rewards.order import is_valid, reduce_at
+
+
+def make(seed=0, **settings):
+    return OrderTask(DataConfig(seed=seed, order=OrderConfig(**settings)))
+
+
+def test_problems_have_the_right_form_and_answer():
+    for problem in make().problems("train")[:300]:
+        expression = problem.prompt.removesuffix(">")
+        assert problem.prompt == expression + ">"
+        assert len(expression) == 9
+        assert problem.gold == str(eval(expression) % 10)
+
+
+def test_problems_depend_on_seed_and_index_only():
+    train = make(seed=3).problems("train")
+    backwards = [train[i] for i in reversed(range(50))]
+    assert make(seed=3).problems("train")[:50] == backwards[::-1]
+    assert len({problem.id for problem in backwards}) == 50
+    assert make(seed=4).problems("train")[:50] != train[:50]
+    assert train[2**31 - 1].prompt == train[-1].prompt
+
+
+def test_demonstrations_are_not_the_training_problems_in_their_order():
+    task = make(seed=0)
+    shown = [task.demonstration(i, 1.0).prompt for i in range(50)]
+    assert shown != [problem.prompt for problem in task.problems("train")[:50]]
+
+
+def test_problems_end_where_they_say():
+    test = make().problems("test")
+    assert len(list(test)) == len(test) == 4096
+    with pytest.raises(IndexError):
+        test[4096]
+
+
+def test_the_test_split_is_the_same_under_every_seed():
+    assert make(seed=0).problems("test")[:50] == make(seed=1).problems("test")[:50]
+
+
+@pytest.mark.parametrize(("modulus", "num_operands"), [(10, 2), (10, 5), (2, 3), (7, 8)])
+def test_held_out_expressions_are_never_seen_in_training(modulus, num_operands):
+    task = make(modulus=modulus, num_operands=num_operands, sft_min_operands=2)
+    train = {problem.prompt for problem in task.problems("train")[:3000]}
+    shown = {task.demonstration(i, i % 2).prompt for i in range(3000)}
+    test = {problem.prompt for problem in task.problems("test")[:3000]}
+    assert not test & (train | shown)
+    assert all(is_held_out(prompt[:-1]) for prompt in test)
+    assert not any(is_held_out(prompt[:-1]) for prompt in train | shown)
+
+
+@pytest.mark.parametrize(("modulus", "num_operands"), list(itertools.product(range(2, 11), (2, 3, 16))))
+def test_every_setting_has_problems_on_both_sides(modulus, num_operands):
+    task = make(modulus=modulus, num_operands=num_operands, sft_min_operands=2)
+    for split in ("train", "test"):
+        digits = set(task.problems(split)[0].prompt[::2]) - {">"}
+        assert max(map(int, digits)) < modulus
+
+
+def test_demonstrations_reduce_one_operator_per_line_whatever_its_precedence():
+    task = make()
+    positions, broken = Counter(), 0
+    for index in range(2000):
+        demonstration = task.demonstration(index, 1.0)
+        lines = [demonstration.prompt.removesuffix(">"), *demonstration.response.split(">")]
+        assert [len(line) for line in lines] == [9, 7, 5, 3, 1]
+        for before, after in itertools.pairwise(lines):
+            assert after in {reduce_at(before, i, 10) for i in range(1, len(before), 2)}
+        first = [i for i in range(1, 9, 2) if reduce_at(lines[0], i, 10) == lines[1]]
+        if len(first) == 1:
+            positions[first[0]] += 1
+            broken += not is_valid(lines[0], first[0])
+    assert all(count > 380 for count in positions.values()), positions  # uniform: about 490 each
+    assert broken > 500
+
+
+def test_demonstrations_depend_on_seed_and_index_only():
+    shown = [make(seed=1).demonstration(i, 1.0) for i in range(20)]
+    again = make(seed=1)
+    assert [again.demonstration(i, 1.0) for i in reversed(range(20))][::-1] == shown
+    assert [make(seed=2).demonstration(i, 1.0) for i in range(20)] != shown
+
+
+def test_the_curriculum_mixes_lengths_until_it_is_over():
+    task = make(num_operands=6, sft_min_operands=4)
+
+    def operands(step_fraction):
+        prompts = [task.demonstration(i, step_fraction).prompt for i in range(600)]
+        return Counter(len(prompt) // 2 for prompt in prompts)
+
+    assert set(operands(0.0)) == set(operands(0.99)) == {4, 5, 6}
+    assert min(operands(0.0).values()) > 150
+    assert set(operands(1.0)) == {6}
+
+
+def test_a_curriculum_longer_than_the_problems_is_a_contradiction():
+    with pytest.raises(ValueError, match="data.order.sft_min_operands is 3, more than data.order.num_operands"):
+        make(num_operands=2)
+
+
+def test_strict_and_answer_verifiers_follow_the_configuration():
+    problem = make().problems("train")[0]
+    guess = ">>>" + problem.gold
+    assert make(verifier="answer").verifier()(problem, guess, True) == 1
+    assert make(verifier="strict").verifier()(problem, guess, True) == 0

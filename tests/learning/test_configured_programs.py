@@ -1,0 +1,54 @@
+"""The network that settings name, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fr3e_jax.configuration import load_config
+from fr3e_jax.configuration.schema import ModelConfig
+from fr3e_jax.learning.configured_programs import configured_architecture
+from fr3e_jax.policy.architecture import PUBLISHED, UnsupportedModel
+from fr3e_jax.policy.config_file import to_hf_config
+
+RECIPE = "configs/fr3e_gsm8k.yaml"
+
+
+def configured(*settings, vocab_size=0):
+    return configured_architecture(load_config(RECIPE, list(settings), training=False), vocab_size)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    config = to_hf_config(PUBLISHED["qwen2.5-7b"], dtype="bfloat16", eos_token_id=1, pad_token_id=1)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+def test_every_published_network_can_be_named():
+    choices = ModelConfig.__annotations__["architecture"]
+    assert all(f'"{name}"' in choices or f"'{name}'" in choices for name in PUBLISHED)
+    for name in PUBLISHED:
+        assert configured(f"model.architecture={name}") == PUBLISHED[name]
+
+
+def test_a_named_network_needs_no_sizes_that_fit_together():
+    assert configured("model.architecture=qwen2.5-0.5b", "model.num_heads=7").num_heads == 14
+
+
+def test_a_directory_of_the_named_network_is_taken(directory):
+    given = f"model.path={directory}"
+    assert configured(given, "model.architecture=qwen2.5-7b") == PUBLISHED["qwen2.5-7b"] == configured(given)
+
+
+def test_a_directory_of_another_network_is_refused_with_the_differences(directory):
+    with pytest.raises(UnsupportedModel) as told:
+        configured(f"model.path={directory}", "model.architecture=qwen2.5-32b")
+    assert "num_layers=28 where qwen2.5-32b has 64" in str(told.value)
+    assert "set model.architecture=qwen2.5-7b, or name another directory" in str(told.value)
+
+
+def test_a_tokenizer_larger_than_the_embedding_is_refused():
+    with pytest.raises(UnsupportedModel, match="200000 tokens, the model's embedding 151936"):
+        configured("model.architecture=qwen2.5-0.5b", vocab_size=200_000)

@@ -1,0 +1,248 @@
+"""Packing loses, repeats and mixes up nothing, and a mini-batch weighs its tokens as a whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, count_rollouts
+from fr3e_jax.learning.packing import aggregation_denominator, counted_tokens, pack
+from fr3e_jax.learning.row_plan import WINDOW, plan_rows
+
+PAD = 0
+
+
+def training_trunk(seed: int, trunk_length: int, branches: list[tuple[int, int]]) -> TrainingTrunk:
+    """``branches``: fork and length of each."""
+    random = np.random.default_rng(seed)
+    made = [
+        TrainingBranch(
+            fork,
+            random.integers(2, 22, length, dtype=np.int32),
+            random.normal(size=length).astype(np.float32),
+            -random.random(length, dtype=np.float32),
+        )
+        for fork, length in branches
+    ]
+    return TrainingTrunk(random.integers(2, 22, trunk_length, dtype=np.int32), made, seed)
+
+
+@pytest.fixture
+def trunks() -> list[TrainingTrunk]:
+    return [
+        training_trunk(1, 30, [(3, 20), (9, 1), (9, 7), (12, 64), (12, 60)]),
+        training_trunk(2, 3, [(3, 5), (3, 6)]),
+        training_trunk(3, 40, [(40, 33)] * 9),
+        training_trunk(4, 5, [(1, 1)]),
+        training_trunk(5, 17, [(16, 16), (17, 17), (2, 2)]),
+    ]
+
+
+def old_logprobs(trunk: int, branch: int) -> np.ndarray:
+    return np.float32(-100 * trunk - branch)
+
+
+@pytest.mark.parametrize(("tokens", "shards"), [(1, 1), (500, 1), (1000, 2), (10_000, 1), (10_000, 8)])
+def test_every_branch_is_placed_once_and_reads_back(trunks, tokens, shards):
+    batches = pack(trunks, tokens=tokens, shards=shards, pad_id=PAD, old_logprobs=old_logprobs)
+    placements = [(micro, p) for micro in batches for p in micro.placements]
+    everything = [(i, b) for i, trunk in enumerate(trunks) for b in range(len(trunk.branches))]
+    assert sorted((p.trunk, p.branch) for _, p in placements) == everything
+    for micro, placed in placements:
+        batch, where, branch = micro.batch, placed.where, trunks[placed.trunk].branches[placed.branch]
+        np.testing.assert_array_equal(batch.rows.branch_ids[where], branch.token_ids)
+        np.testing.assert_array_equal(batch.rows.fork[where], branch.fork)
+        np.testing.assert_array_equal(batch.rows.offset[where], np.arange(len(branch.token_ids)))
+        np.testing.assert_array_equal(batch.advantages[where], branch.advantages)
+        np.testing.assert_array_equal(batch.sampler_logprobs[where], branch.sampler_logprobs)
+        np.testing.assert_array_equal(batch.old_logprobs[where], old_logprobs(placed.trunk, placed.branch))
+        start = batch.rows.start[where][0]
+        assert (batch.rows.start[where] == start).all()
+        seen = (placed.row, slice(start, start + branch.fork))
+        np.testing.assert_array_equal(batch.rows.trunk_ids[seen], trunks[placed.trunk].token_ids[: branch.fork])
+        np.testing.assert_array_equal(batch.rows.trunk_offset[seen], np.arange(branch.fork))
+        assert len(set(batch.rows.trunk_segment[seen])) == 1
+
+
+@pytest.mark.parametrize("tokens", [1, 10_000])
+def test_branches_do_not_overlap_and_the_rest_is_empty(trunks, tokens):
+    for micro in pack(trunks, tokens=tokens, pad_id=PAD):
+        batch, covered = micro.batch, np.zeros(micro.batch.loss_mask.shape, int)
+        for placed in micro.placements:
+            covered[placed.where] += 1
+            segment = batch.rows.segment[placed.where]
+            assert segment[0] > 0 and (segment == segment[0]).all()
+        assert covered.max() == 1
+        np.testing.assert_array_equal(batch.loss_mask, covered == 1)
+        np.testing.assert_array_equal(batch.rows.segment > 0, covered == 1)
+        for array in (batch.weights, batch.advantages, batch.old_logprobs, batch.sampler_logprobs):
+            assert not array[covered == 0].any()
+        assert (batch.rows.branch_ids[covered == 0] == PAD).all()
+        for row in range(len(batch.loss_mask)):
+            segments = [batch.rows.segment[p.where][0] for p in micro.placements if p.row == row]
+            assert len(set(segments)) == len(segments), "two branches of a row would see one another"
+
+
+def test_trunks_are_cut_behind_their_largest_fork_and_share_a_row(trunks):
+    (micro,) = pack(trunks, tokens=10_000, pad_id=PAD)
+    assert len(micro.batch.rows.trunk_ids) == 1
+    largest = [12, 3, 40, 1, 17]
+    assert (micro.batch.rows.trunk_segment > 0).sum() == sum(largest)
+    assert sorted(np.bincount(micro.batch.rows.trunk_segment[0])[1:]) == sorted(largest)
+    assert micro.positions == sum(largest) + sum(len(b.token_ids) for trunk in trunks for b in trunk.branches)
+    assert micro.padded_positions == micro.batch.rows.trunk_ids.size + micro.batch.rows.branch_ids.size
+    assert micro.padded_positions > micro.positions
+
+
+def test_micro_batches_keep_to_their_tokens_and_to_the_shards(trunks):
+    """Only a trunk with one lane that is too large for it makes a micro-batch larger; one with more is cut."""
+    many = [training_trunk(seed, 20, [(20, 30)] * 4) for seed in range(21)]
+    for shards in (1, 4):
+        cut = pack(many, tokens=1000, shards=shards, pad_id=PAD)
+        assert len(cut) > 2
+        for micro in cut:
+            assert micro.padded_positions == micro.batch.rows.trunk_ids.size + micro.batch.loss_mask.size <= 1000
+            assert len(micro.batch.loss_mask) % shards == 0
+    large = training_trunk(1, 40, [(30, 60)] * 8 + [(40, 7)])
+    cut = pack([large], tokens=300, pad_id=PAD)
+    assert len(cut) > 1 and all(micro.padded_positions <= 300 for micro in cut)
+    assert sorted(p.branch for micro in cut for p in micro.placements) == list(range(9))
+    assert all(len(micro.batch.rows.segment[0]) == 1 for micro in pack(trunks, tokens=1, pad_id=PAD))  # lanes
+
+
+@pytest.mark.parametrize("tokens", [1, 200, 1000, 10_000])
+def test_a_branch_lies_in_lanes_that_see_one_another(tokens):
+    crossing = 0
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        drawn = [[(int(random.integers(1, 20)), int(random.integers(1, 150))) for _ in range(9)] for _ in range(3)]
+        for micro in pack([training_trunk(seed, 20, row) for row in drawn], tokens=tokens, pad_id=PAD):
+            window = micro.batch.rows.window
+            assert window is None or window.shape == (len(micro.batch.loss_mask), WINDOW)
+            for row in range(len(micro.batch.loss_mask) if window is not None else 0):
+                filled = (micro.batch.rows.segment[row] > 0).reshape(-1)
+                assert filled[: filled.sum()].all(), "branches lie end to end"
+            for placed in micro.placements:
+                lanes = placed.where[1]
+                assert lanes[-1] - lanes[0] < (1 if window is None else WINDOW)
+                crossing += lanes[-1] > lanes[0]
+    assert (crossing > 0) == (tokens >= 1000)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "tokens", "lanes"),
+    [([1000], 1100, (1, 1024)), ([1000, 24], 2000, (1, 1024)), ([2049, 2000, 500], 10_000, (2, 3072))],
+)
+def test_long_branches_and_those_alone_in_a_row_do_not_cross_lanes(lengths, tokens, lanes):
+    """Smaller lanes would make each token score some half more."""
+    (micro,) = pack([training_trunk(1, 20, [(20, length) for length in lengths])], tokens=tokens, pad_id=PAD)
+    assert micro.batch.rows.window is None
+    assert micro.batch.loss_mask.shape == (1, *lanes)
+
+
+def test_full_rows_are_filled_to_the_last_lane():
+    """The harness's branching batch: more than nine tenths of the positions that pass the network are of use."""
+    trunk = training_trunk(1, 320, [(320 - length, length) for length in (236, 213, 190, 52) for _ in range(16)])
+    micros = pack([trunk], tokens=5120, pad_id=PAD)
+    assert sum(m.positions for m in micros) / sum(m.padded_positions for m in micros) > 0.9
+    assert all(m.padded_positions <= 5120 for m in micros)
+
+
+def test_branches_that_see_half_of_their_trunk_have_rows_of_that_size():
+    """Where they fill them; the others, and those that are left over, have rows of the whole trunk."""
+    family = [(fork, 320 - fork) for fork in (65, 190, 260, 297) for _ in range(16)]
+    trunk, small = training_trunk(1, 320, family), training_trunk(2, 320, [(100, 90), (300, 20)])
+    micros = pack([trunk, small], tokens=2400, pad_id=PAD)
+    forks = {192: set(), 320: set()}
+    for micro in micros:
+        size = micro.batch.rows.trunk_ids.shape[1]
+        for row in range(len(micro.batch.loss_mask)):
+            placed = [p for p in micro.placements if p.row == row]
+            (number,) = {p.trunk for p in placed}
+            source = (trunk, small)[number]
+            seen = {source.branches[p.branch].fork for p in placed}
+            assert (micro.batch.rows.trunk_segment[row] > 0).sum() == max(seen)
+            np.testing.assert_array_equal(micro.batch.rows.trunk_ids[row, : max(seen)], source.token_ids[: max(seen)])
+            forks[size] |= {(number, fork) for fork in seen}
+    assert forks[192] == {(0, 65), (0, 190)}
+    assert {(0, 260), (0, 297), (1, 100), (1, 300)} <= forks[320]
+    halves = [m for m in micros if m.batch.rows.trunk_ids.shape[1] == 192]
+    assert all(m.positions > 0.95 * m.padded_positions - 192 for m in halves)
+
+
+def explored(seed: int) -> list[TrainingTrunk]:
+    """As FR3E on the demo: bases of about 20 tokens, at each of four anchors eight continuations of what is left."""
+    random = np.random.default_rng(seed)
+    trunks = []
+    while count_rollouts(trunks) < 128:
+        anchors = random.integers(1, 20, random.integers(1, 5))
+        lengths = [(10 + int(a), max(20 - int(a) + int(random.integers(-1, 2)), 1)) for a in anchors for _ in range(8)]
+        trunks.append(training_trunk(seed, 32, lengths))
+    return trunks
+
+
+def sampled(seed: int) -> list[TrainingTrunk]:
+    """As GRPO on the demo: prompts of 10 tokens with 16 responses."""
+    random = np.random.default_rng(seed)
+    return [training_trunk(n, 10, [(10, int(random.integers(19, 22))) for _ in range(16)]) for n in range(8)]
+
+
+@pytest.mark.parametrize("draw", [explored, sampled])
+def test_three_quarters_of_the_positions_are_useful_in_few_shapes(draw):
+    """Every new shape is a compilation."""
+    micros = [micro for seed in range(40) for micro in pack(draw(seed), tokens=4096, pad_id=PAD)]
+    share = sum(m.positions for m in micros) / sum(m.padded_positions for m in micros)
+    shapes = {(m.batch.rows.trunk_ids.shape, m.batch.loss_mask.shape) for m in micros}
+    assert share >= 0.75
+    assert len(shapes) <= 6
+
+
+def test_long_trunks_keep_rows_of_their_own():
+    """In one row each lane's token would score the positions of all trunks."""
+    long = [training_trunk(seed, 300, [(300, 100)] * 4) for seed in range(4)]
+    (micro,) = pack(long, tokens=10_000, pad_id=PAD)
+    assert micro.batch.rows.trunk_ids.shape == (4, 320)
+
+
+@pytest.mark.parametrize(("size", "positions"), [(260, 320), (5000, 5120), (9000, 9216), (17407, 17408)])
+def test_a_long_trunk_leaves_less_than_1024_positions_empty(size, positions):
+    ((_, shape),) = plan_rows([[size]], [[64]], tokens=10**6, shards=1, fixed=None)
+    assert shape.trunk_size == positions < size + min(size / 4, 1024)
+
+
+def test_given_sizes_always_make_the_same_shape():
+    """As supervised fine-tuning asks for: demonstrations of any length and number, one compiled program."""
+    shapes = set()
+    for count in range(1, 20):
+        trunks = [training_trunk(seed, 1 + seed % 12, [(1 + seed % 12, 1 + seed)]) for seed in range(count)]
+        cut = pack(trunks, tokens=4 * (16 + 24), sizes=(16, 24), pad_id=PAD)
+        assert len(cut) == -(-count // 4)
+        shapes |= {(m.batch.rows.trunk_ids.shape, m.batch.loss_mask.shape) for m in cut}
+    assert shapes == {((4, 16), (4, 1, 24))}
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "expected"),
+    [
+        # Per-token values 1, 2, ... of branches of 2, 1 and 3 tokens: [1, 2], [3], [4, 5, 6]; norm_length 10.
+        ("token_mean", 21 / 6),
+        ("seq_mean_token_mean", (1.5 + 3 + 5) / 3),
+        ("seq_mean_token_sum", (3 + 3 + 15) / 3),
+        ("token_sum_norm", (3 + 3 + 15) / 3 / 10),
+    ],
+)
+@pytest.mark.parametrize("tokens", [1, 1000])
+def test_weights_and_denominator_make_the_mean_of_the_whole_mini_batch(aggregation, expected, tokens):
+    trunks = [training_trunk(1, 4, [(4, 2), (2, 1)]), training_trunk(2, 3, [(3, 3)])]
+    values = iter(range(1, 7))
+    for trunk in trunks:
+        for branch in trunk.branches:
+            branch.advantages = np.array([next(values) for _ in branch.token_ids], np.float32)
+    total = 0.0
+    for micro in pack(trunks, tokens=tokens, pad_id=PAD, aggregation=aggregation):
+        total += (micro.batch.advantages * micro.batch.weights * micro.batch.loss_mask).sum()
+    assert total / aggregation_denominator(counted_tokens(trunks), aggregation, 10) == pytest.approx(expected)
+
+
+def test_nothing_is_packed_into_nothing():
+    assert pack([], tokens=4, pad_id=PAD) == []

@@ -1,0 +1,258 @@
+"""Updates: every branch trains once an epoch, however it is cut; ratios, gaps and non-finite gradients are reported."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, count_rollouts, split_full_batch
+from fr3e_jax.learning.learner import Learner
+from fr3e_jax.learning.mini_batches import mini_batches, pack_mini_batch, split_mini_batches
+from fr3e_jax.learning.scoring import logprob_gap, score_batch, score_trunks
+from fr3e_jax.learning.update import NonFiniteUpdate, update_policy
+from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
+from fr3e_jax.loop.first_return import base_trunks, first_return
+from fr3e_jax.loop.prompts import prepare
+from fr3e_jax.runs.ledger import TokenLedger
+
+STEP = 3
+
+
+@pytest.fixture(scope="module")
+def batch(session, params, tiny_run) -> list[TrainingTrunk]:
+    """Base rollouts on prompts and explored ones on bases, sampled with ``params``."""
+    problems = session.task.problems("train")
+    groups = first_return(session, params, STEP, prepare(session, [(i, problems[i]) for i in range(4)]))
+    expansions = place_anchors(session, STEP, [group for group in groups if group.kept])
+    roll_out_states(session, params, STEP, expansions)
+    assign_advantages(session, expansions)
+    trunks = explored_trunks(session, STEP, expansions)
+    return base_trunks(session, STEP, [group for group in groups if group.kept])[:2] + trunks
+
+
+@pytest.fixture(scope="module")
+def programs(session):
+    return session.train_programs()
+
+
+def learner_of(programs, params) -> Learner:
+    """With weights of its own, which updates may donate."""
+    own = jax.tree.map(lambda leaf: leaf.copy(), params)
+    return Learner(programs, own, programs.init_optimizer(own))
+
+
+def updated(session, programs, params, batch, ledger=None):
+    learner = learner_of(programs, params)
+    metrics = update_policy(session, learner, STEP, batch, ledger or TokenLedger())
+    return learner, metrics
+
+
+def test_training_trunks_come_back_from_json_bit_for_bit(batch):
+    for trunk in batch:
+        trunk = copy.deepcopy(trunk)
+        trunk.branches[0].advantages[:] = np.float32(0.1) / 3
+        found = TrainingTrunk.from_json(json.loads(json.dumps(trunk.to_json())))
+        assert (found.step, len(found.branches)) == (trunk.step, len(trunk.branches))
+        pairs = [(found.token_ids, trunk.token_ids)]
+        for left, right in zip(found.branches, trunk.branches, strict=True):
+            assert left.fork == right.fork and type(left.fork) is int
+            names = ("token_ids", "advantages", "sampler_logprobs")
+            pairs += [(getattr(left, name), getattr(right, name)) for name in names]
+        for left, right in pairs:
+            assert left.dtype == right.dtype and left.tobytes() == right.tobytes()
+
+
+def test_a_full_batch_is_the_first_trunks_that_hold_enough(batch):
+    sizes = [len(trunk.branches) for trunk in batch]
+    assert split_full_batch(batch, 1) == (batch[:1], batch[1:])
+    assert split_full_batch(batch, sizes[0]) == (batch[:1], batch[1:])
+    assert split_full_batch(batch, sizes[0] + 1) == (batch[:2], batch[2:])
+    assert split_full_batch(batch, sum(sizes)) == (batch, [])
+    assert split_full_batch(batch, sum(sizes) + 1) == (batch, [])
+    assert count_rollouts(batch) == sum(sizes)
+
+
+def test_old_logprobs_are_the_samplers(session, programs, params, batch):
+    old = score_trunks(session, learner_of(programs, params), batch)
+    for trunk, row in zip(batch, old, strict=True):
+        for branch, logprobs in zip(trunk.branches, row, strict=True):
+            np.testing.assert_allclose(logprobs, branch.sampler_logprobs, atol=1e-4)
+    gap = logprob_gap(batch, old, STEP)
+    assert 0 <= gap["logprob_gap/mean"] <= gap["logprob_gap/max"] < 1e-4
+
+
+def test_the_gap_leaves_out_what_an_earlier_step_sampled(batch):
+    old = [[branch.sampler_logprobs + 0.5 for branch in trunk.branches] for trunk in batch]
+    mixed = [copy.copy(trunk) for trunk in batch]
+    mixed[0].step, old[0] = STEP - 1, [branch.sampler_logprobs + 9 for branch in batch[0].branches]
+    assert logprob_gap(mixed, old, STEP)["logprob_gap/max"] == pytest.approx(0.5, abs=1e-4)
+    assert logprob_gap(mixed, old, STEP)["logprob_gap/mean"] == pytest.approx(0.5, abs=1e-4)
+    assert logprob_gap(mixed, old, STEP + 1) == {}
+
+
+def test_the_samplers_logprobs_serve_while_they_are_exact_enough(
+    session, programs, params, batch, tiny_run, monkeypatch
+):
+    """Nine of the trunks, one of them carried over: it and every eighth fresh one are scored, the others are spared."""
+    from fr3e_jax.learning import scoring
+
+    sent, original = [], scoring.score_trunks
+
+    def noted(session, learner, trunks):
+        sent.append(len(trunks))
+        return original(session, learner, trunks)
+
+    monkeypatch.setattr(scoring, "score_trunks", noted)
+    trunks = [copy.copy(batch[i % len(batch)]) for i in range(10)]
+    trunks[0].step = STEP - 1
+    learner = learner_of(programs, params)
+
+    def found(session):
+        packed = [pack_mini_batch(session, learner, part) for part in mini_batches(session, STEP, 0, trunks)]
+        scores, metrics = score_batch(session, learner, STEP, trunks, packed)
+        assert_rows_hold(packed, scores.logprobs)
+        return scores.logprobs, metrics
+
+    exact, metrics = found(session)
+    assert sent == [] and metrics["logprob_gap/taken_from_sampler"] == 0
+    for row, true in zip(exact, original(session, learner, trunks), strict=True):
+        np.testing.assert_allclose(np.concatenate(row), np.concatenate(true), atol=1e-5)
+
+    old, metrics = found(tiny_run.changed(session, training__sampler_logprob_tolerance=1e-3))
+    assert sent == [3] and metrics["logprob_gap/taken_from_sampler"] == 0.7
+    assert metrics["logprob_gap/max"] < 1e-4
+    for i, (row, true, trunk) in enumerate(zip(old, exact, trunks, strict=True)):
+        for mine, scored, branch in zip(row, true, trunk.branches, strict=True):
+            np.testing.assert_allclose(mine, scored, atol=1e-4)
+            if i not in (0, 1, 9):
+                np.testing.assert_array_equal(mine, branch.sampler_logprobs)
+
+    old, metrics = found(tiny_run.changed(session, training__sampler_logprob_tolerance=1e-12))
+    assert sent == [3, 3] and metrics["logprob_gap/taken_from_sampler"] == 0
+    for row, true in zip(old, exact, strict=True):
+        np.testing.assert_array_equal(np.concatenate(row), np.concatenate(true))
+
+
+def assert_rows_hold(packed, old) -> None:
+    """The rows that train have the log-probs of their branches, and zeros where nothing is."""
+    for mini_batch in packed:
+        for micro in mini_batch.micros:
+            left = micro.batch.old_logprobs.copy()
+            for p in micro.placements:
+                np.testing.assert_array_equal(left[p.where], old[mini_batch.members[p.trunk]][p.branch])
+                left[p.where] = 0
+            assert not left.any()
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean_token_mean"])
+def test_the_size_of_micro_batches_changes_no_weight(session, programs, params, batch, tiny_run, aggregation):
+    results = []
+    for tokens in (1, 512, 10_000):
+        twin = tiny_run.changed(
+            session,
+            training__micro_batch_tokens=tokens,
+            training__mini_batch_rollouts=count_rollouts(batch),
+            loss__aggregation=aggregation,
+        )
+        learner, metrics = updated(twin, programs, params, batch)
+        results.append((jax.device_get(learner.params), metrics))
+    first, first_metrics = results[0]
+    moved = [np.abs(a - b).max() for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(params), strict=True)]
+    assert max(moved) > 1e-3
+    for other, metrics in results[1:]:
+        for left, right in zip(jax.tree.leaves(first), jax.tree.leaves(other), strict=True):
+            # AdamW's first step has size learning_rate whatever the gradient's: 1e-6 is 1e-4 of it.
+            np.testing.assert_allclose(left, right, atol=1e-6)
+        for name in ("loss/policy", "gradient_norm/mean", "entropy/trained"):
+            assert metrics[name] == pytest.approx(first_metrics[name], rel=1e-4, abs=1e-6)
+
+
+def test_mini_batches_partition_the_batch_in_every_epoch(session, programs, params, batch, tiny_run, monkeypatch):
+    from fr3e_jax.learning import update
+
+    seen, original = [], update.update_on_mini_batch
+
+    def noted(session, learner, mini_batch, *rest):
+        seen.append(list(zip(mini_batch.members, mini_batch.trunks, strict=True)))
+        return original(session, learner, mini_batch, *rest)
+
+    monkeypatch.setattr(update, "update_on_mini_batch", noted)
+    # Room for each trunk's branches in one row of each of eight devices: none passes twice in an epoch.
+    twin = tiny_run.changed(
+        session, training__epochs=2, training__mini_batch_rollouts=7, training__micro_batch_tokens=8 * 256
+    )
+    ledger = TokenLedger()
+    learner, metrics = updated(twin, programs, params, batch, ledger)
+    assert learner.updates == metrics["updates"] == len(seen)
+    for members in seen[:-1]:
+        assert all(trunk is batch[index] for index, trunk in members)
+    order = [index for members in seen for index, _ in members]
+    epochs = order[: len(batch)], order[len(batch) :]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(len(batch)))
+    assert epochs[0] != epochs[1], "every epoch has an order of its own"
+    tokens = sum(len(branch.token_ids) for trunk in batch for branch in trunk.branches)
+    assert ledger.loss_tokens == 2 * tokens
+    prefixes = sum(max(branch.fork for branch in trunk.branches) for trunk in batch)
+    assert ledger.trained_positions == 2 * (tokens + prefixes)
+    assert ledger.padded_positions > ledger.trained_positions
+
+
+def test_a_small_rest_of_a_batch_joins_the_last_mini_batch():
+    sizes = lambda mini_batches: [count_rollouts([trunk for _, trunk in members]) for members in mini_batches]
+    branch = TrainingBranch(1, np.array([1]), np.zeros(1), np.zeros(1))
+    trunks = lambda *counts: [(i, TrainingTrunk(np.array([1]), [branch] * n, 1)) for i, n in enumerate(counts)]
+    assert sizes(split_mini_batches(trunks(4, 4, 4, 4, 3), 8)) == [8, 11]
+    assert sizes(split_mini_batches(trunks(4, 4, 4, 4, 4), 8)) == [8, 8, 4]
+    assert sizes(split_mini_batches(trunks(5, 6, 6), 8)) == [11, 6], "groups are never cut"
+    assert sizes(split_mini_batches(trunks(3), 8)) == [3]
+    assert sizes(split_mini_batches([], 8)) == []
+
+
+def test_the_ratio_is_one_until_the_first_update_and_moves_afterwards(session, programs, params, batch, tiny_run):
+    everything = count_rollouts(batch)
+    once = tiny_run.changed(session, training__mini_batch_rollouts=everything)
+    _, metrics = updated(once, programs, params, batch)
+    assert metrics["updates"] == 1
+    assert metrics["ratio/mean"] == pytest.approx(1, abs=1e-5)
+    assert metrics["clip/low"] == metrics["clip/high"] == 0
+    advantages = np.concatenate([branch.advantages for trunk in batch for branch in trunk.branches])
+    assert metrics["loss/policy"] == pytest.approx(-advantages.mean(), abs=1e-5)
+    for settings in ({"training__epochs": 4, "training__mini_batch_rollouts": everything}, {}):
+        twin = tiny_run.changed(session, **settings)
+        _, metrics = updated(twin, programs, params, batch)
+        assert metrics["updates"] > 1
+        assert abs(metrics["ratio/mean"] - 1) > 1e-5
+    assert metrics["logprob_gap/max"] < 1e-4, "the gap is of the weights that sampled"
+
+
+def test_clipped_tokens_are_counted(session, params, batch, tiny_run):
+    twin = tiny_run.changed(session, training__epochs=4, optimizer__learning_rate=0.1)
+    _, metrics = updated(twin, twin.train_programs(), params, batch)
+    assert metrics["clip/low"] > 0.01 and metrics["clip/high"] > 0.01
+    assert metrics["clip/low"] + metrics["clip/high"] <= 1
+
+
+def test_the_update_makes_right_responses_more_probable(session, programs, params, batch, tiny_run):
+    learner, _ = updated(session, programs, params, batch)
+    new = score_trunks(session, learner, batch)
+    rise = {True: [], False: []}
+    for trunk, row in zip(batch, new, strict=True):
+        for branch, logprobs in zip(trunk.branches, row, strict=True):
+            if branch.advantages[0]:
+                rise[bool(branch.advantages[0] > 0)].append((logprobs - branch.sampler_logprobs).mean())
+    assert np.mean(rise[True]) > np.mean(rise[False]) + 1e-3
+
+
+def test_a_non_finite_gradient_stops_with_the_values_found(session, programs, params, batch):
+    broken = [copy.deepcopy(trunk) for trunk in batch]
+    broken[-1].branches[0].advantages[0] = np.nan
+    learner = learner_of(programs, params)
+    with pytest.raises(NonFiniteUpdate) as caught:
+        update_policy(session, learner, STEP, broken, TokenLedger())
+    message = str(caught.value)
+    assert f"update {learner.updates} is nan; expected a finite number" in message
+    assert "optimizer.learning_rate" in message and "--resume" in message

@@ -1,0 +1,136 @@
+"""ARPO's sampling: who branches from whom by the rule alone, every position computed once, every rollout exact."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fr3e_jax.loop.arpo import sample_branching
+from fr3e_jax.loop.session import TOOL
+from fr3e_jax.rollouts.engine import RolloutEngine
+from fr3e_jax.rollouts.tool_calls import answer_spans
+
+FIRST, COUNT, TOKENS = 2, 6, 3
+
+
+def branching(scripted_tool, session, probability: float, **engine) -> SimpleNamespace:
+    config = copy.deepcopy(session.config)
+    config.rollout.max_response_tokens = 16
+    tools = config.tools
+    tools.branching, tools.initial_rollouts, tools.branch_probability = True, FIRST, probability
+    tools.beam, tools.entropy_tokens, tools.entropy_weight = 3, TOKENS, 0.4
+    own = RolloutEngine(
+        session.engine.programs, **{"trunk_slots": 2, "lanes_per_trunk": 3, "chunk": 4, "seed": 7} | engine
+    )
+    return dataclasses.replace(session, config=config, toolbox=scripted_tool.toolbox_of(session), engine=own)
+
+
+@pytest.fixture(scope="module")
+def requests(scripted_tool, session):
+    """Of six rollouts each, all drawn at temperature 1."""
+    found = []
+    for request in scripted_tool.requests_of(session):
+        likely = request.branches[1]
+        branches = [dataclasses.replace(likely, stream=(*likely.stream[:3], n)) for n in range(COUNT)]
+        found.append(dataclasses.replace(request, branches=branches))
+    return found
+
+
+@pytest.fixture(scope="module")
+def sampled(scripted_tool, session, params, requests):
+    return partial(sample, scripted_tool, session, params, requests)
+
+
+def sample(scripted_tool, session, params, requests, **settings) -> SimpleNamespace:
+    used, ended = branching(scripted_tool, session, **settings), []
+    results, promoted = sample_branching(used, params, requests, lambda i, rollouts, wait: [], ended.extend)
+    assert not promoted
+    assert sorted((i, n) for i, n, _ in ended) == [(i, n) for i in range(len(results)) for n in range(COUNT)]
+    for i, n, rollout in ended:
+        np.testing.assert_array_equal(rollout.token_ids, results[i][n].token_ids)
+    return SimpleNamespace(session=used, results=results, counts=used.engine.counts, calls=used.toolbox.take_counts())
+
+
+@pytest.fixture(scope="module")
+def expected(sampled):
+    return sampled(probability=0.6)
+
+
+def forks_of(session, rollouts, number: int, start: int, position: int) -> list[tuple[int, int]]:
+    """(parent, fork) of the tries that the rule accepts at the answers of a rollout behind ``start``, one by one."""
+    tools, rollout, found = session.config.tools, rollouts[number], []
+    drawn = np.flatnonzero(rollout.drawn)
+    entropy = lambda places: rollout.entropies[places[:TOKENS]].sum() / np.log(session.architecture.vocab_size)
+    for _, end in answer_spans(rollout.given):
+        if start < end < len(rollout.token_ids):
+            change = entropy(drawn[drawn >= end]) - entropy(drawn)
+            uniforms = session.generator(TOOL, 0, 1, position, number, end).random(tools.beam - 1)
+            kept = np.clip(uniforms - tools.entropy_weight * change, 0, 1) <= tools.branch_probability
+            found += [(number, end)] * int(kept.sum())
+    return found
+
+
+def test_rollouts_branch_where_the_rule_says_and_the_rest_begins_at_the_prompt(expected):
+    branched = 0
+    for position, rollouts in enumerate(expected.results):
+        known, new = FIRST, [(number, 0) for number in range(FIRST)]
+        while known < COUNT:
+            forks = [f for number, start in new for f in forks_of(expected.session, rollouts, number, start, position)]
+            forks = sorted(forks[: COUNT - known])
+            branched += len(forks)
+            forks = forks or [(0, 0)] * (COUNT - known)
+            new = [(known + i, fork) for i, (_, fork) in enumerate(forks)]
+            for (parent, fork), (number, _) in zip(forks, new, strict=True):
+                for name in ("token_ids", "logprobs", "entropies", "drawn"):
+                    ours, theirs = (getattr(rollouts[n].head(fork), name) for n in (number, parent))
+                    np.testing.assert_array_equal(ours, theirs)
+            known += len(forks)
+    assert branched == expected.calls["branched"] > 3
+
+
+def test_no_position_is_computed_twice(requests, expected):
+    prompts = [request.token_ids for request in requests]
+    assert expected.counts.prefill_positions == sum(map(len, prompts))
+    whole = sum(len(rollout.token_ids) for rollouts in expected.results for rollout in rollouts)
+    assert expected.counts.sampled_tokens + expected.counts.given_tokens < whole
+
+
+def test_logprobs_are_those_of_one_forward_pass(session, params, requests, expected, tiny_run):
+    for request, rollouts in zip(requests, expected.results, strict=True):
+        for rollout in rollouts:
+            whole = np.concatenate([request.token_ids, rollout.token_ids])
+            logprobs = tiny_run.log_softmax(
+                tiny_run.full_logits(session, params, whole)[len(request.token_ids) - 1 : -1]
+            )
+            own = np.take_along_axis(logprobs, rollout.token_ids[:, None], axis=1)[:, 0]
+            np.testing.assert_allclose(rollout.logprobs, own, atol=2e-5)
+
+
+@pytest.mark.slow
+def test_slots_and_lanes_change_no_token(sampled, expected):
+    again = sampled(probability=0.6, trunk_slots=1, lanes_per_trunk=5)
+    for rollouts, wanted in zip(again.results, expected.results, strict=True):
+        for rollout, other in zip(rollouts, wanted, strict=True):
+            np.testing.assert_array_equal(rollout.token_ids, other.token_ids)
+            np.testing.assert_array_equal(rollout.drawn, other.drawn)
+
+
+def test_where_nothing_branches_the_rollouts_are_those_of_plain_sampling(sampled, params, requests):
+    found = sampled(probability=-1.0)
+    plain, _ = found.session.sample(params, requests)
+    assert found.calls["branched"] == 0
+    for rollouts, wanted in zip(found.results, plain, strict=True):
+        for rollout, other in zip(rollouts, wanted, strict=True):
+            np.testing.assert_array_equal(rollout.token_ids, other.token_ids)
+            np.testing.assert_array_equal(rollout.drawn, other.drawn)
+
+
+def test_a_rollout_cannot_be_chosen_as_a_trunk(scripted_tool, session, params, requests):
+    used = branching(scripted_tool, session, 1.0)
+    with pytest.raises(ValueError, match="cannot be chosen as a trunk"):
+        sample_branching(used, params, requests[:1], lambda i, rollouts, wait: [0], lambda ended: None)

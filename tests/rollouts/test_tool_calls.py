@@ -1,0 +1,265 @@
+"""A rollout that calls a tool is what the network says, token by token, wherever and beside whatever it was decoded."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fr3e_jax.cluster.processes import Processes
+from fr3e_jax.rollouts.engine import RolloutEngine
+from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
+from fr3e_jax.rollouts.tool_calls import ToolCalls, answer_spans, last_segment
+from fr3e_jax.tools.answer import Answer
+
+
+def sampled(session, params, toolbox, requests, select=None, **changes):
+    engine = RolloutEngine(
+        session.engine.programs, **{"trunk_slots": 2, "lanes_per_trunk": 3, "chunk": 4, "seed": 7} | changes
+    )
+    ended = []
+    results, promoted = engine.sample(params, requests, select, ended.extend, ToolCalls(toolbox, requests))
+    assert sorted((i, b) for i, b, _ in ended) == [
+        (i, b) for i, r in enumerate(requests) for b in range(len(r.branches))
+    ]
+    return SimpleNamespace(results=results, promoted=promoted, counts=engine.counts)
+
+
+@pytest.fixture(scope="module")
+def toolbox(scripted_tool, session):
+    return scripted_tool.toolbox_of(session)
+
+
+@pytest.fixture(scope="module")
+def requests(scripted_tool, session):
+    return scripted_tool.requests_of(session)
+
+
+@pytest.fixture(scope="module")
+def expected(session, params, toolbox, requests):
+    return sampled(session, params, toolbox, requests, select=lambda i, rollouts, wait: [0, 2])
+
+
+def answers_by_reading(scripted_tool, session, rollout: Rollout) -> np.ndarray:
+    """Which tokens must have been given, and that they are the tool's: a walk through the text, by its words alone."""
+    codec, given, text, calls, at = session.codec, np.zeros(len(rollout.token_ids), bool), "", 0, 0
+    while at < len(rollout.token_ids):
+        text += codec.decode([rollout.token_ids[at]], special_tokens=True)
+        at += 1
+        _, begun, rest = text.partition(scripted_tool.BEGIN)
+        call, ended, _ = rest.partition(scripted_tool.END)
+        if begun and ended and calls < scripted_tool.MOST_CALLS:
+            body = scripted_tool.reply(call).text
+            shown = "..." if len(body) > scripted_tool.MOST_TOKENS else body
+            answer = codec.encode(f"({shown}{scripted_tool.AFTER}")
+            room = len(rollout.token_ids) - at
+            np.testing.assert_array_equal(rollout.token_ids[at : at + len(answer)], answer[:room])
+            given[at : at + len(answer)] = True
+            at, text, calls = at + len(answer), "", calls + 1
+    return given
+
+
+def test_answers_stand_behind_their_calls_and_nowhere_else(scripted_tool, session, expected):
+    calls = 0
+    for row in expected.results:
+        for rollout in row:
+            given = answers_by_reading(scripted_tool, session, rollout)
+            np.testing.assert_array_equal(~rollout.drawn, given)
+            assert (rollout.loss_mask is None) == (not given.any())
+            calls += len(answer_spans(rollout.given))
+    assert calls > 8
+
+
+def test_logprobs_and_entropies_are_those_of_one_forward_pass_answers_included(
+    session, params, requests, expected, tiny_run
+):
+    for request, row in zip(requests, expected.results, strict=True):
+        for rollout in row:
+            whole = np.concatenate([request.token_ids, rollout.token_ids])
+            logprobs = tiny_run.log_softmax(
+                tiny_run.full_logits(session, params, whole)[len(request.token_ids) - 1 : -1]
+            )
+            own = np.take_along_axis(logprobs, rollout.token_ids[:, None], axis=1)[:, 0]
+            np.testing.assert_allclose(rollout.logprobs, own, atol=2e-5)
+            np.testing.assert_allclose(rollout.entropies, -(np.exp(logprobs) * logprobs).sum(1), atol=2e-5)
+
+
+def assert_same_rollouts(found, expected) -> None:
+    for row, wanted_row in zip(found.results, expected.results, strict=True):
+        for rollout, wanted in zip(row, wanted_row, strict=True):
+            np.testing.assert_array_equal(rollout.token_ids, wanted.token_ids)
+            np.testing.assert_array_equal(rollout.drawn, wanted.drawn)
+            np.testing.assert_allclose(rollout.logprobs, wanted.logprobs, atol=1e-5)
+            assert rollout.finished == wanted.finished
+
+
+def test_slots_lanes_and_slow_tools_change_no_token(scripted_tool, session, params, requests, expected):
+    slow = scripted_tool.toolbox_of(session, at_once=False)
+    assert_same_rollouts(sampled(session, params, slow, requests, trunk_slots=1, lanes_per_trunk=5), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at_once", [True, False])
+def test_nor_do_chunks_and_rings_that_grow(scripted_tool, session, params, at_once):
+    toolbox, requests = scripted_tool.toolbox_of(session, at_once=at_once), scripted_tool.requests_of(session, cap=40)
+    expected = sampled(session, params, scripted_tool.toolbox_of(session), requests)
+    for changes in ({"trunk_slots": 6, "lanes_per_trunk": 4, "chunk": 16}, {"chunk": 1, "lanes_per_trunk": 1}):
+        assert_same_rollouts(sampled(session, params, toolbox, requests, **changes), expected)
+
+
+def test_no_position_is_computed_twice_and_answers_are_not_counted_as_sampled(requests, expected):
+    rollouts = [rollout for row in expected.results for rollout in row]
+    given = sum(int((~rollout.drawn).sum()) for rollout in rollouts)
+    assert expected.counts.prefill_positions == sum(len(request.token_ids) for request in requests)
+    assert expected.counts.given_tokens == given > 0
+    assert expected.counts.sampled_tokens == sum(len(rollout.token_ids) for rollout in rollouts) - given
+
+
+def test_calls_beyond_the_most_are_ordinary_text(scripted_tool, session, params, requests, expected):
+    once = sampled(session, params, scripted_tool.toolbox_of(session, max_calls=1), requests)
+    used_up = 0
+    for row, wanted_row in zip(once.results, expected.results, strict=True):
+        for rollout, wanted in zip(row, wanted_row, strict=True):
+            first, second = ([*answer_spans(wanted.given), None, None])[:2]
+            assert answer_spans(rollout.given) == [first] * (first is not None)
+            same = len(wanted.token_ids) if second is None else second[0]
+            np.testing.assert_array_equal(rollout.token_ids[:same], wanted.token_ids[:same])
+            used_up += second is not None
+    assert used_up > 2
+
+
+def test_a_continued_rollout_reads_on_as_it_would_have(session, params, toolbox, requests, expected):
+    """Greedy from any state of a greedy rollout, in the middle of a call too, gives the rest, answers included."""
+    again, rests = [], []
+    for i, row in enumerate(expected.results):
+        whole, trunk = row[0], expected.promoted[i, 0]
+        forks = [k for k in range(1, len(whole.token_ids)) if whole.drawn[k]]
+        prompt = len(requests[i].token_ids)
+        branches = [
+            Branch(
+                prompt + k,
+                (1, 0, i, k),
+                requests[i].branches[0].max_tokens - k,
+                requests[i].branches[0].sampling,
+                whole.head(k),
+            )
+            for k in forks
+        ]
+        again.append(TrunkRequest(dataclasses.replace(trunk), branches))
+        rests.append([(whole, k) for k in forks])
+    found = sampled(session, params, toolbox, again)
+    assert found.counts.prefill_positions == 0
+    prefixes = [branch.prefix for request in again for branch in request.branches]
+    calling = [p for p, own in zip(prefixes, sum(found.results, []), strict=True) if own.given is not None]
+    assert any(toolbox.calls.run(last_segment(prefix)[0]) > 0 for prefix in calling), "from within a call"
+    assert any(last_segment(prefix)[1] == 1 for prefix in calling), "with one call used up"
+    for row, wanted in zip(found.results, rests, strict=True):
+        for rollout, (whole, k) in zip(row, wanted, strict=True):
+            joined = whole.head(k).then(rollout)
+            np.testing.assert_array_equal(joined.token_ids, whole.token_ids)
+            np.testing.assert_array_equal(joined.drawn, whole.drawn)
+            np.testing.assert_allclose(joined.entropies, whole.entropies, atol=1e-5)
+            assert joined.finished == whole.finished
+
+
+def first_call(expected) -> tuple[int, Rollout, int, int]:
+    """A question, its greedy response, and where the first answer in it begins and ends."""
+    index = next(i for i, row in enumerate(expected.results) if row[0].given is not None)
+    return index, expected.results[index][0], *answer_spans(expected.results[index][0].given)[0]
+
+
+def test_a_call_at_the_cap_gets_no_answer_and_an_answer_is_cut_there(session, params, expected, toolbox, requests):
+    index, whole, start, end = first_call(expected)
+    request, caps = requests[index], (start, start + 1, end)
+    branches = [dataclasses.replace(request.branches[0], max_tokens=cap) for cap in caps]
+    rollouts = sampled(session, params, toolbox, [dataclasses.replace(request, branches=branches)]).results[0]
+    for rollout, cap in zip(rollouts, caps, strict=True):
+        np.testing.assert_array_equal(rollout.token_ids, whole.token_ids[:cap])
+        np.testing.assert_array_equal(rollout.drawn, whole.drawn[:cap])
+        assert not rollout.finished
+
+
+def test_a_stop_token_ends_a_response_behind_an_answer_but_not_within(session, params, expected, toolbox, requests):
+    i, m, whole, start, end = next(
+        (i, m, rollout, start, end)
+        for i, row in enumerate(expected.results)
+        for m, rollout in enumerate(row)
+        for start, end in answer_spans(rollout.given)
+        if not np.isin(rollout.token_ids[end : end + 1], rollout.token_ids[:end]).all()
+    )
+    branch = requests[i].branches[m]
+    of = lambda at: dataclasses.replace(branch.sampling, stop_ids=(int(whole.token_ids[at]),))
+    branches = [dataclasses.replace(branch, sampling=of(at)) for at in (end, start)]
+    request = dataclasses.replace(requests[i], branches=branches)
+    stopped, going = sampled(session, params, toolbox, [request]).results[0]
+    np.testing.assert_array_equal(stopped.token_ids, whole.token_ids[: end + 1])
+    assert stopped.finished and stopped.drawn[-1]
+    np.testing.assert_array_equal(going.token_ids[: end + 1], whole.token_ids[: end + 1])
+
+
+def test_a_tool_that_hangs_raises_or_cannot_be_spelled_becomes_text(scripted_tool, session):
+    release = threading.Event()
+
+    def bad(call: str) -> Answer:
+        if call == "hang":
+            release.wait(60)
+        if call == "raise":
+            raise OSError("no room")
+        return Answer("é7", "answered")
+
+    toolbox = scripted_tool.toolbox_of(session, run=bad, at_once=False, deadline=0.05)
+    hanging, raising, odd = (toolbox.start(call) for call in ("hang", "raise", "odd"))
+    assert toolbox.wait(hanging).outcome == "timeout"
+    assert toolbox.wait(raising) == ("OSError: no room", "error")
+    release.set()
+    text = session.codec.decode(toolbox.encoded(toolbox.wait(odd)), special_tokens=True)
+    assert text == "(7" + scripted_tool.AFTER
+    assert session.codec.decode(toolbox.encoded(Answer("123456", "answered"))) == "(..." + scripted_tool.AFTER
+    assert toolbox.take_counts() == {"cut": 1}
+
+
+def test_marks_that_the_tokenizer_cannot_spell_are_refused(scripted_tool, session):
+    with pytest.raises(ValueError, match="set tools.result to a text that it can spell"):
+        scripted_tool.toolbox_of(session, before="<", after="]")
+
+
+def test_processes_share_the_calls_and_read_the_same_answers(scripted_tool, session, requests):
+    barrier, told, seen = threading.Barrier(2), [None, None], []
+
+    class Paired(Processes):
+        def exchange(self, point, own=None, **decisions):
+            told[self.index] = own
+            barrier.wait(30)
+            return list(told)
+
+    def answer(index: int) -> None:
+        run = lambda call: Answer(str(index), "answered")
+        calls = ToolCalls(scripted_tool.toolbox_of(session, Paired(index, 2), run=run), requests)
+        keys = [(0, 0), (0, 1), (1, 1)]
+        for key in keys:
+            calls.begin(key)
+            calls.ask(key, np.array(session.codec.encode("35515"), np.int32))
+        answers = calls.answers(keys)
+        seen.append([session.codec.decode(answers[key][0]) for key in keys])
+
+    threads = [threading.Thread(target=answer, args=(index,)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [["(03=", "(13=", "(03="]] * 2
+
+
+def test_segments_and_spans_of_a_response():
+    mask = np.array([0, 1, 1, 0, 0, 1, 0], bool)
+    assert answer_spans(mask) == [[1, 3], [5, 6]] and answer_spans(None) == []
+    zeros = np.zeros(7, np.float32)
+    rollout = Rollout(np.arange(7, dtype=np.int32), zeros, zeros, zeros, finished=True, given=mask)
+    tail, answered = last_segment(rollout.head(5))
+    assert tail.tolist() == [3, 4] and answered == 1
+    assert rollout.head(7).finished and not rollout.head(6).finished
+    again = rollout.head(2).then(Rollout(*(column[2:] for column in (rollout.token_ids, zeros, zeros, zeros)), True))
+    assert again.given.tolist() == [False, True] + [False] * 5

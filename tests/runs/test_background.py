@@ -1,0 +1,100 @@
+"""The worker beside the loop: order, what `drain` promises, and errors that must not be lost."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from fr3e_jax.runs import background as background_module
+from fr3e_jax.runs.background import Background, WriteFailed
+
+
+def disk_full() -> None:
+    raise OSError("no space left on device")
+
+
+def test_writes_and_calls_run_in_order_on_one_thread():
+    done = []
+    note = lambda name: done.append((name, threading.get_ident()))
+    with Background() as background:
+        background.write("a", note, "a")
+        answer = background.call(lambda: note("b") or 7)
+        background.write("c", note, "c")
+        background.drain()
+        assert answer.result() == 7
+    names, threads = zip(*done, strict=True)
+    assert names == ("a", "b", "c") and len(set(threads)) == 1 and threads[0] != threading.get_ident()
+
+
+def test_drain_returns_when_everything_is_written():
+    gate, done = threading.Event(), []
+    with Background() as background:
+        background.write("first", gate.wait)
+        for number in range(5):
+            background.write("number", done.append, number)
+        threading.Timer(0.02, gate.set).start()
+        background.drain()
+        assert done == list(range(5))
+
+
+def test_a_failed_write_stops_later_ones_and_raises_with_its_reason():
+    done = []
+    background = Background()
+    background.write("the rollouts of step 3", disk_full)
+    with pytest.raises(WriteFailed, match="the rollouts of step 3 failed .*OSError: no space left.*--resume") as found:
+        background.drain()
+    assert isinstance(found.value.__cause__, OSError)
+    with pytest.raises(WriteFailed, match="step 3"):
+        background.write("the metrics of step 3", done.append, 3)
+    with pytest.raises(WriteFailed, match="step 3"):
+        background.drain()
+    with pytest.raises(WriteFailed, match="step 3"), background:
+        pass
+    assert done == []
+
+
+def test_writes_that_were_waiting_behind_a_failed_one_are_not_made():
+    gate, done = threading.Event(), []
+    background = Background()
+    background.write("first", gate.wait)
+    background.write("second", disk_full)
+    background.write("third", done.append, 3)
+    gate.set()
+    with pytest.raises(WriteFailed, match="second"):
+        background.drain()
+    assert done == []
+
+
+def test_leaving_with_another_error_writes_the_rest_and_keeps_that_error():
+    done = []
+    with pytest.raises(KeyError), Background() as background:
+        background.write("a", done.append, 1)
+        background.write("b", disk_full)
+        raise KeyError
+    assert done == [1]
+
+
+def test_an_error_of_a_call_belongs_to_its_future_alone():
+    with Background() as background:
+        future = background.call(disk_full)
+        background.write("a", lambda: None)
+        background.drain()
+        with pytest.raises(OSError, match="no space"):
+            future.result()
+
+
+def test_writes_do_not_pile_up_without_end(monkeypatch):
+    monkeypatch.setattr(background_module, "_MOST_WAITING", 2)
+    gate, done = threading.Event(), []
+    with Background() as background:
+        for _ in range(2):
+            background.write("held", gate.wait)
+        late = threading.Thread(target=lambda: (background.write("late", done.append, 1), done.append("handed over")))
+        late.start()
+        late.join(0.05)
+        assert late.is_alive() and not done
+        gate.set()
+        late.join()
+        background.drain()
+    assert set(done) == {1, "handed over"}

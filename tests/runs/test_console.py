@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from fr3e_jax.runs.console import Console
+from fr3e_jax.runs.run_directory import RunDirectory
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+METRICS = {
+    "reward/mean": 0.41234, "entropy/mean": 0.2, "length/mean": 23.44, "prompts/kept": 12, "prompts/rejected": 20,
+    "speed/sampled_tokens_per_second": 1234.5, "tokens/sampled_tokens": 1000,
+}  # fmt: skip
+
+
+def lines_of(stream: io.StringIO) -> list[str]:
+    return stream.getvalue().splitlines()
+
+
+def test_plain_prints_one_line_per_step_with_numbers_and_time_left():
+    stream, clock = io.StringIO(), Clock()
+    with Console("plain", max_steps=10, stream=stream, clock=clock) as console:
+        console.stage("first return")
+        clock.now = 30.0
+        console.step(2, METRICS)
+        console.note("checkpoint saved")
+    assert lines_of(stream) == [
+        "step 2/10  reward 0.412  entropy 0.200  length 23.4  kept 12  rejected 20  tokens/s 1234  left 0:02:00",
+        "checkpoint saved",
+    ]
+
+
+def test_missing_and_odd_metrics_become_a_dash():
+    stream = io.StringIO()
+    with Console("plain", stream=stream) as console:
+        console.step(1, {"reward/mean": None, "entropy/mean": "high", "length/mean": [1.0]})
+    assert lines_of(stream) == ["step 1  reward -  entropy -  length -  kept -  rejected -  tokens/s -  left -"]
+
+
+@pytest.mark.parametrize(
+    ("max_steps", "max_sampled_tokens", "left"),
+    [(100, 0, "0:16:20"), (0, 5000, "0:00:30"), (100, 5000, "0:00:30"), (3, 5000, "0:00:10"), (0, 0, "-")],
+)
+def test_time_left_is_to_the_nearest_limit(max_steps, max_sampled_tokens, left):
+    stream, clock = io.StringIO(), Clock()
+    console = Console("plain", max_steps=max_steps, max_sampled_tokens=max_sampled_tokens, stream=stream, clock=clock)
+    for step in (1, 2):
+        clock.now += 10.0
+        console.step(step, METRICS)
+    assert lines_of(stream)[-1].endswith(f"left {left}")
+
+
+def test_time_left_of_a_resumed_run_counts_its_own_pace_only():
+    stream, clock = io.StringIO(), Clock()
+    console = Console("plain", max_steps=100, first_step=90, sampled_tokens=10**6, stream=stream, clock=clock)
+    clock.now = 20.0
+    console.step(92, METRICS)
+    assert lines_of(stream)[-1].endswith("left 0:01:20")
+
+
+def test_auto_is_plain_in_a_pipe_and_live_on_a_terminal():
+    pipe, terminal = io.StringIO(), Terminal()
+    for stream in (pipe, terminal):
+        with Console("auto", max_steps=4, stream=stream) as console:
+            console.stage("explore [wrong]")
+            console.step(3, METRICS)
+            console.note("stopping [after] this step")
+    assert "\x1b" not in pipe.getvalue()
+    shown = terminal.getvalue()
+    assert "\x1b[" in shown
+    for text in ("step 3/4", "explore [wrong]", "reward 0.412", "stopping [after] this step"):
+        assert text in shown
+
+
+def test_none_prints_nothing(tmp_path):
+    stream = io.StringIO()
+    with Console("none", stream=stream) as console:
+        console.stage("explore")
+        console.step(1, METRICS)
+        console.note("hello")
+        console.summary({}, {"greedy": 0.5}, RunDirectory(tmp_path))
+    assert stream.getvalue() == ""
+
+
+def test_reader_that_leaves_does_not_stop_the_run():
+    class ClosedPipe(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    with Console("plain", stream=ClosedPipe()) as console:
+        console.step(1, METRICS)
+        console.note("still training")
+
+
+def test_summary_is_a_table_in_percent_and_names_what_is_there(tmp_path):
+    run_dir = RunDirectory(tmp_path)
+    run_dir.metrics.write_text("")
+    run_dir.tensorboard.mkdir()
+    stream = io.StringIO()
+    after = {"avg@16": 0.3541, "pass@8": 0.82, "greedy": 0.4, "length/mean": 21.5}
+    Console("plain", stream=stream).summary({"avg@16": 0.231, "greedy": 0.5, "length/mean": 20.0}, after, run_dir)
+    table, files = lines_of(stream)[:5], lines_of(stream)[5:]
+    assert [line.split() for line in table] == [
+        ["held-out", "before", "after", "change"],
+        ["avg@16", "23.1%", "35.4%", "+12.3"],
+        ["pass@8", "-", "82.0%", "-"],
+        ["greedy", "50.0%", "40.0%", "-10.0"],
+        ["length/mean", "20.000", "21.500", "+1.500"],
+    ]
+    assert files[0] == f"run directory: {tmp_path}"
+    assert [line.split()[0] for line in files[1:]] == ["metrics.jsonl", "tensorboard/"]
+    assert files[-1].endswith(f"tensorboard --logdir {tmp_path}/tensorboard")
+    assert len({len(line) for line in table}) == 1, "columns are not aligned"

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+from fr3e_jax.runs.metrics import MetricsWriter, read_metrics, without_timing
+from fr3e_jax.runs.run_directory import RunDirectory
+
+
+def train(run_dir: RunDirectory, first: int, last: int, resume_step: int | None, seconds: float) -> None:
+    """Writes what a loop would: the record of each step and an evaluation every second step."""
+    with MetricsWriter(run_dir, tensorboard=False, resume_step=resume_step) as writer:
+        for step in range(first, last + 1):
+            metrics = {"reward/mean": math.sin(step), "seconds/update": seconds, "wall_seconds": seconds * step}
+            writer.write(step, metrics)
+            if step % 2 == 0:
+                writer.write(step, {"avg@16": math.cos(step)}, kind="eval")
+
+
+def test_resumed_file_equals_the_uninterrupted_one(tmp_path):
+    whole, killed = RunDirectory(tmp_path / "whole"), RunDirectory(tmp_path / "killed")
+    train(whole, 0, 9, None, seconds=1.0)
+    train(killed, 0, 7, None, seconds=1.0)
+    train(killed, 5, 9, 4, seconds=3.0)
+    found, expected = read_metrics(killed.metrics), read_metrics(whole.metrics)
+    assert [without_timing(record) for record in found] == [without_timing(record) for record in expected]
+    assert found != expected
+    assert len(found) == 15
+
+
+def test_without_timing_keeps_everything_else():
+    record = {"step": 1, "seconds/a": 1, "speed/b": 2, "cpu_seconds": 3, "wall_seconds": 4, "compile/programs": 6}
+    record |= {"tokens/seconds": 5}
+    assert without_timing(record) == {"step": 1, "tokens/seconds": 5}
+
+
+def test_torn_last_line_is_dropped_on_resume_and_ignored_by_the_reader(tmp_path):
+    run_dir = RunDirectory(tmp_path)
+    train(run_dir, 1, 3, None, seconds=1.0)
+    complete = run_dir.metrics.read_bytes()
+    run_dir.metrics.write_bytes(complete + b'{"step": 4, "kind": "train", "reward/me')
+    assert [record["step"] for record in read_metrics(run_dir.metrics, kind="train")] == [1, 2, 3]
+    MetricsWriter(run_dir, tensorboard=False, resume_step=9).close()
+    assert run_dir.metrics.read_bytes() == complete
+
+
+def test_run_without_a_checkpoint_starts_its_file_again(tmp_path):
+    run_dir = RunDirectory(tmp_path)
+    train(run_dir, 0, 3, None, seconds=1.0)
+    train(run_dir, 0, 1, None, seconds=1.0)
+    assert [record["step"] for record in read_metrics(run_dir.metrics)] == [0, 0, 1]
+
+
+def test_line_is_readable_as_soon_as_it_is_written(tmp_path):
+    writer = MetricsWriter(RunDirectory(tmp_path), tensorboard=False, resume_step=None)
+    writer.write(1, {"loss": 0.5})
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1, "kind": "train", "loss": 0.5}]
+    writer.close()
+
+
+def test_scalars_of_any_kind_keep_all_their_digits(tmp_path):
+    values = {"a": 0.1 + 0.2, "b": np.float32(0.1), "c": jnp.float32(1e-7), "d": np.int64(7), "e": 2**60, "f": True}
+    with MetricsWriter(RunDirectory(tmp_path), tensorboard=False, resume_step=None) as writer:
+        writer.write(1, values)
+    (record,) = read_metrics(tmp_path / "metrics.jsonl")
+    assert [record[key] for key in "abcdef"] == [
+        0.1 + 0.2, float(np.float32(0.1)), float(np.float32(1e-7)), 7, 2**60, 1,
+    ]  # fmt: skip
+    assert isinstance(record["d"], int)
+
+
+def test_nonfinite_numbers_are_valid_json_and_come_back(tmp_path):
+    with MetricsWriter(RunDirectory(tmp_path), tensorboard=True, resume_step=None) as writer:
+        writer.write(3, {"loss": float("nan"), "ratio": float("-inf"), "reward": 1.0})
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line, parse_constant=pytest.fail) == {
+        "step": 3, "kind": "train",
+        "loss": None, "loss/nonfinite": "nan", "ratio": None, "ratio/nonfinite": "-inf", "reward": 1.0,
+    }  # fmt: skip
+    (record,) = read_metrics(tmp_path / "metrics.jsonl")
+    assert math.isnan(record.pop("loss"))
+    assert record == {"step": 3, "kind": "train", "ratio": -math.inf, "reward": 1.0}
+
+
+def test_bad_metrics_are_named_and_nothing_is_written(tmp_path):
+    with MetricsWriter(RunDirectory(tmp_path), tensorboard=False, resume_step=None) as writer:
+        with pytest.raises(TypeError, match=r"metric 'reward' is 'high' \(str\); expected a scalar"):
+            writer.write(1, {"loss": 1.0, "reward": "high"})
+        with pytest.raises(TypeError, match="metric 'reward' is array"):
+            writer.write(1, {"reward": np.ones(2)})
+        with pytest.raises(ValueError, match="metric named 'kind'"):
+            writer.write(1, {"kind": 1.0})
+    assert read_metrics(tmp_path / "metrics.jsonl") == []
+
+
+def test_damaged_line_is_named_with_its_number(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "kind": "train"}\nnot json\n')
+    with pytest.raises(ValueError, match="line 2: found b'not json'"):
+        read_metrics(path)
+    with pytest.raises(FileNotFoundError, match="expected the metrics.jsonl of a run directory"):
+        read_metrics(tmp_path / "none.jsonl")
+
+
+def read_events(run_dir: RunDirectory) -> list[Event]:
+    events = []
+    for path in sorted(run_dir.tensorboard.iterdir()):
+        content, position = path.read_bytes(), 0
+        while position < len(content):
+            # TFRecord: length (8 bytes), its checksum (4), the event, its checksum (4).
+            length = int.from_bytes(content[position : position + 8], "little")
+            events.append(Event.FromString(content[position + 12 : position + 12 + length]))
+            position += length + 16
+    return events
+
+
+def test_tensorboard_gets_the_same_numbers_and_purges_repeated_steps(tmp_path):
+    run_dir = RunDirectory(tmp_path)
+    with MetricsWriter(run_dir, tensorboard=True, resume_step=None) as writer:
+        writer.write(4, {"reward/mean": 0.25, "loss": float("nan")})
+        writer.write(4, {"avg@16": 0.5}, kind="eval")
+    events = read_events(run_dir)
+    scalars = {value.tag: (event.step, value.simple_value) for event in events for value in event.summary.value}
+    assert scalars == {"reward/mean": (4, 0.25), "eval/avg_16": (4, 0.5)}
+    with MetricsWriter(run_dir, tensorboard=True, resume_step=2) as writer:
+        writer.write(3, {"reward/mean": 0.5})
+    starts = [event.step for event in read_events(run_dir) if event.session_log.status == 1]
+    assert starts == [0, 3]

@@ -1,0 +1,98 @@
+"""Rejection-sampling fine-tuning as a run: it trains on what it kept, resumes exactly, and leaves a model."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from fr3e_jax.loop.evaluate import load_run_params
+from fr3e_jax.loop.session import open_session
+from fr3e_jax.runs.metrics import read_metrics, without_timing
+from fr3e_jax.runs.rollout_store import read_rollouts, rollout_path
+from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.verbs.rft import rft
+
+SETTINGS = {
+    "rft__prompts": 4,
+    "rft__batch_size": 4,
+    "rft__learning_rate": 2e-2,
+    "rft__negative_share": 0.2,
+    "rft__require_digit": False,
+    "evaluation__prompts": 2,
+    "evaluation__every": 0,
+}
+
+
+def run_of(folder, tiny_run, **settings):
+    path = folder / "run"
+    assert rft(tiny_run.config(**SETTINGS | settings), path) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def one_update(tmp_path_factory, tiny_run):
+    """An iteration of one update."""
+    return run_of(tmp_path_factory.mktemp("rft"), tiny_run, rft__iterations=1, rft__batch_size=100)
+
+
+def test_an_update_is_cross_entropy_on_the_responses_that_are_kept(one_update, session, tiny_run):
+    (metrics,) = read_metrics(one_update / "metrics.jsonl", kind="train")
+    records = read_rollouts(rollout_path(RunDirectory(one_update), 1))
+    kept = [record for record in records if record.kept]
+    right = sum(record.outcome == "right" for record in kept)
+    assert (len(records), metrics["rft/sampled"], metrics["updates"]) == (16, 16, 1)
+    assert (metrics["rft/selected_right"], metrics["rft/selected_wrong"]) == (right, len(kept) - right)
+    assert 0 < len(kept) < 16 and all(record.finished for record in kept)
+    losses = []
+    for record in kept:
+        prompt, ids = record.prompt_ids, record.token_ids
+        logits = tiny_run.full_logits(session, session.fresh_params(), [*prompt, *ids])[len(prompt) - 1 : -1]
+        losses += [-row[token] for row, token in zip(tiny_run.log_softmax(logits), ids, strict=True)]
+    assert metrics["loss/supervised"] == pytest.approx(np.mean(losses), abs=1e-5)
+    assert metrics["tokens/loss_tokens"] == len(losses)
+    assert metrics["tokens/sampled_tokens"] == sum(len(record.token_ids) for record in records)
+
+
+def test_the_model_at_the_end_is_a_start_for_the_next(one_update, session, tiny_run):
+    summary = json.loads((one_update / "summary.json").read_text())
+    assert (summary["algorithm"], summary["iterations"], summary["updates"]) == ("rft", 1, 1)
+    assert {"avg@3", "greedy"} <= summary["before"].keys() & summary["after"].keys()
+    again = open_session(tiny_run.config(model__path=str(one_update / "model")))
+    trained, step = load_run_params(session, one_update)
+    assert step == 1
+    for ours, saved in zip(jax.tree.leaves(again.fresh_params()), jax.tree.leaves(trained), strict=True):
+        np.testing.assert_array_equal(ours, saved)
+
+
+def test_where_nothing_is_right_the_run_ends_with_what_was_found(tmp_path, tiny_run, capsys):
+    task = f"{tiny_run.task}:NothingRight"
+    config = tiny_run.config(**SETTINGS, data__task=task)
+    assert rft(config, tmp_path / "run") == 1
+    message = capsys.readouterr().err
+    assert "stopped in iteration 1: of 16 responses 0 were right" in message and "raise rft.prompts (now 4)" in message
+    assert not (tmp_path / "run" / "model").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", [2 * 4 + 3, 2 * 4 + 16 + 2 * 4 + 3], ids=["first iteration", "second iteration"])
+def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(tmp_path, tiny_run, monkeypatch, session, asked):
+    """SIGTERM while responses are graded: after two problems of the first evaluation, with 4 answers each."""
+    settings = {"rft__epochs": 2, "checkpoint__every": 2, "evaluation__every": 1}
+    whole, path = run_of(tmp_path / "whole", tiny_run, **settings), tmp_path / "run"
+    monkeypatch.setenv("FR3E_TEST_SIGNAL", f"SIGTERM {asked}")
+    assert rft(tiny_run.config(**SETTINGS | settings), path) == 0
+    assert not (path / "summary.json").exists()
+    monkeypatch.delenv("FR3E_TEST_SIGNAL")
+    assert rft(tiny_run.config(**SETTINGS | settings), path, resume=True) == 0
+    found, wanted = ([without_timing(r) for r in read_metrics(run / "metrics.jsonl")] for run in (path, whole))
+    assert found == wanted
+    assert [r["kind"] for r in wanted] == ["eval", "train", "eval", "train", "eval"]
+    for left, right in zip(*(jax.tree.leaves(load_run_params(session, run)[0]) for run in (path, whole)), strict=True):
+        assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
+    stored = [sorted(file.name for file in (run / "rollouts").iterdir()) for run in (path, whole)]
+    assert stored[0] == stored[1] and len(stored[0]) == 2
+    assert rft(tiny_run.config(**SETTINGS | settings), path, resume=True) == 0, "a finished run may be resumed"
+    assert [without_timing(record) for record in read_metrics(path / "metrics.jsonl")] == wanted

@@ -1,0 +1,132 @@
+"""Supervised fine-tuning: it learns, resumes exactly, and leaves a directory that `model.path` can name."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from transformers import AutoConfig, AutoTokenizer
+
+from fr3e_jax.configuration import ConfigError, load_config
+from fr3e_jax.loop.evaluate import load_run_params
+from fr3e_jax.loop.session import open_session
+from fr3e_jax.runs.metrics import read_metrics, without_timing
+from fr3e_jax.verbs.sft import sft
+
+SETTINGS = {
+    "sft__steps": 20,
+    "sft__batch_size": 8,
+    "sft__log_every": 6,
+    "sft__learning_rate": 2e-2,
+    "sft__warmup_updates": 1,
+    "evaluation__prompts": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def sft_run(tmp_path_factory, tiny_run):
+    path = tmp_path_factory.mktemp("sft") / "run"
+    assert sft(tiny_run.config(**SETTINGS), path) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def one_step_run(tmp_path_factory, tiny_run):
+    """From random weights into the directory that model.path names, which does not exist yet."""
+    folder = tmp_path_factory.mktemp("one_step")
+    output = str(folder / "warm start")
+    settings = SETTINGS | {"sft__steps": 1, "sft__start": "random", "evaluation__prompts": 1}
+    assert sft(tiny_run.config(model__path=output, sft__output=output, **settings), folder / "run") == 0
+    return folder / "run"
+
+
+def params_of(path, session):
+    params, _ = load_run_params(session, path)
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(params)]
+
+
+def test_the_loss_falls(sft_run):
+    records = read_metrics(sft_run / "metrics.jsonl", kind="train")
+    assert [record["step"] for record in records] == [6, 12, 18, 20]
+    assert records[-1]["loss/supervised"] < 1.8 < np.log(24), "digits and the stop token are 11 of 24 tokens"
+    # 8 demonstrations of 1 or 2 digits and a stop token at each step.
+    lengths = [len(str(n % 40)) for n in range(20 * 8)]
+    assert sum(record["tokens/loss_tokens"] for record in records) == sum(n + 1 for n in lengths)
+    assert sum(record["tokens/trained_positions"] for record in records) == sum(2 * n + 2 for n in lengths)
+
+
+def test_the_loss_is_the_mean_of_minus_log_prob_over_response_tokens(one_step_run, session, tiny_run):
+    (record,) = read_metrics(one_step_run / "metrics.jsonl", kind="train")
+    losses = []
+    for n in range(8):
+        prompt, response = session.codec.encode(f"{n}="), [*session.codec.encode(str(n)), session.codec.stop_ids[0]]
+        logits = tiny_run.full_logits(session, session.fresh_params(), [*prompt, *response])[len(prompt) - 1 : -1]
+        losses += [-row[token] for row, token in zip(tiny_run.log_softmax(logits), response, strict=True)]
+    assert record["loss/supervised"] == pytest.approx(np.mean(losses), abs=1e-5)
+
+
+def test_the_summary_has_the_numbers_before_and_after(sft_run):
+    summary = json.loads((sft_run / "summary.json").read_text())
+    assert (summary["algorithm"], summary["updates"], summary["sampled_tokens"]) == ("sft", 20, 0)
+    assert {"avg@3", "pass@2", "greedy"} <= summary["before"].keys() & summary["after"].keys()
+    evaluations = read_metrics(sft_run / "metrics.jsonl", kind="eval")
+    assert [record["step"] for record in evaluations] == [0, 20]
+    assert summary["after"]["avg@3"] == evaluations[1]["avg@3"]
+
+
+def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(sft_run, tmp_path, tiny_run, monkeypatch, session):
+    """SIGTERM in step 8: after the two problems of the first evaluation with 4 answers each, 7 batches and a half."""
+    path = tmp_path / "run"
+    monkeypatch.setenv("FR3E_TEST_SIGNAL", f"SIGTERM {2 * 4 + 7 * 8 + 4}")
+    assert sft(tiny_run.config(**SETTINGS), path) == 0
+    assert [record["step"] for record in read_metrics(path / "metrics.jsonl")] == [0, 6]
+    assert not (path / "summary.json").exists()
+    monkeypatch.delenv("FR3E_TEST_SIGNAL")
+    assert sft(tiny_run.config(**SETTINGS), path, resume=True) == 0
+    found, wanted = (
+        [without_timing(record) for record in read_metrics(run / "metrics.jsonl")] for run in (path, sft_run)
+    )
+    assert found == wanted
+    for left, right in zip(params_of(path, session), params_of(sft_run, session), strict=True):
+        assert left.tobytes() == right.tobytes()
+    assert (path / "model" / "model.safetensors").read_bytes() == (sft_run / "model" / "model.safetensors").read_bytes()
+    assert sft(tiny_run.config(**SETTINGS), path, resume=True) == 0, "a finished run may be resumed"
+    assert [without_timing(record) for record in read_metrics(path / "metrics.jsonl")] == wanted
+
+
+def test_the_output_directory_is_the_same_model_again(sft_run, tiny_run, session):
+    model = sft_run / "model"
+    again = open_session(tiny_run.config(model__path=str(model), model__hidden_size=32))
+    assert dict(again.codec.tokenizer.get_vocab()) == dict(session.codec.tokenizer.get_vocab())
+    assert again.codec.stop_ids == session.codec.stop_ids
+    ids = session.encode("17=17")
+    trained, _ = load_run_params(session, sft_run)
+    found = tiny_run.full_logits(again, again.fresh_params(), ids)
+    np.testing.assert_array_equal(found, tiny_run.full_logits(session, trained, ids))
+    assert np.abs(found - tiny_run.full_logits(session, session.fresh_params(), ids)).max() > 0.1
+    assert AutoConfig.from_pretrained(model).hidden_size == 16
+    assert AutoTokenizer.from_pretrained(model)("17=")["input_ids"] == session.codec.encode("17=")
+
+
+def test_a_random_start_ignores_the_model_that_it_is_to_replace(one_step_run):
+    output = one_step_run.parent / "warm start"
+    assert (output / "model.safetensors").is_file() and (output / "tokenizer.json").is_file()
+    saved = load_config(one_step_run / "config.yaml", training=False)
+    assert load_run_params(open_session(saved), one_step_run)[1] == 1
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_without_a_model(tmp_path, tiny_run, capsys):
+    settings = SETTINGS | {"sft__learning_rate": 1e30, "sft__warmup_updates": 0, "evaluation__prompts": 1}
+    assert sft(tiny_run.config(**settings, optimizer__max_grad_norm=0.0), tmp_path / "run") == 1
+    message = capsys.readouterr().err
+    assert "at step 6 the loss is nan" in message and "sft.learning_rate" in message
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_a_checkpoint_of_another_model_is_refused(sft_run, tiny_run):
+    saved = (sft_run / "config.yaml").read_bytes()
+    with pytest.raises(ConfigError, match=r"params/embedding: found float32\[24,16\], expected float32\[24,32\]"):
+        sft(tiny_run.config(**SETTINGS, model__hidden_size=32), sft_run, resume=True)
+    assert (sft_run / "config.yaml").read_bytes() == saved
