@@ -40,9 +40,7 @@ LAYERS = {
     "tools": Layer({"configuration", "rewards"}, DEVICE_LIBRARIES),
     "data": Layer({"configuration", "rewards"}, {"jax", "flax", "optax"}),
     "rollouts": Layer({"policy", "programs", "configuration", "cluster", "data", "tools"}),
-    "learning": Layer(
-        {"objectives", "policy", "programs", "rollouts", "rewards", "data", "configuration", "runs", "loop"}
-    ),
+    "learning": Layer({"objectives", "policy", "programs", "rollouts", "configuration", "runs"}),
     "runs": Layer({"configuration", "programs", "rollouts", "loop"}),
     "cluster": Layer({"configuration", "learning", "loop"}),
     "loop": Layer(

@@ -12,10 +12,11 @@ from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import MiniBatch, PerToken, fill, stacked
 from fr3e_jax.learning.scoring import Scores, score_packed
-from fr3e_jax.loop.session import SHUFFLE, Session
-from fr3e_jax.objectives.divergence import LOG_RATIO_BOUND
+from fr3e_jax.learning.setup import LearningSetup
+from fr3e_jax.objectives.losses import token_divisors
 from fr3e_jax.objectives.steps import READ_CURRENT_POLICY, READ_ENTROPIES, Tokens
-from fr3e_jax.programs.shaping_programs import Shaped, Steps, shape_tokens
+from fr3e_jax.programs.shaping_programs import Shaped, Steps, sequence_log_ratios, shape_tokens
+from fr3e_jax.rollouts.noise import SHUFFLE
 
 
 def mini_batch_steps(config: Config) -> Steps:
@@ -36,42 +37,43 @@ def needs_entropies(config: Config) -> bool:
 
 
 def shape_mini_batch(
-    session: Session, learner: Learner, step: int, batch: list[TrainingTrunk], mini_batch: MiniBatch, old: Scores
+    setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk], mini_batch: MiniBatch, old: Scores
 ) -> dict[str, float]:
     """Apply the steps; the packed rows get what came of them. Returns the steps' metrics.
 
     Where a step (or GSPO's ratio) reads the policy as it is now, and an update has passed since the scoring pass, the
     mini-batch is scored again.
     """
-    steps, by_sequence = mini_batch_steps(session.config), session.config.loss.ratio == "sequence"
+    steps, by_sequence = mini_batch_steps(setup.config), setup.config.loss.ratio == "sequence"
     if not steps and not by_sequence:
         return {}
     reads_current = by_sequence or any(name in READ_CURRENT_POLICY for name, _ in steps)
     current = old
     if reads_current and learner.updates != old.updates:
-        current = score_packed(session, learner, learner.params, batch, [mini_batch], entropies=True)
+        current = score_packed(setup, learner, learner.params, batch, [mini_batch], entropies=True)
     if by_sequence:
         fill([mini_batch], "sequence_log_ratios", _sequence_log_ratios(batch, mini_batch, old, current))
     if not steps:
         return {}
-    tokens = _tokens(session, learner, step, mini_batch, old, current)
+    tokens = _tokens(setup, learner, step, mini_batch, old, current)
     shaped, metrics = shape_tokens(tokens, steps)
-    _write(session, batch, mini_batch, shaped)
+    _write(setup, batch, mini_batch, shaped)
     return {f"shaping/{name}": value for name, value in metrics.items()}
 
 
 def _sequence_log_ratios(batch: list[TrainingTrunk], mini_batch: MiniBatch, old: Scores, current: Scores) -> PerToken:
     """Mean over a branch's trained tokens of log π − log π_old, at each of its tokens. (GSPO, eq. 7.)"""
+    now, before = ([scores.logprobs[number] for number in mini_batch.members] for scores in (current, old))
+    trains = [[branch.trains for branch in trunk.branches] for trunk in mini_batch.trunks]
+    ratios = iter(sequence_log_ratios(stacked(now), stacked(before), stacked(trains)))
     found: PerToken = [[] for _ in batch]
     for number, trunk in zip(mini_batch.members, mini_batch.trunks, strict=True):
-        for branch, now, before in zip(trunk.branches, current.logprobs[number], old.logprobs[number], strict=True):
-            ratios = np.clip((now - before)[branch.trains], -LOG_RATIO_BOUND, LOG_RATIO_BOUND)
-            found[number].append(np.full(len(now), ratios.mean() if ratios.size else 0.0, np.float32))
+        found[number] = [np.full(len(branch.token_ids), next(ratios), np.float32) for branch in trunk.branches]
     return found
 
 
 def _tokens(
-    session: Session, learner: Learner, step: int, mini_batch: MiniBatch, old: Scores, current: Scores
+    setup: LearningSetup, learner: Learner, step: int, mini_batch: MiniBatch, old: Scores, current: Scores
 ) -> Tokens:
     members = [
         (number, index, branch, trunk)
@@ -84,7 +86,7 @@ def _tokens(
     nothing = np.zeros_like(advantages)
     entropies = lambda scores: nothing if scores.entropies is None else of(scores.entropies)
     groups = {key: i for i, key in enumerate(dict.fromkeys((number, b.group) for number, _, b, _ in members))}
-    loss = session.config.loss
+    loss = setup.config.loss
     return Tokens(
         advantages=advantages,
         counted=rows(branch.trains for *_, branch, _ in members),
@@ -96,13 +98,13 @@ def _tokens(
         entropies=entropies(current),
         sampler_logprobs=rows(branch.sampler_logprobs for *_, branch, _ in members),
         relative=rows(_relative(trunk, branch) for *_, branch, trunk in members),
-        uniforms=session.generator(SHUFFLE, step, learner.updates, 1).random(nothing.shape).astype(np.float32),
+        uniforms=setup.noise.generator(SHUFFLE, step, learner.updates, 1).random(nothing.shape).astype(np.float32),
         group=np.array([groups[number, branch.group] for number, _, branch, _ in members], np.int32),
         finished=np.array([branch.finished for *_, branch, _ in members]),
         step=np.int32(step),
         epsilon_low=np.float32(loss.epsilon_low),
         epsilon_high=np.float32(loss.epsilon_high),
-        log_vocabulary=np.float32(np.log(session.architecture.vocab_size)),
+        log_vocabulary=np.float32(np.log(setup.vocab_size)),
     )
 
 
@@ -113,8 +115,11 @@ def _relative(trunk: TrainingTrunk, branch: TrainingBranch) -> np.ndarray:
     return places / np.float32(before + len(branch.token_ids))
 
 
-def _write(session: Session, batch: list[TrainingTrunk], mini_batch: MiniBatch, shaped: Shaped) -> None:
-    """Into the rows; what has no weight leaves the head's work, but not the denominator."""
+def _write(setup: LearningSetup, batch: list[TrainingTrunk], mini_batch: MiniBatch, shaped: Shaped) -> None:
+    """Write the shaped tokens into the rows.
+
+    Tokens of weight 0 are masked from the loss but still counted in its denominator.
+    """
     position = 0
     values = {name: [[] for _ in batch] for name in ("advantages", "loss_mask", "weights", "penalised")}
     for number, trunk in zip(mini_batch.members, mini_batch.trunks, strict=True):
@@ -122,12 +127,11 @@ def _write(session: Session, batch: list[TrainingTrunk], mini_batch: MiniBatch, 
             size = slice(len(branch.token_ids))
             advantages, counted, weights, penalised = (array[position, size] for array in shaped)
             mini_batch.counted[position] = int(counted.sum())
-            if session.config.loss.aggregation == "seq_mean_token_mean":
-                weights = weights / max(mini_batch.counted[position], 1)
+            weights = weights / token_divisors(mini_batch.counted[position], setup.config.loss.aggregation)
             fresh = (advantages, counted & (weights != 0), weights.astype(np.float32), penalised)
             for name, array in zip(values, fresh, strict=True):
                 values[name][number].append(array)
             position += 1
     for name, nested in values.items():
-        if name != "penalised" or "kl_cov" in session.config.shaping.steps:
+        if name != "penalised" or "kl_cov" in setup.config.shaping.steps:
             fill([mini_batch], name, nested)

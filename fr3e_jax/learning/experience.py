@@ -1,74 +1,11 @@
-"""What the stages of a step hand to one another: prompt groups, expansions, and the trunks that train."""
+"""Experience: the trunks and branches that train."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from fr3e_jax.data.problem import Problem
-from fr3e_jax.rewards.verdict import Outcome
-from fr3e_jax.rewards.verifier import SUCCESS
-from fr3e_jax.rollouts.requests import CachedTrunk, Rollout
-
-
-@dataclass
-class PromptGroup:
-    """A prompt with its base rollouts, graded (First Return)."""
-
-    position: int  # in the prompt stream; names the sampling noise
-    problem: Problem
-    prompt_ids: np.ndarray
-    rollouts: list[Rollout]
-    rewards: np.ndarray  # [N]
-    kept: bool = True
-    outcomes: list[Outcome] = field(default_factory=list)  # [N], how each reward came about
-    chosen: list[int] = field(default_factory=list)  # base rollouts to expand
-    trunks: dict[int, CachedTrunk | np.ndarray] = field(default_factory=dict)  # of the chosen ones; ids: not cached
-    advantages: np.ndarray | None = None  # [N], where the base rollouts train
-
-    @property
-    def success_rate(self) -> float:
-        return float(np.mean(self.rewards >= SUCCESS))
-
-
-@dataclass
-class Expansion:
-    """One base rollout with its anchors and what was rolled out from its states.
-
-    ``states[i]`` is the index j of S_j; ``forks[i]`` how many response tokens S_j holds. S_0 is among them only when it
-    was sampled afresh. Lists and arrays follow ``states``; state i has ``counts[i]`` rollouts: M, unless
-    ``explore.allocation`` says otherwise.
-    """
-
-    group: PromptGroup
-    base: int
-    anchors: list[int]
-    states: list[int]
-    forks: list[int]
-    counts: list[int] = field(default_factory=list)
-    rollouts: list[list[Rollout]] = field(default_factory=list)
-    rewards: list[np.ndarray] = field(default_factory=list)  # of each state [M]
-    outcomes: list[list[Outcome]] = field(default_factory=list)
-    advantages: list[np.ndarray] = field(default_factory=list)  # of each state [M]
-    values: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    alphas: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    initial_value: float = 0.0
-    trained: list[bool] = field(default_factory=list)  # false: no loss, as all rewards are equal or states do not train
-    block_credit: list[float] = field(default_factory=list)  # of the base's own blocks
-    parent: str = ""  # record of the base where an earlier step sampled it (archive)
-
-    def by_state(self, values: Sequence[Any]) -> list[Any]:
-        """What belongs to the rollouts of all states, one behind the other, cut into states."""
-        ends = np.cumsum(self.counts)
-        return [values[end - count : end] for count, end in zip(self.counts, ends, strict=True)]
-
-    @property
-    def base_number(self) -> int:
-        """Index of the base among the base rollouts that it was sampled with: names its noise and its records."""
-        return int(self.parent.rsplit("/", 1)[1]) if self.parent else self.base
 
 
 @dataclass

@@ -12,7 +12,8 @@ import numpy as np
 from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts, split_full_batch
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.packing import MicroBatch, counted_tokens, pack
-from fr3e_jax.loop.session import SHUFFLE, Session
+from fr3e_jax.learning.setup import LearningSetup
+from fr3e_jax.rollouts.noise import SHUFFLE
 
 PerToken = list[list[np.ndarray]]  # ``[trunk][branch] -> [T]``, of a full batch
 
@@ -46,26 +47,26 @@ def split_mini_batches(
 
 
 def mini_batches(
-    session: Session, step: int, epoch: int, batch: list[TrainingTrunk]
+    setup: LearningSetup, step: int, epoch: int, batch: list[TrainingTrunk]
 ) -> Iterator[list[tuple[int, TrainingTrunk]]]:
     """A full batch in the order of ``epoch``, cut by `split_mini_batches`; trunks with their numbers in it."""
-    order = session.generator(SHUFFLE, step, epoch).permutation(len(batch))
-    return split_mini_batches([(int(i), batch[i]) for i in order], session.config.training.mini_batch_rollouts)
+    order = setup.noise.generator(SHUFFLE, step, epoch).permutation(len(batch))
+    return split_mini_batches([(int(i), batch[i]) for i in order], setup.config.training.mini_batch_rollouts)
 
 
-def pack_mini_batch(session: Session, learner: Learner, members: list[tuple[int, TrainingTrunk]]) -> MiniBatch:
+def pack_mini_batch(setup: LearningSetup, learner: Learner, members: list[tuple[int, TrainingTrunk]]) -> MiniBatch:
     """Packed with advantages and masks; log-probs come with the scoring pass (`fr3e_jax.learning.scoring`)."""
     numbers, trunks = [number for number, _ in members], [trunk for _, trunk in members]
-    micros = pack(trunks, **row_options(session, learner), aggregation=session.config.loss.aggregation)
+    micros = pack(trunks, **row_options(setup, learner), aggregation=setup.config.loss.aggregation)
     return MiniBatch(numbers, trunks, micros)
 
 
 class Packing:
     """The mini-batches of a full batch, each packed when it is first come to: those before it are scored meanwhile."""
 
-    def __init__(self, session: Session, learner: Learner, step: int, epoch: int, batch: list[TrainingTrunk]):
-        members = mini_batches(session, step, epoch, batch)
-        self._ahead = (pack_mini_batch(session, learner, each) for each in members)
+    def __init__(self, setup: LearningSetup, learner: Learner, step: int, epoch: int, batch: list[TrainingTrunk]):
+        members = mini_batches(setup, step, epoch, batch)
+        self._ahead = (pack_mini_batch(setup, learner, each) for each in members)
         self._done: list[MiniBatch] = []
 
     def __iter__(self) -> Iterator[MiniBatch]:
@@ -75,15 +76,10 @@ class Packing:
             yield mini_batch
 
 
-def row_options(session: Session, learner: Learner) -> dict[str, int]:
+def row_options(setup: LearningSetup, learner: Learner) -> dict[str, int]:
     """How `pack` is to cut a batch."""
-    tokens = session.config.training.micro_batch_tokens
-    return {"tokens": tokens, "shards": learner.programs.shards, "pad_id": session.codec.pad_id}
-
-
-def loss_temperature(session: Session) -> float:
-    """Of the distribution that trains: the sampling temperature, 1 where decoding is greedy."""
-    return session.config.rollout.temperature or 1.0
+    tokens = setup.config.training.micro_batch_tokens
+    return {"tokens": tokens, "shards": learner.programs.shards, "pad_id": setup.pad_id}
 
 
 def placed(mini_batch: MiniBatch, values: PerToken) -> Iterator[np.ndarray]:
@@ -91,7 +87,7 @@ def placed(mini_batch: MiniBatch, values: PerToken) -> Iterator[np.ndarray]:
     kind = np.asarray(values[mini_batch.members[0]][0]).dtype
     for micro in mini_batch.micros:
         array = np.zeros(micro.batch.loss_mask.shape, kind)
-        for p in micro.placements:
+        for p in micro.spans:
             array[p.where] = values[mini_batch.members[p.trunk]][p.branch]
         yield array
 
@@ -150,6 +146,6 @@ def read_placed(
         if into:
             micro.batch = micro.batch._replace(**{into: arrays[0]})
         for values, array in zip(found, arrays, strict=True):
-            for p in micro.placements:
+            for p in micro.spans:
                 values[mini_batch.members[p.trunk]][p.branch] = array[p.where]
     return found

@@ -9,13 +9,14 @@ import numpy as np
 
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.row_plan import Row, RowShape, plan_rows
+from fr3e_jax.objectives.losses import token_divisors
 from fr3e_jax.policy.rows import Rows
 from fr3e_jax.programs.train_programs import TrainRows
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """Where a branch lies in a micro-batch: from position ``start`` of its row's lanes on, over one or several."""
+class RowSpan:
+    """The place of a branch in a micro-batch: from position ``start`` of its row's lanes, over one or several lanes."""
 
     trunk: int
     branch: int
@@ -33,7 +34,7 @@ class Placement:
 @dataclass
 class MicroBatch:
     batch: TrainRows  # NumPy arrays
-    placements: list[Placement]
+    spans: list[RowSpan]
     positions: int  # that pass the network, padding not counted
     padded_positions: int
 
@@ -73,34 +74,41 @@ def _filled(rows: list[Row], shape: RowShape, trunks, pad_id, aggregation, old_l
     """The arrays of a micro-batch, each written once for all branches: one branch at a time takes far longer."""
     batch = _empty(shape, pad_id)
     starts = _fill_trunks(batch.rows, rows, trunks)
-    placements = [
-        Placement(trunk, branch, number, start, len(trunks[trunk].branches[branch].token_ids), shape.capacity)
+    spans = [
+        RowSpan(trunk, branch, number, start, len(trunks[trunk].branches[branch].token_ids), shape.capacity)
         for number, row in enumerate(rows)
         for trunk, branch, start in row.branches
     ]
-    branches = [trunks[p.trunk].branches[p.branch] for p in placements]
-    length = np.array([p.length for p in placements])
-    begin = np.array([p.row * shape.lanes * shape.capacity + p.start for p in placements])
+    branches = [trunks[p.trunk].branches[p.branch] for p in spans]
+    length = np.array([p.length for p in spans])
+    begin = np.array([p.row * shape.lanes * shape.capacity + p.start for p in spans])
     offset = _counted_up(length)
     at = np.repeat(begin, length) + offset
-    put = lambda array, values: array.reshape(-1).__setitem__(at, values)
-    each = lambda array, values, kind=np.int32: put(array, np.repeat(np.array(values, kind), length))
+
+    def put(array: np.ndarray, values: np.ndarray) -> None:
+        """Write a value for each token."""
+        array.reshape(-1)[at] = values
+
+    def put_for_each(array: np.ndarray, values: Sequence[int], kind: type = np.int32) -> None:
+        """Write a branch's value at each of its tokens."""
+        put(array, np.repeat(np.asarray(values, kind), length))
+
     put(batch.rows.branch_ids, np.concatenate([branch.token_ids for branch in branches]))
     put(batch.rows.offset, offset)
-    each(batch.rows.segment, _numbered_by_row(placements))
-    each(batch.rows.start, [starts[p.row, p.trunk] for p in placements])
-    each(batch.rows.fork, [branch.fork for branch in branches])
+    put_for_each(batch.rows.segment, _numbered_by_row(spans))
+    put_for_each(batch.rows.start, [starts[p.row, p.trunk] for p in spans])
+    put_for_each(batch.rows.fork, [branch.fork for branch in branches])
     trains = [branch.trains for branch in branches]
     put(batch.loss_mask, np.concatenate(trains))
-    trained = np.array([max(int(mask.sum()), 1) for mask in trains])
-    each(batch.weights, 1 / trained if aggregation == "seq_mean_token_mean" else np.ones(len(length)), np.float32)
+    counted = np.array([int(mask.sum()) for mask in trains])
+    put_for_each(batch.weights, 1 / token_divisors(counted, aggregation), np.float32)
     put(batch.advantages, np.concatenate([branch.advantages for branch in branches]))
     put(batch.sampler_logprobs, np.concatenate([branch.sampler_logprobs for branch in branches]))
     if old_logprobs is not None:
-        for p in placements:
+        for p in spans:
             batch.old_logprobs[p.where] = old_logprobs(p.trunk, p.branch)
     positions = sum(row.filled for row in rows) + len(at)
-    return MicroBatch(batch, placements, positions, shape.positions)
+    return MicroBatch(batch, spans, positions, shape.positions)
 
 
 def _counted_up(lengths: np.ndarray) -> np.ndarray:
@@ -109,10 +117,10 @@ def _counted_up(lengths: np.ndarray) -> np.ndarray:
     return np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
 
 
-def _numbered_by_row(placements: list[Placement]) -> list[int]:
+def _numbered_by_row(spans: list[RowSpan]) -> list[int]:
     """1, 2, ... from the first branch of each row on."""
     numbers, row = [], -1
-    for p in placements:
+    for p in spans:
         numbers.append(numbers[-1] + 1 if p.row == row else 1)
         row = p.row
     return numbers
@@ -159,14 +167,3 @@ def _empty(shape: RowShape, pad_id: int) -> TrainRows:
 def counted_tokens(trunks: Sequence[TrainingTrunk]) -> list[int]:
     """The tokens that train of each branch, trunk by trunk."""
     return [int(branch.trains.sum()) for trunk in trunks for branch in trunk.branches]
-
-
-def aggregation_denominator(counted: Sequence[int], aggregation: str, norm_length: int) -> float:
-    """The count that `objectives.aggregate` divides by; ``counted``: tokens of each sequence of a mini-batch.
-
-    Sequences without a token do not count; 0 where there is nothing at all.
-    """
-    if aggregation == "token_mean":
-        return float(sum(counted))
-    sequences = sum(1 for tokens in counted if tokens)
-    return float(sequences * (norm_length if aggregation == "token_sum_norm" else 1))

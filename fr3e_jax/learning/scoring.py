@@ -10,9 +10,9 @@ import numpy as np
 
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.learner import Learner
-from fr3e_jax.learning.mini_batches import MiniBatch, PerToken, fill, loss_temperature, read_placed, row_options
+from fr3e_jax.learning.mini_batches import MiniBatch, PerToken, fill, read_placed, row_options
 from fr3e_jax.learning.packing import MicroBatch, pack
-from fr3e_jax.loop.session import Session
+from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.policy.network import Params
 
 _PROBE_EVERY = 8  # trunks: one of so many is scored to see whether the sampler's log-probs are exact enough
@@ -27,15 +27,15 @@ class Scores:
     updates: int  # optimizer steps that the weights had seen
 
 
-def score_trunks(session: Session, learner: Learner, batch: list[TrainingTrunk]) -> PerToken:
+def score_trunks(setup: LearningSetup, learner: Learner, batch: list[TrainingTrunk]) -> PerToken:
     """Log-probs of the batch under the learner's weights, packed for this alone."""
     members = list(range(len(batch)))
-    packed = [MiniBatch(members, batch, pack(batch, **row_options(session, learner)))]
-    return score_packed(session, learner, learner.params, batch, packed).logprobs
+    packed = [MiniBatch(members, batch, pack(batch, **row_options(setup, learner)))]
+    return score_packed(setup, learner, learner.params, batch, packed).logprobs
 
 
 def score_packed(
-    session: Session,
+    setup: LearningSetup,
     learner: Learner,
     params: Params,
     batch: list[TrainingTrunk],
@@ -50,7 +50,7 @@ def score_packed(
     """
 
     def score(micro: MicroBatch) -> tuple[jax.Array, ...]:
-        found = learner.programs.score(params, micro.batch.rows, loss_temperature(session))
+        found = learner.programs.score(params, micro.batch.rows, setup.loss_temperature)
         return found if entropies else found[:1]
 
     logprobs, *others = read_placed(batch, packed, score, 1 + entropies, into)
@@ -58,7 +58,7 @@ def score_packed(
 
 
 def score_batch(
-    session: Session,
+    setup: LearningSetup,
     learner: Learner,
     step: int,
     batch: list[TrainingTrunk],
@@ -74,26 +74,26 @@ def score_batch(
     are older. Where no token's gap is larger than that, the sampler's own log-probs serve for the others: most of a
     pass saved.
     """
-    tolerance = session.config.training.sampler_logprob_tolerance
+    tolerance = setup.config.training.sampler_logprob_tolerance
     fresh = [i for i, trunk in enumerate(batch) if trunk.step == step]
     spared = {i for n, i in enumerate(fresh) if n % _PROBE_EVERY} if tolerance else set()
     if spared:
-        old, gap = _probe(session, learner, step, batch, spared)
+        old, gap = _probe(setup, learner, step, batch, spared)
         if gap["logprob_gap/max"] <= tolerance:
             fill(packed, "old_logprobs", old)
             return Scores(old, None, learner.updates), gap | {
                 "logprob_gap/taken_from_sampler": len(spared) / len(batch)
             }
     options = {"into": "old_logprobs", "entropies": entropies}
-    scores = score_packed(session, learner, learner.params, batch, packed, **options)
+    scores = score_packed(setup, learner, learner.params, batch, packed, **options)
     return scores, logprob_gap(batch, scores.logprobs, step) | {"logprob_gap/taken_from_sampler": 0.0}
 
 
-def _probe(session: Session, learner: Learner, step: int, batch: list[TrainingTrunk], spared: set[int]):
+def _probe(setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk], spared: set[int]):
     """Scored log-probs of all trunks but the ``spared``, of those the sampler's; and the gap of the scored ones."""
     scored = [i for i in range(len(batch)) if i not in spared]
     trunks = [batch[i] for i in scored]
-    found = score_trunks(session, learner, trunks)
+    found = score_trunks(setup, learner, trunks)
     old = [[branch.sampler_logprobs for branch in trunk.branches] for trunk in batch]
     for i, row in zip(scored, found, strict=True):
         old[i] = row

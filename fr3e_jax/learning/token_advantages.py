@@ -9,11 +9,10 @@ import numpy as np
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.mini_batches import PerToken, nested, stacked, trained_tokens
-from fr3e_jax.loop.session import Session
+from fr3e_jax.learning.setup import LearningSetup
+from fr3e_jax.objectives.advantages import whitening
 from fr3e_jax.programs.exploration import group_advantages
 from fr3e_jax.programs.shaping_programs import generalised_advantages, token_divergences
-
-_LEAST_DEVIATION = 1e-6
 
 
 @dataclass
@@ -32,7 +31,7 @@ def estimates_after_scoring(config: Config) -> bool:
 
 
 def estimate_advantages(
-    session: Session, batch: list[TrainingTrunk], old: PerToken, reference: PerToken | None, values: PerToken | None
+    setup: LearningSetup, batch: list[TrainingTrunk], old: PerToken, reference: PerToken | None, values: PerToken | None
 ) -> Estimates:
     """Advantages of the batch, from ``old`` log-probs, a ``reference``'s and a critic's ``values`` (None: none).
 
@@ -40,18 +39,18 @@ def estimate_advantages(
     top. With a critic: GAE. Estimators of groups read the sum over a response; ``reward`` (REINFORCE++) what is still
     to come at each token.
     """
-    config, metrics, returns = session.config, {}, None
+    config, metrics, returns = setup.config, {}, None
     advantages = [[branch.advantages for branch in trunk.branches] for trunk in batch]
     divergences = None
     if config.kl.coefficient and config.kl.place == "reward":
         divergences = _divergences(config, batch, old, reference)
         metrics["kl/reward"] = float(trained_tokens(batch, divergences).mean())
     if config.advantage.base_estimator == "gae":
-        advantages, returns = _generalised(session, batch, _token_rewards(session, batch, divergences), values)
+        advantages, returns = _generalised(setup, batch, _token_rewards(setup, batch, divergences), values)
     elif divergences is not None:
-        rewards = _token_rewards(session, batch, divergences)
+        rewards = _token_rewards(setup, batch, divergences)
         if config.advantage.base_estimator == "reward":
-            advantages, _ = _generalised(session, batch, rewards, None)
+            advantages, _ = _generalised(setup, batch, rewards, None)
         else:
             advantages = _grouped(config, rewards)
     if config.advantage.normalise_batch:
@@ -64,7 +63,7 @@ def _divergences(config: Config, batch: list[TrainingTrunk], old: PerToken, refe
     return nested(batch, np.where(_trained_mask(batch), found, 0.0))
 
 
-def _token_rewards(session: Session, batch: list[TrainingTrunk], divergences: PerToken | None) -> PerToken:
+def _token_rewards(setup: LearningSetup, batch: list[TrainingTrunk], divergences: PerToken | None) -> PerToken:
     """The branch's reward at its last trained token, less the divergences."""
     found: PerToken = []
     for number, trunk in enumerate(batch):
@@ -72,7 +71,7 @@ def _token_rewards(session: Session, batch: list[TrainingTrunk], divergences: Pe
         for index, branch in enumerate(trunk.branches):
             rewards = np.zeros(len(branch.token_ids), np.float32)
             if divergences is not None:
-                rewards -= session.config.kl.coefficient * divergences[number][index]
+                rewards -= setup.config.kl.coefficient * divergences[number][index]
             if branch.trains.any():
                 rewards[np.flatnonzero(branch.trains)[-1]] += branch.reward
             found[-1].append(rewards.astype(np.float32))
@@ -80,10 +79,10 @@ def _token_rewards(session: Session, batch: list[TrainingTrunk], divergences: Pe
 
 
 def _generalised(
-    session: Session, batch: list[TrainingTrunk], rewards: PerToken, values: PerToken | None
+    setup: LearningSetup, batch: list[TrainingTrunk], rewards: PerToken, values: PerToken | None
 ) -> tuple[PerToken, PerToken]:
     """GAE of every branch; without ``values`` the sum of the rewards still to come."""
-    c = session.config.critic
+    c = setup.config.critic
     by_token = stacked(rewards)
     known = np.zeros_like(by_token) if values is None else stacked(values)
     gamma, lam = (1.0, 1.0) if values is None else (c.gamma, c.lam)
@@ -103,9 +102,7 @@ def _grouped(config: Config, rewards: PerToken) -> PerToken:
 
 def _normalised(batch: list[TrainingTrunk], advantages: PerToken) -> PerToken:
     """(A − mean) / std over the batch's trained tokens. (REINFORCE++; PPO's whitening.)"""
-    tokens = trained_tokens(batch, advantages).astype(np.float64)
-    mean, deviation = (tokens.mean(), tokens.std()) if tokens.size else (0.0, 0.0)
-    scale = 1.0 / deviation if deviation > _LEAST_DEVIATION else 0.0
+    mean, scale = whitening(trained_tokens(batch, advantages))
     return [[((a - mean) * scale).astype(np.float32) for a in row] for row in advantages]
 
 

@@ -13,11 +13,11 @@ from fr3e_jax.learning.batch_shaping import needs_entropies, shape_mini_batch
 from fr3e_jax.learning.critic import CriticBatch, update_critic, values_of
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.learner import Learner
-from fr3e_jax.learning.mini_batches import MiniBatch, Packing, PerToken, fill, loss_temperature
-from fr3e_jax.learning.packing import aggregation_denominator
+from fr3e_jax.learning.mini_batches import MiniBatch, Packing, PerToken, fill
 from fr3e_jax.learning.scoring import Scores, score_batch, score_packed
+from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.learning.token_advantages import estimate_advantages, estimates_after_scoring
-from fr3e_jax.loop.session import Session
+from fr3e_jax.objectives.losses import aggregation_denominator
 from fr3e_jax.runs.ledger import TokenLedger
 
 
@@ -47,7 +47,7 @@ class NonFiniteUpdate(RuntimeError):
 
 
 def update_policy(
-    session: Session, learner: Learner, step: int, batch: list[TrainingTrunk], ledger: TokenLedger
+    setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk], ledger: TokenLedger
 ) -> dict[str, float]:
     """Train on a full batch: ``epochs`` passes of mini-batches of about ``mini_batch_rollouts`` rollouts.
 
@@ -58,34 +58,34 @@ def update_policy(
       NonFiniteUpdate: with the values found; the last checkpoint is untouched.
     """
     with ledger.stage("score"):
-        packed = Packing(session, learner, step, 0, batch)
-        scored, metrics = _score(session, learner, step, batch, packed)
+        packed = Packing(setup, learner, step, 0, batch)
+        scored, metrics = _score(setup, learner, step, batch, packed)
     sums, critic_sums = _Sums(), []
-    warming_up = learner.critic is not None and step <= session.config.critic.warmup_steps
+    warming_up = learner.critic is not None and step <= setup.config.critic.warmup_steps
     with ledger.stage("update"):
-        for part in _passes(session, learner, step, batch, packed, scored):
+        for part in _passes(setup, learner, step, batch, packed, scored):
             if scored.critic is not None:
                 critic_sums.append(update_critic(learner.critic, part, scored.critic))
             if not warming_up:
-                sums.shaping.append(shape_mini_batch(session, learner, step, batch, part, scored.old))
-                update_on_mini_batch(session, learner, part, sums, ledger)
+                sums.shaping.append(shape_mini_batch(setup, learner, step, batch, part, scored.old))
+                update_on_mini_batch(setup, learner, part, sums, ledger)
     if scored.critic is not None:
         metrics |= scored.critic.metrics(critic_sums) | {"critic/warming_up": float(warming_up)}
     return metrics | _update_metrics(sums)
 
 
 def _score(
-    session: Session, learner: Learner, step: int, batch: list[TrainingTrunk], packed: Iterable[MiniBatch]
+    setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk], packed: Iterable[MiniBatch]
 ) -> tuple[_Scored, dict[str, float]]:
     """Scores of the batch by all that learns or is compared with; the advantages that follow from them, in place."""
-    config = session.config
-    old, metrics = score_batch(session, learner, step, batch, packed, entropies=needs_entropies(config))
+    config = setup.config
+    old, metrics = score_batch(setup, learner, step, batch, packed, entropies=needs_entropies(config))
     reference = critic = None
     if learner.reference is not None:
-        reference = score_packed(session, learner, learner.reference, batch, packed).logprobs
+        reference = score_packed(setup, learner, learner.reference, batch, packed).logprobs
     values = values_of(learner.critic, batch, packed) if learner.critic is not None else None
     if estimates_after_scoring(config):
-        found = estimate_advantages(session, batch, old.logprobs, reference, values)
+        found = estimate_advantages(setup, batch, old.logprobs, reference, values)
         metrics |= found.metrics
         for trunk, row in zip(batch, found.advantages, strict=True):
             for branch, advantages in zip(trunk.branches, row, strict=True):
@@ -93,17 +93,17 @@ def _score(
         fill(packed, "advantages", found.advantages)
         critic = None if values is None else CriticBatch(batch, found.returns, values)
     scored = _Scored(batch, old, reference, critic)
-    _write_reference(session, packed, scored)
+    _write_reference(setup, packed, scored)
     return scored, metrics
 
 
-def _write_reference(session: Session, packed: Iterable[MiniBatch], scored: _Scored) -> None:
-    if scored.reference is not None and session.config.kl.place == "loss":
+def _write_reference(setup: LearningSetup, packed: Iterable[MiniBatch], scored: _Scored) -> None:
+    if scored.reference is not None and setup.config.kl.place == "loss":
         fill(packed, "reference_logprobs", scored.reference)
 
 
 def _passes(
-    session: Session,
+    setup: LearningSetup,
     learner: Learner,
     step: int,
     batch: list[TrainingTrunk],
@@ -112,30 +112,29 @@ def _passes(
 ) -> Iterator[MiniBatch]:
     """The mini-batches of every epoch; from the second on they are cut, and packed, in another order."""
     yield from packed
-    for epoch in range(1, session.config.training.epochs):
-        for part in Packing(session, learner, step, epoch, batch):
+    for epoch in range(1, setup.config.training.epochs):
+        for part in Packing(setup, learner, step, epoch, batch):
             fill([part], "old_logprobs", scored.old.logprobs)
-            _write_reference(session, [part], scored)
+            _write_reference(setup, [part], scored)
             yield part
 
 
 def update_on_mini_batch(
-    session: Session, learner: Learner, mini_batch: MiniBatch, sums: _Sums, ledger: TokenLedger
+    setup: LearningSetup, learner: Learner, mini_batch: MiniBatch, sums: _Sums, ledger: TokenLedger
 ) -> None:
     """One optimizer step; none where no token is left to learn from."""
     tokens = sum(int(micro.batch.loss_mask.sum()) for micro in mini_batch.micros)
     if not tokens:
         sums.empty += 1
         return
-    loss = session.config.loss
-    denominator = aggregation_denominator(
-        mini_batch.counted, loss.aggregation, session.config.rollout.max_response_tokens
-    )
+    loss = setup.config.loss
+    counted, longest = np.array(mini_batch.counted), setup.config.rollout.max_response_tokens
+    denominator = float(aggregation_denominator(counted, loss.aggregation, norm_length=longest))
     gradients = learner.programs.zero_gradients(learner.params)
     micro_sums = []
     for micro in mini_batch.micros:
         gradients, part = learner.programs.accumulate(
-            learner.params, gradients, micro.batch, denominator, loss_temperature(session)
+            learner.params, gradients, micro.batch, denominator, setup.loss_temperature
         )
         micro_sums.append(part)
         sums.positions += micro.positions

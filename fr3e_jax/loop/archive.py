@@ -1,22 +1,27 @@
 """The archive: correct base rollouts of hard prompts, kept with their anchors and returned to in later steps.
 
-The "first return" of Go-Explore, an option beyond the FR3E paper. Token ids and anchors alone are kept: the cache of a
-revisited base is rebuilt by one prefill under the current weights. Open only while most prompts are All-Wrong.
+This is the "first return" of Go-Explore, an option beyond the FR3E paper. Only token ids and anchors are kept: one
+prefill under the current weights rebuilds the cache of a revisited base. The archive is open only while most prompts
+are All-Wrong.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
+from fr3e_jax.configuration.schema import ExploreConfig
 from fr3e_jax.data.stream import PromptStream
-from fr3e_jax.learning.experience import Expansion, PromptGroup
+from fr3e_jax.loop.expansion import Anchored, PromptGroup, anchored_at
+from fr3e_jax.loop.explore import anchor_rules
 from fr3e_jax.loop.prompts import PromptFeed
-from fr3e_jax.loop.session import ARCHIVE, Session
+from fr3e_jax.loop.session import Session
 from fr3e_jax.objectives import archive_open, running_share
 from fr3e_jax.rewards.verifier import SUCCESS
+from fr3e_jax.rollouts.noise import ARCHIVE
 from fr3e_jax.rollouts.requests import Rollout
 
 SHARE_DECAY = 0.9  # of the running All-Wrong share, per round
@@ -29,7 +34,7 @@ class ArchivedBase:
     token_ids: list[int]  # of the response
     anchors: list[int]
     rewards: list[float]  # of its prompt's base rollouts when it was sampled, its own first
-    explored: int  # step that did so last
+    explored: int  # the last step that explored it
     given: list[bool] | None = None  # which tokens a tool wrote
 
 
@@ -51,56 +56,54 @@ class Archive:
         before = share if self.all_wrong_share is None else self.all_wrong_share
         self.all_wrong_share = float(running_share(before, share, SHARE_DECAY))
 
-    def is_open(self, session: Session) -> bool:
+    def is_open(self, explore: ExploreConfig) -> bool:
+        """Whether enough prompts are All-Wrong for bases to be revisited."""
         share = self.all_wrong_share
-        return share is not None and bool(archive_open(share, session.config.explore.archive_threshold))
+        return share is not None and bool(archive_open(share, explore.archive_threshold))
 
-    def revisit(self, session: Session, step: int, stream: PromptStream | PromptFeed) -> list[Expansion]:
-        """Some archived bases, drawn at random, as expansions to roll out again; none while the archive is closed."""
+    def revisit(self, session: Session, step: int, stream: PromptStream | PromptFeed) -> list[Anchored]:
+        """Some archived bases, drawn at random, to be rolled out again; none while the archive is closed."""
         # Once a step: noise is named by step, prompt and base, so a second time would give the same rollouts again.
         waiting = [entry for entry in self.entries if entry.explored < step]
-        if not waiting or not self.is_open(session):
+        if not waiting or not self.is_open(session.config.explore):
             return []
         count = min(session.config.explore.archive_revisits, len(waiting))
         # The stream's position tells the rounds of one step apart.
-        chosen = session.generator(ARCHIVE, step, stream.position).choice(len(waiting), count, replace=False)
-        expansions = []
+        chosen = session.noise.generator(ARCHIVE, step, stream.position).choice(len(waiting), count, replace=False)
+        anchored = []
         for i in sorted(chosen):
             waiting[i].explored = step
-            expansions.append(self._expansion(session, waiting[i], stream))
-        return expansions
+            anchored.append(self._anchored(session, waiting[i], stream))
+        return anchored
 
-    def _expansion(self, session: Session, entry: ArchivedBase, stream: PromptStream | PromptFeed) -> Expansion:
+    def _anchored(self, session: Session, entry: ArchivedBase, stream: PromptStream | PromptFeed) -> Anchored:
         problem = stream.problem_at(entry.position)
-        prompt_ids = session.prompt_ids(problem.prompt)
+        prompt_ids = session.texts.prompt_ids(problem.prompt)
         ids = np.asarray(entry.token_ids, np.int32)
         nothing = np.zeros(len(ids), np.float32)
         given = None if entry.given is None else np.asarray(entry.given, bool)
         base = Rollout(ids, nothing, nothing, nothing, finished=True, given=given)
         group = PromptGroup(entry.position, problem, prompt_ids, [base], np.asarray(entry.rewards))
         group.trunks[0] = np.concatenate([prompt_ids, ids])
-        forks = [anchor + session.config.explore.include_anchor_token for anchor in entry.anchors]
-        states = list(range(1, len(forks) + 1))
-        if session.config.explore.initial_state == "fresh":
-            states, forks = [0, *states], [0, *forks]
-        return Expansion(group, 0, entry.anchors, states, forks, parent=entry.parent)
-
-    def add(self, session: Session, step: int, expansions: list[Expansion]) -> None:
-        """Keep the correct bases of hard prompts, the oldest leaving first."""
         explore = session.config.explore
-        for expansion in expansions:
-            group, base = expansion.group, expansion.base
+        fresh = explore.initial_state == "fresh"
+        return anchored_at(group, 0, entry.anchors, anchor_rules(explore), fresh=fresh, parent=entry.parent)
+
+    def add(self, explore: ExploreConfig, step: int, anchored: Sequence[Anchored]) -> None:
+        """Keep the correct bases of hard prompts; the oldest leave first."""
+        for one in anchored:
+            group, base = one.group, one.base
             hard = group.success_rate <= explore.archive_max_success_rate
-            if expansion.parent or not expansion.anchors or not hard or group.rewards[base] < SUCCESS:
+            if one.parent or not one.anchors or not hard or group.rewards[base] < SUCCESS:
                 continue
-            given = group.rollouts[base].given
+            given = one.rollout.given
             own_first = [group.rewards[base], *np.delete(group.rewards, base)]
             self.entries.append(
                 ArchivedBase(
                     position=group.position,
                     parent=f"{step}/{group.position}/{base}",
-                    token_ids=group.rollouts[base].token_ids.tolist(),
-                    anchors=list(expansion.anchors),
+                    token_ids=one.rollout.token_ids.tolist(),
+                    anchors=list(one.anchors),
                     rewards=[float(reward) for reward in own_first],
                     explored=step,
                     given=None if given is None else given.tolist(),
@@ -108,9 +111,10 @@ class Archive:
             )
         self.entries = self.entries[-explore.archive_size :]
 
-    def metrics(self, session: Session) -> dict[str, float]:
+    def metrics(self, explore: ExploreConfig) -> dict[str, float]:
+        """Size and gate of the archive."""
         return {
             "archive/size": len(self.entries),
-            "archive/open": self.is_open(session),
+            "archive/open": self.is_open(explore),
             "archive/all_wrong_share": self.all_wrong_share or 0.0,
         }

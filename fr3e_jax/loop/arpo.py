@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fr3e_jax.loop.session import TOOL, Session
+from fr3e_jax.loop.session import Session
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.branching_programs import branching_decisions
+from fr3e_jax.rollouts.noise import TOOL
 from fr3e_jax.rollouts.requests import Branch, CachedTrunk, Ended, Key, Rollout, Selector, TrunkRequest
 from fr3e_jax.rollouts.tool_calls import answer_spans
 
@@ -63,7 +64,7 @@ def sample_branching(
     select: Selector,
     ended: Ended,
 ) -> tuple[list[list[Rollout]], dict[Key, CachedTrunk]]:
-    """As `Session.sample`, with whole responses as rollouts, the continued ones of other rollouts among them.
+    """As `Sampler.sample`, with whole responses as rollouts, the continued ones of other rollouts among them.
 
     ``select`` is asked at the end and can choose nothing: the caches are gone.
     """
@@ -89,7 +90,7 @@ class _Round:
 
     def sample(self, params: Params, requests: Sequence[TrunkRequest]) -> None:
         """Adds the new rollouts to their trees, and the forks that they ask for, as many as the trees have room."""
-        results, promoted = self._session.sample(params, requests, self._select, self._relay)
+        results, promoted = self._session.sampler.sample(params, requests, self._select, self._relay)
         for index, part in enumerate(self._parts):  # a tree's parts stand in the order of its rollouts' numbers
             tree = self._trees[part.tree]
             tree.rollouts += self._whole(index, results[index])
@@ -130,7 +131,9 @@ class _Round:
         if not places:
             return []
         names = self._trees[part.tree].request.branches[0].stream[:3]
-        draw = lambda fork: self._session.generator(TOOL, *names, fork.parent, fork.position).random(tools.beam - 1)
+        draw = lambda fork: self._session.noise.generator(TOOL, *names, fork.parent, fork.position).random(
+            tools.beam - 1
+        )
         decisions = branching_decisions(
             [rollout.entropies for rollout, _ in places],
             [rollout.drawn for rollout, _ in places],
@@ -138,7 +141,7 @@ class _Round:
             np.stack([draw(fork) for _, fork in places]),
             most_tokens=cap,
             tokens=tools.entropy_tokens,
-            vocabulary=self._session.architecture.vocab_size,
+            vocabulary=self._session.model.architecture.vocab_size,
             weight=tools.entropy_weight,
             probability=tools.branch_probability,
         )
@@ -154,7 +157,7 @@ def _next_round(session: Session, trees: list[_Tree]) -> tuple[list[_Part], list
             continue
         number = len(tree.rollouts)
         forks = sorted(tree.forks, key=lambda fork: (fork.parent, fork.position)) or [_Fork(0, 0)] * tree.missing
-        session.toolbox.counts["branched"] += len(tree.forks)
+        session.sampler.toolbox.counts["branched"] += len(tree.forks)
         for parent in dict.fromkeys(fork.parent for fork in forks):
             own = [fork for fork in forks if fork.parent == parent]
             numbers = list(range(number, number + len(own)))

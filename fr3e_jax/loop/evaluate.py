@@ -13,13 +13,15 @@ from typing import get_args
 import numpy as np
 
 from fr3e_jax.cluster.membership import across_processes
+from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.problem import Problem
 from fr3e_jax.loop.grading import Grading, rewards_of
-from fr3e_jax.loop.session import EVALUATION, Session, open_session, settings_at_fault
+from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.objectives import avg_at_k, pass_at_k
 from fr3e_jax.policy.network import Params
 from fr3e_jax.rewards.verifier import SUCCESS
+from fr3e_jax.rollouts.noise import EVALUATION
 from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.run_directory import RunDirectory, write_json_atomic
@@ -42,7 +44,7 @@ class HeldOut:
 
 
 def benchmark_names(problems: Sequence[Problem]) -> Callable[[Problem], str]:
-    """What the set of a problem is called in the metrics: its card; ``card/split`` if several splits are evaluated."""
+    """The name of a problem's set in the metrics: its card, or ``card/split`` if several splits are evaluated."""
     sets = {(problem.extra.get("dataset", ""), problem.id.rpartition("/")[0]) for problem in problems}
     splits = Counter(card for card, _ in sets)
 
@@ -54,7 +56,7 @@ def benchmark_names(problems: Sequence[Problem]) -> Callable[[Problem], str]:
 
 
 def held_out_problems(session: Session) -> tuple[list[HeldOut], int]:
-    """Of each set of the test split the first ``evaluation.prompts`` problems, and how many were too long before them.
+    """The first ``evaluation.prompts`` problems of each set of the test split, and the number passed over as too long.
 
     Raises:
       ValueError: a set has no problem whose prompt is short enough.
@@ -72,7 +74,7 @@ def held_out_problems(session: Session) -> tuple[list[HeldOut], int]:
             if several:
                 continue
             break
-        prompt_ids = session.prompt_ids(problem.prompt)
+        prompt_ids = session.texts.prompt_ids(problem.prompt)
         if len(prompt_ids) <= data.max_prompt_tokens:
             chosen.append(HeldOut(index, problem, prompt_ids, benchmark))
             counts[benchmark] += 1
@@ -91,20 +93,21 @@ def evaluate(session: Session, params: Params) -> dict[str, float]:
     """``avg@k``, ``pass@k``, ``greedy`` and mean length on the held-out problems.
 
     Of several benchmarks the metrics are given for each (``aime24/avg@16``) and as the mean over benchmarks. The
-    sampling noise is the same at every evaluation of a run, so that differences are the weights'.
+    sampling noise is the same at every evaluation of a run, so that the weights make all the difference.
     """
-    with settings_at_fault():
+    with as_config_error():
         problems, too_long = held_out_problems(session)
     nothing = np.zeros(0, np.int32)
-    grading = Grading(session, lambda index, _: (problems[index].problem, nothing))
+    grading = Grading(session.grader, lambda index, _: (problems[index].problem, nothing))
     requests = [_request(session, held_out) for held_out in problems]
-    weights = session.rollout_weights.of(params)
-    results, _ = session.sample(weights, requests, ended=grading.ended)
-    session.engine.take_counts()  # evaluation is not part of the training budget
-    calls = session.take_tool_counts()
+    weights = session.sampler.weights.of(params)
+    results, _ = session.sampler.sample(weights, requests, ended=grading.ended)
+    session.sampler.engine.take_counts()  # evaluation is not part of the training budget
+    calls = session.sampler.take_tool_counts()
     rewards = np.array([rewards_of(row) for row in grading.verdicts(range(len(problems)))])
     lengths = np.array([[len(rollout.token_ids) for rollout in row] for row in results])
-    outcomes, session.grading_wait_seconds = session.take_outcomes(), 0.0
+    outcomes = session.grader.take_outcomes()
+    session.grader.take_wait_seconds()  # nor of a training step's time
     names = np.array([held_out.benchmark for held_out in problems])
     benchmarks = list(dict.fromkeys(names.tolist()))
     each = {name: _scores(session.config, rewards[names == name], lengths[names == name]) for name in benchmarks}
@@ -115,7 +118,7 @@ def evaluate(session: Session, params: Params) -> dict[str, float]:
         "no_answer": outcomes["no_answer"] / rewards.size,
         "not_graded": outcomes["timeout"] + outcomes["worker_died"] + outcomes["error"],
     }
-    if session.toolbox is not None:
+    if session.sampler.toolbox is not None:
         metrics["tools/calls_per_rollout"] = sum(calls[name] for name in get_args(Answered)) / rewards.size
     if len(benchmarks) > 1:
         metrics |= {f"{name}/{key}": value for name, scores in each.items() for key, value in scores.items()}
@@ -134,20 +137,20 @@ def _scores(config: Config, rewards: np.ndarray, lengths: np.ndarray) -> dict[st
 
 def _request(session: Session, held_out: HeldOut) -> TrunkRequest:
     e, ids, index = session.config.evaluation, held_out.prompt_ids, held_out.index
-    drawn = Sampling(e.temperature, e.top_p, 0, session.codec.stop_ids)
-    kinds = [Sampling(0.0, stop_ids=session.codec.stop_ids), *[drawn] * e.samples]
+    drawn = Sampling(e.temperature, e.top_p, 0, session.texts.codec.stop_ids)
+    kinds = [Sampling(0.0, stop_ids=session.texts.codec.stop_ids), *[drawn] * e.samples]
     cap = session.config.rollout.max_response_tokens
     return TrunkRequest(ids, [Branch(len(ids), (EVALUATION, 0, index, m), cap, how) for m, how in enumerate(kinds)])
 
 
 def load_run_params(session: Session, run_dir: Path | None) -> tuple[Params, int]:
-    """Weights of a run's newest checkpoint, and its step; of no run, those of ``model.path`` or fresh ones, and 0.
+    """Weights of a run's newest checkpoint, and its step; without a run those of ``model.path`` or fresh ones, and 0.
 
-    Nothing in the run is changed, it may be going on.
+    Nothing in the run is changed: it may be going on.
     """
     if run_dir is None:
-        return session.fresh_params(), 0
-    return read_run_params(run_dir, session.sharded_abstract_params())
+        return session.model.fresh_params(), 0
+    return read_run_params(run_dir, session.model.sharded_abstract_params())
 
 
 def read_run_params(run_dir: Path, abstract: Params, step: int | None = None) -> tuple[Params, int]:
@@ -172,7 +175,7 @@ def read_run_params(run_dir: Path, abstract: Params, step: int | None = None) ->
 def evaluate_run(config: Config, run_dir: Path | None) -> int:
     """``fr3e eval``: the configured model, or a run's newest checkpoint; prints JSON, saves it in the run."""
     session = open_session(config)
-    with settings_at_fault():
+    with as_config_error():
         params, step = load_run_params(session, run_dir)
     with session.grader:
         metrics = evaluate(session, params)

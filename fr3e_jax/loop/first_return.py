@@ -6,29 +6,31 @@ from functools import partial
 
 import numpy as np
 
-from fr3e_jax.configuration.schema import Config
-from fr3e_jax.learning.experience import PromptGroup, TrainingBranch, TrainingTrunk
+from fr3e_jax.configuration.schema import Config, ExploreConfig
+from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.loop.arpo import sample_branching
+from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.grading import Grading, rewards_of
 from fr3e_jax.loop.prompts import Prompt
-from fr3e_jax.loop.session import BASE, CHOICE, Session
-from fr3e_jax.objectives import ranged_rewards, soft_overlong_penalty
+from fr3e_jax.loop.session import Session
+from fr3e_jax.objectives import is_degenerate, ranged_rewards, soft_overlong_penalty
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.exploration import group_advantages
 from fr3e_jax.rewards.verifier import SUCCESS
+from fr3e_jax.rollouts.noise import BASE, CHOICE, Noise
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
 
 
 def first_return(session: Session, params: Params, step: int, prompts: list[Prompt]) -> list[PromptGroup]:
-    """Sample, grade and sift the base rollouts of ``prompts``.
+    """Sample and grade the base rollouts of ``prompts``, reject prompts without signal, choose the bases to expand.
 
-    Rollouts are graded while others still decode. A prompt's bases are chosen as soon as the last of its verdicts is
-    there, so that only the caches of base rollouts that will be expanded are kept.
+    Rollouts are graded while others still decode. A prompt's bases are chosen as soon as its last verdict is there, so
+    that only the caches of the chosen base rollouts are kept.
     """
     r, requests = session.config.rollout, base_requests(session, step, prompts)
     groups: dict[int, PromptGroup] = {}
     nothing = np.zeros(0, np.int32)
-    grading = Grading(session, lambda index, _: (prompts[index].problem, nothing))
+    grading = Grading(session.grader, lambda index, _: (prompts[index].problem, nothing))
 
     def choose_when_graded(index: int, rollouts: list[Rollout], wait: bool) -> list[int] | None:
         verdicts = grading.verdicts([index])[0] if wait else grading.verdicts_if_done(index)
@@ -39,16 +41,16 @@ def first_return(session: Session, params: Params, step: int, prompts: list[Prom
         outcomes = [verdict.outcome for verdict in verdicts]
         group = PromptGroup(prompt.position, prompt.problem, prompt.token_ids, rollouts, rewards, outcomes=outcomes)
         group.kept = not (r.reject_degenerate and is_degenerate(rewards))
-        group.chosen = choose_bases(session, step, group)
+        group.chosen = choose_bases(session.config.explore, session.noise, step, group)
         groups[index] = group
         return group.chosen
 
     if not (session.config.explore.enabled or session.config.tools.branching):
         # Nothing will be promoted: lanes keep no hidden states for it, and none waits for a verdict.
-        for index, rollouts in enumerate(session.sample(params, requests, ended=grading.ended)[0]):
+        for index, rollouts in enumerate(session.sampler.sample(params, requests, ended=grading.ended)[0]):
             choose_when_graded(index, rollouts, True)
         return [groups[index] for index in range(len(prompts))]
-    sample = partial(sample_branching, session) if session.config.tools.branching else session.sample
+    sample = partial(sample_branching, session) if session.config.tools.branching else session.sampler.sample
     _, promoted = sample(params, requests, choose_when_graded, grading.ended)
     for (index, base), trunk in promoted.items():
         groups[index].trunks[base] = trunk
@@ -68,21 +70,15 @@ def base_requests(session: Session, step: int, prompts: list[Prompt]) -> list[Tr
     return requests
 
 
-def is_degenerate(rewards: np.ndarray) -> bool:
-    """All rewards equal: nothing to learn from (FR3E 3.2)."""
-    return bool(np.all(rewards == rewards[0]))
-
-
-def choose_bases(session: Session, step: int, group: PromptGroup) -> list[int]:
+def choose_bases(explore: ExploreConfig, noise: Noise, step: int, group: PromptGroup) -> list[int]:
     """At most ``max_correct`` correct and ``max_wrong`` wrong base rollouts of a kept prompt.
 
-    Drawn at random, or (``base_choice=best``) those of the highest mean log-prob of a token first, ties at random.
-    Responses of one token have no state between the prompt and their end, and are passed over.
+    They are drawn at random, or (``base_choice=best``) by their mean log-prob of a token, the highest first, ties at
+    random. Responses of one token have no state between the prompt and their end, and are passed over.
     """
-    explore = session.config.explore
     if not explore.enabled or not group.kept or group.success_rate > explore.max_success_rate:
         return []
-    generator = session.generator(CHOICE, step, group.position)
+    generator = noise.generator(CHOICE, step, group.position)
     order = [int(n) for n in generator.permutation(len(group.rollouts)) if len(group.rollouts[n].token_ids) > 1]
     if explore.base_choice == "best":
         order.sort(key=lambda n: -float(np.mean(group.rollouts[n].logprobs[group.rollouts[n].drawn])))
@@ -92,7 +88,7 @@ def choose_bases(session: Session, step: int, group: PromptGroup) -> list[int]:
 
 
 def estimator_rewards(config: Config, rewards: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Rewards as the estimators of advantages read them: in their range, less a penalty on ``lengths`` near the cap.
+    """Rewards in the range of the estimators of advantages, less a penalty on ``lengths`` near the cap.
 
     ``lengths``: tokens of the whole responses, shaped as ``rewards``.
     """
@@ -103,20 +99,21 @@ def estimator_rewards(config: Config, rewards: np.ndarray, lengths: np.ndarray) 
     return read + np.asarray(penalty)
 
 
-def base_trunks(session: Session, step: int, groups: list[PromptGroup]) -> list[TrainingTrunk]:
-    """Kept base rollouts as training rows, each prompt a trunk: GRPO and its relatives."""
+def base_trunks(config: Config, step: int, groups: list[PromptGroup]) -> list[TrainingTrunk]:
+    """Give the base rollouts of kept prompts their advantages; return them as branches of their prompts (GRPO)."""
     if not groups:
         return []
-    a = session.config.advantage
+    a = config.advantage
     lengths = [[len(rollout.token_ids) for rollout in group.rollouts] for group in groups]
-    rewards = estimator_rewards(session.config, np.stack([group.rewards for group in groups]), np.array(lengths))
+    rewards = estimator_rewards(config, np.stack([group.rewards for group in groups]), np.array(lengths))
     options = {"estimator": a.base_estimator, "unbiased_std": a.unbiased_std, "k": a.pass_at_k}
     if a.base_estimator == "gae":
         advantages = np.zeros(rewards.shape, np.float32)  # a critic's, once it has seen the full batch
     else:
         advantages = group_advantages(rewards, **options)
     trunks = []
-    for group, group.advantages, read in zip(groups, advantages, rewards, strict=True):
+    for group, own, read in zip(groups, advantages, rewards, strict=True):
+        group.advantages = own
         branches = [
             TrainingBranch(
                 len(group.prompt_ids),
@@ -127,7 +124,7 @@ def base_trunks(session: Session, step: int, groups: list[PromptGroup]) -> list[
                 finished=rollout.finished,
                 loss_mask=rollout.loss_mask,
             )
-            for rollout, advantage, reward in zip(group.rollouts, group.advantages, read, strict=True)
+            for rollout, advantage, reward in zip(group.rollouts, own, read, strict=True)
         ]
         trunks.append(TrainingTrunk(group.prompt_ids, branches, step, prompt_tokens=len(group.prompt_ids)))
     return trunks

@@ -1,23 +1,83 @@
 """Grading beside decoding: a rollout goes to the grader when it ends, its verdict is fetched when it is needed.
 
-Of several processes each grades its share, and the verdicts are gathered where they are fetched.
+On several processes each grades its share; the verdicts are gathered where they are fetched.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
+from fr3e_jax.cluster.processes import Processes
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.data.problem import Problem
-from fr3e_jax.loop.session import Session, verifier_at_fault
-from fr3e_jax.rewards.grader import Pending
+from fr3e_jax.loop.texts import Texts
+from fr3e_jax.rewards.grader import Grader, Pending, VerifierError
 from fr3e_jax.rewards.verdict import Verdict
 from fr3e_jax.rollouts.requests import Rollout
 
 Case = Callable[[int, int], tuple[Problem, np.ndarray]]
+
+
+class ResponseGrader:
+    """Grades whole responses of token ids, and counts how their rewards came about.
+
+    A context manager: its worker processes end with the block.
+
+    Args:
+      grader: grades texts.
+      texts: turns token ids into the text that is graded.
+      processes: which share the rollouts.
+    """
+
+    def __init__(self, grader: Grader, texts: Texts, processes: Processes):
+        self.grader, self.processes = grader, processes
+        self._texts = texts
+        self._wait_seconds = 0.0
+
+    def __enter__(self) -> ResponseGrader:
+        self.grader.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.grader.__exit__(*error)
+
+    def submit(self, problem: Problem, prefix: np.ndarray, rollout: Rollout) -> Pending:
+        """Start grading a full response: the base tokens before the fork and the rollout's own."""
+        response = self._texts.response_text(np.concatenate([prefix, rollout.token_ids]), rollout.finished)
+        with as_config_error(*_UNUSABLE):
+            return self.grader.submit(problem, response, rollout.finished)
+
+    def result(self, pending: Pending) -> Verdict:
+        """The verdict of a submitted response; waits for it."""
+        with as_config_error(*_UNUSABLE):
+            return pending.result()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time within the block as waiting for verdicts."""
+        start = time.perf_counter()
+        yield
+        self._wait_seconds += time.perf_counter() - start
+
+    def take_wait_seconds(self) -> float:
+        """Seconds of waiting that decoding did not cover, since the last call."""
+        seconds, self._wait_seconds = self._wait_seconds, 0.0
+        return seconds
+
+    def take_outcomes(self) -> Counter[str]:
+        """`Grader.take_outcomes`, added up over the processes."""
+        return sum(map(Counter, self.processes.gather(self.grader.take_outcomes())), Counter())
+
+
+_UNUSABLE = (TypeError, ValueError, VerifierError)
+"""Errors of a verifier that cannot be used; their messages are for the user."""
 
 
 class Grading:
@@ -26,12 +86,12 @@ class Grading:
     On several processes all must fetch the verdicts of the same requests in the same order.
 
     Args:
-      session: whose grader is asked, and whose ``grading_wait_seconds`` counts the time that decoding did not cover.
+      grader: grades the responses.
       case: ``case(request, branch)`` is the problem and the response tokens that stand before the branch's own.
     """
 
-    def __init__(self, session: Session, case: Case):
-        self._session, self._case, self._processes = session, case, session.processes
+    def __init__(self, grader: ResponseGrader, case: Case):
+        self._grader, self._case, self._processes = grader, case, grader.processes
         self._pending: dict[int, dict[int, Pending]] = {}  # of the rollouts that this process grades
         self._token_ids: dict[int, dict[int, np.ndarray]] = {}  # of all, to compare what the processes sampled
 
@@ -41,7 +101,7 @@ class Grading:
             self._token_ids.setdefault(request, {})[branch] = rollout.token_ids
             if self._processes.is_mine(request + branch):
                 problem, prefix = self._case(request, branch)
-                self._pending.setdefault(request, {})[branch] = self._session.submit(problem, prefix, rollout)
+                self._pending.setdefault(request, {})[branch] = self._grader.submit(problem, prefix, rollout)
 
     def verdicts_if_done(self, request: int) -> list[Verdict] | None:
         """The verdicts of a request's branches if all processes have theirs, else None; does not wait for a worker."""
@@ -50,7 +110,16 @@ class Grading:
 
     def verdicts(self, requests: Iterable[int]) -> list[list[Verdict]]:
         """The verdicts of all branches of each request, in their order; waits for those that are not there yet."""
-        start, requests = time.perf_counter(), list(requests)
+        requests = list(requests)
+        with self._grader.waiting():
+            told = self._exchange(requests)
+        for fault, _ in told:
+            if fault is not None:
+                raise ConfigError(fault)
+        return [_merged([rows[n] for _, rows in told]) for n in range(len(requests))]
+
+    def _exchange(self, requests: list[int]) -> list[Any]:
+        """From each process its fault, or None, and its verdicts of each request."""
         own, fault = [], None
         try:
             own = [self._own(request) for request in requests]
@@ -59,21 +128,15 @@ class Grading:
                 raise
             fault = str(error)
         sampled = [sorted(self._token_ids.pop(request, {}).items()) for request in requests]
-        told = self._processes.exchange(
+        return self._processes.exchange(
             f"the grading of {len(requests)} trunk{'s' * (len(requests) > 1)}",
             [fault, [[(branch, v.reward, v.outcome) for branch, v in row.items()] for row in own]],
             sampled_tokens=[token_ids for branches in sampled for _, token_ids in branches],
         )
-        self._session.grading_wait_seconds += time.perf_counter() - start
-        for fault, _ in told:
-            if fault is not None:
-                raise ConfigError(fault)
-        return [_merged([rows[n] for _, rows in told]) for n in range(len(requests))]
 
     def _own(self, request: int) -> dict[int, Verdict]:
-        with verifier_at_fault():
-            pending = self._pending.pop(request, {})
-            return {branch: pending[branch].result() for branch in sorted(pending)}
+        pending = self._pending.pop(request, {})
+        return {branch: self._grader.result(pending[branch]) for branch in sorted(pending)}
 
 
 def _merged(parts: list[list[tuple[int, float, str]]]) -> list[Verdict]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.stream import PromptStream
-from fr3e_jax.loop.session import Session
+from fr3e_jax.loop.texts import Texts
 from fr3e_jax.runs.background import Background
 
 
@@ -25,37 +26,43 @@ class Prompt:
     token_ids: np.ndarray
 
 
-def prepare(session: Session, drawn: Iterable[tuple[int, Problem]]) -> list[Prompt]:
-    """The token ids of problems, in their template."""
-    return [Prompt(position, problem, session.prompt_ids(problem.prompt)) for position, problem in drawn]
+def prepare(texts: Texts, drawn: Iterable[tuple[int, Problem]]) -> list[Prompt]:
+    """The problems as prompts: in their template, tokenised."""
+    return [Prompt(position, problem, texts.prompt_ids(problem.prompt)) for position, problem in drawn]
 
 
 @dataclass(frozen=True)
 class _Round:
     prompts: list[Prompt]
-    position: int  # of the stream behind them
+    position: int  # of the stream after them
     dropped_too_long: int
 
 
 class PromptFeed:
     """A `PromptStream` read one round ahead.
 
-    ``position`` and ``dropped_too_long`` are those of the prompts handed out, whatever has been prepared beyond them:
-    they are what a checkpoint holds.
+    ``position`` and ``dropped_too_long`` belong to the prompts handed out, not to the round prepared ahead. A
+    checkpoint holds them.
 
     Args:
-      session: whose train split, template and tokenizer are read.
+      problems: the train split.
+      texts: the template and the tokenizer.
+      data: the order, and the longest prompt that is drawn.
       count: prompts of a round.
       background: prepares; None: every round is prepared when it is asked for.
     """
 
-    def __init__(self, session: Session, count: int, background: Background | None = None):
-        data = session.config.data
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        texts: Texts,
+        data: DataConfig,
+        count: int,
+        background: Background | None = None,
+    ):
         self.position = self.dropped_too_long = 0
-        self._session, self._count, self._background = session, count, background
-        self._stream = PromptStream(
-            session.task.problems("train"), data.seed, session.prompt_ids, data.max_prompt_tokens
-        )
+        self._texts, self._count, self._background = texts, count, background
+        self._stream = PromptStream(problems, data.seed, texts.prompt_ids, data.max_prompt_tokens)
         self._ahead: Future[_Round] | None = None
         self._reading = threading.Lock()  # a task's problems need not bear two threads
 
@@ -63,7 +70,7 @@ class PromptFeed:
         return {"position": self.position, "dropped_too_long": self.dropped_too_long}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues behind the prompts that were handed out when the state was taken."""
+        """Continue after the prompts that were handed out when the state was taken."""
         self._ahead = None
         self.position, self.dropped_too_long = state["position"], state["dropped_too_long"]
 
@@ -88,5 +95,5 @@ class PromptFeed:
     def _read(self, position: int, dropped_too_long: int) -> _Round:
         with self._reading:
             self._stream.position, self._stream.dropped_too_long = position, dropped_too_long
-            prompts = prepare(self._session, self._stream.next(self._count))
+            prompts = prepare(self._texts, self._stream.next(self._count))
             return _Round(prompts, self._stream.position, self._stream.dropped_too_long)

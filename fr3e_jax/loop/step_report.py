@@ -1,4 +1,4 @@
-"""What a step's rollouts amount to: metrics, and the records that later analysis reads."""
+"""Metrics of a step's rollouts, and their records for later analysis."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import get_args
 
 import numpy as np
 
-from fr3e_jax.learning.experience import Expansion, PromptGroup, TrainingTrunk
-from fr3e_jax.loop.first_return import is_degenerate
-from fr3e_jax.loop.session import Session
+from fr3e_jax.learning.experience import TrainingTrunk
+from fr3e_jax.loop.expansion import Credited, PromptGroup
+from fr3e_jax.loop.grading import ResponseGrader
+from fr3e_jax.loop.sampler import Sampler
+from fr3e_jax.objectives import is_degenerate
 from fr3e_jax.rewards.verdict import Outcome
 from fr3e_jax.rewards.verifier import SUCCESS
 from fr3e_jax.rollouts.tool_calls import answer_spans
@@ -17,10 +19,10 @@ from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.tools.answer import Outcome as Answered
 
 
-def rollout_metrics(groups: list[PromptGroup], expansions: list[Expansion]) -> dict[str, float]:
+def rollout_metrics(groups: list[PromptGroup], credited: list[Credited]) -> dict[str, float]:
     """Means over the base rollouts of all prompts, rejected ones included, and over explored rollouts.
 
-    Counts alone where a step sampled nothing, because what was carried filled its batch.
+    Only counts where a step sampled nothing, because carried trunks filled its batch.
     """
     if not groups:
         return {"prompts/kept": 0, "prompts/rejected": 0, "prompts/expanded": 0}
@@ -34,8 +36,8 @@ def rollout_metrics(groups: list[PromptGroup], expansions: list[Expansion]) -> d
         "prompts/rejected": sum(not group.kept for group in groups),
         "prompts/expanded": sum(bool(group.chosen) for group in groups),
     } | _right_and_wrong("base", [group.rewards for group in groups])
-    if expansions:
-        metrics |= _exploration_metrics(expansions)
+    if credited:
+        metrics |= _exploration_metrics(credited)
     return metrics
 
 
@@ -48,42 +50,41 @@ def _right_and_wrong(name: str, rewards: list[np.ndarray]) -> dict[str, float]:
     }
 
 
-def _exploration_metrics(expansions: list[Expansion]) -> dict[str, float]:
-    explored = [r for expansion in expansions for state in expansion.rollouts for r in state]
+def _exploration_metrics(credited: list[Credited]) -> dict[str, float]:
+    explored = [r for one in credited for state in one.rollouts for r in state]
     metrics = {
-        "explore/reward": float(np.mean(np.concatenate([row for e in expansions for row in e.rewards]))),
+        "explore/reward": float(np.mean(np.concatenate([row for e in credited for row in e.rewards]))),
         "explore/length": float(np.mean([len(r.token_ids) for r in explored])),
         "explore/anchor_position": float(
-            np.mean([a / len(e.group.rollouts[e.base].token_ids) for e in expansions for a in e.anchors] or [0.0])
+            np.mean([a / len(e.rollout.token_ids) for e in credited for a in e.anchors] or [0.0])
         ),
-        "value/S_0": float(np.mean([e.initial_value for e in expansions])),
-        "explore/least_rollouts": min(len(row) for e in expansions for row in e.rewards),
-        "explore/most_rollouts": max(len(row) for e in expansions for row in e.rewards),
+        "value/S_0": float(np.mean([e.initial_value for e in credited])),
+        "explore/least_rollouts": min(len(row) for e in credited for row in e.rewards),
+        "explore/most_rollouts": max(len(row) for e in credited for row in e.rewards),
     }
-    alphas = np.concatenate([e.alphas for e in expansions])
+    alphas = np.concatenate([e.alphas for e in credited])
     metrics |= {"alpha/mean": alphas.mean(), "alpha/min": alphas.min(), "alpha/max": alphas.max()}
-    for state in sorted({s for e in expansions for s in e.states if s > 0}):
-        values = [e.values[e.states.index(state)] for e in expansions if state in e.states]
+    for state in sorted({s for e in credited for s in e.states if s > 0}):
+        values = [e.values[e.states.index(state)] for e in credited if state in e.states]
         metrics[f"value/S_{state}"] = float(np.mean(values))
-    return metrics | _right_and_wrong("state", [row for e in expansions for row in e.rewards])
+    return metrics | _right_and_wrong("state", [row for e in credited for row in e.rewards])
 
 
-def grading_metrics(session: Session) -> dict[str, float]:
+def grading_metrics(grader: ResponseGrader) -> dict[str, float]:
     """How the rewards since the last call came about, and the seconds of waiting that decoding did not cover."""
-    outcomes = session.take_outcomes()
+    outcomes = grader.take_outcomes()
     metrics = {f"verifier/{outcome}": outcomes[outcome] for outcome in get_args(Outcome)}
-    metrics["seconds/grading_wait"], session.grading_wait_seconds = session.grading_wait_seconds, 0.0
-    return metrics
+    return metrics | {"seconds/grading_wait": grader.take_wait_seconds()}
 
 
-def tool_metrics(session: Session, groups: list[PromptGroup], expansions: list[Expansion]) -> dict[str, float]:
+def tool_metrics(sampler: Sampler, groups: list[PromptGroup], credited: list[Credited]) -> dict[str, float]:
     """Calls of the step's rollouts by how they were answered, and the share of their tokens that tools wrote."""
-    if session.toolbox is None:
+    if sampler.toolbox is None:
         return {}
-    counts = session.take_tool_counts()
+    counts = sampler.take_tool_counts()
     metrics = {f"tools/{name}": counts[name] for name in ("answered", "error", "timeout", "cut", "branched")}
     rollouts = [r for group in groups for r in group.rollouts]
-    rollouts += [r for expansion in expansions for state in expansion.rollouts for r in state]
+    rollouts += [r for one in credited for state in one.rollouts for r in state]
     if rollouts:
         metrics["tools/calls_per_rollout"] = sum(counts[name] for name in get_args(Answered)) / len(rollouts)
         metrics["tools/given_share"] = float(1 - np.mean(np.concatenate([r.drawn for r in rollouts])))
@@ -105,12 +106,12 @@ def batch_metrics(batch: list[TrainingTrunk], step: int) -> dict[str, float]:
     }
 
 
-def rollout_records(step: int, groups: list[PromptGroup], expansions: list[Expansion]) -> Iterator[RolloutRecord]:
-    """Every rollout of a step, explored ones behind their base."""
-    by_base = {(e.group.position, e.base): e for e in expansions if not e.parent}
+def rollout_records(step: int, groups: list[PromptGroup], credited: list[Credited]) -> Iterator[RolloutRecord]:
+    """Every rollout of a step; explored ones follow their base."""
+    by_base = {(e.group.position, e.base): e for e in credited if not e.parent}
     for group in groups:
         for n, rollout in enumerate(group.rollouts):
-            expansion = by_base.get((group.position, n))
+            one = by_base.get((group.position, n))
             parent = f"{step}/{group.position}/{n}"
             common = {
                 "step": step,
@@ -129,46 +130,46 @@ def rollout_records(step: int, groups: list[PromptGroup], expansions: list[Expan
                 reward=float(group.rewards[n]),
                 outcome=group.outcomes[n] if group.outcomes else None,
                 finished=rollout.finished,
-                anchors=expansion.anchors if expansion else [],
+                anchors=one.anchors if one else [],
                 kept=group.kept,
                 advantage=None if group.advantages is None else float(group.advantages[n]),
                 value=float(group.rewards.mean()),
                 **common,
             )
-            if expansion:
-                yield from _state_records(parent, common, expansion)
-    for expansion in expansions:
-        if expansion.parent:
+            if one:
+                yield from _state_records(parent, common, one)
+    for one in credited:
+        if one.parent:
             common = {
                 "step": step,
-                "prompt_position": expansion.group.position,
-                "problem_id": expansion.group.problem.id,
-                "prompt_ids": expansion.group.prompt_ids,
-                "base": expansion.base_number,
+                "prompt_position": one.group.position,
+                "problem_id": one.group.problem.id,
+                "prompt_ids": one.group.prompt_ids,
+                "base": one.base_number,
             }
-            yield from _state_records(expansion.parent, common, expansion)
+            yield from _state_records(one.parent, common, one)
 
 
-def _state_records(parent: str, common: dict, expansion: Expansion) -> Iterator[RolloutRecord]:
-    for i, state in enumerate(expansion.states):
-        for m, rollout in enumerate(expansion.rollouts[i]):
+def _state_records(parent: str, common: dict, credited: Credited) -> Iterator[RolloutRecord]:
+    for i, state in enumerate(credited.states):
+        for m, rollout in enumerate(credited.rollouts[i]):
             yield RolloutRecord(
-                id=f"{parent}/{common['step']}/{state}/{m}" if expansion.parent else f"{parent}/{state}/{m}",
+                id=f"{parent}/{common['step']}/{state}/{m}" if credited.parent else f"{parent}/{state}/{m}",
                 kind="state",
                 token_ids=rollout.token_ids,
                 logprobs=rollout.logprobs,
                 entropies=rollout.entropies,
                 answers=answer_spans(rollout.given),
-                reward=float(expansion.rewards[i][m]),
-                outcome=expansion.outcomes[i][m] if expansion.outcomes else None,
+                reward=float(credited.rewards[i][m]),
+                outcome=credited.outcomes[i][m],
                 finished=rollout.finished,
                 state=state,
                 branch=m,
                 parent=parent,
-                fork=expansion.forks[i],
-                kept=expansion.trained[i],
-                advantage=float(expansion.advantages[i][m]) if expansion.trained[i] else None,
-                value=float(expansion.values[i]),
-                alpha=float(expansion.alphas[i]),
+                fork=credited.forks[i],
+                kept=credited.trained[i],
+                advantage=float(credited.advantages[i][m]) if credited.trained[i] else None,
+                value=float(credited.values[i]),
+                alpha=float(credited.alphas[i]),
                 **common,
             )

@@ -20,24 +20,20 @@ from fr3e_jax.cluster import agreement
 from fr3e_jax.cluster.membership import across_processes, farewell, last_words
 from fr3e_jax.cluster.processes import Divergence
 from fr3e_jax.configuration import save_config
+from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.learning.experience import (
-    Expansion,
-    PromptGroup,
-    TrainingTrunk,
-    count_rollouts,
-    split_full_batch,
-)
+from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts, split_full_batch
 from fr3e_jax.learning.learner import abstract_learner, fresh_learner, restored_learner
 from fr3e_jax.learning.reference import ReferenceResets
 from fr3e_jax.learning.update import NonFiniteUpdate, update_policy
 from fr3e_jax.loop import step_report
 from fr3e_jax.loop.archive import Archive
 from fr3e_jax.loop.evaluate import best_metric, evaluate
+from fr3e_jax.loop.expansion import Anchored, Credited, PromptGroup
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.prompts import PromptFeed
-from fr3e_jax.loop.session import Session, open_session, settings_at_fault
+from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.policy.network import Params
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.background import Background, WriteFailed
@@ -121,15 +117,21 @@ class Trainer:
         self.session, self.config, self.run_dir = session, session.config, run
         self.checkpoints, self.ledger = checkpoints, ledger
         self.background = Background()
-        self.prompts = PromptFeed(session, self.config.rollout.prompts_per_round, self.background)
+        self.prompts = PromptFeed(
+            session.task.problems("train"),
+            session.texts,
+            self.config.data,
+            self.config.rollout.prompts_per_round,
+            self.background,
+        )
         self.progress = Progress()
-        programs, critic = session.train_programs(), session.critic_programs()
+        programs, critic = session.model.train_programs(), session.model.critic_programs()
         reference = self.config.kl.coefficient > 0
         latest = checkpoints.latest_step()
         if latest is None:
-            self.learner = fresh_learner(programs, session.fresh_params(), critic, reference=reference)
+            self.learner = fresh_learner(programs, session.model.fresh_params(), critic, reference=reference)
         else:
-            with settings_at_fault():
+            with as_config_error():
                 arrays, host = checkpoints.restore(latest, abstract_learner(programs, critic, reference=reference))
             self.progress = Progress.restore(host, self.prompts, ledger)
             self.learner = restored_learner(programs, critic, arrays, self.progress.updates)
@@ -145,7 +147,7 @@ class Trainer:
             first_step=self.progress.step,
             sampled_tokens=ledger.sampled_tokens,
         )
-        owners = [session.engine.programs, programs, session.rollout_weights]
+        owners = [session.sampler.engine.programs, programs, session.sampler.weights]
         self.profiler = Profiler(self.config.runtime.profile_steps * first, run, ledger, self.background, owners)
 
     def run(self) -> int:
@@ -193,28 +195,28 @@ class Trainer:
     def _step(self) -> None:
         """One full batch, from prompts to new weights."""
         step = self.progress.step + 1
-        batch, groups, expansions = self._collect_full_batch(step)
+        batch, groups, credited = self._collect_full_batch(step)
         self.console.stage("updating")
-        self.session.rollout_weights.release()
-        of_rollouts = self.background.call(step_report.rollout_metrics, groups, expansions)
-        update = update_policy(self.session, self.learner, step, batch, self.ledger)
+        self.session.sampler.weights.release()
+        of_rollouts = self.background.call(step_report.rollout_metrics, groups, credited)
+        update = update_policy(self.session.learning, self.learner, step, batch, self.ledger)
         metrics = of_rollouts.result() | step_report.batch_metrics(batch, step) | update
         if self.config.kl.coefficient:
             metrics["kl/reset"] = float(self._reset_reference(step, metrics.get("reward/mean")))
         if self.config.explore.archive_size:
-            metrics |= self.progress.archive.metrics(self.session)
-        metrics |= step_report.tool_metrics(self.session, groups, expansions)
-        metrics |= step_report.grading_metrics(self.session)
+            metrics |= self.progress.archive.metrics(self.config.explore)
+        metrics |= step_report.tool_metrics(self.session.sampler, groups, credited)
+        metrics |= step_report.grading_metrics(self.session.grader)
         metrics["data/dropped_too_long"] = self.prompts.dropped_too_long
         if self.config.runtime.store_rollouts:
             with self.ledger.stage("store"):
-                self._write(f"the rollouts of step {step}", self._store, step, groups, expansions)
+                self._write(f"the rollouts of step {step}", self._store, step, groups, credited)
         metrics |= self.ledger.step_metrics()
         self.progress.step, self.progress.updates, self.progress.evaluated = step, self.learner.updates, {}
         self._write(f"the metrics of step {step}", self._add_metrics, step, metrics)
         self.console.step(step, metrics)
         if self._budget_spent():
-            return  # the last checkpoint is saved behind the last evaluation, whose metrics it is ranked by
+            return  # the last checkpoint is saved after the last evaluation, whose metrics rank it
         every = self.config.evaluation.every
         if every and step % every == 0:
             self.progress.evaluated = self._evaluate("evaluating")
@@ -222,7 +224,7 @@ class Trainer:
             self._save()
 
     def _reset_reference(self, step: int, reward: float | None) -> bool:
-        """Whether the policy became its own reference behind this step."""
+        """Reset the reference to the policy if due; return whether it was."""
         due = self.progress.resets.due(self.config.kl, step, reward)
         if due:
             self.learner.reset_reference()
@@ -238,66 +240,66 @@ class Trainer:
     def _add_metrics(self, step: int, metrics: dict[str, float], kind: str = "train") -> None:
         self.metrics.write(step, metrics, kind=kind)
 
-    def _store(self, step: int, groups: list[PromptGroup], expansions: list[Expansion]) -> None:
-        rollout_store.write_rollouts(self.run_dir, step, step_report.rollout_records(step, groups, expansions))
+    def _store(self, step: int, groups: list[PromptGroup], credited: list[Credited]) -> None:
+        rollout_store.write_rollouts(self.run_dir, step, step_report.rollout_records(step, groups, credited))
 
-    def _collect_full_batch(self, step: int) -> tuple[list[TrainingTrunk], list[PromptGroup], list[Expansion]]:
+    def _collect_full_batch(self, step: int) -> tuple[list[TrainingTrunk], list[PromptGroup], list[Credited]]:
         """Rounds of prompts until ``training.batch_rollouts`` rollouts are ready to train; what is over is carried."""
         config = self.config
-        ready, groups, expansions = self.progress.carried, [], []
+        ready, groups, credited = self.progress.carried, [], []
         rounds_without_signal = 0
         while count_rollouts(ready) < config.training.batch_rollouts:
-            new_groups, new_expansions, trunks = self._round(step)
+            new_groups, new_credited, trunks = self._round(step)
             groups += new_groups
-            expansions += new_expansions
+            credited += new_credited
             ready = ready + trunks
             rounds_without_signal = 0 if trunks else rounds_without_signal + 1
             if rounds_without_signal >= config.rollout.max_rounds_without_signal:
                 self.progress.carried = ready
-                raise NoSignal(no_signal_message(config, groups, expansions, rounds_without_signal))
+                raise NoSignal(no_signal_message(config, groups, credited, rounds_without_signal))
         batch, rest = split_full_batch(ready, config.training.batch_rollouts)
         self._compare("full batch", agreement.of_batch, batch)
         self.progress.carried = rest if config.training.surplus == "carry" else []
-        return batch, groups, expansions
+        return batch, groups, credited
 
-    def _round(self, step: int) -> tuple[list[PromptGroup], list[Expansion], list[TrainingTrunk]]:
+    def _round(self, step: int) -> tuple[list[PromptGroup], list[Credited], list[TrainingTrunk]]:
         """First Return, then Explore, for one round of prompts under the same weights."""
         session, params, explore = self.session, self._rollout_params(), self.config.explore
         self.console.stage("first return")
         with self.ledger.stage("first_return"):
-            with settings_at_fault():
+            with as_config_error():
                 prompts = self.prompts.next()
             self._compare("prompts", agreement.of_prompts, prompts)
             groups = first_return(session, params, step, prompts)  # sampled, graded, degenerate prompts rejected
             self._compare("first return", agreement.of_groups, groups)
             kept = [group for group in groups if group.kept]
-            trunks = base_trunks(session, step, kept) if explore.train_base or not explore.enabled else []
-        expansions: list[Expansion] = []
+            trunks = base_trunks(self.config, step, kept) if explore.train_base or not explore.enabled else []
+        credited: list[Credited] = []
         if explore.enabled:
             self.console.stage("explore")
             with self.ledger.stage("explore"):
-                expansions = place_anchors(session, step, kept) + self._revisit_archive(step, groups)
-                self._compare("anchors", agreement.of_states, expansions)
-                roll_out_states(session, params, step, expansions)  # sampled and graded
-                assign_advantages(session, expansions)
-                self._compare("explore", agreement.of_values, expansions)
+                anchored = place_anchors(session, step, kept) + self._revisit_archive(step, groups)
+                self._compare("anchors", agreement.of_states, anchored)
+                explored = roll_out_states(session, params, step, anchored)  # sampled and graded
+                credited = assign_advantages(self.config, explored)
+                self._compare("explore", agreement.of_values, credited)
                 if explore.archive_size:
-                    self.progress.archive.add(session, step, expansions)
-                trunks += explored_trunks(session, step, expansions)
+                    self.progress.archive.add(explore, step, credited)
+                trunks += explored_trunks(self.config, step, credited)
         for group in groups:
             group.trunks.clear()  # the caches of these weights are not needed any more
-        self.ledger.count_decoding(session.engine.take_counts())
-        return groups, expansions, trunks
+        self.ledger.count_decoding(session.sampler.engine.take_counts())
+        return groups, credited, trunks
 
     def _rollout_params(self) -> Params:
         """The weights as rollouts read them; a copy of another layout or type is made once for each set of weights."""
-        weights = self.session.rollout_weights
+        weights = self.session.sampler.weights
         if not weights.copies:
             return self.learner.params
         with self.ledger.stage("reshard"):
             return weights.of(self.learner.params)
 
-    def _revisit_archive(self, step: int, groups: list[PromptGroup]) -> list[Expansion]:
+    def _revisit_archive(self, step: int, groups: list[PromptGroup]) -> list[Anchored]:
         if not self.config.explore.archive_size:
             return []
         self.progress.archive.observe(groups)
@@ -397,15 +399,15 @@ def compilation_line(ledger: TokenLedger) -> str:
     )
 
 
-def no_signal_message(config: Config, groups: list[PromptGroup], expansions: list[Expansion], rounds: int) -> str:
+def no_signal_message(config: Config, groups: list[PromptGroup], credited: list[Credited], rounds: int) -> str:
     """What was seen while refilling, and what to change."""
-    counts = step_report.rollout_metrics(groups, expansions)
+    counts = step_report.rollout_metrics(groups, credited)
     right, wrong = int(counts["base_groups/all_right"]), int(counts["base_groups/all_wrong"])
     seen = (
         f"{rounds} rounds in a row gave nothing to train on; of {len(groups)} prompts {right} were all right, "
         f"{wrong} all wrong, {len(groups) - right - wrong} mixed"
     )
-    if expansions:
+    if credited:
         dull = int(counts["state_groups/all_right"] + counts["state_groups/all_wrong"])
         seen += f"; {dull} of {dull + int(counts['state_groups/mixed'])} explored states had equal rewards"
     if wrong >= right:

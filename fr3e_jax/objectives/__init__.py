@@ -13,10 +13,18 @@ from fr3e_jax.objectives.advantages import (
     mean_advantages,
     ranged_rewards,
     rloo_advantages,
+    whitening,
 )
 from fr3e_jax.objectives.allocation import divide_rollouts
-from fr3e_jax.objectives.anchors import anchor_scores, block_index, boundary_anchors, select_anchors, uniform_anchors
-from fr3e_jax.objectives.divergence import bounded_log_ratio, kl_k1, kl_k2, kl_k3
+from fr3e_jax.objectives.anchors import (
+    AnchorRules,
+    anchor_scores,
+    block_index,
+    boundary_anchors,
+    select_anchors,
+    uniform_anchors,
+)
+from fr3e_jax.objectives.divergence import bounded_log_ratio, kl_k1, kl_k2, kl_k3, sequence_log_ratios
 from fr3e_jax.objectives.entropy import (
     branching_factor,
     log_perplexity,
@@ -25,13 +33,12 @@ from fr3e_jax.objectives.entropy import (
     token_logprobs,
     update_magnitude,
 )
-from fr3e_jax.objectives.filters import archive_open, degenerate_groups, expandable, running_share
+from fr3e_jax.objectives.filters import archive_open, is_degenerate, running_share
 from fr3e_jax.objectives.losses import (
-    aggregate,
-    aggregation_count,
-    aggregation_weights,
+    aggregation_denominator,
     clipped_surrogate,
     entropy_bonus,
+    token_divisors,
     truncated_importance_weight,
 )
 from fr3e_jax.objectives.pass_at_k import avg_at_k, pass_at_k
@@ -69,10 +76,9 @@ from fr3e_jax.objectives.values import (
 from fr3e_jax.objectives.weighting import entropy_guided_weights
 
 __all__ = [
-    "aggregate",
-    "aggregation_count",
-    "aggregation_weights",
+    "aggregation_denominator",
     "anchor_scores",
+    "AnchorRules",
     "archive_open",
     "avg_at_k",
     "block_credit",
@@ -84,13 +90,11 @@ __all__ = [
     "clip_cov_tokens",
     "clipped_surrogate",
     "clipped_value_losses",
-    "degenerate_groups",
     "divide_rollouts",
     "entropy_based_advantages",
     "entropy_bonus",
     "entropy_from",
     "entropy_guided_weights",
-    "expandable",
     "forking_tokens",
     "fr3e_advantages",
     "generalised_advantages",
@@ -98,6 +102,7 @@ __all__ = [
     "group_advantages",
     "grpo_advantages",
     "initial_modulation",
+    "is_degenerate",
     "kl_cov_losses",
     "kl_cov_tokens",
     "kl_k1",
@@ -122,9 +127,11 @@ __all__ = [
     "running_share",
     "sample_reinforcement",
     "select_anchors",
+    "sequence_log_ratios",
     "soft_overlong_penalty",
     "state_values",
     "token_covariances",
+    "token_divisors",
     "token_entropy",
     "token_logprobs",
     "trajectory_modulation",
@@ -135,4 +142,5 @@ __all__ = [
     "update_magnitude",
     "value_differences",
     "value_modulation",
+    "whitening",
 ]

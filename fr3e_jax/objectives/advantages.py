@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Float, Shaped
 
 from fr3e_jax.objectives.arrays import AnyArray, Number
@@ -18,6 +19,7 @@ from fr3e_jax.objectives.reductions import masked_mean, masked_std, masked_sum
 from fr3e_jax.objectives.shaping import pass_at_k_advantages
 from fr3e_jax.objectives.values import state_values, value_modulation
 
+LEAST_DEVIATION = 1e-6  # advantages that spread less are taken as equal
 SUCCESS = 1.0  # the reward of a right response, as verifiers grade
 
 
@@ -90,6 +92,16 @@ def group_advantages(
     if estimator == "reward":
         return jnp.where(jnp.asarray(mask, bool), jnp.asarray(rewards, jnp.float32), 0.0)
     raise ValueError(f"unknown advantage estimator {estimator!r}; expected grpo, rloo, mean, pass_at_k, reward")
+
+
+def whitening(tokens: np.ndarray) -> tuple[float, float]:
+    """(mean, 1 / std) of the advantages of all tokens that train, ``[N]``: A ← (A − mean) / std. (REINFORCE++; PPO.)
+
+    In float64 on the host, since a full batch has millions of tokens. Equal advantages, or none, have scale 0.
+    """
+    tokens = tokens.astype(np.float64)
+    mean, deviation = (tokens.mean(), tokens.std()) if tokens.size else (0.0, 0.0)
+    return mean, 1.0 / deviation if deviation > LEAST_DEVIATION else 0.0
 
 
 def fr3e_advantages(

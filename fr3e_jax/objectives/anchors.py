@@ -17,6 +17,8 @@ Functions take one response; `jax.vmap` them over a batch. Dimension key: J stat
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int, Shaped
@@ -24,46 +26,63 @@ from jaxtyping import Bool, Float, Int, Shaped
 from fr3e_jax.objectives.arrays import AnyArray
 
 
-def _bounds(
-    length: int | AnyArray, exclude_first: int, exclude_last: int, include_anchor_token: bool
-) -> tuple[int, jax.Array]:
-    """First allowed position and the end of the allowed ones."""
-    if include_anchor_token:
-        return exclude_first, jnp.asarray(length, jnp.int32) - max(exclude_last, 1)
-    return max(exclude_first, 1), jnp.asarray(length, jnp.int32) - exclude_last
+@dataclass(frozen=True)
+class AnchorRules:
+    """Which positions may be anchors, and how many of them: hashable, so that a compiled program can depend on it.
+
+    Position p of a response is allowed if exclude_first ≤ p < length − exclude_last; see the module for position 0.
+
+    Attributes:
+      num_anchors: K, the most anchors of a response.
+      min_spacing: the least distance between two anchors, in tokens.
+      exclude_first: tokens at the start of a response that are no anchors.
+      exclude_last: tokens at the end of a response that are no anchors.
+      include_anchor_token: whether a state ends *with* its anchor token and not before it.
+    """
+
+    num_anchors: int
+    min_spacing: int = 1
+    exclude_first: int = 0
+    exclude_last: int = 0
+    include_anchor_token: bool = False
+
+    def bounds(self, length: int | AnyArray) -> tuple[int, jax.Array]:
+        """The first allowed position of a response of ``length`` tokens, and the end of the allowed positions."""
+        length = jnp.asarray(length, jnp.int32)
+        if self.include_anchor_token:
+            return self.exclude_first, length - max(self.exclude_last, 1)
+        return max(self.exclude_first, 1), length - self.exclude_last
+
+    def fork(self, anchor: int) -> int:
+        """The response tokens that the state of ``anchor`` holds."""
+        return anchor + self.include_anchor_token
 
 
 def select_anchors(
     scores: Float[AnyArray, " T"],
     length: int | Int[AnyArray, ""],
-    *,
-    num_anchors: int,
-    min_spacing: int = 1,
-    exclude_first: int = 0,
-    exclude_last: int = 0,
-    include_anchor_token: bool = False,
+    rules: AnchorRules,
 ) -> tuple[Int[jax.Array, " J"], Bool[jax.Array, " J"]]:
     """𝒦 = TopK_k score_k over the response, in increasing order of position. (FR3E, eq. 7.)
 
-    The highest score is taken first, ties go to the earliest; each anchor bars positions closer than ``min_spacing``.
-    Position p is allowed if exclude_first ≤ p < length − exclude_last, and see the module for position 0. NaN scores
-    come last.
+    The highest score is taken first and ties go to the earliest position. Each anchor bars the positions closer than
+    ``rules.min_spacing``. NaN scores come last.
 
     Returns:
-      ``anchors`` int32, J = ``num_anchors``, filled with T where fewer are allowed; ``valid``, true for real ones.
+      ``anchors`` int32, J = ``rules.num_anchors``, filled with T where fewer are allowed; ``valid``, true for anchors.
     """
     size = scores.shape[0]
     positions = jnp.arange(size)
-    first, end = _bounds(length, exclude_first, exclude_last, include_anchor_token)
+    first, end = rules.bounds(length)
     finite = jnp.finfo(jnp.float32)  # infinite scores stay in the race: only barred positions are at −inf
     scores = jnp.nan_to_num(jnp.asarray(scores, jnp.float32), nan=finite.min, neginf=finite.min, posinf=finite.max)
 
     def take_best(allowed, _):
         best = jnp.argmax(jnp.where(allowed, scores, -jnp.inf))
         anchor = jnp.where(allowed.any(), best, size)
-        return allowed & (jnp.abs(positions - best) >= min_spacing), anchor
+        return allowed & (jnp.abs(positions - best) >= rules.min_spacing), anchor
 
-    _, anchors = jax.lax.scan(take_best, (positions >= first) & (positions < end), length=num_anchors)
+    _, anchors = jax.lax.scan(take_best, (positions >= first) & (positions < end), length=rules.num_anchors)
     anchors = jnp.sort(anchors).astype(jnp.int32)
     return anchors, anchors < size
 
@@ -96,26 +115,19 @@ def anchor_scores(
 
 
 def uniform_anchors(
-    length: int | Int[AnyArray, ""],
-    *,
-    num_anchors: int,
-    T: int,
-    min_spacing: int = 1,
-    exclude_first: int = 0,
-    exclude_last: int = 0,
-    include_anchor_token: bool = False,
+    length: int | Int[AnyArray, ""], rules: AnchorRules, *, T: int
 ) -> tuple[Int[jax.Array, " J"], Bool[jax.Array, " J"]]:
     """Evenly spaced anchors: k_j = first − 1 + ⌊ j (n + 1) / (K + 1) ⌋ for j = 1..K and n allowed positions.
 
     With nothing excluded that is ⌊ j · length / (K + 1) ⌋: K + 1 blocks of equal length, to a token. (VinePPO's fixed
-    boundaries.) K falls below ``num_anchors`` where the positions or ``min_spacing`` do not allow more. Bounds and
+    boundaries.) K falls below ``rules.num_anchors`` where the positions or the spacing do not allow more. Bounds and
     return values as for `select_anchors`; ``T`` is the padded length.
     """
-    first, end = _bounds(length, exclude_first, exclude_last, include_anchor_token)
+    first, end = rules.bounds(length)
     allowed = jnp.maximum(jnp.minimum(end, T) - first, 0)
-    spaced = jnp.maximum((allowed + 1) // min_spacing - 1, 1)
-    count = jnp.minimum(jnp.minimum(allowed, spaced), num_anchors)
-    order = jnp.arange(1, num_anchors + 1)
+    spaced = jnp.maximum((allowed + 1) // rules.min_spacing - 1, 1)
+    count = jnp.minimum(jnp.minimum(allowed, spaced), rules.num_anchors)
+    order = jnp.arange(1, rules.num_anchors + 1)
     valid = order <= count
     anchors = jnp.where(valid, first - 1 + order * (allowed + 1) // (count + 1), T)
     return anchors.astype(jnp.int32), valid
@@ -124,34 +136,29 @@ def uniform_anchors(
 def boundary_anchors(
     boundaries: Shaped[AnyArray, " T"],
     length: int | Int[AnyArray, ""],
-    *,
-    num_anchors: int,
-    min_spacing: int = 1,
-    exclude_first: int = 0,
-    exclude_last: int = 0,
-    include_anchor_token: bool = False,
+    rules: AnchorRules,
 ) -> tuple[Int[jax.Array, " J"], Bool[jax.Array, " J"]]:
     """Anchors at given positions, the ``boundaries`` that are not 0: the ends of reasoning steps, say. (VinePPO.)
 
-    Boundaries out of bounds, or closer than ``min_spacing`` to the last one taken, are passed over. Of the n that are
-    left, all are anchors if n ≤ ``num_anchors``, else those of rank ⌊ j (n + 1) / (K + 1) ⌋, j = 1..K: evenly among
-    them. Bounds and return values as for `select_anchors`.
+    Boundaries out of bounds, or closer than ``rules.min_spacing`` to the last one taken, are passed over. Of the n that
+    are left, all are anchors if n ≤ ``rules.num_anchors``, else those of rank ⌊ j (n + 1) / (K + 1) ⌋, j = 1..K: evenly
+    among them. Bounds and return values as for `select_anchors`.
     """
     size = boundaries.shape[0]
     positions = jnp.arange(size)
-    first, end = _bounds(length, exclude_first, exclude_last, include_anchor_token)
+    first, end = rules.bounds(length)
     allowed = (jnp.asarray(boundaries) != 0) & (positions >= first) & (positions < end)
 
     def take(next_free, now):
         position, candidate = now
         taken = candidate & (position >= next_free)
-        return jnp.where(taken, position + min_spacing, next_free), taken
+        return jnp.where(taken, position + rules.min_spacing, next_free), taken
 
     _, taken = jax.lax.scan(take, jnp.zeros((), positions.dtype), (positions, allowed))
     ranks = jnp.cumsum(taken)
     total = ranks[-1]
-    count = jnp.minimum(total, num_anchors)
-    order = jnp.arange(1, num_anchors + 1)
+    count = jnp.minimum(total, rules.num_anchors)
+    order = jnp.arange(1, rules.num_anchors + 1)
     wanted = order * (total + 1) // (count + 1)
     anchors = jnp.argmax(taken[None] & (ranks[None] == wanted[:, None]), axis=-1)
     valid = order <= count

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 
 from fr3e_jax.objectives.arrays import AnyArray
+from fr3e_jax.objectives.reductions import masked_mean
 
 LOG_RATIO_BOUND = 20.0  # exp(20) ≈ 4.9e8: as good as infinite for a ratio, and far from float32's overflow at exp(88)
 
@@ -20,6 +21,13 @@ def bounded_log_ratio(
     """log π − log π', clipped to [−20, 20] so that its exponential is finite; exact inside, gradient 0 beyond."""
     difference = jnp.asarray(logprobs, jnp.float32) - jnp.asarray(other_logprobs, jnp.float32)
     return jnp.clip(difference, -LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+
+
+def sequence_log_ratios(
+    logprobs: Float[AnyArray, "*batch T"], old_logprobs: Float[AnyArray, "*batch T"], mask: Shaped[AnyArray, "*batch T"]
+) -> Float[jax.Array, "*batch"]:
+    """log s_i = (1/|o_i|) Σ_t (log π − log π_old), each term bounded by ±20; 0 for an empty sequence. (GSPO, eq. 7.)"""
+    return masked_mean(bounded_log_ratio(logprobs, old_logprobs), mask, axis=-1)
 
 
 def kl_k1(

@@ -1,4 +1,4 @@
-"""Which groups carry signal, which prompts are explored, and when the archive is open.
+"""Groups without signal, and the archive's running share of All-Wrong prompts.
 
 Dimension key: M rewards of a group (base rollouts of a prompt, or branches of a state); `batch` is any leading axes.
 """
@@ -7,33 +7,15 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
 from fr3e_jax.objectives.arrays import AnyArray, Number
 
 
-def degenerate_groups(
-    rewards: Shaped[AnyArray, "*batch M"],
-    mask: Shaped[AnyArray, "*batch M"] | None = None,
-    *,
-    success_threshold: float = 1.0,
-) -> tuple[Bool[jax.Array, "*batch"], Bool[jax.Array, "*batch"]]:
-    """(all_right, all_wrong): groups whose rewards are all equal, r_1 = … = r_M. (FR3E, 3.2 and Fig. 5.)
-
-    All-Right if that reward is at least ``success_threshold``, else All-Wrong. An empty group is neither.
-    """
-    rewards = jnp.asarray(rewards, jnp.float32)
-    present = jnp.ones_like(rewards, bool) if mask is None else jnp.asarray(mask, bool)
-    largest = jnp.max(rewards, axis=-1, where=present, initial=-jnp.inf)
-    smallest = jnp.min(rewards, axis=-1, where=present, initial=jnp.inf)
-    equal = largest == smallest
-    return equal & (largest >= success_threshold), equal & (largest < success_threshold)
-
-
-def expandable(success_rate: Number | Shaped[AnyArray, "*batch"], max_success_rate: float) -> Bool[jax.Array, "*batch"]:
-    """0 < rate ≤ p_max: a prompt with a right answer to return to, and hard enough to be worth it (hybrid)."""
-    rate = jnp.asarray(success_rate, jnp.float32)
-    return (rate > 0) & (rate <= max_success_rate)
+def is_degenerate(rewards: np.ndarray) -> bool:
+    """Whether r_1 = … = r_M: the group has no advantage to learn from. (FR3E, 3.2.) ``rewards``: ``[M]``, M ≥ 1."""
+    return bool(np.all(rewards == rewards[0]))
 
 
 def running_share(

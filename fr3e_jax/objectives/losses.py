@@ -1,8 +1,8 @@
 """Policy losses per token, and how tokens become one number.
 
-A loss never divides by itself: `aggregate` returns a sum and a count, the caller adds both over micro-batches, devices
-and accumulation steps, and divides once. So the result depends neither on sharding nor on micro-batching nor on
-packing.
+A loss is a sum over tokens, each divided by its sequence's divisor (`token_divisors`), over one denominator of the
+whole mini-batch (`aggregation_denominator`). The token counts alone decide both, so the caller sums over micro-batches,
+devices and accumulation steps and divides once. The result depends neither on sharding nor on packing.
 
 Dimension key: T tokens of a response (one row = one sequence); `batch` is any leading axes.
 """
@@ -15,7 +15,6 @@ from jaxtyping import Float, Shaped
 
 from fr3e_jax.objectives.arrays import AnyArray
 from fr3e_jax.objectives.divergence import bounded_log_ratio
-from fr3e_jax.objectives.reductions import masked_sum
 
 
 def clipped_surrogate(
@@ -79,55 +78,38 @@ def entropy_bonus(
     return -coefficient * jnp.where(jnp.asarray(mask, bool), jnp.asarray(entropies, jnp.float32), 0.0)
 
 
-def aggregation_weights(mask: Shaped[AnyArray, "*batch T"], mode: str) -> Float[jax.Array, "*batch T"]:
-    """Weight of each token in `aggregate`'s sum: 1, or 1/|o_i| for ``seq_mean_token_mean``; 0 outside the mask.
+AGGREGATIONS = {
+    "token_mean": "Σ_i Σ_t ℓ / Σ_i |o_i|: every token weighs the same (FR3E, eq. 2; DAPO)",
+    "seq_mean_token_mean": "mean_i of mean_t ℓ: every sequence weighs the same (GRPO; EGSW, eq. 5)",
+    "seq_mean_token_sum": "mean_i of Σ_t ℓ",
+    "token_sum_norm": "mean_i of Σ_t ℓ / norm_length, a fixed length (Dr. GRPO)",
+}
+"""The ways in which the losses of tokens become one number; sequences without a token do not count."""
 
-    Layouts with several sequences in a row compute these first and pack them along with the tokens.
+
+def token_divisors(counts: Shaped[AnyArray, "*batch"], mode: str) -> AnyArray:
+    """What the losses of a sequence of ``counts`` tokens are divided by before they are summed.
+
+    |o_i| (1 for an empty sequence) for ``seq_mean_token_mean``, else 1. NumPy arrays give NumPy arrays.
     """
-    weights = jnp.asarray(mask, bool).astype(jnp.float32)
-    if mode == "seq_mean_token_mean":
-        return weights / jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), 1.0)
-    return weights
+    return counts + (counts == 0) if mode == "seq_mean_token_mean" else counts * 0 + 1
 
 
-def aggregation_count(
-    mask: Shaped[AnyArray, "*batch T"], mode: str, *, norm_length: int | None = None
-) -> Float[jax.Array, ""]:
-    """The denominator of ``mode``, a function of the mask alone, so that it is known before any loss is.
+def aggregation_denominator(
+    counts: Shaped[AnyArray, "*batch"], mode: str, *, norm_length: int | None = None
+) -> Shaped[AnyArray, ""]:
+    """The denominator of ``mode``, a function of the token counts of all sequences alone: known before any loss is.
 
     Σ_i |o_i| for ``token_mean``, else the number of sequences with at least one token; times ``norm_length`` for
-    ``token_sum_norm``.
+    ``token_sum_norm``. 0 where there is no token at all.
     """
-    mask = jnp.asarray(mask, bool)
-    sequences = jnp.sum(mask.any(axis=-1), dtype=jnp.float32)
+    if mode not in AGGREGATIONS:
+        raise ValueError(f"unknown aggregation {mode!r}; expected {', '.join(AGGREGATIONS)}")
     if mode == "token_mean":
-        return jnp.sum(mask, dtype=jnp.float32)
-    if mode in ("seq_mean_token_mean", "seq_mean_token_sum"):
+        return counts.sum()
+    sequences = (counts > 0).sum()
+    if mode != "token_sum_norm":
         return sequences
-    if mode == "token_sum_norm":
-        if norm_length is None:
-            raise ValueError("token_sum_norm divides by a fixed length: pass norm_length= (the response cap)")
-        return sequences * norm_length
-    raise ValueError(
-        f"unknown aggregation {mode!r}; expected token_mean, seq_mean_token_mean, seq_mean_token_sum, token_sum_norm"
-    )
-
-
-def aggregate(
-    token_losses: Float[AnyArray, "*batch T"],
-    mask: Shaped[AnyArray, "*batch T"],
-    mode: str,
-    *,
-    norm_length: int | None = None,
-) -> tuple[Float[jax.Array, ""], Float[jax.Array, ""]]:
-    """(sum, count) with L = Σ sum / Σ count over all micro-batches and shards; a row is a sequence.
-
-    - ``token_mean``: Σ_i Σ_t ℓ / Σ_i |o_i| (FR3E, eq. 2; DAPO);
-    - ``seq_mean_token_mean``: mean_i of mean_t ℓ (GRPO; EGSW, eq. 5);
-    - ``seq_mean_token_sum``: mean_i of Σ_t ℓ;
-    - ``token_sum_norm``: mean_i of Σ_t ℓ / ``norm_length`` (Dr. GRPO).
-
-    Sequences with an empty mask do not count. Over nothing at all both are 0: guard the division there.
-    """
-    count = aggregation_count(mask, mode, norm_length=norm_length)
-    return masked_sum(jnp.asarray(token_losses, jnp.float32) * aggregation_weights(mask, mode), mask), count
+    if norm_length is None:
+        raise ValueError("token_sum_norm divides by a fixed length: pass norm_length= (the response cap)")
+    return sequences * norm_length

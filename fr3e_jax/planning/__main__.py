@@ -13,7 +13,7 @@ from typing import Any
 from fr3e_jax.configuration import load_config
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.tokenizer import TextCodec
-from fr3e_jax.learning.configured_programs import configured_architecture
+from fr3e_jax.loop.model import configured_architecture
 from fr3e_jax.planning import search
 from fr3e_jax.planning.advise import changed
 from fr3e_jax.planning.compile import ProgramPlan, compile_target, estimated_plan

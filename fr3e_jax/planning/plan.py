@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.learning.configured_programs import configured_architecture
+from fr3e_jax.loop.model import configured_architecture
 from fr3e_jax.planning.advise import Change, advise
 from fr3e_jax.planning.compile import ProgramPlan, compile_target, estimated_plan, largest_arrays
 from fr3e_jax.planning.estimate import Estimator, Sizes

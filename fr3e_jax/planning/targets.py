@@ -15,12 +15,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.learning.configured_programs import (
-    configured_architecture,
-    configured_critic_programs,
-    configured_train_programs,
-    loss_settings,
-)
+from fr3e_jax.learning.configured_programs import configured_critic_programs, configured_train_programs, loss_settings
+from fr3e_jax.loop.model import configured_architecture
 from fr3e_jax.planning.workload import (
     DecodeShape,
     base_shape,

@@ -15,54 +15,31 @@ import jax.numpy as jnp
 import numpy as np
 
 from fr3e_jax import objectives
+from fr3e_jax.objectives.anchors import AnchorRules
 from fr3e_jax.programs.decoder import power_of_two
 
 _LEAST_ROWS = 16
 
 
-def _anchors(scores_or_none, lengths, *, selection, num_anchors, size, **bounds):
+@partial(jax.jit, static_argnames=("selection", "rules"))
+def _select_anchors(sources, lengths, *, selection: str, rules: AnchorRules):
     if selection == "delimiter":
-        place = partial(objectives.boundary_anchors, num_anchors=num_anchors, **bounds)
-        return jax.vmap(lambda boundaries, n: place(boundaries, n))(scores_or_none, lengths)
+        return jax.vmap(lambda boundaries, n: objectives.boundary_anchors(boundaries, n, rules))(sources, lengths)
     if selection == "uniform":
-        place = partial(objectives.uniform_anchors, num_anchors=num_anchors, T=size, **bounds)
-        return jax.vmap(lambda n: place(n))(lengths)
+        return jax.vmap(lambda n: objectives.uniform_anchors(n, rules, T=sources.shape[1]))(lengths)
 
     def one(source, n):
         names = {"entropy": "entropies", "logprob": "logprobs", "gradient": "magnitudes", "random": "uniforms"}
         scores = objectives.anchor_scores(selection, length=n, **{names[selection]: source})
-        return objectives.select_anchors(scores, n, num_anchors=num_anchors, **bounds)
+        return objectives.select_anchors(scores, n, rules)
 
-    return jax.vmap(one)(scores_or_none, lengths)
-
-
-_select_anchors = jax.jit(
-    _anchors,
-    static_argnames=(
-        "selection",
-        "num_anchors",
-        "size",
-        "min_spacing",
-        "exclude_first",
-        "exclude_last",
-        "include_anchor_token",
-    ),
-)
+    return jax.vmap(one)(sources, lengths)
 
 
-def find_anchors(
-    sources: Sequence[np.ndarray],
-    *,
-    selection: str,
-    num_anchors: int,
-    min_spacing: int = 1,
-    exclude_first: int = 0,
-    exclude_last: int = 0,
-    include_anchor_token: bool = False,
-) -> list[np.ndarray]:
-    """Anchor positions of each response, rising; at most ``num_anchors`` each.
+def find_anchors(sources: Sequence[np.ndarray], rules: AnchorRules, *, selection: str) -> list[np.ndarray]:
+    """Anchor positions of each response, rising; at most ``rules.num_anchors`` each.
 
-    ``sources``: per response a ``[T]`` array of what ``selection`` reads: entropies, log-probs, update magnitudes,
+    ``sources``: per response the ``[T]`` array that ``selection`` reads: entropies, log-probs, update magnitudes,
     uniform random numbers, or 1 at each step border and else 0 (for ``uniform`` only its length counts).
     """
     if not sources:
@@ -72,20 +49,22 @@ def find_anchors(
     padded = np.zeros((rows, size), np.float32)
     for row, source in zip(padded, sources, strict=False):
         row[: len(source)] = source
-    anchors, valid = jax.device_get(
-        _select_anchors(
-            padded,
-            np.pad(lengths, (0, rows - len(sources))),
-            selection=selection,
-            num_anchors=num_anchors,
-            size=size,
-            min_spacing=min_spacing,
-            exclude_first=exclude_first,
-            exclude_last=exclude_last,
-            include_anchor_token=include_anchor_token,
-        )
-    )
+    lengths = np.pad(lengths, (0, rows - len(sources)))
+    anchors, valid = jax.device_get(_select_anchors(padded, lengths, selection=selection, rules=rules))
     return [a[v] for a, v in zip(anchors[: len(sources)], valid, strict=False)]
+
+
+_block_index = jax.jit(objectives.block_index, static_argnames="T")
+
+
+def block_numbers(cuts: Sequence[int], length: int, num_blocks: int) -> np.ndarray:
+    """The block of each of ``length`` response tokens, int32 ``[T]``: ``cuts`` open blocks 1, 2, ... (FR3E, eq. 8-9.)
+
+    ``num_blocks``: the most that a response of this run has; it keeps the compiled shapes few.
+    """
+    opened = np.pad(np.asarray(cuts, np.int32), (0, num_blocks - 1 - len(cuts)))
+    blocks = _block_index(opened, np.arange(num_blocks - 1) < len(cuts), length, T=power_of_two(length, 16))
+    return np.asarray(blocks)[:length]
 
 
 _group_advantages = jax.jit(objectives.group_advantages, static_argnames=("estimator", "unbiased_std", "k"))

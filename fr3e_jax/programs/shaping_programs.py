@@ -47,6 +47,16 @@ def _padding(shape: tuple[int, int]) -> list[tuple[int, int]]:
     return [(0, power_of_two(size, 16) - size) for size in shape]
 
 
+_sequence_log_ratios = jax.jit(objectives.sequence_log_ratios)
+
+
+def sequence_log_ratios(logprobs: np.ndarray, old_logprobs: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """`fr3e_jax.objectives.divergence.sequence_log_ratios` of sequences ``[N, T]``: float32 ``[N]``."""
+    padding = _padding(mask.shape)
+    found = _sequence_log_ratios(*(np.pad(x, padding) for x in (logprobs, old_logprobs, mask)))
+    return np.asarray(found)[: len(mask)]
+
+
 @partial(jax.jit, static_argnames="estimator")
 def _divergences(logprobs, reference, *, estimator):
     return KL_ESTIMATORS[estimator](logprobs, reference)

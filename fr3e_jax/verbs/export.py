@@ -10,11 +10,12 @@ from typing import Any
 import jax
 
 from fr3e_jax import __version__
+from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.tokenizer import GENERATION_CONFIG, TextCodec
-from fr3e_jax.learning.configured_programs import configured_architecture
 from fr3e_jax.loop.evaluate import read_run_params
-from fr3e_jax.loop.session import Session, settings_at_fault
+from fr3e_jax.loop.model import configured_architecture
+from fr3e_jax.loop.session import Session
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.config_file import read_json_object, retyped, to_hf_config
 from fr3e_jax.policy.huggingface import MAX_SHARD_BYTES, save_params
@@ -43,7 +44,7 @@ def export_run(
       ConfigError: no such checkpoint, or ``directory`` holds something else than an earlier export.
     """
     model = config.model
-    with settings_at_fault():
+    with as_config_error():
         check_replaceable(directory)
         codec = TextCodec.load(model.tokenizer or model.path, model=model.path)
         architecture = configured_architecture(config, len(codec))
@@ -61,7 +62,7 @@ def export_run(
 def save_model(session: Session, params: Params, directory: Path, dtype: str) -> None:
     """A Hugging Face directory with these weights, the session's configuration and its tokenizer."""
     record = {"run": session.config.name, "dtype": dtype}
-    write_model(directory, session.architecture, params, session.codec, session.config.model.path, record)
+    write_model(directory, session.model.architecture, params, session.texts.codec, session.config.model.path, record)
 
 
 def write_model(

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from fr3e_jax.cluster.membership import across_processes
+from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.mini_batches import split_mini_batches
 from fr3e_jax.loop.prompts import PromptFeed
-from fr3e_jax.loop.session import SHUFFLE, Session, open_session, settings_at_fault
+from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.loop.step_report import grading_metrics
+from fr3e_jax.rollouts.noise import SHUFFLE
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.ledger import TokenLedger
@@ -38,7 +40,7 @@ def rft(config: Config, run_dir: Path | None = None, resume: bool = False) -> in
     ledger = TokenLedger()
     optimizer = dataclasses.replace(config.optimizer, learning_rate=config.rft.learning_rate)
     session = open_session(dataclasses.replace(config, optimizer=optimizer))
-    with settings_at_fault():
+    with as_config_error():
         if config.rft.output:
             check_replaceable(config.rft.output)  # now, not after hours of training
     return start_run(_Run, session, config, run_dir, resume, ledger)
@@ -68,7 +70,9 @@ class _Run(SupervisedRun):
     def __init__(self, session: Session, run: RunDirectory, checkpoints: Checkpointer, ledger: TokenLedger):
         self.iteration = 0  # finished ones
         self.current: Iteration | None = None
-        self.feed = PromptFeed(session, session.config.rft.prompts)
+        self.feed = PromptFeed(
+            session.task.problems("train"), session.texts, session.config.data, session.config.rft.prompts
+        )
         super().__init__(session, run, checkpoints, ledger, max_steps=session.config.rft.iterations)
         if self.first:
             rollout_store.drop_after(run, self.resumed_step)
@@ -131,14 +135,14 @@ class _Run(SupervisedRun):
         session, learner, step = self.session, self.learner, self.step + 1  # of the first update on them
         self.console.stage(f"sampling, iteration {self.iteration + 1}")
         with self.ledger.stage("sample"):
-            with settings_at_fault():
+            with as_config_error():
                 prompts = self.feed.next()
-            weights = session.rollout_weights.of(learner.params)
+            weights = session.sampler.weights.of(learner.params)
             responses = sample_responses(session, weights, self.iteration, prompts)
-            self.ledger.count_decoding(session.engine.take_counts())
-            session.rollout_weights.release()
+            self.ledger.count_decoding(session.sampler.engine.take_counts())
+            session.sampler.weights.release()
         with self.ledger.stage("select"):
-            selected, metrics = select_responses(session, learner, self.iteration, responses)
+            selected, metrics = select_responses(session.learning, learner, self.iteration, responses)
         session.processes.agree(
             f"iteration {self.iteration + 1}, selection",
             prompts=[[r.prompt.position, r.number] for r in selected],
@@ -147,7 +151,7 @@ class _Run(SupervisedRun):
         if self.first and self.config.runtime.store_rollouts:
             with self.ledger.stage("store"):
                 rollout_store.write_rollouts(self.run_dir, step, response_records(step, responses, selected))
-        metrics |= grading_metrics(session) | {"data/dropped_too_long": self.feed.dropped_too_long}
+        metrics |= grading_metrics(session.grader) | {"data/dropped_too_long": self.feed.dropped_too_long}
         learner.restart_optimizer()
         return Iteration(training_trunks(selected, self.iteration)[0], metrics)
 
@@ -155,7 +159,7 @@ class _Run(SupervisedRun):
         """The mini-batches of all epochs that have not been trained on yet."""
         batches = []
         for epoch in range(self.config.rft.epochs):
-            order = self.session.generator(SHUFFLE, self.iteration, epoch).permutation(len(current.trunks))
+            order = self.session.noise.generator(SHUFFLE, self.iteration, epoch).permutation(len(current.trunks))
             members = [(int(n), current.trunks[n]) for n in order]
             for batch in split_mini_batches(members, self.config.rft.batch_size):
                 batches.append([trunk for _, trunk in batch])

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fr3e_jax.configuration.schema import RftConfig
 from fr3e_jax.loop.first_return import base_requests
 from fr3e_jax.loop.grading import Grading
 from fr3e_jax.loop.prompts import Prompt
 from fr3e_jax.loop.session import Session
+from fr3e_jax.loop.texts import Texts
 from fr3e_jax.objectives import n_gram_redundancy
 from fr3e_jax.policy.network import Params
 from fr3e_jax.rewards.math.extraction import closed_boxes
@@ -51,30 +53,32 @@ def sample_responses(session: Session, params: Params, iteration: int, prompts: 
     """
     cut: dict[tuple[int, int], Rollout] = {}
     nothing = np.zeros(0, np.int32)
-    grading = Grading(session, lambda index, _: (prompts[index].problem, nothing))
+    grading = Grading(session.grader, lambda index, _: (prompts[index].problem, nothing))
 
     def ended(rollouts: Sequence[tuple[int, int, Rollout]]) -> None:
         for index, branch, rollout in rollouts:
-            cut[index, branch] = cut_behind_answer(session, rollout) if session.config.rft.cut_after_answer else rollout
+            cut[index, branch] = (
+                cut_after_answer(session.texts, rollout) if session.config.rft.cut_after_answer else rollout
+            )
         grading.ended([(index, branch, cut[index, branch]) for index, branch, _ in rollouts])
 
-    session.sample(params, base_requests(session, iteration, prompts), ended=ended)
+    session.sampler.sample(params, base_requests(session, iteration, prompts), ended=ended)
     responses = []
     for index, verdicts in enumerate(grading.verdicts(range(len(prompts)))):
         for number, verdict in enumerate(verdicts):
             response = Response(prompts[index], number, cut[index, number], verdict)
-            response.dropped = reason_to_drop(session, response)
+            response.dropped = reason_to_drop(session.config.rft, session.texts, response)
             responses.append(response)
     return responses
 
 
-def cut_behind_answer(session: Session, rollout: Rollout) -> Rollout:
+def cut_after_answer(texts: Texts, rollout: Rollout) -> Rollout:
     """The response up to the token that closes its first box, and a stop token. (STUDY 4.4.1, truncation.)
 
     The same rollout where it has no closed box, or ends there already. Token ids never go through text: the text only
     says how many of them stay.
     """
-    decode, ids = session.codec.decode, rollout.token_ids[: len(rollout.token_ids) - rollout.finished]
+    decode, ids = texts.codec.decode, rollout.token_ids[: len(rollout.token_ids) - rollout.finished]
     text = decode(ids)
     boxes = closed_boxes(text)
     if not boxes:
@@ -86,21 +90,21 @@ def cut_behind_answer(session: Session, rollout: Rollout) -> Rollout:
     if count == len(ids) and rollout.finished:
         return rollout
     unknown = np.full(1, np.nan, np.float32)
-    stop = Rollout(np.array(session.codec.stop_ids[:1], np.int32), unknown, unknown, unknown, finished=True)
+    stop = Rollout(np.array(texts.codec.stop_ids[:1], np.int32), unknown, unknown, unknown, finished=True)
     return rollout.head(count).then(stop)
 
 
-def reason_to_drop(session: Session, response: Response) -> str:
+def reason_to_drop(rft: RftConfig, texts: Texts, response: Response) -> str:
     """The first of the filters that the response does not pass, or nothing. (STUDY 4.4.1.)
 
     "Answer box presence" is the verifier's word on whether there is an answer in the form that the prompt asked for.
     """
-    rft, rollout = session.config.rft, response.rollout
+    rollout = response.rollout
     if not rollout.finished:
         return "unfinished"
     if response.verdict.outcome not in READ:
         return "no_answer"
-    if rft.require_digit and not any(map(str.isdigit, session.response_text(rollout.token_ids, True))):
+    if rft.require_digit and not any(map(str.isdigit, texts.response_text(rollout.token_ids, True))):
         return "no_digit"
     if n_gram_redundancy(rollout.token_ids) > rft.max_redundancy:
         return "redundant"

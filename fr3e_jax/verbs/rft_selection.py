@@ -11,18 +11,19 @@ from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import row_options
 from fr3e_jax.learning.packing import pack
-from fr3e_jax.loop.session import CHOICE, Session
+from fr3e_jax.learning.setup import LearningSetup
+from fr3e_jax.rollouts.noise import CHOICE
 from fr3e_jax.verbs.rft_responses import DROPPED, Response
 
 
 def select_responses(
-    session: Session, learner: Learner, iteration: int, responses: Sequence[Response]
+    setup: LearningSetup, learner: Learner, iteration: int, responses: Sequence[Response]
 ) -> tuple[list[Response], dict[str, float]]:
     """Right responses by ``rft.select``, wrong ones drawn at random, in the order of ``responses``; and metrics.
 
     Both are taken from what the filters left: noise is to be wrong, not malformed.
     """
-    rft, generator = session.config.rft, session.generator(CHOICE, iteration)
+    rft, generator = setup.config.rft, setup.noise.generator(CHOICE, iteration)
     right = [n for n, r in enumerate(responses) if r.right and not r.dropped]
     wrong = [n for n, r in enumerate(responses) if not r.right and not r.dropped]
     wanted = max(round(rft.share * len(right)), 1) if right else 0
@@ -35,7 +36,7 @@ def select_responses(
         diversity = (
             np.array([r.entropy for r in candidates])
             if rft.select == "entropy"
-            else mean_branching_factors(session, learner, candidates)
+            else mean_branching_factors(setup, learner, candidates)
         )
         order = np.argsort(-diversity, kind="stable")[:wanted]  # of equal ones the first sampled
         chosen = np.array(right, int)[order]
@@ -60,16 +61,16 @@ def select_responses(
     return [responses[n] for n in taken], metrics | {f"rft/dropped_{reason}": counts[reason] for reason in DROPPED}
 
 
-def mean_branching_factors(session: Session, learner: Learner, responses: Sequence[Response]) -> np.ndarray:
+def mean_branching_factors(setup: LearningSetup, learner: Learner, responses: Sequence[Response]) -> np.ndarray:
     """Mean rollout branching factor of each response, ``[n]``, over the tokens that were drawn. (STUDY 2.2.)"""
     found = np.zeros(len(responses))
     trunks, numbers = training_trunks(responses, 0)
-    for micro in pack(trunks, **row_options(session, learner)):
+    for micro in pack(trunks, **row_options(setup, learner)):
         factors = learner.programs.branching(learner.params, micro.batch.rows)
-        for placement in micro.placements:
-            n = numbers[placement.trunk][placement.branch]
+        for span in micro.spans:
+            n = numbers[span.trunk][span.branch]
             rollout = responses[n].rollout
-            found[n] = factors[placement.where][rollout.drawn & ~np.isnan(rollout.logprobs)].mean()
+            found[n] = factors[span.where][rollout.drawn & ~np.isnan(rollout.logprobs)].mean()
     return found
 
 

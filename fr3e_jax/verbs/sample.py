@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.loop.evaluate import load_run_params
-from fr3e_jax.loop.session import SAMPLE, Session, open_session, settings_at_fault
+from fr3e_jax.loop.session import Session, open_session
+from fr3e_jax.rollouts.noise import SAMPLE
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
 
 
@@ -25,14 +27,14 @@ def sample(config: Config, prompt: str, num: int, as_json: bool, run_dir: Path |
         of another model.
     """
     session = open_session(config)
-    with settings_at_fault():
-        ids = session.prompt_ids(prompt)
+    with as_config_error():
+        ids = session.texts.prompt_ids(prompt)
         if not len(ids):
             raise ConfigError("--prompt is empty; expected at least one token to continue from")
         weights, step = load_run_params(session, run_dir)
     cap = config.rollout.max_response_tokens
     branches = [Branch(len(ids), (SAMPLE, 0, 0, n), cap, session.sampling()) for n in range(num)]
-    rollouts, _ = session.sample(session.rollout_weights.of(weights), [TrunkRequest(ids, branches)])
+    rollouts, _ = session.sampler.sample(session.sampler.weights.of(weights), [TrunkRequest(ids, branches)])
     if as_json:
         completions = [_described(session, r) for r in rollouts[0]]
         print(json.dumps({"prompt": prompt, "step": step, "completions": completions}, indent=2))
@@ -40,7 +42,7 @@ def sample(config: Config, prompt: str, num: int, as_json: bool, run_dir: Path |
     if run_dir is not None:
         print(f"{run_dir}, step {step}:")
     for n, rollout in enumerate(rollouts[0]):
-        print(f"[{n}] {session.response_text(rollout.token_ids, rollout.finished)!r}")
+        print(f"[{n}] {session.texts.response_text(rollout.token_ids, rollout.finished)!r}")
         ending = "stop token" if rollout.finished else f"cut at rollout.max_response_tokens={cap}"
         print(
             f"    {len(rollout.token_ids)} tokens, {ending}, log-prob {rollout.logprobs.sum():.3f}, "
@@ -51,9 +53,9 @@ def sample(config: Config, prompt: str, num: int, as_json: bool, run_dir: Path |
 
 
 def _described(session: Session, rollout: Rollout) -> dict[str, Any]:
-    tokens = [session.codec.decode([token], special_tokens=True) for token in rollout.token_ids.tolist()]
+    tokens = [session.texts.codec.decode([token], special_tokens=True) for token in rollout.token_ids.tolist()]
     return {
-        "text": session.response_text(rollout.token_ids, rollout.finished),
+        "text": session.texts.response_text(rollout.token_ids, rollout.finished),
         "finished": rollout.finished,
         "token_ids": rollout.token_ids.tolist(),
         "tokens": tokens,

@@ -10,9 +10,10 @@ import numpy as np
 
 from fr3e_jax.cluster.membership import across_processes
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
-from fr3e_jax.loop.session import Session, open_session, settings_at_fault
+from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.programs.decoder import size_bucket
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.ledger import TokenLedger
@@ -31,7 +32,7 @@ def sft(config: Config, run_dir: Path | None = None, resume: bool = False) -> in
         config.model.path = ""  # saved like that: the shape of the network is then in the run's own config.yaml
     ledger = TokenLedger()
     session = open_session(_supervised(config))
-    with settings_at_fault():
+    with as_config_error():
         if config.sft.output:
             check_replaceable(config.sft.output)  # now, not after hours of training
         session.task.demonstration(0, 1.0)  # that there are none is told before there is a run directory
@@ -101,14 +102,14 @@ class _Run(SupervisedRun):
 
         Longer ones than ``data.max_prompt_tokens`` and ``rollout.max_response_tokens`` are left out and counted.
         """
-        s, codec = self.config.sft, self.session.codec
+        s, codec = self.config.sft, self.session.texts.codec
         fraction = min(step / s.curriculum_steps, 1.0) if s.curriculum_steps else 1.0
         trunks = []
         for index in range(step * s.batch_size, (step + 1) * s.batch_size):
             demonstration = self.session.task.demonstration(index, fraction)
-            with settings_at_fault():
-                prompt = self.session.prompt_ids(demonstration.prompt)
-                response = self.session.encode(demonstration.response)
+            with as_config_error():
+                prompt = self.session.texts.prompt_ids(demonstration.prompt)
+                response = self.session.texts.encode(demonstration.response)
             response = np.append(response, codec.stop_ids[0]).astype(np.int32)
             if len(prompt) > self.longest[0] or len(response) > self.longest[1]:
                 self.dropped_too_long += 1

@@ -13,12 +13,13 @@ from typing import Any
 import jax
 
 from fr3e_jax.configuration import save_config
+from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.packing import counted_tokens, pack
 from fr3e_jax.loop.evaluate import best_metric, evaluate
-from fr3e_jax.loop.session import Session, settings_at_fault
+from fr3e_jax.loop.session import Session
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.console import Console
 from fr3e_jax.runs.ledger import TokenLedger
@@ -44,13 +45,13 @@ class SupervisedRun:
         self.before: dict[str, float] = {}
         self.after: dict[str, float] = {}  # of a finished run
         self.first = session.processes.first  # one process writes
-        programs = session.train_programs(supervised=True)
+        programs = session.model.train_programs(supervised=True)
         self.resumed_step = checkpoints.latest_step()
         if self.resumed_step is None:
-            params = session.fresh_params()
+            params = session.model.fresh_params()
             self.learner = Learner(programs, params, programs.init_optimizer(params))
         else:
-            with settings_at_fault():
+            with as_config_error():
                 arrays, host = checkpoints.restore(self.resumed_step, programs.abstract_arrays())
             self.learner = Learner(programs, arrays["params"], arrays["optimizer"], host["step"])
             self.before, self.after = host["before"], host["after"]
@@ -97,7 +98,7 @@ class SupervisedRun:
         learner, counted = self.learner, sum(counted_tokens(trunks))
         gradients, parts = learner.programs.zero_gradients(learner.params), []
         with self.ledger.stage("update"):
-            options = {"pad_id": self.session.codec.pad_id, "shards": learner.programs.shards} | packing
+            options = {"pad_id": self.session.texts.codec.pad_id, "shards": learner.programs.shards} | packing
             for micro in pack(trunks, **options):
                 gradients, part = learner.programs.accumulate(learner.params, gradients, micro.batch, counted, 1.0)
                 parts.append(part)
@@ -127,7 +128,7 @@ class SupervisedRun:
         self.console.stage("evaluating")
         with self.ledger.stage("evaluate"):
             result = evaluate(self.session, self.learner.params)
-        self.session.rollout_weights.release()
+        self.session.sampler.weights.release()
         self.write(result, kind="eval")
         return result
 

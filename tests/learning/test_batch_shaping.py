@@ -13,11 +13,11 @@ from fr3e_jax.learning.configured_programs import configured_train_programs
 from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import mini_batches, pack_mini_batch
-from fr3e_jax.learning.packing import aggregation_denominator
 from fr3e_jax.learning.scoring import score_batch
 from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.prompts import prepare
+from fr3e_jax.objectives.losses import aggregation_denominator
 from fr3e_jax.policy.network import build_network
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
 from fr3e_jax.runs.ledger import TokenLedger
@@ -46,8 +46,8 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def batch(session, params) -> list[TrainingTrunk]:
     problems = session.task.problems("train")
-    groups = first_return(session, params, STEP, prepare(session, [(i, problems[i]) for i in range(4)]))
-    trunks = base_trunks(session, STEP, groups)
+    groups = first_return(session, params, STEP, prepare(session.texts, [(i, problems[i]) for i in range(4)]))
+    trunks = base_trunks(session.config, STEP, groups)
     for trunk in trunks:
         for number, branch in enumerate(trunk.branches):
             branch.finished = number != 0  # untrained, nearly all are cut
@@ -78,7 +78,7 @@ def alone(shaping, params):
 @pytest.fixture(scope="module")
 def plain(session):
     """Programs of the plain loss."""
-    return session.train_programs()
+    return session.model.train_programs()
 
 
 def learner_of(programs, params) -> Learner:
@@ -90,13 +90,13 @@ def shaped_rows(session, programs, params, batch, tokens: int, tiny_run):
     """Arrays of each branch after all steps, by (trunk, branch); the mini-batch; the metrics."""
     twin = tiny_run.changed(session, training__micro_batch_tokens=tokens)
     learner = learner_of(programs, params)
-    packed = [pack_mini_batch(twin, learner, part) for part in mini_batches(twin, STEP, 0, batch)]
-    scores, _ = score_batch(twin, learner, STEP, batch, packed, entropies=True)
+    packed = [pack_mini_batch(twin.learning, learner, part) for part in mini_batches(twin.learning, STEP, 0, batch)]
+    scores, _ = score_batch(twin.learning, learner, STEP, batch, packed, entropies=True)
     assert len(packed) == 1
-    metrics = shape_mini_batch(twin, learner, STEP, batch, packed[0], scores)
+    metrics = shape_mini_batch(twin.learning, learner, STEP, batch, packed[0], scores)
     found = {}
     for micro in packed[0].micros:
-        for p in micro.placements:
+        for p in micro.spans:
             rows = micro.batch
             arrays = (rows.advantages, rows.weights, rows.loss_mask, rows.penalised)
             found[packed[0].members[p.trunk], p.branch] = [array[p.where] for array in arrays]
@@ -155,8 +155,8 @@ def test_in_the_loss_or_before_it_the_entropy_advantage_is_the_same(session, pla
     for steps in (["forking_tokens", "entropy_advantage"], ["entropy_advantage", "forking_tokens"]):
         options = {"shaping__steps": steps, "training__mini_batch_rollouts": count_rollouts(batch)}
         twin = tiny_run.changed(session, explore__enabled=False, **options)
-        learner = learner_of(twin.train_programs() if steps[-1] == "entropy_advantage" else plain, params)
-        metrics = update_policy(twin, learner, STEP, copy.deepcopy(batch), TokenLedger())
+        learner = learner_of(twin.model.train_programs() if steps[-1] == "entropy_advantage" else plain, params)
+        metrics = update_policy(twin.learning, learner, STEP, copy.deepcopy(batch), TokenLedger())
         results.append((jax.device_get(learner.params), metrics))
     (first, metrics), (second, other) = results
     assert metrics["loss/policy"] == pytest.approx(other["loss/policy"], rel=1e-5)
@@ -179,11 +179,11 @@ def test_mini_batches_are_scored_again_only_behind_an_update(session, plain, par
     settings = {"explore__enabled": False, "training__mini_batch_rollouts": 4}
     twin = tiny_run.changed(session, **settings, shaping__steps=["sequence_weighting"])
     learner = learner_of(plain, params)
-    metrics = update_policy(twin, learner, STEP, copy.deepcopy(batch), TokenLedger())
+    metrics = update_policy(twin.learning, learner, STEP, copy.deepcopy(batch), TokenLedger())
     assert metrics["updates"] > 1 and scored == list(range(1, int(metrics["updates"])))
     scored.clear()
     still = tiny_run.changed(session, **settings, shaping__steps=["perplexity", "forking_tokens"])
-    update_policy(still, learner_of(plain, params), STEP, copy.deepcopy(batch), TokenLedger())
+    update_policy(still.learning, learner_of(plain, params), STEP, copy.deepcopy(batch), TokenLedger())
     assert scored == []
 
 
@@ -194,7 +194,7 @@ def test_a_mini_batch_without_a_token_makes_no_update(session, plain, params, ba
         for branch in trunk.branches:
             branch.finished = False
     learner = learner_of(plain, params)
-    metrics = update_policy(twin, learner, STEP, cut, TokenLedger())
+    metrics = update_policy(twin.learning, learner, STEP, cut, TokenLedger())
     assert metrics["updates"] == learner.updates == 0 and metrics["updates/empty"] >= 1
     for left, right in zip(jax.tree.leaves(learner.params), jax.tree.leaves(params), strict=True):
         np.testing.assert_array_equal(left, right)

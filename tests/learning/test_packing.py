@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, count_rollouts
-from fr3e_jax.learning.packing import aggregation_denominator, counted_tokens, pack
+from fr3e_jax.learning.packing import counted_tokens, pack
 from fr3e_jax.learning.row_plan import WINDOW, plan_rows
+from fr3e_jax.objectives.losses import aggregation_denominator
 
 PAD = 0
 
@@ -45,7 +46,7 @@ def old_logprobs(trunk: int, branch: int) -> np.ndarray:
 @pytest.mark.parametrize(("tokens", "shards"), [(1, 1), (500, 1), (1000, 2), (10_000, 1), (10_000, 8)])
 def test_every_branch_is_placed_once_and_reads_back(trunks, tokens, shards):
     batches = pack(trunks, tokens=tokens, shards=shards, pad_id=PAD, old_logprobs=old_logprobs)
-    placements = [(micro, p) for micro in batches for p in micro.placements]
+    placements = [(micro, p) for micro in batches for p in micro.spans]
     everything = [(i, b) for i, trunk in enumerate(trunks) for b in range(len(trunk.branches))]
     assert sorted((p.trunk, p.branch) for _, p in placements) == everything
     for micro, placed in placements:
@@ -68,7 +69,7 @@ def test_every_branch_is_placed_once_and_reads_back(trunks, tokens, shards):
 def test_branches_do_not_overlap_and_the_rest_is_empty(trunks, tokens):
     for micro in pack(trunks, tokens=tokens, pad_id=PAD):
         batch, covered = micro.batch, np.zeros(micro.batch.loss_mask.shape, int)
-        for placed in micro.placements:
+        for placed in micro.spans:
             covered[placed.where] += 1
             segment = batch.rows.segment[placed.where]
             assert segment[0] > 0 and (segment == segment[0]).all()
@@ -79,7 +80,7 @@ def test_branches_do_not_overlap_and_the_rest_is_empty(trunks, tokens):
             assert not array[covered == 0].any()
         assert (batch.rows.branch_ids[covered == 0] == PAD).all()
         for row in range(len(batch.loss_mask)):
-            segments = [batch.rows.segment[p.where][0] for p in micro.placements if p.row == row]
+            segments = [batch.rows.segment[p.where][0] for p in micro.spans if p.row == row]
             assert len(set(segments)) == len(segments), "two branches of a row would see one another"
 
 
@@ -106,7 +107,7 @@ def test_micro_batches_keep_to_their_tokens_and_to_the_shards(trunks):
     large = training_trunk(1, 40, [(30, 60)] * 8 + [(40, 7)])
     cut = pack([large], tokens=300, pad_id=PAD)
     assert len(cut) > 1 and all(micro.padded_positions <= 300 for micro in cut)
-    assert sorted(p.branch for micro in cut for p in micro.placements) == list(range(9))
+    assert sorted(p.branch for micro in cut for p in micro.spans) == list(range(9))
     assert all(len(micro.batch.rows.segment[0]) == 1 for micro in pack(trunks, tokens=1, pad_id=PAD))  # lanes
 
 
@@ -122,7 +123,7 @@ def test_a_branch_lies_in_lanes_that_see_one_another(tokens):
             for row in range(len(micro.batch.loss_mask) if window is not None else 0):
                 filled = (micro.batch.rows.segment[row] > 0).reshape(-1)
                 assert filled[: filled.sum()].all(), "branches lie end to end"
-            for placed in micro.placements:
+            for placed in micro.spans:
                 lanes = placed.where[1]
                 assert lanes[-1] - lanes[0] < (1 if window is None else WINDOW)
                 crossing += lanes[-1] > lanes[0]
@@ -157,7 +158,7 @@ def test_branches_that_see_half_of_their_trunk_have_rows_of_that_size():
     for micro in micros:
         size = micro.batch.rows.trunk_ids.shape[1]
         for row in range(len(micro.batch.loss_mask)):
-            placed = [p for p in micro.placements if p.row == row]
+            placed = [p for p in micro.spans if p.row == row]
             (number,) = {p.trunk for p in placed}
             source = (trunk, small)[number]
             seen = {source.branches[p.branch].fork for p in placed}

@@ -60,7 +60,7 @@ def token_rewards(i: int, j: int, beta: float = 0.0, estimator=lambda gap: gap) 
 def estimates(session, tiny_run, **settings):
     twin = tiny_run.changed(session, **settings)
     assert estimates_after_scoring(twin.config)
-    return estimate_advantages(twin, copy.deepcopy(BATCH), OLD, REFERENCE, VALUES)
+    return estimate_advantages(twin.learning, copy.deepcopy(BATCH), OLD, REFERENCE, VALUES)
 
 
 def test_rewards_alone_need_nothing_more(session, tiny_run):

@@ -26,17 +26,16 @@ STEP = 3
 def batch(session, params, tiny_run) -> list[TrainingTrunk]:
     """Base rollouts on prompts and explored ones on bases, sampled with ``params``."""
     problems = session.task.problems("train")
-    groups = first_return(session, params, STEP, prepare(session, [(i, problems[i]) for i in range(4)]))
-    expansions = place_anchors(session, STEP, [group for group in groups if group.kept])
-    roll_out_states(session, params, STEP, expansions)
-    assign_advantages(session, expansions)
-    trunks = explored_trunks(session, STEP, expansions)
-    return base_trunks(session, STEP, [group for group in groups if group.kept])[:2] + trunks
+    groups = first_return(session, params, STEP, prepare(session.texts, [(i, problems[i]) for i in range(4)]))
+    anchored = place_anchors(session, STEP, [group for group in groups if group.kept])
+    explored = roll_out_states(session, params, STEP, anchored)
+    trunks = explored_trunks(session.config, STEP, assign_advantages(session.config, explored))
+    return base_trunks(session.config, STEP, [group for group in groups if group.kept])[:2] + trunks
 
 
 @pytest.fixture(scope="module")
 def programs(session):
-    return session.train_programs()
+    return session.model.train_programs()
 
 
 def learner_of(programs, params) -> Learner:
@@ -47,7 +46,7 @@ def learner_of(programs, params) -> Learner:
 
 def updated(session, programs, params, batch, ledger=None):
     learner = learner_of(programs, params)
-    metrics = update_policy(session, learner, STEP, batch, ledger or TokenLedger())
+    metrics = update_policy(session.learning, learner, STEP, batch, ledger or TokenLedger())
     return learner, metrics
 
 
@@ -77,7 +76,7 @@ def test_a_full_batch_is_the_first_trunks_that_hold_enough(batch):
 
 
 def test_old_logprobs_are_the_samplers(session, programs, params, batch):
-    old = score_trunks(session, learner_of(programs, params), batch)
+    old = score_trunks(session.learning, learner_of(programs, params), batch)
     for trunk, row in zip(batch, old, strict=True):
         for branch, logprobs in zip(trunk.branches, row, strict=True):
             np.testing.assert_allclose(logprobs, branch.sampler_logprobs, atol=1e-4)
@@ -112,8 +111,10 @@ def test_the_samplers_logprobs_serve_while_they_are_exact_enough(
     learner = learner_of(programs, params)
 
     def found(session):
-        packed = [pack_mini_batch(session, learner, part) for part in mini_batches(session, STEP, 0, trunks)]
-        scores, metrics = score_batch(session, learner, STEP, trunks, packed)
+        packed = [
+            pack_mini_batch(session.learning, learner, part) for part in mini_batches(session.learning, STEP, 0, trunks)
+        ]
+        scores, metrics = score_batch(session.learning, learner, STEP, trunks, packed)
         assert_rows_hold(packed, scores.logprobs)
         return scores.logprobs, metrics
 
@@ -142,7 +143,7 @@ def assert_rows_hold(packed, old) -> None:
     for mini_batch in packed:
         for micro in mini_batch.micros:
             left = micro.batch.old_logprobs.copy()
-            for p in micro.placements:
+            for p in micro.spans:
                 np.testing.assert_array_equal(left[p.where], old[mini_batch.members[p.trunk]][p.branch])
                 left[p.where] = 0
             assert not left.any()
@@ -231,14 +232,14 @@ def test_the_ratio_is_one_until_the_first_update_and_moves_afterwards(session, p
 
 def test_clipped_tokens_are_counted(session, params, batch, tiny_run):
     twin = tiny_run.changed(session, training__epochs=4, optimizer__learning_rate=0.1)
-    _, metrics = updated(twin, twin.train_programs(), params, batch)
+    _, metrics = updated(twin, twin.model.train_programs(), params, batch)
     assert metrics["clip/low"] > 0.01 and metrics["clip/high"] > 0.01
     assert metrics["clip/low"] + metrics["clip/high"] <= 1
 
 
 def test_the_update_makes_right_responses_more_probable(session, programs, params, batch, tiny_run):
     learner, _ = updated(session, programs, params, batch)
-    new = score_trunks(session, learner, batch)
+    new = score_trunks(session.learning, learner, batch)
     rise = {True: [], False: []}
     for trunk, row in zip(batch, new, strict=True):
         for branch, logprobs in zip(trunk.branches, row, strict=True):
@@ -252,7 +253,7 @@ def test_a_non_finite_gradient_stops_with_the_values_found(session, programs, pa
     broken[-1].branches[0].advantages[0] = np.nan
     learner = learner_of(programs, params)
     with pytest.raises(NonFiniteUpdate) as caught:
-        update_policy(session, learner, STEP, broken, TokenLedger())
+        update_policy(session.learning, learner, STEP, broken, TokenLedger())
     message = str(caught.value)
     assert f"update {learner.updates} is nan; expected a finite number" in message
     assert "optimizer.learning_rate" in message and "--resume" in message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -9,9 +10,9 @@ import numpy as np
 import pytest
 
 from fr3e_jax.data.stream import PromptStream
-from fr3e_jax.learning.experience import Expansion, PromptGroup
 from fr3e_jax.loop.archive import Archive
-from fr3e_jax.loop.explore import assign_advantages, explored_trunks, roll_out_states
+from fr3e_jax.loop.expansion import Anchored, PromptGroup, anchored_at
+from fr3e_jax.loop.explore import anchor_rules, assign_advantages, explored_trunks, roll_out_states
 from fr3e_jax.loop.step_report import rollout_records
 from fr3e_jax.rollouts.requests import Rollout
 
@@ -25,20 +26,22 @@ def archiving(session, tiny_run):
 
 @pytest.fixture
 def stream(session):
-    return PromptStream(session.task.problems("train"), 0, session.codec.encode, 8)
+    return PromptStream(session.task.problems("train"), 0, session.texts.codec.encode, 8)
 
 
-def expansion_of(session, stream, position: int, rewards: list[float], base: int = 0, length: int = 6) -> Expansion:
+def expansion_of(session, stream, position: int, rewards: list[float], base: int = 0, length: int = 6) -> Anchored:
     problem = stream.problem_at(position)
     zeros = np.zeros(length, np.float32)
     rollouts = [Rollout(np.arange(length, dtype=np.int32) + 2 + n, zeros, zeros, zeros, True) for n in range(4)]
-    group = PromptGroup(position, problem, session.encode(problem.prompt), rollouts, np.array(rewards, float))
-    return Expansion(group, base, anchors=[2, 4], states=[1, 2], forks=[2, 4])
+    group = PromptGroup(position, problem, session.texts.encode(problem.prompt), rollouts, np.array(rewards, float))
+    return anchored_at(group, base, [2, 4], anchor_rules(session.config.explore), fresh=False)
 
 
 def filled(archiving, stream, step: int = 1, positions=(3,), base: int = 1) -> Archive:
     archive = Archive(all_wrong_share=1.0)
-    archive.add(archiving, step, [expansion_of(archiving, stream, p, [0, 1, 0, 0], base) for p in positions])
+    archive.add(
+        archiving.config.explore, step, [expansion_of(archiving, stream, p, [0, 1, 0, 0], base) for p in positions]
+    )
     return archive
 
 
@@ -46,10 +49,10 @@ def test_correct_bases_of_hard_prompts_are_kept_and_the_oldest_leave(archiving, 
     archive = Archive()
     rewards = {0: [0, 1, 0, 0], 1: [1, 1, 1, 0], 2: [1, 0, 0, 1], 3: [0, 1, 0, 0], 4: [0, 1, 1, 0], 5: [0, 1, 0, 0]}
     expansions = [expansion_of(archiving, stream, p, row, base=1) for p, row in rewards.items()]
-    expansions[3].anchors = []
-    archive.add(archiving, 7, expansions)
+    expansions[3] = dataclasses.replace(expansions[3], anchors=[])
+    archive.add(archiving.config.explore, 7, expansions)
     assert [entry.position for entry in archive.entries] == [0, 4, 5]  # 1 is easy, 2 wrong, 3 has no state
-    archive.add(archiving, 8, [expansion_of(archiving, stream, 6, [0, 0, 0, 1], base=3)])
+    archive.add(archiving.config.explore, 8, [expansion_of(archiving, stream, 6, [0, 0, 0, 1], base=3)])
     assert [entry.position for entry in archive.entries] == [4, 5, 6]
     assert archive.entries[-1].rewards == [1, 0, 0, 0] and archive.entries[-1].parent == "8/6/3"
     assert archive.entries[-1].token_ids == expansions[0].group.rollouts[3].token_ids.tolist()
@@ -92,11 +95,11 @@ def test_revisited_states_are_those_of_the_archived_base_under_todays_weights(
     archiving, stream, params, tiny_run, initial_state
 ):
     twin = tiny_run.changed(archiving, explore__initial_state=initial_state, explore__block_credit=True)
-    (expansion,) = filled(twin, stream).revisit(twin, 2, stream)
-    twin.engine.take_counts()
-    roll_out_states(twin, params, 2, [expansion])
+    anchored = filled(twin, stream).revisit(twin, 2, stream)
+    twin.sampler.engine.take_counts()
+    (expansion,) = roll_out_states(twin, params, 2, anchored)
     prompt, base = expansion.group.prompt_ids, expansion.group.rollouts[0].token_ids
-    assert twin.engine.take_counts().prefill_positions == len(prompt) + len(base)
+    assert twin.sampler.engine.take_counts().prefill_positions == len(prompt) + len(base)
     logprobs = tiny_run.log_softmax(tiny_run.full_logits(twin, params, [*prompt, *base]))
     entropies = -(np.exp(logprobs) * logprobs).sum(axis=1)
     assert expansion.forks == ([0, 2, 4] if initial_state == "fresh" else [2, 4])
@@ -104,30 +107,29 @@ def test_revisited_states_are_those_of_the_archived_base_under_todays_weights(
         for rollout in state:
             assert rollout.entropies[0] == pytest.approx(entropies[len(prompt) + fork - 1], abs=1e-5)
             assert fork + len(rollout.token_ids) <= 10
-    expansion.rewards = np.array([[1.0, 0, 0]] * len(expansion.states))
-    assign_advantages(twin, [expansion])
+    rewarded = dataclasses.replace(expansion, rewards=[np.array([1.0, 0, 0])] * len(expansion.states))
+    (expansion,) = assign_advantages(twin.config, [rewarded])
     start = 1 / 3 if initial_state == "fresh" else 0.25
     first = expansion.states.index(1)
     assert expansion.alphas[first] == pytest.approx(np.exp(-(1 / 3 - start)), rel=1e-5)
-    (trunk,) = explored_trunks(twin, 2, [expansion])
+    (trunk,) = explored_trunks(twin.config, 2, [expansion])
     assert len(trunk.branches) == 3 * len(expansion.states), "the archived base itself is of older weights"
 
 
 def test_noise_and_records_are_named_by_the_base_as_it_was_sampled(archiving, stream, params, monkeypatch):
-    streams, sample = [], archiving.engine.sample
+    streams, sample = [], archiving.sampler.engine.sample
 
     def noted(params, requests, *callbacks, **named):
         streams.extend(branch.stream for request in requests for branch in request.branches)
         return sample(params, requests, *callbacks, **named)
 
-    monkeypatch.setattr(archiving.engine, "sample", noted)
+    monkeypatch.setattr(archiving.sampler.engine, "sample", noted)
     archive = Archive(all_wrong_share=1.0)
     bases = [expansion_of(archiving, stream, 3, [0, 1, 1, 0], base) for base in (1, 2)]
-    archive.add(archiving, 1, bases)
-    expansions = archive.revisit(archiving, 5, stream)
-    roll_out_states(archiving, params, 5, expansions)
+    archive.add(archiving.config.explore, 1, bases)
+    explored = roll_out_states(archiving, params, 5, archive.revisit(archiving, 5, stream))
     assert len(streams) == len(set(streams)) == 2 * 2 * 3, "two bases of one prompt share their noise"
-    assign_advantages(archiving, expansions)
+    expansions = assign_advantages(archiving.config, explored)
     records = list(rollout_records(5, [], expansions))
     assert {(record.base, record.parent) for record in records} == {(1, "1/3/1"), (2, "1/3/2")}
     assert len({record.id for record in records}) == len(records) == 12

@@ -25,9 +25,10 @@ def branching(scripted_tool, session, probability: float, **engine) -> SimpleNam
     tools.branching, tools.initial_rollouts, tools.branch_probability = True, FIRST, probability
     tools.beam, tools.entropy_tokens, tools.entropy_weight = 3, TOKENS, 0.4
     own = RolloutEngine(
-        session.engine.programs, **{"trunk_slots": 2, "lanes_per_trunk": 3, "chunk": 4, "seed": 7} | engine
+        session.sampler.engine.programs, **{"trunk_slots": 2, "lanes_per_trunk": 3, "chunk": 4, "seed": 7} | engine
     )
-    return dataclasses.replace(session, config=config, toolbox=scripted_tool.toolbox_of(session), engine=own)
+    sampler = dataclasses.replace(session.sampler, toolbox=scripted_tool.toolbox_of(session), engine=own)
+    return dataclasses.replace(session, config=config, sampler=sampler)
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +66,11 @@ def forks_of(session, rollouts, number: int, start: int, position: int) -> list[
     """(parent, fork) of the tries that the rule accepts at the answers of a rollout behind ``start``, one by one."""
     tools, rollout, found = session.config.tools, rollouts[number], []
     drawn = np.flatnonzero(rollout.drawn)
-    entropy = lambda places: rollout.entropies[places[:TOKENS]].sum() / np.log(session.architecture.vocab_size)
+    entropy = lambda places: rollout.entropies[places[:TOKENS]].sum() / np.log(session.model.architecture.vocab_size)
     for _, end in answer_spans(rollout.given):
         if start < end < len(rollout.token_ids):
             change = entropy(drawn[drawn >= end]) - entropy(drawn)
-            uniforms = session.generator(TOOL, 0, 1, position, number, end).random(tools.beam - 1)
+            uniforms = session.noise.generator(TOOL, 0, 1, position, number, end).random(tools.beam - 1)
             kept = np.clip(uniforms - tools.entropy_weight * change, 0, 1) <= tools.branch_probability
             found += [(number, end)] * int(kept.sum())
     return found
@@ -122,7 +123,7 @@ def test_slots_and_lanes_change_no_token(sampled, expected):
 
 def test_where_nothing_branches_the_rollouts_are_those_of_plain_sampling(sampled, params, requests):
     found = sampled(probability=-1.0)
-    plain, _ = found.session.sample(params, requests)
+    plain, _ = found.session.sampler.sample(params, requests)
     assert found.calls["branched"] == 0
     for rollouts, wanted in zip(found.results, plain, strict=True):
         for rollout, other in zip(rollouts, wanted, strict=True):

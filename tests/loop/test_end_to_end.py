@@ -253,8 +253,8 @@ def test_transformers_loads_the_export_without_a_warning_and_gives_equal_logits(
     params, step = load_run_params(session, run)
     assert step == 1
     ids = np.random.default_rng(1).integers(0, 500, (1, 40))
-    hidden = run_trunks(session.graphdef, params, ids.astype(np.int32)).hidden
-    ours = np.asarray(bind(session.graphdef, params).logits(hidden))
+    hidden = run_trunks(session.model.graphdef, params, ids.astype(np.int32)).hidden
+    ours = np.asarray(bind(session.model.graphdef, params).logits(hidden))
     with torch.no_grad():
         theirs = model(torch.tensor(ids)).logits.numpy()
     np.testing.assert_allclose(ours, theirs, atol=1e-4)

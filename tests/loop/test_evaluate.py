@@ -24,7 +24,7 @@ def test_metrics_are_means_over_problems_of_greedy_and_sampled_rewards(session, 
     def verifier(problem, response, finished):
         return float(script[problem.id].pop(0))
 
-    metrics = evaluate(dataclasses.replace(session, grader=tiny_run.in_order(verifier)), params)
+    metrics = evaluate(tiny_run.graded_by(session, tiny_run.in_order(verifier)), params)
     assert metrics.pop("length/mean") > 1
     assert metrics == pytest.approx(
         {
@@ -47,7 +47,7 @@ def texts_of(session, params, tiny_run):
         seen.append((problem.id, response, finished))
         return 1.0
 
-    evaluate(dataclasses.replace(session, grader=tiny_run.in_order(verifier)), params)
+    evaluate(tiny_run.graded_by(session, tiny_run.in_order(verifier)), params)
     return [seen[i : i + 4] for i in range(0, len(seen), 4)]
 
 
@@ -62,9 +62,9 @@ def test_the_first_answer_is_greedy_and_the_noise_of_the_others_is_the_same_ever
 
 
 def test_evaluating_is_no_part_of_the_training_budget(session, params):
-    session.engine.take_counts()
+    session.sampler.engine.take_counts()
     evaluate(session, params)
-    counts = session.engine.take_counts()
+    counts = session.sampler.engine.take_counts()
     assert (counts.sampled_tokens, counts.prefill_positions, counts.reused_prefix_positions) == (0, 0, 0)
 
 
@@ -97,7 +97,7 @@ class TwoBenchmarks:
 def test_several_benchmarks_are_scored_each_and_count_equally(session, params, tiny_run):
     twin = tiny_run.changed(session, evaluation__prompts=4, data__eval=["a", "b"])
     grader = tiny_run.in_order(lambda problem, response, finished: float(problem.extra["dataset"] == "a"))
-    metrics = evaluate(dataclasses.replace(twin, task=TwoBenchmarks(), grader=grader), params)
+    metrics = evaluate(tiny_run.graded_by(dataclasses.replace(twin, task=TwoBenchmarks()), grader), params)
     assert metrics["prompts"] == 7, "3 of the one, 4 of the 5 of the other"
     assert (metrics["a/avg@3"], metrics["b/avg@3"], metrics["avg@3"]) == (1, 0, 0.5)
     assert (metrics["a/greedy"], metrics["b/pass@2"], metrics["pass@2"]) == (1, 0, 0.5)
@@ -110,7 +110,7 @@ def test_two_splits_of_one_card_are_two_benchmarks(session, params, tiny_run):
 
     twin = tiny_run.changed(session, evaluation__prompts=2, data__eval=["t/a", "t/b"])
     grader = tiny_run.in_order(lambda problem, response, finished: float(problem.id < "t/b"))
-    metrics = evaluate(dataclasses.replace(twin, task=TwoSplits(), grader=grader), params)
+    metrics = evaluate(tiny_run.graded_by(dataclasses.replace(twin, task=TwoSplits()), grader), params)
     assert metrics["prompts"] == 4, "two of each, not two of both together"
     assert (metrics["t/a/avg@3"], metrics["t/b/avg@3"]) == (1, 0)
 
@@ -126,7 +126,7 @@ def test_failures_of_the_grader_and_missing_answers_are_told(session, params):
     verdicts = iter(
         [Verdict(0.0, "no_answer"), Verdict(0.0, "timeout"), Verdict(0.0, "wrong"), Verdict(1.0, "right")] * 4
     )
-    twin = dataclasses.replace(session, grader=Grader(lambda *case: next(verdicts)))
+    twin = tiny_run.graded_by(session, Grader(lambda *case: next(verdicts)))
     metrics = evaluate(twin, params)
     assert (metrics["no_answer"], metrics["not_graded"]) == (1 / 4, 4)
     assert not twin.grader.take_outcomes(), "an evaluation's outcomes are no training step's"
@@ -135,7 +135,7 @@ def test_failures_of_the_grader_and_missing_answers_are_told(session, params):
 def trained_params(path, session):
     options = {"keep_last": 1, "keep_best": 0, "best_metric": "", "read_only": True}
     with Checkpointer(path / "checkpoints", **options) as checkpoints:
-        arrays, _ = checkpoints.restore(checkpoints.latest_step(), session.train_programs().abstract_arrays())
+        arrays, _ = checkpoints.restore(checkpoints.latest_step(), session.model.train_programs().abstract_arrays())
     return arrays["params"]
 
 
@@ -143,7 +143,7 @@ def test_weights_of_a_run_load_whatever_its_optimizer_was(finished_run, session,
     other = tiny_run.changed(session, optimizer__warmup_updates=3, optimizer__max_grad_norm=0.0)
     found, step = load_run_params(other, finished_run)
     assert step == 4
-    start = session.fresh_params()
+    start = session.model.fresh_params()
     for left, right, before in zip(
         *map(jax.tree.leaves, (found, trained_params(finished_run, session), start)), strict=True
     ):

@@ -10,8 +10,15 @@ import numpy as np
 import pytest
 
 from fr3e_jax.data.task import Problem
-from fr3e_jax.learning.experience import Expansion, PromptGroup
-from fr3e_jax.loop.explore import allocate, assign_advantages, explored_trunks, place_anchors, roll_out_states
+from fr3e_jax.loop.expansion import Anchored, Credited, Explored, PromptGroup, anchored_at
+from fr3e_jax.loop.explore import (
+    allocate,
+    anchor_rules,
+    assign_advantages,
+    explored_trunks,
+    place_anchors,
+    roll_out_states,
+)
 from fr3e_jax.loop.first_return import first_return
 from fr3e_jax.loop.prompts import prepare
 from fr3e_jax.rewards.grader import Grader
@@ -24,20 +31,16 @@ def explored(session, params, tiny_run, grader=None, **settings) -> SimpleNamesp
     """Base rollouts of four prompts, and what was rolled out from the states of all of them."""
     defaults = {"explore__max_correct": 4, "explore__max_wrong": 4}
     session = tiny_run.changed(session, **defaults | settings)
-    session.grader = grader or session.grader
+    session = tiny_run.graded_by(session, grader) if grader else session
     problems = session.task.problems("train")
-    groups = first_return(session, params, STEP, prepare(session, [(7 * i, problems[i]) for i in range(4)]))
-    expansions = place_anchors(session, STEP, [group for group in groups if group.kept])
-    session.engine.take_counts()
-    roll_out_states(session, params, STEP, expansions)
-    return SimpleNamespace(session=session, expansions=expansions, counts=session.engine.take_counts())
+    groups = first_return(session, params, STEP, prepare(session.texts, [(7 * i, problems[i]) for i in range(4)]))
+    anchored = place_anchors(session, STEP, [group for group in groups if group.kept])
+    session.sampler.engine.take_counts()
+    expansions = roll_out_states(session, params, STEP, anchored)
+    return SimpleNamespace(session=session, expansions=expansions, counts=session.sampler.engine.take_counts())
 
 
-def base_of(expansion: Expansion) -> Rollout:
-    return expansion.group.rollouts[expansion.base]
-
-
-def states_of(expansions: list[Expansion]):
+def states_of(expansions: list[Explored]):
     for e in expansions:
         for fork, state, rollouts in zip(e.forks, e.states, e.rollouts, strict=True):
             yield e, fork, state, rollouts
@@ -56,7 +59,7 @@ def including_stage(session, params, tiny_run):
 def test_anchors_are_the_most_uncertain_tokens_of_their_own_base(stage):
     assert len(stage.expansions) > 8 and len({e.group.position for e in stage.expansions}) > 2
     for expansion in stage.expansions:
-        order = np.argsort(-base_of(expansion).entropies[1:], kind="stable") + 1  # position 0 would be S_0
+        order = np.argsort(-expansion.rollout.entropies[1:], kind="stable") + 1  # position 0 would be S_0
         assert expansion.anchors == sorted(order[:2].tolist())
         assert expansion.forks == expansion.anchors
         assert expansion.states == list(range(1, len(expansion.anchors) + 1))
@@ -64,7 +67,7 @@ def test_anchors_are_the_most_uncertain_tokens_of_their_own_base(stage):
 
 def test_including_the_anchor_token_bars_the_last_position_and_frees_the_first(including_stage):
     for expansion in including_stage.expansions:
-        order = np.argsort(-base_of(expansion).entropies[:-1], kind="stable")
+        order = np.argsort(-expansion.rollout.entropies[:-1], kind="stable")
         assert expansion.anchors == sorted(order[:2].tolist())
         assert expansion.forks == [anchor + 1 for anchor in expansion.anchors]
 
@@ -74,12 +77,12 @@ def test_each_state_draws_its_first_token_where_the_base_drew_the_one_after_the_
     """Same prefix, same cache: the entropy there is the base's. Pairs of another row or position differ."""
     stage, compared = request.getfixturevalue(name), 0
     for expansion, fork, _, rollouts in states_of(stage.expansions):
-        assert 1 <= fork < len(base_of(expansion).token_ids) and len(rollouts) == M
+        assert 1 <= fork < len(expansion.rollout.token_ids) and len(rollouts) == M
         for rollout in rollouts:
-            np.testing.assert_allclose(rollout.entropies[0], base_of(expansion).entropies[fork], atol=1e-5)
+            np.testing.assert_allclose(rollout.entropies[0], expansion.rollout.entropies[fork], atol=1e-5)
             compared += 1
     assert compared > 30
-    all_entropies = np.sort(np.concatenate([base_of(e).entropies[1:] for e in stage.expansions]))
+    all_entropies = np.sort(np.concatenate([e.rollout.entropies[1:] for e in stage.expansions]))
     assert np.median(np.diff(all_entropies)) > 1e-4, "entropies are too equal to tell positions apart"
 
 
@@ -99,9 +102,9 @@ def test_rewards_are_of_the_base_prefix_and_the_continuation(session, params, ti
         assert rewards.tolist() == [expansion.group.rewards[expansion.base]] * M
         outcomes.add(rewards[0])
         for rollout in rollouts:
-            ids = np.concatenate([base_of(expansion).token_ids[:fork], rollout.token_ids]).tolist()
+            ids = np.concatenate([expansion.rollout.token_ids[:fork], rollout.token_ids]).tolist()
             ids = ids[:-1] if rollout.finished else ids
-            text = stage.session.codec.tokenizer.decode(ids, skip_special_tokens=False)
+            text = stage.session.texts.codec.tokenizer.decode(ids, skip_special_tokens=False)
             assert next(graded) == (expansion.group.problem.id, text, rollout.finished)
     assert next(graded, None) is None and outcomes == {0.0, 1.0}
 
@@ -125,13 +128,13 @@ def test_exploring_prefills_nothing_and_reuses_each_prefix(stage):
 
 
 def test_every_rollout_of_a_step_has_noise_of_its_own(session, params, tiny_run, monkeypatch):
-    streams, sample = [], session.engine.sample
+    streams, sample = [], session.sampler.engine.sample
 
     def noted(params, requests, *callbacks, **named):
         streams.extend(branch.stream for request in requests for branch in request.branches)
         return sample(params, requests, *callbacks, **named)
 
-    monkeypatch.setattr(session.engine, "sample", noted)
+    monkeypatch.setattr(session.sampler.engine, "sample", noted)
     stage = explored(session, params, tiny_run, explore__initial_state="fresh")
     assert len(streams) == 16 + M * sum(len(e.states) for e in stage.expansions)
     assert len(set(streams)) == len(streams)
@@ -140,11 +143,10 @@ def test_every_rollout_of_a_step_has_noise_of_its_own(session, params, tiny_run,
 
 def test_a_fresh_initial_state_leaves_from_the_prompt_and_trains_as_state_0(session, params, tiny_run):
     fresh = explored(session, params, tiny_run, explore__initial_state="fresh")
-    assign_advantages(fresh.session, fresh.expansions)
-    for expansion in fresh.expansions:
+    for expansion in assign_advantages(fresh.session.config, fresh.expansions):
         assert expansion.states == [0, *range(1, len(expansion.anchors) + 1)]
         assert expansion.forks == [0, *expansion.anchors]
-        np.testing.assert_allclose([r.entropies[0] for r in expansion.rollouts[0]], base_of(expansion).entropies[0])
+        np.testing.assert_allclose([r.entropies[0] for r in expansion.rollouts[0]], expansion.rollout.entropies[0])
         start = expansion.rewards[0].mean()
         np.testing.assert_allclose(expansion.initial_value, start, atol=1e-6)
         assert expansion.alphas[0] == 1
@@ -164,7 +166,9 @@ def scripted_group(session, bases: list[dict], rewards, position: int = 0) -> Pr
         rollouts.append(Rollout(np.arange(length, dtype=np.int32) + 2, **arrays, finished=True))
     problem = Problem("p", "12=", "12")
     rewards = np.array(rewards, float)
-    return PromptGroup(position, problem, session.encode("12="), rollouts, rewards, chosen=list(range(len(bases))))
+    return PromptGroup(
+        position, problem, session.texts.encode("12="), rollouts, rewards, chosen=list(range(len(bases)))
+    )
 
 
 FIELDS = ("logprobs", "entropies", "magnitudes")
@@ -204,7 +208,7 @@ def test_spacing_and_excluded_ends_are_respected(session, tiny_run):
 
 
 def written(session, text: str, stop: bool = True) -> Rollout:
-    ids = np.array([*session.codec.encode(text), *session.codec.stop_ids[:stop]], np.int32)
+    ids = np.array([*session.texts.codec.encode(text), *session.texts.codec.stop_ids[:stop]], np.int32)
     return Rollout(ids, *np.zeros((3, len(ids)), np.float32), finished=stop)
 
 
@@ -236,7 +240,7 @@ def test_steps_end_with_a_delimiter(session, tiny_run, text, anchors, include):
 def test_lines_are_the_steps_unless_told_otherwise(session, tiny_run, monkeypatch):
     twin = tiny_run.changed(session, explore__anchor_selection="delimiter")
     texts = dict(enumerate("12\n34"))
-    monkeypatch.setattr(type(twin.codec), "decode", lambda _, ids, **options: "".join(texts[i] for i in ids))
+    monkeypatch.setattr(type(twin.texts.codec), "decode", lambda _, ids, **options: "".join(texts[i] for i in ids))
     group = scripted_group(session, [{"entropies": [0]}], [1])
     group.rollouts = [Rollout(np.arange(5, dtype=np.int32), *np.zeros((3, 5), np.float32), finished=False)]
     (expansion,) = place_anchors(twin, STEP, [group])
@@ -247,8 +251,8 @@ def test_no_step_begins_behind_a_response_that_was_cut_and_special_tokens_have_n
     twin = tiny_run.changed(session, explore__anchor_selection="delimiter", explore__delimiter=">")
     group = scripted_group(session, [{"entropies": [0]}], [1])
     group.rollouts = [written(session, "1>2>", stop=False)]
-    group.rollouts[0].token_ids[2] = session.codec.pad_id
-    assert session.codec.decode([session.codec.pad_id], special_tokens=True) == "<pad>"
+    group.rollouts[0].token_ids[2] = session.texts.codec.pad_id
+    assert session.texts.codec.decode([session.texts.codec.pad_id], special_tokens=True) == "<pad>"
     (expansion,) = place_anchors(twin, STEP, [group])
     assert expansion.anchors == [2]
 
@@ -270,20 +274,23 @@ def test_short_responses_have_fewer_anchors_and_no_anchor_is_no_expansion(sessio
 # -- values and advantages of scripted rewards -------------------------------------------------------------------------
 
 
-def scripted_expansion(session, anchors, rewards, base_rewards=(1.0, 0.0), base=0, states=None) -> Expansion:
+def scripted_expansion(session, anchors, rewards, base_rewards=(1.0, 0.0), base=0, fresh=False) -> Explored:
     bases = [{"entropies": np.linspace(0, 1, 9)} for _ in base_rewards]
     group = scripted_group(session, bases, base_rewards)
-    states = states or list(range(1, len(anchors) + 1))
-    expansion = Expansion(group, base, anchors, states, anchors if states[0] else [0, *anchors])
-    expansion.rewards = np.array(rewards, float)
-    expansion.rollouts = [
+    anchored = anchored_at(group, base, anchors, anchor_rules(session.config.explore), fresh=fresh)
+    rollouts = [
         [
             Rollout(np.array([30 * i + m, 1], np.int32), *np.full((3, 2), -i - 0.1 * m, np.float32), True)
             for m in range(M)
         ]
-        for i in range(len(states))
+        for i in range(len(anchored.states))
     ]
-    return expansion
+    outcomes = [["right"] * M] * len(rollouts)
+    return Explored(**vars(anchored), rollouts=rollouts, rewards=list(np.array(rewards, float)), outcomes=outcomes)
+
+
+def credited(session, *explored: Explored) -> list[Credited]:
+    return assign_advantages(session.config, list(explored))
 
 
 @pytest.fixture
@@ -296,7 +303,7 @@ def test_values_and_modulation_survive_the_filtering_of_neighbours(four_anchors)
     rewards = [[1, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 0]]
     expansion = scripted_expansion(four_anchors, [1, 3, 5, 7], rewards, base_rewards=(1, 0, 0, 0))
     short = scripted_expansion(four_anchors, [2], [[0, 1, 1]], base=1)  # padded to four states inside
-    assign_advantages(four_anchors, [expansion, short])
+    expansion, short = credited(four_anchors, expansion, short)
     values = [1, 1 / 3, 0, 2 / 3]
     alphas = [math.exp(-d) for d in (1 - 0.25, 1 / 3 - 1, 0 - 1 / 3, 2 / 3)]
     np.testing.assert_allclose(expansion.values, values, atol=1e-6)
@@ -313,8 +320,8 @@ def test_training_trunks_hold_the_new_tokens_of_mixed_states(four_anchors):
     rewards = [[1, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 0]]
     expansion = scripted_expansion(four_anchors, [1, 3, 5, 7], rewards)
     dull = scripted_expansion(four_anchors, [1, 2], [[0, 0, 0], [1, 1, 1]])
-    assign_advantages(four_anchors, [expansion, dull])
-    (trunk,) = explored_trunks(four_anchors, STEP, [expansion, dull])
+    expansion, dull = credited(four_anchors, expansion, dull)
+    (trunk,) = explored_trunks(four_anchors.config, STEP, [expansion, dull])
     group = expansion.group
     np.testing.assert_array_equal(trunk.token_ids, [*group.prompt_ids, *group.rollouts[0].token_ids])
     assert trunk.step == STEP
@@ -329,15 +336,15 @@ def test_training_trunks_hold_the_new_tokens_of_mixed_states(four_anchors):
 def test_without_modulation_the_advantages_are_those_of_the_estimator(four_anchors, tiny_run):
     twin = tiny_run.changed(four_anchors, advantage__modulation="none", advantage__state_estimator="rloo")
     expansion = scripted_expansion(four_anchors, [1, 3], [[1, 0, 0], [1, 1, 0]])
-    assign_advantages(twin, [expansion])
+    (expansion,) = credited(twin, expansion)
     np.testing.assert_allclose(expansion.advantages, [[1, -0.5, -0.5], [0.5, 0.5, -1]], atol=1e-6)
     assert expansion.alphas.tolist() == [1, 1]
 
 
 def test_the_authors_initial_modulation_weights_a_fresh_state_0(four_anchors, tiny_run):
     twin = tiny_run.changed(four_anchors, explore__initial_state="fresh", advantage__initial_modulation="authors")
-    expansion = scripted_expansion(four_anchors, [1], [[1, 0, 0], [1, 1, 0]], states=[0, 1])
-    assign_advantages(twin, [expansion])
+    expansion = scripted_expansion(four_anchors, [1], [[1, 0, 0], [1, 1, 0]], fresh=True)
+    (expansion,) = credited(twin, expansion)
     alphas = [math.exp(-(1 - 1 / 3)), math.exp(-1 / 3)]
     np.testing.assert_allclose(expansion.alphas, alphas, rtol=1e-5)
     np.testing.assert_allclose(expansion.advantages[0], alphas[0] * np.array([2, -1, -1]) / 3, atol=1e-6)
@@ -346,13 +353,12 @@ def test_the_authors_initial_modulation_weights_a_fresh_state_0(four_anchors, ti
 @pytest.mark.parametrize("include", [False, True])
 def test_block_credit_trains_each_block_of_the_base_on_the_change_of_value(four_anchors, tiny_run, include):
     twin = tiny_run.changed(four_anchors, explore__block_credit=True, explore__include_anchor_token=include)
-    expansion = scripted_expansion(four_anchors, [2, 5], [[1, 1, 0], [0, 0, 0]], base_rewards=(1, 0, 0, 0))
-    expansion.forks = [anchor + include for anchor in expansion.anchors]
-    assign_advantages(twin, [expansion])
-    (trunk,) = explored_trunks(twin, STEP, [expansion])
+    expansion = scripted_expansion(twin, [2, 5], [[1, 1, 0], [0, 0, 0]], base_rewards=(1, 0, 0, 0))
+    (expansion,) = credited(twin, expansion)
+    (trunk,) = explored_trunks(twin.config, STEP, [expansion])
     base = trunk.branches[-1]
     assert len(trunk.branches) == M + 1 and base.fork == 3
-    assert base.token_ids is base_of(expansion).token_ids and base.sampler_logprobs is base_of(expansion).logprobs
+    assert base.token_ids is expansion.rollout.token_ids and base.sampler_logprobs is expansion.rollout.logprobs
     first, second = 2 + include, 5 + include  # where the states end
     blocks = [2 / 3 - 0.25] * first + [0 - 2 / 3] * (second - first) + [1.0] * (9 - second)
     np.testing.assert_allclose(base.advantages, blocks, atol=1e-6)
@@ -366,9 +372,9 @@ def test_states_that_do_not_train_leave_the_base_with_the_values_they_gave(four_
     twin = tiny_run.changed(four_anchors, explore__train_states=False, explore__block_credit=True)
     expansion = scripted_expansion(twin, [2, 5], [[1, 1, 0], [0, 0, 0]], base_rewards=(1, 0, 0, 0))
     useless = scripted_expansion(twin, [3], [[0, 0, 0]], base_rewards=(0, 0), base=1)
-    assign_advantages(twin, [expansion, useless])
+    expansion, useless = credited(twin, expansion, useless)
     assert expansion.trained == [False, False]
-    (trunk,) = explored_trunks(twin, STEP, [expansion, useless])
+    (trunk,) = explored_trunks(twin.config, STEP, [expansion, useless])
     (base,) = trunk.branches
     np.testing.assert_allclose(base.advantages, [2 / 3 - 1 / 4] * 2 + [-2 / 3] * 3 + [1.0] * 4, atol=1e-6)
 
@@ -381,8 +387,7 @@ def test_step_values_count_the_leaves_of_the_whole_prompt(four_anchors, tiny_run
     )  # fmt: skip
     wrong = scripted_expansion(twin, [2], [[1, 0, 0]], base_rewards=(0, 1, 0, 0), base=0)
     right = scripted_expansion(twin, [3, 6], [[1, 0, 0], [1, 1, 1]], base_rewards=(0, 1, 0, 0), base=1)
-    right.group = wrong.group
-    assign_advantages(twin, [wrong, right])
+    wrong, right = credited(twin, wrong, dataclasses.replace(right, group=wrong.group))
     root = 6 / 13
     wanted = [[2 * r - root - 1 / 4 for r in (1, 0, 0)]]
     np.testing.assert_allclose(wrong.advantages, wanted, atol=1e-6)
@@ -392,7 +397,7 @@ def test_step_values_count_the_leaves_of_the_whole_prompt(four_anchors, tiny_run
     np.testing.assert_allclose(right.values, [1 / 3, 1])
     steps = [2 * (5 / 7 - root) / 7**0.5, (1 - root + 1 - 5 / 7) / 4**0.5, 1 - root]
     np.testing.assert_allclose(right.block_credit, steps, atol=1e-6)
-    trunks = explored_trunks(twin, STEP, [wrong, right])
+    trunks = explored_trunks(twin.config, STEP, [wrong, right])
     assert [len(trunk.branches) for trunk in trunks] == [M + 1, 2 * M + 1]
 
 
@@ -402,16 +407,16 @@ def test_a_tree_of_equal_rewards_does_not_train(four_anchors, tiny_run):
         explore__block_credit=True, advantage__state_estimator="tree", advantage__modulation="none",
     )  # fmt: skip
     expansion = scripted_expansion(twin, [2, 4], [[0.9] * 3] * 2, base_rewards=(0.9, 0.9))
-    assign_advantages(twin, [expansion])
-    assert expansion.trained == [False, False] and explored_trunks(twin, STEP, [expansion]) == []
+    (expansion,) = credited(twin, expansion)
+    assert expansion.trained == [False, False] and explored_trunks(twin.config, STEP, [expansion]) == []
 
 
 def test_rewards_of_plus_and_minus_one_double_differences_and_stay_out_of_the_reported_values(four_anchors, tiny_run):
     found = {}
     for reward_range in ("zero_one", "minus_one_one"):
         twin = tiny_run.changed(four_anchors, advantage__reward_range=reward_range)
-        found[reward_range] = scripted_expansion(twin, [2, 5], [[1, 1, 0], [0, 0, 1]], base_rewards=(1, 0, 0, 0))
-        assign_advantages(twin, [found[reward_range]])
+        expansion = scripted_expansion(twin, [2, 5], [[1, 1, 0], [0, 0, 1]], base_rewards=(1, 0, 0, 0))
+        (found[reward_range],) = credited(twin, expansion)
     narrow, wide = found["zero_one"], found["minus_one_one"]
     np.testing.assert_allclose(wide.values, narrow.values, atol=1e-6)
     assert wide.initial_value == narrow.initial_value
@@ -426,29 +431,26 @@ def test_rewards_of_plus_and_minus_one_double_differences_and_stay_out_of_the_re
 # -- where the rollouts go --------------------------------------------------------------------------------------------
 
 
-def with_success_rate(session, rate, position, states=2) -> Expansion:
+def with_success_rate(session, rate, position, states=2) -> Anchored:
     rewards = np.arange(8) < rate * 8
     group = scripted_group(session, [{"entropies": [0] * 9}] * 8, rewards, position)
-    return Expansion(group, 0, [2, 4][:states], [1, 2][:states], [2, 4][:states])
+    return anchored_at(group, 0, [2, 4][:states], anchor_rules(session.config.explore), fresh=False)
 
 
 def test_a_low_success_rate_gets_more_of_the_same_total(session, tiny_run):
     twin = tiny_run.changed(session, explore__allocation="success_rate", explore__allocation_most=6)
     expansions = [with_success_rate(twin, rate, n) for n, rate in enumerate((1 / 8, 1 / 2, 7 / 8))]
-    allocate(twin, expansions)
-    counts = [expansion.counts for expansion in expansions]
+    counts = allocate(twin.config.explore, expansions)
     assert sum(map(sum, counts)) == 6 * M and counts == [[4, 4], [3, 3], [2, 2]]
     shorter = [with_success_rate(twin, 1 / 8, 0, states=1), with_success_rate(twin, 7 / 8, 1)]
-    allocate(twin, shorter)
-    assert [expansion.counts for expansion in shorter] == [[5], [2, 2]]
+    assert allocate(twin.config.explore, shorter) == [[5], [2, 2]]
 
 
 def test_equal_success_rates_and_uniform_allocation_give_each_state_the_same(session, tiny_run):
     for twin in (session, tiny_run.changed(session, explore__allocation="success_rate")):
         expansions = [with_success_rate(twin, 1 / 4, n) for n in range(3)]
-        allocate(twin, expansions)
-        assert [expansion.counts for expansion in expansions] == [[M, M]] * 3
-        allocate(twin, [])
+        assert allocate(twin.config.explore, expansions) == [[M, M]] * 3
+        assert allocate(twin.config.explore, []) == []
 
 
 @pytest.fixture(scope="module")
@@ -460,28 +462,27 @@ def test_allocated_rollouts_are_those_of_a_uniform_exploration_and_more(stage, a
     """A rollout's noise is named by state and branch: the first ones are the same, whatever the others get."""
     sizes, shared = set(), 0
     for e, uniform in zip(allocated_stage.expansions, stage.expansions, strict=True):
-        for ours, theirs, rewards, outcomes, count in zip(
-            e.rollouts, uniform.rollouts, e.rewards, e.outcomes, e.counts, strict=True
-        ):
-            assert len(ours) == len(rewards) == len(outcomes) == count >= 2
-            sizes.add(count)
+        for ours, theirs, rewards, outcomes in zip(e.rollouts, uniform.rollouts, e.rewards, e.outcomes, strict=True):
+            assert len(ours) == len(rewards) == len(outcomes) >= 2
+            sizes.add(len(ours))
             for one, other in zip(ours, theirs, strict=False):
                 np.testing.assert_array_equal(one.token_ids, other.token_ids)
                 shared += 1
     assert len(sizes) > 1 and shared > 20
-    assert sum(sum(e.counts) for e in allocated_stage.expansions) == M * sum(len(e.states) for e in stage.expansions)
-    assert {sum(e.counts) for e in stage.expansions} <= {M, 2 * M}
+    rolled_out = sum(len(state) for e in allocated_stage.expansions for state in e.rollouts)
+    assert rolled_out == M * sum(len(e.states) for e in stage.expansions)
+    assert {len(state) for e in stage.expansions for state in e.rollouts} == {M}
 
 
 def test_ragged_states_have_the_advantages_of_their_own_rollouts(allocated_stage):
-    session, expansions = allocated_stage.session, allocated_stage.expansions
-    assign_advantages(session, expansions)
+    config = allocated_stage.session.config
+    expansions = assign_advantages(config, allocated_stage.expansions)
     for e in expansions:
         for advantages, rewards, alpha, value in zip(e.advantages, e.rewards, e.alphas, e.values, strict=True):
             assert value == pytest.approx(np.mean(rewards), abs=1e-6)
             np.testing.assert_allclose(advantages, alpha * (rewards - np.mean(rewards)), rtol=1e-5, atol=1e-6)
-    branches = sum(len(trunk.branches) for trunk in explored_trunks(session, STEP, expansions))
-    assert branches == sum(np.dot(e.counts, e.trained) for e in expansions) > 0
+    branches = sum(len(trunk.branches) for trunk in explored_trunks(config, STEP, expansions))
+    assert branches == sum(np.dot(list(map(len, e.rollouts)), e.trained) for e in expansions) > 0
 
 
 def test_a_verifier_that_raises_costs_only_its_own_reward(session, params, tiny_run):
@@ -491,7 +492,7 @@ def test_a_verifier_that_raises_costs_only_its_own_reward(session, params, tiny_
         return float(sum(map(ord, response)) % 2 == 0)
 
     grader = Grader(verifier)
-    stage = explored(dataclasses.replace(session), params, tiny_run, grader)
+    stage = explored(session, params, tiny_run, grader)
     outcomes = grader.take_outcomes()
     assert outcomes["error"] > 0 and outcomes["right"] > 0 and stage.expansions
     assert {o for e in stage.expansions for state in e.outcomes for o in state} <= {"right", "wrong", "error"}

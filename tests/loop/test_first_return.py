@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 
 import numpy as np
 import pytest
 
 from fr3e_jax.data.task import Problem
-from fr3e_jax.learning.experience import PromptGroup
+from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.first_return import base_trunks, choose_bases, first_return
 from fr3e_jax.loop.prompts import prepare
 from fr3e_jax.rewards.grader import Grader
@@ -24,7 +23,7 @@ def rollout_of(*token_ids: int, finished: bool = True) -> Rollout:
 def group_of(session, rewards, lengths=None, position=0) -> PromptGroup:
     rollouts = [rollout_of(*[5] * n) for n in lengths or [4] * len(rewards)]
     problem = Problem("p", "1=", "1")
-    return PromptGroup(position, problem, session.encode(problem.prompt), rollouts, np.array(rewards, float))
+    return PromptGroup(position, problem, session.texts.encode(problem.prompt), rollouts, np.array(rewards, float))
 
 
 def drawn_problems(session, count: int):
@@ -41,23 +40,24 @@ def recorded(session, tiny_run):
         calls.append((problem.id, response, finished))
         return float(sum(call[0] == problem.id for call in calls) % 2)
 
-    return dataclasses.replace(session, grader=tiny_run.in_order(verifier)), calls
+    return tiny_run.graded_by(session, tiny_run.in_order(verifier)), calls
 
 
 def test_every_base_rollout_is_graded_once_on_its_text_without_the_stop_token(recorded, params):
     session, calls = recorded
     drawn = drawn_problems(session, 3)
-    groups = first_return(session, params, 1, prepare(session, drawn))
+    groups = first_return(session, params, 1, prepare(session.texts, drawn))
     assert [(g.position, g.problem) for g in groups] == drawn
     seen = Counter(calls)
     finished = 0
     for group in groups:
-        assert group.prompt_ids.tolist() == session.codec.encode(group.problem.prompt)
+        assert group.prompt_ids.tolist() == session.texts.codec.encode(group.problem.prompt)
         assert group.rewards.tolist() == [1, 0, 1, 0]
         for rollout in group.rollouts:
             ids = rollout.token_ids[:-1] if rollout.finished else rollout.token_ids
-            assert rollout.finished == (rollout.token_ids[-1] == session.codec.stop_ids[0])
-            text = "".join(session.codec.tokenizer.convert_ids_to_tokens(ids)).replace("Ġ", " ").replace("Ċ", "\n")
+            assert rollout.finished == (rollout.token_ids[-1] == session.texts.codec.stop_ids[0])
+            tokens = session.texts.codec.tokenizer.convert_ids_to_tokens(ids)
+            text = "".join(tokens).replace("Ġ", " ").replace("Ċ", "\n")
             assert seen[group.problem.id, text, rollout.finished] >= 1
             finished += rollout.finished
     assert sum(seen.values()) == 12 and 0 < finished < 12
@@ -65,10 +65,10 @@ def test_every_base_rollout_is_graded_once_on_its_text_without_the_stop_token(re
 
 def test_without_exploration_the_same_is_sampled_and_lanes_keep_nothing_for_it(recorded, params, tiny_run, monkeypatch):
     session, _ = recorded
-    kept, make = [], session.engine.programs.empty_state
+    kept, make = [], session.sampler.engine.programs.empty_state
     noting = lambda *args, **options: kept.append(options["promotable"]) or make(*args, **options)
-    monkeypatch.setattr(session.engine.programs, "empty_state", noting)
-    prompts = prepare(session, drawn_problems(session, 3))
+    monkeypatch.setattr(session.sampler.engine.programs, "empty_state", noting)
+    prompts = prepare(session.texts, drawn_problems(session, 3))
     explored, plain = (
         first_return(tiny_run.changed(session, explore__enabled=enabled), params, 1, prompts)
         for enabled in (True, False)
@@ -80,15 +80,15 @@ def test_without_exploration_the_same_is_sampled_and_lanes_keep_nothing_for_it(r
             np.testing.assert_array_equal(left.token_ids, right.token_ids)
 
 
-def test_special_tokens_inside_a_response_stay_visible(session):
+def test_special_tokens_inside_a_response_stay_visible(session, tiny_run):
     calls = []
-    session = dataclasses.replace(session, grader=Grader(lambda p, r, f: calls.append(r) or 1.0))
+    session = tiny_run.graded_by(session, Grader(lambda p, r, f: calls.append(r) or 1.0))
     problem, nothing = Problem("p", "1=", "1"), np.zeros(0, np.int32)
-    pad, stop = session.codec.pad_id, session.codec.stop_ids[0]
-    session.submit(problem, nothing, rollout_of(4, pad, 5, stop))
-    session.submit(problem, np.array([6, 7], np.int32), rollout_of(4, stop))
-    session.submit(problem, nothing, rollout_of(4, 5, finished=False))
-    session.submit(problem, nothing, rollout_of(stop))
+    pad, stop = session.texts.codec.pad_id, session.texts.codec.stop_ids[0]
+    session.grader.submit(problem, nothing, rollout_of(4, pad, 5, stop))
+    session.grader.submit(problem, np.array([6, 7], np.int32), rollout_of(4, stop))
+    session.grader.submit(problem, nothing, rollout_of(4, 5, finished=False))
+    session.grader.submit(problem, nothing, rollout_of(stop))
     assert calls == ["2<pad>3", "452", "23", ""]
 
 
@@ -102,8 +102,8 @@ def test_prompts_with_equal_rewards_are_rejected_unless_told_otherwise(session, 
     def graded(**settings):
         script.update({name: list(values) for name, values in rewards.items()})
         twin = tiny_run.changed(session, explore__max_correct=4, explore__max_wrong=4, **settings)
-        twin.grader = tiny_run.in_order(verifier)
-        return first_return(twin, params, 1, prepare(twin, drawn_problems(twin, 3)))
+        twin = tiny_run.graded_by(twin, tiny_run.in_order(verifier))
+        return first_return(twin, params, 1, prepare(twin.texts, drawn_problems(twin, 3)))
 
     groups = graded()
     assert [group.kept for group in groups] == [False, False, True]
@@ -113,7 +113,7 @@ def test_prompts_with_equal_rewards_are_rejected_unless_told_otherwise(session, 
 
 def test_the_trunks_of_chosen_bases_and_no_others_are_kept(recorded, params):
     session, _ = recorded
-    groups = first_return(session, params, 2, prepare(session, drawn_problems(session, 3)))
+    groups = first_return(session, params, 2, prepare(session.texts, drawn_problems(session, 3)))
     for group in groups:
         assert sorted(group.trunks) == group.chosen and len(group.chosen) == 2
         for base, trunk in group.trunks.items():
@@ -126,7 +126,7 @@ def test_at_most_max_correct_and_max_wrong_bases_are_chosen(session, tiny_run):
 
     def counts(correct, wrong):
         twin = tiny_run.changed(session, explore__max_correct=correct, explore__max_wrong=wrong)
-        chosen = choose_bases(twin, 1, group_of(session, rewards))
+        chosen = choose_bases(twin.config.explore, twin.noise, 1, group_of(session, rewards))
         assert chosen == sorted(set(chosen))
         return sum(rewards[n] for n in chosen), sum(1 - rewards[n] for n in chosen)
 
@@ -142,7 +142,9 @@ def test_the_choice_is_random_and_reproduced_by_seed_step_and_prompt(session, ti
     def choices(seed, step_of=lambda i: i, position_of=lambda i: 0):
         twin = tiny_run.changed(session, seed=seed)
         groups = [group_of(session, rewards, position=position_of(i)) for i in range(60)]
-        return [tuple(choose_bases(twin, step_of(i), group)) for i, group in enumerate(groups)]
+        return [
+            tuple(choose_bases(twin.config.explore, twin.noise, step_of(i), group)) for i, group in enumerate(groups)
+        ]
 
     assert choices(0) == choices(0)
     assert choices(0) != choices(1)
@@ -157,16 +159,16 @@ def test_the_choice_is_random_and_reproduced_by_seed_step_and_prompt(session, ti
 def test_responses_of_one_token_are_passed_over(session, tiny_run):
     twin = tiny_run.changed(session, explore__max_correct=4, explore__max_wrong=4)
     group = group_of(session, [1, 0, 1, 0], lengths=[1, 1, 2, 4])
-    assert choose_bases(twin, 1, group) == [2, 3]
-    assert choose_bases(twin, 1, group_of(session, [1, 0], lengths=[1, 1])) == []
+    assert choose_bases(twin.config.explore, twin.noise, 1, group) == [2, 3]
+    assert choose_bases(twin.config.explore, twin.noise, 1, group_of(session, [1, 0], lengths=[1, 1])) == []
 
 
 def test_only_prompts_that_are_hard_enough_are_expanded(session, tiny_run):
     twin = tiny_run.changed(session, explore__max_success_rate=0.25)
-    assert choose_bases(twin, 1, group_of(session, [1, 0, 0, 0])) != []
-    assert choose_bases(twin, 1, group_of(session, [1, 1, 0, 0])) == []
+    assert choose_bases(twin.config.explore, twin.noise, 1, group_of(session, [1, 0, 0, 0])) != []
+    assert choose_bases(twin.config.explore, twin.noise, 1, group_of(session, [1, 1, 0, 0])) == []
     off = tiny_run.changed(session, explore__enabled=False)
-    assert choose_bases(off, 1, group_of(session, [1, 0, 0, 0])) == []
+    assert choose_bases(off.config.explore, off.noise, 1, group_of(session, [1, 0, 0, 0])) == []
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,7 @@ def test_only_prompts_that_are_hard_enough_are_expanded(session, tiny_run):
 def test_base_rollouts_train_as_a_group_of_their_prompt(session, tiny_run, estimator, expected):
     twin = tiny_run.changed(session, advantage__base_estimator=estimator)
     groups = [group_of(session, [1, 0, 0, 0], lengths=[3, 1, 2, 2]), group_of(session, [0, 0, 0, 1])]
-    trunks = base_trunks(twin, 5, groups)
+    trunks = base_trunks(twin.config, 5, groups)
     assert [trunk.step for trunk in trunks] == [5, 5]
     for group, trunk, wanted in zip(groups, trunks, (expected, expected[::-1]), strict=True):
         np.testing.assert_array_equal(trunk.token_ids, group.prompt_ids)
@@ -185,7 +187,7 @@ def test_base_rollouts_train_as_a_group_of_their_prompt(session, tiny_run, estim
             assert branch.fork == len(group.prompt_ids)
             assert branch.token_ids is rollout.token_ids and branch.sampler_logprobs is rollout.logprobs
             np.testing.assert_allclose(branch.advantages, [advantage] * len(rollout.token_ids), atol=2e-5)
-    assert base_trunks(twin, 5, []) == []
+    assert base_trunks(twin.config, 5, []) == []
 
 
 @pytest.mark.parametrize(("choice", "expected"), [("best", [2, 4, 5]), ("random", None)])
@@ -195,7 +197,7 @@ def test_the_best_bases_are_those_of_the_highest_mean_log_prob(session, tiny_run
     group = group_of(session, [1, 1, 1, 0, 0, 0], lengths=[2, 4, 9, 3, 3, 6])
     for rollout, mean in zip(group.rollouts, [-0.9, -0.5, -0.2, -0.8, -0.3, -0.3], strict=True):
         rollout.logprobs[:] = mean
-    found = [choose_bases(twin, step, group) for step in range(12)]
+    found = [choose_bases(twin.config.explore, twin.noise, step, group) for step in range(12)]
     if expected:
         assert found == [expected] * 12
     else:
@@ -206,7 +208,7 @@ def test_base_trunks_take_the_advantages_of_their_estimator(session, tiny_run):
     def advantages(**settings):
         twin = tiny_run.changed(session, **{f"advantage__{name}": value for name, value in settings.items()})
         group = group_of(session, [1, 0, 0, 0])
-        (trunk,) = base_trunks(twin, 1, [group])
+        (trunk,) = base_trunks(twin.config, 1, [group])
         assert group.rewards.tolist() == [1, 0, 0, 0], "metrics and success rates read what was graded"
         return [float(branch.advantages[0]) for branch in trunk.branches]
 

@@ -25,6 +25,10 @@ def short_and_long(session, tiny_run):
     return dataclasses.replace(tiny_run.changed(session, data__max_prompt_tokens=9), task=Mixed())
 
 
+def feed_of(session, count: int, background: Background | None) -> PromptFeed:
+    return PromptFeed(session.task.problems("train"), session.texts, session.config.data, count, background)
+
+
 def settled(background: Background) -> None:
     """Returns when what was begun before is done."""
     background.call(lambda: None).result()
@@ -33,14 +37,14 @@ def settled(background: Background) -> None:
 @pytest.mark.parametrize("ahead", [True, False])
 def test_the_feed_is_the_stream(short_and_long, ahead):
     session = short_and_long
-    stream = PromptStream(session.task.problems("train"), session.config.data.seed, session.prompt_ids, 9)
+    stream = PromptStream(session.task.problems("train"), session.config.data.seed, session.texts.prompt_ids, 9)
     with Background() as background:
-        feed = PromptFeed(session, 5, background if ahead else None)
+        feed = feed_of(session, 5, background if ahead else None)
         for _ in range(12):
             wanted, found = stream.next(5), feed.next()
             settled(background)
             assert [(prompt.position, prompt.problem) for prompt in found] == wanted
-            assert all(p.token_ids.tolist() == session.codec.encode(p.problem.prompt) for p in found)
+            assert all(p.token_ids.tolist() == session.texts.codec.encode(p.problem.prompt) for p in found)
             assert feed.state_dict() == {"position": stream.position, "dropped_too_long": stream.dropped_too_long}
             assert feed.problem_at(wanted[2][0]) == wanted[2][1]
     assert feed.dropped_too_long > 10
@@ -48,11 +52,11 @@ def test_the_feed_is_the_stream(short_and_long, ahead):
 
 def test_a_feed_goes_on_where_the_state_of_another_was_taken(short_and_long):
     with Background() as background:
-        first = PromptFeed(short_and_long, 4, background)
+        first = feed_of(short_and_long, 4, background)
         for _ in range(3):
             first.next()
         settled(background)
-        second = PromptFeed(short_and_long, 4, background)
+        second = feed_of(short_and_long, 4, background)
         second.next()
         second.load_state_dict(first.state_dict())
         for _ in range(4):
@@ -68,7 +72,7 @@ def test_a_prompt_that_cannot_be_prepared_is_an_error_of_the_round_that_needs_it
             return [Problem(f"p{n}", "é=" if n == fifth else "1=", "") for n in range(6)]
 
     with Background() as background:
-        feed = PromptFeed(dataclasses.replace(session, task=Odd()), 3, background)
+        feed = feed_of(dataclasses.replace(session, task=Odd()), 3, background)
         assert len(feed.next()) == 3
         settled(background)
         with pytest.raises(ValueError, match="é"):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fr3e_jax.data.task import Problem
-from fr3e_jax.learning.experience import Expansion, PromptGroup, TrainingBranch, TrainingTrunk
+from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.loop.expansion import Credited, PromptGroup
 from fr3e_jax.loop.step_report import batch_metrics, rollout_metrics, rollout_records
 from fr3e_jax.rollouts.requests import Rollout
 
@@ -31,17 +32,39 @@ def groups() -> list[PromptGroup]:
 
 
 @pytest.fixture
-def expansions(groups) -> list[Expansion]:
-    first = Expansion(groups[0], 0, anchors=[1, 3], states=[1, 2], forks=[1, 3])
-    first.rollouts = [[rollout_of(2, 1.0), rollout_of(4, 1.0)], [rollout_of(1, 1.0), rollout_of(1, 1.0, False)]]
-    first.rewards = np.array([[1.0, 0.0], [1.0, 1.0]])
-    first.values, first.alphas = np.array([0.5, 1.0]), np.array([1.0, 0.6])
-    first.advantages = np.array([[0.5, -0.5], [0.0, 0.0]])
-    first.initial_value, first.trained = 0.5, [True, False]
-    short = Expansion(groups[0], 1, anchors=[1], states=[1], forks=[1])
-    short.rollouts, short.rewards = [[rollout_of(3, 1.0), rollout_of(1, 1.0)]], np.array([[0.0, 0.0]])
-    short.values, short.alphas, short.advantages = np.array([0.0]), np.array([1.7]), np.zeros((1, 2))
-    short.initial_value, short.trained = 0.5, [False]
+def expansions(groups) -> list[Credited]:
+    first = Credited(
+        group=groups[0],
+        base=0,
+        anchors=[1, 3],
+        states=[1, 2],
+        forks=[1, 3],
+        rollouts=[[rollout_of(2, 1.0), rollout_of(4, 1.0)], [rollout_of(1, 1.0), rollout_of(1, 1.0, False)]],
+        rewards=[np.array([1.0, 0.0]), np.array([1.0, 1.0])],
+        outcomes=[["right", "wrong"], ["right", "right"]],
+        values=np.array([0.5, 1.0]),
+        alphas=np.array([1.0, 0.6]),
+        advantages=[np.array([0.5, -0.5]), np.array([0.0, 0.0])],
+        initial_value=0.5,
+        trained=[True, False],
+        block_credit=[0.0, 0.0, 0.0],
+    )
+    short = Credited(
+        group=groups[0],
+        base=1,
+        anchors=[1],
+        states=[1],
+        forks=[1],
+        rollouts=[[rollout_of(3, 1.0), rollout_of(1, 1.0)]],
+        rewards=[np.array([0.0, 0.0])],
+        outcomes=[["wrong", "wrong"]],
+        values=np.array([0.0]),
+        alphas=np.array([1.7]),
+        advantages=[np.zeros(2)],
+        initial_value=0.5,
+        trained=[False],
+        block_credit=[0.0, 0.0],
+    )
     return [first, short]
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from fr3e_jax.data.task import Problem
-from fr3e_jax.learning.experience import PromptGroup, TrainingTrunk
+from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.loop.archive import Archive, ArchivedBase
+from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.prompts import prepare
@@ -31,7 +32,7 @@ def tempting_group(session) -> PromptGroup:
     extreme = np.where(GIVEN, 9.0, np.linspace(0.1, 1.0, 10)).astype(np.float32)
     rollout = Rollout(ids, -extreme, extreme, extreme, finished=True, given=GIVEN)
     problem = Problem("train/0", "1=", "1")
-    return PromptGroup(0, problem, session.prompt_ids("1="), [rollout], np.array([1.0]), chosen=[0])
+    return PromptGroup(0, problem, session.texts.prompt_ids("1="), [rollout], np.array([1.0]), chosen=[0])
 
 
 @pytest.mark.parametrize("include", [False, True])
@@ -42,7 +43,7 @@ def test_no_anchor_lies_in_an_answer_and_no_state_ends_before_one(session, tiny_
         explore__anchor_selection=selection,
         explore__include_anchor_token=include,
         explore__num_anchors=4,
-        explore__delimiter=session.codec.decode([5]),
+        explore__delimiter=session.texts.codec.decode([5]),
     )
     for expansion in place_anchors(changed, STEP, [tempting_group(session)]):
         assert not GIVEN[expansion.anchors].any() and not GIVEN[expansion.forks].any()
@@ -60,13 +61,12 @@ def stage(scripted_tool, session, params, tiny_run):
     )
     reward = lambda problem, response, finished: float(next(rewards) % 2)
     toolbox = scripted_tool.toolbox_of(session)
-    own = dataclasses.replace(own, toolbox=toolbox, grader=tiny_run.in_order(reward, own.config.rewards))
+    own = dataclasses.replace(own, sampler=dataclasses.replace(own.sampler, toolbox=toolbox))
+    own = tiny_run.graded_by(own, tiny_run.in_order(reward, own.config.rewards))
     problems = [Problem(f"train/{n}", question, "") for n, question in enumerate(["33=", "9/3="])]
-    groups = first_return(own, params, STEP, prepare(own, enumerate(problems)))
-    expansions = place_anchors(own, STEP, groups)
-    roll_out_states(own, params, STEP, expansions)
-    assign_advantages(own, expansions)
-    return own, groups, expansions
+    groups = first_return(own, params, STEP, prepare(own.texts, enumerate(problems)))
+    explored = roll_out_states(own, params, STEP, place_anchors(own, STEP, groups))
+    return own, groups, assign_advantages(own.config, explored)
 
 
 def test_loss_masks_of_base_and_explored_rollouts_leave_answers_out(stage):
@@ -75,7 +75,7 @@ def test_loss_masks_of_base_and_explored_rollouts_leave_answers_out(stage):
     explored = {id(r.token_ids): r for e in expansions for state in e.rollouts for r in state}
     wanted = {id(r.token_ids): r.drawn for r in [*base, *explored.values()]}
     masked = 0
-    for trunk in base_trunks(own, STEP, groups) + explored_trunks(own, STEP, expansions):
+    for trunk in base_trunks(own.config, STEP, groups) + explored_trunks(own.config, STEP, expansions):
         for branch in trunk.branches:
             np.testing.assert_array_equal(branch.trains, wanted[id(branch.token_ids)])
         again = TrainingTrunk.from_json(trunk.to_json())
@@ -83,10 +83,10 @@ def test_loss_masks_of_base_and_explored_rollouts_leave_answers_out(stage):
             np.testing.assert_array_equal(branch.trains, other.trains)
             masked += int((~branch.trains).sum())
         for micro in pack([trunk], tokens=256, pad_id=0):
-            for place in micro.placements:
+            for place in micro.spans:
                 np.testing.assert_array_equal(micro.batch.loss_mask[place.where], trunk.branches[place.branch].trains)
     assert masked > 5 and any(r.given is not None for r in base)
-    trained = [b for trunk in explored_trunks(own, STEP, expansions) for b in trunk.branches]
+    trained = [b for trunk in explored_trunks(own.config, STEP, expansions) for b in trunk.branches]
     assert any(b.loss_mask is not None for b in trained if id(b.token_ids) in explored)
     assert any(b.loss_mask is not None for b in trained if id(b.token_ids) not in explored), "a credited base"
 
@@ -100,19 +100,19 @@ def test_explored_rollouts_read_the_calls_of_their_prefix(scripted_tool, stage):
             for rollout in state:
                 whole, text, calls, given = base.head(fork).then(rollout), "", 0, []
                 for token, drawn in zip(whole.token_ids, whole.drawn, strict=True):
-                    text = text + own.codec.decode([token], special_tokens=True) if drawn else ""
-                    complete = own.toolbox.tool.call_in(text) is not None
+                    text = text + own.texts.codec.decode([token], special_tokens=True) if drawn else ""
+                    complete = own.sampler.toolbox.tool.call_in(text) is not None
                     calls += complete and calls < scripted_tool.MOST_CALLS
                     given.append(not drawn)
                 starts = np.flatnonzero(np.diff(np.array([False, *given], np.int8)) == 1)
-                ended_in_call = own.toolbox.tool.call_in(text) is not None and len(starts) < calls
+                ended_in_call = own.sampler.toolbox.tool.call_in(text) is not None and len(starts) < calls
                 assert len(starts) == calls - ended_in_call
 
 
 def test_records_and_metrics_tell_what_tools_wrote(stage, tmp_path):
     own, groups, expansions = stage
-    own.toolbox.counts.update({"answered": 3, "error": 1})
-    metrics = tool_metrics(own, groups, expansions)
+    own.sampler.toolbox.counts.update({"answered": 3, "error": 1})
+    metrics = tool_metrics(own.sampler, groups, expansions)
     assert metrics["tools/error"] >= 1 and 0 < metrics["tools/given_share"] < 1
     records = list(rollout_records(STEP, groups, expansions))
     for record, rollout in zip(
@@ -133,8 +133,8 @@ def test_an_archived_base_keeps_its_answers(stage):
     class Stream:
         problem_at = staticmethod(lambda position: groups[0].problem)
 
-    expansion = archive._expansion(own, archive.entries[0], Stream())
-    np.testing.assert_array_equal(~expansion.group.rollouts[0].drawn, GIVEN)
+    anchored = archive._anchored(own, archive.entries[0], Stream())
+    np.testing.assert_array_equal(~anchored.rollout.drawn, GIVEN)
 
 
 @pytest.mark.slow

@@ -237,7 +237,7 @@ def all_wrong(problem, response, finished):
 
 def test_all_right_is_told_apart_from_all_wrong(session, tmp_path, tiny_run, capsys):
     twin = tiny_run.changed(session, rollout__max_rounds_without_signal=1)
-    code = run_here(dataclasses.replace(twin, grader=Grader(lambda *case: 1.0)), tmp_path / "run")
+    code = run_here(tiny_run.graded_by(twin, Grader(lambda *case: 1.0)), tmp_path / "run")
     message = capsys.readouterr().err
     assert code == 1 and "3 were all right, 0 all wrong" in message and "choose harder ones" in message
 
@@ -251,7 +251,7 @@ def test_explored_states_without_signal_are_reported(session, tmp_path, tiny_run
         return float(graded.count(problem.id) <= 2)
 
     twin = tiny_run.changed(session, rollout__max_rounds_without_signal=1)
-    code = run_here(dataclasses.replace(twin, grader=tiny_run.in_order(verifier)), tmp_path / "run")
+    code = run_here(tiny_run.graded_by(twin, tiny_run.in_order(verifier)), tmp_path / "run")
     message = capsys.readouterr().err
     assert code == 1 and "3 mixed" in message and "explored states had equal rewards" in message
 
@@ -266,7 +266,7 @@ def test_a_partial_batch_survives_a_stop_without_signal(session, tmp_path, tiny_
         return float(len(graded) % 2) if len(set(graded)) <= 3 else 0.0
 
     twin = tiny_run.changed(session, explore__enabled=False, rollout__max_rounds_without_signal=1)
-    code = run_here(dataclasses.replace(twin, grader=tiny_run.in_order(verifier)), tmp_path / "run")
+    code = run_here(tiny_run.graded_by(twin, tiny_run.in_order(verifier)), tmp_path / "run")
     assert code == 1
     host = host_state(tmp_path / "run")
     carried = [TrainingTrunk.from_json(content) for content in host["partial_batch"]]
@@ -281,8 +281,8 @@ def test_a_partial_batch_survives_a_stop_without_signal(session, tmp_path, tiny_
 
 
 def test_a_non_finite_update_keeps_the_last_checkpoint_as_it_was(session, tmp_path, tiny_run, capsys, monkeypatch):
-    def poisoned(session, step, expansions):
-        trunks = original(session, step, expansions)
+    def poisoned(config, step, credited):
+        trunks = original(config, step, credited)
         if step == 3:
             trunks[0].branches[0].advantages[:] = np.nan
         return trunks
@@ -296,7 +296,7 @@ def test_a_non_finite_update_keeps_the_last_checkpoint_as_it_was(session, tmp_pa
     options = {"keep_last": 2, "keep_best": 1, "best_metric": "avg@3"}
     with Checkpointer(tmp_path / "run" / "checkpoints", **options) as checkpoints:
         assert checkpoints.latest_step() == 2
-        arrays, host = checkpoints.restore(2, session.train_programs().abstract_arrays())
+        arrays, host = checkpoints.restore(2, session.model.train_programs().abstract_arrays())
     assert host["step"] == 2
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(arrays["params"]))
 
@@ -305,8 +305,8 @@ def test_a_non_finite_update_leaves_no_checkpoint_of_half_a_step(session, tmp_pa
     """Between checkpoints, too: weights that other mini-batches of the step have moved are those of no step."""
     original = train_module.explored_trunks
 
-    def poisoned(session, step, expansions):
-        trunks = original(session, step, expansions)
+    def poisoned(config, step, credited):
+        trunks = original(config, step, credited)
         if step == 2:
             trunks[0].branches[0].advantages[:] = np.nan
         return trunks

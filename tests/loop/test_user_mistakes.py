@@ -38,7 +38,7 @@ def mistake(recipe, tmp_path, capsys):
 def model(tmp_path, session) -> Path:
     """A Hugging Face directory that works, for one thing to be broken in it."""
     directory = tmp_path / "model"
-    save_model(session, session.fresh_params(), directory, "float32")
+    save_model(session, session.model.fresh_params(), directory, "float32")
     return directory
 
 

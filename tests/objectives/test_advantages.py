@@ -20,6 +20,7 @@ from fr3e_jax.objectives import (
     pass_at_k_advantages,
     ranged_rewards,
     rloo_advantages,
+    whitening,
 )
 
 ESTIMATORS = ["grpo", "rloo", "mean"]
@@ -191,3 +192,15 @@ class TestBlockCredit:
         credit = block_credit(np.array([0.5, np.nan, 0.25]), 0.125, 1.0, valid)
         per_token = np.asarray(credit)[np.asarray(block_index(anchors, valid, 7, 7))]
         np.testing.assert_allclose(per_token, [0.375] * 2 + [-0.25] * 3 + [0.75] * 2)
+
+
+def test_whitening_leaves_mean_zero_and_deviation_one():
+    tokens = np.random.default_rng(0).normal(3.0, 2.0, 500).astype(np.float32)
+    mean, scale = whitening(tokens)
+    white = (tokens.astype(np.float64) - mean) * scale
+    np.testing.assert_allclose([white.mean(), white.std()], [0.0, 1.0], atol=1e-12)
+
+
+def test_whitening_of_equal_advantages_or_none_scales_to_zero():
+    assert whitening(np.full(5, 0.7, np.float32))[1] == 0.0
+    assert whitening(np.zeros(0, np.float32)) == (0.0, 0.0)

@@ -9,7 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import anchor_scores, block_index, boundary_anchors, select_anchors, uniform_anchors
+from fr3e_jax.objectives import (
+    AnchorRules,
+    anchor_scores,
+    block_index,
+    boundary_anchors,
+    select_anchors,
+    uniform_anchors,
+)
 
 SCORES = np.array([9.0, 1.0, 5.0, 4.0, 5.0, 0.5, 8.0, 7.0])
 T = len(SCORES)
@@ -36,34 +43,34 @@ def greedy_by_hand(scores, length, num_anchors, min_spacing, exclude_first, excl
 
 class TestSelectAnchors:
     def test_highest_scores_in_increasing_order_of_position(self):
-        assert chosen(select_anchors(SCORES, T, num_anchors=3)) == [2, 6, 7]
+        assert chosen(select_anchors(SCORES, T, AnchorRules(3))) == [2, 6, 7]
 
     def test_ties_go_to_the_earliest(self):
-        assert chosen(select_anchors(np.ones(T), T, num_anchors=3)) == [1, 2, 3]
+        assert chosen(select_anchors(np.ones(T), T, AnchorRules(3))) == [1, 2, 3]
 
     def test_position_zero_is_the_prompt_and_never_an_anchor(self):
-        assert chosen(select_anchors(SCORES, T, num_anchors=1)) == [6]  # not 0, whose score is highest
+        assert chosen(select_anchors(SCORES, T, AnchorRules(1))) == [6]  # not 0, whose score is highest
 
     def test_padding_is_never_an_anchor(self):
-        assert chosen(select_anchors(SCORES, 5, num_anchors=2)) == [2, 4]
+        assert chosen(select_anchors(SCORES, 5, AnchorRules(2))) == [2, 4]
 
     @pytest.mark.parametrize(("length", "expected"), [(0, []), (1, []), (2, [1]), (3, [1, 2]), (4, [1, 2, 3])])
     def test_a_short_response_has_length_minus_one_anchors(self, length, expected):
-        assert chosen(select_anchors(SCORES, length, num_anchors=4)) == expected
+        assert chosen(select_anchors(SCORES, length, AnchorRules(4))) == expected
 
     def test_more_anchors_than_positions_exist(self):
-        assert chosen(select_anchors(SCORES, T, num_anchors=20)) == [1, 2, 3, 4, 5, 6, 7]
+        assert chosen(select_anchors(SCORES, T, AnchorRules(20))) == [1, 2, 3, 4, 5, 6, 7]
 
     def test_infinite_and_nan_scores_do_not_open_barred_positions(self):
         scores = np.array([np.inf, -np.inf, np.nan, -np.inf, 1.0, -np.inf, np.inf, np.inf])
-        assert chosen(select_anchors(scores, 6, num_anchors=2)) == [1, 4]
-        assert chosen(select_anchors(scores, 7, num_anchors=1)) == [6]
+        assert chosen(select_anchors(scores, 6, AnchorRules(2))) == [1, 4]
+        assert chosen(select_anchors(scores, 7, AnchorRules(1))) == [6]
 
     def test_including_the_anchor_token_frees_the_first_and_bars_the_last(self):
         options = {"num_anchors": 8, "include_anchor_token": True}
-        assert chosen(select_anchors(SCORES, 4, **options)) == [0, 1, 2]
-        assert chosen(select_anchors(SCORES, 1, **options)) == []
-        assert chosen(select_anchors(SCORES, 6, exclude_first=1, exclude_last=2, **options)) == [1, 2, 3]
+        assert chosen(select_anchors(SCORES, 4, AnchorRules(**options))) == [0, 1, 2]
+        assert chosen(select_anchors(SCORES, 1, AnchorRules(**options))) == []
+        assert chosen(select_anchors(SCORES, 6, AnchorRules(exclude_first=1, exclude_last=2, **options))) == [1, 2, 3]
 
     @pytest.mark.parametrize("min_spacing", [1, 2, 3])
     @pytest.mark.parametrize(("exclude_first", "exclude_last"), [(0, 0), (1, 1), (3, 2), (6, 6)])
@@ -72,7 +79,7 @@ class TestSelectAnchors:
         lengths = np.arange(T + 1)
         scores = rng.integers(0, 4, size=(T + 1, T)).astype(np.float32)  # few levels: many ties
         options = dict(min_spacing=min_spacing, exclude_first=exclude_first, exclude_last=exclude_last)
-        batch = jax.vmap(lambda s, n: select_anchors(s, n, num_anchors=3, **options))(scores, lengths)
+        batch = jax.vmap(lambda s, n: select_anchors(s, n, AnchorRules(3, **options)))(scores, lengths)
         for row, length in enumerate(lengths):
             found = chosen(jax.tree.map(lambda x, row=row: x[row], batch))
             assert found == greedy_by_hand(scores[row], length, 3, min_spacing, exclude_first, exclude_last)
@@ -115,14 +122,14 @@ class TestUniformAnchors:
         [(8, 3, [2, 4, 6]), (8, 1, [4]), (7, 3, [1, 3, 5]), (3, 4, [1, 2]), (1, 2, []), (0, 2, []), (2, 1, [1])],
     )
     def test_blocks_of_equal_length(self, length, num_anchors, expected):
-        assert chosen(uniform_anchors(length, num_anchors=num_anchors, T=T)) == expected
+        assert chosen(uniform_anchors(length, AnchorRules(num_anchors), T=T)) == expected
 
     def test_bounds_and_spacing_hold_for_every_length(self):
         for length, first, last, spacing, include in itertools.product(
             range(T + 1), (0, 2), (0, 3), (1, 2, 4), (False, True)
         ):
             options = dict(min_spacing=spacing, exclude_first=first, exclude_last=last, include_anchor_token=include)
-            found = chosen(uniform_anchors(length, num_anchors=4, T=T, **options))
+            found = chosen(uniform_anchors(length, AnchorRules(4, **options), T=T))
             low = first if include else max(first, 1)
             high = length - (max(last, 1) if include else last)
             assert all(low <= p < high for p in found)
@@ -140,7 +147,7 @@ class TestBlockIndex:
         np.testing.assert_array_equal(block_index(jnp.array([3, 3]), jnp.array([False, False]), 3, 3), [0, 0, 0])
 
     def test_blocks_partition_the_response_into_one_more_than_the_anchors(self):
-        anchors, valid = select_anchors(SCORES, 6, num_anchors=3)
+        anchors, valid = select_anchors(SCORES, 6, AnchorRules(3))
         blocks = np.asarray(block_index(anchors, valid, 6, T))
         assert sorted(set(blocks[:6].tolist())) == [0, 1, 2, 3]
         assert (np.diff(blocks[:6]) >= 0).all() and (blocks[6:] == -1).all()
@@ -152,7 +159,7 @@ class TestBoundaryAnchors:
     BOUNDARIES = np.array([1, 0] * 6)
 
     def anchors_of(self, length, boundaries=BOUNDARIES, **bounds) -> list[int]:
-        return chosen(boundary_anchors(boundaries, length, **{"num_anchors": 5} | bounds), len(boundaries))
+        return chosen(boundary_anchors(boundaries, length, AnchorRules(**{"num_anchors": 5} | bounds)), len(boundaries))
 
     def test_all_of_them_where_they_are_few(self):
         assert self.anchors_of(12) == [2, 4, 6, 8, 10]
@@ -164,8 +171,8 @@ class TestBoundaryAnchors:
 
     @pytest.mark.parametrize("count", [1, 3, 7])
     def test_those_of_every_position_are_the_uniform_anchors(self, count):
-        ours = jax.jit(lambda length: boundary_anchors(np.ones(40), length, num_anchors=count))
-        evenly = jax.jit(lambda length: uniform_anchors(length, num_anchors=count, T=40))
+        ours = jax.jit(lambda length: boundary_anchors(np.ones(40), length, AnchorRules(count)))
+        evenly = jax.jit(lambda length: uniform_anchors(length, AnchorRules(count), T=40))
         for length in range(40):
             assert chosen(ours(length), 40) == chosen(evenly(length), 40), length
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import bounded_log_ratio, kl_k1, kl_k2, kl_k3
+from fr3e_jax.objectives import bounded_log_ratio, kl_k1, kl_k2, kl_k3, sequence_log_ratios
 
 POLICY = np.array([[-0.2, -1.5, -0.5, -1.6], [-0.02, -3.4, -0.7, -0.4]])
 REFERENCE = np.array([[-0.1, -2.0, -0.5, -1.2], [-0.05, -3.0, -0.9, -0.4]])
@@ -33,7 +33,7 @@ def test_unbiased_estimators_have_the_divergence_as_expectation(estimator):
     np.testing.assert_allclose(np.sum(policy * estimator(np.log(policy), np.log(reference))), exact, rtol=1e-5)
 
 
-@pytest.mark.parametrize("estimator", [kl_k1, kl_k2, kl_k3])
+@pytest.mark.parametrize("estimator", [kl_k1, kl_k2, kl_k3, sequence_log_ratios])
 def test_equal_policies_have_none(estimator):
     np.testing.assert_array_equal(estimator(POLICY, POLICY), np.zeros_like(POLICY))
 
@@ -50,3 +50,10 @@ def test_log_ratio_bound_leaves_the_normal_range_and_its_gradient_alone():
     np.testing.assert_array_equal(bounded_log_ratio(gap, jnp.zeros(7)), [-20.0, -20.0, -19.0, 0.0, 19.0, 20.0, 20.0])
     slopes = jax.vmap(jax.grad(bounded_log_ratio))(gap, jnp.zeros(7))
     np.testing.assert_array_equal(slopes, [0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0])
+
+
+def test_sequence_log_ratios_are_bounded_means_over_the_tokens_of_the_mask():
+    now, old = np.array([[-1.0, -2.0, -9.0], [-1.0, 0.0, 0.0], [np.nan, 0.0, 0.0]]), np.zeros((3, 3))
+    old[1, 0] = -100.0
+    mask = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 0]])
+    np.testing.assert_allclose(sequence_log_ratios(now, old, mask), [-1.5, 20.0, 0.0])

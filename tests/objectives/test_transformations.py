@@ -9,7 +9,8 @@ import pytest
 
 from fr3e_jax import objectives
 
-HOST_ONLY = {"pass_at_k", "avg_at_k", "divide_rollouts", "n_gram_redundancy"}
+HOST_ONLY = {"pass_at_k", "avg_at_k", "divide_rollouts", "n_gram_redundancy", "whitening", "is_degenerate"}
+HOST_ONLY |= {"aggregation_denominator", "token_divisors", "AnchorRules"}  # arithmetic on counts and settings
 RNG = np.random.default_rng(0)
 BATCH, J, M, T, V = 3, 4, 5, 6, 7
 
@@ -29,26 +30,21 @@ LOGITS[..., 0] = 0.5
 
 # name -> (arguments with a batch axis, static keywords)
 CALLS = {
-    "aggregate": ((floats(2, T), bits(2, T)), dict(mode="seq_mean_token_mean")),
-    "aggregation_count": ((bits(2, T),), dict(mode="token_sum_norm", norm_length=9)),
-    "aggregation_weights": ((bits(2, T),), dict(mode="seq_mean_token_mean")),
     "anchor_scores": ((floats(T), LENGTHS), dict(selection="entropy", names=("entropies", "length"))),
     "archive_open": ((floats(),), {}),
     "block_credit": ((floats(J), floats(), floats(), bits(J)), {}),
     "block_index": ((ANCHORS, bits(J), LENGTHS), dict(T=T)),
     "bounded_log_ratio": ((floats(T), floats(T)), {}),
-    "boundary_anchors": ((bits(T), LENGTHS), dict(num_anchors=J)),
+    "boundary_anchors": ((bits(T), LENGTHS), dict(rules=objectives.AnchorRules(J))),
     "branches_after_answer": ((floats(T), floats(T)), {}),
     "branching_factor": ((LOGITS,), {}),
     "clip_cov_tokens": ((5 * floats(T), bits(T), bits(T), floats(T)), dict(share=0.5)),
     "clipped_surrogate": ((floats(T), floats(T), floats(T), bits(T)), dict(epsilon_low=0.2, epsilon_high=0.3)),
     "clipped_value_losses": ((floats(T), floats(T), floats(T), bits(T)), {}),
-    "degenerate_groups": ((bits(M), bits(M)), {}),
     "entropy_based_advantages": ((floats(T), floats(T), bits(T)), {}),
     "entropy_bonus": ((floats(T), bits(T)), dict(coefficient=0.1)),
     "entropy_from": ((floats(T), bits(T), LENGTHS), dict(tokens=3, vocabulary=V)),
     "entropy_guided_weights": ((floats(2, T), floats(2, T), bits(2, T)), {}),
-    "expandable": ((floats(),), dict(max_success_rate=0.5)),
     "forking_tokens": ((floats(T), bits(T)), {}),
     "fr3e_advantages": ((floats(J, M), bits(J, M), floats(), bits(J)), dict(modulation="sharpen")),
     "generalised_advantages": ((floats(T), floats(T), bits(T)), dict(gamma=0.9, lam=0.95)),
@@ -77,7 +73,8 @@ CALLS = {
     "rloo_advantages": ((floats(M), bits(M)), {}),
     "running_share": ((floats(), floats()), dict(decay=0.9)),
     "sample_reinforcement": ((floats(T),), {}),
-    "select_anchors": ((floats(T), LENGTHS), dict(num_anchors=J, min_spacing=2)),
+    "sequence_log_ratios": ((floats(T), floats(T), bits(T)), {}),
+    "select_anchors": ((floats(T), LENGTHS), dict(rules=objectives.AnchorRules(J, min_spacing=2))),
     "soft_overlong_penalty": ((LENGTHS,), dict(max_length=6, margin=3)),
     "state_values": ((floats(J, M), bits(J, M)), {}),
     "token_covariances": ((floats(T), floats(T), bits(T)), {}),
@@ -86,7 +83,7 @@ CALLS = {
     "trajectory_modulation": ((floats(J), floats(), bits(J)), dict(variant="exp")),
     "tree_advantages": ((floats(J, M), bits(J, M), floats(), floats()), {}),
     "truncated_importance_weight": ((floats(T), floats(T)), dict(cap=2.0)),
-    "uniform_anchors": ((LENGTHS,), dict(num_anchors=J, T=T)),
+    "uniform_anchors": ((LENGTHS,), dict(rules=objectives.AnchorRules(J), T=T)),
     "unlikeliness_factors": ((floats(M), bits(M, M)), {}),
     "update_magnitude": ((LOGITS, TOKEN_IDS, floats(T)), {}),
     "value_differences": ((floats(J), floats(), bits(J)), {}),

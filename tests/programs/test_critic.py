@@ -54,7 +54,7 @@ def value_rows(tokens: int, shards: int = 1):
     """Packed rows with returns and old values of each token; (micro-batch, rows)."""
     for micro in pack(TRUNKS, tokens=tokens, pad_id=0, shards=shards):
         returns, old = (np.zeros(micro.batch.loss_mask.shape, np.float32) for _ in range(2))
-        for p in micro.placements:
+        for p in micro.spans:
             number = NUMBERS[p.trunk, p.branch]
             returns[p.where], old[p.where] = RETURNS[number], 0.5 * RETURNS[number]
         yield micro, ValueRows(micro.batch.rows, micro.batch.loss_mask, returns, old)
@@ -112,7 +112,7 @@ def test_values_of_shared_trunks_are_those_of_whole_sequences(tiny, single):
     expected = np.asarray(flattened_values(programs.graphdef, params))
     for micro, rows in value_rows(200):
         found = programs.values(params, rows.rows)
-        for p in micro.placements:
+        for p in micro.spans:
             number = NUMBERS[p.trunk, p.branch]
             np.testing.assert_allclose(found[p.where], expected[number][OWN[number]], atol=1e-5)
         assert not found[~micro.batch.loss_mask].any()

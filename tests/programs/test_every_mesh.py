@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
-from fr3e_jax.learning.packing import aggregation_denominator, counted_tokens, pack
+from fr3e_jax.learning.packing import counted_tokens, pack
+from fr3e_jax.objectives.losses import aggregation_denominator
 from fr3e_jax.policy.network import WHOLE, Pass
 from fr3e_jax.programs.decoder import DecoderPrograms
 from fr3e_jax.programs.mesh import make_mesh, param_shardings, rollout_mesh

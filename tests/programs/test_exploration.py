@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fr3e_jax import objectives
-from fr3e_jax.programs.exploration import find_anchors, group_advantages, trajectory_advantages
+from fr3e_jax.objectives.anchors import AnchorRules
+from fr3e_jax.programs.exploration import block_numbers, find_anchors, group_advantages, trajectory_advantages
 
 LENGTHS = (7, 1, 19, 2, 12)
 RNG = np.random.default_rng(0)
@@ -18,7 +19,7 @@ class TestAnchors:
     @pytest.mark.parametrize("selection", ["entropy", "logprob", "gradient", "random"])
     def test_are_the_best_scores_of_each_response_by_itself(self, selection, bounds):
         """By sorting: highest score first (lowest log-prob), each bars its neighbourhood, position 0 is barred."""
-        found = find_anchors(SOURCES, selection=selection, num_anchors=3, **bounds)
+        found = find_anchors(SOURCES, AnchorRules(3, **bounds), selection=selection)
         assert len(found) == len(LENGTHS)
         for source, anchors in zip(SOURCES, found, strict=True):
             first, end = max(bounds.get("exclude_first", 0), 1), len(source) - bounds.get("exclude_last", 0)
@@ -31,17 +32,23 @@ class TestAnchors:
 
     @pytest.mark.parametrize("include", [False, True])
     def test_equal_the_objective_on_the_unpadded_response(self, include):
-        bounds = dict(num_anchors=4, include_anchor_token=include)
-        evenly = find_anchors(SOURCES, selection="uniform", **bounds)
-        peaks = find_anchors(SOURCES, selection="entropy", **bounds)
+        rules = AnchorRules(4, include_anchor_token=include)
+        evenly = find_anchors(SOURCES, rules, selection="uniform")
+        peaks = find_anchors(SOURCES, rules, selection="entropy")
         for source, even, peak in zip(SOURCES, evenly, peaks, strict=True):
-            anchors, valid = objectives.uniform_anchors(len(source), T=len(source), **bounds)
+            anchors, valid = objectives.uniform_anchors(len(source), rules, T=len(source))
             assert even.tolist() == np.asarray(anchors)[np.asarray(valid)].tolist()
-            anchors, valid = objectives.select_anchors(source, len(source), **bounds)
+            anchors, valid = objectives.select_anchors(source, len(source), rules)
             assert peak.tolist() == np.asarray(anchors)[np.asarray(valid)].tolist()
 
+    @pytest.mark.parametrize("length", [1, 16, 21])
+    def test_cuts_number_the_blocks_of_a_response(self, length):
+        cuts = [cut for cut in (2, 5, 20) if cut < length]
+        expected = [sum(cut <= t for cut in cuts) for t in range(length)]
+        assert block_numbers(cuts, length, 5).tolist() == expected
+
     def test_of_nothing_are_nothing(self):
-        assert find_anchors([], selection="entropy", num_anchors=3) == []
+        assert find_anchors([], AnchorRules(3), selection="entropy") == []
 
 
 @pytest.mark.parametrize("estimator", ["mean", "grpo", "rloo"])

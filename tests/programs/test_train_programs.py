@@ -12,7 +12,8 @@ import pytest
 
 from fr3e_jax import objectives
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
-from fr3e_jax.learning.packing import aggregation_denominator, counted_tokens, pack
+from fr3e_jax.learning.packing import counted_tokens, pack
+from fr3e_jax.objectives.losses import aggregation_denominator
 from fr3e_jax.policy.network import bind
 from fr3e_jax.policy.rows import Rows, run_trunks
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
@@ -173,7 +174,7 @@ def test_scores_are_those_of_whole_sequences_and_those_that_training_sees(single
     scores = {}
     for micro in micro_batches(2):
         logprobs, entropies = single.programs.score(single.params, micro.batch.rows, TEMPERATURE)
-        for place in micro.placements:
+        for place in micro.spans:
             scores[place.trunk, place.branch] = logprobs[place.where], entropies[place.where]
     whole = [np.append(t.token_ids[: b.fork], b.token_ids) for t, b in BRANCHES]
     for (_, branch), (logprobs, entropies), logits in zip(

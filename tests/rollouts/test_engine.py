@@ -19,7 +19,7 @@ SHORT, LONG = 5, 20  # caps on either side of the first ring size (16)
 
 def engine_of(session, **changes) -> RolloutEngine:
     settings = {"trunk_slots": 2, "lanes_per_trunk": 3, "chunk": 4, "seed": 7} | changes
-    return RolloutEngine(session.engine.programs, **settings)
+    return RolloutEngine(session.sampler.engine.programs, **settings)
 
 
 def trunk_of(length: int, start: int = 2) -> np.ndarray:
@@ -306,7 +306,7 @@ def test_each_rollout_is_handed_over_when_it_ends_and_not_at_the_end_of_its_trun
 @pytest.mark.parametrize("choosing", [False, True])
 def test_rollouts_are_handed_on_while_the_next_chunk_runs(session, params, requests, monkeypatch, choosing):
     """Unless lanes that are to be filled hold caches to choose from: the choice comes first."""
-    events, own = [], session.engine.programs
+    events, own = [], session.sampler.engine.programs
     for name in ("decode_chunk", "fetch", "fill_lanes"):
         original = getattr(own, name)
         noted = lambda *a, _name=name, _original=original, **k: events.append(_name) or _original(*a, **k)

@@ -18,7 +18,7 @@ from fr3e_jax.tools.answer import Answer
 
 def sampled(session, params, toolbox, requests, select=None, **changes):
     engine = RolloutEngine(
-        session.engine.programs, **{"trunk_slots": 2, "lanes_per_trunk": 3, "chunk": 4, "seed": 7} | changes
+        session.sampler.engine.programs, **{"trunk_slots": 2, "lanes_per_trunk": 3, "chunk": 4, "seed": 7} | changes
     )
     ended = []
     results, promoted = engine.sample(params, requests, select, ended.extend, ToolCalls(toolbox, requests))
@@ -45,7 +45,7 @@ def expected(session, params, toolbox, requests):
 
 def answers_by_reading(scripted_tool, session, rollout: Rollout) -> np.ndarray:
     """Which tokens must have been given, and that they are the tool's: a walk through the text, by its words alone."""
-    codec, given, text, calls, at = session.codec, np.zeros(len(rollout.token_ids), bool), "", 0, 0
+    codec, given, text, calls, at = session.texts.codec, np.zeros(len(rollout.token_ids), bool), "", 0, 0
     while at < len(rollout.token_ids):
         text += codec.decode([rollout.token_ids[at]], special_tokens=True)
         at += 1
@@ -215,9 +215,9 @@ def test_a_tool_that_hangs_raises_or_cannot_be_spelled_becomes_text(scripted_too
     assert toolbox.wait(hanging).outcome == "timeout"
     assert toolbox.wait(raising) == ("OSError: no room", "error")
     release.set()
-    text = session.codec.decode(toolbox.encoded(toolbox.wait(odd)), special_tokens=True)
+    text = session.texts.codec.decode(toolbox.encoded(toolbox.wait(odd)), special_tokens=True)
     assert text == "(7" + scripted_tool.AFTER
-    assert session.codec.decode(toolbox.encoded(Answer("123456", "answered"))) == "(..." + scripted_tool.AFTER
+    assert session.texts.codec.decode(toolbox.encoded(Answer("123456", "answered"))) == "(..." + scripted_tool.AFTER
     assert toolbox.take_counts() == {"cut": 1}
 
 
@@ -241,9 +241,9 @@ def test_processes_share_the_calls_and_read_the_same_answers(scripted_tool, sess
         keys = [(0, 0), (0, 1), (1, 1)]
         for key in keys:
             calls.begin(key)
-            calls.ask(key, np.array(session.codec.encode("35515"), np.int32))
+            calls.ask(key, np.array(session.texts.codec.encode("35515"), np.int32))
         answers = calls.answers(keys)
-        seen.append([session.codec.decode(answers[key][0]) for key in keys])
+        seen.append([session.texts.codec.decode(answers[key][0]) for key in keys])
 
     threads = [threading.Thread(target=answer, args=(index,)) for index in range(2)]
     for thread in threads:

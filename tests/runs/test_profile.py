@@ -93,11 +93,11 @@ def test_attributes_are_put_back_as_they_were():
 def test_compiled_programs_are_found_wherever_they_are_declared(session):
     """Names of the table: a program kept in another way than as an attribute would be counted as the host's time."""
     assert {"_prefill", "_insert", "_fill", "_chunk", "_resize_cache", "_promote"} <= compiled_programs(
-        session.engine.programs
+        session.sampler.engine.programs
     ).keys()
-    assert {"_score", "_accumulate", "_apply"} <= compiled_programs(session.train_programs()).keys()
+    assert {"_score", "_accumulate", "_apply"} <= compiled_programs(session.model.train_programs()).keys()
     assert len(compiled_programs(exploration)) == 3
-    assert "decode_chunk" not in compiled_programs(session.engine.programs)
+    assert "decode_chunk" not in compiled_programs(session.sampler.engine.programs)
 
 
 @pytest.fixture(scope="module")

@@ -72,8 +72,8 @@ def edit(path, **changes):
 def test_the_export_is_the_newest_checkpoint_to_the_last_bit(exported, finished_run, session):
     params, step = load_run_params(session, finished_run)
     architecture = read_architecture(exported)
-    assert architecture == session.architecture
-    assert_equal(load_params(exported, architecture, session.abstract_params), params)
+    assert architecture == session.model.architecture
+    assert_equal(load_params(exported, architecture, session.model.abstract_params), params)
     record = json.loads((exported / RECORD).read_text())
     assert (record["step"], record["dtype"], record["run"]) == (step, "float32", str(finished_run))
     assert sorted(record["files"]) == sorted(path.name for path in exported.iterdir() if path.name != RECORD)
@@ -81,11 +81,14 @@ def test_the_export_is_the_newest_checkpoint_to_the_last_bit(exported, finished_
 
 def test_transformers_reads_configuration_tokenizer_and_generation(exported, session):
     config = transformers.AutoConfig.from_pretrained(exported)
-    assert (type(config).__name__, config.hidden_size) == ("Qwen2Config", session.architecture.hidden_size)
+    assert (type(config).__name__, config.hidden_size) == ("Qwen2Config", session.model.architecture.hidden_size)
     tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
-    assert tokenizer("17=")["input_ids"] == session.codec.encode("17=")
+    assert tokenizer("17=")["input_ids"] == session.texts.codec.encode("17=")
     generation = transformers.GenerationConfig.from_pretrained(exported)
-    assert (generation.eos_token_id, generation.pad_token_id) == (session.codec.stop_ids[0], session.codec.pad_id)
+    assert (generation.eos_token_id, generation.pad_token_id) == (
+        session.texts.codec.stop_ids[0],
+        session.texts.codec.pad_id,
+    )
 
 
 def test_types_and_shards_are_as_asked(finished_run, session, tmp_path, capsys):
@@ -95,10 +98,10 @@ def test_types_and_shards_are_as_asked(finished_run, session, tmp_path, capsys):
     index = json.loads((tmp_path / "model" / INDEX).read_text())
     files = sorted(set(index["weight_map"].values()))
     assert len(files) > 2 and files[0] == f"model-00001-of-0000{len(files)}.safetensors"
-    assert index["metadata"]["total_size"] == 2 * session.architecture.num_parameters
+    assert index["metadata"]["total_size"] == 2 * session.model.architecture.num_parameters
     params, _ = load_run_params(session, finished_run)
-    abstract = build_network(session.architecture, param_dtype="bfloat16")[1]
-    loaded = load_params(tmp_path / "model", session.architecture, abstract)
+    abstract = build_network(session.model.architecture, param_dtype="bfloat16")[1]
+    loaded = load_params(tmp_path / "model", session.model.architecture, abstract)
     assert_equal(loaded, jax.tree.map(lambda leaf: np.asarray(leaf).astype(ml_dtypes.bfloat16), params))
     assert json.loads((tmp_path / "model" / "config.json").read_text())["torch_dtype"] == "bfloat16"
 

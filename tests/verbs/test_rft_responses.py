@@ -15,7 +15,7 @@ from fr3e_jax.objectives import branching_factor
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rewards.verdict import Verdict
 from fr3e_jax.rollouts.requests import Rollout
-from fr3e_jax.verbs.rft_responses import Response, cut_behind_answer, reason_to_drop, sample_responses
+from fr3e_jax.verbs.rft_responses import Response, cut_after_answer, reason_to_drop, sample_responses
 from fr3e_jax.verbs.rft_selection import mean_branching_factors, select_responses, training_trunks
 
 
@@ -50,7 +50,7 @@ def spelled(*pieces: str, finished: bool = True):
 )
 def test_a_response_ends_with_the_token_that_closes_its_first_box(pieces, kept, finished):
     session, rollout = spelled(*pieces, finished=finished)
-    cut = cut_behind_answer(session, rollout)
+    cut = cut_after_answer(session.texts, rollout)
     assert cut.token_ids.tolist() == [*range(kept), len(pieces)] and cut.finished
     for name in ("logprobs", "entropies", "magnitudes"):
         np.testing.assert_array_equal(getattr(cut, name)[:kept], getattr(rollout, name)[:kept])
@@ -69,12 +69,12 @@ def test_a_response_ends_with_the_token_that_closes_its_first_box(pieces, kept, 
 )
 def test_without_a_box_or_behind_it_nothing_is_cut(pieces, finished):
     session, rollout = spelled(*pieces, finished=finished)
-    assert cut_behind_answer(session, rollout) is rollout
+    assert cut_after_answer(session.texts, rollout) is rollout
 
 
 def test_a_box_that_the_cap_cut_behind_gets_its_stop_token():
     session, rollout = spelled("so ", r"\boxed{4}", finished=False)
-    cut = cut_behind_answer(session, rollout)
+    cut = cut_after_answer(session.texts, rollout)
     assert cut.token_ids.tolist() == [0, 1, 2] and cut.finished
 
 
@@ -82,9 +82,9 @@ def test_a_box_that_the_cap_cut_behind_gets_its_stop_token():
 
 
 def response_of(session, text, *, outcome="right", reward=None, finished=True, entropy=0.0, position=0, number=0):
-    ids = np.array([*session.codec.encode(text), *session.codec.stop_ids[:finished]], np.int32)
+    ids = np.array([*session.texts.codec.encode(text), *session.texts.codec.stop_ids[:finished]], np.int32)
     flat = np.full(len(ids), entropy, np.float32)
-    prompt = Prompt(position, Problem("p", "1=", "1"), session.encode("1="))
+    prompt = Prompt(position, Problem("p", "1=", "1"), session.texts.encode("1="))
     verdict = Verdict(float(outcome == "right") if reward is None else reward, outcome)
     return Response(prompt, number, Rollout(ids, flat, flat, flat, finished), verdict)
 
@@ -104,12 +104,14 @@ def response_of(session, text, *, outcome="right", reward=None, finished=True, e
     ],
 )
 def test_each_filter_drops_its_own(session, text, change, reason):
-    assert reason_to_drop(session, response_of(session, text, **change)) == reason
+    assert reason_to_drop(session.config.rft, session.texts, response_of(session, text, **change)) == reason
 
 
 def test_filters_can_be_switched_off(session, tiny_run):
     twin = tiny_run.changed(session, rft__require_digit=False, rft__max_redundancy=1.0)
-    assert [reason_to_drop(twin, response_of(session, text)) for text in ("+-*>", "1111111")] == ["", ""]
+    assert [
+        reason_to_drop(twin.config.rft, twin.texts, response_of(session, text)) for text in ("+-*>", "1111111")
+    ] == ["", ""]
 
 
 # -- selection ---------------------------------------------------------------------------------------------------------
@@ -117,7 +119,7 @@ def test_filters_can_be_switched_off(session, tiny_run):
 
 @pytest.fixture(scope="module")
 def learner(session, params):
-    return Learner(session.train_programs(supervised=True), params, None)
+    return Learner(session.model.train_programs(supervised=True), params, None)
 
 
 def drawn(session, right=8, wrong=6):
@@ -133,7 +135,7 @@ def drawn(session, right=8, wrong=6):
 def chosen(session, learner, tiny_run, **settings):
     twin = tiny_run.changed(session, **{f"rft__{name}": value for name, value in settings.items()})
     responses = drawn(session)
-    selected, metrics = select_responses(twin, learner, 0, responses)
+    selected, metrics = select_responses(twin.learning, learner, 0, responses)
     assert metrics["rft/sampled"] == 14 and metrics["rft/usable_right"] == 7 and metrics["rft/usable_wrong"] == 5
     assert metrics["rft/dropped_redundant"] == 2
     numbers = [r.number for r in selected]
@@ -167,7 +169,7 @@ def test_wrong_ones_are_their_share_of_what_trains_as_far_as_there_are_any(sessi
 def test_nothing_right_is_nothing(session, learner, tiny_run):
     for select in ("random", "entropy", "branching_factor"):
         twin = tiny_run.changed(session, rft__select=select)
-        selected, metrics = select_responses(twin, learner, 0, drawn(session, right=0, wrong=3))
+        selected, metrics = select_responses(twin.learning, learner, 0, drawn(session, right=0, wrong=3))
         assert selected == [] and metrics["rft/selected_right"] == 0
 
 
@@ -179,7 +181,7 @@ def test_branching_factors_are_those_of_the_whole_sequence(session, params, lear
         response_of(session, "5", position=1),
     ]
     responses[0].rollout.logprobs[-1] = np.nan
-    found = mean_branching_factors(session, learner, responses)
+    found = mean_branching_factors(session.learning, learner, responses)
     for response, ours in zip(responses, found, strict=True):
         prompt, ids = response.prompt.token_ids, response.rollout.token_ids
         logits = tiny_run.full_logits(session, params, [*prompt, *ids])[len(prompt) - 1 : -1]
@@ -191,8 +193,8 @@ def test_branching_factors_are_those_of_the_whole_sequence(session, params, lear
 def test_the_highest_branching_factors_are_taken_first(session, learner, tiny_run):
     twin = tiny_run.changed(session, rft__select="branching_factor", rft__share=0.5, rft__negative_share=0.0)
     responses = [r for r in drawn(session) if r.right and not r.dropped]
-    factors = mean_branching_factors(session, learner, responses)
-    selected, metrics = select_responses(twin, learner, 0, responses)
+    factors = mean_branching_factors(session.learning, learner, responses)
+    selected, metrics = select_responses(twin.learning, learner, 0, responses)
     order = sorted(range(7), key=lambda n: (-factors[n], n))[:4]
     assert selected == [responses[n] for n in sorted(order)]
     assert metrics["rft/branching_factor_selected"] == pytest.approx(factors[order].mean())
@@ -204,7 +206,7 @@ def test_responses_of_a_prompt_share_its_trunk(session):
     trunks, numbers = training_trunks(responses, 3)
     assert [sorted(n % 4 for n in row) for row in numbers] == [[p] * len(row) for p, row in enumerate(numbers)]
     for trunk, row in zip(trunks, numbers, strict=True):
-        assert trunk.token_ids.tolist() == session.codec.encode("1=")
+        assert trunk.token_ids.tolist() == session.texts.codec.encode("1=")
         assert [b.token_ids.tolist() for b in trunk.branches] == [responses[n].rollout.token_ids.tolist() for n in row]
 
 
@@ -217,15 +219,15 @@ def test_responses_are_graded_as_they_would_train(session, params, tiny_run):
         return float(finished)
 
     twin = tiny_run.changed(session)
-    twin.grader = Grader(verifier)
+    twin = tiny_run.graded_by(twin, Grader(verifier))
     problems = session.task.problems("train")
-    prompts = prepare(session, [(n, problems[n]) for n in range(3)])
+    prompts = prepare(session.texts, [(n, problems[n]) for n in range(3)])
     responses = sample_responses(twin, params, 1, prompts)
     assert [(r.prompt.position, r.number) for r in responses] == [(p, n) for p in range(3) for n in range(4)]
     for r in responses:
-        text = session.response_text(r.rollout.token_ids, r.rollout.finished)
+        text = session.texts.response_text(r.rollout.token_ids, r.rollout.finished)
         assert (r.prompt.problem.id, text, r.rollout.finished) in graded
-        assert r.right == r.rollout.finished and r.dropped == reason_to_drop(twin, r)
+        assert r.right == r.rollout.finished and r.dropped == reason_to_drop(twin.config.rft, twin.texts, r)
     assert len({r.dropped for r in responses}) > 1
     again = sample_responses(twin, params, 2, prompts)
     assert [r.rollout.token_ids.tolist() for r in again] != [r.rollout.token_ids.tolist() for r in responses]

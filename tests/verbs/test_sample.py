@@ -28,10 +28,10 @@ def sampled(recipe: str, capsys, *arguments: str) -> str:
 def test_json_has_every_token_with_the_numbers_of_a_full_forward(recipe, capsys, session, tiny_run):
     printed = json.loads(sampled(recipe, capsys, "--json"))
     assert (printed["prompt"], printed["step"], len(printed["completions"])) == ("12+3=", 0, 4)
-    assert_of(session.fresh_params(), printed, session, tiny_run)
+    assert_of(session.model.fresh_params(), printed, session, tiny_run)
     for completion in printed["completions"]:
         ids = completion["token_ids"]
-        assert completion["finished"] == (ids[-1] == session.codec.stop_ids[0])
+        assert completion["finished"] == (ids[-1] == session.texts.codec.stop_ids[0])
         visible = completion["tokens"][:-1] if completion["finished"] else completion["tokens"]
         assert completion["text"] == "".join(visible)
     assert len({tuple(completion["token_ids"]) for completion in printed["completions"]}) == 4
@@ -39,7 +39,7 @@ def test_json_has_every_token_with_the_numbers_of_a_full_forward(recipe, capsys,
 
 def assert_of(params, printed, session, tiny_run):
     """The completions' log-probs and entropies are those of a full forward with ``params``."""
-    prompt = session.codec.encode(printed["prompt"])
+    prompt = session.texts.codec.encode(printed["prompt"])
     for completion in printed["completions"]:
         ids = completion["token_ids"]
         logits = tiny_run.full_logits(session, params, [*prompt, *ids])[len(prompt) - 1 : -1]

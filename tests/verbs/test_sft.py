@@ -61,8 +61,11 @@ def test_the_loss_is_the_mean_of_minus_log_prob_over_response_tokens(one_step_ru
     (record,) = read_metrics(one_step_run / "metrics.jsonl", kind="train")
     losses = []
     for n in range(8):
-        prompt, response = session.codec.encode(f"{n}="), [*session.codec.encode(str(n)), session.codec.stop_ids[0]]
-        logits = tiny_run.full_logits(session, session.fresh_params(), [*prompt, *response])[len(prompt) - 1 : -1]
+        prompt, response = (
+            session.texts.codec.encode(f"{n}="),
+            [*session.texts.codec.encode(str(n)), session.texts.codec.stop_ids[0]],
+        )
+        logits = tiny_run.full_logits(session, session.model.fresh_params(), [*prompt, *response])[len(prompt) - 1 : -1]
         losses += [-row[token] for row, token in zip(tiny_run.log_softmax(logits), response, strict=True)]
     assert record["loss/supervised"] == pytest.approx(np.mean(losses), abs=1e-5)
 
@@ -99,15 +102,15 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(sft_run, tmp_path
 def test_the_output_directory_is_the_same_model_again(sft_run, tiny_run, session):
     model = sft_run / "model"
     again = open_session(tiny_run.config(model__path=str(model), model__hidden_size=32))
-    assert dict(again.codec.tokenizer.get_vocab()) == dict(session.codec.tokenizer.get_vocab())
-    assert again.codec.stop_ids == session.codec.stop_ids
-    ids = session.encode("17=17")
+    assert dict(again.texts.codec.tokenizer.get_vocab()) == dict(session.texts.codec.tokenizer.get_vocab())
+    assert again.texts.codec.stop_ids == session.texts.codec.stop_ids
+    ids = session.texts.encode("17=17")
     trained, _ = load_run_params(session, sft_run)
-    found = tiny_run.full_logits(again, again.fresh_params(), ids)
+    found = tiny_run.full_logits(again, again.model.fresh_params(), ids)
     np.testing.assert_array_equal(found, tiny_run.full_logits(session, trained, ids))
-    assert np.abs(found - tiny_run.full_logits(session, session.fresh_params(), ids)).max() > 0.1
+    assert np.abs(found - tiny_run.full_logits(session, session.model.fresh_params(), ids)).max() > 0.1
     assert AutoConfig.from_pretrained(model).hidden_size == 16
-    assert AutoTokenizer.from_pretrained(model)("17=")["input_ids"] == session.codec.encode("17=")
+    assert AutoTokenizer.from_pretrained(model)("17=")["input_ids"] == session.texts.codec.encode("17=")
 
 
 def test_a_random_start_ignores_the_model_that_it_is_to_replace(one_step_run):

@@ -8,7 +8,7 @@ import pytest
 
 from fr3e_jax.configuration import load_config
 from fr3e_jax.configuration.schema import ModelConfig
-from fr3e_jax.learning.configured_programs import configured_architecture
+from fr3e_jax.loop.model import configured_architecture
 from fr3e_jax.policy.architecture import PUBLISHED, UnsupportedModel
 from fr3e_jax.policy.config_file import to_hf_config
 

@@ -1,22 +1,21 @@
-"""How a session turns a question into the policy's prompt."""
+"""Questions become prompts in their template."""
 
 from __future__ import annotations
-
-import dataclasses
 
 import pytest
 
 from fr3e_jax.data.templates import TEMPLATES, load_template
 from fr3e_jax.data.tokenizer import TextCodec, character_tokenizer
+from fr3e_jax.loop.texts import Texts
 
 CHAT = "{% for m in messages %}[{{ m.role }}: {{ m.content }}]{% endfor %}{% if add_generation_prompt %}[{% endif %}"
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_the_question_stands_in_its_template_as_it_is(session, name):
+def test_the_question_stands_in_its_template_as_it_is(name):
     tokenizer = character_tokenizer()
     tokenizer.chat_template = CHAT
     template = load_template(name)
-    chatting = dataclasses.replace(session, template=template, codec=TextCodec(tokenizer))
+    chatting = Texts(TextCodec(tokenizer), template)
     message = f"{template.before}1+'2'={template.after}"
     assert chatting.prompt_text("1+'2'=") == (f"[user: {message}][" if template.chat else message)

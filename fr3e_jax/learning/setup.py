@@ -1,0 +1,23 @@
+"""The part of a run that learning depends on: nothing of its decoder, task, grader or files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.rollouts.noise import Noise
+
+
+@dataclass(frozen=True)
+class LearningSetup:
+    """What the functions of this room get in place of a session."""
+
+    config: Config
+    noise: Noise
+    pad_id: int  # token id of unused positions
+    vocab_size: int  # of the policy's embedding
+
+    @property
+    def loss_temperature(self) -> float:
+        """The temperature of the distribution that trains: that of sampling, 1 where decoding is greedy."""
+        return self.config.rollout.temperature or 1.0

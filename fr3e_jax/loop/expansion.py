@@ -1,0 +1,102 @@
+"""The carriers of a step, each complete when it is made: a prompt's group, then Anchored -> Explored -> Credited.
+
+Dimension key: N base rollouts of a prompt, M rollouts of a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fr3e_jax.data.problem import Problem
+from fr3e_jax.objectives.anchors import AnchorRules
+from fr3e_jax.rewards.verdict import Outcome
+from fr3e_jax.rewards.verifier import SUCCESS
+from fr3e_jax.rollouts.requests import CachedTrunk, Rollout
+
+
+@dataclass
+class PromptGroup:
+    """A prompt with its base rollouts, graded (First Return)."""
+
+    position: int  # in the prompt stream; names the sampling noise
+    problem: Problem
+    prompt_ids: np.ndarray
+    rollouts: list[Rollout]
+    rewards: np.ndarray  # [N]
+    kept: bool = True
+    outcomes: list[Outcome] = field(default_factory=list)  # [N], how each reward came about
+    chosen: list[int] = field(default_factory=list)  # base rollouts to expand
+    trunks: dict[int, CachedTrunk | np.ndarray] = field(default_factory=dict)  # of the chosen ones; ids: not cached
+    advantages: np.ndarray | None = None  # [N], where the base rollouts train
+
+    @property
+    def success_rate(self) -> float:
+        """The share of base rollouts that are right."""
+        return float(np.mean(self.rewards >= SUCCESS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anchored:
+    """A base rollout with its anchors and the states that they open.
+
+    ``states[i]`` is the index j of S_j; ``forks[i]`` is the number of response tokens that S_j holds. S_0 is among them
+    only if it is sampled afresh.
+    """
+
+    group: PromptGroup
+    base: int
+    anchors: list[int]
+    states: list[int]
+    forks: list[int]
+    parent: str = ""  # record of the base where an earlier step sampled it (archive)
+
+    @property
+    def rollout(self) -> Rollout:
+        """The base rollout."""
+        return self.group.rollouts[self.base]
+
+    @property
+    def base_number(self) -> int:
+        """Index of the base among the base rollouts that it was sampled with: it names its noise and its records."""
+        return int(self.parent.rsplit("/", 1)[1]) if self.parent else self.base
+
+
+def anchored_at(
+    group: PromptGroup, base: int, anchors: list[int], rules: AnchorRules, *, fresh: bool, parent: str = ""
+) -> Anchored:
+    """A base rollout with the states that ``anchors`` open; ``fresh``: S_0 is one of them."""
+    states, forks = list(range(1, len(anchors) + 1)), [rules.fork(anchor) for anchor in anchors]
+    if fresh:
+        states, forks = [0, *states], [0, *forks]
+    return Anchored(group=group, base=base, anchors=anchors, states=states, forks=forks, parent=parent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explored(Anchored):
+    """A base rollout with the graded rollouts of its states; lists follow ``states``."""
+
+    rollouts: list[list[Rollout]]  # of each state, M of them
+    rewards: list[np.ndarray]  # of each state [M]
+    outcomes: list[list[Outcome]]  # how each reward came about
+
+
+@dataclass(frozen=True, kw_only=True)
+class Credited(Explored):
+    """An explored base rollout with the credit that its rollouts earned; lists and arrays follow ``states``."""
+
+    advantages: list[np.ndarray]  # of each state [M]
+    values: np.ndarray
+    alphas: np.ndarray
+    initial_value: float  # V(S_0)
+    trained: list[bool]  # false: no loss, as all rewards are equal or states do not train
+    block_credit: list[float]  # of the base's own blocks
+
+
+def by_state(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
+    """``values`` of the rollouts of all states, one state after the other, cut into states of ``counts`` rollouts."""
+    ends = np.cumsum(counts)
+    return [values[end - count : end] for count, end in zip(counts, ends, strict=True)]

@@ -1,0 +1,153 @@
+"""The network that settings describe, where its weights lie, and the weights that a run starts from."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+from flax import nnx
+from jax.sharding import Mesh
+
+from fr3e_jax.configuration.error_conversion import as_config_error
+from fr3e_jax.configuration.schema import Config, ModelConfig
+from fr3e_jax.learning.configured_programs import configured_critic_programs, configured_train_programs
+from fr3e_jax.policy.architecture import PUBLISHED, Architecture, UnsupportedModel
+from fr3e_jax.policy.config_file import read_architecture
+from fr3e_jax.policy.huggingface import load_params
+from fr3e_jax.policy.network import Params, build_network, initial_params
+from fr3e_jax.programs.critic_programs import CriticPrograms
+from fr3e_jax.programs.decoder import DecoderPrograms
+from fr3e_jax.programs.mesh import abstract_arrays, make_mesh, param_shardings, rollout_mesh
+from fr3e_jax.programs.reshard import RolloutWeights
+from fr3e_jax.programs.train_programs import TrainPrograms, param_placement
+
+# A longer or shorter context is the same network: base and instruct models of a size differ in it.
+_SAME_NETWORK_WITHOUT = {"max_position_embeddings"}
+
+
+def model_directory(path: str) -> Path:
+    """``model.path`` as a directory; raises FileNotFoundError unless it is one."""
+    directory = Path(path).expanduser()
+    if not directory.is_dir():
+        raise FileNotFoundError(
+            f"model.path={path} is no directory; expected a Hugging Face directory (config.json, safetensors, "
+            "tokenizer), such as `fr3e sft` writes, or nothing for random weights"
+        )
+    return directory
+
+
+def configured_architecture(config: Config, vocab_size: int) -> Architecture:
+    """From ``model.path``; without one ``model.architecture``; without that the sizes in ``model``.
+
+    ``vocab_size``: of the tokenizer. Raises `UnsupportedModel` where the embedding is smaller, or where the directory
+    holds another network than ``model.architecture`` names.
+    """
+    model = config.model
+    named = model.architecture != "custom"
+    if not model.path and not named:
+        return _sized_architecture(model, vocab_size)
+    if model.path:
+        architecture = read_architecture(model_directory(model.path))
+        if named:
+            _check_same_network(architecture, model)
+    else:
+        architecture = PUBLISHED[model.architecture]
+    if vocab_size > architecture.vocab_size:
+        raise UnsupportedModel(
+            f"the tokenizer has {vocab_size} tokens, the model's embedding {architecture.vocab_size}; "
+            "set model.tokenizer to the model's own tokenizer"
+        )
+    return architecture
+
+
+def _sized_architecture(model: ModelConfig, vocab_size: int) -> Architecture:
+    return Architecture(
+        vocab_size=vocab_size,
+        hidden_size=model.hidden_size,
+        num_layers=model.num_layers,
+        num_heads=model.num_heads,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.hidden_size // model.num_heads,
+        intermediate_size=model.intermediate_size,
+        rope_theta=model.rope_theta,
+        tie_word_embeddings=model.tie_word_embeddings,
+    )
+
+
+def _check_same_network(found: Architecture, model: ModelConfig) -> None:
+    named = PUBLISHED[model.architecture]
+    different = [
+        f"{field.name}={getattr(found, field.name)} where {model.architecture} has {getattr(named, field.name)}"
+        for field in dataclasses.fields(Architecture)
+        if field.name not in _SAME_NETWORK_WITHOUT and getattr(found, field.name) != getattr(named, field.name)
+    ]
+    if different:
+        same = [name for name, known in PUBLISHED.items() if known == found]
+        remedy = f"model.architecture={same[0] if same else 'custom'}"
+        raise UnsupportedModel(
+            f"{model.path}/config.json is not model.architecture={model.architecture}: it has "
+            f"{', '.join(different)}; set {remedy}, or name another directory"
+        )
+
+
+@dataclass(frozen=True)
+class Model:
+    """The network of a run on its mesh, without weights."""
+
+    config: Config
+    architecture: Architecture
+    mesh: Mesh
+    graphdef: nnx.GraphDef
+    abstract_params: Params
+    param_shardings: Params
+
+    def fresh_params(self) -> Params:
+        """The weights that a run starts from: those of ``model.path``, or random ones of ``seed``."""
+        model = self.config.model
+        if model.path:
+            with as_config_error():
+                directory = model_directory(model.path)
+                params = load_params(directory, self.architecture, self.abstract_params, self.param_shardings)
+        else:
+            params = initial_params(self.architecture, jax.random.key(self.config.seed), param_dtype=model.param_dtype)
+        return param_placement(self.mesh, params, self.param_shardings)
+
+    def sharded_abstract_params(self) -> Params:
+        """Shapes, types and shardings of the weights, to restore a checkpoint into."""
+        return abstract_arrays(self.abstract_params, self.param_shardings)
+
+    def train_programs(self, *, supervised: bool = False) -> TrainPrograms:
+        """The training programs of the run; ``supervised``: those of ``fr3e sft``."""
+        return configured_train_programs(
+            self.config, self.graphdef, self.abstract_params, self.param_shardings, self.mesh, supervised=supervised
+        )
+
+    def critic_programs(self) -> CriticPrograms | None:
+        """The programs of PPO's value network; None where the method has none."""
+        if self.config.advantage.base_estimator != "gae":
+            return None
+        return configured_critic_programs(self.config, self.architecture, self.mesh)
+
+
+def open_model(config: Config, vocab_size: int) -> tuple[Model, DecoderPrograms, RolloutWeights]:
+    """The model that ``config`` names, the programs that decode with it, and its weights as rollouts read them.
+
+    ``vocab_size``: of the tokenizer.
+
+    Raises:
+      ValueError, OSError: as `configured_architecture`; or the mesh does not fit the devices or the network.
+    """
+    architecture = configured_architecture(config, vocab_size)
+    m = config.mesh
+    mesh = make_mesh(m.replica, m.fsdp, m.tensor)
+    decoding = rollout_mesh(mesh, replica=m.rollout_replica, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
+    graphdef, abstract, axes = build_network(
+        architecture, param_dtype=config.model.param_dtype, compute_dtype=config.model.compute_dtype
+    )
+    shardings = param_shardings(mesh, abstract, axes, architecture)
+    targets = param_shardings(decoding, abstract, axes, architecture, prefix="mesh.rollout_")
+    model = Model(config, architecture, mesh, graphdef, abstract, shardings)
+    weights = RolloutWeights(abstract, shardings, targets, config.rollout.param_dtype)
+    return model, DecoderPrograms(graphdef, architecture, decoding), weights

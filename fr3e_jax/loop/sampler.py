@@ -1,0 +1,38 @@
+"""Sampling as a run does it: its decoder, its tools, and its weights in the layout of rollouts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fr3e_jax.policy.network import Params
+from fr3e_jax.programs.reshard import RolloutWeights
+from fr3e_jax.rollouts.engine import RolloutEngine
+from fr3e_jax.rollouts.requests import CachedTrunk, Ended, Key, Rollout, Selector, TrunkRequest
+from fr3e_jax.rollouts.tool_calls import Toolbox, ToolCalls
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """The rollout engine of a run with the run's tools, where it has some."""
+
+    engine: RolloutEngine
+    weights: RolloutWeights
+    toolbox: Toolbox | None = None
+
+    def sample(
+        self,
+        params: Params,
+        requests: Sequence[TrunkRequest],
+        select: Selector | None = None,
+        ended: Ended | None = None,
+    ) -> tuple[list[list[Rollout]], dict[Key, CachedTrunk]]:
+        """`RolloutEngine.sample`, with the run's tools. ``params``: as ``weights.of`` gives them."""
+        if self.toolbox is None:
+            return self.engine.sample(params, requests, select, ended)
+        return self.engine.sample(params, requests, select, ended, ToolCalls(self.toolbox, requests))
+
+    def take_tool_counts(self) -> Counter[str]:
+        """`Toolbox.take_counts`; nothing where there are no tools."""
+        return self.toolbox.take_counts() if self.toolbox is not None else Counter()
