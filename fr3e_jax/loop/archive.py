@@ -76,7 +76,7 @@ class Archive:
         ids = np.asarray(entry.token_ids, np.int32)
         nothing = np.zeros(len(ids), np.float32)
         given = None if entry.given is None else np.asarray(entry.given, bool)
-        base = Rollout(ids, nothing, nothing, nothing, finished=True, given=given)
+        base = Rollout(ids, nothing, nothing, nothing, finished=True, tool_written=given)
         group = PromptGroup(entry.position, problem, prompt_ids, [base], np.asarray(entry.rewards))
         group.trunks[0] = np.concatenate([prompt_ids, ids])
         forks = [anchor + session.config.explore.include_anchor_token for anchor in entry.anchors]
@@ -93,7 +93,7 @@ class Archive:
             hard = group.success_rate <= explore.archive_max_success_rate
             if expansion.parent or not expansion.anchors or not hard or group.rewards[base] < SUCCESS:
                 continue
-            given = group.rollouts[base].given
+            given = group.rollouts[base].tool_written
             own_first = [group.rewards[base], *np.delete(group.rewards, base)]
             self.entries.append(
                 ArchivedBase(

@@ -33,7 +33,7 @@ def place_anchors(session: Session, step: int, groups: list[PromptGroup]) -> lis
     )
     expansions = []
     for (group, base), anchors in zip(bases, found, strict=True):
-        drawn = group.rollouts[base].drawn  # a state within a tool's answer leaves the policy nothing to choose
+        drawn = group.rollouts[base].sampled  # a state within a tool's answer leaves the policy nothing to choose
         positions = [int(a) for a in anchors if drawn[a] and drawn[a + explore.include_anchor_token]]
         forks = [anchor + explore.include_anchor_token for anchor in positions]
         states = list(range(1, len(positions) + 1))
@@ -46,9 +46,9 @@ def place_anchors(session: Session, step: int, groups: list[PromptGroup]) -> lis
 
 def _drawn_only(session: Session, rollout: Rollout, source: np.ndarray) -> np.ndarray:
     """``source`` with its worst value where a tool wrote the token that the state leaves to be drawn, or the anchor."""
-    if rollout.given is None:
+    if rollout.tool_written is None:
         return source
-    explore, barred = session.config.explore, rollout.given
+    explore, barred = session.config.explore, rollout.tool_written
     if explore.include_anchor_token:
         barred = barred | np.append(barred[1:], False)
     return np.where(barred, np.inf if explore.anchor_selection == "logprob" else -np.inf, source)

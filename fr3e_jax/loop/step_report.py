@@ -29,7 +29,7 @@ def rollout_metrics(groups: list[PromptGroup], expansions: list[Expansion]) -> d
         "reward/mean": float(np.mean([group.rewards.mean() for group in groups])),
         "length/mean": float(np.mean([len(r.token_ids) for r in base])),
         "length/finished": float(np.mean([r.finished for r in base])),
-        "entropy/mean": float(np.mean(np.concatenate([r.entropies[r.drawn] for r in base]))),
+        "entropy/mean": float(np.mean(np.concatenate([r.entropies[r.sampled] for r in base]))),
         "prompts/kept": sum(group.kept for group in groups),
         "prompts/rejected": sum(not group.kept for group in groups),
         "prompts/expanded": sum(bool(group.chosen) for group in groups),
@@ -86,7 +86,7 @@ def tool_metrics(session: Session, groups: list[PromptGroup], expansions: list[E
     rollouts += [r for expansion in expansions for state in expansion.rollouts for r in state]
     if rollouts:
         metrics["tools/calls_per_rollout"] = sum(counts[name] for name in get_args(Answered)) / len(rollouts)
-        metrics["tools/given_share"] = float(1 - np.mean(np.concatenate([r.drawn for r in rollouts])))
+        metrics["tools/given_share"] = float(1 - np.mean(np.concatenate([r.sampled for r in rollouts])))
     return metrics
 
 
@@ -125,7 +125,7 @@ def rollout_records(step: int, groups: list[PromptGroup], expansions: list[Expan
                 token_ids=rollout.token_ids,
                 logprobs=rollout.logprobs,
                 entropies=rollout.entropies,
-                answers=answer_spans(rollout.given),
+                answers=answer_spans(rollout.tool_written),
                 reward=float(group.rewards[n]),
                 outcome=group.outcomes[n] if group.outcomes else None,
                 finished=rollout.finished,
@@ -158,7 +158,7 @@ def _state_records(parent: str, common: dict, expansion: Expansion) -> Iterator[
                 token_ids=rollout.token_ids,
                 logprobs=rollout.logprobs,
                 entropies=rollout.entropies,
-                answers=answer_spans(rollout.given),
+                answers=answer_spans(rollout.tool_written),
                 reward=float(expansion.rewards[i][m]),
                 outcome=expansion.outcomes[i][m] if expansion.outcomes else None,
                 finished=rollout.finished,

@@ -250,7 +250,7 @@ class _Run:
         counts.chunks += 1
         given = 0 if interruptions is None else int((emitted.emitted & (interruptions.given >= 0)).sum())
         counts.sampled_tokens += tokens - given
-        counts.given_tokens += given
+        counts.tool_tokens += given
         counts.lane_steps += steps * self.schedule.branch.size
         stopped = (emitted.stopped & emitted.emitted).any(axis=0)
         at_limit = self.harvest.generated >= self.schedule.limits[self.schedule.branch]
@@ -276,7 +276,9 @@ class _Run:
         ending, self.ending = self.ending, None
         rollouts = self.harvest.cut(ending.over, ending.stopped, ending.lengths)
         if ending.masks is not None:
-            rollouts = [replace(rollout, given=mask) for rollout, mask in zip(rollouts, ending.masks, strict=True)]
+            rollouts = [
+                replace(rollout, tool_written=mask) for rollout, mask in zip(rollouts, ending.masks, strict=True)
+            ]
         for (request, branch), rollout in zip(ending.keys, rollouts, strict=True):
             self.results[request][branch] = rollout
         if self.ended is not None and rollouts:
@@ -292,5 +294,5 @@ class _Ending(NamedTuple):
     stopped: np.ndarray  # bool [slots, lanes], by a stop token
     lengths: np.ndarray  # tokens of each, in row-major order like the rest
     keys: list[Key]
-    masks: list[np.ndarray | None] | None  # `Rollout.given`
+    masks: list[np.ndarray | None] | None  # `Rollout.tool_written`
     requests: list[int]  # those that have no other branch left

@@ -74,30 +74,31 @@ class Rollout:
     entropies: np.ndarray  # nats, full vocabulary, temperature 1
     magnitudes: np.ndarray  # ||e(o) - pi|| ||h||
     finished: bool  # ended with a stop token
-    given: np.ndarray | None = None  # bool, what a tool wrote and the policy read; None: nothing
+    tool_written: np.ndarray | None = None  # bool, tokens that a tool wrote and the policy read; None: no token
 
     @property
-    def drawn(self) -> np.ndarray:
+    def sampled(self) -> np.ndarray:
         """bool ``[T]``, the tokens that the policy chose."""
-        return np.ones(len(self.token_ids), bool) if self.given is None else ~self.given
+        return np.ones(len(self.token_ids), bool) if self.tool_written is None else ~self.tool_written
 
     @property
     def loss_mask(self) -> np.ndarray | None:
-        """`drawn`; None where that is all."""
-        return None if self.given is None else ~self.given
+        """`sampled`; None if that is every token."""
+        return None if self.tool_written is None else ~self.tool_written
 
     def head(self, tokens: int) -> Rollout:
         """The first ``tokens`` tokens."""
         columns = (self.token_ids, self.logprobs, self.entropies, self.magnitudes)
-        given = None if self.given is None else self.given[:tokens]
-        return Rollout(*(column[:tokens] for column in columns), self.finished and tokens >= len(self.token_ids), given)
+        written = None if self.tool_written is None else self.tool_written[:tokens]
+        finished = self.finished and tokens >= len(self.token_ids)
+        return Rollout(*(column[:tokens] for column in columns), finished, written)
 
     def then(self, other: Rollout) -> Rollout:
         """The response that goes on with ``other``."""
         both = lambda name: np.concatenate([getattr(self, name), getattr(other, name)])
         names = ("token_ids", "logprobs", "entropies", "magnitudes")
-        given = None if self.given is None and other.given is None else ~both("drawn")
-        return Rollout(*map(both, names), other.finished, given)
+        written = None if self.tool_written is None and other.tool_written is None else ~both("sampled")
+        return Rollout(*map(both, names), other.finished, written)
 
 
 @dataclass
@@ -105,7 +106,7 @@ class DecodeCounts:
     """Token positions by what was done with them, and what the decoder did for them."""
 
     sampled_tokens: int = 0
-    given_tokens: int = 0  # written by a tool, passed through the network one by one
+    tool_tokens: int = 0  # written by a tool, passed through the network one by one
     prefill_positions: int = 0
     reused_prefix_positions: int = 0  # prefix positions that branches found in the cache
     lane_steps: int = 0  # lanes x decode steps, idle lanes included
@@ -114,7 +115,7 @@ class DecodeCounts:
 
     @property
     def idle_lane_steps(self) -> int:
-        return self.lane_steps - self.sampled_tokens - self.given_tokens
+        return self.lane_steps - self.sampled_tokens - self.tool_tokens
 
 
 Key = tuple[int, int]  # a request and a branch of it

@@ -192,5 +192,5 @@ def answer_spans(given: np.ndarray | None) -> list[list[int]]:
 
 def last_segment(prefix: Rollout) -> tuple[np.ndarray, int]:
     """What the policy wrote of a response since the last answer, and how many answers it has read."""
-    spans = answer_spans(prefix.given)
+    spans = answer_spans(prefix.tool_written)
     return prefix.token_ids[spans[-1][1] if spans else 0 :], len(spans)

@@ -69,7 +69,7 @@ def mean_branching_factors(session: Session, learner: Learner, responses: Sequen
         for placement in micro.placements:
             n = numbers[placement.trunk][placement.branch]
             rollout = responses[n].rollout
-            found[n] = factors[placement.where][rollout.drawn & ~np.isnan(rollout.logprobs)].mean()
+            found[n] = factors[placement.where][rollout.sampled & ~np.isnan(rollout.logprobs)].mean()
     return found
 
 
