@@ -39,7 +39,7 @@ from fr3e_jax.rollouts.requests import (
     check_requests,
     lane_settings,
 )
-from fr3e_jax.rollouts.schedule import Placement, Schedule
+from fr3e_jax.rollouts.schedule import Schedule, SlotAssignment
 
 _CHUNKS_TO_SPARE = 2  # that fit into rings that have shrunk
 
@@ -148,7 +148,7 @@ class _Run:
 
     # -- trunks ------------------------------------------------------------------------------------------------------
 
-    def _insert(self, placed: list[Placement]) -> None:
+    def _insert(self, placed: list[SlotAssignment]) -> None:
         """Copy trunks into their slots: from where they were computed, or from a slot that has them already."""
         first = [one for one in placed if one.source is None]
         if any(one.request not in self.cached for one in first):

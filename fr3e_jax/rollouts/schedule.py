@@ -19,7 +19,7 @@ IDLE = -1
 _PATIENCE_SHARE = 16  # with branches queued, a chunk stops when one lane in this many has ended
 
 
-class Placement(NamedTuple):
+class SlotAssignment(NamedTuple):
     """A trunk takes a slot; ``source`` is a slot that has it already, if one has."""
 
     slot: int
@@ -62,14 +62,14 @@ class Schedule:
         request = int(self.owner[number])
         return request, int(number - self.first[request])
 
-    def assign(self) -> tuple[list[Placement], np.ndarray]:
+    def assign(self) -> tuple[list[SlotAssignment], np.ndarray]:
         """Give free slots to trunks and idle lanes to branches.
 
         Returns:
           the trunks that take a slot, a trunk's first slot before its others, and the lanes that start a branch, bool
           ``[slots, lanes]``.
         """
-        placed: list[Placement] = []
+        placed: list[SlotAssignment] = []
         new = np.zeros(self.branch.shape, bool)
         for slot in np.flatnonzero(self.slot_request == IDLE)[: len(self.waiting)]:
             self._place(slot, self.waiting.popleft(), placed)
@@ -100,9 +100,9 @@ class Schedule:
         queued = self._queued_tokens[self.slot_request[self.slot_request != IDLE]]
         return max(1, self.branch.size // _PATIENCE_SHARE) if queued.any() else self.branch.size
 
-    def _place(self, slot: int, request: int, placed: list[Placement]) -> None:
+    def _place(self, slot: int, request: int, placed: list[SlotAssignment]) -> None:
         has_it = np.flatnonzero(self.slot_request == request)
-        placed.append(Placement(int(slot), request, int(has_it[0]) if has_it.size else None))
+        placed.append(SlotAssignment(int(slot), request, int(has_it[0]) if has_it.size else None))
         self.slot_request[slot] = request
 
     def _fill(self, slot: int, new: np.ndarray) -> None:

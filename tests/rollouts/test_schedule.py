@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fr3e_jax.rollouts.schedule import IDLE, Placement, Schedule
+from fr3e_jax.rollouts.schedule import IDLE, Schedule, SlotAssignment
 
 CHUNK = 16
 
@@ -24,7 +24,7 @@ class Simulation:
         self.lengths = np.array([length for row in lengths for length in row])
         self.left = np.zeros((slots, lanes), np.int64)
         self.started: list[int] = []
-        self.placed: list[Placement] = []
+        self.placed: list[SlotAssignment] = []
         self.steps = self.useful = self.visits = 0
 
     def run(self):
@@ -98,11 +98,11 @@ def test_a_free_slot_copies_the_trunk_with_the_most_queued_tokens_for_each_of_it
     placed, _ = schedule.assign()
     # Queued after the first three: 27 tokens of request 0, 64 of request 1; then 56 over two slots against 27.
     assert placed == [
-        Placement(0, 1, None),
-        Placement(1, 0, None),
-        Placement(2, 2, None),
-        Placement(3, 1, 0),
-        Placement(4, 1, 0),
+        SlotAssignment(0, 1, None),
+        SlotAssignment(1, 0, None),
+        SlotAssignment(2, 2, None),
+        SlotAssignment(3, 1, 0),
+        SlotAssignment(4, 1, 0),
     ]
 
 
