@@ -43,8 +43,8 @@ LAYERS = {
     "learning": Layer(
         {"objectives", "policy", "programs", "rollouts", "rewards", "data", "configuration", "runs", "loop"}
     ),
-    "runs": Layer({"configuration", "programs", "rollouts", "loop"}),
-    "cluster": Layer({"configuration", "learning", "loop"}),
+    "runs": Layer({"configuration"}),
+    "cluster": Layer({"configuration"}),
     "loop": Layer(
         {"objectives", "policy", "programs", "rollouts", "learning", "runs", "cluster", "rewards", "data"}
         | {"configuration", "tools"}
