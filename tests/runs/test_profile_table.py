@@ -55,7 +55,7 @@ def test_the_text_says_times_per_step(profile):
     assert chunk == ["chunk", "4.0", "3000.0", "60.0%"]
     (compiling,) = [line.split() for line in lines if "compiling" in line]
     assert compiling == ["compiling", "accumulate", "0.5", "500.0", "10.0%"]
-    assert "outside of device programs and grading: 13.9% of the time" in lines[-1] and "250.0 ms a step" in lines[-1]
+    assert "outside device programs and grading: 13.9% of the time" in lines[-1] and "250.0 ms a step" in lines[-1]
     assert max(map(len, lines[:-1])) <= 100
 
 
