@@ -17,7 +17,7 @@ def uneven_lengths(trunks: int = 8, anchors: int = 4, per_anchor: int = 16) -> l
 
 
 class Simulation:
-    """Lanes that decode one token a step; branches end after ``lengths`` tokens, or their limit where that is given."""
+    """Lanes that decode one token a step; branches end after ``lengths`` tokens, which are the default limits."""
 
     def __init__(self, lengths, slots, lanes, limits=None):
         self.schedule = Schedule(limits or lengths, slots, lanes)
@@ -57,7 +57,7 @@ class Simulation:
 
 
 @pytest.mark.parametrize(("slots", "lanes"), [(8, 8), (4, 16), (16, 4), (3, 5)])
-def test_no_lane_idles_while_work_is_queued_that_it_could_do(slots, lanes):
+def test_no_lane_idles_while_a_branch_that_it_can_take_is_queued(slots, lanes):
     simulation = Simulation(uneven_lengths(), slots, lanes)
     while simulation.assign():
         schedule = simulation.schedule
@@ -115,7 +115,7 @@ def test_a_request_has_ended_when_its_branches_in_all_slots_have():
     assert schedule.end(np.array([[False, False], [True, False]])) == [0]
 
 
-def test_a_chunk_stops_early_only_for_what_can_use_the_lanes_that_ended():
+def test_a_chunk_stops_early_only_if_queued_branches_can_use_the_ended_lanes():
     nothing_queued = Schedule([[4] * 32], slots=2, lanes=16)
     nothing_queued.assign()
     assert nothing_queued.patience() == 32
@@ -127,7 +127,7 @@ def test_a_chunk_stops_early_only_for_what_can_use_the_lanes_that_ended():
     assert only_a_trunk_waits.patience() == 32
 
 
-def test_the_schedule_is_the_same_again():
+def test_equal_input_gives_an_equal_schedule():
     lengths = np.random.default_rng(1).integers(1, 20, (9, 12)).tolist()
     limits = [[20] * 12] * 9
     first, second = (Simulation(lengths, 4, 5, limits).run() for _ in range(2))

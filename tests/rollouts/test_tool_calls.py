@@ -1,4 +1,4 @@
-"""A rollout that calls a tool is what the network says, token by token, wherever and beside whatever it was decoded."""
+"""A rollout that calls a tool follows the network token by token, in any slot and lane and beside any others."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def expected(session, params, toolbox, requests):
 
 
 def answers_by_reading(scripted_tool, session, rollout: Rollout) -> np.ndarray:
-    """Which tokens must have been given, and that they are the tool's: a walk through the text, by its words alone."""
-    codec, given, text, calls, at = session.codec, np.zeros(len(rollout.token_ids), bool), "", 0, 0
+    """Mask of the tokens that a tool must have written, found by walking through the text; asserts they are the tool's."""
+    codec, written, text, calls, at = session.codec, np.zeros(len(rollout.token_ids), bool), "", 0, 0
     while at < len(rollout.token_ids):
         text += codec.decode([rollout.token_ids[at]], special_tokens=True)
         at += 1
@@ -57,18 +57,18 @@ def answers_by_reading(scripted_tool, session, rollout: Rollout) -> np.ndarray:
             answer = codec.encode(f"({shown}{scripted_tool.AFTER}")
             room = len(rollout.token_ids) - at
             np.testing.assert_array_equal(rollout.token_ids[at : at + len(answer)], answer[:room])
-            given[at : at + len(answer)] = True
+            written[at : at + len(answer)] = True
             at, text, calls = at + len(answer), "", calls + 1
-    return given
+    return written
 
 
-def test_answers_stand_behind_their_calls_and_nowhere_else(scripted_tool, session, expected):
+def test_answers_stand_after_their_calls_and_nowhere_else(scripted_tool, session, expected):
     calls = 0
     for row in expected.results:
         for rollout in row:
-            given = answers_by_reading(scripted_tool, session, rollout)
-            np.testing.assert_array_equal(~rollout.sampled, given)
-            assert (rollout.loss_mask is None) == (not given.any())
+            written = answers_by_reading(scripted_tool, session, rollout)
+            np.testing.assert_array_equal(~rollout.sampled, written)
+            assert (rollout.loss_mask is None) == (not written.any())
             calls += len(answer_spans(rollout.tool_written))
     assert calls > 8
 
@@ -103,7 +103,7 @@ def test_slots_lanes_and_slow_tools_change_no_token(scripted_tool, session, para
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at_once", [True, False])
-def test_nor_do_chunks_and_rings_that_grow(scripted_tool, session, params, at_once):
+def test_chunks_and_growing_rings_change_no_token(scripted_tool, session, params, at_once):
     toolbox, requests = scripted_tool.toolbox_of(session, at_once=at_once), scripted_tool.requests_of(session, cap=40)
     expected = sampled(session, params, scripted_tool.toolbox_of(session), requests)
     for changes in ({"trunk_slots": 6, "lanes_per_trunk": 4, "chunk": 16}, {"chunk": 1, "lanes_per_trunk": 1}):
@@ -112,13 +112,13 @@ def test_nor_do_chunks_and_rings_that_grow(scripted_tool, session, params, at_on
 
 def test_no_position_is_computed_twice_and_answers_are_not_counted_as_sampled(requests, expected):
     rollouts = [rollout for row in expected.results for rollout in row]
-    given = sum(int((~rollout.sampled).sum()) for rollout in rollouts)
+    written = sum(int((~rollout.sampled).sum()) for rollout in rollouts)
     assert expected.counts.prefill_positions == sum(len(request.token_ids) for request in requests)
-    assert expected.counts.tool_tokens == given > 0
-    assert expected.counts.sampled_tokens == sum(len(rollout.token_ids) for rollout in rollouts) - given
+    assert expected.counts.tool_tokens == written > 0
+    assert expected.counts.sampled_tokens == sum(len(rollout.token_ids) for rollout in rollouts) - written
 
 
-def test_calls_beyond_the_most_are_ordinary_text(scripted_tool, session, params, requests, expected):
+def test_calls_beyond_max_calls_are_ordinary_text(scripted_tool, session, params, requests, expected):
     once = sampled(session, params, scripted_tool.toolbox_of(session, max_calls=1), requests)
     used_up = 0
     for row, wanted_row in zip(once.results, expected.results, strict=True):
@@ -182,7 +182,7 @@ def test_a_call_at_the_cap_gets_no_answer_and_an_answer_is_cut_there(session, pa
         assert not rollout.finished
 
 
-def test_a_stop_token_ends_a_response_behind_an_answer_but_not_within(session, params, expected, toolbox, requests):
+def test_a_stop_token_ends_a_response_after_an_answer_but_not_within(session, params, expected, toolbox, requests):
     i, m, whole, start, end = next(
         (i, m, rollout, start, end)
         for i, row in enumerate(expected.results)
