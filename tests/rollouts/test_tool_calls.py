@@ -44,7 +44,7 @@ def expected(session, params, toolbox, requests):
 
 
 def answers_by_reading(scripted_tool, session, rollout: Rollout) -> np.ndarray:
-    """Mask of the tokens that a tool must have written, found by walking through the text; asserts they are the tool's."""
+    """Mask of the tokens that a tool must have written, by walking through the text; asserts their ids."""
     codec, written, text, calls, at = session.codec, np.zeros(len(rollout.token_ids), bool), "", 0, 0
     while at < len(rollout.token_ids):
         text += codec.decode([rollout.token_ids[at]], special_tokens=True)
