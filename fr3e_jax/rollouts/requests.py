@@ -146,7 +146,7 @@ Selector = Callable[[int, list[Rollout], bool], Sequence[int] | None]
 
 
 def check_requests(requests: Sequence[TrunkRequest]) -> None:
-    """Raise ValueError, which says what to change, for a request that the decoder cannot serve."""
+    """Raise ValueError, with the change to make, for a request that the decoder cannot serve."""
     for i, request in enumerate(requests):
         trunk_length = len(request.token_ids)
         if isinstance(request.trunk, CachedTrunk) and request.branches and request.trunk.batch is None:

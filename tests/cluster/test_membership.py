@@ -30,7 +30,7 @@ def test_the_last_text_is_printed_when_the_process_is_gone(capfd):
 
 def test_an_orderly_end_is_silent(capfd):
     words = LastWords()
-    words.set("nobody listens before the start")
+    words.set("not printed before the start")
     words.start()
     words.set("continue with --resume")
     words.withdraw()

@@ -87,7 +87,7 @@ def test_a_difference_raises_on_all_processes_and_shows_the_values(values, shown
             raise errors[0]
 
 
-def test_processes_at_different_stages_are_told_where_each_is():
+def test_processes_at_different_stages_raise_with_the_stage_of_each():
     errors = together(2, lambda p: p.agree(["step 2, prompts", "the end of step 1"][p.index], n=1))
     assert all(isinstance(error, Divergence) for error in errors)
     assert "step 2, prompts" in str(errors[0]) and "the end of step 1" in str(errors[0])
@@ -137,7 +137,7 @@ class _Slow:
 
 
 def graded(processes, verdict_of, tokens_of=lambda index, branch: np.int32([branch])):
-    """A `Grading` that has seen two requests of three branches; and what this process graded."""
+    """A `Grading` that was given two requests of three branches, and the cases that this process graded."""
     mine = []
 
     def submit(problem, prefix, rollout):

@@ -62,7 +62,7 @@ def test_training_state_comes_back_bit_for_bit_on_another_mesh(tmp_path):
         assert checkpointer.save(3, saved, host, None)
     devices = len(jax.devices())
     other = mesh_of(2, devices // 2) if devices > 1 else mesh_of(1, 1)
-    # Other values in the same structure: what comes back must be the file's content.
+    # Other values in the same structure: the content must come from the file.
     wanted = training_state(other, PartitionSpec("tensor", "fsdp"))
     wanted = jax.tree.map(jnp.zeros_like, wanted)
     with opened(tmp_path) as checkpointer:
