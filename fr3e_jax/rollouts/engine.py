@@ -152,7 +152,7 @@ class _Run:
     # -- trunks ------------------------------------------------------------------------------------------------------
 
     def _insert(self, placed: list[SlotAssignment]) -> None:
-        """Copy trunks into their slots, each from its prefilled batch or from a slot that holds it already."""
+        """Copy trunks into their slots, each from the batch that computed it or from a slot that holds it already."""
         first = [one for one in placed if one.source is None]
         if any(one.request not in self.cached for one in first):
             self._prefill([*(one.request for one in first), *self.schedule.waiting])
