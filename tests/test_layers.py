@@ -41,8 +41,8 @@ LAYERS = {
     "data": Layer({"configuration", "rewards"}, {"jax", "flax", "optax"}),
     "rollouts": Layer({"policy", "programs", "configuration", "cluster", "data", "tools"}),
     "learning": Layer({"objectives", "policy", "programs", "rollouts", "configuration", "runs"}),
-    "runs": Layer({"configuration", "programs", "rollouts", "loop"}),
-    "cluster": Layer({"configuration", "learning", "loop"}),
+    "runs": Layer({"configuration"}),
+    "cluster": Layer({"configuration"}),
     "loop": Layer(
         {"objectives", "policy", "programs", "rollouts", "learning", "runs", "cluster", "rewards", "data"}
         | {"configuration", "tools"}

@@ -1,16 +1,21 @@
-"""What several processes must have decided alike, by stage: the arguments of `Processes.agree`."""
+"""The decisions of each stage that all processes must have made alike, as arguments of `Processes.agree`.
+
+The functions read attributes alone, so that this room imports neither the loop nor learning.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fr3e_jax.learning.experience import Expansion, PromptGroup, TrainingTrunk
-from fr3e_jax.loop.prompts import Prompt
+if TYPE_CHECKING:
+    from fr3e_jax.learning.experience import TrainingTrunk
+    from fr3e_jax.loop.expansion import Anchored, Credited, PromptGroup
+    from fr3e_jax.loop.prompts import Prompt
 
 
 def of_prompts(prompts: Sequence[Prompt]) -> dict[str, Any]:
-    """Which problems are sampled, and how they are spelled."""
+    """The problems that are sampled, and their token ids."""
     return {
         "prompts": [[prompt.position, prompt.problem.id] for prompt in prompts],
         "prompt_ids": [prompt.token_ids for prompt in prompts],
@@ -18,7 +23,7 @@ def of_prompts(prompts: Sequence[Prompt]) -> dict[str, Any]:
 
 
 def of_groups(groups: Sequence[PromptGroup]) -> dict[str, Any]:
-    """What was sampled from the prompts, what it earned, which prompts are kept and which bases expanded."""
+    """The rewards of the base rollouts, the prompts that are kept and the bases that are expanded."""
     return {
         "kept_prompts": [group.position for group in groups if group.kept],
         "chosen_bases": [[group.position, *group.chosen] for group in groups if group.chosen],
@@ -26,22 +31,22 @@ def of_groups(groups: Sequence[PromptGroup]) -> dict[str, Any]:
     }
 
 
-def of_states(expansions: Sequence[Expansion]) -> dict[str, Any]:
-    """Where exploration starts."""
-    return {"anchors": [[e.group.position, e.base, list(e.anchors), list(e.forks)] for e in expansions]}
+def of_states(anchored: Sequence[Anchored]) -> dict[str, Any]:
+    """The states from which exploration starts."""
+    return {"anchors": [[e.group.position, e.base, list(e.anchors), list(e.forks)] for e in anchored]}
 
 
-def of_values(expansions: Sequence[Expansion]) -> dict[str, Any]:
-    """What exploration gave."""
+def of_values(credited: Sequence[Credited]) -> dict[str, Any]:
+    """The rewards and advantages of exploration, and the states that train."""
     return {
-        "state_rewards": [rewards for e in expansions for rewards in e.rewards],
-        "advantages": [advantages for e in expansions for advantages in e.advantages],
-        "trained_states": [list(e.trained) for e in expansions],
+        "state_rewards": [rewards for e in credited for rewards in e.rewards],
+        "advantages": [advantages for e in credited for advantages in e.advantages],
+        "trained_states": [list(e.trained) for e in credited],
     }
 
 
 def of_batch(batch: Sequence[TrainingTrunk]) -> dict[str, Any]:
-    """What trains."""
+    """The full batch that trains."""
     branches = [branch for trunk in batch for branch in trunk.branches]
     return {
         "trunk_ids": [trunk.token_ids for trunk in batch],

@@ -1,8 +1,8 @@
-"""Being one process of several: joining at the start, leaving together at the end, last words when that fails.
+"""Membership in a group of processes: joining at the start, leaving together at the end, last words on failure.
 
-`jax.distributed` ends all processes when one is lost: its service notices a silent process after
-``runtime.heartbeat_seconds``, a lost process 0 at once, and aborts the others. An aborted process cannot speak, so a
-small companion process does it, which holds the reading end of a pipe.
+`jax.distributed` ends all processes when one is lost. Its service notices a silent process after
+``runtime.heartbeat_seconds`` and a lost process 0 at once; then it aborts the others. An aborted process cannot print,
+so a small companion process prints for it; the companion holds the reading end of a pipe.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from fr3e_jax.cluster.discovery import COORDINATOR, Cluster, own_cluster
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import Config
 
-# Reads lines until the pipe ends, which it does when this process does; the last line is said unless it is empty. It
-# outlives the signals that are sent to the whole group of processes.
+# The companion reads lines until the pipe ends, together with this process. It prints the last line unless that line is
+# empty. It ignores signals, since they are sent to the whole group of processes.
 _COMPANION = """
 import os, signal, sys
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -38,7 +38,7 @@ if last.strip():
 
 
 class LastWords:
-    """What is printed to stderr should this process end without `withdraw`: aborted, killed, out of memory."""
+    """A line that goes to stderr if this process ends without `withdraw`: aborted, killed, out of memory."""
 
     def __init__(self) -> None:
         self._companion: subprocess.Popen | None = None
@@ -47,14 +47,14 @@ class LastWords:
         self._companion = subprocess.Popen([sys.executable, "-I", "-S", "-c", _COMPANION], stdin=subprocess.PIPE)
 
     def set(self, text: str) -> None:
-        """Replaces the text; one line. Nothing without `start`."""
+        """Replace the text, one line; without `start`, do nothing."""
         if self._companion is not None:
-            with contextlib.suppress(BrokenPipeError):  # it was killed: then nobody speaks
+            with contextlib.suppress(BrokenPipeError):  # the companion was killed: nothing will be printed
                 self._companion.stdin.write(text.encode() + b"\n")
                 self._companion.stdin.flush()
 
     def withdraw(self) -> None:
-        """An orderly end: nothing is to be said."""
+        """End the companion in silence, at an orderly end."""
         if self._companion is not None:
             self.set("")
             with contextlib.suppress(BrokenPipeError):
@@ -68,7 +68,7 @@ _GRACE_SECONDS = 5
 
 
 def across_processes(verb: Callable[..., int]) -> Callable[..., int]:
-    """A verb's function ``(config, ...) -> exit code`` that joins the other processes first and leaves with them."""
+    """Wrap a verb, ``(config, ...) -> exit code``, so that it joins the other processes first and leaves with them."""
 
     @functools.wraps(verb)
     def run(config: Config, *arguments: Any, **options: Any) -> int:
@@ -85,10 +85,10 @@ def across_processes(verb: Callable[..., int]) -> Callable[..., int]:
 
 
 def _join(config: Config, cluster: Cluster) -> None:
-    """Finds the others; they wait for one another for ``runtime.join_seconds``.
+    """Join the other processes; all wait for one another for ``runtime.join_seconds``.
 
     Raises:
-      ConfigError: they did not all come.
+      ConfigError: a process did not come.
     """
     r = config.runtime
     known = None not in (cluster.coordinator, cluster.count, cluster.index)
@@ -115,37 +115,38 @@ def _join(config: Config, cluster: Cluster) -> None:
         last_words.withdraw()
         jax.distributed.shutdown()
         return
-    # Where these are known, nothing here starts jax's backend, which the session sets up first.
+    # `jax.process_index` starts jax's backend, which the session sets up first: a known number does without it.
     number = f"process {cluster.index} of {cluster.count}" if known else f"process {jax.process_index()}"
     last_words.set(farewell(number, "nothing of this run was saved yet: start it again"))
 
 
 def farewell(number: str, advice: str) -> str:
-    """What the process of this number says if it ends because the processes were torn apart."""
+    """Last words of the process of this number, for an end because one of the processes was lost."""
     return (
-        f"{number} was ended: itself, another process or a machine was "
-        f"lost, and the rest cannot go on alone (the lines above and the logs of the others say which); {advice}"
+        f"{number} was ended: this process, another one or a machine was lost, and the others cannot go on alone "
+        f"(the lines above and the logs of the others say which was lost); {advice}"
     )
 
 
 @contextlib.contextmanager
 def _leaving_together() -> Iterator[None]:
-    """All meet once more at the end. After an error nobody is waited for, since the others may wait for this process.
+    """Meet the other processes once more at the end.
 
-    They are then ended by `jax.distributed`, which misses this one.
+    After an error this process waits for nobody, since the others may be waiting for it. `jax.distributed` misses it
+    and ends them.
     """
     try:
         yield
     except BaseException as error:
         _print(error)
-        if not isinstance(error, jax.errors.JaxRuntimeError):  # that is as a rule a transfer from or to a lost process
+        if not isinstance(error, jax.errors.JaxRuntimeError):  # which is usually a transfer to or from a lost process
             last_words.withdraw()
         if jax.process_index() == 0:
-            time.sleep(_GRACE_SECONDS)  # without process 0 the others end at once: those with the same error print it
-        # Whatever else Python would do at its end waits for devices that others have left.
+            time.sleep(_GRACE_SECONDS)  # the others end at once without process 0: let them print the same error first
+        # An ordinary exit of Python would wait for devices that the other processes have left.
         os._exit(2 if isinstance(error, ConfigError) else 1)
     last_words.withdraw()
-    with contextlib.suppress(RuntimeError):  # the others did not come: they have said why
+    with contextlib.suppress(RuntimeError):  # the others did not come, and have printed why
         jax.distributed.shutdown()
 
 

@@ -1,8 +1,8 @@
-"""Several processes that run one loop: what they tell one another, and the proof that they decide alike.
+"""Several processes that run one loop: their messages to one another, and the proof that they decide alike.
 
-Every process runs the same host loop and gets the same sampled tokens. What only one of them knows (the verdicts of the
-rollouts that it graded, a signal, a file that it made) is gathered at fixed points, and what all of them decided is
-compared there. `Processes()` is a process on its own, which sends nothing.
+Every process runs the same host loop and gets the same sampled tokens. Some facts are known to one process alone: the
+verdicts of the rollouts that it graded, a signal, a file that it made. The processes gather these facts at fixed
+points, and compare their decisions there. `Processes()` is a process on its own, which sends nothing.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from fr3e_jax.configuration import ConfigError
 
 Result = TypeVar("Result")
 
-_MESSAGE = 1024  # bytes that one gather sends of each process; more takes a second
-_LENGTH = 8  # of them say how long the message is
+_MESSAGE = 1024  # bytes per process in one gather; a longer message takes a second gather
+_LENGTH = 8  # of these bytes hold the length of the message
 _EXCERPT = 160  # characters shown of values that differ
-_LARGEST_TEXT = 1 << 20  # characters of a value that are compared to show where values differ
+_LARGEST_TEXT = 1 << 20  # characters of a value in the search for the first difference
 
 
 class Divergence(RuntimeError):
-    """Processes that should have decided alike did not; raised on all of them."""
+    """The processes did not decide alike; raised on all of them."""
 
 
 @dataclass(frozen=True)
@@ -40,29 +40,29 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this process writes what the run has one of: metrics, rollouts, summary, what a person sees."""
+        """True on the one process that writes metrics, rollouts, summary and the display of the run."""
         return self.index == 0
 
     def is_mine(self, number: int) -> bool:
-        """Whether work of this number falls to this process; each number is one process's."""
+        """True if this process does the work of this number; each number belongs to one process."""
         return number % self.count == self.index
 
     def gather(self, content: Any) -> list[Any]:
-        """JSON content of every process, in their order. All must call, in the same order of calls."""
+        """JSON content of every process, in their order; all processes must make the same calls in the same order."""
         if self.count == 1:
             return [content]
         return [json.loads(message) for message in _gathered(json.dumps(content).encode())]
 
     def exchange(self, point: str, own: Any = None, **decisions: Any) -> list[Any]:
-        """`gather` of ``own``, and proof that all processes are at this ``point`` with equal ``decisions``.
+        """`gather` of ``own``, with proof that all processes are at this ``point`` with equal ``decisions``.
 
         Args:
-          point: a name for the message, such as ``"step 3, first return"``.
-          own: JSON content, another one in each process.
-          decisions: what must be equal: NumPy arrays, JSON content, or lists of arrays.
+          point: name of the point in the run, for messages, such as ``"step 3, first return"``.
+          own: JSON content, which may differ between processes.
+          decisions: values that must be equal: NumPy arrays, JSON content, or lists of arrays.
 
         Raises:
-          Divergence: with the values of the processes that differ.
+          Divergence: a decision differs; the message shows the values.
         """
         if self.count == 1:
             return [own]
@@ -76,20 +76,20 @@ class Processes:
         return [message[2] for message in told]
 
     def agree(self, point: str, **decisions: Any) -> None:
-        """`exchange` of decisions alone."""
+        """`exchange` without content of one's own."""
         self.exchange(point, **decisions)
 
     def asked_to_stop(self, received: list[str], step: int) -> str:
-        """Why all are to stop after ``step``, or nothing: a signal that any of them received, or notice of preemption.
+        """Reason for all processes to stop after ``step``, or "": a signal that any received, or notice of preemption.
 
-        The notice is the platform's, for which jax names the same step to all. All must ask once a step.
+        The notice comes from the platform; jax gives the same step to all processes. All must ask once a step.
         """
         signals = [name for names in self.gather(received[:1]) for name in names]
         notified = self.count > 1 and multihost_utils.reached_preemption_sync_point(step)
         return signals[0] if signals else "notice of preemption" * notified
 
     def whole_on_first(self, arrays: Any) -> Any:
-        """A pytree of arrays in the host memory of process 0, one array after the other; None elsewhere."""
+        """A pytree of arrays in the host memory of process 0, fetched one by one; None on other processes."""
         if self.count == 1:
             return arrays
 
@@ -101,7 +101,7 @@ class Processes:
         return hosts if self.first else None
 
     def on_first(self, function: Callable[[], Result]) -> Result:
-        """What ``function()`` returned on process 0, as JSON content; a ``ConfigError`` there is raised on all."""
+        """Result of ``function()`` on process 0, as JSON content; its ``ConfigError`` is raised on all processes."""
         if self.count == 1:
             return function()
         result, fault = None, None
@@ -117,12 +117,12 @@ class Processes:
 
 
 def own_processes() -> Processes:
-    """The processes that jax knows of; starts its backend."""
+    """The processes that jax knows; starts jax's backend."""
     return Processes(jax.process_index(), jax.process_count())
 
 
 def _gathered(message: bytes) -> list[bytes]:
-    """Bytes of every process; two transfers if one of them is long."""
+    """Messages of all processes; two transfers if one of them is long."""
     rows = _padded_and_gathered(message, _MESSAGE)
     lengths = [int.from_bytes(row[:_LENGTH].tobytes(), "little") for row in rows]
     longest = max(lengths) + _LENGTH
@@ -160,12 +160,12 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays, array scalars and whatever else JSON lacks."""
+    """JSON content for arrays and array scalars; text for any other value that JSON lacks."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _difference(point: str, name: str, texts: list[str]) -> str:
-    """Who has which value, each shown from shortly before the first character that differs."""
+    """Message with the value of each process, shown from shortly before the first character that differs."""
     start = next((i for i, characters in enumerate(zip(*texts, strict=False)) if len(set(characters)) > 1), 0)
     start = max(0, start - _EXCERPT // 4)
     holders: dict[str, list[int]] = {}

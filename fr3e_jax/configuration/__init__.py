@@ -1,4 +1,8 @@
-"""Settings of a run: typed, checked, saved. Everything a user can change is in ``schema``."""
+"""Settings of a run: typed, checked, saved.
+
+The code that a setting changes does not belong here. Settings are read before jax starts.
+Open `schema.py` first: it holds everything that a user can change.
+"""
 
 from fr3e_jax.configuration.describe import help_text, to_yaml
 from fr3e_jax.configuration.load import load_config

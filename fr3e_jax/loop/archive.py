@@ -82,7 +82,7 @@ class Archive:
         ids = np.asarray(entry.token_ids, np.int32)
         nothing = np.zeros(len(ids), np.float32)
         given = None if entry.given is None else np.asarray(entry.given, bool)
-        base = Rollout(ids, nothing, nothing, nothing, finished=True, given=given)
+        base = Rollout(ids, nothing, nothing, nothing, finished=True, tool_written=given)
         group = PromptGroup(entry.position, problem, prompt_ids, [base], np.asarray(entry.rewards))
         group.trunks[0] = np.concatenate([prompt_ids, ids])
         explore = session.config.explore
@@ -96,7 +96,7 @@ class Archive:
             hard = group.success_rate <= explore.archive_max_success_rate
             if one.parent or not one.anchors or not hard or group.rewards[base] < SUCCESS:
                 continue
-            given = one.rollout.given
+            given = one.rollout.tool_written
             own_first = [group.rewards[base], *np.delete(group.rewards, base)]
             self.entries.append(
                 ArchivedBase(

@@ -125,7 +125,7 @@ class _Round:
         places = [
             (rollout, _Fork(number, end))
             for rollout, prefix, number in zip(rollouts, part.prefixes, part.numbers, strict=True)
-            for _, end in answer_spans(rollout.given)
+            for _, end in answer_spans(rollout.tool_written)
             if len(prefix.token_ids) < end < min(len(rollout.token_ids), cap)
         ]
         if not places:
@@ -136,7 +136,7 @@ class _Round:
         )
         decisions = branching_decisions(
             [rollout.entropies for rollout, _ in places],
-            [rollout.drawn for rollout, _ in places],
+            [rollout.sampled for rollout, _ in places],
             [fork.position for _, fork in places],
             np.stack([draw(fork) for _, fork in places]),
             most_tokens=cap,

@@ -49,8 +49,8 @@ def place_anchors(session: Session, step: int, groups: list[PromptGroup]) -> lis
     anchored = []
     found = find_anchors(barred, rules, selection=explore.anchor_selection)
     for (group, base), anchors in zip(bases, found, strict=True):
-        drawn = group.rollouts[base].drawn  # a state within a tool's answer leaves the policy nothing to choose
-        positions = [a for a in anchors.tolist() if drawn[a] and drawn[rules.fork(a)]]
+        sampled = group.rollouts[base].sampled  # a state within a tool's answer leaves the policy nothing to choose
+        positions = [a for a in anchors.tolist() if sampled[a] and sampled[rules.fork(a)]]
         if positions or fresh:
             anchored.append(anchored_at(group, base, positions, rules, fresh=fresh))
     return anchored
@@ -58,9 +58,9 @@ def place_anchors(session: Session, step: int, groups: list[PromptGroup]) -> lis
 
 def _bar_tool_tokens(explore: ExploreConfig, rollout: Rollout, source: np.ndarray) -> np.ndarray:
     """``source`` with its worst value where a tool wrote the anchor, or the token that the state leaves to be drawn."""
-    if rollout.given is None:
+    if rollout.tool_written is None:
         return source
-    barred = rollout.given
+    barred = rollout.tool_written
     if explore.include_anchor_token:
         barred = barred | np.append(barred[1:], False)
     return np.where(barred, np.inf if explore.anchor_selection == "logprob" else -np.inf, source)

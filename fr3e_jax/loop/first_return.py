@@ -81,7 +81,7 @@ def choose_bases(explore: ExploreConfig, noise: Noise, step: int, group: PromptG
     generator = noise.generator(CHOICE, step, group.position)
     order = [int(n) for n in generator.permutation(len(group.rollouts)) if len(group.rollouts[n].token_ids) > 1]
     if explore.base_choice == "best":
-        order.sort(key=lambda n: -float(np.mean(group.rollouts[n].logprobs[group.rollouts[n].drawn])))
+        order.sort(key=lambda n: -float(np.mean(group.rollouts[n].logprobs[group.rollouts[n].sampled])))
     correct = [n for n in order if group.rewards[n] >= SUCCESS][: explore.max_correct]
     wrong = [n for n in order if group.rewards[n] < SUCCESS][: explore.max_wrong]
     return sorted(correct + wrong)

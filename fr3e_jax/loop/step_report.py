@@ -31,7 +31,7 @@ def rollout_metrics(groups: list[PromptGroup], credited: list[Credited]) -> dict
         "reward/mean": float(np.mean([group.rewards.mean() for group in groups])),
         "length/mean": float(np.mean([len(r.token_ids) for r in base])),
         "length/finished": float(np.mean([r.finished for r in base])),
-        "entropy/mean": float(np.mean(np.concatenate([r.entropies[r.drawn] for r in base]))),
+        "entropy/mean": float(np.mean(np.concatenate([r.entropies[r.sampled] for r in base]))),
         "prompts/kept": sum(group.kept for group in groups),
         "prompts/rejected": sum(not group.kept for group in groups),
         "prompts/expanded": sum(bool(group.chosen) for group in groups),
@@ -87,7 +87,7 @@ def tool_metrics(sampler: Sampler, groups: list[PromptGroup], credited: list[Cre
     rollouts += [r for one in credited for state in one.rollouts for r in state]
     if rollouts:
         metrics["tools/calls_per_rollout"] = sum(counts[name] for name in get_args(Answered)) / len(rollouts)
-        metrics["tools/given_share"] = float(1 - np.mean(np.concatenate([r.drawn for r in rollouts])))
+        metrics["tools/given_share"] = float(1 - np.mean(np.concatenate([r.sampled for r in rollouts])))
     return metrics
 
 
@@ -126,7 +126,7 @@ def rollout_records(step: int, groups: list[PromptGroup], credited: list[Credite
                 token_ids=rollout.token_ids,
                 logprobs=rollout.logprobs,
                 entropies=rollout.entropies,
-                answers=answer_spans(rollout.given),
+                answers=answer_spans(rollout.tool_written),
                 reward=float(group.rewards[n]),
                 outcome=group.outcomes[n] if group.outcomes else None,
                 finished=rollout.finished,
@@ -159,7 +159,7 @@ def _state_records(parent: str, common: dict, credited: Credited) -> Iterator[Ro
                 token_ids=rollout.token_ids,
                 logprobs=rollout.logprobs,
                 entropies=rollout.entropies,
-                answers=answer_spans(rollout.given),
+                answers=answer_spans(rollout.tool_written),
                 reward=float(credited.rewards[i][m]),
                 outcome=credited.outcomes[i][m],
                 finished=rollout.finished,

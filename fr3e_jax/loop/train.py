@@ -32,9 +32,11 @@ from fr3e_jax.loop.evaluate import best_metric, evaluate
 from fr3e_jax.loop.expansion import Anchored, Credited, PromptGroup
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
+from fr3e_jax.loop.grading import Grading
 from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.policy.network import Params
+from fr3e_jax.programs import exploration
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.background import Background, WriteFailed
 from fr3e_jax.runs.checkpoints import Checkpointer
@@ -147,8 +149,9 @@ class Trainer:
             first_step=self.progress.step,
             sampled_tokens=ledger.sampled_tokens,
         )
-        owners = [session.sampler.engine.programs, programs, session.sampler.weights]
-        self.profiler = Profiler(self.config.runtime.profile_steps * first, run, ledger, self.background, owners)
+        owners = [session.sampler.engine.programs, programs, session.sampler.weights, exploration]
+        steps = self.config.runtime.profile_steps * first
+        self.profiler = Profiler(steps, run, ledger, self.background, owners, Grading)
 
     def run(self) -> int:
         """Trains to the end of the budget or to a signal; returns the exit code."""

@@ -1,4 +1,4 @@
-"""What the lanes have drawn so far, kept on the host, and cut into rollouts as branches end."""
+"""The tokens of all lanes so far, kept on the host, and cut into rollouts when branches end."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from fr3e_jax.rollouts.requests import Rollout
 
 
 class Harvest:
-    """Drawn tokens by slot and lane, with what the sampler saw at each.
+    """Tokens by slot and lane, with the sampler's figures for each.
 
     Args:
-      slots, lanes: of the decoder.
+      slots, lanes: numbers of the decoder's slots and of the lanes in each.
     """
 
     def __init__(self, slots: int, lanes: int):
-        self.generated = np.zeros((slots, lanes), np.int64)  # tokens of the branch that is in the lane, or was last
+        self.generated = np.zeros((slots, lanes), np.int64)  # tokens of the lane's current or last branch
         kinds = (np.int32, np.float32, np.float32, np.float32)  # as the arrays of a Rollout
-        self._drawn = [np.zeros((slots, lanes, 0), kind) for kind in kinds]
-        self._unwritten: tuple[Emitted, np.ndarray] | None = None  # of the last chunk, and `generated` before it
+        self._columns = [np.zeros((slots, lanes, 0), kind) for kind in kinds]
+        self._unwritten: tuple[Emitted, np.ndarray] | None = None  # the last chunk, and `generated` before it
 
     def start(self, lanes: np.ndarray) -> None:
-        """Begin new branches in ``lanes``, bool ``[slots, lanes]``; until the next `take` those before can be cut."""
-        self.generated = np.where(lanes, 0, self.generated)  # a new array: `cut` may still be asked about the old one
+        """Begin new branches in ``lanes``, bool ``[slots, lanes]``; `cut` still works for the old until `take`."""
+        self.generated = np.where(lanes, 0, self.generated)  # a new array: the old one may still be read
 
     def make_room(self, tokens: int) -> None:
-        """Room for ``tokens`` tokens in every lane."""
-        *lanes, room = self._drawn[0].shape
+        """Make room for ``tokens`` tokens in every lane."""
+        *lanes, room = self._columns[0].shape
         if tokens > room:
             more = (*lanes, power_of_two(tokens) - room)
-            self._drawn = [np.concatenate([column, np.zeros(more, column.dtype)], 2) for column in self._drawn]
+            self._columns = [np.concatenate([column, np.zeros(more, column.dtype)], 2) for column in self._columns]
 
     def take(self, emitted: Emitted) -> tuple[int, int]:
-        """Take over what a chunk drew; returns how many tokens, and how many steps the chunk took.
+        """Take over a chunk's tokens; return the number of tokens, and of steps that the chunk took.
 
-        A lane emits in the first steps of a chunk and then not at all.
+        A lane emits tokens in the first steps of a chunk and none in the steps after.
         """
         self._write()
         counts = emitted.emitted.sum(axis=0)
@@ -45,27 +45,28 @@ class Harvest:
         return int(counts.sum()), int(counts.max())
 
     def _write(self) -> None:
-        """Put what the last chunk drew behind what the lanes have; not at once, the next chunk need not wait for it."""
+        """Append the last chunk's tokens to those of the lanes; done late, so that the next chunk need not wait."""
         if self._unwritten is None:
             return
         (emitted, before), self._unwritten = self._unwritten, None
         step, slot, lane = np.nonzero(emitted.emitted)
         position = before[slot, lane] + step
-        for column, fresh in zip(self._drawn, emitted[1:5], strict=True):
+        for column, fresh in zip(self._columns, emitted[1:5], strict=True):
             column[slot, lane, position] = fresh[step, slot, lane]
 
     def cut(self, over: np.ndarray, stopped: np.ndarray, lengths: np.ndarray) -> list[Rollout]:
-        """The rollouts in the lanes of ``over``, in row-major order; before the chunk behind their last is taken over.
+        """The rollouts in the lanes of ``over``, in row-major order.
 
-        Their arrays are pieces of common ones: four copies for all of them, not for each.
+        Call it before `take` of the chunk after their last. Their arrays are slices of four common arrays.
 
         Args:
-          over, stopped: bool ``[slots, lanes]``.
-          lengths: their tokens, `generated` in the lanes of ``over``.
+          over: bool ``[slots, lanes]``, the lanes to cut.
+          stopped: bool ``[slots, lanes]``, the lanes that a stop token ended.
+          lengths: tokens of each, `generated` in the lanes of ``over``.
         """
         self._write()
-        filled = np.arange(self._drawn[0].shape[2]) < lengths[:, None]
-        columns = [column[over][filled] for column in self._drawn]
+        filled = np.arange(self._columns[0].shape[2]) < lengths[:, None]
+        columns = [column[over][filled] for column in self._columns]
         ends = np.cumsum(lengths).tolist()
         pieces = zip([0, *ends], ends, stopped[over].tolist(), strict=False)
         return [Rollout(*(column[a:b] for column in columns), finished=finished) for a, b, finished in pieces]

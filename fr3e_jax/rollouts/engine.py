@@ -1,13 +1,13 @@
 """The rollout engine: trunks and branches in, rollouts out, decoder lanes kept busy.
 
 This is the host side of the decoder (`fr3e_jax.programs.decode`). Work is a list of trunks; branches leave a trunk at
-any fork. `fr3e_jax.rollouts.schedule` gives slots to trunks and lanes to branches. Between two chunks of decode steps
-the host refills the lanes of the branches that ended. While the next chunk runs, it cuts their tokens into rollouts and
-hands them on.
+any fork. `fr3e_jax.rollouts.schedule` gives slots to trunks and lanes to branches. Between two chunks of decode steps,
+the host refills the lanes of ended branches. While the next chunk runs, the host cuts the tokens of the ended branches
+into rollouts and hands them on.
 
-None of that changes the tokens of a rollout: its noise is keyed by its ``stream`` and position alone. The last digits
-of its log-probs do depend on the neighbouring lanes. The schedule therefore follows from the requests and the sampled
-tokens alone, and never from the time that a choice (``select``) takes.
+Slots, lanes and chunks do not change the tokens of a rollout: its noise is keyed by its ``stream`` and the position
+alone. But the last digits of its log-probs depend on the neighbouring lanes. The schedule therefore follows from the
+requests and the sampled tokens alone, and never from the time that a choice (``select``) takes.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from fr3e_jax.rollouts.requests import (
     check_requests,
     lane_settings,
 )
-from fr3e_jax.rollouts.schedule import Placement, Schedule
+from fr3e_jax.rollouts.schedule import Schedule, SlotAssignment
 
-_CHUNKS_TO_SPARE = 2  # that fit into rings that have shrunk
+_CHUNKS_TO_SPARE = 2  # chunks for which rings have room after they have shrunk
 
 
 class RolloutEngine:
-    """Samples branches from trunks with a fixed number of slots and lanes; reusable, holds no state between runs."""
+    """Samples branches from trunks with a fixed number of slots and lanes; keeps only `counts` between calls."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class RolloutEngine:
         self.counts = DecodeCounts()
 
     def take_counts(self) -> DecodeCounts:
-        """The counts since the last call."""
+        """The counts since the last call of this method."""
         counts, self.counts = self.counts, DecodeCounts()
         return counts
 
@@ -78,17 +78,20 @@ class RolloutEngine:
         """Sample every branch of every request.
 
         Args:
-          params: the weights; cached trunks must come from the same ones.
+          params: the weights; cached trunks must come from the same weights.
           requests: trunks and branches.
-          select: called as ``select(i, rollouts, wait)`` once all branches of request ``i`` ended; returns the indices
-            of the branches to promote to trunks. Without ``wait`` it may return None, not known yet: it is asked again
-            after the next chunk, other trunks decode meanwhile. With ``wait`` nothing is left to decode, or there is no
-            more room for undecided caches.
-          ended: called as ``ended([(i, branch, rollout), ...])`` as soon as branches ended, while others still decode.
-          calls: answers the tool calls that branches make; None: there are no tools.
+          select: called as ``select(i, rollouts, wait)`` when all branches of request ``i`` have ended; returns the
+            indices of the branches to promote to trunks. Without ``wait`` it may return None for "not known yet": the
+            other trunks decode on, and it is called again after the next chunk. ``wait`` is set when nothing is left to
+            decode, or when there is no more room for undecided caches.
+          ended: called as ``ended([(i, branch, rollout), ...])`` as soon as branches end, while others still decode.
+          calls: answers the tool calls of branches; None: there are no tools.
 
         Returns:
-          rollouts ``[request][branch]`` and the promoted trunks by ``(request, branch)``.
+          Rollouts ``[request][branch]``, and the promoted trunks by ``(request, branch)``.
+
+        Raises:
+          ValueError: as `check_requests`.
         """
         check_requests(requests)
         if not any(request.branches for request in requests):
@@ -97,7 +100,7 @@ class RolloutEngine:
 
 
 class _Run:
-    """One call of `RolloutEngine.sample`; branches go by their numbers in the `Schedule`."""
+    """One call of `RolloutEngine.sample`; branches have the numbers of the `Schedule`."""
 
     def __init__(self, engine: RolloutEngine, params: Params, requests, select, ended, calls: Calls | None):
         self.engine, self.programs, self.params = engine, engine.programs, params
@@ -127,17 +130,17 @@ class _Run:
                 filtered=self.filtered,
                 interruptions=interruptions,
             )
-            self._hand_on()  # what the chunk before has ended, while this one runs
+            self._hand_on()  # branches that the chunk before has ended, while this chunk runs
             self._take(self.programs.fetch(emitted), interruptions)
         self._hand_on()
         self.choices.decide(self.state, wait=True)
         return self.results, self.choices.promoted
 
     def _assign(self) -> bool:
-        """Bring trunks into free slots and branches into idle lanes; whether any lane is to decode."""
+        """Bring trunks into free slots and branches into idle lanes; return whether any lane has a branch."""
         placed, new = self.schedule.assign()
         if self.promotable and (placed or new.any()):
-            self._hand_on()  # their lanes may hold caches that are to be chosen from
+            self._hand_on()  # the lanes to fill may hold caches from which the caller still has to choose
         for one in placed:
             self.choices.vacate(self.state, one.slot)
         self.choices.clear(self.state, new)
@@ -148,8 +151,8 @@ class _Run:
 
     # -- trunks ------------------------------------------------------------------------------------------------------
 
-    def _insert(self, placed: list[Placement]) -> None:
-        """Copy trunks into their slots: from where they were computed, or from a slot that has them already."""
+    def _insert(self, placed: list[SlotAssignment]) -> None:
+        """Copy trunks into their slots, each from the batch that computed it or from a slot that holds it already."""
         first = [one for one in placed if one.source is None]
         if any(one.request not in self.cached for one in first):
             self._prefill([*(one.request for one in first), *self.schedule.waiting])
@@ -171,7 +174,7 @@ class _Run:
         self.engine.counts.trunk_insertions += len(placed)
 
     def _prefill(self, upcoming: Sequence[int]) -> None:
-        """Prefill the next trunks, as many as there are slots, in one program of one shape."""
+        """Prefill the next trunks in one program of one shape: as many as there are slots."""
         batch = [i for i in upcoming if i not in self.cached][: self.engine.slots]
         ids = np.full((self.engine.slots, self.trunk_capacity), self.engine.pad_id, np.int32)
         for row, i in enumerate(batch):
@@ -196,23 +199,24 @@ class _Run:
     # -- lanes -------------------------------------------------------------------------------------------------------
 
     def _start(self, new: np.ndarray) -> None:
-        """Start in the lanes ``new`` the branches that the schedule has put there."""
-        settings = LaneSettings(*(column[self.schedule.branch] for column in self.settings))  # idle lanes: not read
+        """Start the branches that the schedule has put into the lanes ``new``."""
+        # An idle lane gets the settings of the last branch; no program uses them.
+        settings = LaneSettings(*(column[self.schedule.branch] for column in self.settings))
         self.state = self.programs.fill_lanes(self.state, self.engine.base_key, new, settings)
         self.harvest.start(new)
         if self.pauses is not None:
             self.pauses.start(new, self._keys(new))
-        # The trunk's own last position and all before it would be prefilled once per branch without the cache.
+        # Without the cache, each branch would prefill the positions before its fork.
         self.engine.counts.reused_prefix_positions += int(settings.fork[new].sum())
 
     def _room_needed(self) -> int:
-        """Ring columns that the next chunk can fill, at most."""
+        """Ring columns that the next chunk fills at most."""
         active = self.schedule.active
         most = np.minimum(self.harvest.generated + self.engine.chunk, self.schedule.limits[self.schedule.branch])
         return int(most[active].max())
 
     def _resume(self, aligned: bool) -> Interruptions | None:
-        """Let lanes go on whose tools have answered; ``aligned``: all lanes' tokens end at the same column already."""
+        """Resume lanes whose tools have answered; ``aligned``: the tokens of all lanes end at one column already."""
         if self.pauses is None:
             return None
         if self.pauses.resume(self.schedule.active, self.harvest.generated) and not aligned:
@@ -220,11 +224,12 @@ class _Run:
         return self.pauses.inputs(self.harvest.generated, self.engine.chunk)
 
     def _make_room(self) -> bool:
-        """Grow the rings when the next chunk could fill them, or shrink them; whether: cost follows the filled length.
+        """Grow the rings if the next chunk could fill them, or shrink them; return whether they were resized.
 
-        They shrink to half or less, and only where some more chunks fit: to copy the rings costs a few decode steps.
-        Where branches may be chosen, ended ones count until their lanes are filled again, whether they are decided or
-        not: when that is depends on the time that grading takes, and the rings' size decides how sums are rounded.
+        The cost of a step then follows the filled length. The rings shrink to half or less, and only with room for
+        `_CHUNKS_TO_SPARE` more chunks, since a resize costs as much as a few decode steps. If branches can be promoted,
+        ended ones count until their lanes are filled again, decided or not. The time of a decision depends on grading,
+        and the size of the rings decides how sums are rounded.
         """
         needed, now = self._room_needed(), self.state.capacity
         self.harvest.make_room(needed)
@@ -244,23 +249,23 @@ class _Run:
     # -- rollouts ----------------------------------------------------------------------------------------------------
 
     def _take(self, emitted: Emitted, interruptions: Interruptions | None) -> None:
-        """Take over what a chunk drew, as far as the next chunk depends on it, and free the lanes that it ended."""
+        """Take over as much of a chunk's tokens as the next chunk depends on, and free the lanes that ended."""
         tokens, steps = self.harvest.take(emitted)
         counts = self.engine.counts
         counts.chunks += 1
         given = 0 if interruptions is None else int((emitted.emitted & (interruptions.given >= 0)).sum())
         counts.sampled_tokens += tokens - given
-        counts.given_tokens += given
+        counts.tool_tokens += given
         counts.lane_steps += steps * self.schedule.branch.size
         stopped = (emitted.stopped & emitted.emitted).any(axis=0)
         at_limit = self.harvest.generated >= self.schedule.limits[self.schedule.branch]
         if interruptions is not None:
             called = self.pauses.take(emitted, interruptions.given)
             stopped &= ~called
-            self._pause(self.schedule.active & called & ~at_limit)  # behind the cap there is no room for an answer
+            self._pause(self.schedule.active & called & ~at_limit)  # at the cap there is no room for an answer
         over = self.schedule.active & (stopped | at_limit)
         lengths = self.harvest.generated[over]
-        masks = None if interruptions is None else self.pauses.given_in(over, lengths)
+        masks = None if interruptions is None else self.pauses.tool_written_in(over, lengths)
         self.choices.end(over)
         keys = self._keys(over)
         self.ending = _Ending(over, stopped, lengths, keys, masks, self.schedule.end(over))
@@ -270,13 +275,15 @@ class _Run:
         self.pauses.pause(asking, self._keys(asking), [rollout.token_ids for rollout in written])
 
     def _hand_on(self) -> None:
-        """The rollouts of the branches that the last chunk ended, to the results, the caller, and the choices."""
+        """Pass the rollouts that the last chunk ended to the results, to the caller, and to the choices."""
         if self.ending is None:
             return
         ending, self.ending = self.ending, None
         rollouts = self.harvest.cut(ending.over, ending.stopped, ending.lengths)
         if ending.masks is not None:
-            rollouts = [replace(rollout, given=mask) for rollout, mask in zip(rollouts, ending.masks, strict=True)]
+            rollouts = [
+                replace(rollout, tool_written=mask) for rollout, mask in zip(rollouts, ending.masks, strict=True)
+            ]
         for (request, branch), rollout in zip(ending.keys, rollouts, strict=True):
             self.results[request][branch] = rollout
         if self.ended is not None and rollouts:
@@ -286,11 +293,11 @@ class _Run:
 
 
 class _Ending(NamedTuple):
-    """Branches that a chunk ended."""
+    """Branches that a chunk ended; lists and ``lengths`` are in row-major order of the lanes."""
 
     over: np.ndarray  # bool [slots, lanes]
-    stopped: np.ndarray  # bool [slots, lanes], by a stop token
-    lengths: np.ndarray  # tokens of each, in row-major order like the rest
+    stopped: np.ndarray  # bool [slots, lanes], ended by a stop token
+    lengths: np.ndarray  # tokens of each branch
     keys: list[Key]
-    masks: list[np.ndarray | None] | None  # `Rollout.given`
-    requests: list[int]  # those that have no other branch left
+    masks: list[np.ndarray | None] | None  # `Rollout.tool_written` of each
+    requests: list[int]  # requests without another branch left

@@ -1,8 +1,8 @@
 """Lanes that pause for a tool's answer and then read it: the decoder's side of tools, on the host.
 
 A lane whose branch completes a call stops, as at a stop token, but keeps its branch, its cache and its place. When the
-answer is there, its tokens are handed to the decode steps in the place of drawn ones. Nothing moves to another lane,
-and no position passes the network twice.
+answer is there, the decode steps take its tokens instead of sampling. No branch moves to another lane, and no position
+passes through the network twice.
 """
 
 from __future__ import annotations
@@ -12,34 +12,39 @@ import numpy as np
 from fr3e_jax.programs.decode import Emitted, Interruptions
 from fr3e_jax.rollouts.requests import Calls, Key
 
-_DRAW = -1
+_SAMPLE = -1  # in place of a tool's token
 
 
 class Pauses:
     """The tool calls of one call of `RolloutEngine.sample`, by slot and lane.
 
     Args:
-      calls: who answers.
-      slots, lanes: of the decoder.
+      calls: answers the calls.
+      slots, lanes: numbers of the decoder's slots and of the lanes in each.
     """
 
     def __init__(self, calls: Calls, slots: int, lanes: int):
         self._calls = calls
         self._table = np.asarray(calls.table)
-        self._states = np.zeros((slots, lanes), np.int32)
-        self._given = np.full((slots, lanes, 0), _DRAW, np.int32)  # by the branch's own position
+        self._states = np.zeros((slots, lanes), np.int32)  # of the table
+        self._tool_written = np.full((slots, lanes, 0), _SAMPLE, np.int32)  # by position in the branch
         self._resumed = np.zeros((slots, lanes), bool)
-        self._places: dict[Key, tuple[int, int]] = {}  # of the lanes that wait
-        self._due: list[Key] = []  # asked at an earlier visit than the last
+        self._places: dict[Key, tuple[int, int]] = {}  # slot and lane of paused branches
+        self._due: list[Key] = []  # paused before the last chunk: the next `resume` fetches their answers
         self.paused = np.zeros((slots, lanes), bool)
 
     def start(self, lanes: np.ndarray, keys: list[Key]) -> None:
-        """Branches begin in ``lanes``, bool ``[slots, lanes]``; ``keys`` in row-major order."""
+        """Begin the branches ``keys`` in ``lanes``, bool ``[slots, lanes]``, in row-major order."""
         self._states[lanes] = [self._calls.begin(key) for key in keys]
-        self._given[lanes] = _DRAW
+        self._tool_written[lanes] = _SAMPLE
 
     def resume(self, active: np.ndarray, generated: np.ndarray) -> bool:
-        """Let paused lanes go on where their answers are due; whether any does. ``active`` includes the paused ones."""
+        """Resume paused lanes whose answers are due; return whether there are any.
+
+        Args:
+          active: bool ``[slots, lanes]``, lanes with a branch, paused ones included.
+          generated: int ``[slots, lanes]``, tokens of each lane so far.
+        """
         self._resumed[:] = False
         if self._calls.at_once or not (active & ~self.paused).any():
             self._due = list(self._places)
@@ -51,39 +56,44 @@ class Pauses:
         return bool(self._resumed.any())
 
     def inputs(self, generated: np.ndarray, steps: int) -> Interruptions:
-        """What the next chunk of at most ``steps`` steps needs to know; ``generated [slots, lanes]``: tokens so far."""
-        room = int(generated.max()) + steps - self._given.shape[2]
+        """Input of the next chunk, of at most ``steps`` steps; ``generated [slots, lanes]``: tokens so far."""
+        room = int(generated.max()) + steps - self._tool_written.shape[2]
         if room > 0:
             self._widen(room)
         positions = generated[..., None] + np.arange(steps)
-        given = np.moveaxis(np.take_along_axis(self._given, positions, axis=2), 2, 0)
-        return Interruptions(self._calls.table, self._states.copy(), np.ascontiguousarray(given), self._resumed.copy())
+        tokens = np.ascontiguousarray(np.moveaxis(np.take_along_axis(self._tool_written, positions, axis=2), 2, 0))
+        return Interruptions(self._calls.table, self._states.copy(), tokens, self._resumed.copy())
 
-    def take(self, emitted: Emitted, given: np.ndarray) -> np.ndarray:
-        """Follow what a chunk drew; the lanes that completed a call, bool ``[slots, lanes]``. ``given``: its inputs."""
+    def take(self, emitted: Emitted, tool_written: np.ndarray) -> np.ndarray:
+        """Follow a chunk's tokens through the table; return the lanes that completed a call, bool ``[slots, lanes]``.
+
+        ``tool_written``: the tool's tokens among the inputs of the chunk, ``[steps, slots, lanes]``.
+        """
         done = len(self._table) - 2
-        for step in range(len(given)):
-            drawn = emitted.emitted[step] & (given[step] < 0)
-            self._states[drawn] = self._table[self._states[drawn], emitted.token_ids[step][drawn]]
+        for step in range(len(tool_written)):
+            sampled = emitted.emitted[step] & (tool_written[step] == _SAMPLE)
+            self._states[sampled] = self._table[self._states[sampled], emitted.token_ids[step][sampled]]
         return emitted.emitted.any(axis=0) & (self._states == done)
 
     def pause(self, lanes: np.ndarray, keys: list[Key], token_ids: list[np.ndarray]) -> None:
-        """Ask for the answers to the calls that ``lanes`` completed; ``token_ids``: of their branches so far."""
+        """Start the calls that ``lanes`` completed; ``token_ids``: the tokens of each branch so far."""
         places = zip(*np.nonzero(lanes), strict=True)
         for place, key, ids in zip(places, keys, token_ids, strict=True):
             self._places[key] = place
             self._calls.ask(key, ids)
         self.paused |= lanes
 
-    def given_in(self, lanes: np.ndarray, lengths: np.ndarray) -> list[np.ndarray | None]:
-        """Which tokens of the branches in ``lanes`` were given, bool ``[length]``; None where none was."""
-        masks = [row[:length] != _DRAW for row, length in zip(self._given[lanes], lengths.tolist(), strict=True)]
+    def tool_written_in(self, lanes: np.ndarray, lengths: np.ndarray) -> list[np.ndarray | None]:
+        """`Rollout.tool_written` of the branches in ``lanes``: bool ``[length]``, or None without such a token."""
+        rows = zip(self._tool_written[lanes], lengths.tolist(), strict=True)
+        masks = [row[:length] != _SAMPLE for row, length in rows]
         return [mask if mask.any() else None for mask in masks]
 
     def _put(self, place: tuple[int, int], position: int, token_ids: np.ndarray) -> None:
-        self._widen(position + len(token_ids) - self._given.shape[2])
-        self._given[(*place, slice(position, position + len(token_ids)))] = token_ids
+        self._widen(position + len(token_ids) - self._tool_written.shape[2])
+        self._tool_written[(*place, slice(position, position + len(token_ids)))] = token_ids
 
     def _widen(self, room: int) -> None:
         if room > 0:
-            self._given = np.pad(self._given, ((0, 0), (0, 0), (0, room)), constant_values=_DRAW)
+            wider = ((0, 0), (0, 0), (0, room))
+            self._tool_written = np.pad(self._tool_written, wider, constant_values=_SAMPLE)

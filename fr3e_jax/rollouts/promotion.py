@@ -1,4 +1,4 @@
-"""Ended branches that may become trunks: their caches are kept until the caller has chosen among them."""
+"""Promotion of ended branches to trunks: their caches are kept until the caller has chosen among them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from fr3e_jax.rollouts.requests import CachedTrunk, Rollout, Selector, TrunkRequ
 from fr3e_jax.rollouts.schedule import IDLE, Schedule
 
 LEAST_CAPACITY = 16  # of caches, in tokens
-MOST_DISPLACED = 2  # trunks whose branches are all kept outside of their slot because the choice is not known yet
+MOST_DISPLACED = 2  # undecided requests whose caches are kept outside of their slot
 
 
 class Choices:
-    """What becomes of ended branches in one call of `RolloutEngine.sample`.
+    """The choice of ended branches to promote in one call of `RolloutEngine.sample`.
 
-    A cache stays in its lane until the lane or its slot is needed, then it is kept as a trunk of its own. When all
-    branches of a request ended, ``select`` chooses; the caches of the others are dropped.
+    A cache stays in its lane until the lane or its slot is needed; then it is copied out as a trunk. When all branches
+    of a request have ended, ``select`` chooses among them, and the caches of the others are dropped.
 
     Args:
-      programs: to promote with.
-      schedule: whose numbers name the branches.
-      requests: what is sampled.
-      results: their rollouts, ``[request][branch]``, filled in by the caller.
-      select: see `RolloutEngine.sample`; None: nothing is kept.
+      programs: the decoder's programs, one of which promotes.
+      schedule: numbers the branches.
+      requests: the requests of the call.
+      results: their rollouts, ``[request][branch]``; the caller fills them in.
+      select: see `RolloutEngine.sample`; None: no cache is kept.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class Choices:
         self.promoted: dict[tuple[int, int], CachedTrunk] = {}
         self._programs, self._schedule, self._requests = programs, schedule, requests
         self._results, self._select = results, select
-        self._held = np.full(schedule.branch.shape, IDLE, np.int64)  # ended branches whose cache a lane has
-        self._undecided: list[int] = []  # requests whose branches all ended, until select has decided
-        self._displaced: set[int] = set()  # those of them of which a slot went to another trunk
+        self._held = np.full(schedule.branch.shape, IDLE, np.int64)  # ended branches whose cache is in the lane
+        self._undecided: list[int] = []  # requests whose branches have all ended, until select has decided
+        self._displaced: set[int] = set()  # undecided requests of which a slot went to another trunk
 
     def end(self, over: np.ndarray) -> None:
         """Keep the caches of the branches in ``over``, bool ``[slots, lanes]``, before the schedule frees the lanes."""
@@ -50,16 +50,16 @@ class Choices:
             self._held[over] = self._schedule.branch[over]
 
     def await_decision(self, requests: list[int]) -> None:
-        """All branches of these requests ended."""
+        """Note that all branches of these requests have ended."""
         self._undecided += requests
 
     def decide(self, state: DecodeState, wait: bool) -> None:
-        """Ask for the choices that are open; with ``wait`` all of them are made."""
+        """Ask for the open choices; with ``wait``, all of them are made."""
         for request in list(self._undecided):
             self._decide(state, request, wait)
 
     def vacate(self, state: DecodeState, slot: int) -> None:
-        """Before a trunk takes a slot: keep elsewhere what may yet be chosen of the request that had it."""
+        """Empty a slot before a trunk takes it: copy out the caches in it that may yet be chosen."""
         here = np.zeros(self._held.shape, bool)
         here[slot] = self._held[slot] != IDLE
         if not here.any():
@@ -73,7 +73,7 @@ class Choices:
         self._displace(state, here)
 
     def clear(self, state: DecodeState, lanes: np.ndarray) -> None:
-        """Before branches start in ``lanes``, bool ``[slots, lanes]``: keep elsewhere what may yet be chosen."""
+        """Empty ``lanes``, bool ``[slots, lanes]``, before branches start there: copy out caches that may be chosen."""
         self._displace(state, (self._held != IDLE) & lanes)
 
     def _decide(self, state: DecodeState, request: int, wait: bool) -> None:
@@ -83,7 +83,7 @@ class Choices:
             self._displaced.discard(request)
             self._close(state, request, [(request, int(branch)) for branch in chosen])
         elif wait:
-            raise TypeError(f"select returned None for request {request} although it was told to wait")
+            raise TypeError(f"select returned None for request {request} although it was called with wait=True")
 
     def _close(self, state: DecodeState, request: int, chosen: list[tuple[int, int]]) -> None:
         numbers = [self._schedule.first[request] + branch for _, branch in chosen]

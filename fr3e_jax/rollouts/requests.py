@@ -1,4 +1,4 @@
-"""What is asked of the decoder and what it answers: trunks with branches to sample, and rollouts."""
+"""Requests to the decoder (trunks with branches to sample) and its answers (rollouts)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STREAM_NAMES = 6  # integers that name a noise stream: purpose, step, prompt, ba
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn; ``temperature = 0`` is greedy, ``top_p = 1`` and ``top_k = 0`` filter nothing."""
+    """How tokens are sampled; ``temperature = 0`` is greedy, ``top_p = 1`` and ``top_k = 0`` filter nothing."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -27,10 +27,10 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Branch:
-    """A continuation to sample: it leaves its trunk after ``fork`` tokens and has at most ``max_tokens``.
+    """A continuation to sample: it leaves its trunk after ``fork`` tokens and has at most ``max_tokens`` tokens.
 
-    ``prefix`` is what stands of the response before it, where that is not nothing and tools are on: they read calls
-    that begin in it, and count those that it has made.
+    Tools need ``prefix``, the part of the response before the branch: a call may begin in it, and its calls count
+    towards the cap on calls. It is None without tools, or if the branch starts the response.
     """
 
     fork: int
@@ -42,10 +42,10 @@ class Branch:
 
 @dataclass
 class CachedTrunk:
-    """A trunk whose keys and values are on the device already: one row of a batch of them.
+    """A trunk whose keys and values are on the device already: one row of a batch of trunks.
 
-    Who samples from it hands it over: the decoder copies it into a slot and drops ``batch``, so that a trunk's cache is
-    not held twice while its branches decode. To sample from it again, hand over a `dataclasses.replace` of it.
+    Sampling consumes this object: its cache moves into a slot, and ``batch`` becomes None, so that no cache is held
+    twice while branches decode. Pass `dataclasses.replace(trunk)` to keep it.
     """
 
     token_ids: np.ndarray
@@ -67,77 +67,78 @@ class TrunkRequest:
 
 @dataclass
 class Rollout:
-    """New tokens of one branch, stop token included, with what the sampler saw at each; arrays ``[T]``."""
+    """New tokens of one branch, with the stop token, and the sampler's figures for each; arrays ``[T]``."""
 
     token_ids: np.ndarray
-    logprobs: np.ndarray  # under the distribution drawn from
+    logprobs: np.ndarray  # under the distribution sampled from
     entropies: np.ndarray  # nats, full vocabulary, temperature 1
     magnitudes: np.ndarray  # ||e(o) - pi|| ||h||
     finished: bool  # ended with a stop token
-    given: np.ndarray | None = None  # bool, what a tool wrote and the policy read; None: nothing
+    tool_written: np.ndarray | None = None  # bool, tokens that a tool wrote and the policy read; None: no token
 
     @property
-    def drawn(self) -> np.ndarray:
+    def sampled(self) -> np.ndarray:
         """bool ``[T]``, the tokens that the policy chose."""
-        return np.ones(len(self.token_ids), bool) if self.given is None else ~self.given
+        return np.ones(len(self.token_ids), bool) if self.tool_written is None else ~self.tool_written
 
     @property
     def loss_mask(self) -> np.ndarray | None:
-        """`drawn`; None where that is all."""
-        return None if self.given is None else ~self.given
+        """`sampled`; None if that is every token."""
+        return None if self.tool_written is None else ~self.tool_written
 
     def head(self, tokens: int) -> Rollout:
-        """The first ``tokens`` tokens."""
+        """The rollout's first ``tokens`` tokens."""
         columns = (self.token_ids, self.logprobs, self.entropies, self.magnitudes)
-        given = None if self.given is None else self.given[:tokens]
-        return Rollout(*(column[:tokens] for column in columns), self.finished and tokens >= len(self.token_ids), given)
+        written = None if self.tool_written is None else self.tool_written[:tokens]
+        finished = self.finished and tokens >= len(self.token_ids)
+        return Rollout(*(column[:tokens] for column in columns), finished, written)
 
     def then(self, other: Rollout) -> Rollout:
-        """The response that goes on with ``other``."""
+        """This rollout continued by ``other``."""
         both = lambda name: np.concatenate([getattr(self, name), getattr(other, name)])
         names = ("token_ids", "logprobs", "entropies", "magnitudes")
-        given = None if self.given is None and other.given is None else ~both("drawn")
-        return Rollout(*map(both, names), other.finished, given)
+        written = None if self.tool_written is None and other.tool_written is None else ~both("sampled")
+        return Rollout(*map(both, names), other.finished, written)
 
 
 @dataclass
 class DecodeCounts:
-    """Token positions by what was done with them, and what the decoder did for them."""
+    """The decoder's counts of tokens, positions, steps and copies."""
 
     sampled_tokens: int = 0
-    given_tokens: int = 0  # written by a tool, passed through the network one by one
-    prefill_positions: int = 0
-    reused_prefix_positions: int = 0  # prefix positions that branches found in the cache
+    tool_tokens: int = 0  # written by tools; each passes through the network in a decode step
+    prefill_positions: int = 0  # computed to fill trunk caches
+    reused_prefix_positions: int = 0  # prefix positions that branches read from a cache
     lane_steps: int = 0  # lanes x decode steps, idle lanes included
     trunk_insertions: int = 0  # copies of a trunk's cache into a slot
-    chunks: int = 0  # visits of the host
+    chunks: int = 0  # chunks of decode steps, each followed by the host's work
 
     @property
     def idle_lane_steps(self) -> int:
-        return self.lane_steps - self.sampled_tokens - self.given_tokens
+        return self.lane_steps - self.sampled_tokens - self.tool_tokens
 
 
-Key = tuple[int, int]  # a request and a branch of it
+Key = tuple[int, int]  # number of a request, number of a branch in it
 
 
 class Calls(Protocol):
-    """Who answers the calls of tools in one `RolloutEngine.sample`.
+    """Answers the tool calls of one `RolloutEngine.sample`.
 
-    Answers are fetched one visit of the host after they were asked for, so that others decode meanwhile; at once where
-    nothing else decodes or ``at_once``. So no schedule depends on how long a tool takes.
+    The engine fetches an answer one chunk after it asked for it: the other lanes decode meanwhile. It fetches at once
+    if ``at_once`` is set or no other lane decodes. The schedule therefore never depends on the time that a tool takes.
     """
 
     table: jax.Array  # `programs.decode.Interruptions.table`
     at_once: bool
 
     def begin(self, key: Key) -> int:
-        """The state of the table in which a branch begins."""
+        """The state of ``table`` in which the branch begins."""
 
     def ask(self, key: Key, token_ids: np.ndarray) -> None:
-        """The branch has completed a call with the last of its own tokens so far, ``token_ids``."""
+        """Start the call that the branch has completed with the last of its tokens so far, ``token_ids``."""
 
     def answers(self, keys: Sequence[Key]) -> dict[Key, tuple[np.ndarray, int]]:
-        """To what these branches asked: the tokens to be read, and the state of the table after them; waits for it."""
+        """For each branch the tokens of its answer and the state of ``table`` after them; waits for the tools."""
 
 
 Ended = Callable[[Sequence[tuple[int, int, Rollout]]], None]
@@ -145,13 +146,13 @@ Selector = Callable[[int, list[Rollout], bool], Sequence[int] | None]
 
 
 def check_requests(requests: Sequence[TrunkRequest]) -> None:
-    """Raises ValueError, with what to change, where the decoder cannot do what is asked."""
+    """Raise ValueError, with the change to make, for a request that the decoder cannot serve."""
     for i, request in enumerate(requests):
         trunk_length = len(request.token_ids)
         if isinstance(request.trunk, CachedTrunk) and request.branches and request.trunk.batch is None:
             raise ValueError(
-                f"request {i}: its cached trunk was handed over in an earlier call, which dropped the cache; "
-                "hand over dataclasses.replace(trunk) there to keep it, or pass the token ids here to prefill them"
+                f"request {i}: an earlier call consumed its cached trunk and dropped the cache; pass "
+                "dataclasses.replace(trunk) to that call to keep the cache, or pass the token ids here to prefill them"
             )
         for branch in request.branches:
             if not 1 <= branch.fork <= trunk_length:
@@ -166,7 +167,7 @@ def check_requests(requests: Sequence[TrunkRequest]) -> None:
 
 
 def lane_settings(branches: Sequence[Branch]) -> LaneSettings:
-    """What the decoder is told of each branch; arrays ``[branches, ...]``."""
+    """The decoder's settings for each branch; arrays ``[branches, ...]``."""
     stops = max(1, *(len(b.sampling.stop_ids) for b in branches), 1)
     padded = lambda rows, width, value, kind: np.array([(*row, *(value,) * (width - len(row))) for row in rows], kind)
     return LaneSettings(

@@ -1,8 +1,8 @@
-"""Which trunk lies in which slot and which branch decodes in which lane: arithmetic on the host, nothing of a device.
+"""The assignment of trunks to slots and of branches to lanes: arithmetic on the host, without a device.
 
-Trunks take slots, those with the most to decode first; a trunk's branches take the slot's lanes, the longest first. A
-slot that has become free while no trunk waits takes a second copy of the trunk with the most queued work per slot, so
-that no lane idles while work is queued. Every choice follows from the requests and from which branches have ended.
+Trunks take slots, those with the most tokens to decode first. A trunk's branches take the lanes of its slot, the
+longest first. If a slot is free and no trunk waits, it takes another copy of the trunk with the most queued tokens per
+slot, so that no lane idles while work is queued. Every choice follows from the requests and the ended branches alone.
 
 Branches are numbered through all requests: branch ``b`` of request ``i`` has the number ``first[i] + b``.
 """
@@ -19,8 +19,8 @@ IDLE = -1
 _PATIENCE_SHARE = 16  # with branches queued, a chunk stops when one lane in this many has ended
 
 
-class Placement(NamedTuple):
-    """A trunk takes a slot; ``source`` is a slot that has it already, if one has."""
+class SlotAssignment(NamedTuple):
+    """The trunk of ``request`` takes ``slot``; ``source`` is a slot that holds the trunk already, or None."""
 
     slot: int
     request: int
@@ -28,10 +28,10 @@ class Placement(NamedTuple):
 
 
 class Schedule:
-    """Slots and lanes of one decoder, and what waits for them.
+    """Slots and lanes of one decoder, and the trunks and branches that wait for them.
 
     Args:
-      limits: ``limits[i][b]``, the most tokens of branch b of request i.
+      limits: ``limits[i][b]``, the cap on the tokens of branch b of request i.
       slots: number of trunk slots.
       lanes: lanes of each slot.
     """
@@ -58,18 +58,18 @@ class Schedule:
         return self.branch != IDLE
 
     def key(self, number: int) -> tuple[int, int]:
-        """``(request, branch)`` of a branch's number."""
+        """``(request, branch)`` of the branch with this number."""
         request = int(self.owner[number])
         return request, int(number - self.first[request])
 
-    def assign(self) -> tuple[list[Placement], np.ndarray]:
+    def assign(self) -> tuple[list[SlotAssignment], np.ndarray]:
         """Give free slots to trunks and idle lanes to branches.
 
         Returns:
-          the trunks that take a slot, a trunk's first slot before its others, and the lanes that start a branch, bool
-          ``[slots, lanes]``.
+          The trunks that take a slot, each trunk's first slot before its others; and the lanes that start a branch,
+          bool ``[slots, lanes]``.
         """
-        placed: list[Placement] = []
+        placed: list[SlotAssignment] = []
         new = np.zeros(self.branch.shape, bool)
         for slot in np.flatnonzero(self.slot_request == IDLE)[: len(self.waiting)]:
             self._place(slot, self.waiting.popleft(), placed)
@@ -83,7 +83,7 @@ class Schedule:
         return placed, new
 
     def end(self, over: np.ndarray) -> list[int]:
-        """Free the lanes where ``over [slots, lanes]``; returns the requests whose last branch has now ended."""
+        """Free the lanes in ``over``, bool ``[slots, lanes]``; return the requests whose last branch has now ended."""
         owners = self.owner[self.branch[over]]
         self.branch[over] = IDLE
         np.subtract.at(self._unfinished, owners, 1)
@@ -93,16 +93,16 @@ class Schedule:
         return [int(request) for request in np.unique(owners) if not self._unfinished[request]]
 
     def patience(self) -> int:
-        """After how many ended lanes a chunk should stop early: some, while a queued branch can use them, else all.
+        """Number of ended lanes after which a chunk stops: few while queued branches can use them, else all.
 
-        A waiting trunk is no reason: it needs a whole slot, and slots rarely come free much before a chunk's end.
+        A waiting trunk does not count: it needs a whole slot, and slots rarely become free much before a chunk's end.
         """
         queued = self._queued_tokens[self.slot_request[self.slot_request != IDLE]]
         return max(1, self.branch.size // _PATIENCE_SHARE) if queued.any() else self.branch.size
 
-    def _place(self, slot: int, request: int, placed: list[Placement]) -> None:
+    def _place(self, slot: int, request: int, placed: list[SlotAssignment]) -> None:
         has_it = np.flatnonzero(self.slot_request == request)
-        placed.append(Placement(int(slot), request, int(has_it[0]) if has_it.size else None))
+        placed.append(SlotAssignment(int(slot), request, int(has_it[0]) if has_it.size else None))
         self.slot_request[slot] = request
 
     def _fill(self, slot: int, new: np.ndarray) -> None:
@@ -113,6 +113,6 @@ class Schedule:
             new[slot, lane] = True
 
     def _most_queued(self) -> int:
-        """The request with the most queued tokens for each slot that it has; the first of equals."""
+        """The request with the most queued tokens per slot that it holds; of equals, the first."""
         slots = np.bincount(self.slot_request[self.slot_request != IDLE], minlength=len(self._queues))
         return int(np.argmax(self._queued_tokens / np.maximum(slots, 1)))

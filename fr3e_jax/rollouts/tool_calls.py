@@ -1,8 +1,9 @@
 """Calls of tools: found in the tokens of a response, run beside the decoder, answered in tokens.
 
-Code-integrated reasoning: decoding of a rollout stops at the end of a call, the tool's answer is appended, decoding
-goes on (ToRL, arXiv:2503.23383, section 2). Answers are encoded once and never go through text again; they count for
-the cap on a response and carry no loss. Of several processes each runs its share of the calls and tells the others.
+Code-integrated reasoning: decoding of a rollout stops at the end of a call, the tool's answer is appended, and decoding
+goes on (ToRL, arXiv:2503.23383, section 2). Answers are encoded once and never decoded and encoded again. They count
+towards the cap on a response and carry no loss. With several processes, each runs its share of the calls and sends the
+answers to the others.
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ _unbounded = contextlib.nullcontext()
 
 
 class Running(NamedTuple):
-    """A call that was started, and when (``time.monotonic``)."""
+    """A call that was started."""
 
     answer: Future[Answer]
-    begun: float
+    begun: float  # time.monotonic() of its start
 
 
 class Toolbox:
     """The tool of a run, ready to be called.
 
     Args:
-      tool: what is called.
+      tool: the tool.
       config: its limits.
-      codec: of the policy.
-      vocabulary: size of the policy's, which may be larger than the tokenizer's.
-      programs: of the decoder, for the table that recognises calls.
-      processes: which share the calls.
+      codec: the policy's tokenizer.
+      vocabulary: size of the policy's vocabulary; may be larger than the tokenizer's.
+      programs: the decoder's programs; they keep the table that recognises calls on the devices.
+      processes: the processes that share the calls.
     """
 
     def __init__(
@@ -72,17 +73,17 @@ class Toolbox:
         if not self.encoded(Answer("", "answered")).size:
             raise ValueError(
                 f"the tokenizer can spell nothing of {tool.before!r} and {tool.after!r}, which stand around a tool's "
-                "answer, so that an empty answer could not be told from none; set tools.result to a text that it can "
-                "spell, with {output} in it"
+                "answer: an empty answer would leave no token; set tools.result to a text that it can spell, with "
+                "{output} in it"
             )
 
     def take_counts(self) -> Counter[str]:
-        """Calls by the outcome of their answers since the last time, and ``cut`` ones; the same on all processes."""
+        """Numbers of calls by outcome, and of ``cut`` answers, since the last call; the same on all processes."""
         counts, self.counts = self.counts, Counter()
         return counts
 
     def start(self, call: str) -> Running:
-        """Run a call; in this thread where that takes no time, else in one that does not keep the process alive."""
+        """Run a call: here if the tool answers at once, else in a thread that does not keep the process alive."""
         answer: Future[Answer] = Future()
         if self.tool.at_once:
             self._run(call, answer)
@@ -94,11 +95,11 @@ class Toolbox:
         with self._slots:
             try:
                 answer.set_result(self.tool.run(call))
-            except Exception as error:  # no more processes or no room for files: the policy reads it, the run goes on
+            except Exception as error:  # such as no room for files: the policy reads the error, the run goes on
                 answer.set_result(Answer(f"{type(error).__name__}: {error}", "error"))
 
     def wait(self, running: Running) -> Answer:
-        """Its answer; a time-out ``Tool.deadline`` seconds after its start."""
+        """The answer of a call, or a time-out ``Tool.deadline`` seconds after its start."""
         left = None if self.tool.deadline is None else max(running.begun + self.tool.deadline - time.monotonic(), 0.0)
         try:
             return running.answer.result(left)
@@ -106,7 +107,7 @@ class Toolbox:
             return Answer(f"TimeoutError: no end after {self.config.seconds:g} seconds", "timeout")
 
     def encoded(self, answer: Answer) -> np.ndarray:
-        """The tokens that the policy reads, int32: the answer, cut at ``tools.max_output_tokens``, in its form."""
+        """Tokens that the policy reads, int32: the answer in ``tools.result``, cut at ``tools.max_output_tokens``."""
         encode, most = self.codec.encode_foreign, self.config.max_output_tokens
         body = encode(answer.text)
         if len(body) > most:
@@ -119,16 +120,16 @@ class Toolbox:
 def open_toolbox(
     config: ToolsConfig, codec: TextCodec, vocabulary: int, programs: DecoderPrograms, processes: Processes
 ) -> Toolbox | None:
-    """The tool that ``config`` names; None for ``none``. Raises as `load_tool`."""
+    """The toolbox of the tool that ``config`` names, or None for ``none``; raises as `load_tool`."""
     tool = load_tool(config)
     return None if tool is None else Toolbox(tool, config, codec, vocabulary, programs, processes)
 
 
 @dataclass
 class _Branch:
-    """Where a branch stands: its response up to the last answer counts no more."""
+    """The position of a branch in its calls; tokens up to the last answer cannot be part of another call."""
 
-    before: np.ndarray  # tokens of the response that stand before its own, from the last answer on
+    before: np.ndarray  # tokens of the response after its last answer and before the branch's own
     answered: int  # calls so far
     read: int = 0  # own tokens up to the last answer
 
@@ -137,8 +138,8 @@ class ToolCalls:
     """The calls of one `RolloutEngine.sample`; see `fr3e_jax.rollouts.requests.Calls`.
 
     Args:
-      toolbox: whose tool answers.
-      requests: what is sampled.
+      toolbox: the tool that answers.
+      requests: the requests of the call.
     """
 
     def __init__(self, toolbox: Toolbox, requests: Sequence[TrunkRequest]):
@@ -182,15 +183,15 @@ class ToolCalls:
         return token_ids, self._calls.off if exhausted else 0
 
 
-def answer_spans(given: np.ndarray | None) -> list[list[int]]:
-    """[start, end) of each answer in a response, from ``given [T]``, which of its tokens a tool wrote."""
-    if given is None:
+def answer_spans(tool_written: np.ndarray | None) -> list[list[int]]:
+    """[start, end) of each answer in a response, from `Rollout.tool_written`."""
+    if tool_written is None:
         return []
-    borders = np.flatnonzero(np.diff(given.astype(np.int8), prepend=0, append=0))
+    borders = np.flatnonzero(np.diff(tool_written.astype(np.int8), prepend=0, append=0))
     return borders.reshape(-1, 2).tolist()
 
 
 def last_segment(prefix: Rollout) -> tuple[np.ndarray, int]:
-    """What the policy wrote of a response since the last answer, and how many answers it has read."""
-    spans = answer_spans(prefix.given)
+    """The policy's tokens of a response after its last answer, and the number of answers in it."""
+    spans = answer_spans(prefix.tool_written)
     return prefix.token_ids[spans[-1][1] if spans else 0 :], len(spans)

@@ -1,4 +1,4 @@
-"""One worker thread beside the loop: it prepares what comes next and writes what is done while the device works."""
+"""One worker thread beside the loop: it prepares coming prompts and writes results while the device works."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-_MOST_WAITING = 8  # writes; each holds a step's rollouts in memory until it is done
+_MOST_WAITING = 8  # writes; each keeps a step's rollouts in memory until it is done
 
 
 class WriteFailed(RuntimeError):
-    """Something that belongs into the run directory could not be written."""
+    """A file of the run directory could not be written."""
 
 
 class Background:
-    """Runs calls one at a time, in the order in which they were handed over.
+    """Runs calls one at a time, in the order in which they were submitted.
 
-    A write that fails stops all later ones, so that a file never has a hole, and raises at the next `write` or `drain`
-    of the loop. What `drain` has returned from is on disk.
+    A write that fails stops all later ones, so that no file has a gap. The error is raised at the loop's next `write`
+    or `drain`. When `drain` returns, all earlier writes are on disk.
     """
 
     def __init__(self) -> None:
@@ -30,13 +30,15 @@ class Background:
         self.wait_seconds = 0.0  # that the loop waited for it
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Future:
-        """Runs ``function(*arguments)`` in its turn; its result or error is the future's."""
+        """Run ``function(*arguments)`` in its turn; the future gets its result or its error."""
         return self._executor.submit(self._timed, function, *arguments)
 
     def write(self, what: str, function: Callable[..., Any], *arguments: Any) -> None:
-        """Runs ``function(*arguments)``, which writes ``what``, in its turn; waits when too many writes are waiting.
+        """Run ``function(*arguments)`` in its turn; block while too many writes are waiting.
 
-        The arguments must not change afterwards.
+        Args:
+          what: names the content that the function writes, for the message of an error.
+          function, arguments: the write; the arguments must not change afterwards.
 
         Raises:
           WriteFailed: an earlier write failed; the message says which and why.
@@ -47,7 +49,7 @@ class Background:
         self._writes.append(self.call(self._guarded, what, function, *arguments))
 
     def drain(self) -> None:
-        """Waits until everything handed to `write` is written.
+        """Wait until everything passed to `write` is written.
 
         Raises:
           WriteFailed: a write failed.
@@ -72,8 +74,8 @@ class Background:
             function(*arguments)
         except Exception as error:
             self._failure = WriteFailed(
-                f"writing {what} failed in the background: {type(error).__name__}: {error}; nothing after it was "
-                "written. Check free space and permissions, then continue from the last checkpoint with --resume"
+                f"writing {what} failed in the background: {type(error).__name__}: {error}; nothing was written "
+                "after it. Check free space and permissions, then continue from the last checkpoint with --resume"
             )
             self._failure.__cause__ = error
 
@@ -88,7 +90,7 @@ class Background:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        """Finishes what was handed over; a failed write raises, unless an error is on its way already."""
+        """Finish all calls; a failed write raises, unless another error is being raised already."""
         self._executor.shutdown(wait=True)
         if kind is None:
             self.drain()

@@ -24,8 +24,8 @@ def _below_error_from_orbax(record: logging.LogRecord) -> bool:
 def flatten_arrays(arrays: ArrayTree) -> dict[str, Any]:
     """Leaves by path, like ``params/layers/0/kernel``; integer keys, tuples and optax states become path segments.
 
-    Flat names are what is stored: Orbax turns integer keys into strings, and optax's tuples would tie the files to
-    one version of optax.
+    Checkpoints store these flat names, because Orbax turns integer keys into strings, and optax's tuples would tie the
+    files to one version of optax.
 
     Raises:
       TypeError: a leaf is not an array.
@@ -48,7 +48,7 @@ def _describe(leaf: Any) -> str:
 
 def _mismatches(found: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
     lines = []
-    # Weights first: what mirrors them in the optimizer says the same again.
+    # Weights first: the optimizer's copies of them repeat the same mismatches.
     for name in sorted(found.keys() | expected.keys(), key=lambda name: (not name.startswith("params/"), name)):
         if found.get(name) != expected.get(name):
             lines.append(f"  {name}: found {found.get(name, 'nothing')}, expected {expected.get(name, 'nothing')}")
@@ -58,16 +58,17 @@ def _mismatches(found: Mapping[str, str], expected: Mapping[str, str]) -> list[s
 class Checkpointer:
     """Saves and restores the steps of one run.
 
-    Keeps the last ``keep_last`` steps and besides the ``keep_best`` with the highest ``best_metric``. A step counts
-    only once its directory is complete: what a kill left half written is never read, and gone before the next save.
+    It keeps the last ``keep_last`` steps, and also the ``keep_best`` steps with the highest ``best_metric``. A step
+    counts only once its directory is complete. A directory that a kill left incomplete is never read, and is removed
+    before the next save.
 
-    On several processes each must make the same calls with the same host state.
+    On several processes, each must make the same calls with the same host state.
     """
 
     def __init__(
         self, directory: Path, *, keep_last: int, keep_best: int, best_metric: str, read_only: bool = False
     ) -> None:
-        """``read_only``: nothing on disk is changed, so that a run can be read while it goes on."""
+        """Open the checkpoints in ``directory``; ``read_only`` changes nothing on disk, so that the run can go on."""
         self._directory = Path(directory).absolute()
         self._best_metric = best_metric
         absl_logger = logging.getLogger("absl")
@@ -93,20 +94,20 @@ class Checkpointer:
         self._manager = ocp.CheckpointManager(self._directory, options=options, item_handlers=handlers)
 
     def save(self, step: int, arrays: ArrayTree, host: Mapping[str, Any], metrics: Mapping[str, Any] | None) -> bool:
-        """Starts saving; the arrays may be donated or changed as soon as this returns.
+        """Start saving; the arrays may be donated or changed as soon as this returns.
 
         Args:
-          step: later than all saved ones. A step that is already there is left as it is.
+          step: later than all saved steps. A step that is already saved is left as it is.
           arrays: any pytree of arrays, sharded or not.
           host: JSON content with string keys: position in the data, partial batch, counters.
-          metrics: if they hold a finite ``best_metric``, the step takes part in the choice of the best.
+          metrics: with a finite ``best_metric`` among them, the step can become one of the best.
 
         Returns:
-          False if the step was there.
+          False if the step was saved already.
 
         Raises:
           TypeError: ``host`` would not come back equal from JSON, or a leaf of ``arrays`` is not an array.
-          ValueError: there is a later step.
+          ValueError: a later step is saved.
           RuntimeError: an earlier save failed in the background.
         """
         self.wait()
@@ -138,13 +139,13 @@ class Checkpointer:
     def restore(
         self, step: int, abstract_arrays: ArrayTree, *, partial: bool = False
     ) -> tuple[ArrayTree, dict[str, Any]]:
-        """Reads a step back, bit for bit.
+        """Read a step back, bit for bit.
 
         Args:
           step: a saved step.
-          abstract_arrays: arrays or ``jax.ShapeDtypeStruct`` with the structure, shapes, dtypes and shardings wanted;
-            the shardings may differ from those that were saved.
-          partial: the checkpoint may hold other arrays besides; they are not read.
+          abstract_arrays: arrays or ``jax.ShapeDtypeStruct`` with the wanted structure, shapes, dtypes and shardings;
+            the shardings may differ from the saved ones.
+          partial: allow the checkpoint to hold more arrays; they are not read.
 
         Returns:
           The arrays in that structure, and the host state.
@@ -175,7 +176,7 @@ class Checkpointer:
         return self._manager.restore(step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(abstract))).arrays
 
     def _read_part(self, step: int, abstract: dict[str, Any]) -> dict[str, jax.Array]:
-        """What the standard handler cannot do, on the same files."""
+        """Read some of the arrays from the same files; the standard handler reads all or none."""
         arguments = ocp.args.PyTreeRestore(
             abstract, ocp.checkpoint_utils.construct_restore_args(abstract), partial_restore=True
         )
@@ -183,7 +184,7 @@ class Checkpointer:
             return reader.restore(self._directory / str(step) / "arrays", args=arguments)
 
     def host_state(self, step: int) -> dict[str, Any]:
-        """The host state of a saved step alone."""
+        """The host state of a saved step, without its arrays."""
         return self._manager.restore(step, args=ocp.args.Composite(host=ocp.args.JsonRestore())).host["host"]
 
     def _check_structure(self, step: int, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
@@ -197,10 +198,10 @@ class Checkpointer:
             )
 
     def wait(self) -> None:
-        """Blocks until the save under way is on disk.
+        """Block until the save under way is on disk.
 
         Raises:
-          RuntimeError: it failed; the checkpoint before it is still there.
+          RuntimeError: the save failed; the checkpoint before it is still there.
         """
         with self._explained_errors("saving the last checkpoint in the background"):
             self._manager.wait_until_finished()
@@ -216,13 +217,13 @@ class Checkpointer:
             ) from error
 
     def _complete_steps(self) -> list[int]:
-        """Read from the disk, since after a failure the list in memory may hold the step that failed."""
+        """Steps on disk; after a failure, the manager's list in memory may hold the step that failed."""
         if not self._directory.is_dir():
             return []
         return sorted(int(path.name) for path in self._directory.iterdir() if path.name.isdigit())
 
     def all_steps(self) -> list[int]:
-        """The steps kept, rising; one that is still being saved included."""
+        """The kept steps in rising order, with one that is still being saved."""
         return sorted(self._manager.all_steps())
 
     def latest_step(self) -> int | None:
@@ -233,7 +234,7 @@ class Checkpointer:
         return self._manager.best_step()
 
     def close(self) -> None:
-        """Waits for the save under way and ends the background threads."""
+        """Wait for the save under way and end the background threads."""
         with self._explained_errors("saving the last checkpoint in the background"):
             self._manager.close()
 
@@ -245,7 +246,7 @@ class Checkpointer:
 
 
 def _check_json(value: Any, path: str) -> None:
-    """Catches what JSON takes in silence and gives back changed: integer keys, tuples, array scalars."""
+    """Refuse content that JSON accepts in silence and returns changed: integer keys, tuples, array scalars."""
     if isinstance(value, Mapping):
         bad_keys = [key for key in value if not isinstance(key, str)]
         if bad_keys:
@@ -253,7 +254,7 @@ def _check_json(value: Any, path: str) -> None:
         for key, entry in value.items():
             _check_json(entry, f"{path}[{key!r}]")
     elif isinstance(value, list):
-        # Token lists are long: only a list with something else than plain scalars is walked through.
+        # Token lists are long: a list of plain scalars is not walked through entry by entry.
         if not set(map(type, value)) <= JSON_SCALARS:
             for index, entry in enumerate(value):
                 _check_json(entry, f"{path}[{index}]")

@@ -1,4 +1,4 @@
-"""How many programs this process compiled, how many of them came from the persistent cache, and the seconds it took."""
+"""Counts of the programs that this process compiled or fetched from the persistent cache, and the seconds they took."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-# Events of jax.monitoring. A program that the persistent cache holds passes the backend step as well: it is fetched
-# there. Tracing and lowering are paid in either case.
+# Events of jax.monitoring. A program from the persistent cache causes the backend event as well: the backend step
+# fetches it. Tracing and lowering take time in either case.
 _PROGRAM = "/jax/core/compile/backend_compile_duration"
 _PARTS = ("/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/jaxpr_to_mlir_module_duration", _PROGRAM)
 _CACHE_HIT = "/jax/compilation_cache/cache_hits"
@@ -18,8 +18,8 @@ _CACHE_HIT = "/jax/compilation_cache/cache_hits"
 class Compilations(NamedTuple):
     """Totals of a process, or the difference of two of them."""
 
-    programs: int = 0  # made ready to run, from the cache or not
-    cache_hits: int = 0  # of those, fetched from the persistent cache
+    programs: int = 0  # compiled or fetched from the persistent cache
+    cache_hits: int = 0  # fetched from the persistent cache
     seconds: float = 0.0  # wall: tracing, lowering, compiling or fetching; nested traces count once
 
     def since(self, before: Compilations) -> Compilations:
@@ -30,11 +30,11 @@ class Compilations(NamedTuple):
 
 
 class _Counter:
-    """Listens to jax. Spans end in the order of their events, so an outer one swallows those that it contains."""
+    """Listener of jax's events. An outer span's event comes last, so it replaces the spans that it contains."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._spans: dict[int, list[tuple[float, float]]] = {}  # disjoint, of each thread
+        self._spans: dict[int, list[tuple[float, float]]] = {}  # by thread; disjoint
         self.programs, self.cache_hits, self.seconds = 0, 0, 0.0
 
     def on_event(self, event: str, **details: Any) -> None:
@@ -61,7 +61,7 @@ _counter: _Counter | None = None
 
 
 def count_compilations() -> None:
-    """Starts counting in this process; later calls change nothing. To be called before the first program."""
+    """Start counting in this process; later calls change nothing. Call it before the first program."""
     global _counter
     if _counter is None:
         _counter = _Counter()
@@ -70,7 +70,7 @@ def count_compilations() -> None:
 
 
 def compilations() -> Compilations:
-    """What this process has compiled since `count_compilations`; zeros before it."""
+    """Totals of this process since `count_compilations`; zeros before it."""
     if _counter is None:
         return Compilations()
     return Compilations(_counter.programs, _counter.cache_hits, _counter.seconds)

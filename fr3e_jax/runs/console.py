@@ -1,4 +1,4 @@
-"""What a person sees of a run: a live display on a terminal, plain lines in a file, and the table at the end."""
+"""The display of a run: live on a terminal, plain lines in a file, and a table at the end."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ FILES = (
     ("rollouts", "every sampled response with its log-probs, entropies, anchors, tree links and reward"),
     ("tensorboard", "the same metrics as curves: tensorboard --logdir {path}"),
 )
-"""Entries of a run directory, by their name in ``RunDirectory``, and what a reader finds there."""
+"""Entries of a run directory, by their name in ``RunDirectory``, with their content."""
 
 
 def _formatted(value: Any, pattern: str) -> str:
-    """The number, or "-" for whatever is not one: a display never stops a run."""
+    """The formatted number, or "-" for any other value: a display never stops a run."""
     try:
         return pattern.format(float(value))
     except (TypeError, ValueError):
@@ -54,7 +54,7 @@ class Console:
         else plain.
       max_steps: steps after which the run ends; 0: no such limit.
       max_sampled_tokens: sampled tokens after which it ends; 0: no such limit.
-      first_step: steps done before this process (a resumed run).
+      first_step: steps done before this process, in a resumed run.
       sampled_tokens: tokens sampled before this process.
     """
 
@@ -97,11 +97,11 @@ class Console:
             self._live.stop()
 
     def stage(self, name: str) -> None:
-        """Shows what the run is doing now (live display only)."""
+        """Show the stage that the run is in; the live display alone does."""
         self._stage = name
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Shows a finished step: its number and the metrics of ``SHOWN``, "-" for those that are missing."""
+        """Show a finished step: its number and the metrics of ``SHOWN``, "-" for missing ones."""
         self._step, self._metrics = step, metrics
         self._last_step_at = self._clock()
         self._sampled_tokens += metrics.get(SAMPLED_TOKENS, 0)
@@ -110,13 +110,13 @@ class Console:
             self._write("  ".join([f"step {self._progress()}", *numbers, f"left {self._time_left()}"]))
 
     def note(self, text: str) -> None:
-        """Prints a line, above the live display."""
+        """Print a line, above the live display."""
         self._write(text)
 
     def summary(self, before: Mapping[str, float] | None, after: Mapping[str, float], run_dir: RunDirectory) -> None:
-        """Prints the held-out results before and after, and what to look at in the run directory.
+        """Print the held-out results before and after, and the files to look at in the run directory.
 
-        Shares (avg@k, pass@k, maj@k, greedy) are printed in percent, their changes in points.
+        Shares (avg@k, pass@k, maj@k, greedy) are in percent, their changes in percentage points.
         """
         rows = [("held-out", "before", "after", "change")]
         for name, new in after.items():
@@ -143,14 +143,14 @@ class Console:
             else:
                 print(text, file=self._stream, flush=True)
         except BrokenPipeError:
-            # The reader of a pipe (head, less) has gone: that ends the display and not the training.
+            # The reader of a pipe (head, less) has gone: the display ends, the training does not.
             self._mode = "none"
 
     def _progress(self) -> str:
         return f"{self._step}/{self._max_steps}" if self._max_steps else f"{self._step}"
 
     def _share_done(self) -> float:
-        """Share of the nearest limit that is used up; 0 without a limit."""
+        """Used share of the nearest limit; 0 without a limit."""
         shares = [
             done / limit
             for done, limit in ((self._step, self._max_steps), (self._sampled_tokens, self._max_sampled_tokens))
@@ -159,7 +159,7 @@ class Console:
         return min(1.0, max(shares, default=0.0))
 
     def _time_left(self) -> str:
-        """Time to the nearest limit at the mean pace of this process; "-" while that is unknown."""
+        """Time to the nearest limit at the mean pace of this process; "-" while the pace is unknown."""
         elapsed = self._last_step_at - self._start
         estimates = []
         for done, first, limit in (

@@ -1,4 +1,4 @@
-"""When neither a program nor grading is under way, in steps that run as usual: nothing is waited for to find out."""
+"""The time in which neither a program nor grading is under way, measured without making the loop wait."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import jax
 
 
 class InFlight:
-    """Adds up by stage the time in which nothing is under way; a context manager, whose thread ends with it.
+    """Seconds by stage in which nothing is under way; a context manager.
 
-    A program is under way from its call until its results are there, which a thread of its own waits for.
+    A program is under way from its call until its results are there. A thread of this object waits for the results; it
+    ends with the context.
 
     Args:
-      stage: tells the stage of the loop, by which the time is added up when the next thing begins.
-      clock: seconds.
+      stage: returns the name of the loop's stage. Idle time belongs to the stage in which it ends.
+      clock: returns seconds.
     """
 
     def __init__(self, stage: Callable[[], str], clock: Callable[[], float] = time.perf_counter):
@@ -41,15 +42,15 @@ class InFlight:
         self._thread.join()
 
     def program(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``, which may return before its results are there; they are."""
+        """Wrap ``function``, which may return before its results are there: it is under way until they are."""
         return self._noted(function, self._results.put)
 
     def call(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``, which is done when it returns."""
+        """Wrap ``function``, which is under way until it returns."""
         return self._noted(function, lambda _: self._end())
 
     def end_step(self) -> None:
-        """Counts what is idle behind the last of all."""
+        """Count the idle time after the last call."""
         with self._lock:
             self._count_idle()
 
@@ -91,7 +92,7 @@ class InFlight:
             for leaf in jax.tree.leaves(results):
                 try:
                     leaf.block_until_ready()
-                except Exception:  # donated to a program that is under way itself, or failed, as the loop will hear
+                except Exception:  # donated to a program that is under way itself, or failed: the loop sees the error
                     pass
             del results
             self._end()

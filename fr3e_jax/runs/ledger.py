@@ -1,4 +1,4 @@
-"""The token ledger: what a run has sampled, reused, prefilled and trained, and where its seconds went."""
+"""The token ledger: counts of sampled, reused, prefilled and trained tokens of a run, and its seconds by stage."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fr3e_jax.rollouts.requests import DecodeCounts
 from fr3e_jax.runs.compilation import Compilations, compilations
+
+if TYPE_CHECKING:
+    from fr3e_jax.rollouts.requests import DecodeCounts
 
 
 def cpu_seconds_of_process() -> float:
-    """User and system seconds of this process and of the children that have ended (running ones do not count yet)."""
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    """User and system seconds of this process and of its ended children; running children do not count yet."""
+    usages = (resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
@@ -32,38 +34,38 @@ COUNTERS = (
 
 @dataclass
 class TokenLedger:
-    """Running totals of a run, carried over resumes by ``state_dict`` and ``load_state_dict``.
+    """Running totals of a run; ``state_dict`` and ``load_state_dict`` carry them over a resume.
 
     Counters are in tokens or positions, times in seconds. Add to the counters directly:
     ``ledger.sampled_tokens += n``.
     """
 
     sampled_tokens: int = 0
-    """All tokens the sampler emits while training, those of rejected prompts included."""
+    """Tokens sampled while training, those of rejected prompts included."""
     reused_prefix_positions: int = 0
-    """Prefix positions that branches read from a trunk's cache and did not compute."""
+    """Prefix positions that branches read from a trunk's cache instead of computing them."""
     prefill_positions: int = 0
     """Positions computed to fill a trunk's cache."""
     lane_steps: int = 0
-    """Lanes times decode steps; those that gave no token were idle."""
+    """Lanes times decode steps; a lane that gives no token in a step is idle."""
     loss_tokens: int = 0
     """Tokens that entered a policy loss."""
     trained_positions: int = 0
-    """Positions that passed the network in updates, padding not counted."""
+    """Positions that passed through the network in updates, without padding."""
     padded_positions: int = 0
-    """The same with padding."""
+    """Positions that passed through the network in updates, with padding."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall seconds of each stage."""
     wall_clock: Callable[[], float] = field(default=time.perf_counter, repr=False)
     cpu_clock: Callable[[], float] = field(default=cpu_seconds_of_process, repr=False)
     compiled: Callable[[], Compilations] = field(default=compilations, repr=False)
     cpu_seconds_elsewhere: float = 0.0
-    """CPU seconds of the other processes that run beside this one, as far as they have told."""
+    """CPU seconds of the other processes of the run, as last reported by them."""
     current_stage: str = ""
-    """Name of the stage that is running; empty between stages."""
+    """Name of the running stage; empty between stages."""
 
     def __post_init__(self) -> None:
-        # Totals of earlier processes minus this process's clock readings: total = offset + reading.
+        # A total is an offset plus a reading of this process; `load_state_dict` adds the totals of earlier processes.
         self._wall_offset = -self.wall_clock()
         self._cpu_offset = 0.0
         self._compiled_offset = Compilations()
@@ -71,12 +73,12 @@ class TokenLedger:
 
     @property
     def wall_seconds(self) -> float:
-        """Seconds that the run's processes have lived, from the making of their ledgers on."""
+        """Wall seconds of the run, counted in each of its processes from the creation of the ledger."""
         return self._wall_offset + self.wall_clock()
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU seconds of the run's processes, imports and ended worker processes included."""
+        """CPU seconds of the run's processes, with imports and ended worker processes."""
         return self._cpu_offset + self.cpu_clock() + self.cpu_seconds_elsewhere
 
     @property
@@ -85,13 +87,13 @@ class TokenLedger:
         return self._compiled_offset.plus(self.compiled())
 
     def count_decoding(self, counts: DecodeCounts) -> None:
-        """Add what the decoder did."""
+        """Add the decoder's counts to the run's."""
         for name in ("sampled_tokens", "prefill_positions", "lane_steps", "reused_prefix_positions"):
             setattr(self, name, getattr(self, name) + getattr(counts, name))
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Adds the wall seconds of the block to ``seconds[name]``, also when it raises. Do not nest."""
+        """Add the wall seconds of the block to ``seconds[name]``, also if it raises. Stages do not nest."""
         start, self.current_stage = self.wall_clock(), name
         try:
             yield
@@ -100,7 +102,7 @@ class TokenLedger:
             self.seconds[name] = self.seconds.get(name, 0.0) + self.wall_clock() - start
 
     def step_metrics(self) -> dict[str, float]:
-        """What has been added since the last call, plus the run's totals of wall and CPU seconds.
+        """What was added since the last call, as metrics, and the run's total wall and CPU seconds.
 
         Keys: ``tokens/<counter>``, ``seconds/<stage>``, ``speed/sampled_tokens_per_second`` (over all the time since
         the last call, training included; absent when no time has passed), ``compile/programs``, ``compile/cache_hits``,
@@ -130,11 +132,11 @@ class TokenLedger:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able totals, and those of the last ``step_metrics``, so that a step cut by a resume reports in full."""
+        """Totals as JSON content, now and at the last ``step_metrics``: a step cut by a resume is reported whole."""
         return {"totals": self._totals(), "reported": self._reported}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from ``state_dict()`` of an earlier process; the seconds between the two do not count.
+        """Continue from ``state_dict()`` of an earlier process; the seconds between the two do not count.
 
         Raises:
           ValueError: ``state`` has other counters than this ledger.
@@ -148,7 +150,7 @@ class TokenLedger:
         for name, count in totals["counters"].items():
             setattr(self, name, int(count))
         self.seconds = dict(totals["seconds"])
-        # Added, not set: what this process has spent so far (imports, compilation) is part of the run's cost.
+        # Added, not set: imports and compilation of this process are part of the run's cost.
         self._wall_offset += totals["wall_seconds"]
         self._cpu_offset += totals["cpu_seconds"]
         self._compiled_offset = self._compiled_offset.plus(Compilations(**totals["compilations"]))

@@ -18,9 +18,9 @@ TIMING_KEYS = ("cpu_seconds", "wall_seconds")
 
 
 def without_timing(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record without what differs between two identical runs: times, and what a process had to compile.
+    """The record without the keys that differ between two identical runs.
 
-    That is ``seconds/…``, ``speed/…``, ``compile/…`` and the run's clocks.
+    They are ``seconds/…``, ``speed/…``, ``compile/…`` and the run's clocks.
     """
     return {
         key: value for key, value in record.items() if not key.startswith(TIMING_PREFIXES) and key not in TIMING_KEYS
@@ -30,15 +30,15 @@ def without_timing(record: Mapping[str, Any]) -> dict[str, Any]:
 class MetricsWriter:
     """Appends to ``metrics.jsonl`` and, if asked, to ``tensorboard/``.
 
-    A run that resumes from the checkpoint of step s repeats the steps after s. Their lines are dropped here, so that
-    a killed and resumed run leaves the same file as an uninterrupted one, apart from ``without_timing``'s keys. That
-    holds if every record of step s is written before the checkpoint of s is saved.
+    A run that resumes from the checkpoint of step s repeats the steps after s. Their lines are dropped here. A killed
+    and resumed run therefore leaves the same file as an uninterrupted one, except for the keys that `without_timing`
+    drops. This holds if every record of step s is written before the checkpoint of s is saved.
 
     Args:
       run_dir: the run's directory.
       tensorboard: write TensorBoard events as well.
-      resume_step: step of the checkpoint that the run continues from; None: it starts from the beginning, and
-        nothing that is there is kept.
+      resume_step: step of the checkpoint that the run continues from; None: the run starts from the beginning, and
+        earlier lines are dropped.
     """
 
     def __init__(self, run_dir: RunDirectory, *, tensorboard: bool, resume_step: int | None) -> None:
@@ -49,19 +49,19 @@ class MetricsWriter:
         self._stream = open(self._path, "a", encoding="utf-8")
         self._events = None
         if tensorboard:
-            # purge_step tells TensorBoard to forget the events of the repeated steps in older event files.
-            # File names count whole seconds: the suffix keeps a quick restart from overwriting the file before.
+            # purge_step makes TensorBoard ignore the events of the repeated steps in older event files.
+            # File names count whole seconds: the suffix keeps a quick restart from overwriting the earlier file.
             first = last_kept + 1
             self._events = SummaryWriter(
                 str(run_dir.tensorboard), purge_step=first, filename_suffix=f".from_step_{first}"
             )
 
     def write(self, step: int, metrics: Mapping[str, Any], *, kind: str = "train") -> None:
-        """Appends ``{"step", "kind", **metrics}`` as one line and hands it to the operating system.
+        """Append ``{"step", "kind", **metrics}`` as one line and hand it to the operating system.
 
-        Values are Python, NumPy or JAX scalars. JSON has no NaN: such a value is written as null, with its name under
-        ``<key>/nonfinite``; ``read_metrics`` undoes that. TensorBoard tags are the keys, after ``kind/`` if the kind
-        is not "train".
+        Values are Python, NumPy or JAX scalars. JSON has no NaN and no infinity: such a value is written as null, and
+        its name as text under ``<key>/nonfinite``; ``read_metrics`` undoes this. TensorBoard tags are the keys, with
+        the prefix ``kind/`` if the kind is not "train".
 
         Raises:
           ValueError: a metric is called step or kind.
@@ -107,7 +107,7 @@ def _number(key: str, value: Any) -> int | float:
 
 
 def _complete_lines(path: Path) -> list[bytes]:
-    """Lines up to the last line break: what follows it was being written when the writer was killed."""
+    """Lines up to the last line break; a kill during a write leaves an incomplete line after it."""
     if not path.exists():
         return []
     *lines, _torn = path.read_bytes().split(b"\n")
@@ -120,7 +120,7 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(
             f"{path}, line {number}: found {line[:60]!r}, expected one JSON object per line; "
-            "the file was changed by something else: remove that line"
+            "another program changed the file: remove that line"
         ) from error
 
 
@@ -132,7 +132,9 @@ def _truncate_after(path: Path, step: int) -> None:
 
 
 def read_metrics(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]:
-    """All records (of one kind), in the order of writing, NaN and infinities restored; a torn last line is left out.
+    """All records, or those of one ``kind``, in the order of writing; NaN and infinities are restored.
+
+    An incomplete last line is left out.
 
     Raises:
       FileNotFoundError: there is no such file.

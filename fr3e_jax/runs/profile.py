@@ -1,8 +1,12 @@
-"""``fr3e train --profile``: where the time of some warm steps goes, a trace of one more, and what others leave idle.
+"""``fr3e train --profile``: a table of where the time of some steps goes, a trace of one, and the idle time of others.
 
-While steps are measured, every compiled program and every transfer is waited for, so that its time is its own; nothing
-then overlaps, and a step takes longer than it otherwise would. The step behind them is traced. In as many steps behind
-that one, which run as usual, only the time is measured in which neither a program nor grading is under way.
+After `WARM_UP_STEPS` steps come three parts:
+
+- ``steps`` measured steps. Each compiled program and each transfer is waited for, so that its time is its own. Nothing
+  overlaps then, and a step takes longer than usual.
+- One traced step.
+- ``steps`` more steps that run as usual. Only their idle time is measured, in which neither a program nor grading is
+  under way.
 """
 
 from __future__ import annotations
@@ -19,8 +23,6 @@ from typing import Any
 
 import jax
 
-from fr3e_jax.loop.grading import Grading
-from fr3e_jax.programs import exploration
 from fr3e_jax.runs.background import Background
 from fr3e_jax.runs.compilation import compilations
 from fr3e_jax.runs.idle_time import InFlight
@@ -30,11 +32,13 @@ from fr3e_jax.runs.run_directory import RunDirectory, write_json_atomic
 
 WARM_UP_STEPS = 2
 """First steps of a process, not profiled: they compile."""
+GRADING_CALLS = {"ended": "grade, or hand over", "verdicts": "wait for verdicts"}
+"""Methods that are timed as grading, with their names in the table."""
 
 
 @dataclass
 class _Call:
-    """A timed call that is going on."""
+    """A timed call that has not returned."""
 
     start: float
     compile_seconds: float
@@ -42,9 +46,9 @@ class _Call:
 
 
 class Stopwatch:
-    """Adds up the seconds of calls by stage and name, each call less the timed calls and compilations within it.
+    """Seconds of calls by stage, kind and name; a call's timed calls and compilations are subtracted from its own time.
 
-    Calls of other threads than the one that made the stopwatch go untimed: they are not part of a step's time.
+    Only calls in the thread that made the stopwatch are timed: other threads are no part of a step.
     """
 
     def __init__(self, stage: Callable[[], str], clock: Callable[[], float] = time.perf_counter):
@@ -53,7 +57,7 @@ class Stopwatch:
         self._calls: list[_Call] = []
 
     def timed(self, function: Callable[..., Any], kind: str, name: str) -> Callable[..., Any]:
-        """``function``, with its calls timed; until their results are there, where they are of the device."""
+        """``function`` with its calls timed; all but grading calls wait for their arrays."""
         settle = (lambda result: result) if kind == GRADING else jax.block_until_ready
 
         @functools.wraps(function)
@@ -86,7 +90,7 @@ class Stopwatch:
 
 @contextlib.contextmanager
 def replaced(owner: Any, changes: dict[str, Any]) -> Iterator[None]:
-    """Attributes of ``owner`` set to other values within the block."""
+    """Within the block, attributes of ``owner`` have other values."""
     own = vars(owner)
     before = {name: own[name] for name in changes if name in own}
     try:
@@ -102,15 +106,15 @@ def replaced(owner: Any, changes: dict[str, Any]) -> Iterator[None]:
 
 
 def compiled_programs(owner: object | ModuleType) -> dict[str, Callable[..., Any]]:
-    """The ``jax.jit`` functions among the attributes of an object or a module."""
+    """``jax.jit`` functions among the attributes of an object or a module, by name."""
     return {
         name: value for name, value in vars(owner).items() if callable(value) and isinstance(value, jax.stages.Wrapped)
     }
 
 
 @contextlib.contextmanager
-def timed_calls(stopwatch: Stopwatch, owners: list[object]) -> Iterator[None]:
-    """Within the block ``stopwatch`` times the compiled programs of ``owners``, transfers and grading."""
+def timed_calls(stopwatch: Stopwatch, owners: list[object], grading: type) -> Iterator[None]:
+    """Within the block, ``stopwatch`` times the compiled programs of ``owners``, transfers and grading."""
     with contextlib.ExitStack() as stack:
         for owner in owners:
             programs = compiled_programs(owner).items()
@@ -122,35 +126,35 @@ def timed_calls(stopwatch: Stopwatch, owners: list[object]) -> Iterator[None]:
             "device_get": stopwatch.timed(to_host, TRANSFER, "to host"),
         }
         stack.enter_context(replaced(jax, transfers))
-        grading = {
-            "ended": stopwatch.timed(Grading.ended, GRADING, "grade, or hand over"),
-            "verdicts": stopwatch.timed(Grading.verdicts, GRADING, "wait for verdicts"),
+        timed = {
+            method: stopwatch.timed(getattr(grading, method), GRADING, name) for method, name in GRADING_CALLS.items()
         }
-        stack.enter_context(replaced(Grading, grading))
+        stack.enter_context(replaced(grading, timed))
         yield
 
 
 @contextlib.contextmanager
-def noted_calls(in_flight: InFlight, owners: list[object]) -> Iterator[None]:
-    """Within the block ``in_flight`` hears of the compiled programs of ``owners`` and of grading."""
+def noted_calls(in_flight: InFlight, owners: list[object], grading: type) -> Iterator[None]:
+    """Within the block, ``in_flight`` is told of the compiled programs of ``owners`` and of grading."""
     with contextlib.ExitStack() as stack:
         for owner in owners:
             programs = compiled_programs(owner).items()
             stack.enter_context(replaced(owner, {name: in_flight.program(program) for name, program in programs}))
-        grading = {name: in_flight.call(getattr(Grading, name)) for name in ("ended", "verdicts")}
-        stack.enter_context(replaced(Grading, grading))
+        noted = {method: in_flight.call(getattr(grading, method)) for method in GRADING_CALLS}
+        stack.enter_context(replaced(grading, noted))
         yield
 
 
 class Profiler:
-    """Measures ``steps`` steps of a run after its warm-up, traces one, and looks on for as many more.
+    """After the warm-up: measure ``steps`` steps of a run, trace one, measure the idle time of ``steps`` more.
 
     Args:
-      steps: how many to measure; 0: the profiler does nothing.
-      run_dir: whose ``profile/`` gets ``table.json``, ``table.txt`` and the trace.
-      ledger: whose stages are the table's.
-      background: whose busy time is reported beside the step's.
+      steps: number of measured steps; 0: the profiler does nothing.
+      run_dir: its ``profile/`` receives ``table.json``, ``table.txt`` and the trace.
+      ledger: its stages are the table's stages.
+      background: its busy time is reported beside the step's.
       owners: objects and modules that hold compiled programs.
+      grading: class with the methods of `GRADING_CALLS`.
     """
 
     def __init__(
@@ -160,11 +164,12 @@ class Profiler:
         ledger: TokenLedger,
         background: Background,
         owners: list[object],
+        grading: type,
     ):
         self.steps, self.directory = steps, run_dir.profile
         self.table: Profile | None = None
         self._ledger, self._background = ledger, background
-        self._owners = [*owners, exploration]
+        self._owners, self._grading = owners, grading
         self._stopwatch = Stopwatch(lambda: ledger.current_stage)
         self._seen, self._measured = 0, []
         self._usual = UsualSteps()
@@ -173,25 +178,28 @@ class Profiler:
 
     @contextlib.contextmanager
     def step(self, step: int) -> Iterator[None]:
-        """To be put around a step of the loop."""
+        """Enter around each step of the loop."""
         self._seen += 1
         number = self._seen - WARM_UP_STEPS
         if not self.steps or number < 1 or number > 2 * self.steps + 1:
             yield
         elif number <= self.steps:
-            with timed_calls(self._stopwatch, self._owners):
+            with timed_calls(self._stopwatch, self._owners, self._grading):
                 yield from self._measure(step)
             self._write()
         elif number == self.steps + 1:
             with _trace(self.directory), jax.profiler.StepTraceAnnotation("step", step_num=step):
                 yield
         else:
-            yield from self._look_on(step)
+            yield from self._measure_idle_time(step)
             self._write()
 
-    def _look_on(self, step: int) -> Iterator[None]:
+    def _measure_idle_time(self, step: int) -> Iterator[None]:
         compiled, start = compilations().seconds, time.perf_counter()
-        with InFlight(lambda: self._ledger.current_stage) as in_flight, noted_calls(in_flight, self._owners):
+        with (
+            InFlight(lambda: self._ledger.current_stage) as in_flight,
+            noted_calls(in_flight, self._owners, self._grading),
+        ):
             yield
             in_flight.end_step()
         self._usual.seconds += time.perf_counter() - start - (compilations().seconds - compiled)
@@ -209,7 +217,7 @@ class Profiler:
         self._measured.append(step)
 
     def _write(self) -> None:
-        """After every measured step, so that a run that ends early leaves what it measured."""
+        """Write the table; called after every measured step, so that a run that ends early leaves its table."""
         self.table = Profile(
             steps=list(self._measured),
             seconds=self._step_seconds,
@@ -222,10 +230,11 @@ class Profiler:
         (self.directory / "table.txt").write_text("\n".join(self.table.lines()) + "\n")
 
     def report(self) -> list[str]:
-        """Lines for a person: the table, and how to look at the trace; none without a measured step."""
+        """Lines for a person: the table, and how to look at the trace; empty without a measured step."""
         if self.table is None:
             return []
-        lines = [*self.table.lines(), f"the same: {self.directory / 'table.txt'}, {self.directory / 'table.json'}"]
+        files = f"{self.directory / 'table.txt'}, {self.directory / 'table.json'}"
+        lines = [*self.table.lines(), f"the same table in files: {files}"]
         traces = sorted(self.directory.glob("**/*.trace.json.gz"))
         if traces:
             lines.append(f"trace of one step: open {traces[-1]} at https://ui.perfetto.dev")
@@ -235,7 +244,7 @@ class Profiler:
 @contextlib.contextmanager
 def _trace(directory: Path) -> Iterator[None]:
     options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0  # Python's own calls would be most of the file, and of the time
+    options.python_tracer_level = 0  # Python's own calls would fill most of the file and take most of the time
     jax.profiler.start_trace(directory, profiler_options=options)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The table of ``fr3e train --profile``: seconds by stage, and in each by compiled program and what lies around it."""
+"""The table of ``fr3e train --profile``: seconds by stage, and in each stage by program, transfer, grading and host."""
 
 from __future__ import annotations
 
@@ -30,8 +30,11 @@ class Cell:
 
 @dataclass
 class UsualSteps:
-    """Steps that ran as they always do: ``seconds`` of all together without compilation, and those by stage in which
-    neither a program nor grading was under way."""
+    """Steps that ran as usual, and their idle seconds.
+
+    ``seconds`` is their wall time together, without compilation. ``idle`` is the part of it, by stage, in which neither
+    a program nor grading was under way.
+    """
 
     steps: list[int] = field(default_factory=list)
     seconds: float = 0.0
@@ -54,9 +57,9 @@ class UsualSteps:
 
 @dataclass(frozen=True)
 class Profile:
-    """What some steps took; all seconds are wall seconds of all ``steps`` together.
+    """The time that some steps took; all seconds are wall seconds of all ``steps`` together.
 
-    ``cells`` are by stage ("" outside of all stages), kind and name. What the cells of a stage leave is the host's.
+    The keys of ``cells`` are stage ("" outside all stages), kind and name. The rest of a stage's seconds is the host's.
     """
 
     steps: list[int]
@@ -67,7 +70,7 @@ class Profile:
     usual: UsualSteps | None = None
 
     def totals(self) -> dict[str, float]:
-        """Seconds by kind; they add up to ``seconds``."""
+        """Seconds by kind; their sum is ``seconds``."""
         totals = {kind: 0.0 for kind, _ in _TOTALS}
         for (_, kind, _), cell in self.cells.items():
             totals[kind] += cell.seconds
@@ -75,13 +78,13 @@ class Profile:
         return totals
 
     def outside_share(self) -> float:
-        """Share of the time, compilation left out, that is neither device programs nor grading."""
+        """Share of the time without compilation that is neither device programs nor grading."""
         totals = self.totals()
         whole = self.seconds - totals[COMPILATION]
         return (totals[HOST] + totals[TRANSFER]) / whole if whole > 0 else 0.0
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per stage, followed by its cells by falling time, the host's rest last."""
+        """One row per stage; after it its cells, longest first, and the host's rest last."""
         stages = {name: seconds for name, seconds in self.stages.items() if seconds > 0}
         stages[""] = self.seconds - sum(stages.values())
         rows: list[dict[str, Any]] = []
@@ -113,7 +116,7 @@ class Profile:
         }
 
     def lines(self) -> list[str]:
-        """The table as text, times per step."""
+        """The table as text, with times per step."""
         count = len(self.steps)
         seconds = f"{self.seconds / count:.3f} s a step; each program was waited for"
         lines = [
@@ -126,8 +129,8 @@ class Profile:
         totals = self.totals()
         lines += ["together", *(self._line(f"  {label}", totals[kind]) for kind, label in _TOTALS)]
         lines.append(
-            f"outside of device programs and grading: {self.outside_share():.1%} of the time, compilation left out; "
-            f"written and prepared in the background meanwhile: {1000 * self.background_seconds / count:.1f} ms a step"
+            f"outside device programs and grading: {self.outside_share():.1%} of the time without compilation; "
+            f"the background thread was busy for {1000 * self.background_seconds / count:.1f} ms a step meanwhile"
         )
         return lines if self.usual is None else [*lines, self.usual.line()]
 

@@ -1,4 +1,4 @@
-"""Rollouts on disk: per step one gzipped JSONL file, with all that later analysis needs."""
+"""Rollouts on disk: one gzipped JSONL file per step, with all data that later analysis needs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FILE_NAME = re.compile(r"\.?(?P<stem>[a-z]+)_(?P<step>\d{6,})\.jsonl\.gz(\.tmp)?
 
 @dataclass
 class RolloutRecord:
-    """One sampled continuation: a base rollout, one from a state of a base rollout, or one of an evaluation.
+    """One sampled continuation: a base rollout, a rollout from a state of a base rollout, or one of an evaluation.
 
     The full response of an explored rollout is its parent's ``token_ids[:fork]`` followed by its own ``token_ids``.
-    Floats are stored as float32 in their shortest form; non-finite ones as null, read back as NaN. Arrays in the place
-    of lists are stored as lists.
+    Floats are stored as float32 in their shortest form. Non-finite floats are stored as null and read back as NaN.
+    Arrays in place of lists are stored as lists.
     """
 
     id: str
@@ -35,42 +35,42 @@ class RolloutRecord:
     """Training step that sampled it."""
     kind: Literal["base", "state", "eval"]
     prompt_position: int
-    """Position of the prompt in the run's stream of prompts (evaluations: in the held-out set)."""
+    """Position of the prompt in the run's stream of prompts; for evaluations, in the held-out set."""
     problem_id: str
     prompt_ids: Sequence[int]
     token_ids: Sequence[int]
-    """The new tokens only, stop token included."""
+    """The new tokens alone, with the stop token."""
     logprobs: Sequence[float]
-    """Of each new token, under the distribution that it was drawn from."""
+    """Of each new token, under the distribution that it was sampled from."""
     entropies: Sequence[float]
     """Of the full vocabulary at each new token, in nats."""
     reward: float
     finished: bool
-    """Ended by a stop token, not by the length cap."""
+    """True if a stop token ended it, False if the length cap did."""
     base: int
-    """Index of the base rollout within its prompt; for kind "state" that of the parent."""
+    """Index of the base rollout within its prompt; for kind "state", of the parent."""
     outcome: str | None = None
-    """How the reward came about (``fr3e_jax.rewards.verdict.Outcome``); None where it was not graded."""
+    """Reason of the reward (``fr3e_jax.rewards.verdict.Outcome``); None if the rollout was not graded."""
     state: int | None = None
-    """Index j of the state S_j it was rolled out from; None for base rollouts."""
+    """Index j of the state S_j that it starts from; None for base rollouts."""
     branch: int | None = None
     """Index m among the rollouts of its state; None for base rollouts."""
     parent: str | None = None
-    """``id`` of the base rollout that it branches from."""
+    """``id`` of the base rollout that it branches from; None for base rollouts."""
     fork: int = 0
     """Tokens of the parent's response before the branch."""
     anchors: list[int] = field(default_factory=list)
-    """Of an expanded base rollout: anchor positions in the response, 0-based."""
+    """Anchor positions in the response of an expanded base rollout, 0-based."""
     kept: bool = True
     """False if its group was rejected and trains nothing."""
     advantage: float | None = None
-    """After modulation; None if it was not trained."""
+    """Advantage after modulation; None if the rollout was not trained."""
     answers: list[list[int]] = field(default_factory=list)
-    """[start, end) of what tools wrote among the new tokens, which carries no loss."""
+    """[start, end) of each tool answer in the new tokens; its tokens carry no loss."""
     value: float | None = None
-    """V of the state that it was rolled out from."""
+    """V of the state that it starts from."""
     alpha: float | None = None
-    """Modulation of its state."""
+    """Modulation of the state that it starts from."""
 
     def __post_init__(self) -> None:
         lengths = {name: len(getattr(self, name)) for name in ("token_ids", "logprobs", "entropies")}
@@ -86,7 +86,7 @@ _ENCODING = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 
 
 def _encode(record: RolloutRecord) -> bytes:
-    """A line of JSON. orjson writes float32 in its shortest form and what is not finite as null."""
+    """A line of JSON. orjson writes float32 in its shortest form, and non-finite numbers as null."""
     content = {name: getattr(record, name) for name in _FIELDS}
     for name in FLOAT_LISTS:
         content[name] = np.ascontiguousarray(content[name], np.float32)
@@ -109,9 +109,9 @@ def rollout_path(run_dir: RunDirectory, step: int, *, stem: str = "step") -> Pat
 
 
 def write_rollouts(run_dir: RunDirectory, step: int, records: Iterable[RolloutRecord], *, stem: str = "step") -> Path:
-    """Writes ``rollouts/<stem>_<step>.jsonl.gz`` in one piece, replacing a file of that name; returns its path.
+    """Write ``rollouts/<stem>_<step>.jsonl.gz`` whole or not at all, over a file of that name; return its path.
 
-    Equal records give equal bytes. Evaluations of a step go into a file of another stem.
+    Equal records give equal bytes. Evaluations of a step go into a file with another stem.
 
     Raises:
       ValueError: a record belongs to another step.
@@ -133,7 +133,7 @@ def read_rollouts(path: Path) -> list[RolloutRecord]:
     """The records of one file, in the order of writing.
 
     Raises:
-      ValueError: the file is damaged, or of another version.
+      ValueError: the file is damaged, or another version wrote it.
     """
     records = []
     try:
@@ -153,7 +153,7 @@ def read_rollouts(path: Path) -> list[RolloutRecord]:
 
 
 def drop_after(run_dir: RunDirectory, step: int | None) -> list[Path]:
-    """Removes the files of steps after ``step`` (None: all) and interrupted writes; returns what was removed.
+    """Remove the files of steps after ``step`` (None: all) and of interrupted writes; return their paths.
 
     A run that resumes from the checkpoint of ``step`` samples the later steps again.
     """

@@ -1,4 +1,4 @@
-"""The directory of one run: where each file lies, and writes that a kill cannot leave half done."""
+"""The directory of one run: the path of each file, and writes that a kill cannot leave half done."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fr3e_jax.configuration.schema import Config
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """A binary file that replaces ``path`` when the block ends, and leaves it as it was when the block raises.
+    """A binary file that replaces ``path`` when the block ends; if the block raises, ``path`` stays as it was.
 
     The bytes are on disk before the rename, so that a reader finds the old file or the new one, never a part.
     """
     path = Path(path)
-    # One fixed name per target: what a killed writer left is overwritten by the next, not collected.
+    # One fixed name per target: the next writer overwrites the file that a killed one left.
     temporary = path.with_name(f".{path.name}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -46,10 +46,10 @@ def _sync_directory(path: Path) -> None:
 
 
 def write_json_atomic(path: Path, content: Any) -> None:
-    """Writes indented JSON; NaN and infinities, which JSON lacks, become null, array scalars become numbers.
+    """Write indented JSON; NaN and infinities become null, array scalars become numbers.
 
     Raises:
-      TypeError: ``content`` holds something JSON cannot express; the old file stays.
+      TypeError: JSON cannot express ``content``; the old file stays.
     """
     try:
         text = json.dumps(_without_nonfinite(content), indent=2, allow_nan=False)
@@ -75,7 +75,7 @@ def _without_nonfinite(content: Any) -> Any:
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """Paths of one run. Making the object touches nothing on disk."""
+    """Paths of one run. Creating the object touches nothing on disk."""
 
     path: Path
 
@@ -84,7 +84,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, config: Config, *, now: datetime | None = None) -> RunDirectory:
-        """Makes the directory of a fresh run: ``runtime.run_dir``, or ``output_dir/NAME-YYYYmmdd-HHMMSS``.
+        """Make the directory of a fresh run: ``runtime.run_dir``, or ``output_dir/NAME-YYYYmmdd-HHMMSS``.
 
         Raises:
           FileExistsError: ``runtime.run_dir`` already holds a run.
@@ -108,7 +108,7 @@ class RunDirectory:
         candidate, number = wanted, 1
         while True:
             try:
-                # mkdir is the test and the claim in one: two runs of a sweep may start in the same second.
+                # mkdir tests and claims the name in one step: two runs of a sweep may start in the same second.
                 candidate.mkdir()
             except FileExistsError:
                 number += 1
@@ -133,7 +133,7 @@ class RunDirectory:
         return chosen
 
     def _traces(self) -> list[str]:
-        """Names of what a run leaves in its directory, as far as they exist."""
+        """Names of the existing files that show a run."""
         paths = (self.config, self.metrics, self.summary, self.rollouts, self.checkpoints)
         return [path.name for path in paths if path.exists()]
 
@@ -178,7 +178,7 @@ class RunDirectory:
 
 
 def open_run(config: Config, run_dir: Path | None, resume: bool, verb: str) -> str:
-    """Path of the directory of a run of ``verb``: ``run_dir`` to resume, else a new one with the settings in it.
+    """Path of a run's directory: ``run_dir`` to resume, else a new directory with the settings of ``verb`` in it.
 
     Raises:
       ConfigError: ``run_dir`` holds no run to resume, or ``runtime.run_dir`` holds one already.

@@ -1,4 +1,4 @@
-"""Polite stopping: SIGTERM and the first Ctrl-C ask the loop to finish its step and save."""
+"""Stopping on request: SIGTERM and the first Ctrl-C ask the loop to finish its step and save."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 class StopRequest:
     """Context manager that turns SIGTERM and SIGINT into a flag for the loop to read between steps.
 
-    A second SIGINT raises ``KeyboardInterrupt`` at once. The handlers found on entry are back after exit. Python
-    allows handlers in the main thread only: entered in another one, nothing is installed and the flag stays False.
+    A second SIGINT raises ``KeyboardInterrupt`` at once. The exit puts the earlier handlers back. Python allows
+    handlers in the main thread only. In another thread, the entry installs nothing and the flag stays False.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class StopRequest:
 
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._previous.items():
-            # None stands for a handler that C code had installed: Python cannot put that one back.
+            # None stands for a handler that C code installed: Python cannot put it back.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._previous.clear()
 

@@ -43,7 +43,7 @@ class Response:
     @property
     def entropy(self) -> float:
         """Mean over the tokens that were drawn, in nats."""
-        return float(np.nanmean(self.rollout.entropies[self.rollout.drawn]))
+        return float(np.nanmean(self.rollout.entropies[self.rollout.sampled]))
 
 
 def sample_responses(session: Session, params: Params, iteration: int, prompts: list[Prompt]) -> list[Response]:

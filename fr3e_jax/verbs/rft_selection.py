@@ -70,7 +70,7 @@ def mean_branching_factors(setup: LearningSetup, learner: Learner, responses: Se
         for span in micro.spans:
             n = numbers[span.trunk][span.branch]
             rollout = responses[n].rollout
-            found[n] = factors[span.where][rollout.drawn & ~np.isnan(rollout.logprobs)].mean()
+            found[n] = factors[span.where][rollout.sampled & ~np.isnan(rollout.logprobs)].mean()
     return found
 
 

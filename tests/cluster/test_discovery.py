@@ -1,4 +1,4 @@
-"""Which environment means several processes, and what is said of one that is half set."""
+"""Environments that mean several processes, and the errors for incomplete ones."""
 
 import pytest
 
@@ -42,7 +42,7 @@ SLICES = {"TPU_WORKER_HOSTNAMES": "host-0", "MEGASCALE_NUM_SLICES": "2"}
         (SLICES, Cluster("tpu")),
     ],
 )
-def test_the_environment_tells_of_the_others(environment, expected):
+def test_the_environment_gives_the_cluster(environment, expected):
     assert find_cluster(environment, has_tpu=False) == expected
 
 
@@ -82,6 +82,6 @@ def without(name):
         (EXPLICIT | {"JAX_COORDINATOR_ADDRESS": "host:"}, r"is not HOST:PORT"),
     ],
 )
-def test_half_a_cluster_is_a_mistake(environment, message):
+def test_an_incomplete_or_wrong_environment_raises_a_config_error(environment, message):
     with pytest.raises(ConfigError, match=message):
         find_cluster(environment, has_tpu=False)

@@ -17,7 +17,7 @@ def end_like_a_killed_process(words: LastWords) -> None:
     words._companion.wait(timeout=20)
 
 
-def test_the_last_of_the_words_are_said_when_the_process_is_gone(capfd):
+def test_the_last_text_is_printed_when_the_process_is_gone(capfd):
     words = LastWords()
     words.start()
     words.set("not yet started")
@@ -30,7 +30,7 @@ def test_the_last_of_the_words_are_said_when_the_process_is_gone(capfd):
 
 def test_an_orderly_end_is_silent(capfd):
     words = LastWords()
-    words.set("nobody listens before the start")
+    words.set("not printed before the start")
     words.start()
     words.set("continue with --resume")
     words.withdraw()
@@ -52,7 +52,7 @@ def test_a_process_on_its_own_joins_nobody(monkeypatch, mode, cluster):
     assert verb(config, "runs/a", resume=True) == (mode, "runs/a", True)
 
 
-def test_what_is_known_is_told_to_jax(monkeypatch):
+def test_a_known_cluster_is_passed_to_jax(monkeypatch):
     told = {}
     monkeypatch.setattr(membership.jax.distributed, "initialize", lambda **options: told.update(options))
     monkeypatch.setattr(membership, "last_words", SimpleNamespace(start=lambda: None, set=lambda text: None))

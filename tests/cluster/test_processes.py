@@ -1,4 +1,4 @@
-"""What processes tell one another and how a difference is found, with threads in their place."""
+"""Messages between processes and the search for differences, with threads in place of processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fr3e_jax.rewards.verdict import Verdict
 
 @dataclass(frozen=True)
 class Threads(Processes):
-    """Processes of which each is a thread."""
+    """Processes that are threads."""
 
     meeting: threading.Barrier = None
     told: list = None
@@ -50,14 +50,14 @@ def together(count, function):
         return list(pool.map(one, range(count)))
 
 
-def test_alone_nothing_is_sent():
+def test_a_process_on_its_own_sends_nothing():
     alone = Processes()
     assert alone.first and alone.is_mine(3) and alone.asked_to_stop([], 1) == ""
     assert alone.exchange("anywhere", {"mine": 1}, decided=object()) == [{"mine": 1}]
     assert alone.on_first(lambda: "result") == "result"
 
 
-def test_equal_decisions_pass_and_what_differs_is_gathered():
+def test_equal_decisions_pass_and_own_content_is_gathered():
     def decide(processes):
         values = {"kept": [1, 2], "rewards": [np.array([0.0, 1.0]), np.zeros(0)], "count": np.int64(3)}
         return processes.exchange("step 1, first return", processes.index * 10, **values)
@@ -79,7 +79,7 @@ def test_equal_decisions_pass_and_what_differs_is_gathered():
         ([{"ids": np.arange(5000)}, {"ids": np.append(np.arange(4999), 7)}], [r"\.\.\..*4998, 4999\]", r"4998, 7\]"]),
     ],
 )
-def test_a_difference_stops_all_and_shows_the_values(values, shown):
+def test_a_difference_raises_on_all_processes_and_shows_the_values(values, shown):
     errors = together(len(values), lambda p: p.agree("step 4, explore", **values[p.index]))
     assert len({str(error) for error in errors}) == 1 and all(isinstance(error, Divergence) for error in errors)
     for pattern in [r"differ at step 4, explore in '\w+'", "--resume", *shown]:
@@ -87,13 +87,13 @@ def test_a_difference_stops_all_and_shows_the_values(values, shown):
             raise errors[0]
 
 
-def test_processes_at_different_stages_are_told_where_each_is():
+def test_processes_at_different_stages_raise_with_the_stage_of_each():
     errors = together(2, lambda p: p.agree(["step 2, prompts", "the end of step 1"][p.index], n=1))
     assert all(isinstance(error, Divergence) for error in errors)
     assert "step 2, prompts" in str(errors[0]) and "the end of step 1" in str(errors[0])
 
 
-def test_what_the_first_made_or_failed_to_make_is_known_to_all():
+def test_the_result_or_error_of_process_0_reaches_all():
     def fail():
         raise ConfigError("runs/a holds a run")
 
@@ -137,7 +137,7 @@ class _Slow:
 
 
 def graded(processes, verdict_of, tokens_of=lambda index, branch: np.int32([branch])):
-    """A `Grading` that has seen two requests of three branches; and what this process graded."""
+    """A `Grading` that was given two requests of three branches, and the cases that this process graded."""
     mine = []
 
     def submit(problem, prefix, rollout):
@@ -157,7 +157,7 @@ def verdict_of(_, case):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_each_grades_its_share_and_all_have_all_verdicts(count):
+def test_each_process_grades_its_share_and_gets_all_verdicts(count):
     def grade(processes):
         grading, mine = graded(processes, verdict_of)
         return grading.verdicts(range(2)), mine
@@ -187,7 +187,7 @@ def test_a_verifier_that_fails_on_one_process_ends_all():
     assert [(type(error), str(error)) for error in together(2, ask)] == [(ConfigError, "no number")] * 2
 
 
-def test_other_tokens_on_one_process_are_found_with_the_verdicts():
+def test_different_tokens_on_one_process_raise_with_the_verdicts():
     def ask(processes):
         tokens = lambda index, branch: np.int32([branch, index if branch == 2 else 0])
         return graded(processes, verdict_of, tokens)[0].verdicts(range(2))

@@ -65,9 +65,9 @@ def expected(sampled):
 def forks_of(session, rollouts, number: int, start: int, position: int) -> list[tuple[int, int]]:
     """(parent, fork) of the tries that the rule accepts at the answers of a rollout behind ``start``, one by one."""
     tools, rollout, found = session.config.tools, rollouts[number], []
-    drawn = np.flatnonzero(rollout.drawn)
+    drawn = np.flatnonzero(rollout.sampled)
     entropy = lambda places: rollout.entropies[places[:TOKENS]].sum() / np.log(session.model.architecture.vocab_size)
-    for _, end in answer_spans(rollout.given):
+    for _, end in answer_spans(rollout.tool_written):
         if start < end < len(rollout.token_ids):
             change = entropy(drawn[drawn >= end]) - entropy(drawn)
             uniforms = session.noise.generator(TOOL, 0, 1, position, number, end).random(tools.beam - 1)
@@ -87,7 +87,7 @@ def test_rollouts_branch_where_the_rule_says_and_the_rest_begins_at_the_prompt(e
             forks = forks or [(0, 0)] * (COUNT - known)
             new = [(known + i, fork) for i, (_, fork) in enumerate(forks)]
             for (parent, fork), (number, _) in zip(forks, new, strict=True):
-                for name in ("token_ids", "logprobs", "entropies", "drawn"):
+                for name in ("token_ids", "logprobs", "entropies", "sampled"):
                     ours, theirs = (getattr(rollouts[n].head(fork), name) for n in (number, parent))
                     np.testing.assert_array_equal(ours, theirs)
             known += len(forks)
@@ -98,7 +98,7 @@ def test_no_position_is_computed_twice(requests, expected):
     prompts = [request.token_ids for request in requests]
     assert expected.counts.prefill_positions == sum(map(len, prompts))
     whole = sum(len(rollout.token_ids) for rollouts in expected.results for rollout in rollouts)
-    assert expected.counts.sampled_tokens + expected.counts.given_tokens < whole
+    assert expected.counts.sampled_tokens + expected.counts.tool_tokens < whole
 
 
 def test_logprobs_are_those_of_one_forward_pass(session, params, requests, expected, tiny_run):
@@ -118,7 +118,7 @@ def test_slots_and_lanes_change_no_token(sampled, expected):
     for rollouts, wanted in zip(again.results, expected.results, strict=True):
         for rollout, other in zip(rollouts, wanted, strict=True):
             np.testing.assert_array_equal(rollout.token_ids, other.token_ids)
-            np.testing.assert_array_equal(rollout.drawn, other.drawn)
+            np.testing.assert_array_equal(rollout.sampled, other.sampled)
 
 
 def test_where_nothing_branches_the_rollouts_are_those_of_plain_sampling(sampled, params, requests):
@@ -128,7 +128,7 @@ def test_where_nothing_branches_the_rollouts_are_those_of_plain_sampling(sampled
     for rollouts, wanted in zip(found.results, plain, strict=True):
         for rollout, other in zip(rollouts, wanted, strict=True):
             np.testing.assert_array_equal(rollout.token_ids, other.token_ids)
-            np.testing.assert_array_equal(rollout.drawn, other.drawn)
+            np.testing.assert_array_equal(rollout.sampled, other.sampled)
 
 
 def test_a_rollout_cannot_be_chosen_as_a_trunk(scripted_tool, session, params, requests):

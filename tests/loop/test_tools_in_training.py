@@ -30,7 +30,7 @@ def tempting_group(session) -> PromptGroup:
     """A base rollout whose every measure is most extreme where a tool wrote."""
     ids = np.arange(2, 12, dtype=np.int32)
     extreme = np.where(GIVEN, 9.0, np.linspace(0.1, 1.0, 10)).astype(np.float32)
-    rollout = Rollout(ids, -extreme, extreme, extreme, finished=True, given=GIVEN)
+    rollout = Rollout(ids, -extreme, extreme, extreme, finished=True, tool_written=GIVEN)
     problem = Problem("train/0", "1=", "1")
     return PromptGroup(0, problem, session.texts.prompt_ids("1="), [rollout], np.array([1.0]), chosen=[0])
 
@@ -73,7 +73,7 @@ def test_loss_masks_of_base_and_explored_rollouts_leave_answers_out(stage):
     own, groups, expansions = stage
     base = [rollout for group in groups for rollout in group.rollouts]
     explored = {id(r.token_ids): r for e in expansions for state in e.rollouts for r in state}
-    wanted = {id(r.token_ids): r.drawn for r in [*base, *explored.values()]}
+    wanted = {id(r.token_ids): r.sampled for r in [*base, *explored.values()]}
     masked = 0
     for trunk in base_trunks(own.config, STEP, groups) + explored_trunks(own.config, STEP, expansions):
         for branch in trunk.branches:
@@ -85,7 +85,7 @@ def test_loss_masks_of_base_and_explored_rollouts_leave_answers_out(stage):
         for micro in pack([trunk], tokens=256, pad_id=0):
             for place in micro.spans:
                 np.testing.assert_array_equal(micro.batch.loss_mask[place.where], trunk.branches[place.branch].trains)
-    assert masked > 5 and any(r.given is not None for r in base)
+    assert masked > 5 and any(r.tool_written is not None for r in base)
     trained = [b for trunk in explored_trunks(own.config, STEP, expansions) for b in trunk.branches]
     assert any(b.loss_mask is not None for b in trained if id(b.token_ids) in explored)
     assert any(b.loss_mask is not None for b in trained if id(b.token_ids) not in explored), "a credited base"
@@ -99,7 +99,7 @@ def test_explored_rollouts_read_the_calls_of_their_prefix(scripted_tool, stage):
         for fork, state in zip(expansion.forks, expansion.rollouts, strict=True):
             for rollout in state:
                 whole, text, calls, given = base.head(fork).then(rollout), "", 0, []
-                for token, drawn in zip(whole.token_ids, whole.drawn, strict=True):
+                for token, drawn in zip(whole.token_ids, whole.sampled, strict=True):
                     text = text + own.texts.codec.decode([token], special_tokens=True) if drawn else ""
                     complete = own.sampler.toolbox.tool.call_in(text) is not None
                     calls += complete and calls < scripted_tool.MOST_CALLS
@@ -119,7 +119,7 @@ def test_records_and_metrics_tell_what_tools_wrote(stage, tmp_path):
         [r for r in records if r.kind == "base"], sum((g.rollouts for g in groups), []), strict=True
     ):
         spans = [position for start, end in record.answers for position in range(start, end)]
-        assert spans == np.flatnonzero(~rollout.drawn).tolist()
+        assert spans == np.flatnonzero(~rollout.sampled).tolist()
     assert any(record.answers for record in records if record.kind == "state")
     stored = read_rollouts(write_rollouts(RunDirectory(tmp_path), STEP, records))
     assert [record.answers for record in stored] == [record.answers for record in records]
@@ -134,7 +134,7 @@ def test_an_archived_base_keeps_its_answers(stage):
         problem_at = staticmethod(lambda position: groups[0].problem)
 
     anchored = archive._anchored(own, archive.entries[0], Stream())
-    np.testing.assert_array_equal(~anchored.rollout.drawn, GIVEN)
+    np.testing.assert_array_equal(~anchored.rollout.sampled, GIVEN)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What lanes drew is cut into the rollouts that ended, whatever the others hold."""
+"""The tokens of the lanes are cut into the rollouts that ended; other lanes do not matter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def chunk(counts: np.ndarray, steps: int, first: int) -> Emitted:
     return Emitted(emitted, numbers.astype(np.int32), *floats, np.zeros(shape, bool))
 
 
-def test_rollouts_are_what_their_lanes_drew_in_order():
+def test_rollouts_hold_the_tokens_of_their_lanes_in_order():
     counts = [np.array([[2, 1, 3], [0, 3, 2]]), np.array([[3, 0, 1], [2, 3, 0]])]
     chunks = [chunk(each, 3, 100 * n) for n, each in enumerate(counts)]
     harvest = Harvest(2, 3)
@@ -38,7 +38,7 @@ def test_rollouts_are_what_their_lanes_drew_in_order():
     assert harvest.cut(np.zeros((2, 3), bool), stopped, np.zeros(0, int)) == []
 
 
-def test_a_lane_that_starts_anew_keeps_nothing_of_the_branch_before():
+def test_a_restarted_lane_holds_no_token_of_the_branch_before():
     harvest = Harvest(1, 2)
     harvest.make_room(4)
     harvest.take(chunk(np.array([[4, 2]]), 4, 0))

@@ -1,4 +1,4 @@
-"""What a rollout says depends on its stream, trunk, fork and sampling alone, and is what the network says."""
+"""A rollout depends on its stream, trunk, fork and sampling alone, and follows the network's distribution."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-import fr3e_jax.rollouts.promotion as choices_module
+from fr3e_jax.rollouts import promotion
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Branch, CachedTrunk, Sampling, TrunkRequest
 
@@ -118,7 +118,7 @@ def test_stream_and_seed_change_the_tokens(session, params):
 
 
 def distribution(logits: np.ndarray, how: Sampling) -> np.ndarray:
-    """What `Sampling` says, written out: temperature, then top-k, then the nucleus of what is left."""
+    """The distribution of `Sampling`, written out: temperature, then top-k, then the nucleus of the rest."""
     weights = np.exp((logits - logits.max()) / (how.temperature or 1.0))
     order = np.argsort(-weights, kind="stable")
     kept = order[: how.top_k] if how.top_k else order
@@ -173,7 +173,7 @@ def test_a_stop_token_at_the_first_position_is_a_response_of_one_token(session, 
 
 
 def test_branches_of_a_promoted_trunk_are_those_of_the_same_tokens_prefilled(session, params, requests, expected):
-    """Also where the trunk left its lane early: with three lanes for five branches, refills displace two of them."""
+    """Also if the trunk left its lane early: with three lanes for five branches, refills displace two of them."""
     keys = sorted(expected[1])
     ids = {key: expected[1][key].token_ids for key in keys}
     branches = {
@@ -205,7 +205,7 @@ def test_select_sees_each_request_once_with_all_its_rollouts(session, params, re
 
     _, promoted = engine_of(session).sample(params, requests, select)
     assert seen == {i: [tuple(r.token_ids) for r in row] for i, row in enumerate(expected[0])}
-    assert list(promoted) == [(3, 1)], "what was not selected was kept"
+    assert list(promoted) == [(3, 1)], "a trunk that was not selected was kept"
 
 
 def assert_equal_to_the_last_digit(found, wanted) -> None:
@@ -222,14 +222,14 @@ def assert_equal_to_the_last_digit(found, wanted) -> None:
 
 @pytest.fixture(scope="module")
 def crowd(session, params, requests):
-    """Five trunks for every two slots (there is a slot for each device at least), and what they give."""
+    """Five trunks for every two slots (each device has at least one slot), and their rollouts."""
     engine = engine_of(session)
     repeated = requests * (engine.slots // 2)
     return repeated, engine.slots, engine.sample(params, repeated, choose)
 
 
-def test_while_one_choice_is_not_known_the_others_take_its_slot_and_nothing_changes(session, params, crowd):
-    """Request 0 is not decided before it must be, when all the others have been decoded."""
+def test_an_undecided_request_leaves_its_slot_to_others_and_changes_no_digit(session, params, crowd):
+    """Request 0 is decided only when it must be, after all others have been decoded."""
     requests, _, expected = crowd
     asked, decided = [], []
 
@@ -248,8 +248,8 @@ def test_while_one_choice_is_not_known_the_others_take_its_slot_and_nothing_chan
 
 
 @pytest.mark.parametrize("late", [{1}, {2, 4}, {0, 1, 2}, {0, 1, 2, 3, 4}], ids=str)
-def test_when_a_choice_becomes_known_changes_no_digit(session, params, crowd, late):
-    """A run is repeated exactly, and resumed exactly, whatever the processes that grade are busy with."""
+def test_the_time_of_a_choice_changes_no_digit(session, params, crowd, late):
+    """A run repeats and resumes exactly, however busy the grading processes are."""
     requests, _, expected = crowd
     asked = dict.fromkeys(late, 0)
 
@@ -261,11 +261,11 @@ def test_when_a_choice_becomes_known_changes_no_digit(session, params, crowd, la
     assert_equal_to_the_last_digit(engine_of(session).sample(params, requests, reluctant), expected)
 
 
-def test_of_undecided_trunks_few_caches_are_kept_outside_of_their_slots(session, params, crowd, monkeypatch):
-    """Then the choice is waited for: of five trunks on two slots, three or more are displaced, one is kept."""
+def test_few_caches_of_undecided_trunks_are_kept_outside_their_slots(session, params, crowd, monkeypatch):
+    """Then the engine waits for the choice: of five trunks on two slots, three or more are displaced, one is kept."""
     requests, slots, expected = crowd
     undecided, waited = [], []
-    monkeypatch.setattr(choices_module, "MOST_DISPLACED", 1)
+    monkeypatch.setattr(promotion, "MOST_DISPLACED", 1)
 
     def never(index, rollouts, wait):
         if not wait:
@@ -281,12 +281,12 @@ def test_of_undecided_trunks_few_caches_are_kept_outside_of_their_slots(session,
     assert_equal_to_the_last_digit(found, expected)
 
 
-def test_a_choice_that_never_comes_is_an_error_and_no_endless_loop(session, params, requests):
+def test_a_select_that_never_decides_raises(session, params, requests):
     with pytest.raises(TypeError, match="select returned None for request"):
         engine_of(session).sample(params, requests, lambda index, rollouts, wait: None)
 
 
-def test_each_rollout_is_handed_over_when_it_ends_and_not_at_the_end_of_its_trunk(session, params, requests, expected):
+def test_each_rollout_is_handed_on_when_it_ends_not_when_its_trunk_ends(session, params, requests, expected):
     events = []
     rollouts, _ = engine_of(session).sample(
         params,
@@ -300,12 +300,12 @@ def test_each_rollout_is_handed_over_when_it_ends_and_not_at_the_end_of_its_trun
     for index in range(5):
         assert max(n for n, e in enumerate(events) if e[0] == index) < events.index(("decided", index))
     first_of_1 = next(n for n, e in enumerate(events) if e[0] == 1)
-    assert first_of_1 < events.index(("decided", 0)), "two trunks decode side by side, none was handed over meanwhile"
+    assert first_of_1 < events.index(("decided", 0)), "no rollout was handed on while two trunks decoded"
 
 
 @pytest.mark.parametrize("choosing", [False, True])
 def test_rollouts_are_handed_on_while_the_next_chunk_runs(session, params, requests, monkeypatch, choosing):
-    """Unless lanes that are to be filled hold caches to choose from: the choice comes first."""
+    """Unless the lanes to fill hold caches to choose from: the choice comes first."""
     events, own = [], session.sampler.engine.programs
     for name in ("decode_chunk", "fetch", "fill_lanes"):
         original = getattr(own, name)
@@ -314,7 +314,7 @@ def test_rollouts_are_handed_on_while_the_next_chunk_runs(session, params, reque
     ended = lambda rollouts: events.append("ended")
     engine_of(session).sample(params, requests, choose if choosing else None, ended)
     handed_on = [events[n - 1] for n, event in enumerate(events) if event == "ended"]
-    assert handed_on[-1] == "fetch", "behind the last chunk there is no other"
+    assert handed_on[-1] == "fetch", "no other chunk follows the last"
     if choosing:
         assert {"fetch", "decode_chunk"} == set(handed_on)
         refilled = [n for n, event in enumerate(events) if event == "fill_lanes" and n]
@@ -323,7 +323,7 @@ def test_rollouts_are_handed_on_while_the_next_chunk_runs(session, params, reque
         assert set(handed_on[:-1]) == {"decode_chunk"}
 
 
-def test_counts_are_of_positions_sampled_prefilled_and_reused(session, params, requests):
+def test_counts_are_the_positions_sampled_prefilled_and_reused(session, params, requests):
     engine = engine_of(session)
     rollouts, _ = engine.sample(params, requests)
     counts = engine.take_counts()
@@ -334,7 +334,7 @@ def test_counts_are_of_positions_sampled_prefilled_and_reused(session, params, r
     assert engine.take_counts().sampled_tokens == 0
 
 
-def test_counts_are_of_lane_steps_and_of_copies_of_trunks(session, params):
+def test_counts_include_lane_steps_and_copies_of_trunks(session, params):
     """Eight branches of a trunk in four slots of two lanes: three copies, and no lane is idle for a step."""
     engine = engine_of(session, trunk_slots=4, lanes_per_trunk=2)
     lanes = engine.slots * 2
@@ -351,7 +351,7 @@ def promoted_trunks(session, params, count: int) -> list[CachedTrunk]:
 
 
 def test_a_trunk_is_held_once_while_its_branches_decode(session, params):
-    """The batch it came in is gone when the first branch ends; what lives is the decoder's state, whatever came in."""
+    """Its batch is gone when the first branch ends: only the decoder's state lives, for cached and prefilled trunks."""
 
     def live_bytes(trunks) -> int:
         seen = []
@@ -368,18 +368,18 @@ def test_a_trunk_is_held_once_while_its_branches_decode(session, params):
     assert handed_over == live_bytes([trunk.token_ids for trunk in trunks])
 
 
-def test_a_trunk_that_was_handed_over_cannot_be_sampled_from_again_unless_it_was_kept(session, params):
+def test_a_consumed_trunk_cannot_be_sampled_again_unless_a_copy_was_kept(session, params):
     trunk = promoted_trunks(session, params, 1)[0]
     kept = dataclasses.replace(trunk)
     request = lambda trunk: [TrunkRequest(trunk, [Branch(5, (1,), SHORT, FREE)])]
     first, _ = engine_of(session).sample(params, request(trunk))
-    with pytest.raises(ValueError, match="request 0: its cached trunk was handed over in an earlier call"):
+    with pytest.raises(ValueError, match="request 0: an earlier call consumed its cached trunk"):
         engine_of(session).sample(params, request(trunk))
     again, _ = engine_of(session).sample(params, request(kept))
     assert_same_rollout(again[0][0], first[0][0])
 
 
-def test_nothing_to_sample_is_nothing_sampled(session, params):
+def test_requests_without_branches_give_no_rollouts(session, params):
     engine = engine_of(session)
     assert engine.sample(params, []) == ([], {})
     assert engine.sample(params, [TrunkRequest(trunk_of(3), [])]) == ([[]], {})
@@ -400,7 +400,7 @@ def test_nothing_to_sample_is_nothing_sampled(session, params):
         (trunk_of(4), Branch(4, (0,) * 7, 1, FREE), "has more than 6 names"),
     ],
 )
-def test_impossible_branches_are_refused_before_anything_is_sampled(session, params, trunk, branch, message):
+def test_impossible_branches_are_refused_before_any_token_is_sampled(session, params, trunk, branch, message):
     engine = engine_of(session)
     good = TrunkRequest(trunk_of(3), [Branch(3, (0,), 1, FREE)])
     with pytest.raises(ValueError) as caught:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fr3e_jax.rollouts.schedule import IDLE, Placement, Schedule
+from fr3e_jax.rollouts.schedule import IDLE, Schedule, SlotAssignment
 
 CHUNK = 16
 
@@ -17,14 +17,14 @@ def uneven_lengths(trunks: int = 8, anchors: int = 4, per_anchor: int = 16) -> l
 
 
 class Simulation:
-    """Lanes that decode one token a step; branches end after ``lengths`` tokens, or their limit where that is given."""
+    """Lanes that decode one token a step; branches end after ``lengths`` tokens, which are the default limits."""
 
     def __init__(self, lengths, slots, lanes, limits=None):
         self.schedule = Schedule(limits or lengths, slots, lanes)
         self.lengths = np.array([length for row in lengths for length in row])
         self.left = np.zeros((slots, lanes), np.int64)
         self.started: list[int] = []
-        self.placed: list[Placement] = []
+        self.placed: list[SlotAssignment] = []
         self.steps = self.useful = self.visits = 0
 
     def run(self):
@@ -57,7 +57,7 @@ class Simulation:
 
 
 @pytest.mark.parametrize(("slots", "lanes"), [(8, 8), (4, 16), (16, 4), (3, 5)])
-def test_no_lane_idles_while_work_is_queued_that_it_could_do(slots, lanes):
+def test_no_lane_idles_while_a_branch_that_it_can_take_is_queued(slots, lanes):
     simulation = Simulation(uneven_lengths(), slots, lanes)
     while simulation.assign():
         schedule = simulation.schedule
@@ -98,11 +98,11 @@ def test_a_free_slot_copies_the_trunk_with_the_most_queued_tokens_for_each_of_it
     placed, _ = schedule.assign()
     # Queued after the first three: 27 tokens of request 0, 64 of request 1; then 56 over two slots against 27.
     assert placed == [
-        Placement(0, 1, None),
-        Placement(1, 0, None),
-        Placement(2, 2, None),
-        Placement(3, 1, 0),
-        Placement(4, 1, 0),
+        SlotAssignment(0, 1, None),
+        SlotAssignment(1, 0, None),
+        SlotAssignment(2, 2, None),
+        SlotAssignment(3, 1, 0),
+        SlotAssignment(4, 1, 0),
     ]
 
 
@@ -115,7 +115,7 @@ def test_a_request_has_ended_when_its_branches_in_all_slots_have():
     assert schedule.end(np.array([[False, False], [True, False]])) == [0]
 
 
-def test_a_chunk_stops_early_only_for_what_can_use_the_lanes_that_ended():
+def test_a_chunk_stops_early_only_if_queued_branches_can_use_the_ended_lanes():
     nothing_queued = Schedule([[4] * 32], slots=2, lanes=16)
     nothing_queued.assign()
     assert nothing_queued.patience() == 32
@@ -127,7 +127,7 @@ def test_a_chunk_stops_early_only_for_what_can_use_the_lanes_that_ended():
     assert only_a_trunk_waits.patience() == 32
 
 
-def test_the_schedule_is_the_same_again():
+def test_equal_input_gives_an_equal_schedule():
     lengths = np.random.default_rng(1).integers(1, 20, (9, 12)).tolist()
     limits = [[20] * 12] * 9
     first, second = (Simulation(lengths, 4, 5, limits).run() for _ in range(2))

@@ -1,4 +1,4 @@
-"""A rollout that calls a tool is what the network says, token by token, wherever and beside whatever it was decoded."""
+"""A rollout that calls a tool follows the network token by token, in any slot and lane and beside any others."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def expected(session, params, toolbox, requests):
 
 
 def answers_by_reading(scripted_tool, session, rollout: Rollout) -> np.ndarray:
-    """Which tokens must have been given, and that they are the tool's: a walk through the text, by its words alone."""
-    codec, given, text, calls, at = session.texts.codec, np.zeros(len(rollout.token_ids), bool), "", 0, 0
+    """Mask of the tokens that a tool must have written, by walking through the text; asserts their ids."""
+    codec, written, text, calls, at = session.texts.codec, np.zeros(len(rollout.token_ids), bool), "", 0, 0
     while at < len(rollout.token_ids):
         text += codec.decode([rollout.token_ids[at]], special_tokens=True)
         at += 1
@@ -57,19 +57,19 @@ def answers_by_reading(scripted_tool, session, rollout: Rollout) -> np.ndarray:
             answer = codec.encode(f"({shown}{scripted_tool.AFTER}")
             room = len(rollout.token_ids) - at
             np.testing.assert_array_equal(rollout.token_ids[at : at + len(answer)], answer[:room])
-            given[at : at + len(answer)] = True
+            written[at : at + len(answer)] = True
             at, text, calls = at + len(answer), "", calls + 1
-    return given
+    return written
 
 
-def test_answers_stand_behind_their_calls_and_nowhere_else(scripted_tool, session, expected):
+def test_answers_stand_after_their_calls_and_nowhere_else(scripted_tool, session, expected):
     calls = 0
     for row in expected.results:
         for rollout in row:
-            given = answers_by_reading(scripted_tool, session, rollout)
-            np.testing.assert_array_equal(~rollout.drawn, given)
-            assert (rollout.loss_mask is None) == (not given.any())
-            calls += len(answer_spans(rollout.given))
+            written = answers_by_reading(scripted_tool, session, rollout)
+            np.testing.assert_array_equal(~rollout.sampled, written)
+            assert (rollout.loss_mask is None) == (not written.any())
+            calls += len(answer_spans(rollout.tool_written))
     assert calls > 8
 
 
@@ -91,7 +91,7 @@ def assert_same_rollouts(found, expected) -> None:
     for row, wanted_row in zip(found.results, expected.results, strict=True):
         for rollout, wanted in zip(row, wanted_row, strict=True):
             np.testing.assert_array_equal(rollout.token_ids, wanted.token_ids)
-            np.testing.assert_array_equal(rollout.drawn, wanted.drawn)
+            np.testing.assert_array_equal(rollout.sampled, wanted.sampled)
             np.testing.assert_allclose(rollout.logprobs, wanted.logprobs, atol=1e-5)
             assert rollout.finished == wanted.finished
 
@@ -103,7 +103,7 @@ def test_slots_lanes_and_slow_tools_change_no_token(scripted_tool, session, para
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at_once", [True, False])
-def test_nor_do_chunks_and_rings_that_grow(scripted_tool, session, params, at_once):
+def test_chunks_and_growing_rings_change_no_token(scripted_tool, session, params, at_once):
     toolbox, requests = scripted_tool.toolbox_of(session, at_once=at_once), scripted_tool.requests_of(session, cap=40)
     expected = sampled(session, params, scripted_tool.toolbox_of(session), requests)
     for changes in ({"trunk_slots": 6, "lanes_per_trunk": 4, "chunk": 16}, {"chunk": 1, "lanes_per_trunk": 1}):
@@ -112,19 +112,19 @@ def test_nor_do_chunks_and_rings_that_grow(scripted_tool, session, params, at_on
 
 def test_no_position_is_computed_twice_and_answers_are_not_counted_as_sampled(requests, expected):
     rollouts = [rollout for row in expected.results for rollout in row]
-    given = sum(int((~rollout.drawn).sum()) for rollout in rollouts)
+    written = sum(int((~rollout.sampled).sum()) for rollout in rollouts)
     assert expected.counts.prefill_positions == sum(len(request.token_ids) for request in requests)
-    assert expected.counts.given_tokens == given > 0
-    assert expected.counts.sampled_tokens == sum(len(rollout.token_ids) for rollout in rollouts) - given
+    assert expected.counts.tool_tokens == written > 0
+    assert expected.counts.sampled_tokens == sum(len(rollout.token_ids) for rollout in rollouts) - written
 
 
-def test_calls_beyond_the_most_are_ordinary_text(scripted_tool, session, params, requests, expected):
+def test_calls_beyond_max_calls_are_ordinary_text(scripted_tool, session, params, requests, expected):
     once = sampled(session, params, scripted_tool.toolbox_of(session, max_calls=1), requests)
     used_up = 0
     for row, wanted_row in zip(once.results, expected.results, strict=True):
         for rollout, wanted in zip(row, wanted_row, strict=True):
-            first, second = ([*answer_spans(wanted.given), None, None])[:2]
-            assert answer_spans(rollout.given) == [first] * (first is not None)
+            first, second = ([*answer_spans(wanted.tool_written), None, None])[:2]
+            assert answer_spans(rollout.tool_written) == [first] * (first is not None)
             same = len(wanted.token_ids) if second is None else second[0]
             np.testing.assert_array_equal(rollout.token_ids[:same], wanted.token_ids[:same])
             used_up += second is not None
@@ -136,7 +136,7 @@ def test_a_continued_rollout_reads_on_as_it_would_have(session, params, toolbox,
     again, rests = [], []
     for i, row in enumerate(expected.results):
         whole, trunk = row[0], expected.promoted[i, 0]
-        forks = [k for k in range(1, len(whole.token_ids)) if whole.drawn[k]]
+        forks = [k for k in range(1, len(whole.token_ids)) if whole.sampled[k]]
         prompt = len(requests[i].token_ids)
         branches = [
             Branch(
@@ -153,22 +153,22 @@ def test_a_continued_rollout_reads_on_as_it_would_have(session, params, toolbox,
     found = sampled(session, params, toolbox, again)
     assert found.counts.prefill_positions == 0
     prefixes = [branch.prefix for request in again for branch in request.branches]
-    calling = [p for p, own in zip(prefixes, sum(found.results, []), strict=True) if own.given is not None]
+    calling = [p for p, own in zip(prefixes, sum(found.results, []), strict=True) if own.tool_written is not None]
     assert any(toolbox.calls.run(last_segment(prefix)[0]) > 0 for prefix in calling), "from within a call"
     assert any(last_segment(prefix)[1] == 1 for prefix in calling), "with one call used up"
     for row, wanted in zip(found.results, rests, strict=True):
         for rollout, (whole, k) in zip(row, wanted, strict=True):
             joined = whole.head(k).then(rollout)
             np.testing.assert_array_equal(joined.token_ids, whole.token_ids)
-            np.testing.assert_array_equal(joined.drawn, whole.drawn)
+            np.testing.assert_array_equal(joined.sampled, whole.sampled)
             np.testing.assert_allclose(joined.entropies, whole.entropies, atol=1e-5)
             assert joined.finished == whole.finished
 
 
 def first_call(expected) -> tuple[int, Rollout, int, int]:
     """A question, its greedy response, and where the first answer in it begins and ends."""
-    index = next(i for i, row in enumerate(expected.results) if row[0].given is not None)
-    return index, expected.results[index][0], *answer_spans(expected.results[index][0].given)[0]
+    index = next(i for i, row in enumerate(expected.results) if row[0].tool_written is not None)
+    return index, expected.results[index][0], *answer_spans(expected.results[index][0].tool_written)[0]
 
 
 def test_a_call_at_the_cap_gets_no_answer_and_an_answer_is_cut_there(session, params, expected, toolbox, requests):
@@ -178,16 +178,16 @@ def test_a_call_at_the_cap_gets_no_answer_and_an_answer_is_cut_there(session, pa
     rollouts = sampled(session, params, toolbox, [dataclasses.replace(request, branches=branches)]).results[0]
     for rollout, cap in zip(rollouts, caps, strict=True):
         np.testing.assert_array_equal(rollout.token_ids, whole.token_ids[:cap])
-        np.testing.assert_array_equal(rollout.drawn, whole.drawn[:cap])
+        np.testing.assert_array_equal(rollout.sampled, whole.sampled[:cap])
         assert not rollout.finished
 
 
-def test_a_stop_token_ends_a_response_behind_an_answer_but_not_within(session, params, expected, toolbox, requests):
+def test_a_stop_token_ends_a_response_after_an_answer_but_not_within(session, params, expected, toolbox, requests):
     i, m, whole, start, end = next(
         (i, m, rollout, start, end)
         for i, row in enumerate(expected.results)
         for m, rollout in enumerate(row)
-        for start, end in answer_spans(rollout.given)
+        for start, end in answer_spans(rollout.tool_written)
         if not np.isin(rollout.token_ids[end : end + 1], rollout.token_ids[:end]).all()
     )
     branch = requests[i].branches[m]
@@ -196,7 +196,7 @@ def test_a_stop_token_ends_a_response_behind_an_answer_but_not_within(session, p
     request = dataclasses.replace(requests[i], branches=branches)
     stopped, going = sampled(session, params, toolbox, [request]).results[0]
     np.testing.assert_array_equal(stopped.token_ids, whole.token_ids[: end + 1])
-    assert stopped.finished and stopped.drawn[-1]
+    assert stopped.finished and stopped.sampled[-1]
     np.testing.assert_array_equal(going.token_ids[: end + 1], whole.token_ids[: end + 1])
 
 
@@ -257,9 +257,9 @@ def test_segments_and_spans_of_a_response():
     mask = np.array([0, 1, 1, 0, 0, 1, 0], bool)
     assert answer_spans(mask) == [[1, 3], [5, 6]] and answer_spans(None) == []
     zeros = np.zeros(7, np.float32)
-    rollout = Rollout(np.arange(7, dtype=np.int32), zeros, zeros, zeros, finished=True, given=mask)
+    rollout = Rollout(np.arange(7, dtype=np.int32), zeros, zeros, zeros, finished=True, tool_written=mask)
     tail, answered = last_segment(rollout.head(5))
     assert tail.tolist() == [3, 4] and answered == 1
     assert rollout.head(7).finished and not rollout.head(6).finished
     again = rollout.head(2).then(Rollout(*(column[2:] for column in (rollout.token_ids, zeros, zeros, zeros)), True))
-    assert again.given.tolist() == [False, True] + [False] * 5
+    assert again.tool_written.tolist() == [False, True] + [False] * 5

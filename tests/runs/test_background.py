@@ -1,4 +1,4 @@
-"""The worker beside the loop: order, what `drain` promises, and errors that must not be lost."""
+"""The worker beside the loop: order of calls, the promise of `drain`, and errors that must not be lost."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_failed_write_stops_later_ones_and_raises_with_its_reason():
     assert done == []
 
 
-def test_writes_that_were_waiting_behind_a_failed_one_are_not_made():
+def test_writes_queued_after_a_failed_one_are_not_made():
     gate, done = threading.Event(), []
     background = Background()
     background.write("first", gate.wait)
@@ -84,7 +84,7 @@ def test_an_error_of_a_call_belongs_to_its_future_alone():
             future.result()
 
 
-def test_writes_do_not_pile_up_without_end(monkeypatch):
+def test_writes_wait_when_too_many_are_queued(monkeypatch):
     monkeypatch.setattr(background_module, "_MOST_WAITING", 2)
     gate, done = threading.Event(), []
     with Background() as background:

@@ -62,7 +62,7 @@ def test_training_state_comes_back_bit_for_bit_on_another_mesh(tmp_path):
         assert checkpointer.save(3, saved, host, None)
     devices = len(jax.devices())
     other = mesh_of(2, devices // 2) if devices > 1 else mesh_of(1, 1)
-    # Other values in the same structure: what comes back must be the file's content.
+    # Other values in the same structure: the content must come from the file.
     wanted = training_state(other, PartitionSpec("tensor", "fsdp"))
     wanted = jax.tree.map(jnp.zeros_like, wanted)
     with opened(tmp_path) as checkpointer:
@@ -152,7 +152,7 @@ checkpointer.wait()
 """
 
 
-def test_save_cut_by_sigkill_is_ignored_and_the_one_before_is_used(tmp_path):
+def test_a_save_cut_by_sigkill_is_ignored_and_the_step_before_is_used(tmp_path):
     directory = tmp_path / "checkpoints"
     process = subprocess.run([sys.executable, "-c", KILLED_WHILE_SAVING, str(directory)], capture_output=True)
     assert process.returncode == -signal.SIGKILL, process.stderr.decode()
@@ -169,7 +169,7 @@ def test_save_cut_by_sigkill_is_ignored_and_the_one_before_is_used(tmp_path):
         assert (found["w"][0], checkpointer.all_steps()) == (3, [1, 3])
 
 
-def test_deletion_cut_by_a_kill_does_not_disturb(tmp_path):
+def test_a_deletion_cut_by_a_kill_leaves_the_other_steps_readable(tmp_path):
     with opened(tmp_path) as checkpointer:
         checkpointer.save(1, tiny(1), {}, None)
         checkpointer.save(2, tiny(2), {}, {"avg@16": 0.5})
@@ -236,7 +236,7 @@ def test_leaves_must_be_arrays_with_paths_of_their_own():
         flatten_arrays({"0": {"w": jnp.ones(1)}, "0/w": jnp.ones(1)})
 
 
-def test_orbax_is_silent_below_errors_and_others_are_not(tmp_path, caplog):
+def test_orbax_logs_errors_alone_and_other_loggers_are_untouched(tmp_path, caplog):
     with caplog.at_level(logging.DEBUG):
         with opened(tmp_path) as checkpointer:
             checkpointer.save(1, tiny(1), {}, None)

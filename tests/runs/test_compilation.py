@@ -36,7 +36,7 @@ def test_a_program_is_counted_once_per_shape():
     assert compilations().since(start).programs == 2
 
 
-def test_what_contains_another_span_counts_its_seconds_once(monkeypatch):
+def test_nested_spans_count_their_seconds_once(monkeypatch):
     counter, now = compilation._Counter(), [0.0]
     monkeypatch.setattr(compilation.time, "perf_counter", lambda: now[0])
     trace, lower, compiled = compilation._PARTS

@@ -95,7 +95,7 @@ def test_none_prints_nothing(tmp_path):
     assert stream.getvalue() == ""
 
 
-def test_reader_that_leaves_does_not_stop_the_run():
+def test_a_closed_pipe_ends_the_display_and_not_the_run():
     class ClosedPipe(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError
@@ -105,7 +105,7 @@ def test_reader_that_leaves_does_not_stop_the_run():
         console.note("still training")
 
 
-def test_summary_is_a_table_in_percent_and_names_what_is_there(tmp_path):
+def test_summary_is_a_table_in_percent_and_names_the_existing_files(tmp_path):
     run_dir = RunDirectory(tmp_path)
     run_dir.metrics.write_text("")
     run_dir.tensorboard.mkdir()

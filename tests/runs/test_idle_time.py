@@ -1,4 +1,4 @@
-"""What counts as idle: time in which no program's results are awaited and no call is going on."""
+"""Idle time is the time in which no program has results outstanding and no call runs."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_programs_overlap_each_other_and_calls(in_flight, clock):
     assert in_flight.idle_seconds == {"one": 8.0}
 
 
-def test_results_that_were_donated_or_failed_are_over(in_flight, clock):
+def test_donated_or_failed_results_end_their_program(in_flight, clock):
     gone = Result(RuntimeError("Array has been deleted"))
     in_flight.program(lambda: [gone])()
     finish(in_flight, gone)

@@ -130,7 +130,7 @@ def test_compilations_are_counted_by_step_and_over_resumes():
     assert resumed.step_metrics()["compile/programs"] == 4
 
 
-def test_the_stage_that_runs_has_a_name():
+def test_the_running_stage_has_a_name():
     ledger, _, _ = make_ledger()
     with ledger.stage("update"):
         assert ledger.current_stage == "update"

@@ -13,7 +13,7 @@ from fr3e_jax.runs.run_directory import RunDirectory
 
 
 def train(run_dir: RunDirectory, first: int, last: int, resume_step: int | None, seconds: float) -> None:
-    """Writes what a loop would: the record of each step and an evaluation every second step."""
+    """Write as a training loop does: the record of each step, and an evaluation every second step."""
     with MetricsWriter(run_dir, tensorboard=False, resume_step=resume_step) as writer:
         for step in range(first, last + 1):
             metrics = {"reward/mean": math.sin(step), "seconds/update": seconds, "wall_seconds": seconds * step}

@@ -1,4 +1,4 @@
-"""``--profile``: who is timed, that nothing stays replaced, and that a profiled run is the same run."""
+"""``--profile`` times the right calls, puts every replaced attribute back, and leaves the run as it is."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def test_attributes_are_put_back_as_they_were():
     assert vars(owner) == {"own": 2} and owner.of_class == 1
 
 
-def test_compiled_programs_are_found_wherever_they_are_declared(session):
-    """Names of the table: a program kept in another way than as an attribute would be counted as the host's time."""
+def test_compiled_programs_are_found_among_attributes_and_module_names(session):
+    """These names are in the table; the time of a program that is not an attribute would count as the host's."""
     assert {"_prefill", "_insert", "_fill", "_chunk", "_resize_cache", "_promote"} <= compiled_programs(
         session.sampler.engine.programs
     ).keys()
@@ -142,13 +142,13 @@ def test_the_table_names_stages_and_programs_and_holds_every_second(profiled_run
     assert table["totals"]["program"] > table["totals"]["transfer"] > 0
 
 
-def test_the_trace_of_the_step_behind_is_there(profiled_run):
+def test_the_step_after_the_measured_ones_is_traced(profiled_run):
     assert list((profiled_run / "profile").glob("plugins/profile/*/*.trace.json.gz"))
     text = (profiled_run / "profile" / "table.txt").read_text()
     assert text.startswith("where the time of step 2 went") and "  chunk " in text
 
 
-def test_the_last_steps_run_as_usual_and_tell_what_they_leave_idle(profiled_run):
+def test_the_last_steps_run_as_usual_and_their_idle_time_is_in_the_table(profiled_run):
     usual = json.loads((profiled_run / "profile" / "table.json").read_text())["as_usual"]
     assert usual["steps"] == [4] and 0 < usual["idle_share"] < 1
     assert sum(usual["idle"].values()) == pytest.approx(usual["idle_share"] * usual["seconds"])

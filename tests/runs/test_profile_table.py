@@ -1,4 +1,4 @@
-"""The table of a profile: every second in one place, and the share that is to be small."""
+"""The table of a profile: it counts every second once, and gives the share outside programs and grading."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def test_rows_of_a_stage_add_up_to_it_and_stages_to_the_whole(profile):
     assert rows[1]["share"] == 0.6 and rows[1]["calls"] == 8
 
 
-def test_the_text_says_times_per_step(profile):
+def test_the_text_gives_times_per_step(profile):
     lines = profile.lines()
     assert lines[0] == "where the time of steps 3 to 4 went (5.000 s a step; each program was waited for)"
     (chunk,) = [line.split() for line in lines if "chunk" in line]
     assert chunk == ["chunk", "4.0", "3000.0", "60.0%"]
     (compiling,) = [line.split() for line in lines if "compiling" in line]
     assert compiling == ["compiling", "accumulate", "0.5", "500.0", "10.0%"]
-    assert "outside of device programs and grading: 13.9% of the time" in lines[-1] and "250.0 ms a step" in lines[-1]
+    assert "outside device programs and grading: 13.9% of the time" in lines[-1] and "250.0 ms a step" in lines[-1]
     assert max(map(len, lines[:-1])) <= 100
 
 
