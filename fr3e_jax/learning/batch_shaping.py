@@ -126,7 +126,7 @@ def _write(setup: LearningSetup, batch: list[TrainingTrunk], mini_batch: MiniBat
         for branch in trunk.branches:
             size = slice(len(branch.token_ids))
             advantages, counted, weights, penalised = (array[position, size] for array in shaped)
-            mini_batch.counted[position] = int(counted.sum())
+            mini_batch.counted[position] = counted.sum()
             weights = weights / token_divisors(mini_batch.counted[position], setup.config.loss.aggregation)
             fresh = (advantages, counted & (weights != 0), weights.astype(np.float32), penalised)
             for name, array in zip(values, fresh, strict=True):

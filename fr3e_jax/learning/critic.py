@@ -43,7 +43,7 @@ def update_critic(critic: Critic, mini_batch: MiniBatch, learns: CriticBatch) ->
 
     To be called before the shaping steps, which select tokens for the policy alone.
     """
-    denominator = float(max(sum(counted_tokens(mini_batch.trunks)), 1))
+    denominator = float(max(counted_tokens(mini_batch.trunks).sum(), 1))
     gradients = critic.programs.zero_gradients(critic.params)
     losses = []
     returns, values = placed(mini_batch, learns.returns), placed(mini_batch, learns.values)

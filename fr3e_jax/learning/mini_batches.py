@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -25,10 +25,10 @@ class MiniBatch:
     members: list[int]  # their numbers in the full batch
     trunks: list[TrainingTrunk]
     micros: list[MicroBatch]
-    counted: list[int] = field(default_factory=list)  # tokens of each branch in the loss's denominator
+    counted: np.ndarray | None = None  # tokens of each branch in the loss's denominator; None: all that train
 
     def __post_init__(self):
-        if not self.counted:
+        if self.counted is None:
             self.counted = counted_tokens(self.trunks)
 
 

@@ -100,7 +100,7 @@ def _filled(rows: list[Row], shape: RowShape, trunks, pad_id, aggregation, old_l
     put_for_each(batch.rows.fork, [branch.fork for branch in branches])
     trains = [branch.trains for branch in branches]
     put(batch.loss_mask, np.concatenate(trains))
-    counted = np.array([int(mask.sum()) for mask in trains])
+    counted = np.array([mask.sum() for mask in trains], np.int64)
     put_for_each(batch.weights, 1 / token_divisors(counted, aggregation), np.float32)
     put(batch.advantages, np.concatenate([branch.advantages for branch in branches]))
     put(batch.sampler_logprobs, np.concatenate([branch.sampler_logprobs for branch in branches]))
@@ -164,6 +164,6 @@ def _empty(shape: RowShape, pad_id: int) -> TrainRows:
     )
 
 
-def counted_tokens(trunks: Sequence[TrainingTrunk]) -> list[int]:
-    """The tokens that train of each branch, trunk by trunk."""
-    return [int(branch.trains.sum()) for trunk in trunks for branch in trunk.branches]
+def counted_tokens(trunks: Sequence[TrainingTrunk]) -> np.ndarray:
+    """The number of tokens that train of each branch, trunk by trunk, int64 ``[branches]``."""
+    return np.array([branch.trains.sum() for trunk in trunks for branch in trunk.branches], np.int64)

@@ -128,8 +128,8 @@ def update_on_mini_batch(
         sums.empty += 1
         return
     loss = setup.config.loss
-    counted, longest = np.array(mini_batch.counted), setup.config.rollout.max_response_tokens
-    denominator = float(aggregation_denominator(counted, loss.aggregation, norm_length=longest))
+    longest = setup.config.rollout.max_response_tokens
+    denominator = float(aggregation_denominator(mini_batch.counted, loss.aggregation, norm_length=longest))
     gradients = learner.programs.zero_gradients(learner.params)
     micro_sums = []
     for micro in mini_batch.micros:

@@ -95,7 +95,7 @@ class SupervisedRun:
         ``packing``: for `pack`, its ``tokens`` at least. Returns a function that waits for the step and gives its
         metrics.
         """
-        learner, counted = self.learner, sum(counted_tokens(trunks))
+        learner, counted = self.learner, int(counted_tokens(trunks).sum())
         gradients, parts = learner.programs.zero_gradients(learner.params), []
         with self.ledger.stage("update"):
             options = {"pad_id": self.session.texts.codec.pad_id, "shards": learner.programs.shards} | packing

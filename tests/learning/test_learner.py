@@ -18,7 +18,7 @@ def programs(session):
 @pytest.fixture(scope="module")
 def critic(session, tiny_run):
     ppo = tiny_run.changed(session, explore__enabled=False, advantage__base_estimator="gae")
-    return ppo.critic_programs()
+    return ppo.model.critic_programs()
 
 
 def kinds(arrays) -> dict:

@@ -242,7 +242,9 @@ def test_weights_and_denominator_make_the_mean_of_the_whole_mini_batch(aggregati
     total = 0.0
     for micro in pack(trunks, tokens=tokens, pad_id=PAD, aggregation=aggregation):
         total += (micro.batch.advantages * micro.batch.weights * micro.batch.loss_mask).sum()
-    assert total / aggregation_denominator(counted_tokens(trunks), aggregation, 10) == pytest.approx(expected)
+    assert total / aggregation_denominator(counted_tokens(trunks), aggregation, norm_length=10) == pytest.approx(
+        expected
+    )
 
 
 def test_nothing_is_packed_into_nothing():

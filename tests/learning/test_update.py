@@ -103,7 +103,7 @@ def test_the_samplers_logprobs_serve_while_they_are_exact_enough(
 
     def noted(session, learner, trunks):
         sent.append(len(trunks))
-        return original(session, learner, trunks)
+        return original(session.learning, learner, trunks)
 
     monkeypatch.setattr(scoring, "score_trunks", noted)
     trunks = [copy.copy(batch[i % len(batch)]) for i in range(10)]
@@ -111,16 +111,15 @@ def test_the_samplers_logprobs_serve_while_they_are_exact_enough(
     learner = learner_of(programs, params)
 
     def found(session):
-        packed = [
-            pack_mini_batch(session.learning, learner, part) for part in mini_batches(session.learning, STEP, 0, trunks)
-        ]
-        scores, metrics = score_batch(session.learning, learner, STEP, trunks, packed)
+        setup = session.learning
+        packed = [pack_mini_batch(setup, learner, part) for part in mini_batches(setup, STEP, 0, trunks)]
+        scores, metrics = score_batch(setup, learner, STEP, trunks, packed)
         assert_rows_hold(packed, scores.logprobs)
         return scores.logprobs, metrics
 
     exact, metrics = found(session)
     assert sent == [] and metrics["logprob_gap/taken_from_sampler"] == 0
-    for row, true in zip(exact, original(session, learner, trunks), strict=True):
+    for row, true in zip(exact, original(session.learning, learner, trunks), strict=True):
         np.testing.assert_allclose(np.concatenate(row), np.concatenate(true), atol=1e-5)
 
     old, metrics = found(tiny_run.changed(session, training__sampler_logprob_tolerance=1e-3))

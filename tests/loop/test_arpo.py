@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from fr3e_jax.loop.arpo import sample_branching
-from fr3e_jax.loop.session import TOOL
 from fr3e_jax.rollouts.engine import RolloutEngine
+from fr3e_jax.rollouts.noise import TOOL
 from fr3e_jax.rollouts.tool_calls import answer_spans
 
 FIRST, COUNT, TOKENS = 2, 6, 3
@@ -54,7 +54,9 @@ def sample(scripted_tool, session, params, requests, **settings) -> SimpleNamesp
     assert sorted((i, n) for i, n, _ in ended) == [(i, n) for i in range(len(results)) for n in range(COUNT)]
     for i, n, rollout in ended:
         np.testing.assert_array_equal(rollout.token_ids, results[i][n].token_ids)
-    return SimpleNamespace(session=used, results=results, counts=used.engine.counts, calls=used.toolbox.take_counts())
+    return SimpleNamespace(
+        session=used, results=results, counts=used.sampler.engine.counts, calls=used.sampler.take_tool_counts()
+    )
 
 
 @pytest.fixture(scope="module")

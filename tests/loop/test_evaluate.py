@@ -122,7 +122,7 @@ def test_a_benchmark_without_a_short_enough_problem_is_named(session, params, ti
         evaluate(dataclasses.replace(twin, task=long), params)
 
 
-def test_failures_of_the_grader_and_missing_answers_are_told(session, params):
+def test_failures_of_the_grader_and_missing_answers_are_told(session, params, tiny_run):
     verdicts = iter(
         [Verdict(0.0, "no_answer"), Verdict(0.0, "timeout"), Verdict(0.0, "wrong"), Verdict(1.0, "right")] * 4
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 from itertools import groupby
@@ -215,9 +214,8 @@ def test_the_last_checkpoint_is_ranked_by_the_last_evaluation(grpo_run):
 
 
 def test_nothing_to_learn_stops_with_what_was_seen_and_a_checkpoint(session, tmp_path, tiny_run, capsys):
-    twin = dataclasses.replace(
-        tiny_run.changed(session, rollout__max_rounds_without_signal=2), grader=Grader(all_wrong)
-    )
+    twin = tiny_run.changed(session, rollout__max_rounds_without_signal=2)
+    twin = tiny_run.graded_by(twin, Grader(all_wrong))
     code = run_here(twin, tmp_path / "run")
     assert code == 1
     message = capsys.readouterr().err

@@ -113,7 +113,7 @@ def trained(network, mesh, passing=WHOLE):
     )
     params = param_placement(mesh, network.params, shardings)
     trunks, state, found = training_trunks(), programs.init_optimizer(params), SimpleNamespace(compiled=[], steps=[])
-    denominator = aggregation_denominator(counted_tokens(trunks), "token_mean", 20)
+    denominator = aggregation_denominator(counted_tokens(trunks), "token_mean", norm_length=20)
     (micro,) = pack(trunks, tokens=10_000, pad_id=0, shards=programs.shards)
     for _ in range(2):
         scores = programs.score(params, micro.batch.rows, 1.0)

@@ -49,7 +49,7 @@ def draw_trunks():
 
 
 TRUNKS = draw_trunks()
-DENOMINATOR = aggregation_denominator(counted_tokens(TRUNKS), GRADIENT_MODE, NORM_LENGTH)
+DENOMINATOR = aggregation_denominator(counted_tokens(TRUNKS), GRADIENT_MODE, norm_length=NORM_LENGTH)
 BRANCHES = [(trunk, branch) for trunk in TRUNKS for branch in trunk.branches]
 OLD = {  # a policy some updates ago, so that ratios are clipped on both sides
     (i, j): (-4 + 2 * np.random.default_rng([i, j]).standard_normal(len(b.token_ids))).astype(np.float32)
@@ -151,7 +151,7 @@ def references(tiny):
 @pytest.mark.parametrize("mode", MODES)
 def test_loss_and_gradient_are_those_of_the_objective_on_whole_sequences(single, references, mode):
     values, gradient = references
-    denominator = aggregation_denominator(counted_tokens(TRUNKS), mode, NORM_LENGTH)
+    denominator = aggregation_denominator(counted_tokens(TRUNKS), mode, norm_length=NORM_LENGTH)
     ours, sums = accumulate(single, micro_batches(2, mode), denominator)
     np.testing.assert_allclose(sums["loss"], values[mode], rtol=1e-5)
     assert min(sums[name] for name in ("clipped_low", "clipped_high", "clipped_dual")) >= 3
@@ -298,7 +298,7 @@ def test_supervised_training_learns_its_sequences(tiny):
     """The loss is the mean of -log pi of the tokens; it starts near that of chance and falls to almost nothing."""
     at = make_programs(tiny, loss=None, learning_rate=0.02, weight_decay=0.0)
     (micro,) = pack(TRUNKS, tokens=1000, pad_id=0)
-    count, losses = aggregation_denominator(counted_tokens(TRUNKS), "token_mean", NORM_LENGTH), []
+    count, losses = aggregation_denominator(counted_tokens(TRUNKS), "token_mean", norm_length=NORM_LENGTH), []
     logprobs, _ = at.programs.score(at.params, micro.batch.rows, TEMPERATURE)
     state = at.programs.init_optimizer(at.params)
     for _ in range(40):

@@ -96,7 +96,7 @@ def test_compiled_programs_are_found_among_attributes_and_module_names(session):
         session.sampler.engine.programs
     ).keys()
     assert {"_score", "_accumulate", "_apply"} <= compiled_programs(session.model.train_programs()).keys()
-    assert len(compiled_programs(exploration)) == 3
+    assert len(compiled_programs(exploration)) == 4
     assert "decode_chunk" not in compiled_programs(session.sampler.engine.programs)
 
 

@@ -30,7 +30,7 @@ class Spelling:
 
 
 def spelled(*pieces: str, finished: bool = True):
-    """A session with just that codec, and the rollout that the pieces are."""
+    """Texts of just that codec, and the rollout that the pieces are."""
     length = len(pieces) + finished
     arrays = [np.arange(length, dtype=np.float32) + 10 * k for k in range(3)]
     codec = Spelling(*pieces)
@@ -49,8 +49,8 @@ def spelled(*pieces: str, finished: bool = True):
     ],
 )
 def test_a_response_ends_with_the_token_that_closes_its_first_box(pieces, kept, finished):
-    session, rollout = spelled(*pieces, finished=finished)
-    cut = cut_after_answer(session.texts, rollout)
+    texts, rollout = spelled(*pieces, finished=finished)
+    cut = cut_after_answer(texts, rollout)
     assert cut.token_ids.tolist() == [*range(kept), len(pieces)] and cut.finished
     for name in ("logprobs", "entropies", "magnitudes"):
         np.testing.assert_array_equal(getattr(cut, name)[:kept], getattr(rollout, name)[:kept])
@@ -68,13 +68,13 @@ def test_a_response_ends_with_the_token_that_closes_its_first_box(pieces, kept, 
     ],
 )
 def test_without_a_box_or_behind_it_nothing_is_cut(pieces, finished):
-    session, rollout = spelled(*pieces, finished=finished)
-    assert cut_after_answer(session.texts, rollout) is rollout
+    texts, rollout = spelled(*pieces, finished=finished)
+    assert cut_after_answer(texts, rollout) is rollout
 
 
 def test_a_box_that_the_cap_cut_behind_gets_its_stop_token():
-    session, rollout = spelled("so ", r"\boxed{4}", finished=False)
-    cut = cut_after_answer(session.texts, rollout)
+    texts, rollout = spelled("so ", r"\boxed{4}", finished=False)
+    cut = cut_after_answer(texts, rollout)
     assert cut.token_ids.tolist() == [0, 1, 2] and cut.finished
 
 

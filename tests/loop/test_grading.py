@@ -1,0 +1,91 @@
+"""Each process grades its share; all get all verdicts, or the same error."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from process_threads import together
+
+from fr3e_jax.cluster.processes import Divergence, Processes
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.loop.grading import Grading, ResponseGrader
+from fr3e_jax.rewards.verdict import Verdict
+
+
+class _Slow:
+    """A verdict that is there after it was asked for a few times."""
+
+    def __init__(self, verdict, asked=0):
+        self._verdict, self._left = verdict, asked
+
+    def done(self):
+        self._left -= 1
+        return self._left < 0
+
+    def result(self):
+        if isinstance(self._verdict, Exception):
+            raise self._verdict
+        return self._verdict
+
+
+def graded(processes, verdict_of, tokens_of=lambda index, branch: np.int32([branch])):
+    """A `Grading` that was given two requests of three branches, and the cases that this process graded."""
+    mine = []
+
+    def submit(problem, response, finished):
+        mine.append(problem)
+        return verdict_of(processes.index, problem)
+
+    texts = SimpleNamespace(response_text=lambda token_ids, finished: "")
+    grader = ResponseGrader(SimpleNamespace(submit=submit), texts, processes)
+    grading = Grading(grader, lambda request, branch: ((request, branch), np.zeros(0, np.int32)))
+    sampled = lambda branch: SimpleNamespace(token_ids=tokens_of(processes.index, branch), finished=True)
+    for request in range(2):
+        grading.ended([(request, branch, sampled(branch)) for branch in (2, 0, 1)])
+    return grading, mine
+
+
+def verdict_of(_, case):
+    return _Slow(Verdict(case[0] + case[1] / 4, "right" if case[1] else "wrong"))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_each_process_grades_its_share_and_gets_all_verdicts(count):
+    def grade(processes):
+        grading, mine = graded(processes, verdict_of)
+        return grading.verdicts(range(2)), mine
+
+    results = together(count, grade) if count > 1 else [grade(Processes())]
+    everything = [[Verdict(r + b / 4, "right" if b else "wrong") for b in range(3)] for r in range(2)]
+    assert all(verdicts == everything for verdicts, _ in results)
+    shares = [case for _, mine in results for case in mine]
+    assert sorted(shares) == sorted({(r, b) for r in range(2) for b in range(3)}), "each rollout is graded once"
+
+
+def test_no_process_chooses_before_all_have_their_verdicts():
+    def ask(processes):
+        slow = lambda index, case: _Slow(Verdict(1.0, "right"), asked=2 if index == 1 else 0)
+        grading, _ = graded(processes, slow)
+        return [grading.verdicts_if_done(0) is None for _ in range(2)]
+
+    assert together(2, ask)[0] == together(2, ask)[1] == [True, True]
+    assert together(2, lambda p: graded(p, verdict_of)[0].verdicts_if_done(1) is None) == [False, False]
+
+
+def test_a_verifier_that_fails_on_one_process_ends_all():
+    def ask(processes):
+        broken = lambda index, case: _Slow(ValueError("no number") if case == (1, 0) else Verdict(1.0, "right"))
+        return graded(processes, broken)[0].verdicts(range(2))
+
+    assert [(type(error), str(error)) for error in together(2, ask)] == [(ConfigError, "no number")] * 2
+
+
+def test_different_tokens_on_one_process_raise_with_the_verdicts():
+    def ask(processes):
+        tokens = lambda index, branch: np.int32([branch, index if branch == 2 else 0])
+        return graded(processes, verdict_of, tokens)[0].verdicts(range(2))
+
+    for error in together(2, ask):
+        assert isinstance(error, Divergence) and "'sampled_tokens'" in str(error)
