@@ -101,9 +101,9 @@ def test_the_samplers_logprobs_serve_while_they_are_exact_enough(
 
     sent, original = [], scoring.score_trunks
 
-    def noted(session, learner, trunks):
+    def noted(setup, learner, trunks):
         sent.append(len(trunks))
-        return original(session.learning, learner, trunks)
+        return original(setup, learner, trunks)
 
     monkeypatch.setattr(scoring, "score_trunks", noted)
     trunks = [copy.copy(batch[i % len(batch)]) for i in range(10)]
