@@ -210,6 +210,17 @@ EQUAL = {
         (r"6\times 7", "6×7"),
         (r"x\le 4", "x ≤ 4"),
     ],
+    "absolute values in absolute values": [
+        ("|xy|", r"|x||y|"),
+        ("|xy|", r"||x||y||"),
+        ("|xyz|", r"||x|y|z||"),
+        ("12", r"\left|\left|3\right|\left|4\right|\right|"),
+        ("|xy|+|z|", r"|z|+||x||y||"),
+        ("||x|-|y||", r"||y|-|x||"),
+        ("||x|-|yz||", r"||x|-|y||z||"),
+        (r"\frac{|xy|}{2}", r"\frac{||x||y||}{2}"),
+        ("|x|", r"||x||"),
+    ],
     "calculus": [
         (r"\frac{1}{4}", r"\int_0^1 x^3\,dx"),
         ("1", r"\lim_{x\to 0}\frac{\sin x}{x}"),
@@ -442,6 +453,12 @@ DIFFERENT = {
         ("4", "[4][0]"),
         ("4", "sympify('4')"),
         ("4", "max([4,3])"),
+    ],
+    "absolute values in absolute values": [
+        ("|x+y|", r"||x||y||"),
+        ("|x|-|y|", r"||x|-|y||"),
+        ("|x|y", r"||x||y||"),
+        ("|x+y|+|z|", r"|z|+||x||y||"),
     ],
     "calculus": [(r"\frac{1}{4}", r"\int_0^1 x^2\,dx"), ("2", r"\lim_{x\to 0}\frac{\sin x}{x}")],
     "inequalities in something that is not the name": [

@@ -15,10 +15,7 @@ from fr3e_jax.rewards.math.symbolic import judge
 
 PACKAGE = Path(__file__).resolve().parents[2] / "fr3e_jax" / "rewards"
 BUILTINS = {"eval", "exec", "compile", "__import__", "open"}
-EVALUATORS = {
-    *("parse_expr", "sympify", "S", "nsimplify", "parse_latex", "lambdify"),
-    *("ExprExtractionConfig", "latex2sympy"),
-}
+EVALUATORS = {"parse_expr", "sympify", "S", "nsimplify", "parse_latex", "lambdify"}
 HOSTILE = [
     "__import__('os').system('touch {}')",
     "open('{}','w')",
@@ -49,10 +46,7 @@ def test_no_module_of_the_grader_names_an_evaluator_of_text():
 
 @pytest.fixture
 def exploding_evaluators(monkeypatch):
-    """sympy's ways from text to Python raise, wherever math-verify and latex2sympy imported them to.
-
-    Numerals pass: sympy's ``Number("4")``, which latex2sympy calls on its NUMBER tokens, goes through ``sympify``.
-    """
+    """sympy's ways from text to Python raise, wherever sympy imported them to; numerals pass."""
     reached = []
 
     def guarded(real):
@@ -68,9 +62,9 @@ def exploding_evaluators(monkeypatch):
         "parse_expr": guarded(importlib.import_module("sympy.parsing.sympy_parser").parse_expr),
         "sympify": guarded(importlib.import_module("sympy.core.sympify").sympify),
     }
-    judge("10", r"{5 \choose 2}")  # so that math-verify is loaded, and patched too
+    judge(r"\frac{1}{3}", r"\int_0^1 x^2 dx")  # so that what integrates is loaded, and patched too
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in ("sympy", "math_verify", "latex2sympy2_extended"):
+        if name.partition(".")[0] == "sympy":
             for attribute, replacement in evaluators.items():
                 if callable(vars(module).get(attribute)):
                     monkeypatch.setattr(module, attribute, replacement)
@@ -146,6 +140,6 @@ def test_grading_a_simple_answer_loads_no_sympy():
         "import sys\nfrom fr3e_jax.rewards.registry import named_verifier\n"
         "from fr3e_jax.rewards.math.quick import quick_verdict\n"
         "assert quick_verdict('(1,2)', '(1,\\\\frac42)').reward\n"
-        "sys.exit(any(name in sys.modules for name in ('sympy', 'mpmath', 'math_verify', 'jax')))"
+        "sys.exit(any(name in sys.modules for name in ('sympy', 'mpmath', 'jax')))"
     )
     assert subprocess.run([sys.executable, "-c", program], cwd=PACKAGE.parents[1]).returncode == 0

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from fr3e_jax.rewards.math.limits import NESTING, Refused, Unreadable
 from fr3e_jax.rewards.math.tokens import Token
+from fr3e_jax.rewards.math.vocabulary import CLOSING, OPENING, RELATIONS
 
 END = Token("mark", "")
+_OPENING, _CLOSING = {*OPENING, "{"}, {*CLOSING, "}"}
+_AFTER_PRODUCT = {*RELATIONS, "+", "-", "\\pm", "\\mp", ",", ";", "and", "or"}
 
 
 class Cursor:
     """What the rules share: the position, and what surrounds it."""
 
-    def __init__(self, tokens: list[Token]):
+    def __init__(self, tokens: list[Token], enclosing_bars: bool = False):
         self.tokens = tokens
+        self.enclosing_bars = enclosing_bars  # an outermost |...| ends with the last bar of a product: ||x||y||
         self.position = 0
         self.depth = 0
         self.bars = 0  # open |...|: inside, a bar closes
@@ -41,6 +45,18 @@ class Cursor:
     def expect(self, value: str) -> None:
         if not self.accept(value):
             raise Unreadable(f"expected {value!r}, found {self.next.value!r}")
+
+    def bar_opens_within_bars(self) -> bool:
+        """Whether the next bar leaves the outermost |...| open because the product has more bars, as in ||x||y||."""
+        if self.bars != 1 or self.peek(1).value == "|":
+            return False
+        depth = count = 0
+        for token in self.tokens[self.position :]:
+            depth += (token.value in _OPENING) - (token.value in _CLOSING)
+            if depth < 0 or (depth == 0 and token.value in _AFTER_PRODUCT):
+                break
+            count += depth == 0 and token.value == "|"
+        return count > 1
 
     def enter(self) -> None:
         self.depth += 1

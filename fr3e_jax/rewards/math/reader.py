@@ -29,6 +29,7 @@ from fr3e_jax.rewards.math.vocabulary import ACCENTS, CONSTANTS, FUNCTIONS, GREE
 from fr3e_jax.rewards.math.words import inward_brackets, plain_words, split_commas
 
 SEPARATORS = {",", ";", "and", "or"}
+_NESTED_BARS = 6  # the fewest bars in which an absolute value holds two others
 
 
 def read(text: str, commas_group: bool = True) -> Node:
@@ -46,7 +47,17 @@ def read(text: str, commas_group: bool = True) -> Node:
 
 def read_tokens(tokens: list[Token], commas_group: bool = True) -> Node:
     """Like ``read``, from tokens."""
-    reader = Reader(plain_words(split_commas(inward_brackets(tokens), commas_group)))
+    prepared = plain_words(split_commas(inward_brackets(tokens), commas_group))
+    try:
+        return _read(prepared, enclosing_bars=False)
+    except Unreadable:
+        if sum(token.value == "|" for token in prepared) < _NESTED_BARS:
+            raise
+        return _read(prepared, enclosing_bars=True)
+
+
+def _read(tokens: list[Token], enclosing_bars: bool) -> Node:
+    reader = Reader(list(tokens), enclosing_bars)
     answer = reader.stacked()
     if reader.next is not END:
         raise Unreadable(f"{reader.next.value!r} was not expected there")
@@ -171,7 +182,7 @@ class Reader(Atoms, Commands):
             before = self.tokens[self.position - 1]
             return before.kind != "number"
         if token.value == "|":
-            return not self.bars
+            return not self.bars or (self.enclosing_bars and self.bar_opens_within_bars())
         if token.kind == "letter":
             return not (self.differential and token.value == "d" and self.peek(1).kind in ("letter", "command"))
         if token.kind == "mark":

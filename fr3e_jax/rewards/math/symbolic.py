@@ -1,4 +1,4 @@
-"""The judge that runs in a worker process: expressions numerically, calculus by sympy, the rest by Math-Verify.
+"""The judge that runs in a worker process: expressions numerically, calculus by sympy.
 
 Imports sympy and mpmath (a second or so), never jax. A call may hang or exhaust the memory where sympy does; the pool's
 deadline and memory limit are what ends it.
@@ -13,9 +13,10 @@ from fr3e_jax.rewards.math.limits import Contradiction, Refused, Unreadable
 from fr3e_jax.rewards.math.numeric_arithmetic import NumericArithmetic
 from fr3e_jax.rewards.math.quick import REFUSED, RIGHT, WRONG, quick_verdict
 from fr3e_jax.rewards.math.readings import readings
-from fr3e_jax.rewards.math.second_opinion import second_opinion
 from fr3e_jax.rewards.math.tree import Node
 from fr3e_jax.rewards.verdict import Verdict
+
+_STRING_ONLY = Verdict(0.0, "string_only")
 
 
 def judge(golds: str | tuple[str, ...], answer: str, absolute: float = 0.0, relative: float = 0.0) -> Verdict:
@@ -43,7 +44,7 @@ def _judged(gold: str, answer: str) -> Verdict:
     except (Refused, RecursionError):
         return REFUSED
     except Unreadable:
-        return second_opinion(gold, answer)
+        return _STRING_ONLY
     return _compared(pairs)
 
 
@@ -57,12 +58,12 @@ def _compared(pairs: list[tuple[Node, Node]]) -> Verdict:
     except (Contradiction, Undefined):
         return WRONG
     except (Unreadable, ArithmeticError):
-        return Verdict(0.0, "string_only")
+        return _STRING_ONLY
 
 
 judge.canaries = (
     ((r"\frac{\sqrt{12}}{x+1}", r"\dfrac{2\sqrt3}{1+x}"), 1.0),
     ((r"\sin^2 t+\cos 2t", r"1+\sin^2 t"), 0.0),
-    # Math-Verify answers this one, so that a worker has loaded it before its first deadline.
-    (("10", r"{5 \choose 2}"), 1.0),
+    # sympy answers this one, so that a worker has loaded its integrals before its first deadline.
+    ((r"\frac{1}{3}", r"\int_0^1 x^2 \,dx"), 1.0),
 )
