@@ -22,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fr3e_jax.rewards import processes
+from fr3e_jax.rewards import child_processes
 from fr3e_jax.rewards.verdict import Job, Verdict
 
 if TYPE_CHECKING:
@@ -135,11 +135,11 @@ def run_program(program: str, prefix: str, tests: str, entry_point: str, seconds
     """
     nonce = secrets.token_hex(16)
     request = {"program": program, "prefix": prefix, "tests": tests, "entry_point": entry_point, "nonce": nonce}
-    directory, others = tempfile.mkdtemp(prefix="fr3e-code-"), processes.children()
+    directory, others = tempfile.mkdtemp(prefix="fr3e-code-"), child_processes.children()
     try:
         output = _run_sandbox(json.dumps(request).encode(), directory, seconds, memory_mb)
     finally:
-        processes.kill_children(keep=others)
+        child_processes.kill_children(keep=others)
         shutil.rmtree(directory, ignore_errors=True)
     if output == nonce.encode():
         return Verdict(1.0, "right")
@@ -162,7 +162,7 @@ def _run_sandbox(request: bytes, directory: str, seconds: float, memory_mb: int)
     try:
         return process.communicate(request, timeout=2 * seconds + START_SECONDS)[0]
     except subprocess.TimeoutExpired:
-        processes.kill_group(process.pid)
+        child_processes.kill_group(process.pid)
         process.communicate()
         return b"timeout"
 

@@ -14,7 +14,7 @@ import struct
 import sys
 from collections.abc import Iterable
 
-from fr3e_jax.rewards.processes import DUMPABLE, NO_NEW_PRIVS, prctl
+from fr3e_jax.rewards.child_processes import DUMPABLE, NO_NEW_PRIVS, prctl
 
 MEGABYTE = 1 << 20
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = (

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fr3e_jax.rewards import confinement, plain, processes, wire
+from fr3e_jax.rewards import child_processes, confinement, plain, wire
 
 MESSAGE_LIMIT = 1 << 22  # bytes of one call or result
 MODULE_NAME = "candidate"  # not __main__: what stands under that condition is for another way to run the program
@@ -159,7 +159,7 @@ def fork_program(role: Callable[[socket.socket], None]) -> tuple[socket.socket, 
         theirs.close()
         return ours, pid
     try:
-        processes.die_with_parent(0)
+        child_processes.die_with_parent(0)
         ours.close()
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
@@ -172,7 +172,7 @@ def fork_program(role: Callable[[socket.socket], None]) -> tuple[socket.socket, 
 
 def main(parent: int, cpu_seconds: int, memory_mb: int) -> None:
     """Entry point: the request comes as JSON on standard input, the nonce leaves on standard output."""
-    processes.die_with_parent(parent)
+    child_processes.die_with_parent(parent)
     sys.set_int_max_str_digits(0)
     confinement.limit_resources(cpu_seconds, memory_mb)
     confinement.isolate()

@@ -26,7 +26,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from fr3e_jax.rewards import processes, worker
+from fr3e_jax.rewards import child_processes, job_runner
 
 COMMAND = struct.Struct("!cI")
 FORK, KILL, PRELOAD = b"F", b"K", b"P"
@@ -75,7 +75,7 @@ class Zygote:
             with socket.socket(fileno=descriptors[0]) as sock:
                 self._fork(number, sock)
         elif verb == KILL and number in self._pids:
-            processes.kill_group(self._pids[number])
+            child_processes.kill_group(self._pids[number])
         elif verb == PRELOAD:
             preload([self._control.recv(number, socket.MSG_WAITALL).decode()])
         return True
@@ -96,8 +96,8 @@ class Zygote:
 
     def _become_worker(self, sock: socket.socket) -> None:
         os.setsid()
-        processes.die_with_parent(self._parent)
-        processes.adopt_orphans()
+        child_processes.die_with_parent(self._parent)
+        child_processes.adopt_orphans()
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
@@ -109,7 +109,7 @@ class Zygote:
         own = self._scratch / str(os.getpid())
         own.mkdir()
         os.environ["TMPDIR"] = tempfile.tempdir = str(own)
-        worker.serve(sock)
+        job_runner.serve(sock)
 
     def _reap(self) -> None:
         ended = set()
@@ -118,12 +118,12 @@ class Zygote:
                 ended.add(pid)
         self._pids = {number: pid for number, pid in self._pids.items() if pid not in ended}
         if ended:
-            processes.kill_children(keep=self._pids.values())  # what the dead had started
+            child_processes.kill_children(keep=self._pids.values())  # what the dead had started
         for pid in ended:
             shutil.rmtree(self._scratch / str(pid), ignore_errors=True)
 
     def _end(self) -> None:
-        processes.kill_children()
+        child_processes.kill_children()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
 
@@ -148,7 +148,7 @@ def preload(functions: Sequence[str]) -> None:
     """
     for spec in functions:
         with contextlib.suppress(BaseException):
-            worker.check_canaries(worker.load_function(spec), spec)
+            job_runner.check_canaries(job_runner.load_function(spec), spec)
     importlib.invalidate_caches()
     gc.collect()
     gc.freeze()  # forks share what is here already
@@ -164,8 +164,10 @@ def main(control: int, parent: int, memory_mb: int, scratch: str, functions: Seq
       scratch: directory for the temporary files of workers, removed at the end.
       functions: to be imported before the first fork.
     """
-    processes.die_with_parent(parent, signal.SIGTERM)  # not SIGKILL: the workers' descendants are to be ended, too
-    processes.adopt_orphans()
+    child_processes.die_with_parent(
+        parent, signal.SIGTERM
+    )  # not SIGKILL: the workers' descendants are to be ended, too
+    child_processes.adopt_orphans()
     preload(functions)
     least = used_memory_mb() + 64
     if memory_mb < least:

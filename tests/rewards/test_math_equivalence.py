@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fr3e_jax.rewards.math.quick import quick_verdict
-from fr3e_jax.rewards.math.symbolic import judge
+from fr3e_jax.rewards.math import judge, quick_verdict
 
 _SPEC = importlib.util.spec_from_file_location("equivalence_cases", Path(__file__).with_name("equivalence_cases.py"))
 cases = importlib.util.module_from_spec(_SPEC)

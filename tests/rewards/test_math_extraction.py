@@ -2,8 +2,7 @@
 
 import pytest
 
-from fr3e_jax.rewards.math.extraction import extract, last_boxed
-from fr3e_jax.rewards.math.gold import readable_gold
+from fr3e_jax.rewards.math import extract, last_boxed, readable_gold
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Against public graders' cases, hostile answers and real gold answers, where ../shared has them."""
 
 import gzip
+import importlib.util
 import json
 from pathlib import Path
 
@@ -9,11 +10,8 @@ import pytest
 from fr3e_jax.configuration.schema import RewardsConfig
 from fr3e_jax.data.task import Problem
 from fr3e_jax.rewards.grader import Grader
-from fr3e_jax.rewards.math.agreement import graded
-from fr3e_jax.rewards.math.extraction import last_boxed
-from fr3e_jax.rewards.math.gold import readable_gold
-from fr3e_jax.rewards.math.quick import quick_verdict
-from fr3e_jax.rewards.registry import named_verifier
+from fr3e_jax.rewards.math import last_boxed, quick_verdict, readable_gold
+from fr3e_jax.rewards.named_verifiers import named_verifier
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 DATASETS = SHARED / "datasets"
@@ -22,6 +20,11 @@ KNOWN_DISAGREEMENTS = {  # id of a case to the reason why it is graded otherwise
 }
 
 pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason=f"there is no {SHARED}")
+
+_SCRIPT = Path(__file__).parents[2] / "benchmarks" / "grader_agreement.py"
+_SPEC = importlib.util.spec_from_file_location("grader_agreement", _SCRIPT)
+agreement = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(agreement)
 
 
 def lines(path):
@@ -32,7 +35,7 @@ def lines(path):
 
 def test_agreement_with_public_graders():
     cases = lines(SHARED / "grader_cases.jsonl")
-    disagreements = {case["id"] for case in cases if (graded(case).reward == 1) != case["expected"]}
+    disagreements = {case["id"] for case in cases if (agreement.graded(case).reward == 1) != case["expected"]}
     assert disagreements == set(KNOWN_DISAGREEMENTS)
     assert len(disagreements) <= 0.005 * len(cases)
 

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from fr3e_jax.data.task import Problem
-from fr3e_jax.rewards.order import OrderVerifier, evaluate, is_valid, reduce_at, valid_reductions
+from fr3e_jax.rewards.order_verifier import OrderVerifier, evaluate, is_valid, reduce_at, valid_reductions
 
 
 def expressions(modulus, num_operands):

@@ -14,7 +14,7 @@ import pytest
 
 from fr3e_jax.configuration.schema import RewardsConfig
 from fr3e_jax.rewards.pool import Pool
-from fr3e_jax.rewards.requests import Reply
+from fr3e_jax.rewards.pool_messages import Reply
 from fr3e_jax.rewards.verdict import Job
 
 FUNCTIONS = str(Path(__file__).with_name("grading_functions.py"))
@@ -200,7 +200,7 @@ def test_closing_replies_to_what_is_left_and_refuses_more(own_pool):
 def test_the_pool_survives_the_death_of_the_process_that_forks_workers(own_pool):
     pool = own_pool()
     assert run(pool, "grade", "4", "4").kind == "verdict"
-    os.kill(pool._crew._process.pid, signal.SIGKILL)
+    os.kill(pool._workers._process.pid, signal.SIGKILL)
     assert run(pool, "grade", "4", "4").kind == "verdict"
 
 
@@ -219,7 +219,7 @@ for i in range(2):
     pool.submit(Job(sys.argv[1] + ":hang_once", (sys.argv[2],), 600.0), print)
 while len(open(sys.argv[2]).readlines() if os.path.exists(sys.argv[2]) else ()) < 4:
     time.sleep(0.01)
-print(pool._crew._process.pid, flush=True)
+print(pool._workers._process.pid, flush=True)
 if sys.argv[3] == "end":
     sys.exit()
 time.sleep(1000)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any, Protocol
 
-from fr3e_jax.rewards.math.exact import NotRational, rational
-from fr3e_jax.rewards.math.tree import Node
+from fr3e_jax.rewards.math.exact_numbers import NotRational, rational
+from fr3e_jax.rewards.math.expression_tree import Node
 
 ROUNDED_DIGITS = 6  # significant digits that a decimal needs to stand for a number that has no finite decimal
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fractions import Fraction
 
 from fr3e_jax.rewards.math.cursor import END, Cursor
+from fr3e_jax.rewards.math.expression_tree import Node, number
 from fr3e_jax.rewards.math.limits import LIST_ITEMS, Refused, Unreadable
 from fr3e_jax.rewards.math.nodes import literal_node, mixed_number, three_digits
 from fr3e_jax.rewards.math.tokens import Token
-from fr3e_jax.rewards.math.tree import Node, number
 from fr3e_jax.rewards.math.vocabulary import OPENING, UNDEFINED_FUNCTIONS
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fr3e_jax.rewards.math.cursor import Cursor
+from fr3e_jax.rewards.math.expression_tree import Node, number
 from fr3e_jax.rewards.math.limits import Unreadable
 from fr3e_jax.rewards.math.nodes import literal_node, with_index, with_sign
-from fr3e_jax.rewards.math.tree import Node, number
 from fr3e_jax.rewards.math.vocabulary import CONSTANTS, GREEK_SYMBOLS
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fr3e_jax.rewards.math.big_operators import BigOperators
 from fr3e_jax.rewards.math.environments import Environments
+from fr3e_jax.rewards.math.expression_tree import Node, number
 from fr3e_jax.rewards.math.limits import Unreadable
 from fr3e_jax.rewards.math.nodes import integer_value, literal_node, product, with_sign
 from fr3e_jax.rewards.math.tokens import Token
-from fr3e_jax.rewards.math.tree import Node, number
 from fr3e_jax.rewards.math.vocabulary import ACCENTS, CONSTANTS, FUNCTIONS, GREEK_SYMBOLS, INVERSE, SETS
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 
 from fr3e_jax.rewards.math.arithmetic import Arithmetic
+from fr3e_jax.rewards.math.expression_tree import Node, number, symbols
 from fr3e_jax.rewards.math.items import (
     Item,
     componentwise,
@@ -23,7 +24,6 @@ from fr3e_jax.rewards.math.items import (
 )
 from fr3e_jax.rewards.math.limits import Contradiction, Unreadable
 from fr3e_jax.rewards.math.matrices import collapsed, has_matrix
-from fr3e_jax.rewards.math.names import is_name, name_of
 from fr3e_jax.rewards.math.quantity import quantity, units_conflict
 from fr3e_jax.rewards.math.real_sets import real_set
 from fr3e_jax.rewards.math.shapes import (
@@ -31,16 +31,17 @@ from fr3e_jax.rewards.math.shapes import (
     difference,
     elements,
     infinity_sign,
+    is_name,
     is_open,
     is_system,
     is_time,
     is_zero,
     letters,
     mirrored,
+    name_of,
     named_point,
     unsigned,
 )
-from fr3e_jax.rewards.math.tree import Node, number, symbols
 
 _SET_OPERATIONS = {"union", "intersection", "difference", "set_name"}
 _SETS = _SET_OPERATIONS | {"set"}

@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from fr3e_jax.rewards.math.choices import chosen_letter
-from fr3e_jax.rewards.math.extraction import Extraction, extract
-from fr3e_jax.rewards.math.gold import readable_gold
-from fr3e_jax.rewards.math.quick import RIGHT, WRONG, quick_verdict
+from fr3e_jax.rewards.math.extraction import Extraction, extract, readable_gold
+from fr3e_jax.rewards.math.quick import RIGHT, WRONG, chosen_letter, quick_verdict
 from fr3e_jax.rewards.verdict import Job, Verdict
 
 if TYPE_CHECKING:
     from fr3e_jax.data.task import Problem
 
-JUDGE = "fr3e_jax.rewards.math.symbolic:judge"
+JUDGE = "fr3e_jax.rewards.math:judge"
 _NO_ANSWER = Verdict(0.0, "no_answer")
 _APPROXIMATELY = re.compile(r"\\approx|≈|\\doteq")
 
@@ -146,6 +144,18 @@ class MultipleChoiceVerifier(MathVerifier):
         if given is not None or not choices:
             return RIGHT if given == wanted else WRONG
         return super().verdict((choices[ord(wanted) - ord("A")],), answer, problem)
+
+
+CONVENTIONS: dict[str, type[MathVerifier]] = {
+    "math": MathVerifier,
+    "gsm8k": Gsm8kVerifier,
+    "aime": AimeVerifier,
+    "minerva": MinervaVerifier,
+    "olympiad": OlympiadVerifier,
+    "gaokao": TextbookVerifier,
+    "college_math": TextbookVerifier,
+    "multiple_choice": MultipleChoiceVerifier,
+}
 
 
 def _letter_of(text: str, choices: tuple[str, ...]) -> str | None:

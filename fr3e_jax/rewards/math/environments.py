@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fr3e_jax.rewards.math.cursor import END, Cursor
+from fr3e_jax.rewards.math.expression_tree import Node
 from fr3e_jax.rewards.math.limits import MATRIX_ENTRIES, Refused, Unreadable
-from fr3e_jax.rewards.math.tree import Node
 
 
 class Environments(Cursor):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fr3e_jax.rewards.math.exact import substituted
+from fr3e_jax.rewards.math.exact_numbers import substituted
+from fr3e_jax.rewards.math.expression_tree import Node, symbols
 from fr3e_jax.rewards.math.limits import SIGNS, Refused, Unreadable
-from fr3e_jax.rewards.math.names import is_name
 from fr3e_jax.rewards.math.quantity import Quantity, quantity
-from fr3e_jax.rewards.math.tree import Node, symbols
+from fr3e_jax.rewards.math.shapes import is_name
 
 
 @dataclass(frozen=True, slots=True)

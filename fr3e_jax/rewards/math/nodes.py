@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from fr3e_jax.rewards.math.expression_tree import Node
 from fr3e_jax.rewards.math.limits import Unreadable
-from fr3e_jax.rewards.math.tree import Node
 
 
 def with_sign(sign: str, operand: Node) -> Node:

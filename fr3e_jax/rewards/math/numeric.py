@@ -15,9 +15,9 @@ import mpmath
 from mpmath import mp
 
 from fr3e_jax.rewards.math.calculus import calculus_value
-from fr3e_jax.rewards.math.exact import NotRational, Undefined, rational, substituted
+from fr3e_jax.rewards.math.exact_numbers import NotRational, Undefined, rational, substituted
+from fr3e_jax.rewards.math.expression_tree import Node, number, symbols
 from fr3e_jax.rewards.math.limits import EXPONENT_LOG, INEXACT_ARGUMENT, TERMS, Refused, Unreadable
-from fr3e_jax.rewards.math.tree import Node, number, symbols
 
 DIGITS = (30, 90)  # of the first and of the confirming comparison
 POINTS = 6  # the first half positive, where roots and logarithms are real

@@ -9,8 +9,8 @@ from mpmath import mp
 
 from fr3e_jax.rewards.math import numeric
 from fr3e_jax.rewards.math.arithmetic import as_decimal, rounds, rounds_to
-from fr3e_jax.rewards.math.exact import NotRational, rational
-from fr3e_jax.rewards.math.tree import Node, symbols
+from fr3e_jax.rewards.math.exact_numbers import NotRational, rational
+from fr3e_jax.rewards.math.expression_tree import Node, symbols
 
 _IMAGINARY = Node("symbol", (), "I")
 _DIGITS = 60

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from fr3e_jax.rewards.math.expression_tree import Node
 from fr3e_jax.rewards.math.limits import Unreadable
-from fr3e_jax.rewards.math.tree import Node
 
 _UNIT_WORDS = 6
 _ARGUING = re.compile(r"\d|\b(not|no|or|nor|but|either|wait|maybe|also|instead|answer)\b", re.IGNORECASE)

@@ -20,11 +20,11 @@ from __future__ import annotations
 from fr3e_jax.rewards.math.atoms import Atoms
 from fr3e_jax.rewards.math.commands import Commands
 from fr3e_jax.rewards.math.cursor import END
+from fr3e_jax.rewards.math.expression_tree import Node
 from fr3e_jax.rewards.math.limits import LIST_ITEMS, Refused, Unreadable
-from fr3e_jax.rewards.math.names import is_name
 from fr3e_jax.rewards.math.nodes import decorated, integer_value, mixed, product, with_sign
+from fr3e_jax.rewards.math.shapes import is_name
 from fr3e_jax.rewards.math.tokens import Token, tokenise
-from fr3e_jax.rewards.math.tree import Node
 from fr3e_jax.rewards.math.vocabulary import ACCENTS, CONSTANTS, FUNCTIONS, GREEK_SYMBOLS, RELATIONS
 from fr3e_jax.rewards.math.words import inward_brackets, plain_words, split_commas
 

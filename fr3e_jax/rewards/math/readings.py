@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from fr3e_jax.rewards.math.expression_tree import Node
 from fr3e_jax.rewards.math.reader import read_tokens
 from fr3e_jax.rewards.math.tokens import Token, tokenise
-from fr3e_jax.rewards.math.tree import Node
 
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 _DECIMAL_POINT = re.compile(r"[-+]?\d*\.\d+")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from fr3e_jax.rewards.math.arithmetic import Arithmetic
+from fr3e_jax.rewards.math.expression_tree import Node, symbols
 from fr3e_jax.rewards.math.limits import Unreadable
-from fr3e_jax.rewards.math.tree import Node, symbols
 
 _INFINITY = 10**9999
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}

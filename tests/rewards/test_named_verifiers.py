@@ -3,7 +3,7 @@
 import pytest
 
 from fr3e_jax.data.task import Problem
-from fr3e_jax.rewards.registry import VERIFIERS, named_verifier
+from fr3e_jax.rewards.named_verifiers import VERIFIERS, named_verifier
 
 
 def test_every_name_makes_a_verifier():

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fr3e_jax.rewards import wire
-from fr3e_jax.rewards.worker import ANSWER_LIMIT
+from fr3e_jax.rewards.job_runner import ANSWER_LIMIT
 from fr3e_jax.rewards.zygote import COMMAND, FORK, KILL, PRELOAD
 
 KINDS = ("ready", "verdict", "raised", "unusable", "broken")
@@ -50,7 +50,7 @@ class ZygoteGone(RuntimeError):
 
 
 @dataclass(eq=False)
-class WorkerProcess:
+class Worker:
     """One worker: what it is doing, since when, and what is still to be sent to it.
 
     Attributes:
@@ -130,7 +130,7 @@ def _parsed(message: bytes) -> dict[str, Any]:
     return answer
 
 
-class Crew:
+class Workers:
     """The zygote and the workers forked from it. To be used by one thread, which must live as long as the workers."""
 
     def __init__(self, memory_mb: int, functions: Sequence[str]):
@@ -164,7 +164,7 @@ class Crew:
         os.close(control)
         self._control = ours
 
-    def hire(self) -> WorkerProcess:
+    def hire(self) -> Worker:
         """A new worker; it is forked while the caller goes on.
 
         Raises:
@@ -183,7 +183,7 @@ class Crew:
         finally:
             theirs.close()
         ours.setblocking(False)
-        return WorkerProcess(self._number, ours)
+        return Worker(self._number, ours)
 
     def preload(self, function: str) -> None:
         """Imports a function in the zygote, so that the next workers have it at once.
@@ -197,7 +197,7 @@ class Crew:
         with contextlib.suppress(ConnectionError):
             self._control.sendall(COMMAND.pack(PRELOAD, len(name)) + name)
 
-    def dismiss(self, worker: WorkerProcess) -> None:
+    def dismiss(self, worker: Worker) -> None:
         """Kills a worker, whatever it is doing, and what it has started."""
         worker.sock.close()
         with contextlib.suppress(ConnectionError):

@@ -5,17 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
-from fr3e_jax.rewards.exact import exact_match
-from fr3e_jax.rewards.math.conventions import (
-    AimeVerifier,
-    Gsm8kVerifier,
-    MathVerifier,
-    MinervaVerifier,
-    MultipleChoiceVerifier,
-    OlympiadVerifier,
-    TextbookVerifier,
-)
-from fr3e_jax.rewards.math.extraction import EXTRACTIONS
+from fr3e_jax.rewards.exact_match import exact_match
+from fr3e_jax.rewards.math import CONVENTIONS, EXTRACTIONS
 from fr3e_jax.rewards.verifier import Verifier
 
 
@@ -26,14 +17,7 @@ def _code(extraction: str) -> Verifier:
 
 
 VERIFIERS: dict[str, Callable[[str], Verifier]] = {
-    "math": MathVerifier,
-    "gsm8k": Gsm8kVerifier,
-    "aime": AimeVerifier,
-    "minerva": MinervaVerifier,
-    "olympiad": OlympiadVerifier,
-    "gaokao": TextbookVerifier,
-    "college_math": TextbookVerifier,
-    "multiple_choice": MultipleChoiceVerifier,
+    **CONVENTIONS,
     "code": _code,
     "exact": lambda extraction: exact_match,
 }

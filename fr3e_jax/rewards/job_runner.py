@@ -81,7 +81,7 @@ def answer_of(result: object) -> dict[str, Any]:
     return {"kind": "verdict", "reward": float(reward), "outcome": outcome and outcome[:100]}
 
 
-class Worker:
+class JobRunner:
     """Answers one request at a time; functions are loaded once."""
 
     def __init__(self) -> None:
@@ -150,6 +150,6 @@ def _reason_and_traceback() -> str:
 
 def serve(sock: socket.socket) -> None:
     """Answers requests until the parent closes the socket."""
-    worker = Worker()
+    runner = JobRunner()
     while (request := wire.receive(sock, REQUEST_LIMIT)) is not None:
-        wire.send(sock, json.dumps(worker.answer(request)).encode())
+        wire.send(sock, json.dumps(runner.answer(request)).encode())
