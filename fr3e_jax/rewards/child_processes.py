@@ -49,6 +49,23 @@ def children() -> list[int]:
     return found
 
 
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process and of all that it has started, as far as they run or were waited for; 0 if it is gone."""
+    with contextlib.suppress(OSError):
+        own = sum(map(int, _stat(str(pid)).rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")
+        return own + sum(map(cpu_seconds, _children_of(pid)))
+    return 0.0
+
+
+def _children_of(pid: int) -> list[int]:
+    """By the kernel's list, which costs less than reading all of /proc; empty where the kernel keeps none."""
+    found = []
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
+            found += map(int, file.read().split())
+    return found
+
+
 def _stat(name: str) -> str:
     with open(f"/proc/{name}/stat", errors="replace") as file:
         return file.read()

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 RUN = "fr3e_jax.rewards.code:run_program"
 PROGRAM_LIMIT = 100_000  # characters
-START_SECONDS = 2.0  # on top of the time for the tests: two processes, and a busy machine
+START_SECONDS = 2.0  # on top of the time for the tests: two processes have to start
+CLOCK = 5  # times the CPU time: on the clock, so that a busy machine changes no verdict
 BOOT = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -50,7 +51,7 @@ class CodeVerifier:
     ``problem.extra["entry_point"]`` stands for itself; any other continues the prompt (HumanEval's convention).
 
     Attributes:
-      seconds: CPU time of the program, and half of the time on the clock after which its processes are killed.
+      seconds: CPU time of the program, and of its tests; after ``CLOCK`` times that on the clock both are killed.
       memory_mb: address space of the program.
     """
 
@@ -130,7 +131,7 @@ def run_program(program: str, prefix: str, tests: str, entry_point: str, seconds
       prefix: the problem's own code, for the tests.
       tests: code that defines ``check(candidate)``, or that is itself the checks.
       entry_point: the function that ``check`` is given; "": the tests call the program's functions by their names.
-      seconds: CPU time of the program; twice that on the clock.
+      seconds: CPU time of the program; ``CLOCK`` times that on the clock.
       memory_mb: its address space.
     """
     nonce = secrets.token_hex(16)
@@ -160,7 +161,7 @@ def _run_sandbox(request: bytes, directory: str, seconds: float, memory_mb: int)
         start_new_session=True,
     )
     try:
-        return process.communicate(request, timeout=2 * seconds + START_SECONDS)[0]
+        return process.communicate(request, timeout=CLOCK * seconds + START_SECONDS)[0]
     except subprocess.TimeoutExpired:
         child_processes.kill_group(process.pid)
         process.communicate()

@@ -33,6 +33,7 @@ REQUEST_LIMIT = 1 << 30  # bytes; from the parent, which is trusted
 ANSWER_LIMIT = 1 << 16
 TEXT_LIMIT = 8000  # characters of a traceback or repr in an answer; JSON makes at most six bytes of one
 RECURSION_LIMIT = 1000
+SECOND_NET = 2  # times the deadline: CPU time at which the kernel ends a worker that the pool has not ended
 
 
 def load_function(spec: str) -> Callable[..., Any]:
@@ -112,7 +113,7 @@ class JobRunner:
         return {"kind": "ready", "threads": threads()}
 
     def _run(self, spec: str, arguments: tuple[Any, ...], deadline: float) -> dict[str, Any]:
-        limit_cpu(deadline)
+        limit_cpu(SECOND_NET * deadline)
         return answer_of(self._functions[spec](*arguments))
 
 
@@ -149,7 +150,8 @@ def _reason_and_traceback() -> str:
 
 
 def serve(sock: socket.socket) -> None:
-    """Answers requests until the parent closes the socket."""
+    """Tells the process id, then answers requests until the parent closes the socket."""
+    wire.send(sock, json.dumps({"kind": "started", "pid": os.getpid()}).encode())
     runner = JobRunner()
     while (request := wire.receive(sock, REQUEST_LIMIT)) is not None:
         wire.send(sock, json.dumps(runner.answer(request)).encode())

@@ -1,8 +1,9 @@
 """Worker processes that can be killed: each job has a deadline, a memory limit and, if its worker dies, a second try.
 
-One thread of this process (`Pool`) hands jobs to workers and watches their deadlines; the workers are forked from a
-jax-free process (``fr3e_jax.rewards.zygote``), which takes milliseconds. Why not pebble: docs/code_execution.md has the
-figures.
+One thread of this process (`Pool`) hands jobs to workers and watches their deadlines. A deadline is CPU time of the
+worker, so that a busy machine changes no verdict; a worker that waits instead is killed some time later by the clock.
+The workers are forked from a jax-free process (``fr3e_jax.rewards.zygote``), which takes milliseconds. Why not pebble:
+docs/code_execution.md has the figures.
 
     pool (this process) --commands--> zygote --fork--> workers
          \\__________requests, answers (one socket each)____/
@@ -132,7 +133,7 @@ class Pool:
             elif ready.data in self._running:
                 self._exchange(ready.data, events)
         now = time.monotonic()
-        for worker in [worker for worker in self._running if worker.busy and now >= worker.ends]:
+        for worker in [worker for worker in self._running if worker.busy and worker.is_late(now)]:
             self._lose(worker, late=True)
         self._hand_out()
 
@@ -140,7 +141,7 @@ class Pool:
         """Until a worker is late, or slow while others could use its place; None: nothing to wait for."""
         now = time.monotonic()
         busy = [worker for worker in self._running if worker.busy]
-        times = [worker.ends for worker in busy]
+        times = [min(worker.look_at, worker.ends) for worker in busy]
         if self._queue:
             times += [worker.slow_from for worker in busy if worker.slow_from > now]
         return max(0.0, min(times) - now) if times else None
@@ -154,10 +155,13 @@ class Pool:
             for answer in answers:
                 alive = self._take(worker, answer) and alive
             if not alive and worker in self._running:
-                self._lose(worker, late=worker.busy and time.monotonic() >= worker.ends)
+                self._lose(worker, late=worker.busy and worker.is_late(time.monotonic()))
 
     def _take(self, worker: Worker, answer: dict[str, Any]) -> bool:
         """An answer: to a load or check, or to the worker's task. False for one that nobody asked for."""
+        if answer["kind"] == "started":
+            worker.pid, known = answer["pid"], worker.pid
+            return not known
         if worker.checking is not None:
             self._after_check(worker, answer)
         elif worker.task is not None and answer["kind"] != "ready":
@@ -210,7 +214,7 @@ class Pool:
             self._deliver(task, Reply("verdict"))
 
     def _request(self, worker: Worker, message: bytes, seconds: float) -> None:
-        worker.request(message, seconds)
+        worker.request(message, seconds, seconds * self._settings.wall_clock_factor)
         self._watch(worker)
 
     def _watch(self, worker: Worker) -> None:
@@ -292,7 +296,7 @@ class Pool:
     def _lose_unready(self, worker: Worker, late: bool) -> None:
         self._failed_starts += 1
         if late or self._failed_starts >= FAILED_STARTS:
-            how = f"was not ready after {LOAD_SECONDS:.0f} s" if late else "died"
+            how = f"was not ready after {LOAD_SECONDS:.0f} s of CPU time" if late else "died"
             what = f"a worker {how} while it imported this and ran its canaries, {self._failed_starts} in a row"
             self._give_up_on(worker.checking, f"{what}; the process it was forked from: {self._workers.complaint()}")
         self._dismiss_and_requeue(worker)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Literal
 
-LOAD_SECONDS = 120.0  # to import a verifier and run its canaries
+LOAD_SECONDS = 120.0  # of CPU time, to import a verifier and run its canaries
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ Outcome = Literal[
     "no_answer",  # the response has no answer where the convention wants it (or was cut)
     "refused",  # the answer was not looked into: too long, too deep, too large a number
     "string_only",  # the answer could not be read as mathematics and differs from the gold answer as a string
-    "timeout",  # the worker was still at it at the deadline and was killed
+    "timeout",  # the worker was not done at the deadline and was killed
     "worker_died",  # the worker ended (memory limit, signal) twice in a row on this answer
     "error",  # the verifier raised
 ]
@@ -33,7 +33,8 @@ class Job:
       function: ``package.module:NAME`` or ``FILE.py:NAME``. If it has an attribute ``canaries``, pairs
         ``(arguments, reward)``, the worker checks itself with them: one that answers wrongly is replaced.
       arguments: picklable and hashable; equal functions and arguments always give equal verdicts if ``cacheable``.
-      deadline: seconds from its start in the worker until the worker is killed; None: ``rewards.deadline_seconds``.
+      deadline: CPU seconds after which its worker is killed; None: ``rewards.deadline_seconds``. A worker that waits
+        instead is killed after ``rewards.wall_clock_factor`` times that on the clock.
       cacheable: whether the verdict may be remembered.
     """
 

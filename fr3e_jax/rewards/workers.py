@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fr3e_jax.rewards import wire
+from fr3e_jax.rewards.child_processes import cpu_seconds
 from fr3e_jax.rewards.job_runner import ANSWER_LIMIT
 from fr3e_jax.rewards.zygote import COMMAND, FORK, KILL, PRELOAD
 
-KINDS = ("ready", "verdict", "raised", "unusable", "broken")
+KINDS = ("started", "ready", "verdict", "raised", "unusable", "broken")
 BOOT = """
 import json, sys
 path, *arguments = json.loads(sys.argv[1])
@@ -43,6 +44,7 @@ ENVIRONMENT = {
 
 OWN = "fr3e_jax."  # functions of this package can be imported before the first worker has tried them
 SLOW_SHARE = 0.25  # of its deadline: more than nearly every answer takes
+SHORTEST_LOOK = 0.01  # seconds between two looks at a worker's CPU time, which the kernel counts in such ticks
 
 
 class ZygoteGone(RuntimeError):
@@ -55,8 +57,10 @@ class Worker:
 
     Attributes:
       task: the job it has, or None; ``checking``: the function it loads or checks before that, or None.
-      ends: ``time.monotonic()`` at which it has to be done with its present request; from ``slow_from`` on it counts as
-        slow, and another worker may start beside it.
+      pid: its process id; 0 until it has told it.
+      slow_from: ``time.monotonic()`` from which on it counts as slow, and another worker may start beside it.
+      look_at: when to look at its CPU time next; before that it cannot have used up what it may.
+      ends: when it is killed even if it computes nothing.
       checked: functions it has loaded and whose canaries it has passed.
       suspects: keys of its verdicts since it last passed a check.
     """
@@ -66,12 +70,15 @@ class Worker:
     unsent: bytes = b""
     task: Any = None
     checking: str | None = None
+    pid: int = 0
     slow_from: float = 0.0
+    look_at: float = 0.0
     ends: float = 0.0
     jobs: int = 0
     retiring: bool = False
     checked: set[str] = field(default_factory=set)
     suspects: list[Hashable] = field(default_factory=list)
+    _cpu_end: float = 0.0  # of its own CPU time
     _unchecked_jobs: dict[str, int] = field(default_factory=dict)
     _reader: wire.Reader = field(default_factory=lambda: wire.Reader(ANSWER_LIMIT))
 
@@ -97,12 +104,24 @@ class Worker:
             self.suspects.append(task.key)
         return task
 
-    def request(self, message: bytes, seconds: float) -> None:
-        """Starts to send a request that is to be answered within so many seconds."""
+    def request(self, message: bytes, seconds: float, clock_seconds: float) -> None:
+        """Starts to send a request, to be answered within so many seconds of CPU time and so many on the clock."""
         now = time.monotonic()
-        self.slow_from, self.ends = now + SLOW_SHARE * seconds, now + seconds
+        self.slow_from, self.look_at, self.ends = now + SLOW_SHARE * seconds, now + seconds, now + clock_seconds
+        self._cpu_end = self._cpu_seconds() + seconds
         self.unsent = wire.framed(message)
         self.flush()
+
+    def is_late(self, now: float) -> bool:
+        """Whether it has used up its CPU time or its time on the clock."""
+        if now < min(self.look_at, self.ends):
+            return False
+        left = self._cpu_end - self._cpu_seconds()
+        self.look_at = now + max(left, SHORTEST_LOOK)
+        return left <= 0 or now >= self.ends
+
+    def _cpu_seconds(self) -> float:
+        return cpu_seconds(self.pid) if self.pid else 0.0
 
     def flush(self) -> None:
         """Sends what the socket takes now. That the worker is gone is found by reading."""
@@ -122,9 +141,10 @@ class Worker:
 
 def _parsed(message: bytes) -> dict[str, Any]:
     answer = json.loads(message)
-    expected = {"kind": str, "reward": float, "outcome": str | None, "text": str, "retire": bool, "threads": int}
+    expected = {"kind": str, "pid": int, "reward": float, "outcome": str | None, "text": str}
     if not isinstance(answer, dict) or answer.get("kind") not in KINDS:
         raise ValueError("not an answer of a worker")
+    expected |= {"retire": bool, "threads": int}
     if not all(name in expected and isinstance(value, expected[name]) for name, value in answer.items()):
         raise ValueError("an answer with fields that no worker sends")
     return answer

@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -46,6 +47,19 @@ def behave(manner: str, *more: object) -> object:
         raise KeyboardInterrupt
     if manner == "raise":
         raise KeyError("no such answer")
+    return 1.0
+
+
+def spin_in_a_child() -> float:
+    """Waits for a process of its own that computes forever."""
+    return float(subprocess.run([sys.executable, "-c", "while True: pass"]).returncode == 0)
+
+
+def wait_for(go: str, path: str) -> float:
+    """Right as soon as the file ``go`` is there; waits without computing."""
+    note(path)
+    while not Path(go).exists():
+        time.sleep(0.01)
     return 1.0
 
 

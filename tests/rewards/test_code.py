@@ -151,6 +151,12 @@ def test_a_program_that_hangs_runs_out_of_time(body, monkeypatch):
     assert outcome_of(body, seconds=1) == "timeout"
 
 
+def test_a_program_that_a_busy_machine_delays_beyond_its_cpu_time_is_right(monkeypatch):
+    """Sleeping stands for waiting for a core: neither is CPU time."""
+    monkeypatch.setattr(code, "START_SECONDS", 0.5)
+    assert outcome_of("import time\ntime.sleep(3)\nreturn 'fine'", seconds=1) == "right"
+
+
 def test_the_directory_is_empty_and_gone_afterwards(tmp_path, monkeypatch):
     monkeypatch.setattr(code.tempfile, "tempdir", str(tmp_path))
     program = "import os\nassert os.listdir() == []\nopen('x', 'w').write('x')\nreturn open('x').read()"

@@ -112,7 +112,7 @@ def test_jobs_are_graded_while_the_caller_goes_on(grader_of):
 
 
 def test_submitting_does_not_wait_for_a_hanging_worker(grader_of):
-    grader = grader_of(job_verifier("behave"), RewardsConfig(workers=1, deadline_seconds=1.0))
+    grader = grader_of(job_verifier("behave"), RewardsConfig(workers=1, deadline_seconds=1.0, wall_clock_factor=2.0))
     hanging = grader.submit(PROBLEM, "sleep", True)
     after = grader.submit(PROBLEM, "well", True)
     assert not hanging.done()
@@ -199,7 +199,8 @@ def test_a_forgotten_grader_ends_its_processes():
 
 
 def test_a_user_s_verifier_runs_in_a_worker(grader_of):
-    grader = grader_of(user_verifier(f"{FUNCTIONS}:own_verifier"), RewardsConfig(workers=2, deadline_seconds=1.0))
+    settings = RewardsConfig(workers=2, deadline_seconds=1.0, wall_clock_factor=2.0)
+    grader = grader_of(user_verifier(f"{FUNCTIONS}:own_verifier"), settings)
     assert [grade(grader, PROBLEM, response, True) for response in ("24", "25")] == [1.0, 0.0]
     assert grader.submit(PROBLEM, "hang", True).result() == Verdict(0.0, "timeout")
 
