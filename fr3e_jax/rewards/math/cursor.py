@@ -1,18 +1,18 @@
-"""A position in a list of tokens, and how rules of the grammar move it."""
+"""A position in a list of tokens, which the rules of the grammar move."""
 
 from __future__ import annotations
 
 from fr3e_jax.rewards.math.limits import NESTING, Refused, Unreadable
 from fr3e_jax.rewards.math.tokens import Token
-from fr3e_jax.rewards.math.vocabulary import CLOSING, OPENING, RELATIONS
+from fr3e_jax.rewards.math.vocabulary import CLOSING, OPENING, RELATIONS, SEPARATORS
 
 END = Token("mark", "")
 _OPENING, _CLOSING = {*OPENING, "{"}, {*CLOSING, "}"}
-_AFTER_PRODUCT = {*RELATIONS, "+", "-", "\\pm", "\\mp", ",", ";", "and", "or"}
+_AFTER_PRODUCT = {*RELATIONS, *SEPARATORS, "+", "-", "\\pm", "\\mp"}
 
 
 class Cursor:
-    """What the rules share: the position, and what surrounds it."""
+    """The state that the rules share: the position, and the brackets around it."""
 
     def __init__(self, tokens: list[Token], enclosing_bars: bool = False):
         self.tokens = tokens

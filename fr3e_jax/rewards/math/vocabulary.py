@@ -36,6 +36,7 @@ RELATIONS = {
     r"\Leftrightarrow": "<=>", r"\mapsto": "->", r"\propto": "propto",
 }  # fmt: skip
 OPENING = {"(": ")", "[": "]", "\\{": "\\}", "\\langle": "\\rangle"}
+SEPARATORS = {",", ";", "and", "or"}
 CLOSING = {")", "]", "\\}", "\\rangle"}
 UNDEFINED_FUNCTIONS = set("fghFGHPQW")
 
