@@ -1,7 +1,7 @@
-"""Grades a program by running its tests, as HumanEval does; the program runs confined, in a process of its own.
+"""Grading of programs by their tests, as HumanEval does it; each program runs confined, in a process of its own.
 
-Here, in the run's process, the response is only cut as text; ``run_program`` is called in a worker of the pool, and
-starts ``fr3e_jax.rewards.sandbox``. Limits, and what they cannot promise: docs/code_execution.md.
+The run's process only cuts the program out of the response. ``run_program`` is called in a worker of the pool, and
+starts ``fr3e_jax.rewards.sandbox``. Limits, and their gaps: docs/code_execution.md.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class CodeVerifier:
-    """Runs the program of a response against ``problem.extra["tests"]``.
+    """A verifier that runs the program of a response against ``problem.extra["tests"]``.
 
     The program is the last block fenced as Python (else the last block, else the whole response). One that defines
     ``problem.extra["entry_point"]`` stands for itself; any other continues the prompt (HumanEval's convention).
@@ -102,7 +102,7 @@ def runnable_prefix(prompt: str) -> str:
 
 
 def complete_program(prompt: str, prefix: str, code: str, entry_point: str) -> str:
-    """The program to run: ``code`` with what it needs of the prompt before it."""
+    """The program to run: ``code`` after the part of the prompt that it needs."""
     defines = entry_point and re.search(
         rf"^(?:async\s+)?(?:def|class)\s+{re.escape(entry_point)}\b", code, re.MULTILINE
     )
@@ -112,22 +112,22 @@ def complete_program(prompt: str, prefix: str, code: str, entry_point: str) -> s
 
 
 def _indented(body: str) -> str:
-    """A function body, indented again where the model left that out: everywhere, or on the first line only."""
+    """A function body, indented where the model left that out, on all lines or only on the first."""
     lines = [line for line in body.splitlines() if line.strip()]
     if lines[0][0].isspace():
         return body
     indents = [len(line) - len(line.lstrip()) for line in lines]
-    nested = 4 if lines[0].rstrip().endswith(":") else 0  # the second line's, were the first one not stripped
+    nested = 4 if lines[0].rstrip().endswith(":") else 0  # the indent of the second line, had the first one its own
     if len(lines) > 1 and min(indents[1:]) > 0 and indents[1] > nested:
         return "    " + body.lstrip()
     return textwrap.indent(body, "    ")
 
 
 def run_program(program: str, prefix: str, tests: str, entry_point: str, seconds: float, memory_mb: int) -> Verdict:
-    """Runs a program's tests in processes of their own; called in a worker.
+    """The verdict on a program, by its tests in processes of their own; called in a worker.
 
     Args:
-      program: what the model wrote, with the part of the prompt it needs.
+      program: the model's code, with the part of the prompt that it needs.
       prefix: the problem's own code, for the tests.
       tests: code that defines ``check(candidate)``, or that is itself the checks.
       entry_point: the function that ``check`` is given; "": the tests call the program's functions by their names.
@@ -148,7 +148,7 @@ def run_program(program: str, prefix: str, tests: str, entry_point: str, seconds
 
 
 def _run_sandbox(request: bytes, directory: str, seconds: float, memory_mb: int) -> bytes:
-    """What the sandbox writes: the nonce, nothing, or "timeout" (on the clock, or the program's CPU time)."""
+    """The sandbox's output: the nonce, nothing, or "timeout" (of CPU time, or on the clock)."""
     root = str(Path(__file__).resolve().parents[2])
     limits = [str(os.getpid()), str(math.ceil(seconds)), str(memory_mb)]
     process = subprocess.Popen(

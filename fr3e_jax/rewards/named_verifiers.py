@@ -11,9 +11,9 @@ from fr3e_jax.rewards.verifier import Verifier
 
 
 def _code(extraction: str) -> Verifier:
-    from fr3e_jax.rewards.code import CodeVerifier  # here, because it needs modules that other verifiers do not
+    from fr3e_jax.rewards.code import CodeVerifier  # here, as only this verifier needs its modules
 
-    return CodeVerifier()  # it reads a program from a fenced block, wherever the answer was asked for
+    return CodeVerifier()  # it reads a program from a fenced block, whatever the extraction
 
 
 VERIFIERS: dict[str, Callable[[str], Verifier]] = {
@@ -29,7 +29,7 @@ def named_verifier(name: str, extraction: str = "boxed") -> Verifier:
     Args:
       name: one of ``VERIFIERS``; docs/grading.md describes them.
       extraction: where the prompt asked for the answer: "boxed", "answer_line" or "boxed_or_hashes"; "code" and
-        "exact" take the whole response whatever it says.
+        "exact" ignore it.
 
     Raises:
       ValueError: there is no such verifier or extraction.

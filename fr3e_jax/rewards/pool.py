@@ -31,7 +31,7 @@ from fr3e_jax.rewards.workers import OWN, Worker, Workers, ZygoteGone
 
 logger = logging.getLogger(__name__)
 
-FAILED_STARTS = 3  # workers in a row that died before their first answer: there is something wrong with all of them
+FAILED_STARTS = 3  # workers in a row that died before their first answer: the fault is in all of them
 MAX_WORKERS = 16
 
 
@@ -42,7 +42,7 @@ def worker_count(setting: int) -> int:
 
 
 class Pool:
-    """Runs jobs in worker processes; ``submit`` never waits, replies come on the pool's own thread.
+    """Worker processes and their jobs; ``submit`` never waits, replies come on the pool's own thread.
 
     Args:
       settings: number of workers, deadline, memory, recycling.
@@ -77,7 +77,7 @@ class Pool:
         atexit.register(self.close)
 
     def submit(self, job: Job, deliver: Callable[[Reply], None], key: Hashable = None) -> None:
-        """Queues a job; ``deliver`` gets its reply, on another thread, and must neither wait nor raise.
+        """Queue a job; ``deliver`` gets its reply, on another thread, and must neither wait nor raise.
 
         Raises:
           TypeError: the arguments of the job cannot be pickled.
@@ -94,7 +94,7 @@ class Pool:
         self.enqueue(Task(job.function, payload, deadline, deliver, key))
 
     def enqueue(self, task: Task) -> None:
-        """Queues a task and wakes the pool's thread."""
+        """Queue a task and wake the pool's thread."""
         with self._lock:
             if self._closed:
                 raise RuntimeError(self._end_reason)
@@ -104,7 +104,7 @@ class Pool:
                 self._wake.send(b"\0")
 
     def close(self) -> None:
-        """Kills all workers and waits until they are gone; jobs not yet done are replied to as broken."""
+        """Kill all workers and wait until they are gone; jobs that are not done get the reply "broken"."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -126,7 +126,7 @@ class Pool:
             self._end()
 
     def _turn(self) -> None:
-        """Reads what has come, then looks at deadlines (an answer that is there is never late), then hands out."""
+        """Read answers, then look at deadlines (an answer that has come is never late), then hand out tasks."""
         for ready, events in self._selector.select(self._seconds_until_next()):
             if ready.fileobj is self._woken:
                 self._woken.recv(4096)
@@ -138,7 +138,7 @@ class Pool:
         self._hand_out()
 
     def _seconds_until_next(self) -> float | None:
-        """Until a worker is late, or slow while others could use its place; None: nothing to wait for."""
+        """Seconds until a worker may be late, or slow while tasks wait for its place; None: no worker is busy."""
         now = time.monotonic()
         busy = [worker for worker in self._running if worker.busy]
         times = [min(worker.look_at, worker.ends) for worker in busy]
@@ -158,7 +158,7 @@ class Pool:
                 self._lose(worker, late=worker.busy and worker.is_late(time.monotonic()))
 
     def _take(self, worker: Worker, answer: dict[str, Any]) -> bool:
-        """An answer: to a load or check, or to the worker's task. False for one that nobody asked for."""
+        """Take an answer to a check or to the worker's task; return whether it was asked for."""
         if answer["kind"] == "started":
             worker.pid, known = answer["pid"], worker.pid
             return not known
@@ -178,7 +178,7 @@ class Pool:
         return True
 
     def _check(self, worker: Worker, function: str) -> None:
-        """Has a worker load a function, if it has not, and run its canaries."""
+        """Have a worker load a function, if it has not, and run its canaries."""
         worker.checking = function
         self._request(worker, pickle.dumps(("check", function)), LOAD_SECONDS)
 
@@ -203,7 +203,7 @@ class Pool:
         self._dismiss_and_requeue(worker)
 
     def _start(self, worker: Worker, task: Task) -> None:
-        """The next step of a worker towards its task: load or check the function, or run the task."""
+        """Take the next step towards a worker's task: load or check the function, or run the task."""
         worker.task = task
         if worker.needs_check(task.function, self._settings.canary_every):
             self._check(worker, task.function)
@@ -223,7 +223,7 @@ class Pool:
             self._selector.modify(worker.sock, wanted, worker)
 
     def _hand_out(self) -> None:
-        """Gives queued tasks to free workers."""
+        """Give queued tasks to free workers."""
         while (task := self._next_task()) is not None:
             if task.function in self._broken:
                 self._deliver(task, Reply("broken", text=self._broken[task.function]))
@@ -249,7 +249,7 @@ class Pool:
     def _free_worker(self, task: Task) -> Worker | None:
         """An idle worker, or a new one; always a new one for a task whose worker died. None if all are busy.
 
-        Beside each slow worker, which hangs more likely than not, another one may run: others do not wait for it.
+        Next to each slow worker, which hangs more likely than not, another one may run: other tasks do not wait.
         """
         now = time.monotonic()
         if sum(worker.busy and now < worker.slow_from for worker in self._running) >= self._limit:
@@ -275,13 +275,13 @@ class Pool:
         self._workers.dismiss(worker)
 
     def _dismiss_and_requeue(self, worker: Worker) -> None:
-        """What the worker had still to do goes to another one, before everything else."""
+        """Dismiss a worker; its task goes to another one, before all others."""
         self._dismiss(worker)
         if worker.task is not None:
             self._put_first(worker.task)
 
     def _lose(self, worker: Worker, *, late: bool) -> None:
-        """A worker that is past its deadline, or dead."""
+        """Handle a worker that is past its deadline, or dead."""
         if worker.checking is not None:
             self._lose_unready(worker, late)
         elif worker.task is None:

@@ -1,4 +1,4 @@
-"""The parent's side of worker processes: start the zygote, have workers forked, talk to each over its socket."""
+"""Worker processes as the pool sees them: start the zygote, have workers forked, talk to each over its socket."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ sys.path[:] = path
 from fr3e_jax.rewards.zygote import main
 main(*arguments)
 """
-# One thread each: workers are as many as there are cores. No accelerator: it belongs to the run. Equal hashes, so that
-# what iterates over sets takes the same path in every worker and every run.
+# One thread each, as there are as many workers as cores. No accelerator: it belongs to the run. Equal hashes, so that
+# loops over sets take the same path in every worker and every run.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -53,7 +53,7 @@ class ZygoteGone(RuntimeError):
 
 @dataclass(eq=False)
 class Worker:
-    """One worker: what it is doing, since when, and what is still to be sent to it.
+    """One worker: its task, its deadlines, and the bytes still to be sent to it.
 
     Attributes:
       task: the job it has, or None; ``checking``: the function it loads or checks before that, or None.
@@ -90,13 +90,13 @@ class Worker:
         return self._unchecked_jobs.get(function, every) >= every
 
     def passed(self, function: str) -> None:
-        """A check of ``function`` came out well."""
+        """Note that a check of ``function`` passed."""
         self.checked.add(function)
         self._unchecked_jobs[function] = 0
         self.suspects.clear()
 
     def finished(self) -> Any:
-        """The task that was just answered; the worker is free."""
+        """Free the worker and return the task that it has answered."""
         task, self.task = self.task, None
         self.jobs += 1
         self._unchecked_jobs[task.function] += 1
@@ -105,7 +105,7 @@ class Worker:
         return task
 
     def request(self, message: bytes, seconds: float, clock_seconds: float) -> None:
-        """Starts to send a request, to be answered within so many seconds of CPU time and so many on the clock."""
+        """Start to send a request, to be answered in so many seconds of CPU time and so many on the clock."""
         now = time.monotonic()
         self.slow_from, self.look_at, self.ends = now + SLOW_SHARE * seconds, now + seconds, now + clock_seconds
         self._cpu_end = self._cpu_seconds() + seconds
@@ -124,12 +124,12 @@ class Worker:
         return cpu_seconds(self.pid) if self.pid else 0.0
 
     def flush(self) -> None:
-        """Sends what the socket takes now. That the worker is gone is found by reading."""
+        """Send as much as the socket takes now. Reading shows whether the worker is gone."""
         with contextlib.suppress(BlockingIOError, ConnectionError):
             self.unsent = self.unsent[self.sock.send(self.unsent) :]
 
     def read(self) -> tuple[list[dict[str, Any]], bool]:
-        """(answers that have come, whether more may come): false for a worker that is gone or talks nonsense."""
+        """(answers, whether more may come); no more come from a worker that is gone or talks nonsense."""
         try:
             data = self.sock.recv(1 << 16)
             return [_parsed(message) for message in self._reader.feed(data)], bool(data)
@@ -151,7 +151,7 @@ def _parsed(message: bytes) -> dict[str, Any]:
 
 
 class Workers:
-    """The zygote and the workers forked from it. To be used by one thread, which must live as long as the workers."""
+    """The zygote and the workers forked from it, for one thread, which must live as long as the workers."""
 
     def __init__(self, memory_mb: int, functions: Sequence[str]):
         self._memory_mb = memory_mb
@@ -163,9 +163,9 @@ class Workers:
         self._number = 0
 
     def start(self) -> None:
-        """Starts the zygote and does not wait for it. It dies with this thread, and when its socket closes."""
+        """Start the zygote without waiting for it. It dies with this thread, and when its socket closes."""
         ours, theirs = socket.socketpair()
-        # Above the standard descriptors, which are free, and then taken by the child's, if our own are closed.
+        # A number above the standard descriptors: the child opens those anew where ours are closed.
         control = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 3)
         path = [os.path.abspath(entry) if entry == "" else entry for entry in sys.path]
         self._scratch = tempfile.mkdtemp(prefix="fr3e-grading-")
@@ -185,7 +185,7 @@ class Workers:
         self._control = ours
 
     def hire(self) -> Worker:
-        """A new worker; it is forked while the caller goes on.
+        """A new worker, forked while the caller goes on.
 
         Raises:
           ZygoteGone: the zygote ended by itself. One that was killed from outside is started anew.
@@ -206,9 +206,9 @@ class Workers:
         return Worker(self._number, ours)
 
     def preload(self, function: str) -> None:
-        """Imports a function in the zygote, so that the next workers have it at once.
+        """Import a function in the zygote, so that the next workers have it at once.
 
-        It is the package's own, or was imported in a worker and started no threads: a fork would not have those.
+        Only for the package's own functions, and those whose import in a worker started no threads: forks lose them.
         """
         if function in self._preloaded:
             return
@@ -218,13 +218,13 @@ class Workers:
             self._control.sendall(COMMAND.pack(PRELOAD, len(name)) + name)
 
     def dismiss(self, worker: Worker) -> None:
-        """Kills a worker, whatever it is doing, and what it has started."""
+        """Kill a worker and all that it has started."""
         worker.sock.close()
         with contextlib.suppress(ConnectionError):
             self._control.send(COMMAND.pack(KILL, worker.number))
 
     def complaint(self) -> str:
-        """The last of what the zygote wrote to its standard error."""
+        """The end of the zygote's standard error, as a sentence."""
         if self._complaints is None:
             return ""
         size = self._complaints.seek(0, os.SEEK_END)
@@ -233,7 +233,7 @@ class Workers:
         return f"It said: {text}" if text else "It said nothing."
 
     def close(self) -> None:
-        """Ends the zygote, which ends all workers first, and waits for that."""
+        """End the zygote, which ends all workers first, and wait for it."""
         if self._process is None:
             return
         self._control.close()
@@ -244,5 +244,5 @@ class Workers:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
         self._complaints.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)  # has happened, unless the zygote was killed
+        shutil.rmtree(self._scratch, ignore_errors=True)  # the zygote has done so, unless it was killed
         self._process = self._control = self._complaints = None

@@ -1,12 +1,12 @@
-"""The process that workers are forked from: it has imported the grading functions, runs no jax and no threads.
+"""The zygote, the process that workers are forked from: it has imported the grading functions, without jax or threads.
 
-A worker that imported them itself would be ready after seconds; a fork of this process is after milliseconds. It is
-started by exec, so that nothing of the parent (jax, its threads and locks, ``__main__``) is in it, and it is the parent
-of all workers, so that it can kill them and whatever they left behind without mistaking one process for another.
+A worker that imported them itself would be ready after seconds; a fork of this process is ready after milliseconds. The
+zygote is started by exec, so that it has nothing of the parent: no jax, no threads and locks, no ``__main__``. As the
+parent of all workers it can kill them and all that they have started, without mistaking one process for another.
 
 Commands are a letter and a number: F forks a worker of that number (its socket comes along), K kills it, P imports a
-function whose name follows in so many bytes. When the socket closes, because the pool was closed or its process is
-gone, everything ends.
+function whose name follows in so many bytes. All processes end when the socket closes, because the pool was closed or
+its process is gone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORK, KILL, PRELOAD = b"F", b"K", b"P"
 
 
 class Zygote:
-    """Forks, kills and reaps workers as the pool says."""
+    """The parent of the workers: it forks, kills and reaps them as the pool says."""
 
     def __init__(self, control: socket.socket, memory_mb: int, scratch: Path):
         self._control, self._memory_mb, self._scratch = control, memory_mb, scratch
@@ -43,7 +43,7 @@ class Zygote:
         self._stopped = False
 
     def serve(self) -> None:
-        """Until the control socket closes or SIGTERM comes."""
+        """Obey until the control socket closes or SIGTERM comes."""
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
         signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
@@ -63,7 +63,7 @@ class Zygote:
         self._stopped = True
 
     def _obey(self) -> bool:
-        """One command; False once there is nobody left to give one."""
+        """Obey one command; return False if no more can come."""
         try:
             command, descriptors, _, _ = socket.recv_fds(self._control, COMMAND.size, 1)
         except ConnectionError:
@@ -118,7 +118,7 @@ class Zygote:
                 ended.add(pid)
         self._pids = {number: pid for number, pid in self._pids.items() if pid not in ended}
         if ended:
-            child_processes.kill_children(keep=self._pids.values())  # what the dead had started
+            child_processes.kill_children(keep=self._pids.values())  # the children of dead workers
         for pid in ended:
             shutil.rmtree(self._scratch / str(pid), ignore_errors=True)
 
@@ -128,9 +128,9 @@ class Zygote:
 
 
 def limit_memory(megabytes: int) -> None:
-    """No core file, and at most so much address space."""
+    """Forbid core files and more address space than this."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(ValueError, OSError):  # a lower hard limit is there already; not on every platform
+    with contextlib.suppress(ValueError, OSError):  # there is a lower hard limit, or none on this platform
         resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
 
 
@@ -142,9 +142,9 @@ def used_memory_mb() -> int:
 
 
 def preload(functions: Sequence[str]) -> None:
-    """Imports grading functions and runs their canaries, which fills the caches of their parsers.
+    """Import grading functions and run their canaries, which fills the caches of their parsers.
 
-    What fails here fails again in a worker, which reports it.
+    Errors are ignored here: a worker meets them again, and reports them.
     """
     for spec in functions:
         with contextlib.suppress(BaseException):
