@@ -85,7 +85,7 @@ def hang_once(path: str) -> float:
 
 
 def start_a_child(path: str) -> float:
-    """Leaves a process behind, in a session of its own, that would live long; then hangs."""
+    """Start a process in a session of its own, that would live long; then hang."""
     child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     Path(path).write_text(str(child.pid))
     time.sleep(1000)

@@ -13,7 +13,7 @@ from fr3e_jax.rewards.math.exact_numbers import Undefined
 from fr3e_jax.rewards.math.expression_tree import Node
 from fr3e_jax.rewards.math.limits import EXPONENT, FACTORIAL, Refused, Unreadable
 
-# What sympy raises where it cannot go on.
+# sympy raises these where it cannot go on.
 _FAILURES = (NotImplementedError, TypeError, AttributeError, ArithmeticError, RecursionError, KeyError, IndexError)
 
 

@@ -20,7 +20,7 @@ class Cursor:
         self.position = 0
         self.depth = 0
         self.bars = 0  # open |...|: inside, a bar closes
-        self.heading = False  # at the start of {x : ...}: a colon behind a name ends it
+        self.heading = False  # at the start of {x : ...}: a colon after a name ends it
         self.differential = False  # inside of an integral: d and a letter end it
 
     @property
@@ -37,7 +37,7 @@ class Cursor:
         return token
 
     def accept(self, *values: str) -> str | None:
-        """Takes the next token if it is one of ``values`` (not words in text)."""
+        """Take the next token if it is one of ``values`` (not words in text); return its value or None."""
         if self.next.value in values and self.next is not END and self.next.kind != "text":
             return self.take().value
         return None

@@ -16,7 +16,7 @@ class Undefined(Unreadable):
 
 
 class NotRational(Exception):
-    """The value is irrational, depends on a variable, or is not a number; another module has to look."""
+    """The value is irrational, depends on a variable, or is not a number; rational arithmetic cannot tell."""
 
 
 def rational(node: Node) -> Fraction:

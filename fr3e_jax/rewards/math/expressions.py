@@ -1,7 +1,7 @@
-"""The rules of the grammar from a whole answer down to a factor; ``reader`` shows them all.
+"""The rules of the grammar from a whole answer down to a factor; ``reader`` shows all rules.
 
-Each rule is a function that reads a tree from a cursor on. Rules call each other in circles, as brackets hold answers;
-so the files of rules import each other as modules.
+A rule is a function that reads a tree and moves the cursor past it. Rules call each other in circles, since brackets
+hold answers. So the files of rules import each other as modules, whose functions are looked up when called.
 """
 
 from __future__ import annotations

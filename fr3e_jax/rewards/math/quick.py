@@ -1,4 +1,4 @@
-"""The verdicts that the main process may give itself: equal texts, and rational numbers in any arrangement."""
+"""Verdicts of the main process: on equal texts, choice letters, and rational numbers in any arrangement."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _rational_verdict(gold: str, answer: str) -> Verdict:
 def chosen_letter(text: str) -> str | None:
     """The one letter, A to J, that ``text`` chooses; None if it does not start with one or mentions another.
 
-    What follows the letter is an explanation, ``C. x = 42``; with another letter in it, it would be a second choice.
+    Text after the letter is an explanation, ``C. x = 42``; with another letter in it, it would be a second choice.
     """
     if len(text) > _LONGEST:
         return None

@@ -12,7 +12,11 @@ loose to tight::
     postfix    atom (^ exponent | ! | % | ' | _ subscript | text)*
 
 ``1/2x`` is (1/2)x, ``\sin 2x`` is sin(2x), ``\sin a \cos b`` a product, ``2\frac12`` a mixed number, as latex2sympy
-and Math-Verify read them.
+and Math-Verify read them. A bar closes an absolute value wherever it can. If the text cannot be read so, an outermost
+absolute value may hold all bars of its product: ``||x||y||`` is the absolute value of ``|x||y|``.
+
+The rules are functions of one ``Cursor``: in ``expressions`` down to factors, in ``atoms``, ``commands``,
+``big_operators`` and ``environments`` for the rest.
 """
 
 from __future__ import annotations

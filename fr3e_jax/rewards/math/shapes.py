@@ -1,4 +1,4 @@
-"""Small questions about trees, and other shapes of them."""
+"""Questions about the shape of a tree, and trees in other shapes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def unsigned(node: Node) -> Node:
 
 
 def infinity_sign(node: Node) -> int:
-    """1, -1, or 0 if it is not infinite."""
+    """The sign of an infinity: 1 or -1; 0 for other trees."""
     if node.head == "negate":
         return -infinity_sign(node.args[0])
     return int(node == Node("constant", (), "infinity"))
@@ -101,7 +101,7 @@ def elements(node: Node) -> tuple[Node, ...]:
 
 
 def is_name(node: Node) -> bool:
-    """Whether a tree only names something; expressions such as ``x + y`` and ``2x`` make an equation."""
+    """Whether a tree may stand before ``=`` as the name of an answer: ``x``, ``f(x)``, ``(p, q)``, ``|AB|``."""
     if node.head in ("symbol", "text"):
         return True
     if node.head == "constant":
@@ -114,7 +114,7 @@ def is_name(node: Node) -> bool:
 
 
 def name_of(node: Node) -> str:
-    """One text for one name."""
+    """The text of a name; equal names have equal texts."""
     if node.head in ("symbol", "text", "constant"):
         return str(node.value)
     inner = ",".join(map(name_of, node.args)) if node.args else str(node.value)

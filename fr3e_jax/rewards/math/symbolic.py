@@ -1,7 +1,7 @@
-"""The judge that runs in a worker process: expressions numerically, calculus by sympy.
+"""Verdicts of a worker process: on expressions numerically, on calculus by sympy.
 
-Imports sympy and mpmath (a second or so), never jax. A call may hang or exhaust the memory where sympy does; the pool's
-deadline and memory limit are what ends it.
+This module imports sympy and mpmath (a second or so), never jax. sympy may hang or exhaust the memory; the pool's
+deadline and memory limit end it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,7 @@ _STRING_ONLY = Verdict(0.0, "string_only")
 
 
 def verdict(golds: str | tuple[str, ...], answer: str, absolute: float = 0.0, relative: float = 0.0) -> Verdict:
-    """The verdict on an answer; the texts are bare or in dollars, without ``\\boxed``.
-
-    Args:
-      golds: a gold answer, or several of which one suffices.
-      absolute, relative: how far off a decimal may be from a gold answer.
-    """
+    """The verdict on an answer; see ``judge`` in the package."""
     golds = (golds,) if isinstance(golds, str) else golds
     verdicts = [_judged(gold, answer) for gold in golds]
     if RIGHT in verdicts:
@@ -52,7 +47,7 @@ def _judged(gold: str, answer: str) -> Verdict:
 
 
 def _compared(pairs: list[tuple[Node, Node]]) -> Verdict:
-    """The verdict on what was read; what has no meaning after all is no more than a string."""
+    """The verdict on trees; "string_only" if one has no meaning after all."""
     try:
         arithmetic = NumericArithmetic()
         return RIGHT if any(same(left, right, arithmetic) for left, right in pairs) else WRONG
@@ -65,7 +60,7 @@ def _compared(pairs: list[tuple[Node, Node]]) -> Verdict:
 
 
 def is_close(gold: str, answer: str, absolute: float, relative: float) -> bool:
-    """Whether ``answer`` is as many numbers as ``gold``, each within a tolerance of the gold one, in any order.
+    """Whether ``answer`` has as many numbers as ``gold``, in any order, each within a tolerance of the gold one.
 
     ``relative`` applies only to gold numbers that were rounded: decimals and powers of ten.
     """

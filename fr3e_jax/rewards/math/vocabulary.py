@@ -1,4 +1,4 @@
-"""The words of the grammar: commands, functions, constants, relations, and what plain words mean."""
+"""The words of the grammar: commands, functions, constants, relations, and the meaning of plain words."""
 
 from __future__ import annotations
 
