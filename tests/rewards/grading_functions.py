@@ -22,7 +22,7 @@ def refuse(*arguments: object) -> Verdict:
 
 
 def behave(manner: str, *more: object) -> object:
-    """Misbehaves as told; whatever comes through is right."""
+    """Misbehave as told; right if that has an end."""
     if manner == "spin":
         while True:
             pass
@@ -64,7 +64,7 @@ def wait_for(go: str, path: str) -> float:
 
 
 def die_once(marker: str) -> float:
-    """Kills its worker the first time; right the second time."""
+    """Kill the worker the first time; right the second time."""
     if not Path(marker).exists():
         Path(marker).touch()
         os._exit(1)
@@ -72,7 +72,7 @@ def die_once(marker: str) -> float:
 
 
 def note(path: str, *more: object) -> float:
-    """Right; leaves a line in a file for each call."""
+    """Right; adds a line to a file at each call."""
     with open(path, "a") as file:
         file.write(f"{os.getpid()}\n")
     return 1.0
@@ -96,7 +96,7 @@ POISON = {"count": 0}
 
 
 def poisoned(limit: int, reward: float, number: int = 0) -> float:
-    """Tells the truth ``limit`` times in a process, and says 1 ever after."""
+    """``reward`` for the first ``limit`` calls in a process, then 1."""
     POISON["count"] += number != 0
     return 1.0 if POISON["count"] > limit else reward
 
@@ -116,7 +116,7 @@ def worker_pid(*more: object) -> float:
 
 
 def write_nonsense(*more: object) -> float:
-    """Writes to all its descriptors, the socket to the pool among them, as if it were an answer."""
+    """Write nonsense to all descriptors, the socket to the pool among them."""
     for descriptor in range(3, 20):
         try:
             os.write(descriptor, b"\xff\xff\xff\xff nonsense")

@@ -44,15 +44,15 @@ def test_no_module_outside_of_the_package_imports_a_module_inside():
         'JOB = "fr3e_jax.rewards.math.symbolic:verdict"',
     ],
 )
-def test_ways_around_the_door_are_found(source):
+def test_the_checker_finds_ways_around_the_door(source):
     assert around_the_door(source)
 
 
 @pytest.mark.parametrize("source", ["from fr3e_jax.rewards.math import judge", 'JOB = "fr3e_jax.rewards.math:judge"'])
-def test_the_door_is_accepted(source):
+def test_the_checker_accepts_the_door(source):
     assert not around_the_door(source)
 
 
-def test_the_door_exports_what_it_says():
+def test_the_door_has_every_name_that_it_lists():
     assert all(hasattr(math, name) for name in math.__all__)
     assert math.judge("1/2", "0.5").outcome == "right"

@@ -33,14 +33,14 @@ def lines(path):
         return [json.loads(line) for line in file]
 
 
-def test_agreement_with_public_graders():
+def test_the_grader_agrees_with_public_cases_but_the_known_ones():
     cases = lines(SHARED / "grader_cases.jsonl")
     disagreements = {case["id"] for case in cases if (agreement.graded(case).reward == 1) != case["expected"]}
     assert disagreements == set(KNOWN_DISAGREEMENTS)
     assert len(disagreements) <= 0.005 * len(cases)
 
 
-def test_hostile_answers(tmp_path):
+def test_hostile_answers_get_the_prescribed_verdict_and_execute_nothing(tmp_path):
     """Through the pool: every verdict as prescribed, nothing executed, nothing killed."""
     sentinel = tmp_path / "executed"
     cases = lines(SHARED / "adversarial_answers.jsonl")
@@ -92,8 +92,8 @@ def gold_answers(name):
         "deepscaler_sub/train",
     ],
 )
-def test_gold_answers_grade_themselves(name):
-    """As they are, and written a little differently: without a worker, so that it is quick, and certain."""
+def test_gold_answers_grade_themselves_as_right_without_a_worker(name):
+    """As written in the dataset, and with other dollars, blanks and fractions."""
     golds = [gold for text in gold_answers(name) if (gold := readable_gold(text))]
     for rewrite in (str, "${}$".format, " {} ".format, lambda gold: gold.replace(r"\frac", r"\dfrac")):
         wrong = [gold for gold in golds if quick_verdict(gold, rewrite(gold)) is None]

@@ -25,7 +25,7 @@ def test_exact_compares_the_whole_response():
     assert named_verifier("exact")(Problem("1", "?", "4"), r"\boxed{4}", True) == 0.0
 
 
-def test_typos_are_named():
+def test_an_unknown_name_is_an_error_with_a_suggestion():
     with pytest.raises(ValueError, match="no verifier 'gms8k'; expected one of .*; did you mean 'gsm8k'"):
         named_verifier("gms8k")
     with pytest.raises(ValueError, match="no extraction 'last_number'; expected one of boxed"):

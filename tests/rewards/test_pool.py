@@ -1,4 +1,4 @@
-"""Worker processes: killed at their deadline, replaced when they die or lie, gone when their owner is gone."""
+"""Worker processes: killed at their deadline, replaced if they die or answer wrongly, gone after their owner's end."""
 
 from __future__ import annotations
 
@@ -122,13 +122,13 @@ def test_a_job_whose_worker_died_is_run_again_on_a_fresh_one(pool, tmp_path):
         ("raise", "no such answer"),
     ],
 )
-def test_what_a_function_raises_comes_back_as_text(pool, manner, error):
+def test_an_exception_of_a_function_comes_back_as_text(pool, manner, error):
     reply = run(pool, "behave", manner)
     assert reply.kind == "raised"
     assert error in reply.text
 
 
-def test_a_result_of_another_type_is_told_by_its_repr(pool):
+def test_a_result_of_another_type_comes_back_as_its_repr(pool):
     assert run(pool, "start_a_child.__name__.upper") == Reply("unusable", text="'START_A_CHILD'")
 
 
@@ -154,7 +154,7 @@ def test_others_do_not_wait_for_a_worker_that_hangs(own_pool):
     assert not hanging.done()
 
 
-def test_what_a_killed_worker_has_started_is_killed_too(pool, tmp_path):
+def test_processes_that_a_killed_worker_has_started_are_killed_too(pool, tmp_path):
     path = tmp_path / "pid"
     assert run(pool, "start_a_child", str(path), deadline=0.2).kind == "timeout"
     wait_until(lambda: not is_running(int(path.read_text())))
@@ -197,7 +197,7 @@ def test_a_file_that_cannot_be_imported_is_broken_at_once_and_says_why(pool, tmp
     assert reason in reply.result().text
 
 
-def test_a_memory_limit_below_what_a_worker_needs_is_told_at_once(own_pool):
+def test_a_memory_limit_below_the_need_of_a_worker_is_broken_at_once_and_says_so(own_pool):
     reply = run(own_pool(memory_mb=30), "grade", "4", "4")
     assert reply.kind == "broken"
     assert "rewards.memory_mb is 30, but a worker needs" in reply.text
@@ -208,7 +208,7 @@ def test_arguments_that_cannot_be_sent_are_an_error(pool):
         start(pool, "grade", lambda: 0)
 
 
-def test_closing_replies_to_what_is_left_and_refuses_more(own_pool):
+def test_a_closed_pool_replies_to_its_jobs_as_broken_and_refuses_more(own_pool):
     pool = own_pool(workers=1)
     left = [start(pool, "behave", "sleep", i) for i in range(3)]
     pool.close()
