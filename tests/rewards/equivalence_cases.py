@@ -456,6 +456,10 @@ DIFFERENT = {
     ],
     "absolute values in absolute values": [
         ("|x+y|", r"||x||y||"),
+        ("xy", r"||x||y||"),
+        ("|x-y|", r"||x|-|y||"),
+        ("abc", r"|ab|c"),
+        (r"\sqrt{p^2q^2}", "pq"),
         ("|x|-|y|", r"||x|-|y||"),
         ("|x|y", r"||x||y||"),
         ("|x+y|+|z|", r"|z|+||x||y||"),

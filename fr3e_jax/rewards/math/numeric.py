@@ -9,7 +9,7 @@ bounded size.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import mpmath
 from mpmath import mp
@@ -45,7 +45,7 @@ def equal(left: Node, right: Node) -> bool:
     verdicts = []
     steps = _has_steps(left) or _has_steps(right)
     for trial in range(_STEPS_POINTS if steps else POINTS):
-        point = {name: (_step_coordinate if steps else _coordinate)(name, trial) for name in names}
+        point = _point(names, trial, steps)
         verdict = _equal_at(point, left, right, trial < POINTS // 2 or trial >= POINTS)
         if verdict is False:
             return False
@@ -71,7 +71,7 @@ def proportional(left: Node, right: Node, positive: bool = False) -> bool:
     factors, values = [], []
     with mp.workdps(DIGITS[0] + 10):
         for trial in range(POINTS // 2):
-            point = {name: _coordinate(name, trial) for name in names}
+            point = _point(names, trial)
             a, b = _value_or_none(left, point), _value_or_none(right, point)
             if a is None or b is None or abs(a) < 1e-20 or abs(b) < 1e-20:
                 return False
@@ -83,18 +83,36 @@ def proportional(left: Node, right: Node, positive: bool = False) -> bool:
     return bool(same and varies and (not positive or (not _is_complex(factors[0]) and mpmath.re(factors[0]) > 0)))
 
 
-def _coordinate(name: str, trial: int) -> mpmath.mpf:
-    """Between 0.3 and 3.4 in size; in the later half of the trials negative for some names, in the last one for all."""
-    seed = zlib.crc32(f"{name}/{trial}".encode())
-    size = mpmath.mpf(3 * 10**9 + 31 * 10**9 * seed // 2**32) / 10**10
-    negative = trial == POINTS - 1 or (POINTS // 2 <= trial < POINTS and (seed >> 3) % 2)
-    return -size if negative else size
+def _point(names: Sequence[str], trial: int, steps: bool = False) -> Point:
+    """A coordinate for each name: positive in the first half of the trials, negative in the last one.
+
+    In the trials between, the signs of any two of four names are different once: ``|xy|`` is not ``xy``. With ``steps``
+    the coordinates are in a wider range; each second one is an integer, and all for names that usually are integers.
+    """
+    point = {}
+    for index, name in enumerate(names):
+        place = -_size(name, trial) if _is_negative(names[0], index, trial) else _size(name, trial)
+        if steps:
+            place *= _STEPS_SPREAD
+            place = mpmath.nint(place) if trial % 2 or name in _INTEGERS else place
+        point[name] = place
+    return point
 
 
-def _step_coordinate(name: str, trial: int) -> mpmath.mpf:
-    """A coordinate in a wider range; each second one is an integer, and all for names that usually are integers."""
-    place = _STEPS_SPREAD * _coordinate(name, trial)
-    return mpmath.nint(place) if trial % 2 or name in _INTEGERS else place
+def _is_negative(first: str, index: int, trial: int) -> bool:
+    between = trial - POINTS // 2
+    if not 0 <= between < POINTS // 2 - 1:
+        return trial == POINTS - 1
+    return bool((_seed(first, trial) >> 3) % 2 ^ (index >> between) % 2)
+
+
+def _size(name: str, trial: int) -> mpmath.mpf:
+    """A pseudo-random number between 0.3 and 3.4."""
+    return mpmath.mpf(3 * 10**9 + 31 * 10**9 * _seed(name, trial) // 2**32) / 10**10
+
+
+def _seed(name: str, trial: int) -> int:
+    return zlib.crc32(f"{name}/{trial}".encode())
 
 
 def _equal_at(point: Point, left: Node, right: Node, decisive: bool = True) -> bool | None:
@@ -285,10 +303,10 @@ def _common(node: Node, point: Point):
 
 def _apply(node: Node, point: Point):
     """The value of a function that nobody defined: a smooth function, which depends on its name alone."""
-    total = _coordinate(node.value, 90)
+    total = _size(node.value, 90)
     for index, part in enumerate(node.args):
         argument = value(part, point)
-        total += _coordinate(f"{node.value}{index}", 91) * mpmath.sin(argument + _coordinate(node.value, index))
+        total += _size(f"{node.value}{index}", 91) * mpmath.sin(argument + _size(node.value, index))
     return total
 
 
