@@ -27,8 +27,8 @@ from typing import Any
 from fr3e_jax.configuration.schema import RewardsConfig
 from fr3e_jax.data.problem import Problem
 from fr3e_jax.rewards.grader import Grader
+from fr3e_jax.rewards.named_verifiers import named_verifier
 from fr3e_jax.rewards.pool import worker_count
-from fr3e_jax.rewards.registry import named_verifier
 from fr3e_jax.rewards.verdict import Job
 from fr3e_jax.rewards.verifier import Verifier
 
@@ -63,7 +63,7 @@ def cpu_seconds(who: int) -> float:
 
 def workers_cpu_seconds(grader: Grader) -> float:
     """CPU time of the processes that the grader has now; of killed workers as far as they were waited for."""
-    process = grader._pool and grader._pool._crew._process
+    process = grader._pool and grader._pool._workers._process
     if process is None:
         return 0.0
     return sum(_cpu_of(stat) for stat in Path("/proc").glob("[0-9]*/stat") if _is_below(stat, process.pid))

@@ -109,7 +109,10 @@ class RewardsConfig:
     """Worker processes for verifiers that may hang, crash or run foreign code."""
 
     workers: int = option(0, "worker processes, up to twice as many beside slow ones; 0: one per core (to 16)", ge=0)
-    deadline_seconds: float = option(2.0, "a worker that needs longer for one answer is killed; the reward is 0", gt=0)
+    deadline_seconds: float = option(2.0, "CPU time for one answer; then its worker is killed, the reward is 0", gt=0)
+    wall_clock_factor: float = option(
+        5.0, "a worker that waits instead is killed after so many times its deadline on the clock", ge=1
+    )
     memory_mb: int = option(2048, "address space of a worker, in MB", ge=256)
     jobs_per_worker: int = option(1000, "a worker is replaced after so many answers", ge=1)
     canary_every: int = option(100, "answers between two checks of a worker against known verdicts", ge=1)

@@ -73,7 +73,7 @@ class DatasetsTask:
         return Demonstration(problem.prompt, finished_solution(solution, problem.gold, self._template.extraction))
 
     def verifier(self) -> DatasetVerifier:
-        from fr3e_jax.rewards.registry import named_verifier  # here, because reading data needs no grader
+        from fr3e_jax.rewards.named_verifiers import named_verifier  # here, because reading data needs no grader
 
         named = {}
         for name, card in self._cards.items():

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fr3e_jax.rewards.math.extraction import last_boxed
+from fr3e_jax.rewards.math import last_boxed
 
 MISSING = None  # a row without the field, and a field that is null, are treated alike
 MAX_LITERAL = 10_000  # characters of a stringified list
@@ -61,7 +61,7 @@ class FieldRule:
       unwrap_list: the value is a list (or the text of a Python list) of alternatives.
       strip_prefix, strip_suffix: known text around the value that is not part of it, such as a baked-in instruction.
       after_last: only what follows the last occurrence of this marker (GSM8K's ``"#### "``).
-      last_boxed: only the content of the last closed ``\\boxed{...}``, see ``fr3e_jax.rewards.math.extraction``.
+      last_boxed: only the content of the last closed ``\\boxed{...}``, see ``fr3e_jax.rewards.math``.
       remove: a regular expression; every match is taken out (GSM8K's ``<<.*?>>``).
       strip: take white space off both ends.
     """

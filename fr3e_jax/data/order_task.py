@@ -16,7 +16,7 @@ import numpy as np
 from fr3e_jax.configuration.schema import DataConfig, OrderConfig
 from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.task import Demonstration, Split
-from fr3e_jax.rewards.order import LINE_END, OrderVerifier, evaluate, reduce_at
+from fr3e_jax.rewards.order_verifier import LINE_END, OrderVerifier, evaluate, reduce_at
 
 STREAMS = {"train": 0, "test": 1, "demonstrations": 2}
 LENGTHS = {"train": 2**31, "test": 4096}

@@ -13,8 +13,7 @@ from fr3e_jax.data.card_file import Card, SplitCard
 from fr3e_jax.data.fields import Unusable, lookup
 from fr3e_jax.data.formats import Row, find_files, read_file, read_tfds
 from fr3e_jax.data.problem import Problem
-from fr3e_jax.rewards.math.extraction import last_boxed
-from fr3e_jax.rewards.math.gold import readable_gold
+from fr3e_jax.rewards.math import last_boxed, readable_gold
 
 WHOLE_RESPONSE = ("code", "exact")  # verifiers that take a response as it is: any gold answer can be given
 

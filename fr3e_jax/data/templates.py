@@ -25,7 +25,7 @@ class Template:
       name: as in ``data.template``.
       extraction: where the answer is asked for: ``boxed`` (in ``\\boxed{}``), ``answer_line`` (last line
         ``Answer: X``) or, where nothing is asked for, ``boxed_or_hashes`` (also after GSM8K's ``####``); passed on to
-        ``fr3e_jax.rewards.registry.named_verifier``.
+        ``fr3e_jax.rewards.named_verifiers.named_verifier``.
       source: paper or repository of the wording.
       before, after: literal text on both sides of the question.
       chat: the result is the user's message of the tokenizer's own chat template.

@@ -1,1 +1,1 @@
-"""From a problem and a full response to a reward in [0, 1]; imports no jax, so that worker processes start quickly."""
+"""Verifiers, which give a full response a reward in [0, 1]; without jax, so that worker processes start quickly."""

@@ -1,7 +1,7 @@
-"""Grades a program by running its tests, as HumanEval does; the program runs confined, in a process of its own.
+"""Grading of programs by their tests, as HumanEval does it; each program runs confined, in a process of its own.
 
-Here, in the run's process, the response is only cut as text; ``run_program`` is called in a worker of the pool, and
-starts ``fr3e_jax.rewards.sandbox``. Limits, and what they cannot promise: docs/code_execution.md.
+The run's process only cuts the program out of the response. ``run_program`` is called in a worker of the pool, and
+starts ``fr3e_jax.rewards.sandbox``. Limits, and their gaps: docs/code_execution.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fr3e_jax.rewards import processes
+from fr3e_jax.rewards import child_processes
 from fr3e_jax.rewards.verdict import Job, Verdict
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 RUN = "fr3e_jax.rewards.code:run_program"
 PROGRAM_LIMIT = 100_000  # characters
-START_SECONDS = 2.0  # on top of the time for the tests: two processes, and a busy machine
+START_SECONDS = 2.0  # on top of the time for the tests: two processes have to start
+CLOCK = 5  # times the CPU time: on the clock, so that a busy machine changes no verdict
 BOOT = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -44,13 +45,13 @@ FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class CodeVerifier:
-    """Runs the program of a response against ``problem.extra["tests"]``.
+    """A verifier that runs the program of a response against ``problem.extra["tests"]``.
 
     The program is the last block fenced as Python (else the last block, else the whole response). One that defines
     ``problem.extra["entry_point"]`` stands for itself; any other continues the prompt (HumanEval's convention).
 
     Attributes:
-      seconds: CPU time of the program, and half of the time on the clock after which its processes are killed.
+      seconds: CPU time of the program, and of its tests; after ``CLOCK`` times that on the clock both are killed.
       memory_mb: address space of the program.
     """
 
@@ -101,7 +102,7 @@ def runnable_prefix(prompt: str) -> str:
 
 
 def complete_program(prompt: str, prefix: str, code: str, entry_point: str) -> str:
-    """The program to run: ``code`` with what it needs of the prompt before it."""
+    """The program to run: ``code`` after the part of the prompt that it needs."""
     defines = entry_point and re.search(
         rf"^(?:async\s+)?(?:def|class)\s+{re.escape(entry_point)}\b", code, re.MULTILINE
     )
@@ -111,35 +112,35 @@ def complete_program(prompt: str, prefix: str, code: str, entry_point: str) -> s
 
 
 def _indented(body: str) -> str:
-    """A function body, indented again where the model left that out: everywhere, or on the first line only."""
+    """A function body, indented where the model left that out, on all lines or only on the first."""
     lines = [line for line in body.splitlines() if line.strip()]
     if lines[0][0].isspace():
         return body
     indents = [len(line) - len(line.lstrip()) for line in lines]
-    nested = 4 if lines[0].rstrip().endswith(":") else 0  # the second line's, were the first one not stripped
+    nested = 4 if lines[0].rstrip().endswith(":") else 0  # the indent of the second line, had the first one its own
     if len(lines) > 1 and min(indents[1:]) > 0 and indents[1] > nested:
         return "    " + body.lstrip()
     return textwrap.indent(body, "    ")
 
 
 def run_program(program: str, prefix: str, tests: str, entry_point: str, seconds: float, memory_mb: int) -> Verdict:
-    """Runs a program's tests in processes of their own; called in a worker.
+    """The verdict on a program, by its tests in processes of their own; called in a worker.
 
     Args:
-      program: what the model wrote, with the part of the prompt it needs.
+      program: the model's code, with the part of the prompt that it needs.
       prefix: the problem's own code, for the tests.
       tests: code that defines ``check(candidate)``, or that is itself the checks.
       entry_point: the function that ``check`` is given; "": the tests call the program's functions by their names.
-      seconds: CPU time of the program; twice that on the clock.
+      seconds: CPU time of the program; ``CLOCK`` times that on the clock.
       memory_mb: its address space.
     """
     nonce = secrets.token_hex(16)
     request = {"program": program, "prefix": prefix, "tests": tests, "entry_point": entry_point, "nonce": nonce}
-    directory, others = tempfile.mkdtemp(prefix="fr3e-code-"), processes.children()
+    directory, others = tempfile.mkdtemp(prefix="fr3e-code-"), child_processes.children()
     try:
         output = _run_sandbox(json.dumps(request).encode(), directory, seconds, memory_mb)
     finally:
-        processes.kill_children(keep=others)
+        child_processes.kill_children(keep=others)
         shutil.rmtree(directory, ignore_errors=True)
     if output == nonce.encode():
         return Verdict(1.0, "right")
@@ -147,7 +148,7 @@ def run_program(program: str, prefix: str, tests: str, entry_point: str, seconds
 
 
 def _run_sandbox(request: bytes, directory: str, seconds: float, memory_mb: int) -> bytes:
-    """What the sandbox writes: the nonce, nothing, or "timeout" (on the clock, or the program's CPU time)."""
+    """The sandbox's output: the nonce, nothing, or "timeout" (of CPU time, or on the clock)."""
     root = str(Path(__file__).resolve().parents[2])
     limits = [str(os.getpid()), str(math.ceil(seconds)), str(memory_mb)]
     process = subprocess.Popen(
@@ -160,9 +161,9 @@ def _run_sandbox(request: bytes, directory: str, seconds: float, memory_mb: int)
         start_new_session=True,
     )
     try:
-        return process.communicate(request, timeout=2 * seconds + START_SECONDS)[0]
+        return process.communicate(request, timeout=CLOCK * seconds + START_SECONDS)[0]
     except subprocess.TimeoutExpired:
-        processes.kill_group(process.pid)
+        child_processes.kill_group(process.pid)
         process.communicate()
         return b"timeout"
 

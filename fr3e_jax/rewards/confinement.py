@@ -1,6 +1,6 @@
-"""Limits around a process that runs foreign code, from the kernel, each where the kernel allows; standard library only.
+"""Kernel limits for a process that runs foreign code, each where the kernel allows it; standard library only.
 
-What each layer keeps out, and what remains, is in docs/code_execution.md. Sources: the manual pages setrlimit(2),
+docs/code_execution.md says what each layer keeps out, and what remains. Sources: the manual pages setrlimit(2),
 unshare(2), landlock(7), seccomp(2), capabilities(7).
 """
 
@@ -14,7 +14,7 @@ import struct
 import sys
 from collections.abc import Iterable
 
-from fr3e_jax.rewards.processes import DUMPABLE, NO_NEW_PRIVS, prctl
+from fr3e_jax.rewards.child_processes import DUMPABLE, NO_NEW_PRIVS, prctl
 
 MEGABYTE = 1 << 20
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = (
@@ -29,7 +29,7 @@ DEVICES_AND_SOCKETS = 1 << 6 | 1 << 9 | 1 << 10 | 1 << 11  # make a device, sock
 FILE_BITS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 READABLE = ("/usr", "/lib", "/lib64", "/etc/localtime", "/etc/ld.so.cache", "/dev/null", "/dev/zero", "/dev/urandom")
 
-# System calls that a program under test has no need of: other processes, programs, sockets, the kernel itself.
+# System calls that a program under test does not need: other processes, programs, sockets, the kernel itself.
 # Architecture: (its number in seccomp's data, system calls to refuse, the number of clone).
 REFUSED_CALLS = {
     "x86_64": (
@@ -50,7 +50,7 @@ EPERM, ENOSYS = 1, 38
 
 
 def limit_resources(cpu_seconds: int, memory_mb: int, file_mb: int = 16, open_files: int = 64, processes: int = 32):
-    """CPU time (then SIGKILL), address space, size of each file, descriptors, processes; no core files."""
+    """Limit CPU time (then SIGKILL), address space, size of each file, descriptors and processes; no core files."""
     for name, limit in (
         (resource.RLIMIT_CPU, cpu_seconds),
         (resource.RLIMIT_AS, memory_mb * MEGABYTE),
@@ -59,23 +59,23 @@ def limit_resources(cpu_seconds: int, memory_mb: int, file_mb: int = 16, open_fi
         (resource.RLIMIT_NPROC, processes),
         (resource.RLIMIT_CORE, 0),
     ):
-        with contextlib.suppress(ValueError, OSError):  # a lower hard limit is there already
+        with contextlib.suppress(ValueError, OSError):  # there is a lower hard limit already
             resource.setrlimit(name, (limit, limit))
 
 
 def isolate() -> bool:
-    """No network, no sight of other processes: new namespaces for this process (PID: for the children it makes).
+    """Take network and other processes out of sight, by new namespaces (of process ids: for the children to come).
 
-    False where neither an unprivileged user namespace nor root's rights are to be had, as in many containers.
+    False where the kernel allows neither an unprivileged user namespace nor root's rights, as in many containers.
     """
     unshare = getattr(ctypes.CDLL(None), "unshare", None)
     return unshare is not None and any(unshare(flags) == 0 for flags in (CLONE_NEWUSER | ISOLATED, ISOLATED))
 
 
 def restrict_files(writable: str, readable: Iterable[str] = ()) -> bool:
-    """Landlock: writes only under ``writable``; reads only there, under ``readable`` and in the system's libraries.
+    """Allow writing only under ``writable``; reading only there, under ``readable`` and in the system's libraries.
 
-    Where the kernel's version has it, no TCP either and no signals to processes outside. False without Landlock.
+    Landlock does it. Newer kernels also forbid TCP and signals to processes outside. False without Landlock.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(LANDLOCK_CREATE, None, 0, 1)
@@ -98,7 +98,7 @@ def restrict_files(writable: str, readable: Iterable[str] = ()) -> bool:
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: str, access: int) -> None:
-    with contextlib.suppress(OSError):  # not every system has each of them
+    with contextlib.suppress(OSError):  # not every system has each of these paths
         descriptor = os.open(path, getattr(os, "O_PATH", 0) | os.O_CLOEXEC)
         try:
             libc.syscall(LANDLOCK_ADD, ruleset, 1, struct.pack("=Qi", access, descriptor), 0)
@@ -107,7 +107,7 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str, access: int) -> None:
 
 
 def refuse_calls() -> bool:
-    """Seccomp: no new processes or programs, no sockets, no signals, no tracing; threads stay possible.
+    """Refuse system calls by seccomp: no new processes or programs, sockets, signals or tracing; threads may start.
 
     False on an architecture without a list above or a kernel without seccomp filters.
     """
@@ -137,7 +137,7 @@ def _filter(architecture: int, refused: str, clone: int) -> bytes:
 
 
 def drop_privileges() -> None:
-    """No capability is left, none can be gained, and no other process of this user may look into this one."""
+    """Give up all capabilities for good, and let no other process of this user look into this one."""
     prctl(NO_NEW_PRIVS, 1)
     prctl(DUMPABLE, 0)
     capset = getattr(ctypes.CDLL(None), "capset", None)

@@ -1,7 +1,7 @@
-"""The guard that the training loop puts around a verifier: nothing that it does can hang, crash or fool the run.
+"""The guard between the training loop and a verifier: a verifier that hangs, crashes or lies does not harm the run.
 
-What a verifier answers at once is graded in ``submit``; a ``Job`` goes to a worker process (``fr3e_jax.rewards.pool``)
-while the caller goes on, so that grading overlaps decoding.
+A verdict that the verifier gives at once is taken in ``submit``. A ``Job`` goes to a worker process
+(``fr3e_jax.rewards.pool``) while the caller goes on, so that grading overlaps decoding.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fr3e_jax.configuration.schema import RewardsConfig
-from fr3e_jax.rewards.crew import OWN
 from fr3e_jax.rewards.pool import Pool
-from fr3e_jax.rewards.requests import Reply, load_only
+from fr3e_jax.rewards.pool_messages import Reply, load_only
 from fr3e_jax.rewards.verdict import Job, Verdict
 from fr3e_jax.rewards.verifier import Verifier, checked_verdict, unusable
+from fr3e_jax.rewards.workers import OWN
 
 if TYPE_CHECKING:
     from fr3e_jax.data.problem import Problem
@@ -39,7 +39,7 @@ class VerifierError(RuntimeError):
 
 
 class Pending:
-    """A verdict that is there or will be."""
+    """A verdict, given already or still to come."""
 
     __slots__ = ("_source",)
 
@@ -47,11 +47,11 @@ class Pending:
         self._source = source
 
     def done(self) -> bool:
-        """Whether ``result()`` would not wait."""
+        """Whether ``result()`` returns without waiting."""
         return isinstance(self._source, Verdict) or self._source.done()
 
     def result(self) -> Verdict:
-        """The verdict; waits for it.
+        """Wait for the verdict and return it.
 
         Raises:
           TypeError, ValueError: the verifier returned something else than a finite number in [0, 1] or a ``Verdict``.
@@ -62,18 +62,18 @@ class Pending:
 
 @dataclass(eq=False)
 class _Waiting:
-    """A job in the pool and everybody who waits for it, each with the id of their problem."""
+    """A job in the pool; for each response that waits for it, its problem's id and a future."""
 
     key: Hashable
     waiting: list[tuple[str, Future[Verdict]]] = field(default_factory=list)
 
 
 class Grader:
-    """Calls a verifier so that one broken case cannot end a run, and no case can delay it beyond its deadline.
+    """A verifier made safe: one broken case cannot end a run, and no case can delay it beyond its deadline.
 
-    A verifier that raises gives reward 0 and the outcome "error"; the first few are logged with the problem's id. Equal
-    jobs that are on their way are run once; verdicts are remembered by function and arguments, a time-out only once
-    it has happened twice. Processes are started when first needed, and again after ``close``.
+    A verifier that raises gives reward 0 and the outcome "error"; the first few errors are logged with the problem's
+    id. Equal jobs that are pending run once. Verdicts are remembered by function and arguments, a time-out only after
+    the second one. Processes start when they are first needed, and again after ``close``.
 
     Args:
       verifier: see ``fr3e_jax.rewards.verifier``.
@@ -105,7 +105,7 @@ class Grader:
         self.close()
 
     def submit(self, problem: Problem, response: str, finished: bool) -> Pending:
-        """Starts grading a response and does not wait for a worker; ``fr3e_jax.rewards.verifier`` has the arguments.
+        """Start to grade a response, without waiting for a worker; ``fr3e_jax.rewards.verifier`` has the arguments.
 
         Raises:
           TypeError, ValueError: the verifier returned something else than a finite number in [0, 1], a ``Verdict`` or
@@ -126,18 +126,18 @@ class Grader:
         return self._counted(verdict)
 
     def take_outcomes(self) -> Counter[str]:
-        """How often each outcome came up since the last call, of the verdicts that are there."""
+        """The count of each outcome among the verdicts given since the last call."""
         with self._lock:
             taken, self._outcomes = self._outcomes, Counter()
         return taken
 
     def close(self) -> None:
-        """Ends all worker processes; pending verdicts become ``VerifierError``. Safe to call twice."""
+        """End all worker processes; pending verdicts become ``VerifierError``. Safe to call twice."""
         self._pool_closer()
         self._pool = None
 
     def _start_early(self, functions: Sequence[str]) -> None:
-        """Starts the pool, so that grading functions are imported while the run starts; tries the user's own."""
+        """Start the pool, so that functions are imported while the run starts; raise if the user's own cannot be."""
         for function in functions:
             reply: Future[Reply] = Future()
             self._open_pool().enqueue(load_only(function, reply.set_result))
@@ -199,9 +199,9 @@ class Grader:
         return verdict
 
     def _deliver(self, job: _Waiting, reply: Reply) -> None:
-        """On the pool's thread: remembers the verdict, counts it for each who waits, and hands it out."""
+        """On the pool's thread: remember the verdict, count it for each response that waits, and hand it out."""
         with self._lock:
-            self._in_flight.pop(job.key, None)  # from here on nobody else joins job.waiting
+            self._in_flight.pop(job.key, None)  # from here on nothing is added to job.waiting
         found = [self._verdict(problem_id, reply) for problem_id, _ in job.waiting]
         with self._lock:
             for verdict in found:
@@ -250,7 +250,7 @@ class Grader:
 
 
 def _key(job: Job) -> Hashable:
-    """What a verdict is remembered by; None for jobs that are to be run each time."""
+    """The key of a verdict in the cache; None for jobs that run each time."""
     if not job.cacheable:
         return None
     key = (job.function, tuple(map(_short, job.arguments)))
@@ -262,7 +262,7 @@ def _key(job: Job) -> Hashable:
 
 
 def _short(argument: object) -> object:
-    """A long text by its hash: 100,000 remembered answers would otherwise be hundreds of megabytes."""
+    """The argument; a long text by its hash, as 100,000 texts would take hundreds of megabytes."""
     if isinstance(argument, str) and len(argument) > LONGEST_KEY:
         return hashlib.blake2b(argument.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     return argument

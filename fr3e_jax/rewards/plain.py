@@ -1,7 +1,7 @@
 """Plain Python values as JSON and back: how arguments and results cross from a test to the program under test.
 
-What comes back is made of the types below and nothing else, whatever the other side sends: no class of its own, so no
-``__eq__`` that says yes to everything. Subclasses travel as the type that they are built on.
+A decoded value consists of the types below, whatever the other side sends: no class of its own, and so no ``__eq__``
+that is always true. Subclasses travel as the type that they are built on.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ def dumps(value: Any) -> bytes:
     """JSON of a plain value.
 
     Raises:
-      NotPlain: None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, mapping, range, Decimal and
-        Fraction can be sent, and what is built of them.
+      NotPlain: another type than None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, mapping,
+        range, Decimal and Fraction.
       RecursionError: it contains itself, or is nested too deeply.
     """
     return json.dumps(_encoded(value)).encode()
 
 
 def loads(message: bytes) -> Any:
-    """The value; raises ``ValueError``, ``TypeError`` or ``RecursionError`` for what ``dumps`` cannot have made."""
+    """The value; raises ``ValueError``, ``TypeError`` or ``RecursionError`` for other bytes than ``dumps`` makes."""
     return _decoded(json.loads(message))
 
 
@@ -69,7 +69,7 @@ def _encoded_atom(value: Any) -> dict[str, Any]:
 
 
 def _is_of(module: str, name: str, value: Any) -> bool:
-    """Without importing the module: where it is not imported, no value can be of its types."""
+    """Whether a value is of a type, without importing its module: values of the type exist only after the import."""
     return module in sys.modules and isinstance(value, getattr(sys.modules[module], name))
 
 

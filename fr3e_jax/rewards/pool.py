@@ -1,8 +1,9 @@
 """Worker processes that can be killed: each job has a deadline, a memory limit and, if its worker dies, a second try.
 
-One thread of this process (`Pool`) hands jobs to workers and watches their deadlines; the workers are forked from a
-jax-free process (``fr3e_jax.rewards.zygote``), which takes milliseconds. Why not pebble: docs/code_execution.md has the
-figures.
+One thread of this process (`Pool`) hands jobs to workers and watches their deadlines. A deadline is CPU time of the
+worker, so that a busy machine changes no verdict; a worker that waits instead is killed some time later by the clock.
+The workers are forked from a jax-free process (``fr3e_jax.rewards.zygote``), which takes milliseconds. Why not pebble:
+docs/code_execution.md has the figures.
 
     pool (this process) --commands--> zygote --fork--> workers
          \\__________requests, answers (one socket each)____/
@@ -24,13 +25,13 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from fr3e_jax.configuration.schema import RewardsConfig
-from fr3e_jax.rewards.crew import OWN, Crew, WorkerProcess, ZygoteGone
-from fr3e_jax.rewards.requests import LOAD_SECONDS, Reply, Task
+from fr3e_jax.rewards.pool_messages import LOAD_SECONDS, Reply, Task
 from fr3e_jax.rewards.verdict import Job
+from fr3e_jax.rewards.workers import OWN, Worker, Workers, ZygoteGone
 
 logger = logging.getLogger(__name__)
 
-FAILED_STARTS = 3  # workers in a row that died before their first answer: there is something wrong with all of them
+FAILED_STARTS = 3  # workers in a row that died before their first answer: the fault is in all of them
 MAX_WORKERS = 16
 
 
@@ -41,7 +42,7 @@ def worker_count(setting: int) -> int:
 
 
 class Pool:
-    """Runs jobs in worker processes; ``submit`` never waits, replies come on the pool's own thread.
+    """Worker processes and their jobs; ``submit`` never waits, replies come on the pool's own thread.
 
     Args:
       settings: number of workers, deadline, memory, recycling.
@@ -57,10 +58,10 @@ class Pool:
     ):
         self._settings, self._retract = settings, retract
         self._limit = worker_count(settings.workers)
-        self._crew = Crew(settings.memory_mb, tuple(functions))
+        self._workers = Workers(settings.memory_mb, tuple(functions))
         self._queue: deque[Task] = deque()
         self._undelivered: set[Task] = set()
-        self._workers: list[WorkerProcess] = []
+        self._running: list[Worker] = []
         self._broken: dict[str, str] = {}
         self._failed_starts = 0
         # Of the queue, the undelivered and _closed. Reentrant: the garbage collector may call close() at any point.
@@ -76,7 +77,7 @@ class Pool:
         atexit.register(self.close)
 
     def submit(self, job: Job, deliver: Callable[[Reply], None], key: Hashable = None) -> None:
-        """Queues a job; ``deliver`` gets its reply, on another thread, and must neither wait nor raise.
+        """Queue a job; ``deliver`` gets its reply, on another thread, and must neither wait nor raise.
 
         Raises:
           TypeError: the arguments of the job cannot be pickled.
@@ -93,7 +94,7 @@ class Pool:
         self.enqueue(Task(job.function, payload, deadline, deliver, key))
 
     def enqueue(self, task: Task) -> None:
-        """Queues a task and wakes the pool's thread."""
+        """Queue a task and wake the pool's thread."""
         with self._lock:
             if self._closed:
                 raise RuntimeError(self._end_reason)
@@ -103,7 +104,7 @@ class Pool:
                 self._wake.send(b"\0")
 
     def close(self) -> None:
-        """Kills all workers and waits until they are gone; jobs not yet done are replied to as broken."""
+        """Kill all workers and wait until they are gone; jobs that are not done get the reply "broken"."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -114,7 +115,7 @@ class Pool:
 
     def _serve(self) -> None:
         try:
-            self._crew.start()
+            self._workers.start()
             while not self._closed:
                 self._turn()
         except ZygoteGone as gone:
@@ -125,27 +126,27 @@ class Pool:
             self._end()
 
     def _turn(self) -> None:
-        """Reads what has come, then looks at deadlines (an answer that is there is never late), then hands out."""
+        """Read answers, then look at deadlines (an answer that has come is never late), then hand out tasks."""
         for ready, events in self._selector.select(self._seconds_until_next()):
             if ready.fileobj is self._woken:
                 self._woken.recv(4096)
-            elif ready.data in self._workers:
+            elif ready.data in self._running:
                 self._exchange(ready.data, events)
         now = time.monotonic()
-        for worker in [worker for worker in self._workers if worker.busy and now >= worker.ends]:
+        for worker in [worker for worker in self._running if worker.busy and worker.is_late(now)]:
             self._lose(worker, late=True)
         self._hand_out()
 
     def _seconds_until_next(self) -> float | None:
-        """Until a worker is late, or slow while others could use its place; None: nothing to wait for."""
+        """Seconds until a worker may be late, or slow while tasks wait for its place; None: no worker is busy."""
         now = time.monotonic()
-        busy = [worker for worker in self._workers if worker.busy]
-        times = [worker.ends for worker in busy]
+        busy = [worker for worker in self._running if worker.busy]
+        times = [min(worker.look_at, worker.ends) for worker in busy]
         if self._queue:
             times += [worker.slow_from for worker in busy if worker.slow_from > now]
         return max(0.0, min(times) - now) if times else None
 
-    def _exchange(self, worker: WorkerProcess, events: int) -> None:
+    def _exchange(self, worker: Worker, events: int) -> None:
         if events & selectors.EVENT_WRITE:
             worker.flush()
             self._watch(worker)
@@ -153,11 +154,14 @@ class Pool:
             answers, alive = worker.read()
             for answer in answers:
                 alive = self._take(worker, answer) and alive
-            if not alive and worker in self._workers:
-                self._lose(worker, late=worker.busy and time.monotonic() >= worker.ends)
+            if not alive and worker in self._running:
+                self._lose(worker, late=worker.busy and worker.is_late(time.monotonic()))
 
-    def _take(self, worker: WorkerProcess, answer: dict[str, Any]) -> bool:
-        """An answer: to a load or check, or to the worker's task. False for one that nobody asked for."""
+    def _take(self, worker: Worker, answer: dict[str, Any]) -> bool:
+        """Take an answer to a check or to the worker's task; return whether it was asked for."""
+        if answer["kind"] == "started":
+            worker.pid, known = answer["pid"], worker.pid
+            return not known
         if worker.checking is not None:
             self._after_check(worker, answer)
         elif worker.task is not None and answer["kind"] != "ready":
@@ -173,17 +177,17 @@ class Pool:
             return False
         return True
 
-    def _check(self, worker: WorkerProcess, function: str) -> None:
-        """Has a worker load a function, if it has not, and run its canaries."""
+    def _check(self, worker: Worker, function: str) -> None:
+        """Have a worker load a function, if it has not, and run its canaries."""
         worker.checking = function
         self._request(worker, pickle.dumps(("check", function)), LOAD_SECONDS)
 
-    def _after_check(self, worker: WorkerProcess, answer: dict[str, Any]) -> None:
+    def _after_check(self, worker: Worker, answer: dict[str, Any]) -> None:
         function, worker.checking = worker.checking, None
         if answer["kind"] == "ready":
             worker.passed(function)
             if answer.get("threads") == 1:
-                self._crew.preload(function)
+                self._workers.preload(function)
             if worker.retiring:
                 self._dismiss(worker)
             elif worker.task is not None:
@@ -198,8 +202,8 @@ class Pool:
             self._give_up_on(function, why)
         self._dismiss_and_requeue(worker)
 
-    def _start(self, worker: WorkerProcess, task: Task) -> None:
-        """The next step of a worker towards its task: load or check the function, or run the task."""
+    def _start(self, worker: Worker, task: Task) -> None:
+        """Take the next step towards a worker's task: load or check the function, or run the task."""
         worker.task = task
         if worker.needs_check(task.function, self._settings.canary_every):
             self._check(worker, task.function)
@@ -209,17 +213,17 @@ class Pool:
             worker.task = None
             self._deliver(task, Reply("verdict"))
 
-    def _request(self, worker: WorkerProcess, message: bytes, seconds: float) -> None:
-        worker.request(message, seconds)
+    def _request(self, worker: Worker, message: bytes, seconds: float) -> None:
+        worker.request(message, seconds, seconds * self._settings.wall_clock_factor)
         self._watch(worker)
 
-    def _watch(self, worker: WorkerProcess) -> None:
+    def _watch(self, worker: Worker) -> None:
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.unsent else 0)
         if self._selector.get_key(worker.sock).events != wanted:
             self._selector.modify(worker.sock, wanted, worker)
 
     def _hand_out(self) -> None:
-        """Gives queued tasks to free workers."""
+        """Give queued tasks to free workers."""
         while (task := self._next_task()) is not None:
             if task.function in self._broken:
                 self._deliver(task, Reply("broken", text=self._broken[task.function]))
@@ -242,42 +246,42 @@ class Pool:
         with self._lock:
             self._queue.appendleft(task)
 
-    def _free_worker(self, task: Task) -> WorkerProcess | None:
+    def _free_worker(self, task: Task) -> Worker | None:
         """An idle worker, or a new one; always a new one for a task whose worker died. None if all are busy.
 
-        Beside each slow worker, which hangs more likely than not, another one may run: others do not wait for it.
+        Next to each slow worker, which hangs more likely than not, another one may run: other tasks do not wait.
         """
         now = time.monotonic()
-        if sum(worker.busy and now < worker.slow_from for worker in self._workers) >= self._limit:
+        if sum(worker.busy and now < worker.slow_from for worker in self._running) >= self._limit:
             return None
-        idle = [worker for worker in self._workers if not worker.busy]
+        idle = [worker for worker in self._running if not worker.busy]
         if idle and not task.deaths:
             return max(idle, key=lambda worker: task.function in worker.checked)
-        if idle and len(self._workers) >= 2 * self._limit:
+        if idle and len(self._running) >= 2 * self._limit:
             self._dismiss(idle[0])
-        return self._hire(task.function) if len(self._workers) < 2 * self._limit else None
+        return self._hire(task.function) if len(self._running) < 2 * self._limit else None
 
-    def _hire(self, function: str) -> WorkerProcess:
+    def _hire(self, function: str) -> Worker:
         if function.startswith(OWN):
-            self._crew.preload(function)  # once before the fork, not in each worker after it
-        worker = self._crew.hire()
-        self._workers.append(worker)
+            self._workers.preload(function)  # once before the fork, not in each worker after it
+        worker = self._workers.hire()
+        self._running.append(worker)
         self._selector.register(worker.sock, selectors.EVENT_READ, worker)
         return worker
 
-    def _dismiss(self, worker: WorkerProcess) -> None:
-        self._workers.remove(worker)
+    def _dismiss(self, worker: Worker) -> None:
+        self._running.remove(worker)
         self._selector.unregister(worker.sock)
-        self._crew.dismiss(worker)
+        self._workers.dismiss(worker)
 
-    def _dismiss_and_requeue(self, worker: WorkerProcess) -> None:
-        """What the worker had still to do goes to another one, before everything else."""
+    def _dismiss_and_requeue(self, worker: Worker) -> None:
+        """Dismiss a worker; its task goes to another one, before all others."""
         self._dismiss(worker)
         if worker.task is not None:
             self._put_first(worker.task)
 
-    def _lose(self, worker: WorkerProcess, *, late: bool) -> None:
-        """A worker that is past its deadline, or dead."""
+    def _lose(self, worker: Worker, *, late: bool) -> None:
+        """Handle a worker that is past its deadline, or dead."""
         if worker.checking is not None:
             self._lose_unready(worker, late)
         elif worker.task is None:
@@ -289,12 +293,12 @@ class Pool:
             worker.task.deaths += 1
             self._dismiss_and_requeue(worker)
 
-    def _lose_unready(self, worker: WorkerProcess, late: bool) -> None:
+    def _lose_unready(self, worker: Worker, late: bool) -> None:
         self._failed_starts += 1
         if late or self._failed_starts >= FAILED_STARTS:
-            how = f"was not ready after {LOAD_SECONDS:.0f} s" if late else "died"
+            how = f"was not ready after {LOAD_SECONDS:.0f} s of CPU time" if late else "died"
             what = f"a worker {how} while it imported this and ran its canaries, {self._failed_starts} in a row"
-            self._give_up_on(worker.checking, f"{what}; the process it was forked from: {self._crew.complaint()}")
+            self._give_up_on(worker.checking, f"{what}; the process it was forked from: {self._workers.complaint()}")
         self._dismiss_and_requeue(worker)
 
     def _give_up_on(self, function: str, why: str) -> None:
@@ -305,9 +309,9 @@ class Pool:
         with self._lock:
             self._closed = True
             tasks = list(self._undelivered)
-        for worker in list(self._workers):
+        for worker in list(self._running):
             self._dismiss(worker)
-        self._crew.close()
+        self._workers.close()
         self._selector.close()
         self._woken.close()
         self._wake.close()

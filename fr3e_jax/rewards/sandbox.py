@@ -1,9 +1,9 @@
 """Runs a program's tests: the tests in one process, the program in another, which never sees tests, verdict or nonce.
 
-Started by ``fr3e_jax.rewards.code`` as ``python -I -S`` in an empty directory. This process is the judge: it confines
-itself, forks the process of the program, and only then reads what is to be run. Tests call the program's function
-through a stub that sends plain values over a socket (``fr3e_jax.rewards.plain``). Reached the end of the tests, the
-judge writes the nonce: a program can exit, kill, print, patch or override what it likes, in its own process only.
+``fr3e_jax.rewards.code`` starts it as ``python -I -S`` in an empty directory. This process is the judge: it confines
+itself, forks the process of the program, and only then reads program and tests. Tests call the program's function
+through a stub that sends plain values over a socket (``fr3e_jax.rewards.plain``). The judge writes the nonce after the
+last test. A program can exit, kill, print, patch or override what it likes, but in its own process only.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fr3e_jax.rewards import confinement, plain, processes, wire
+from fr3e_jax.rewards import child_processes, confinement, plain, wire
 
 MESSAGE_LIMIT = 1 << 22  # bytes of one call or result
-MODULE_NAME = "candidate"  # not __main__: what stands under that condition is for another way to run the program
+MODULE_NAME = "candidate"  # not __main__: code under that condition is for programs that run by themselves
 
 
 class ProgramEnded(BaseException):
@@ -35,7 +35,7 @@ class ProgramRaised(Exception):
 
 
 def run_program(sock: socket.socket) -> None:
-    """Executes the program that comes over the socket, then calls its functions as they are asked for."""
+    """Execute the program that comes over the socket, then call its functions on request."""
     namespace: dict[str, Any] = {"__name__": MODULE_NAME}
     while (message := wire.receive(sock, MESSAGE_LIMIT)) is not None:
         request = plain.loads(message)
@@ -53,7 +53,7 @@ def run_program(sock: socket.socket) -> None:
 
 
 def _changed(args: Iterable[Any]) -> tuple[Any, ...]:
-    """Arguments that the call may have changed in place, as they are now; None for the others."""
+    """The arguments that the call may have changed in place, after it; None for the others."""
     return tuple(arg if isinstance(arg, list | dict | set) else None for arg in args)
 
 
@@ -61,7 +61,7 @@ def _changed(args: Iterable[Any]) -> tuple[Any, ...]:
 
 
 class Stub:
-    """Stands for a function of the program in the tests."""
+    """A function of the program, as the tests see it."""
 
     def __init__(self, sock: socket.socket, name: str):
         self._sock, self.__name__ = sock, name
@@ -76,7 +76,7 @@ class Stub:
 
 
 def ask(sock: socket.socket, request: Any) -> tuple[str, Any, Any]:
-    """Sends a request to the program's process and returns its (verb, value, rest)."""
+    """Send a request to the program's process and return its (verb, value, rest)."""
     message = plain.dumps(request)
     try:
         wire.send(sock, message)
@@ -105,10 +105,10 @@ def _change(arg: Any, now: Any) -> None:
 
 
 def run_tests(sock: socket.socket, prefix: str, tests: str, entry_point: str) -> None:
-    """Runs the tests to their end, or raises.
+    """Run the tests to their end, or raise.
 
-    ``prefix`` is what stands before the program in the problem (imports, functions that the tests use). The tests
-    define ``check(candidate)``, as HumanEval's do, or are themselves the checks, as MBPP's.
+    ``prefix`` is the problem's own code before the program (imports, functions that the tests use). The tests define
+    ``check(candidate)``, as HumanEval's do, or are themselves the checks, as MBPP's.
     """
     namespace: dict[str, Any] = {"__name__": MODULE_NAME}
     exec(compile(prefix, "problem", "exec"), namespace)
@@ -120,8 +120,8 @@ def run_tests(sock: socket.socket, prefix: str, tests: str, entry_point: str) ->
 
 
 def _missing_names(tests: str, namespace: dict[str, Any]) -> set[str]:
-    """Names that the tests use and nobody defines: the program's functions, where the problem does not name one."""
-    import ast  # takes as long as the rest together, and is rarely needed
+    """The names that the tests use and do not define: the program's functions, where the problem names none."""
+    import ast  # takes as long as all other imports together, and is rarely needed
 
     used, made = set(), set(namespace)
     for node in ast.walk(ast.parse(tests)):
@@ -152,14 +152,14 @@ def judge(sock: socket.socket, request: dict[str, Any]) -> bool:
 
 
 def fork_program(role: Callable[[socket.socket], None]) -> tuple[socket.socket, int]:
-    """Forks a process that can do little and plays ``role``; returns the judge's socket to it and its process id."""
+    """Fork a confined process that plays ``role``; return the judge's socket to it and its process id."""
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid:
         theirs.close()
         return ours, pid
     try:
-        processes.die_with_parent(0)
+        child_processes.die_with_parent(0)
         ours.close()
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
@@ -171,8 +171,8 @@ def fork_program(role: Callable[[socket.socket], None]) -> tuple[socket.socket, 
 
 
 def main(parent: int, cpu_seconds: int, memory_mb: int) -> None:
-    """Entry point: the request comes as JSON on standard input, the nonce leaves on standard output."""
-    processes.die_with_parent(parent)
+    """Read the request as JSON from standard input, run the tests, write the nonce to standard output."""
+    child_processes.die_with_parent(parent)
     sys.set_int_max_str_digits(0)
     confinement.limit_resources(cpu_seconds, memory_mb)
     confinement.isolate()

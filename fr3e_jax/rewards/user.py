@@ -1,7 +1,7 @@
 """A verifier of the user's own: one function in a file or module that the setting ``data.verifier`` names.
 
-It is imported and called in the worker processes, never here: it may import what it likes, hang or crash, and costs the
-reward of one response at most.
+The worker processes import and call it, the run's own process never does. So it may import what it likes, hang or
+crash, and costs the reward of one response at most.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class UserVerifier:
-    """Sends every response to ``function`` (problem, response, finished) in a worker; its verdicts are not cached."""
+    """A verifier that calls ``function(problem, response, finished)`` in a worker; its verdicts are not cached."""
 
     function: str
 
@@ -40,7 +40,7 @@ def user_verifier(spec: str) -> Verifier | None:
       spec: ``FILE.py:NAME`` (relative to the working directory) or ``package.module:NAME``.
 
     Raises:
-      ValueError: ``spec`` has neither form. What is wrong inside of the file is found when a ``Grader`` is made.
+      ValueError: ``spec`` has neither form. ``Grader`` finds errors inside the file.
       FileNotFoundError: there is no such file.
     """
     if not spec:

@@ -1,4 +1,4 @@
-"""What grading gives, and what a verifier hands to a worker process when grading is not safe or quick enough here."""
+"""The verdict on a response, and the job that a verifier gives to a worker process where grading is slow or unsafe."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 Outcome = Literal[
     "right",  # the reward is the verifier's, and at least SUCCESS
-    "wrong",  # the answer was read and is another one
-    "no_answer",  # the response has no answer where the convention wants it (or was cut)
-    "refused",  # the answer was not looked into: too long, too deep, too large a number
-    "string_only",  # the answer could not be read as mathematics and differs from the gold answer as a string
-    "timeout",  # the worker was still at it at the deadline and was killed
+    "wrong",  # the answer was read and is not the gold answer
+    "no_answer",  # the response has no answer in the place that was asked for (or was cut)
+    "refused",  # the answer is beyond a limit: too long, too deep, too large a number
+    "string_only",  # the answer could not be read as mathematics, and its text differs from the gold one
+    "timeout",  # the worker was not done at the deadline and was killed
     "worker_died",  # the worker ended (memory limit, signal) twice in a row on this answer
     "error",  # the verifier raised
 ]
@@ -19,7 +19,7 @@ Outcome = Literal[
 
 @dataclass(frozen=True)
 class Verdict:
-    """The reward of one response in [0, 1], and how it came about (a metric each)."""
+    """The reward of one response in [0, 1], and its outcome, which is counted in the metrics."""
 
     reward: float
     outcome: Outcome
@@ -31,9 +31,10 @@ class Job:
 
     Attributes:
       function: ``package.module:NAME`` or ``FILE.py:NAME``. If it has an attribute ``canaries``, pairs
-        ``(arguments, reward)``, the worker checks itself with them: one that answers wrongly is replaced.
+        ``(arguments, reward)``, the worker checks itself with them; a worker that answers wrongly is replaced.
       arguments: picklable and hashable; equal functions and arguments always give equal verdicts if ``cacheable``.
-      deadline: seconds from its start in the worker until the worker is killed; None: ``rewards.deadline_seconds``.
+      deadline: CPU seconds after which its worker is killed; None: ``rewards.deadline_seconds``. A worker that waits
+        instead is killed after ``rewards.wall_clock_factor`` times that on the clock.
       cacheable: whether the verdict may be remembered.
     """
 

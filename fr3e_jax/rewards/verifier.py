@@ -1,4 +1,4 @@
-"""The interface of a reward, and what may come back through it.
+"""The interface of a verifier, and the check of what it returns.
 
 A verifier is any callable ``(problem, response, finished) -> float | Verdict | Job``. An example of one's own::
 
@@ -25,14 +25,14 @@ OUTCOMES: tuple[str, ...] = get_args(Outcome)
 class Verifier(Protocol):
     """Grades one response.
 
-    ``response`` is the text of the *whole* response, from the end of the prompt on: for a rollout that was explored
-    from an anchor, the prefix it started from and its continuation, never the continuation alone. The stop token is
-    not part of the text; ``finished`` says whether there was one (false: the response was cut at the length cap).
+    ``response`` is the text of the *whole* response, from the end of the prompt on. For a rollout from an anchor that
+    is the prefix it started from and its continuation. The stop token is not part of the text; ``finished`` says
+    whether there was one (false: the response was cut at the length cap).
 
     Returns a number in [0, 1] or a ``Verdict``, at once; or a ``Job`` where that could take long or run foreign code.
 
-    An attribute ``job_functions``, a tuple of ``Job.function``, is optional: the grader starts its workers with them
-    before the first job, and refuses those of them that cannot be loaded when it is made.
+    An attribute ``job_functions``, a tuple of ``Job.function``, is optional: the grader starts its workers with these
+    functions before the first job. It raises at once if it cannot load one of them.
     """
 
     def __call__(self, problem: Problem, response: str, finished: bool) -> float | Verdict | Job: ...
@@ -47,8 +47,8 @@ def checked_verdict(reward: float, outcome: str | None, problem_id: str) -> Verd
     """The verdict of a reward; without an outcome it is "right" from ``SUCCESS`` on and "wrong" below.
 
     Raises:
-      TypeError, ValueError: not a finite number in [0, 1], or no outcome of that name. That is a bug in the verifier
-        and would train in silence on wrong rewards, so it is not forgiven.
+      TypeError, ValueError: not a finite number in [0, 1], or no outcome of that name. That is a bug in the verifier,
+        and the run stops rather than train on wrong rewards in silence.
     """
     if not is_number(reward):
         raise unusable(TypeError, repr(reward), problem_id)
@@ -64,7 +64,7 @@ def checked_verdict(reward: float, outcome: str | None, problem_id: str) -> Verd
 
 
 def unusable(kind: type[Exception], found: str, problem_id: str) -> Exception:
-    """The error for what a verifier must not return; ``found`` is its repr."""
+    """The error for a result that a verifier must not return; ``found`` is its repr."""
     expected = {
         TypeError: "a number in [0, 1]: return a float from the verifier",
         ValueError: "a finite number in [0, 1]: rescale what the verifier returns",

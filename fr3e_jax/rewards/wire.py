@@ -9,16 +9,16 @@ LENGTH = struct.Struct("!I")
 
 
 class Oversized(ValueError):
-    """The other side announced a message longer than the limit; what follows on the socket cannot be trusted."""
+    """The other side announced a message longer than the limit; its further bytes cannot be trusted."""
 
 
 def framed(message: bytes) -> bytes:
-    """The message as it goes over the socket."""
+    """The message with its length before it."""
     return LENGTH.pack(len(message)) + message
 
 
 def send(sock: socket.socket, message: bytes) -> None:
-    """Sends one message over a blocking socket."""
+    """Send one message over a blocking socket."""
     sock.sendall(framed(message))
 
 
@@ -48,13 +48,13 @@ def _exactly(sock: socket.socket, size: int) -> bytes | None:
 
 
 class Reader:
-    """Cuts the bytes of a non-blocking socket into messages of at most ``limit`` bytes."""
+    """The bytes of a non-blocking socket, cut into messages of at most ``limit`` bytes."""
 
     def __init__(self, limit: int):
         self._limit, self._buffer = limit, bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The messages that ``data`` completes; raises ``Oversized`` as soon as a length is beyond the limit."""
+        """The messages that ``data`` completes; raises ``Oversized`` at the first length beyond the limit."""
         self._buffer += data
         messages = []
         while len(self._buffer) >= LENGTH.size:

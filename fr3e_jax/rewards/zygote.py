@@ -1,12 +1,12 @@
-"""The process that workers are forked from: it has imported the grading functions, runs no jax and no threads.
+"""The zygote, the process that workers are forked from: it has imported the grading functions, without jax or threads.
 
-A worker that imported them itself would be ready after seconds; a fork of this process is after milliseconds. It is
-started by exec, so that nothing of the parent (jax, its threads and locks, ``__main__``) is in it, and it is the parent
-of all workers, so that it can kill them and whatever they left behind without mistaking one process for another.
+A worker that imported them itself would be ready after seconds; a fork of this process is ready after milliseconds. The
+zygote is started by exec, so that it has nothing of the parent: no jax, no threads and locks, no ``__main__``. As the
+parent of all workers it can kill them and all that they have started, without mistaking one process for another.
 
 Commands are a letter and a number: F forks a worker of that number (its socket comes along), K kills it, P imports a
-function whose name follows in so many bytes. When the socket closes, because the pool was closed or its process is
-gone, everything ends.
+function whose name follows in so many bytes. All processes end when the socket closes, because the pool was closed or
+its process is gone.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from fr3e_jax.rewards import processes, worker
+from fr3e_jax.rewards import child_processes, job_runner
 
 COMMAND = struct.Struct("!cI")
 FORK, KILL, PRELOAD = b"F", b"K", b"P"
 
 
 class Zygote:
-    """Forks, kills and reaps workers as the pool says."""
+    """The parent of the workers: it forks, kills and reaps them as the pool says."""
 
     def __init__(self, control: socket.socket, memory_mb: int, scratch: Path):
         self._control, self._memory_mb, self._scratch = control, memory_mb, scratch
@@ -43,7 +43,7 @@ class Zygote:
         self._stopped = False
 
     def serve(self) -> None:
-        """Until the control socket closes or SIGTERM comes."""
+        """Obey until the control socket closes or SIGTERM comes."""
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
         signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
@@ -63,7 +63,7 @@ class Zygote:
         self._stopped = True
 
     def _obey(self) -> bool:
-        """One command; False once there is nobody left to give one."""
+        """Obey one command; return False if no more can come."""
         try:
             command, descriptors, _, _ = socket.recv_fds(self._control, COMMAND.size, 1)
         except ConnectionError:
@@ -75,7 +75,7 @@ class Zygote:
             with socket.socket(fileno=descriptors[0]) as sock:
                 self._fork(number, sock)
         elif verb == KILL and number in self._pids:
-            processes.kill_group(self._pids[number])
+            child_processes.kill_group(self._pids[number])
         elif verb == PRELOAD:
             preload([self._control.recv(number, socket.MSG_WAITALL).decode()])
         return True
@@ -96,8 +96,8 @@ class Zygote:
 
     def _become_worker(self, sock: socket.socket) -> None:
         os.setsid()
-        processes.die_with_parent(self._parent)
-        processes.adopt_orphans()
+        child_processes.die_with_parent(self._parent)
+        child_processes.adopt_orphans()
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
@@ -109,7 +109,7 @@ class Zygote:
         own = self._scratch / str(os.getpid())
         own.mkdir()
         os.environ["TMPDIR"] = tempfile.tempdir = str(own)
-        worker.serve(sock)
+        job_runner.serve(sock)
 
     def _reap(self) -> None:
         ended = set()
@@ -118,19 +118,19 @@ class Zygote:
                 ended.add(pid)
         self._pids = {number: pid for number, pid in self._pids.items() if pid not in ended}
         if ended:
-            processes.kill_children(keep=self._pids.values())  # what the dead had started
+            child_processes.kill_children(keep=self._pids.values())  # the children of dead workers
         for pid in ended:
             shutil.rmtree(self._scratch / str(pid), ignore_errors=True)
 
     def _end(self) -> None:
-        processes.kill_children()
+        child_processes.kill_children()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 def limit_memory(megabytes: int) -> None:
-    """No core file, and at most so much address space."""
+    """Forbid core files and more address space than this."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(ValueError, OSError):  # a lower hard limit is there already; not on every platform
+    with contextlib.suppress(ValueError, OSError):  # there is a lower hard limit, or none on this platform
         resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
 
 
@@ -142,13 +142,13 @@ def used_memory_mb() -> int:
 
 
 def preload(functions: Sequence[str]) -> None:
-    """Imports grading functions and runs their canaries, which fills the caches of their parsers.
+    """Import grading functions and run their canaries, which fills the caches of their parsers.
 
-    What fails here fails again in a worker, which reports it.
+    Errors are ignored here: a worker meets them again, and reports them.
     """
     for spec in functions:
         with contextlib.suppress(BaseException):
-            worker.check_canaries(worker.load_function(spec), spec)
+            job_runner.check_canaries(job_runner.load_function(spec), spec)
     importlib.invalidate_caches()
     gc.collect()
     gc.freeze()  # forks share what is here already
@@ -164,8 +164,10 @@ def main(control: int, parent: int, memory_mb: int, scratch: str, functions: Seq
       scratch: directory for the temporary files of workers, removed at the end.
       functions: to be imported before the first fork.
     """
-    processes.die_with_parent(parent, signal.SIGTERM)  # not SIGKILL: the workers' descendants are to be ended, too
-    processes.adopt_orphans()
+    child_processes.die_with_parent(
+        parent, signal.SIGTERM
+    )  # not SIGKILL: the workers' descendants are to be ended, too
+    child_processes.adopt_orphans()
     preload(functions)
     least = used_memory_mb() + 64
     if memory_mb < least:

@@ -14,7 +14,7 @@ import socket
 import sys
 import traceback
 
-from fr3e_jax.rewards import confinement, processes
+from fr3e_jax.rewards import child_processes, confinement
 from fr3e_jax.rewards.sandbox import fork_program
 
 NAME = "<call>"
@@ -68,7 +68,7 @@ def read_output(sock: socket.socket, limit: int) -> tuple[bytes, bool]:
 
 def main(parent: int, cpu_seconds: int, memory_mb: int, limit: int) -> None:
     """Entry point: the program comes on standard input, its output and end leave as JSON on standard output."""
-    processes.die_with_parent(parent)
+    child_processes.die_with_parent(parent)
     confinement.limit_resources(cpu_seconds, memory_mb)
     confinement.isolate()
     confinement.restrict_files(os.getcwd(), {sys.base_prefix, sys.prefix})

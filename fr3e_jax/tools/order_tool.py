@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fr3e_jax.rewards.order import is_valid, reduce_at
+from fr3e_jax.rewards.order_verifier import is_valid, reduce_at
 
 MODULUS = 10
 

@@ -16,7 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from fr3e_jax.rewards import processes
+from fr3e_jax.rewards import child_processes
 from fr3e_jax.tools.answer import Answer
 
 MEMORY_MB = 1024
@@ -87,6 +87,6 @@ class PythonTool:
         try:
             return process.communicate(program, timeout=2 * self.seconds + START_SECONDS)[0]
         except subprocess.TimeoutExpired:
-            processes.kill_group(process.pid)
+            child_processes.kill_group(process.pid)
             process.communicate()
             return json.dumps(["", "timeout"]).encode()

@@ -121,7 +121,7 @@ def test_golds_grade_themselves_through_the_named_verifiers(task):
 
 
 def test_workers_are_told_of_the_functions_of_all_cards_once(task):
-    assert task.verifier().job_functions == ("fr3e_jax.rewards.math.symbolic:judge",)
+    assert task.verifier().job_functions == ("fr3e_jax.rewards.math:judge",)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from fr3e_jax.configuration.schema import DataConfig, OrderConfig
 from fr3e_jax.data.order_task import OrderTask, is_held_out
-from fr3e_jax.rewards.order import is_valid, reduce_at
+from fr3e_jax.rewards.order_verifier import is_valid, reduce_at
 
 
 def make(seed=0, **settings):

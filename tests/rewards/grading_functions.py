@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def refuse(*arguments: object) -> Verdict:
 
 
 def behave(manner: str, *more: object) -> object:
-    """Misbehaves as told; whatever comes through is right."""
+    """Misbehave as told; right if that has an end."""
     if manner == "spin":
         while True:
             pass
@@ -49,8 +50,21 @@ def behave(manner: str, *more: object) -> object:
     return 1.0
 
 
+def spin_in_a_child() -> float:
+    """Waits for a process of its own that computes forever."""
+    return float(subprocess.run([sys.executable, "-c", "while True: pass"]).returncode == 0)
+
+
+def wait_for(go: str, path: str) -> float:
+    """Right as soon as the file ``go`` is there; waits without computing."""
+    note(path)
+    while not Path(go).exists():
+        time.sleep(0.01)
+    return 1.0
+
+
 def die_once(marker: str) -> float:
-    """Kills its worker the first time; right the second time."""
+    """Kill the worker the first time; right the second time."""
     if not Path(marker).exists():
         Path(marker).touch()
         os._exit(1)
@@ -58,7 +72,7 @@ def die_once(marker: str) -> float:
 
 
 def note(path: str, *more: object) -> float:
-    """Right; leaves a line in a file for each call."""
+    """Right; adds a line to a file at each call."""
     with open(path, "a") as file:
         file.write(f"{os.getpid()}\n")
     return 1.0
@@ -71,7 +85,7 @@ def hang_once(path: str) -> float:
 
 
 def start_a_child(path: str) -> float:
-    """Leaves a process behind, in a session of its own, that would live long; then hangs."""
+    """Start a process in a session of its own, that would live long; then hang."""
     child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     Path(path).write_text(str(child.pid))
     time.sleep(1000)
@@ -82,7 +96,7 @@ POISON = {"count": 0}
 
 
 def poisoned(limit: int, reward: float, number: int = 0) -> float:
-    """Tells the truth ``limit`` times in a process, and says 1 ever after."""
+    """``reward`` for the first ``limit`` calls in a process, then 1."""
     POISON["count"] += number != 0
     return 1.0 if POISON["count"] > limit else reward
 
@@ -102,7 +116,7 @@ def worker_pid(*more: object) -> float:
 
 
 def write_nonsense(*more: object) -> float:
-    """Writes to all its descriptors, the socket to the pool among them, as if it were an answer."""
+    """Write nonsense to all descriptors, the socket to the pool among them."""
     for descriptor in range(3, 20):
         try:
             os.write(descriptor, b"\xff\xff\xff\xff nonsense")

@@ -86,7 +86,7 @@ def test_an_interrupt_is_not_swallowed(grader_of):
 
 
 @pytest.mark.parametrize(("returned", "error"), [(None, TypeError), ("1", TypeError), (1.5, ValueError)])
-def test_what_a_verifier_must_not_return_stops_the_run(grader_of, returned, error):
+def test_a_verifier_that_returns_no_number_between_zero_and_one_stops_the_run(grader_of, returned, error):
     with pytest.raises(error, match="problem train/7"):
         grade(grader_of(lambda problem, response, finished: returned), PROBLEM, "24", True)
 
@@ -98,7 +98,7 @@ def test_what_a_verifier_must_not_return_stops_the_run(grader_of, returned, erro
         ("os.getppid", ValueError, r"returned \d+.* for problem train/7; expected a finite number"),
     ],
 )
-def test_what_a_job_must_not_return_stops_the_run_too(grader_of, function, error, message):
+def test_a_job_that_returns_no_number_between_zero_and_one_stops_the_run(grader_of, function, error, message):
     with pytest.raises(error, match=message):
         grade(grader_of(lambda p, r, f: Job(f"{FUNCTIONS}:{function}", ())), PROBLEM, "24", True)
 
@@ -112,14 +112,14 @@ def test_jobs_are_graded_while_the_caller_goes_on(grader_of):
 
 
 def test_submitting_does_not_wait_for_a_hanging_worker(grader_of):
-    grader = grader_of(job_verifier("behave"), RewardsConfig(workers=1, deadline_seconds=1.0))
+    grader = grader_of(job_verifier("behave"), RewardsConfig(workers=1, deadline_seconds=1.0, wall_clock_factor=2.0))
     hanging = grader.submit(PROBLEM, "sleep", True)
     after = grader.submit(PROBLEM, "well", True)
     assert not hanging.done()
     assert (hanging.result().outcome, after.result().outcome) == ("timeout", "right")
 
 
-def test_equal_jobs_on_their_way_are_run_once_and_remembered(grader_of, tmp_path):
+def test_equal_jobs_run_once_and_are_remembered(grader_of, tmp_path):
     notes = tmp_path / "notes"
     grader = grader_of(job_verifier("note", str(notes)))
     pending = [grader.submit(PROBLEM, response, True) for response in "aabab"]
@@ -129,7 +129,7 @@ def test_equal_jobs_on_their_way_are_run_once_and_remembered(grader_of, tmp_path
     assert grader.take_outcomes() == Counter(right=6)
 
 
-def test_long_answers_are_told_apart_and_not_kept(grader_of, tmp_path):
+def test_long_answers_are_told_apart_by_hashes_and_not_kept(grader_of, tmp_path):
     notes = tmp_path / "notes"
     grader = grader_of(job_verifier("note", str(notes)))
     long = "x" * 100_000
@@ -164,7 +164,7 @@ def test_a_time_out_is_remembered_after_the_second_time(grader_of, tmp_path):
     assert len(notes.read_text().split()) == 2
 
 
-def test_what_happens_in_workers_becomes_an_outcome_and_not_a_silent_zero(grader_of, caplog):
+def test_each_failure_in_a_worker_is_counted_as_its_outcome(grader_of, caplog):
     grader = grader_of(job_verifier("behave", deadline=0.5))
     for manner in ("spin", "exit", "raise", "well"):
         grade(grader, PROBLEM, manner, True)
@@ -199,17 +199,18 @@ def test_a_forgotten_grader_ends_its_processes():
 
 
 def test_a_user_s_verifier_runs_in_a_worker(grader_of):
-    grader = grader_of(user_verifier(f"{FUNCTIONS}:own_verifier"), RewardsConfig(workers=2, deadline_seconds=1.0))
+    settings = RewardsConfig(workers=2, deadline_seconds=1.0, wall_clock_factor=2.0)
+    grader = grader_of(user_verifier(f"{FUNCTIONS}:own_verifier"), settings)
     assert [grade(grader, PROBLEM, response, True) for response in ("24", "25")] == [1.0, 0.0]
     assert grader.submit(PROBLEM, "hang", True).result() == Verdict(0.0, "timeout")
 
 
-def test_a_user_s_verifier_may_read_everything_of_the_problem_but_a_missing_key_is_an_error_of_its_own(grader_of):
+def test_a_user_s_verifier_that_reads_a_missing_key_gets_the_outcome_error(grader_of):
     grader = grader_of(user_verifier(f"{FUNCTIONS}:own_verifier"))
     assert grader.submit(Problem("p", "q", "4"), "4", True).result() == Verdict(0.0, "error")
 
 
-def test_a_user_s_verifier_that_cannot_be_loaded_is_refused_with_what_it_raised_and_where(tmp_path):
+def test_a_user_s_verifier_that_cannot_be_loaded_is_refused_with_the_error_and_its_place(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("def verify(problem, response, finished):\n    return 1.0\n\n1 / 0\n")
     refused = rf"^no worker can run the verifier {path}:verify: ZeroDivisionError: division by zero \({path}, line 4\)$"
@@ -227,17 +228,17 @@ def test_a_user_s_verifier_that_cannot_be_loaded_is_refused_with_what_it_raised_
 
 
 @pytest.mark.parametrize("spec", ["mine", "mine.py:", ":verify", "mine.py:not a name"])
-def test_a_user_s_verifier_is_named_by_file_and_function(spec):
+def test_a_spec_without_file_and_function_is_refused(spec):
     with pytest.raises(ValueError, match=r"data.verifier is .*; expected FILE.py:NAME or package.module:NAME"):
         user_verifier(spec)
 
 
-def test_a_missing_file_is_named():
+def test_a_missing_file_is_named_in_the_error():
     with pytest.raises(
         FileNotFoundError, match=r"data.verifier names the file nowhere/mine.py, but /.* does not exist"
     ):
         user_verifier("nowhere/mine.py:verify")
 
 
-def test_no_user_s_verifier_is_none():
+def test_an_empty_spec_gives_no_verifier():
     assert user_verifier("") is None

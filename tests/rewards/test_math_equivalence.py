@@ -1,12 +1,11 @@
-"""Every pair of equivalence_cases, through the process that grades and the judge that a worker runs."""
+"""Every pair of equivalence_cases, in the main process and by the judge that a worker runs."""
 
 import importlib.util
 from pathlib import Path
 
 import pytest
 
-from fr3e_jax.rewards.math.quick import quick_verdict
-from fr3e_jax.rewards.math.symbolic import judge
+from fr3e_jax.rewards.math import judge, quick_verdict
 
 _SPEC = importlib.util.spec_from_file_location("equivalence_cases", Path(__file__).with_name("equivalence_cases.py"))
 cases = importlib.util.module_from_spec(_SPEC)
@@ -14,27 +13,27 @@ _SPEC.loader.exec_module(cases)
 
 
 @pytest.mark.parametrize(("category", "gold", "answer"), cases.pairs(cases.EQUAL))
-def test_equal(category, gold, answer):
+def test_equal_answers_are_right(category, gold, answer):
     verdict = quick_verdict(gold, answer) or judge(gold, answer)
     assert (verdict.reward, verdict.outcome) == (1.0, "right")
 
 
 @pytest.mark.parametrize(("category", "gold", "answer"), cases.pairs(cases.DIFFERENT))
-def test_different(category, gold, answer):
+def test_different_answers_are_not_right(category, gold, answer):
     verdict = quick_verdict(gold, answer) or judge(gold, answer)
     assert verdict.reward == 0.0
     assert verdict.outcome in ("wrong", "refused", "string_only")
 
 
 @pytest.mark.parametrize(("category", "gold", "answer"), cases.pairs(cases.EQUAL))
-def test_the_worker_says_the_same_as_the_main_process(category, gold, answer):
-    """What is decided where is a matter of speed alone."""
+def test_the_worker_gives_the_verdict_of_the_main_process(category, gold, answer):
+    """Only speed depends on the process that decides."""
     quick = quick_verdict(gold, answer)
     assert quick is None or quick == judge(gold, answer)
 
 
 @pytest.mark.parametrize(("category", "gold", "answer"), cases.pairs(cases.EQUAL))
-def test_golds_survive_harmless_rewriting(category, gold, answer):
+def test_golds_with_other_blanks_and_styles_are_right(category, gold, answer):
     rewritten = gold.replace(r"\frac", r"\dfrac").replace(",", " , " if "," in gold and " " in gold else ",")
     for text in (f"${rewritten}$", f"  {rewritten} ", f"{gold}.", rf"{{{gold}}}" if "=" not in gold else gold):
         verdict = quick_verdict(gold, text) or judge(gold, text)
@@ -55,7 +54,7 @@ def test_golds_survive_harmless_rewriting(category, gold, answer):
         ("4", "4=5", "wrong"),
     ],
 )
-def test_outcomes(gold, answer, outcome):
+def test_each_kind_of_answer_has_its_outcome(gold, answer, outcome):
     assert (quick_verdict(gold, answer) or judge(gold, answer)).outcome == outcome
 
 
@@ -65,7 +64,7 @@ def test_an_answer_beyond_the_limits_is_right_if_it_is_the_gold_answer_literally
     assert quick_verdict(long, long + "+1").outcome == "refused"
 
 
-def test_canaries_of_the_judge_hold():
+def test_the_canaries_of_the_judge_get_their_rewards():
     rewards = {reward for _, reward in judge.canaries}
     assert rewards == {0.0, 1.0}
     for arguments, reward in judge.canaries:
@@ -77,7 +76,7 @@ def test_one_of_several_golds_suffices():
     assert judge(("7", "8"), r"\frac{3}{\sqrt3}").outcome == "wrong"
 
 
-def test_tolerance_is_for_decimals_only():
+def test_tolerance_applies_to_decimals_only():
     assert judge("9.6", "9.65", 0.0, 0.01).outcome == "right"
     assert judge("9.6", "9.75", 0.0, 0.01).outcome == "wrong"
     assert judge("4.5e33", r"4.53\times10^{33}", 0.0, 0.01).outcome == "right"

@@ -2,8 +2,7 @@
 
 import pytest
 
-from fr3e_jax.rewards.math.extraction import extract, last_boxed
-from fr3e_jax.rewards.math.gold import readable_gold
+from fr3e_jax.rewards.math import extract, last_boxed, readable_gold
 
 
 @pytest.mark.parametrize(
@@ -41,7 +40,7 @@ from fr3e_jax.rewards.math.gold import readable_gold
         ("", None),
     ],
 )
-def test_boxed(response, answer):
+def test_boxed_gives_the_last_closed_box(response, answer):
     assert extract(response, "boxed") == answer
 
 
@@ -58,7 +57,7 @@ def test_boxed(response, answer):
         ("Answer:", None),
     ],
 )
-def test_answer_line(response, answer):
+def test_answer_line_gives_the_text_of_the_last_such_line(response, answer):
     assert extract(response, "answer_line") == answer
 
 
@@ -72,11 +71,11 @@ def test_answer_line(response, answer):
         ("42", None),
     ],
 )
-def test_boxed_or_hashes(response, answer):
+def test_boxed_or_hashes_prefers_the_box(response, answer):
     assert extract(response, "boxed_or_hashes") == answer
 
 
-def test_unknown_extraction_is_named():
+def test_an_unknown_extraction_is_named_in_the_error():
     with pytest.raises(ValueError, match="extraction is 'last_number'; expected one of"):
         extract("4", "last_number")
 
@@ -113,5 +112,5 @@ def test_a_megabyte_is_read_in_one_pass():
         ("$$", None),
     ],
 )
-def test_readable_gold(text, gold):
+def test_readable_gold_opens_the_wrapping_of_datasets(text, gold):
     assert readable_gold(text) == gold

@@ -1,4 +1,4 @@
-"""Nothing that a model writes is executed, and nothing in the main process takes long on what it writes."""
+"""No text of a model is executed, and none keeps the main process busy for long."""
 
 import ast
 import importlib
@@ -9,16 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fr3e_jax.rewards.math import limits
-from fr3e_jax.rewards.math.quick import quick_verdict
-from fr3e_jax.rewards.math.symbolic import judge
+from fr3e_jax.rewards.math import judge, limits, quick_verdict
 
 PACKAGE = Path(__file__).resolve().parents[2] / "fr3e_jax" / "rewards"
 BUILTINS = {"eval", "exec", "compile", "__import__", "open"}
-EVALUATORS = {
-    *("parse_expr", "sympify", "S", "nsimplify", "parse_latex", "lambdify"),
-    *("ExprExtractionConfig", "latex2sympy"),
-}
+EVALUATORS = {"parse_expr", "sympify", "S", "nsimplify", "parse_latex", "lambdify"}
 HOSTILE = [
     "__import__('os').system('touch {}')",
     "open('{}','w')",
@@ -36,10 +31,10 @@ HOSTILE = [
 ]
 
 
-def test_no_module_of_the_grader_names_an_evaluator_of_text():
+def test_no_module_of_grading_names_an_evaluator_of_text():
     """Also not as an attribute. ``literal_eval`` of a gold answer reads literals only."""
     found = []
-    for path in [*PACKAGE.glob("math/*.py"), PACKAGE / "registry.py"]:
+    for path in [*PACKAGE.glob("math/*.py"), PACKAGE / "named_verifiers.py"]:
         for node in ast.walk(ast.parse(path.read_text())):
             name = getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "name", None)
             if name in EVALUATORS or (isinstance(node, ast.Name) and name in BUILTINS):
@@ -49,10 +44,7 @@ def test_no_module_of_the_grader_names_an_evaluator_of_text():
 
 @pytest.fixture
 def exploding_evaluators(monkeypatch):
-    """sympy's ways from text to Python raise, wherever math-verify and latex2sympy imported them to.
-
-    Numerals pass: sympy's ``Number("4")``, which latex2sympy calls on its NUMBER tokens, goes through ``sympify``.
-    """
+    """Make sympy's evaluators of text raise in every module of sympy, except for numerals."""
     reached = []
 
     def guarded(real):
@@ -68,9 +60,9 @@ def exploding_evaluators(monkeypatch):
         "parse_expr": guarded(importlib.import_module("sympy.parsing.sympy_parser").parse_expr),
         "sympify": guarded(importlib.import_module("sympy.core.sympify").sympify),
     }
-    judge("10", r"{5 \choose 2}")  # so that math-verify is loaded, and patched too
+    judge(r"\frac{1}{3}", r"\int_0^1 x^2 dx")  # so that what integrates is loaded, and patched too
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in ("sympy", "math_verify", "latex2sympy2_extended"):
+        if name.partition(".")[0] == "sympy":
             for attribute, replacement in evaluators.items():
                 if callable(vars(module).get(attribute)):
                     monkeypatch.setattr(module, attribute, replacement)
@@ -125,14 +117,14 @@ def test_mathematics_reaches_no_evaluator_either(exploding_evaluators):
         r"\gcd(" + ",".join(str(3**300 + n) for n in range(12)) + ")",
     ],
 )
-def test_bombs_are_defused_without_a_deadline(answer):
-    """Here, without the pool: what is too large is refused or cheap. Any of these would run for minutes otherwise."""
+def test_bombs_are_refused_or_cheap_without_a_deadline(answer):
+    """Without the pool. Any of these answers would run for minutes if it were neither refused nor cheap."""
     for gold in ("4", r"\sqrt{5}", "x^{400}", "1,2,3"):
         verdict = quick_verdict(gold, answer) or judge(gold, answer)
         assert verdict.reward == 0.0
 
 
-def test_the_limits_are_those_of_the_document():
+def test_the_document_quotes_every_limit():
     """docs/grading.md quotes every limit."""
     document = (PACKAGE.parents[1] / "docs" / "grading.md").read_text()
     for name, value in vars(limits).items():
@@ -143,9 +135,9 @@ def test_the_limits_are_those_of_the_document():
 def test_grading_a_simple_answer_loads_no_sympy():
     """So that the main process starts quickly and stays small."""
     program = (
-        "import sys\nfrom fr3e_jax.rewards.registry import named_verifier\n"
-        "from fr3e_jax.rewards.math.quick import quick_verdict\n"
+        "import sys\nfrom fr3e_jax.rewards.named_verifiers import named_verifier\n"
+        "from fr3e_jax.rewards.math import quick_verdict\n"
         "assert quick_verdict('(1,2)', '(1,\\\\frac42)').reward\n"
-        "sys.exit(any(name in sys.modules for name in ('sympy', 'mpmath', 'math_verify', 'jax')))"
+        "sys.exit(any(name in sys.modules for name in ('sympy', 'mpmath', 'jax')))"
     )
     assert subprocess.run([sys.executable, "-c", program], cwd=PACKAGE.parents[1]).returncode == 0

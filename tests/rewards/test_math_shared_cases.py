@@ -1,6 +1,7 @@
 """Against public graders' cases, hostile answers and real gold answers, where ../shared has them."""
 
 import gzip
+import importlib.util
 import json
 from pathlib import Path
 
@@ -9,11 +10,8 @@ import pytest
 from fr3e_jax.configuration.schema import RewardsConfig
 from fr3e_jax.data.task import Problem
 from fr3e_jax.rewards.grader import Grader
-from fr3e_jax.rewards.math.agreement import graded
-from fr3e_jax.rewards.math.extraction import last_boxed
-from fr3e_jax.rewards.math.gold import readable_gold
-from fr3e_jax.rewards.math.quick import quick_verdict
-from fr3e_jax.rewards.registry import named_verifier
+from fr3e_jax.rewards.math import last_boxed, quick_verdict, readable_gold
+from fr3e_jax.rewards.named_verifiers import named_verifier
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 DATASETS = SHARED / "datasets"
@@ -23,6 +21,11 @@ KNOWN_DISAGREEMENTS = {  # id of a case to the reason why it is graded otherwise
 
 pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason=f"there is no {SHARED}")
 
+_SCRIPT = Path(__file__).parents[2] / "benchmarks" / "grader_agreement.py"
+_SPEC = importlib.util.spec_from_file_location("grader_agreement", _SCRIPT)
+agreement = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(agreement)
+
 
 def lines(path):
     opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
@@ -30,14 +33,14 @@ def lines(path):
         return [json.loads(line) for line in file]
 
 
-def test_agreement_with_public_graders():
+def test_the_grader_agrees_with_public_cases_but_the_known_ones():
     cases = lines(SHARED / "grader_cases.jsonl")
-    disagreements = {case["id"] for case in cases if (graded(case).reward == 1) != case["expected"]}
+    disagreements = {case["id"] for case in cases if (agreement.graded(case).reward == 1) != case["expected"]}
     assert disagreements == set(KNOWN_DISAGREEMENTS)
     assert len(disagreements) <= 0.005 * len(cases)
 
 
-def test_hostile_answers(tmp_path):
+def test_hostile_answers_get_the_prescribed_verdict_and_execute_nothing(tmp_path):
     """Through the pool: every verdict as prescribed, nothing executed, nothing killed."""
     sentinel = tmp_path / "executed"
     cases = lines(SHARED / "adversarial_answers.jsonl")
@@ -89,8 +92,8 @@ def gold_answers(name):
         "deepscaler_sub/train",
     ],
 )
-def test_gold_answers_grade_themselves(name):
-    """As they are, and written a little differently: without a worker, so that it is quick, and certain."""
+def test_gold_answers_grade_themselves_as_right_without_a_worker(name):
+    """As written in the dataset, and with other dollars, blanks and fractions."""
     golds = [gold for text in gold_answers(name) if (gold := readable_gold(text))]
     for rewrite in (str, "${}$".format, " {} ".format, lambda gold: gold.replace(r"\frac", r"\dfrac")):
         wrong = [gold for gold in golds if quick_verdict(gold, rewrite(gold)) is None]

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from fr3e_jax.data.task import Problem
-from fr3e_jax.rewards.order import OrderVerifier, evaluate, is_valid, reduce_at, valid_reductions
+from fr3e_jax.rewards.order_verifier import OrderVerifier, evaluate, is_valid, reduce_at, valid_reductions
 
 
 def expressions(modulus, num_operands):
@@ -26,7 +26,7 @@ def graded(rule, prompt, response, finished=True, modulus=10):
 
 
 @pytest.mark.parametrize(("modulus", "num_operands"), [(10, 3), (7, 3), (4, 4), (3, 5)])
-def test_evaluate_is_python_arithmetic(modulus, num_operands):
+def test_evaluate_gives_the_value_of_python_arithmetic(modulus, num_operands):
     for expression in expressions(modulus, num_operands):
         assert evaluate(expression, modulus) == python_value(expression, modulus), expression
 
@@ -68,7 +68,7 @@ def test_every_chain_of_valid_reductions_ends_in_the_right_digit(modulus, num_op
         ("6", set()),
     ],
 )
-def test_valid_reductions_by_hand(line, following):
+def test_valid_reductions_are_those_found_by_hand(line, following):
     assert valid_reductions(line, 10) == following
 
 

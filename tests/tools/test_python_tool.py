@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fr3e_jax.rewards.processes import children
+from fr3e_jax.rewards.child_processes import children
 from fr3e_jax.tools.python import PythonTool
 
 TOOL = PythonTool(seconds=1.0, output_bytes=200)

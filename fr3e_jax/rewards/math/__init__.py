@@ -1,1 +1,52 @@
-"""Whether an answer in LaTeX or plain text is the gold answer; see docs/grading.md for the conventions."""
+"""Judge whether an answer in LaTeX or plain text is the gold answer; docs/grading.md states the conventions.
+
+This file is the package's only door: other code imports these names from here and no module inside. Importing it loads
+no sympy; the first call of ``judge`` does.
+"""
+
+from __future__ import annotations
+
+from fr3e_jax.rewards.math.conventions import CONVENTIONS
+from fr3e_jax.rewards.math.extraction import (
+    EXTRACTIONS,
+    closed_boxes,
+    extract,
+    first_turn,
+    last_boxed,
+    readable_gold,
+)
+from fr3e_jax.rewards.math.quick import quick_verdict
+from fr3e_jax.rewards.verdict import Verdict
+
+__all__ = [
+    "CONVENTIONS",
+    "EXTRACTIONS",
+    "closed_boxes",
+    "extract",
+    "first_turn",
+    "judge",
+    "last_boxed",
+    "quick_verdict",
+    "readable_gold",
+]
+
+
+def judge(golds: str | tuple[str, ...], answer: str, absolute: float = 0.0, relative: float = 0.0) -> Verdict:
+    """The verdict on an answer. sympy may hang on it: call this in a worker process, which has a deadline.
+
+    Args:
+      golds: a gold answer, or several of which one suffices; bare or in dollars, without ``\\boxed``.
+      answer: the answer, as bare as the gold one.
+      absolute, relative: how far off a decimal may be from a gold answer.
+    """
+    from fr3e_jax.rewards.math import symbolic  # here, because sympy takes a second and the main process needs none
+
+    return symbolic.verdict(golds, answer, absolute, relative)
+
+
+judge.canaries = (
+    ((r"\frac{\sqrt{12}}{x+1}", r"\dfrac{2\sqrt3}{1+x}"), 1.0),
+    ((r"\sin^2 t+\cos 2t", r"1+\sin^2 t"), 0.0),
+    # sympy answers this one, so that a worker has loaded its integrals before its first deadline.
+    ((r"\frac{1}{3}", r"\int_0^1 x^2 \,dx"), 1.0),
+)

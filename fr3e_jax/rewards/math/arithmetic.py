@@ -1,12 +1,12 @@
-"""How two values are compared: exactly with rational numbers, or, in a worker, numerically to many digits."""
+"""Comparison of two values: exactly with rational numbers, or, in a worker, numerically to many digits."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 from typing import Any, Protocol
 
-from fr3e_jax.rewards.math.exact import NotRational, rational
-from fr3e_jax.rewards.math.tree import Node
+from fr3e_jax.rewards.math.exact_numbers import NotRational, rational
+from fr3e_jax.rewards.math.expression_tree import Node
 
 ROUNDED_DIGITS = 6  # significant digits that a decimal needs to stand for a number that has no finite decimal
 
@@ -19,7 +19,7 @@ class NeedsWorker(Exception):
 
 
 class Arithmetic(Protocol):
-    """What comparing answers asks about values."""
+    """The questions about values that comparing answers asks."""
 
     def equal(self, left: Node, right: Node) -> bool:
         """Whether two expressions are equal, for all values of their variables."""
@@ -32,7 +32,7 @@ class Arithmetic(Protocol):
 
 
 class ExactArithmetic:
-    """Rational numbers only: quick and safe enough for the main process; everything else ``NeedsWorker``."""
+    """Rational numbers, quick and safe enough for the main process; other values raise ``NeedsWorker``."""
 
     def equal(self, left: Node, right: Node) -> bool:
         a, b = self.real(left), self.real(right)
@@ -53,9 +53,9 @@ class ExactArithmetic:
 
 
 def rounds_to(left: Node, left_value: Fraction, right: Node, right_value: Fraction) -> bool:
-    """Whether one side is a decimal of six or more digits that the other, which has no finite decimal, rounds to.
+    """Whether one side is a decimal of six or more digits, and the other, which has no finite decimal, rounds to it.
 
-    Cutting off counts as rounding. Decimals and fractions that end are compared exactly and never come here.
+    Cutting off counts as rounding. A number with a finite decimal has to be equal exactly.
     """
     if as_decimal(left) is None:
         left, left_value, right, right_value = right, right_value, left, left_value
@@ -73,7 +73,7 @@ def rounds(node: Node, decimal: Fraction, exact: Fraction) -> bool:
 
 
 def as_decimal(node: Node) -> tuple[int, int] | None:
-    """Digits after the point and significant digits of a decimal as it was written; None if it is something else."""
+    """(digits after the point, significant digits) of a decimal as written; None for anything else."""
     while node.head == "negate":
         node = node.args[0]
     return node.value[1:] if node.head == "decimal" else None

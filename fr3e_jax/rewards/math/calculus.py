@@ -9,11 +9,11 @@ import mpmath
 import sympy
 from mpmath import mp
 
-from fr3e_jax.rewards.math.exact import Undefined
+from fr3e_jax.rewards.math.exact_numbers import Undefined
+from fr3e_jax.rewards.math.expression_tree import Node
 from fr3e_jax.rewards.math.limits import EXPONENT, FACTORIAL, Refused, Unreadable
-from fr3e_jax.rewards.math.tree import Node
 
-# What sympy raises where it cannot go on.
+# sympy raises these where it cannot go on.
 _FAILURES = (NotImplementedError, TypeError, AttributeError, ArithmeticError, RecursionError, KeyError, IndexError)
 
 

@@ -1,4 +1,4 @@
-"""Unicode that means the same as LaTeX, folded to LaTeX; what could deceive a reader is refused."""
+"""Unicode mathematics folded to LaTeX; characters that could deceive a reader are refused."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def fold(text: str) -> str:
     """``text`` with Unicode mathematics written in LaTeX, decimal digits of any script in ASCII, blanks as spaces.
 
     Raises:
-      Refused: a control character, or one that changes the direction or visibility of its neighbours. Such text shows
-        something else than it says.
+      Refused: a control character, or one that changes the direction or visibility of its neighbours. Text with such
+        characters looks different from what it says.
     """
     if text.isascii():
         return _printable(text.translate(_BLANK))

@@ -2,129 +2,146 @@
 
 from __future__ import annotations
 
-from fr3e_jax.rewards.math.big_operators import BigOperators
-from fr3e_jax.rewards.math.environments import Environments
+from fr3e_jax.rewards.math import atoms, big_operators, environments, expressions
+from fr3e_jax.rewards.math.cursor import Cursor
+from fr3e_jax.rewards.math.expression_tree import Node, number
 from fr3e_jax.rewards.math.limits import Unreadable
 from fr3e_jax.rewards.math.nodes import integer_value, literal_node, product, with_sign
 from fr3e_jax.rewards.math.tokens import Token
-from fr3e_jax.rewards.math.tree import Node, number
 from fr3e_jax.rewards.math.vocabulary import ACCENTS, CONSTANTS, FUNCTIONS, GREEK_SYMBOLS, INVERSE, SETS
 
+_NO_FURTHER_ARGUMENT = {*FUNCTIONS, "\\log", "(", "["}
 
-class Commands(BigOperators, Environments):
-    """Rules of ``reader.Reader``."""
 
-    def command(self, name: str) -> Node:
-        if name == "\\frac":
-            return self.fraction()
-        if name == "\\sqrt":
-            return self.root()
-        if name == "\\binom":
-            return Node("function", (self.operand(), self.operand()), "binomial")
-        if name in CONSTANTS:
-            return Node("constant", (), CONSTANTS[name])
-        if name in GREEK_SYMBOLS:
-            return Node("symbol", (), name + self.subscript())
-        if name in ("\\sum", "\\prod"):
-            return self.big_operator("sum" if name == "\\sum" else "product")
-        if name in FUNCTIONS:
-            return self.function(FUNCTIONS[name])
-        if name == "\\log":
-            return self.logarithm()
-        if name in ("\\lfloor", "\\lceil"):
-            inner = self.additive()
-            self.expect({"\\lfloor": "\\rfloor", "\\lceil": "\\rceil"}[name])
-            return Node("function", (inner,), {"\\lfloor": "floor", "\\lceil": "ceil"}[name])
-        if name in ACCENTS:
-            return self.accented(name)
-        if name == "\\mathbb" or name in SETS:
-            return self.number_set(name)
-        if name == "\\begin":
-            return self.environment()
-        if name in ("\\int", "\\lim"):
-            return self.integral() if name == "\\int" else self.limit()
-        raise Unreadable(f"{name!r} is not in the grammar")
+def command(cursor: Cursor, name: str) -> Node:
+    """The tree of a LaTeX command and its arguments; the command itself is taken already."""
+    if name == "\\frac":
+        return _fraction(cursor)
+    if name == "\\sqrt":
+        return _root(cursor)
+    if name == "\\binom":
+        return Node("function", (operand(cursor), operand(cursor)), "binomial")
+    if name in CONSTANTS:
+        return Node("constant", (), CONSTANTS[name])
+    if name in GREEK_SYMBOLS:
+        return Node("symbol", (), name + atoms.subscript(cursor))
+    if name in ("\\sum", "\\prod"):
+        return big_operators.big_operator(cursor, "sum" if name == "\\sum" else "product")
+    if name in FUNCTIONS:
+        return _function_call(cursor, FUNCTIONS[name])
+    if name == "\\log":
+        return _logarithm(cursor)
+    if name in ("\\lfloor", "\\lceil"):
+        inner = expressions.additive(cursor)
+        cursor.expect({"\\lfloor": "\\rfloor", "\\lceil": "\\rceil"}[name])
+        return Node("function", (inner,), {"\\lfloor": "floor", "\\lceil": "ceil"}[name])
+    if name in ACCENTS:
+        return _accented(cursor, name)
+    if name == "\\mathbb" or name in SETS:
+        return _number_set(cursor, name)
+    if name == "\\begin":
+        return environments.environment(cursor)
+    if name in ("\\int", "\\lim"):
+        return big_operators.integral(cursor) if name == "\\int" else big_operators.limit(cursor)
+    raise Unreadable(f"{name!r} is not in the grammar")
 
-    def operand(self) -> Node:
-        """An argument of a command: in braces, or the one digit, letter or command that follows."""
-        if self.next.value == "{":
-            return self.braced()
-        if self.next.kind == "number" and len(self.next.value) > 1:
-            digits = self.take().value
-            self.position -= 1
-            rest = Token("number", digits[1:]) if digits[1] != "." else Token("number", "0" + digits[1:])
-            self.tokens[self.position] = rest
-            return literal_node(digits[0])
-        return self.atom()
 
-    def fraction(self) -> Node:
-        if self.next.value == "{" and self.peek(1).value in ("d", "\\partial") and self.peek(2).value == "}":
-            return self.derivative()
-        upper = self.operand()
-        return Node("divide", (upper, self.operand()), "\\frac")
+def operand(cursor: Cursor) -> Node:
+    """An argument of a command: in braces, or the one digit, letter or command that follows."""
+    if cursor.next.value == "{":
+        return atoms.in_braces(cursor)
+    if cursor.next.kind == "number" and len(cursor.next.value) > 1:
+        digits = cursor.take().value
+        cursor.position -= 1
+        rest = Token("number", digits[1:]) if digits[1] != "." else Token("number", "0" + digits[1:])
+        cursor.tokens[cursor.position] = rest
+        return literal_node(digits[0])
+    return atoms.atom(cursor)
 
-    def root(self) -> Node:
-        index = number(2)
-        if self.accept("["):
-            index = self.additive()
-            self.expect("]")
-        return Node("root", (self.operand_of_root(), index))
 
-    def operand_of_root(self) -> Node:
-        return self.bracket(self.take().value) if self.next.value == "(" else self.operand()
+def _fraction(cursor: Cursor) -> Node:
+    """A fraction, or a derivative written as one."""
+    if cursor.next.value == "{" and cursor.peek(1).value in ("d", "\\partial") and cursor.peek(2).value == "}":
+        return big_operators.derivative(cursor)
+    upper = operand(cursor)
+    return Node("divide", (upper, operand(cursor)), "\\frac")
 
-    def function(self, name: str) -> Node:
-        power = None
-        if self.accept("^"):
-            power = self.exponent()
-            if name in INVERSE and power == Node("negate", (number(1),)):
-                name, power = INVERSE[name], None
-        called = Node("function", self.arguments(), name)
-        return Node("power", (called, power)) if power else called
 
-    def logarithm(self) -> Node:
-        base = (self.operand(),) if self.accept("_") else ()
-        power = self.exponent() if self.accept("^") else None
-        called = Node("function", (*self.arguments(), *base), "log")
-        return Node("power", (called, power)) if power else called
+def _root(cursor: Cursor) -> Node:
+    """A root with its index."""
+    index = number(2)
+    if cursor.accept("["):
+        index = expressions.additive(cursor)
+        cursor.expect("]")
+    return Node("root", (_operand_of_root(cursor), index))
 
-    def arguments(self) -> tuple[Node, ...]:
-        if self.accept("("):
-            content = self.answer(")")
-            self.expect(")")
-            return content.args if content.head == "list" else (content,)
-        if self.next.value == "{":
-            return (self.braced(),)
-        if self.next.value in FUNCTIONS or self.next.value == "\\log":
-            return (self.postfix(),)
-        argument = self.signed_postfix()
-        while self.starts_factor() and self.next.value not in FUNCTIONS and self.next.value not in ("\\log", "(", "["):
-            argument = product(argument, self.postfix())
-        return (argument,)
 
-    def signed_postfix(self) -> Node:
-        sign = self.accept("-", "+")
-        return with_sign(sign, self.postfix()) if sign else self.postfix()
+def _operand_of_root(cursor: Cursor) -> Node:
+    return atoms.bracket(cursor, cursor.take().value) if cursor.next.value == "(" else operand(cursor)
 
-    def accented(self, accent: str) -> Node:
-        """``\\overline{AB}`` and the like: a name."""
-        inner = self.operand()
-        if accent in ("\\angle", "\\triangle"):
-            while self.next.kind == "letter":
-                inner = product(inner, self.postfix())
-        names = [n.value for n in inner.walk() if n.head in ("symbol", "constant", "number", "text")]
-        return Node("symbol", (), accent + "".join(str(n) for n in sorted(map(str, names))) + self.subscript())
 
-    def number_set(self, name: str) -> Node:
-        if name == "\\mathbb":
-            braced = self.accept("{")
-            name = SETS.get(f"\\mathbb{self.take().value}")
-            if braced:
-                self.expect("}")
-        else:
-            name = SETS[name]
-        if name is None:
-            raise Unreadable("a letter in blackboard bold is no known set")
-        if self.accept("^"):
-            name += f"^{integer_value(self.exponent())}" if self.next.value not in ("+", "-") else self.take().value
-        return Node("set_name", (), name)
+def _function_call(cursor: Cursor, name: str) -> Node:
+    """A function with its exponent and arguments: ``\\\\sin^2 x``."""
+    power = None
+    if cursor.accept("^"):
+        power = expressions.exponent(cursor)
+        if name in INVERSE and power == Node("negate", (number(1),)):
+            name, power = INVERSE[name], None
+    called = Node("function", _arguments(cursor), name)
+    return Node("power", (called, power)) if power else called
+
+
+def _logarithm(cursor: Cursor) -> Node:
+    """A logarithm with its base."""
+    base = (operand(cursor),) if cursor.accept("_") else ()
+    power = expressions.exponent(cursor) if cursor.accept("^") else None
+    called = Node("function", (*_arguments(cursor), *base), "log")
+    return Node("power", (called, power)) if power else called
+
+
+def _arguments(cursor: Cursor) -> tuple[Node, ...]:
+    """The arguments of a function: in brackets, in braces, or the product that follows."""
+    if cursor.accept("("):
+        content = expressions.answer(cursor, ")")
+        cursor.expect(")")
+        return content.args if content.head == "list" else (content,)
+    if cursor.next.value == "{":
+        return (atoms.in_braces(cursor),)
+    if cursor.next.value in FUNCTIONS or cursor.next.value == "\\log":
+        return (expressions.postfix(cursor),)
+    argument = _signed_postfix(cursor)
+    while expressions.starts_factor(cursor) and cursor.next.value not in _NO_FURTHER_ARGUMENT:
+        argument = product(argument, expressions.postfix(cursor))
+    return (argument,)
+
+
+def _signed_postfix(cursor: Cursor) -> Node:
+    sign = cursor.accept("-", "+")
+    return with_sign(sign, expressions.postfix(cursor)) if sign else expressions.postfix(cursor)
+
+
+def _accented(cursor: Cursor, accent: str) -> Node:
+    """``\\overline{AB}`` and the like: a name."""
+    inner = operand(cursor)
+    if accent in ("\\angle", "\\triangle"):
+        while cursor.next.kind == "letter":
+            inner = product(inner, expressions.postfix(cursor))
+    names = [n.value for n in inner.walk() if n.head in ("symbol", "constant", "number", "text")]
+    return Node("symbol", (), accent + "".join(str(n) for n in sorted(map(str, names))) + atoms.subscript(cursor))
+
+
+def _number_set(cursor: Cursor, name: str) -> Node:
+    """A set of numbers such as the real ones, with its dimension or sign."""
+    if name == "\\mathbb":
+        braced = cursor.accept("{")
+        name = SETS.get(f"\\mathbb{cursor.take().value}")
+        if braced:
+            cursor.expect("}")
+    else:
+        name = SETS[name]
+    if name is None:
+        raise Unreadable("a letter in blackboard bold is no known set")
+    if cursor.accept("^"):
+        signed = cursor.next.value in ("+", "-")
+        name += cursor.take().value if signed else f"^{integer_value(expressions.exponent(cursor))}"
+    return Node("set_name", (), name)

@@ -1,8 +1,8 @@
-"""Whether the tree of an answer says the same as the tree of the gold answer.
+"""Comparison of the tree of an answer with the tree of the gold answer.
 
-What counts as the same is a convention; docs/grading.md states it case by case. The gold answer decides what is wanted:
-a value, an equation, an inequality, a set, a tuple, a list. An answer that says more than was asked (``3 or 4``,
-``4 = 5``, a set that contains the gold value) says something else.
+Equality is a convention here; docs/grading.md states it case by case. The gold answer decides the kind of answer: a
+value, an equation, an inequality, a set, a tuple, a list. An answer that says more than that (``3 or 4``, ``4 = 5``, a
+set that contains the gold value) is another answer.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 
 from fr3e_jax.rewards.math.arithmetic import Arithmetic
+from fr3e_jax.rewards.math.expression_tree import Node, number, symbols
 from fr3e_jax.rewards.math.items import (
     Item,
     componentwise,
@@ -23,7 +24,6 @@ from fr3e_jax.rewards.math.items import (
 )
 from fr3e_jax.rewards.math.limits import Contradiction, Unreadable
 from fr3e_jax.rewards.math.matrices import collapsed, has_matrix
-from fr3e_jax.rewards.math.names import is_name, name_of
 from fr3e_jax.rewards.math.quantity import quantity, units_conflict
 from fr3e_jax.rewards.math.real_sets import real_set
 from fr3e_jax.rewards.math.shapes import (
@@ -31,20 +31,21 @@ from fr3e_jax.rewards.math.shapes import (
     difference,
     elements,
     infinity_sign,
+    is_name,
     is_open,
     is_system,
     is_time,
     is_zero,
     letters,
     mirrored,
+    name_of,
     named_point,
     unsigned,
 )
-from fr3e_jax.rewards.math.tree import Node, number, symbols
 
 _SET_OPERATIONS = {"union", "intersection", "difference", "set_name"}
 _SETS = _SET_OPERATIONS | {"set"}
-_APPROXIMATION = 0.05  # how far off the right side of an approximation may be, relatively
+_APPROXIMATION = 0.05  # relative error that the right side of an approximation may have
 
 
 def same(gold: Node, answer: Node, arithmetic: Arithmetic) -> bool:
@@ -76,7 +77,7 @@ class _Comparison:
     # ---- one answer ------------------------------------------------------------------------------------------------
 
     def item(self, node: Node) -> Item:
-        """Takes ``x =``, ``x \\in`` and the steps of a chain off."""
+        """An answer without ``x =``, ``x \\in`` and the steps of a chain before it."""
         if node.head != "relation":
             point = named_point(node)
             return Item(point[1], point[0]) if point else Item(node)
@@ -143,10 +144,10 @@ class _Comparison:
         return self.same_sets(gold, answer.value)
 
     def same_equations(self, gold: Node, answer: Node) -> bool:
-        """Equal up to a constant factor; what is always true says nothing."""
+        """Whether two equations are equal up to a constant factor; equations that always hold are equal to none."""
         if len(gold.args) != 2 or len(answer.args) != 2:
             return False
-        if self.structurally_equal(gold, answer):
+        if gold == answer:
             return True
         if any(part.head in ("set", "bracket", "text", "matrix") for side in (gold, answer) for part in side.walk()):
             return all(self.same_values(a, b) for a, b in zip(gold.args, answer.args, strict=True))
@@ -159,7 +160,7 @@ class _Comparison:
     def _same_direction(self, gold: Node, answer: Node) -> bool:
         if gold.value != answer.value:
             return False
-        if self.structurally_equal(gold, answer):
+        if gold == answer:
             return True
         if len(gold.value) == 1 and gold.value != ("==",):
             signed = gold.value[0] not in ("!=", "=")
@@ -176,7 +177,7 @@ class _Comparison:
     # ---- values ----------------------------------------------------------------------------------------------------
 
     def same_values(self, gold: Node, answer: Node) -> bool:
-        """Two values of any kind: numbers with units, expressions, tuples, intervals, matrices, words."""
+        """Whether two values are equal: numbers with units, expressions, tuples, intervals, matrices or words."""
         for special in (self._texts, self._literals, self._ratios, self._containers, self._matrices):
             verdict = special(gold, answer)
             if verdict is not None:
@@ -196,16 +197,13 @@ class _Comparison:
         scaled = [Node("divide", (q.core, number(100))) if q.percent else q.core for q in (left, right)]
         return self.arithmetic.equal(*scaled)
 
-    def structurally_equal(self, gold: Node, answer: Node) -> bool:
-        return gold == answer
-
     def _texts(self, gold: Node, answer: Node) -> bool | None:
         if gold.head == "text" or answer.head == "text":
             return letters(gold) == letters(answer) != ""
         return None
 
     def _literals(self, gold: Node, answer: Node) -> bool | None:
-        """What is equal only if it is written equally: numerals of a base, infinities, names of sets."""
+        """The verdict on values that are equal only as written: numerals of a base, infinities, names of sets."""
         if "based" in (unsigned(gold).head, unsigned(answer).head):
             return gold == answer
         if "set_name" in (gold.head, answer.head):
@@ -253,7 +251,7 @@ class _Comparison:
         return self.same_sets(gold, answer) or (gold.head == answer.head and self._parts(gold, answer))
 
     def _parts(self, gold: Node, answer: Node) -> bool:
-        """Unions with ends that are no numbers, part by part."""
+        """Whether unions whose ends are no numbers are equal part by part."""
         if gold.head == "relation":
             return gold.value == answer.value and self.ordered(gold.args, answer.args)
         if gold.head == "union":
@@ -276,7 +274,7 @@ class _Comparison:
     # ---- several answers -------------------------------------------------------------------------------------------
 
     def same_lists(self, gold: Node, answer: Node) -> bool:
-        """Lists in any order, unless the order is all that says which is which; duplicates do not count."""
+        """Whether two lists are equal in any order; items without names are in the order of the gold one's names."""
         if gold.head in ("bracket",) or answer.head == "bracket":
             return self._list_and_tuple(gold, answer)
         golds, answers = ([self.item(node) for node in members(side)] for side in (gold, answer))
@@ -308,7 +306,7 @@ class _Comparison:
         return self._matching(golds, answers, self.same)
 
     def _matching(self, golds, answers, same) -> bool:
-        """Whether every gold has an answer and every answer a gold; that is equality of sets, as ``same`` is one."""
+        """Whether every gold has an answer and every answer a gold, so that the sets are equal."""
         unmatched = list(answers)
         for gold in golds:
             rest = [answer for answer in unmatched if not same(gold, answer)]
@@ -319,6 +317,6 @@ class _Comparison:
 
 
 def _contains_name(answer: Item, gold: Item) -> bool:
-    """Whether the answer is about something that is made of what the gold answer is about."""
+    """Whether the answer names an expression of the gold answer's name, as ``|x|`` is one of ``x``."""
     asked, told = gold.equation.args[0], answer.equation.args[0]
     return asked.head == "symbol" and told.head not in ("symbol", "apply") and asked.value in symbols(told)

@@ -1,7 +1,7 @@
-r"""The conventions of benchmarks: which text of a row is the gold answer, and what besides equality counts as right.
+r"""The conventions of benchmarks: where a row has its gold answer, and which answers are right besides equal ones.
 
-Every convention reads the response in the same way (``extraction.extract``): whether the response was finished does not
-matter, as a closed box in a response that was cut is an answer (verl, DAPO and Qwen2.5-Math grade it, too).
+Every convention reads the response in the same way (``extraction.extract``). A closed box in a response that was cut
+is an answer, too, as verl, DAPO and Qwen2.5-Math have it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from fr3e_jax.rewards.math.choices import chosen_letter
-from fr3e_jax.rewards.math.extraction import Extraction, extract
-from fr3e_jax.rewards.math.gold import readable_gold
-from fr3e_jax.rewards.math.quick import RIGHT, WRONG, quick_verdict
+from fr3e_jax.rewards.math.extraction import Extraction, extract, readable_gold
+from fr3e_jax.rewards.math.quick import RIGHT, WRONG, chosen_letter, quick_verdict
 from fr3e_jax.rewards.verdict import Job, Verdict
 
 if TYPE_CHECKING:
     from fr3e_jax.data.problem import Problem
 
-JUDGE = "fr3e_jax.rewards.math.symbolic:judge"
+JUDGE = "fr3e_jax.rewards.math:judge"
 _NO_ANSWER = Verdict(0.0, "no_answer")
 _APPROXIMATELY = re.compile(r"\\approx|≈|\\doteq")
 
@@ -30,10 +28,10 @@ class MathVerifier:
     """Mathematical equality with the gold answer, or with one of ``extra["golds"]``: MATH and its relatives.
 
     Attributes:
-      extraction: where the prompt asked for the answer.
+      extraction: the place in which the prompt asked for the answer.
 
     Raises (when called):
-      ValueError: the problem has no gold answer that could be given.
+      ValueError: the problem has no gold answer that a response could give.
     """
 
     extraction: Extraction = "boxed"
@@ -54,7 +52,7 @@ class MathVerifier:
         return _readable(problem.extra.get("golds") or (problem.gold,), problem.id)
 
     def verdict(self, golds: tuple[str, ...], answer: str, problem: Problem) -> Verdict | Job:
-        """Right if equal to a gold answer; a job if that takes more than rational numbers."""
+        """Right if equal to a gold answer; a job if rational numbers are not enough to tell."""
         verdicts = [quick_verdict(gold, answer) for gold in golds]
         if RIGHT in verdicts:
             return RIGHT
@@ -64,13 +62,13 @@ class MathVerifier:
         return Job(JUDGE, (golds, answer, absolute, relative))
 
     def tolerance(self, problem: Problem) -> tuple[float, float]:
-        """How far off a decimal may be, absolutely and relatively: not at all."""
+        """The absolute and the relative error that a decimal may have: none."""
         return 0.0, 0.0
 
 
 @dataclass(frozen=True)
 class Gsm8kVerifier(MathVerifier):
-    """GSM8K: the gold answer stands behind ``####``, and so may the model's, where it gives no box."""
+    """GSM8K: the gold answer stands after ``####``; so may the answer of a response without a box."""
 
     def answer(self, response: str) -> str | None:
         extraction = "boxed_or_hashes" if self.extraction == "boxed" else self.extraction
@@ -101,8 +99,8 @@ class AimeVerifier(MathVerifier):
 class MinervaVerifier(MathVerifier):
     """Minerva's OCWCourses: measured values in given units; decimals and scientific notation to 1e-4.
 
-    That is the tolerance of Qwen2.5-Math's evaluator, by which the papers' figures were made. Fractions, integers and
-    expressions are compared exactly.
+    Qwen2.5-Math's evaluator, which made the papers' figures, has this tolerance. Fractions, integers and expressions
+    are compared exactly.
     """
 
     def tolerance(self, problem: Problem) -> tuple[float, float]:
@@ -111,7 +109,7 @@ class MinervaVerifier(MathVerifier):
 
 @dataclass(frozen=True)
 class TextbookVerifier(MathVerifier):
-    r"""College Math and Gaokao: where a gold answer gives a value and its approximation, either will do."""
+    r"""College Math and Gaokao: of a gold answer with a value and its approximation, either is right."""
 
     def golds(self, problem: Problem) -> tuple[str, ...]:
         golds = super().golds(problem)
@@ -121,7 +119,7 @@ class TextbookVerifier(MathVerifier):
 
 @dataclass(frozen=True)
 class OlympiadVerifier(MathVerifier):
-    """OlympiadBench: several answers in any order; ``extra["tolerance"]`` is how far off a decimal may be."""
+    """OlympiadBench: several answers in any order; ``extra["tolerance"]`` is the absolute error of decimals."""
 
     def tolerance(self, problem: Problem) -> tuple[float, float]:
         return _tolerance(str(problem.extra.get("tolerance") or "0")), 0.0
@@ -131,7 +129,7 @@ class OlympiadVerifier(MathVerifier):
 class MultipleChoiceVerifier(MathVerifier):
     """The letter of a choice, or its text where ``extra["choices"]`` has the texts in order.
 
-    The gold answer may be the letter or the text, too.
+    The gold answer may also be either of them.
     """
 
     def verdict(self, golds: tuple[str, ...], answer: str, problem: Problem) -> Verdict | Job:
@@ -146,6 +144,18 @@ class MultipleChoiceVerifier(MathVerifier):
         if given is not None or not choices:
             return RIGHT if given == wanted else WRONG
         return super().verdict((choices[ord(wanted) - ord("A")],), answer, problem)
+
+
+CONVENTIONS: dict[str, type[MathVerifier]] = {
+    "math": MathVerifier,
+    "gsm8k": Gsm8kVerifier,
+    "aime": AimeVerifier,
+    "minerva": MinervaVerifier,
+    "olympiad": OlympiadVerifier,
+    "gaokao": TextbookVerifier,
+    "college_math": TextbookVerifier,
+    "multiple_choice": MultipleChoiceVerifier,
+}
 
 
 def _letter_of(text: str, choices: tuple[str, ...]) -> str | None:
@@ -168,5 +178,5 @@ def _approximations(gold: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def _tolerance(text: str) -> float:
-    """OlympiadBench's ``error`` field: a number, or several with commas, of which the largest counts."""
+    """The largest number of OlympiadBench's ``error`` field, which has one or several with commas."""
     return max(float(part) for part in text.split(","))

@@ -1,11 +1,12 @@
-r"""Which part of a response is its answer. Linear in the response, however long it is.
+r"""The answer in a response, in time linear in its length; and the gold answer in a row of a dataset.
 
-What counts is what the prompt asked for, and nothing else: a model that was asked for ``\boxed`` and does not write it
-has not answered, however many numbers its text contains.
+Only the form that the prompt asked for counts: a model that was asked for ``\boxed`` and does not write it has not
+answered, however many numbers its text contains.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import Literal, get_args
 
@@ -21,15 +22,17 @@ _JOINT = re.compile(
 )
 _JOINTS = 20
 _LOOKBACK = 60
+_DOLLARS = ("$$", "$")
+_DISPLAYS = (("\\[", "\\]"), ("\\(", "\\)"))
 
 
 def extract(response: str, extraction: Extraction = "boxed") -> str | None:
     r"""The answer in ``response``, stripped; None if there is none, or an empty one.
 
     Args:
-      extraction: "boxed": the last closed ``\boxed{...}`` or ``\fbox{...}``; "answer_line": what follows ``Answer:``
-        in the last line that starts so (a box there is opened); "boxed_or_hashes": boxed, else what follows the last
-        ``####``.
+      extraction: "boxed": the last closed ``\boxed{...}`` or ``\fbox{...}``; "answer_line": the text after ``Answer:``
+        in the last line that starts so (a box there is opened); "boxed_or_hashes": boxed, else the text after the
+        last ``####``.
 
     Raises:
       ValueError: ``extraction`` is none of these.
@@ -42,7 +45,7 @@ def extract(response: str, extraction: Extraction = "boxed") -> str | None:
 
 
 def first_turn(response: str) -> str:
-    """The text before the first end-of-turn marker: what comes after it is another turn that nobody asked for."""
+    """The text before the first end-of-turn marker; the text after it is another turn."""
     if "<" not in response:
         return response
     end = _END_OF_TURN.search(response)
@@ -52,7 +55,7 @@ def first_turn(response: str) -> str:
 def last_boxed(text: str) -> str | None:
     r"""The content of the last closed ``\boxed{...}`` or ``\fbox{...}``, the innermost if boxed twice, or None.
 
-    ``\boxed 4`` holds the number or letter that follows. Boxes that are joined by a mere comma, "and" or "or" are one
+    ``\boxed 4`` holds the number or letter that follows. Boxes with only a comma, "and" or "or" between them are one
     answer of several parts, joined by commas: ``\boxed{3} or \boxed{4}`` is not the answer 4.
     """
     boxes = closed_boxes(text)
@@ -77,7 +80,7 @@ def closed_boxes(text: str) -> list[tuple[int, int, int]]:
     starts = [start for command in ("\\boxed", "\\fbox") if (start := text.find(command)) >= 0]
     if not starts:
         return boxes
-    for match in _BRACES.finditer(text, max(min(starts) - 1, 0)):  # what stands before the first box changes nothing
+    for match in _BRACES.finditer(text, max(min(starts) - 1, 0)):  # text before the first box changes nothing
         piece = match[0]
         if piece == "{":
             open_braces.append(None)
@@ -119,3 +122,31 @@ def _boxed_or_hashes(text: str) -> str | None:
 
 
 _FINDERS = {"boxed": last_boxed, "answer_line": _answer_line, "boxed_or_hashes": _boxed_or_hashes}
+
+
+def readable_gold(text: str) -> str | None:
+    r"""The gold answer without its wrapping; None if there is none.
+
+    Opens a stringified list of one (``['9.6\n']``), ``\boxed{...}``, and dollars that surround the whole. A list of
+    several becomes ``a, b``.
+    """
+    text = _unlisted(text.strip()).strip()
+    boxed = last_boxed(text)
+    if boxed is not None:
+        text = boxed
+    for opening, closing in (*((dollars, dollars) for dollars in _DOLLARS), *_DISPLAYS):
+        inner = text[len(opening) : -len(closing)]
+        whole = text.startswith(opening) and text.endswith(closing) and len(text) > 2 * len(opening)
+        if whole and "$" not in inner and not inner.endswith("\\"):
+            text = inner.strip()
+    return text if text.strip("$ ") else None
+
+
+def _unlisted(text: str) -> str:
+    if not (text.startswith(("['", '["')) and text.endswith(("']", '"]'))):
+        return text
+    try:
+        values = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+    return ", ".join(str(value).strip() for value in values)

@@ -1,19 +1,19 @@
-"""One answer or several: lists, plus-minus signs, descriptions of sets, and the names that answers are given."""
+"""One answer or several: lists, plus-minus signs, descriptions of sets, and names of answers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fr3e_jax.rewards.math.exact import substituted
+from fr3e_jax.rewards.math.exact_numbers import substituted
+from fr3e_jax.rewards.math.expression_tree import Node, symbols
 from fr3e_jax.rewards.math.limits import SIGNS, Refused, Unreadable
-from fr3e_jax.rewards.math.names import is_name
 from fr3e_jax.rewards.math.quantity import Quantity, quantity
-from fr3e_jax.rewards.math.tree import Node, symbols
+from fr3e_jax.rewards.math.shapes import is_name
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One answer: its value, the name it was given (``x`` of ``x = 5``, or ""), and the equation it was read from."""
+    """One answer: its value, its name (``x`` of ``x = 5``, or ""), and the equation it was read from."""
 
     value: Node
     name: str = ""
@@ -25,7 +25,7 @@ def single_values(node: Node) -> list[Quantity]:
     """The values of an answer or of each member of a list, without names, with units.
 
     Raises:
-      Unreadable: something else than a value.
+      Unreadable: a part is no value.
     """
     return [quantity(_named_value(member)) for member in members(expanded(node))]
 
@@ -40,7 +40,7 @@ def _named_value(node: Node) -> Node:
 
 
 def condition(node: Node) -> Node:
-    """``\\{x | x > 3\\}`` says ``x > 3``."""
+    """A set without its braces: ``x > 3`` for ``\\{x | x > 3\\}``."""
     if node.head == "builder":
         element, described = node.args
         if element.head == "relation" and element.value == ("in",):
@@ -56,7 +56,7 @@ def condition(node: Node) -> Node:
 
 
 def expanded(node: Node) -> Node:
-    """``1 \\pm a`` is the list of its two values; inside of lists and sets, too. All signs change together."""
+    """A tree without plus-minus signs: the list of both values of ``1 \\pm a``. All signs change together."""
     if node.head in ("list", "set"):
         parts = []
         for part in node.args:
@@ -75,7 +75,7 @@ def expanded(node: Node) -> Node:
 
 
 def same_variable(gold: Node, answer: Node) -> tuple[Node, Node]:
-    """Both sides; ``\\{y : y > 1\\}`` with the variable of ``\\{x : x > 1\\}``."""
+    """Both sides, with one variable for ``\\{x : x > 1\\}`` and ``\\{y : y > 1\\}``."""
     if gold.head == answer.head == "builder" and gold.args[0].head == answer.args[0].head == "symbol":
         return gold, substituted(answer, answer.args[0].value, gold.args[0])
     return gold, answer
@@ -123,7 +123,7 @@ def _unnamed(node: Node) -> Node:
 
 
 def paired_by_name(golds: list[Item], answers: list[Item]) -> list[tuple[Item, Item]] | None:
-    """The items side by side if both sides name all of theirs, and by the same names; roots x_1, x_2 have no order."""
+    """Pairs of items of equal names, if both sides name all items alike; the roots x_1, x_2 are no names."""
     if not (distinct_names(golds) and distinct_names(answers)):
         return None
     by_name = {item.name: item for item in answers}

@@ -1,7 +1,7 @@
-"""How large an answer may be before anybody looks into it. Every limit is a constant here; docs/grading.md lists them.
+"""The limits of an answer's size, one constant each; docs/grading.md lists them.
 
-The limits are what makes reading and comparing answers safe in bounded time: a text within them has a small tree, and
-a tree within them has values that fit on a page.
+They bound the time of reading and comparing an answer: a text within them has a small tree, and a tree within them has
+values that fit on a page.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SIGNS = 4  # plus-minus signs in one expression: each doubles the number of valu
 
 
 class Refused(ValueError):
-    """The answer is beyond a limit: it is not looked into, and earns nothing unless it is the gold answer literally."""
+    """The answer is beyond a limit and is not read; it is right only if it is the gold answer literally."""
 
 
 class Unreadable(ValueError):
@@ -30,7 +30,7 @@ class Unreadable(ValueError):
 
 
 class Contradiction(ValueError):
-    """The answer asserts what is not so, such as ``4 = 5``: whatever else it says, it is wrong."""
+    """The answer asserts a falsehood such as ``4 = 5``, and is wrong whatever else it says."""
 
 
 def check_length(text: str) -> None:

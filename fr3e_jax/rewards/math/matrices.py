@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fr3e_jax.rewards.math.expression_tree import Node
 from fr3e_jax.rewards.math.limits import MATRIX_ENTRIES, Refused, Unreadable
-from fr3e_jax.rewards.math.tree import Node
 
 _DETERMINANT_ROWS = 5
 _POWER = 10

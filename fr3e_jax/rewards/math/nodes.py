@@ -1,11 +1,11 @@
-"""Small trees that the grammar builds in many places."""
+"""Builders of small trees, for the rules of the grammar."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
+from fr3e_jax.rewards.math.expression_tree import Node
 from fr3e_jax.rewards.math.limits import Unreadable
-from fr3e_jax.rewards.math.tree import Node
 
 
 def with_sign(sign: str, operand: Node) -> Node:
@@ -19,7 +19,7 @@ def product(left: Node, right: Node) -> Node:
 
 
 def mixed(left: Node, right: Node) -> Node | None:
-    """``3\\frac{1}{2}`` is seven halves; ``3\\frac{x}{2}`` a product."""
+    """The sum for a mixed number such as ``3\\frac{1}{2}``; None for products such as ``3\\frac{x}{2}``."""
     if right.head in ("measured", "percent", "degrees"):  # 2\\frac{1}{2} \\text{ cups}
         inner = mixed(left, right.args[0])
         return inner and Node(right.head, (inner,), right.value)
@@ -57,12 +57,12 @@ def integer_value(node: Node) -> int:
 
 def decorated(base: Node, mark: str) -> Node:
     if base.head not in ("symbol", "constant"):
-        raise Unreadable("a prime stands behind something that is not a name")
+        raise Unreadable("a prime stands after something that is not a name")
     return Node("symbol", (), base.value + mark)
 
 
 def with_index(body: Node, index: str) -> Node:
-    """The body of a sum over ``i`` means the index by ``i``, not the imaginary unit."""
+    """The body of a sum over ``i`` with ``i`` as the index instead of the imaginary unit."""
     if body.head == "constant" and body.value == index:
         return Node("symbol", (), index)
     return Node(body.head, tuple(with_index(part, index) for part in body.args), body.value) if body.args else body

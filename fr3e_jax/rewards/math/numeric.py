@@ -1,23 +1,23 @@
-"""Numerical values of trees to any precision, and the equality test that rests on them.
+"""Numerical values of trees to any precision, and a test of equality by such values.
 
 Two expressions are equal if they agree to ``DIGITS`` digits: at one point if they have no variables, at several
 pseudo-random points if they have (Schwartz-Zippel; the points depend on the names of the variables alone, so equal
-trees always get equal values). No simplification is involved, so nothing can blow up: every step costs a bounded number
-of operations on numbers of bounded size.
+trees always get equal values). Nothing is simplified: every step costs a bounded number of operations on numbers of
+bounded size.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import mpmath
 from mpmath import mp
 
 from fr3e_jax.rewards.math.calculus import calculus_value
-from fr3e_jax.rewards.math.exact import NotRational, Undefined, rational, substituted
+from fr3e_jax.rewards.math.exact_numbers import NotRational, Undefined, rational, substituted
+from fr3e_jax.rewards.math.expression_tree import Node, number, symbols
 from fr3e_jax.rewards.math.limits import EXPONENT_LOG, INEXACT_ARGUMENT, TERMS, Refused, Unreadable
-from fr3e_jax.rewards.math.tree import Node, number, symbols
 
 DIGITS = (30, 90)  # of the first and of the confirming comparison
 POINTS = 6  # the first half positive, where roots and logarithms are real
@@ -31,8 +31,8 @@ Point = Mapping[str, mpmath.mpf]
 def equal(left: Node, right: Node) -> bool:
     """Whether two expressions have the same value, for all values of their variables.
 
-    Roots and logarithms: where one side is not real, negative values of variables say nothing, as nobody who writes
-    ``\\ln x^2 = 2\\ln x`` means them. A variable of one side that the other lacks makes a difference.
+    Points with negative values are ignored where a side is not real there, so that ``\\ln x^2`` is ``2\\ln x``. Sides
+    that depend on different variables are different.
 
     Raises:
       Refused: a value on the way is beyond a limit.
@@ -45,7 +45,7 @@ def equal(left: Node, right: Node) -> bool:
     verdicts = []
     steps = _has_steps(left) or _has_steps(right)
     for trial in range(_STEPS_POINTS if steps else POINTS):
-        point = {name: (_step_coordinate if steps else _coordinate)(name, trial) for name in names}
+        point = _point(names, trial, steps)
         verdict = _equal_at(point, left, right, trial < POINTS // 2 or trial >= POINTS)
         if verdict is False:
             return False
@@ -56,14 +56,14 @@ def equal(left: Node, right: Node) -> bool:
 
 
 def _has_steps(node: Node) -> bool:
-    """Whether a floor, a ceiling or a remainder is in a tree: few points near to each other say little of it."""
+    """Whether a tree has a floor, a ceiling or a remainder, whose values at near points are often equal."""
     return any(part.head == "modulo" or part.value in ("floor", "ceil") for part in node.walk())
 
 
 def proportional(left: Node, right: Node, positive: bool = False) -> bool:
-    """Whether ``left = c * right`` for one constant c != 0 (c > 0 if ``positive``), neither side being zero itself.
+    """Whether ``left = c * right`` for one constant c != 0 (c > 0 if ``positive``), and neither side is constant.
 
-    That is when two equations ``left = 0`` and ``right = 0`` are the same up to a factor. Raises as ``equal``.
+    Then the equations ``left = 0`` and ``right = 0`` are the same up to a factor. Raises as ``equal``.
     """
     names = sorted(symbols(left) | symbols(right))
     if not names or symbols(left) != symbols(right):
@@ -71,7 +71,7 @@ def proportional(left: Node, right: Node, positive: bool = False) -> bool:
     factors, values = [], []
     with mp.workdps(DIGITS[0] + 10):
         for trial in range(POINTS // 2):
-            point = {name: _coordinate(name, trial) for name in names}
+            point = _point(names, trial)
             a, b = _value_or_none(left, point), _value_or_none(right, point)
             if a is None or b is None or abs(a) < 1e-20 or abs(b) < 1e-20:
                 return False
@@ -83,22 +83,40 @@ def proportional(left: Node, right: Node, positive: bool = False) -> bool:
     return bool(same and varies and (not positive or (not _is_complex(factors[0]) and mpmath.re(factors[0]) > 0)))
 
 
-def _coordinate(name: str, trial: int) -> mpmath.mpf:
-    """Between 0.3 and 3.4 in size; in the later half of the trials negative for some names, in the last one for all."""
-    seed = zlib.crc32(f"{name}/{trial}".encode())
-    size = mpmath.mpf(3 * 10**9 + 31 * 10**9 * seed // 2**32) / 10**10
-    negative = trial == POINTS - 1 or (POINTS // 2 <= trial < POINTS and (seed >> 3) % 2)
-    return -size if negative else size
+def _point(names: Sequence[str], trial: int, steps: bool = False) -> Point:
+    """A coordinate for each name: positive in the first half of the trials, negative in the last one.
+
+    In the trials between, the signs of any two of four names are different once: ``|xy|`` is not ``xy``. With ``steps``
+    the coordinates are in a wider range; each second one is an integer, and all for names that usually are integers.
+    """
+    point = {}
+    for index, name in enumerate(names):
+        place = -_size(name, trial) if _is_negative(names[0], index, trial) else _size(name, trial)
+        if steps:
+            place *= _STEPS_SPREAD
+            place = mpmath.nint(place) if trial % 2 or name in _INTEGERS else place
+        point[name] = place
+    return point
 
 
-def _step_coordinate(name: str, trial: int) -> mpmath.mpf:
-    """Wider apart; each second point is an integer, every point for names that usually are."""
-    place = _STEPS_SPREAD * _coordinate(name, trial)
-    return mpmath.nint(place) if trial % 2 or name in _INTEGERS else place
+def _is_negative(first: str, index: int, trial: int) -> bool:
+    between = trial - POINTS // 2
+    if not 0 <= between < POINTS // 2 - 1:
+        return trial == POINTS - 1
+    return bool((_seed(first, trial) >> 3) % 2 ^ (index >> between) % 2)
+
+
+def _size(name: str, trial: int) -> mpmath.mpf:
+    """A pseudo-random number between 0.3 and 3.4."""
+    return mpmath.mpf(3 * 10**9 + 31 * 10**9 * _seed(name, trial) // 2**32) / 10**10
+
+
+def _seed(name: str, trial: int) -> int:
+    return zlib.crc32(f"{name}/{trial}".encode())
 
 
 def _equal_at(point: Point, left: Node, right: Node, decisive: bool = True) -> bool | None:
-    """True or False; None where the comparison says nothing."""
+    """Whether the sides are equal at a point; None where the point says nothing."""
     differences = []
     for digits in DIGITS:
         with mp.workdps(digits + 10):
@@ -114,7 +132,7 @@ def _equal_at(point: Point, left: Node, right: Node, decisive: bool = True) -> b
             vanishes = difference <= scale * mpmath.mpf(10) ** (6 - digits)
             if not vanishes and difference > mpmath.mpf(10) ** (6 - digits):
                 return False
-    # Sides that cancel to nothing are equal if the rest shrinks with the precision.
+    # Sides that cancel to zero are equal if their difference shrinks with the precision.
     return bool(vanishes or (differences[1] <= differences[0] * mpmath.mpf(10) ** -40))
 
 
@@ -179,7 +197,7 @@ def _power(node: Node, point: Point):
     try:
         exponent = rational(exponent_node)
     except NotRational:
-        return _general_power(base, value(exponent_node, point))
+        return _checked_power(base, value(exponent_node, point))
     if exponent.denominator == 1:
         return _checked_power(base, mpmath.mpf(exponent.numerator))
     return _checked_power(_real_root(base, exponent.denominator), mpmath.mpf(exponent.numerator))
@@ -190,7 +208,7 @@ def _root(node: Node, point: Point):
     try:
         index = rational(node.args[1])
     except NotRational:
-        return _general_power(base, 1 / value(node.args[1], point))
+        return _checked_power(base, 1 / value(node.args[1], point))
     if index.denominator != 1 or index < 1:
         raise Unreadable("a root has an index that is no natural number")
     return _real_root(base, int(index))
@@ -201,10 +219,6 @@ def _real_root(base, index: int):
     if not _is_complex(base) and mpmath.re(base) < 0 and index % 2:
         return -mpmath.root(-mpmath.re(base), index)
     return mpmath.root(base, index)
-
-
-def _general_power(base, exponent):
-    return _checked_power(base, exponent)
 
 
 def _checked_power(base, exponent):
@@ -277,7 +291,7 @@ def _in_radians(node: Node) -> Node:
 
 
 def _common(node: Node, point: Point):
-    """Of numbers: the divisor or multiple. Of different variables: 1 or their product, as polynomials have it."""
+    """gcd or lcm: of numbers, or, as polynomials have it, 1 or the product of different variables."""
     try:
         return _fraction(rational(node))
     except NotRational:
@@ -288,11 +302,11 @@ def _common(node: Node, point: Point):
 
 
 def _apply(node: Node, point: Point):
-    """A function that nobody defined: some smooth function of its arguments that its name alone decides."""
-    total = _coordinate(node.value, 90)
+    """The value of a function that nobody defined: a smooth function, which depends on its name alone."""
+    total = _size(node.value, 90)
     for index, part in enumerate(node.args):
         argument = value(part, point)
-        total += _coordinate(f"{node.value}{index}", 91) * mpmath.sin(argument + _coordinate(node.value, index))
+        total += _size(f"{node.value}{index}", 91) * mpmath.sin(argument + _size(node.value, index))
     return total
 
 

@@ -9,8 +9,8 @@ from mpmath import mp
 
 from fr3e_jax.rewards.math import numeric
 from fr3e_jax.rewards.math.arithmetic import as_decimal, rounds, rounds_to
-from fr3e_jax.rewards.math.exact import NotRational, rational
-from fr3e_jax.rewards.math.tree import Node, symbols
+from fr3e_jax.rewards.math.exact_numbers import NotRational, rational
+from fr3e_jax.rewards.math.expression_tree import Node, symbols
 
 _IMAGINARY = Node("symbol", (), "I")
 _DIGITS = 60
@@ -18,7 +18,7 @@ _SCALE = 10**50
 
 
 class NumericArithmetic:
-    """Whatever has a numerical value; ``Unreadable`` where something has none."""
+    """Expressions that have a numerical value; others raise ``Unreadable``."""
 
     def equal(self, left: Node, right: Node) -> bool:
         exact = _rational(left), _rational(right)
@@ -29,9 +29,9 @@ class NumericArithmetic:
         if numeric.equal(left, right):
             return True
         if _has(left, "ln") != _has(right, "ln") and _has(left, "log") != _has(right, "log"):
-            return self.equal(_natural(left), _natural(right))  # whoever writes log against ln may mean the same
+            return self.equal(_natural(left), _natural(right))  # log against ln may mean the natural logarithm
         if ("I" in symbols(left)) != ("I" in symbols(right)) and _IMAGINARY not in (left, right):
-            return self.equal(_imaginary(left), _imaginary(right))  # sympy and Mathematica write it so
+            return self.equal(_imaginary(left), _imaginary(right))  # sympy and Mathematica write the imaginary unit so
         if symbols(left) or symbols(right) or (as_decimal(left) is None) == (as_decimal(right) is None):
             return False
         decimal, other = (left, right) if as_decimal(left) else (right, left)
@@ -51,7 +51,7 @@ class NumericArithmetic:
 def opaque(node: Node) -> Node:
     """The tree with each sum or product to infinity, or to ``n``, as an unknown function of its terms and bounds.
 
-    Trees that are equal so are equal; nothing had to be summed.
+    If two such trees are equal, so are the sums, and nothing had to be summed.
     """
     if node.head in ("sum", "product") and any(bound.head != "number" for bound in node.args[1:]):
         return Node("apply", tuple(map(_named_infinity, node.args)), f"{node.head} over {node.value}")

@@ -1,12 +1,12 @@
-"""A single value with what may stand around it: per cent, degrees, units."""
+"""A single value without its per-cent sign, degree sign or unit."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
+from fr3e_jax.rewards.math.expression_tree import Node
 from fr3e_jax.rewards.math.limits import Unreadable
-from fr3e_jax.rewards.math.tree import Node
 
 _UNIT_WORDS = 6
 _ARGUING = re.compile(r"\d|\b(not|no|or|nor|but|either|wait|maybe|also|instead|answer)\b", re.IGNORECASE)
@@ -35,7 +35,7 @@ _KNOWN_UNITS = set(_SAME_UNIT.values()) | {"am", "pm", "cent", "dollar", "day", 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """``core``: the tree without the rest, ``percent``: whether it was given in per cent, ``unit`` normalised or ""."""
+    """A value: its tree ``core``, whether it is in ``percent``, and its normalised ``unit`` or ""."""
 
     core: Node
     percent: bool = False
@@ -43,7 +43,7 @@ class Quantity:
 
 
 def quantity(node: Node) -> Quantity:
-    """Takes the words, the per-cent sign and the degree sign off.
+    """The value of a tree, apart from words, per-cent sign and degree sign.
 
     Raises:
       Unreadable: the words after the value are not a unit but a remark that may take it back.
@@ -74,7 +74,7 @@ def units_conflict(left: str, right: str) -> bool:
 
 def _unit(words: str) -> str:
     if len(words.split()) > _UNIT_WORDS or _ARGUING.search(_EXPONENTS.sub("", words)):
-        raise Unreadable("the words behind the answer are not a unit")
+        raise Unreadable("the words after the answer are not a unit")
     words = re.sub(r"[.{}]", "", words).strip().lower()
     dimension = _DIMENSIONS.match(words)
     if dimension:

@@ -1,4 +1,4 @@
-"""The verdicts that the main process may give itself: equal texts, and rational numbers in any arrangement."""
+"""Verdicts of the main process: on equal texts, choice letters, and rational numbers in any arrangement."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from functools import lru_cache
 
 from fr3e_jax.rewards.math.arithmetic import ExactArithmetic, NeedsWorker
-from fr3e_jax.rewards.math.choices import chosen_letter
 from fr3e_jax.rewards.math.compare import same
 from fr3e_jax.rewards.math.limits import LITERAL_DIGITS, Contradiction, Refused, Unreadable
 from fr3e_jax.rewards.math.readings import keys, readings
@@ -15,6 +14,11 @@ from fr3e_jax.rewards.verdict import Verdict
 RIGHT = Verdict(1.0, "right")
 WRONG = Verdict(0.0, "wrong")
 REFUSED = Verdict(0.0, "refused")
+_STYLE = re.compile(r"\\(?:text(?:bf|rm|it|up)?|math(?:rm|bf|it)|mbox)\s*(?=\{)|[{}$*]")
+_BLANK = re.compile(r"\\(?:[ ,;:!~]|q?quad(?![a-z]))|~")
+_LETTER = re.compile(r"\(\s*([A-J])\s*\)[.:]?(\s.*)?|([A-J])[.:)](\s.*)?|([A-J])", re.DOTALL)
+_ANOTHER = re.compile(r"(?<![A-Za-z\\])[A-J](?![A-Za-z'])")
+_LONGEST = 200
 _INTEGER = re.compile(r"(?:\\?\$)?([+-]?)(\d{1,3}(?:,\d{3})+|\d+)(?:\.0*)?")
 
 
@@ -64,3 +68,18 @@ def _rational_verdict(gold: str, answer: str) -> Verdict:
         if same(gold_tree, answer_tree, arithmetic):
             return RIGHT
     return WRONG
+
+
+def chosen_letter(text: str) -> str | None:
+    """The one letter, A to J, that ``text`` chooses; None if it does not start with one or mentions another.
+
+    Text after the letter is an explanation, ``C. x = 42``; with another letter in it, it would be a second choice.
+    """
+    if len(text) > _LONGEST:
+        return None
+    match = _LETTER.fullmatch(_STYLE.sub("", _BLANK.sub(" ", text)).strip().removesuffix("."))
+    if not match:
+        return None
+    letter = match[1] or match[3] or match[5]
+    explanation = match[2] or match[4] or ""
+    return None if _ANOTHER.search(explanation) else letter

@@ -1,13 +1,13 @@
-r"""How a pair of texts may be read: mostly one way; ``1,000`` two ways, and so the pair two ways."""
+r"""The readings of a pair of texts: mostly one, but two where ``1,000`` is one number or two."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
+from fr3e_jax.rewards.math.expression_tree import Node
 from fr3e_jax.rewards.math.reader import read_tokens
 from fr3e_jax.rewards.math.tokens import Token, tokenise
-from fr3e_jax.rewards.math.tree import Node
 
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 _DECIMAL_POINT = re.compile(r"[-+]?\d*\.\d+")
@@ -15,7 +15,7 @@ _TEXT_PIECES = re.compile(r"\d+(?:\.\d+)?|\S")
 
 
 def keys(text: str) -> list[tuple[str, str]]:
-    """What is compared to call two texts literally equal: their tokens, without blanks, styles and a final full stop.
+    """The keys by which texts are literally equal: their tokens, without blanks, styles and a final full stop.
 
     Raises:
       Refused, Unreadable: see ``tokenise``.
@@ -31,7 +31,7 @@ def keys(text: str) -> list[tuple[str, str]]:
 
 
 def _piece_key(piece: str) -> tuple[str, str]:
-    """A letter, number or mark of words in text, as if it stood outside."""
+    """The key of a letter, number or mark in words, as if it stood outside of them."""
     return ("number" if piece[0].isdigit() else "letter" if piece.isalpha() else "mark"), piece
 
 

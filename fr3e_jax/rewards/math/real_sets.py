@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from fr3e_jax.rewards.math.arithmetic import Arithmetic
+from fr3e_jax.rewards.math.expression_tree import Node, symbols
 from fr3e_jax.rewards.math.limits import Unreadable
-from fr3e_jax.rewards.math.tree import Node, symbols
 
 _INFINITY = 10**9999
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
@@ -88,7 +88,7 @@ def _value(node: Node, arithmetic: Arithmetic) -> Fraction:
 
 
 def _system(node: Node, arithmetic: Arithmetic) -> list[Interval]:
-    """``x > 1, x < 3`` holds where both do, ``x < 1 or x > 3`` where one does; so does ``x < 1, x > 3``."""
+    """The solutions of all inequalities; of any, if joined by "or", or by commas without a common solution."""
     if len(symbols(node)) != 1:
         raise Unreadable("inequalities in several names")
     everywhere = _combined(Node("intersection", node.args), arithmetic) if node.value != "or" else []
@@ -96,7 +96,7 @@ def _system(node: Node, arithmetic: Arithmetic) -> list[Interval]:
 
 
 def _solutions(node: Node, arithmetic: Arithmetic) -> list[Interval]:
-    """``a < 2x + 1 <= b``, ``x > a``, ``|x| > a``, ``x \\ne a``: the values of the one name among the operands."""
+    """The solutions of ``a < 2x + 1 <= b``, ``x > a``, ``|x| > a``, ``x \\ne a`` and the like in their one name."""
     places = [index for index, operand in enumerate(node.args) if symbols(operand)]
     if len(places) != 1 or any(operator not in _FLIPPED for operator in node.value):
         raise Unreadable("not an inequality in one name")
@@ -116,7 +116,7 @@ def _solutions(node: Node, arithmetic: Arithmetic) -> list[Interval]:
 
 
 def _affine(node: Node, arithmetic: Arithmetic) -> tuple[Fraction, Fraction]:
-    """a and b of ``a x + b``, where x is a name; anything else has to be solved, and is not."""
+    """(a, b) of ``a x + b``, where x is a name; other expressions are not solved."""
     if not symbols(node):
         return Fraction(0), arithmetic.real(node)
     if node.head in ("symbol", "apply"):

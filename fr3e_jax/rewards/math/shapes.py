@@ -1,11 +1,12 @@
-"""Small questions about trees, and other shapes of them."""
+"""Questions about the shape of a tree, and trees in other shapes."""
 
 from __future__ import annotations
 
 import math
 
-from fr3e_jax.rewards.math.tree import Node, symbols
+from fr3e_jax.rewards.math.expression_tree import Node, symbols
 
+_TRANSPARENT = {"apply", "bracket", "ratio", "multiply", "function", "degrees", "list"}
 _MIRROR = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!=", "=": "="}
 
 
@@ -47,7 +48,7 @@ def unsigned(node: Node) -> Node:
 
 
 def infinity_sign(node: Node) -> int:
-    """1, -1, or 0 if it is not infinite."""
+    """The sign of an infinity: 1 or -1; 0 for other trees."""
     if node.head == "negate":
         return -infinity_sign(node.args[0])
     return int(node == Node("constant", (), "infinity"))
@@ -97,3 +98,24 @@ def is_time(ratio: Node) -> bool:
 
 def elements(node: Node) -> tuple[Node, ...]:
     return node.args if node.head == "set" else (node,)
+
+
+def is_name(node: Node) -> bool:
+    """Whether a tree may stand before ``=`` as the name of an answer: ``x``, ``f(x)``, ``(p, q)``, ``|AB|``."""
+    if node.head in ("symbol", "text"):
+        return True
+    if node.head == "constant":
+        return node.value in ("e", "i")
+    if node.head == "apply":
+        return True
+    if node.head == "divide":
+        return all(map(is_name, node.args))
+    return node.head in _TRANSPARENT and bool(node.args) and all(map(is_name, node.args))
+
+
+def name_of(node: Node) -> str:
+    """The text of a name; equal names have equal texts."""
+    if node.head in ("symbol", "text", "constant"):
+        return str(node.value)
+    inner = ",".join(map(name_of, node.args)) if node.args else str(node.value)
+    return f"{node.head}:{node.value}({inner})" if node.head != "multiply" else inner

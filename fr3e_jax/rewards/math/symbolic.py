@@ -1,30 +1,29 @@
-"""The judge that runs in a worker process: expressions numerically, calculus by sympy, the rest by Math-Verify.
+"""Verdicts of a worker process: on expressions numerically, on calculus by sympy.
 
-Imports sympy and mpmath (a second or so), never jax. A call may hang or exhaust the memory where sympy does; the pool's
-deadline and memory limit are what ends it.
+This module imports sympy and mpmath (a second or so), never jax. sympy may hang or exhaust the memory; the pool's
+deadline and memory limit end it.
 """
 
 from __future__ import annotations
 
-from fr3e_jax.rewards.math.closeness import is_close
+from fractions import Fraction
+
 from fr3e_jax.rewards.math.compare import same
-from fr3e_jax.rewards.math.exact import Undefined
+from fr3e_jax.rewards.math.exact_numbers import Undefined
+from fr3e_jax.rewards.math.expression_tree import Node
+from fr3e_jax.rewards.math.items import single_values
 from fr3e_jax.rewards.math.limits import Contradiction, Refused, Unreadable
 from fr3e_jax.rewards.math.numeric_arithmetic import NumericArithmetic
+from fr3e_jax.rewards.math.quantity import Quantity, units_conflict
 from fr3e_jax.rewards.math.quick import REFUSED, RIGHT, WRONG, quick_verdict
 from fr3e_jax.rewards.math.readings import readings
-from fr3e_jax.rewards.math.second_opinion import second_opinion
-from fr3e_jax.rewards.math.tree import Node
 from fr3e_jax.rewards.verdict import Verdict
 
+_STRING_ONLY = Verdict(0.0, "string_only")
 
-def judge(golds: str | tuple[str, ...], answer: str, absolute: float = 0.0, relative: float = 0.0) -> Verdict:
-    """The verdict on an answer; the texts are bare or in dollars, without ``\\boxed``.
 
-    Args:
-      golds: a gold answer, or several of which one suffices.
-      absolute, relative: how far off a decimal may be from a gold answer.
-    """
+def verdict(golds: str | tuple[str, ...], answer: str, absolute: float = 0.0, relative: float = 0.0) -> Verdict:
+    """The verdict on an answer; see ``judge`` in the package."""
     golds = (golds,) if isinstance(golds, str) else golds
     verdicts = [_judged(gold, answer) for gold in golds]
     if RIGHT in verdicts:
@@ -43,12 +42,12 @@ def _judged(gold: str, answer: str) -> Verdict:
     except (Refused, RecursionError):
         return REFUSED
     except Unreadable:
-        return second_opinion(gold, answer)
+        return _STRING_ONLY
     return _compared(pairs)
 
 
 def _compared(pairs: list[tuple[Node, Node]]) -> Verdict:
-    """The verdict on what was read; what has no meaning after all is no more than a string."""
+    """The verdict on trees; "string_only" if one has no meaning after all."""
     try:
         arithmetic = NumericArithmetic()
         return RIGHT if any(same(left, right, arithmetic) for left, right in pairs) else WRONG
@@ -57,12 +56,38 @@ def _compared(pairs: list[tuple[Node, Node]]) -> Verdict:
     except (Contradiction, Undefined):
         return WRONG
     except (Unreadable, ArithmeticError):
-        return Verdict(0.0, "string_only")
+        return _STRING_ONLY
 
 
-judge.canaries = (
-    ((r"\frac{\sqrt{12}}{x+1}", r"\dfrac{2\sqrt3}{1+x}"), 1.0),
-    ((r"\sin^2 t+\cos 2t", r"1+\sin^2 t"), 0.0),
-    # Math-Verify answers this one, so that a worker has loaded it before its first deadline.
-    (("10", r"{5 \choose 2}"), 1.0),
-)
+def is_close(gold: str, answer: str, absolute: float, relative: float) -> bool:
+    """Whether ``answer`` has as many numbers as ``gold``, in any order, each within a tolerance of the gold one.
+
+    ``relative`` applies only to gold numbers that were rounded: decimals and powers of ten.
+    """
+    try:
+        return any(_close(*pair, absolute, relative) for pair in readings(gold, answer))
+    except (Refused, Unreadable, Contradiction, ArithmeticError):
+        return False
+
+
+def _close(gold: Node, answer: Node, absolute: float, relative: float) -> bool:
+    golds, answers = single_values(gold), single_values(answer)
+    if len(golds) != len(answers):
+        return False
+    if any(units_conflict(a.unit, b.unit) or a.percent != b.percent for a, b in zip(golds, answers, strict=True)):
+        return False
+    sides = [
+        sorted(((NumericArithmetic().real(q.core), q) for q in side), key=lambda pair: pair[0])
+        for side in (golds, answers)
+    ]
+    return all(
+        abs(value - wanted) <= max(Fraction(absolute), Fraction(relative) * abs(wanted) if _rounded(quantity) else 0)
+        for (wanted, quantity), (value, _) in zip(*sides, strict=True)
+    )
+
+
+def _rounded(quantity: Quantity) -> bool:
+    """Whether a gold number is a decimal, or a number times a power of ten."""
+    parts = list(quantity.core.walk())
+    powers = [part for part in parts if part.head == "power" and part.args[0] == Node("number", (), Fraction(10))]
+    return any(part.head == "decimal" for part in parts) or bool(powers)

@@ -1,4 +1,4 @@
-r"""From the text of an answer to tokens: LaTeX, plain text and Unicode written the same way.
+r"""The tokens of an answer: the same ones for LaTeX, plain text and Unicode.
 
 Spacing, sizing and style commands vanish, synonyms become one command (``\dfrac``, ``\tfrac``, ``\cfrac`` are
 ``\frac``; ``≤``, ``<=``, ``\leqslant`` are ``\le``), words inside ``\text{...}`` become one token. One pass of one
@@ -20,7 +20,7 @@ Kind = Literal["number", "commas", "letter", "command", "text", "mark"]
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """``spaced``: whether blank space stands before it, which matters between two numbers and between letters."""
+    """A token; ``spaced``: blank space stands before it, which matters between two numbers and between letters."""
 
     kind: Kind
     value: str
@@ -28,7 +28,7 @@ class Token:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What is compared: equal keys mean the same thing, spacing aside."""
+        """Kind and value; tokens of equal keys mean the same, spacing aside."""
         return self.kind, self.value
 
 
@@ -66,7 +66,7 @@ def tokenise(text: str) -> list[Token]:
     check_length(text)
     text = _NEXT_FORMULA.sub(" , ", fold(text)).replace("...", r"\ldots ")
     if r"\\" in text and r"\begin" not in text and "matrix" not in text:
-        text = _DOUBLED.sub(r"\\", text)  # written by somebody who escaped twice
+        text = _DOUBLED.sub(r"\\", text)  # backslashes that were escaped twice
     tokens: list[Token] = []
     position, spaced = 0, False
     while position < len(text):
@@ -127,7 +127,7 @@ def _argument(text: str, position: int) -> tuple[str, int]:
 
 
 def _words(text: str, spaced: bool, tokens: list[Token]) -> list[Token]:
-    r"""What stands in ``\text{...}``: words are one token; mathematics that was put there is read as such."""
+    r"""The tokens of ``\text{...}``: one for words, those of the formula for mathematics."""
     stripped = re.sub(r"\\(?![a-zA-Z{])|[$~]", " ", text).strip()
     if not stripped:
         return []
@@ -149,5 +149,5 @@ def _words(text: str, spaced: bool, tokens: list[Token]) -> list[Token]:
 
 
 def _after_unit(tokens: list[Token]) -> bool:
-    """Whether a unit goes on: behind ``\\text{kg} \\cdot`` and ``\\text{m}^2 /``."""
+    """Whether a unit goes on: after ``\\text{kg} \\cdot`` and ``\\text{m}^2 /``."""
     return bool(tokens) and tokens[-1].value in ("/", r"\cdot") and any(token.kind == "text" for token in tokens[-4:-1])

@@ -1,4 +1,4 @@
-"""The words of the grammar: commands, functions, constants, relations, and what plain words mean."""
+"""The words of the grammar: commands, functions, constants, relations, and the meaning of plain words."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ RELATIONS = {
     r"\Leftrightarrow": "<=>", r"\mapsto": "->", r"\propto": "propto",
 }  # fmt: skip
 OPENING = {"(": ")", "[": "]", "\\{": "\\}", "\\langle": "\\rangle"}
+SEPARATORS = {",", ";", "and", "or"}
 CLOSING = {")", "]", "\\}", "\\rangle"}
 UNDEFINED_FUNCTIONS = set("fghFGHPQW")
 

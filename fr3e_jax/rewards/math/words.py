@@ -1,4 +1,4 @@
-"""Letters that spell words, and commas that group digits: tokens are put together before the grammar sees them."""
+"""Tokens prepared for the grammar: letters that spell words, commas that group digits, brackets turned inward."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BEFORE_INTERVALS = _AFTER_INTERVALS | {r"\in", "="}
 
 
 def inward_brackets(tokens: list[Token]) -> list[Token]:
-    """``]2, 5[`` as ``(2, 5)``: a bracket that turns its back to an interval is a round one."""
+    """The tokens with ``(2, 5)`` for ``]2, 5[``: a bracket turned away from an interval is a round one."""
     turned = list(tokens)
     for index, token in enumerate(tokens):
         before = tokens[index - 1] if index else None
@@ -26,7 +26,7 @@ def inward_brackets(tokens: list[Token]) -> list[Token]:
 
 
 def split_commas(tokens: list[Token], commas_group: bool) -> list[Token]:
-    """``1,000`` becomes one number outside of brackets, and several inside of them."""
+    """The tokens with ``1,000`` as one number outside of brackets, and as several inside."""
     split: list[Token] = []
     depth = 0
     for token in tokens:
@@ -42,7 +42,7 @@ def split_commas(tokens: list[Token], commas_group: bool) -> list[Token]:
 
 
 def plain_words(tokens: list[Token]) -> list[Token]:
-    """Runs of letters that spell a word become what the word means: ``sqrt`` is ``\\sqrt``, ``5 cm`` has a unit.
+    """The tokens with the meaning of words for their letters: ``\\sqrt`` for ``sqrt``, a unit for ``cm`` after 5.
 
     Raises:
       Unreadable: formulas in prose.

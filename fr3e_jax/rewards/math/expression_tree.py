@@ -1,4 +1,4 @@
-"""The tree that an answer is read into: one small frozen class, because every consumer dispatches on ``head``."""
+"""The tree that an answer is read into: one small frozen class, as all code about trees dispatches on ``head``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """``head`` says what it is, ``args`` are its parts, ``value`` what is not a part.
+    """A node: its kind ``head``, its parts ``args``, and the rest in ``value``.
 
     | head | args | value |
     |---|---|---|

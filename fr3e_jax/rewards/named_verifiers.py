@@ -5,35 +5,19 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
-from fr3e_jax.rewards.exact import exact_match
-from fr3e_jax.rewards.math.conventions import (
-    AimeVerifier,
-    Gsm8kVerifier,
-    MathVerifier,
-    MinervaVerifier,
-    MultipleChoiceVerifier,
-    OlympiadVerifier,
-    TextbookVerifier,
-)
-from fr3e_jax.rewards.math.extraction import EXTRACTIONS
+from fr3e_jax.rewards.exact_match import exact_match
+from fr3e_jax.rewards.math import CONVENTIONS, EXTRACTIONS
 from fr3e_jax.rewards.verifier import Verifier
 
 
 def _code(extraction: str) -> Verifier:
-    from fr3e_jax.rewards.code import CodeVerifier  # here, because it needs modules that other verifiers do not
+    from fr3e_jax.rewards.code import CodeVerifier  # here, as only this verifier needs its modules
 
-    return CodeVerifier()  # it reads a program from a fenced block, wherever the answer was asked for
+    return CodeVerifier()  # it reads a program from a fenced block, whatever the extraction
 
 
 VERIFIERS: dict[str, Callable[[str], Verifier]] = {
-    "math": MathVerifier,
-    "gsm8k": Gsm8kVerifier,
-    "aime": AimeVerifier,
-    "minerva": MinervaVerifier,
-    "olympiad": OlympiadVerifier,
-    "gaokao": TextbookVerifier,
-    "college_math": TextbookVerifier,
-    "multiple_choice": MultipleChoiceVerifier,
+    **CONVENTIONS,
     "code": _code,
     "exact": lambda extraction: exact_match,
 }
@@ -45,7 +29,7 @@ def named_verifier(name: str, extraction: str = "boxed") -> Verifier:
     Args:
       name: one of ``VERIFIERS``; docs/grading.md describes them.
       extraction: where the prompt asked for the answer: "boxed", "answer_line" or "boxed_or_hashes"; "code" and
-        "exact" take the whole response whatever it says.
+        "exact" ignore it.
 
     Raises:
       ValueError: there is no such verifier or extraction.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+from fr3e_jax.rewards.math.expression_tree import Node, number
 from fr3e_jax.rewards.math.limits import EXPONENT, FACTORIAL, TERMS, VALUE_DIGITS, Refused, Unreadable
-from fr3e_jax.rewards.math.tree import Node, number
 
 _BITS = int(VALUE_DIGITS * math.log2(10))
 
@@ -16,7 +16,7 @@ class Undefined(Unreadable):
 
 
 class NotRational(Exception):
-    """The value is irrational, depends on a variable, or is not a number; another module has to look."""
+    """The value is irrational, depends on a variable, or is not a number; rational arithmetic cannot tell."""
 
 
 def rational(node: Node) -> Fraction:

@@ -1,7 +1,7 @@
-"""Inside of a worker process: load verifier functions, check them against known verdicts, run jobs one by one.
+"""Inside a worker process: load verifier functions, check them against known verdicts, run jobs one by one.
 
-Requests come as pickles from the parent, answers go back as JSON of a limited length: the parent never unpickles what a
-worker says. Imports no jax, and nothing of the grading itself before a request names it.
+Requests come from the parent as pickles; answers go back as JSON of a limited length, so that the parent unpickles
+nothing from a worker. This module imports no jax, and no grading function before a request names it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ REQUEST_LIMIT = 1 << 30  # bytes; from the parent, which is trusted
 ANSWER_LIMIT = 1 << 16
 TEXT_LIMIT = 8000  # characters of a traceback or repr in an answer; JSON makes at most six bytes of one
 RECURSION_LIMIT = 1000
+SECOND_NET = 2  # times the deadline: CPU time at which the kernel ends a worker that the pool has not ended
 
 
 def load_function(spec: str) -> Callable[..., Any]:
@@ -65,7 +66,7 @@ def _load_file(path: Path) -> Any:
 
 
 def check_canaries(function: Callable[..., Any], spec: str) -> None:
-    """Calls the function on its ``canaries``; raises ``AssertionError`` for the first one it grades wrongly."""
+    """Call the function on its ``canaries``; raise ``AssertionError`` for the first one it grades wrongly."""
     for arguments, expected in getattr(function, "canaries", ()):
         found = function(*arguments)
         reward = found.reward if isinstance(found, Verdict) else found
@@ -74,21 +75,21 @@ def check_canaries(function: Callable[..., Any], spec: str) -> None:
 
 
 def answer_of(result: object) -> dict[str, Any]:
-    """What a function returned, as an answer to the parent; ranges are checked there."""
+    """The result of a function as an answer to the parent, which checks its range."""
     reward, outcome = (result.reward, result.outcome) if isinstance(result, Verdict) else (result, None)
     if not is_number(reward) or not (outcome is None or isinstance(outcome, str)):
         return {"kind": "unusable", "text": f"{result!r:.{TEXT_LIMIT}}"}
     return {"kind": "verdict", "reward": float(reward), "outcome": outcome and outcome[:100]}
 
 
-class Worker:
-    """Answers one request at a time; functions are loaded once."""
+class JobRunner:
+    """One worker's functions, each loaded once, and its answers to requests."""
 
     def __init__(self) -> None:
         self._functions: dict[str, Callable[..., Any]] = {}
 
     def answer(self, request: bytes) -> dict[str, Any]:
-        """Never raises: what a function or its import raises is told to the parent."""
+        """The answer to one request; exceptions of a function or its import become answers, too."""
         try:
             verb, spec, *rest = pickle.loads(request)
         except BaseException:
@@ -96,7 +97,7 @@ class Worker:
         try:
             return self._run(spec, *rest) if verb == "run" else self._check(spec)
         except BaseException as error:
-            # A process that ran out of memory or stack is not to be trusted with another answer.
+            # A process that ran out of memory or stack may answer wrongly from now on.
             retire = isinstance(error, MemoryError | RecursionError)
             if verb == "run":
                 return {"kind": "raised", "text": _traceback(), "retire": retire}
@@ -112,17 +113,17 @@ class Worker:
         return {"kind": "ready", "threads": threads()}
 
     def _run(self, spec: str, arguments: tuple[Any, ...], deadline: float) -> dict[str, Any]:
-        limit_cpu(deadline)
+        limit_cpu(SECOND_NET * deadline)
         return answer_of(self._functions[spec](*arguments))
 
 
 def threads() -> int:
-    """Threads of this process, those that libraries started in C included."""
+    """The number of threads of this process, with those that libraries started in C."""
     return len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else threading.active_count()
 
 
 def limit_cpu(seconds: float) -> None:
-    """Ends this process after about ``seconds`` more of CPU time, should the parent be too busy to do it."""
+    """Have the kernel end this process after about ``seconds`` more of CPU time, should the parent not do it."""
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     soft = math.ceil(time.process_time() + seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
@@ -136,7 +137,7 @@ def _traceback() -> str:
 
 
 def _reason_and_traceback() -> str:
-    """First one line for the user: what was raised, and where, unless that was here; then all of it."""
+    """A line for the user with the error and its place, unless that is in this file; then the whole traceback."""
     try:
         error = sys.exc_info()[1]
         frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -149,7 +150,8 @@ def _reason_and_traceback() -> str:
 
 
 def serve(sock: socket.socket) -> None:
-    """Answers requests until the parent closes the socket."""
-    worker = Worker()
+    """Tell the parent the process id, then answer requests until it closes the socket."""
+    wire.send(sock, json.dumps({"kind": "started", "pid": os.getpid()}).encode())
+    runner = JobRunner()
     while (request := wire.receive(sock, REQUEST_LIMIT)) is not None:
-        wire.send(sock, json.dumps(worker.answer(request)).encode())
+        wire.send(sock, json.dumps(runner.answer(request)).encode())

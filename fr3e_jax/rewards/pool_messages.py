@@ -1,4 +1,4 @@
-"""What goes into the worker pool and what comes out of it."""
+"""The tasks that go into the worker pool and the replies that come out of it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Literal
 
-LOAD_SECONDS = 120.0  # to import a verifier and run its canaries
+LOAD_SECONDS = 120.0  # of CPU time, to import a verifier and run its canaries
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of a job.
+    """The result of a job.
 
     ``verdict``: ``reward`` and ``outcome`` as the function returned them, not yet checked. ``raised``: the function
-    raised, ``text`` is its traceback. ``unusable``: it returned ``text``, neither a number nor a ``Verdict``.
-    ``timeout``, ``worker_died``: twice or at its deadline. ``broken``: no worker can run the function, and why.
+    raised, ``text`` is its traceback. ``unusable``: it returned neither a number nor a ``Verdict`` but ``text``.
+    ``timeout``: it was not done at its deadline. ``worker_died``: twice. ``broken``: no worker can run the function;
+    ``text`` says why.
     """
 
     kind: Literal["verdict", "raised", "unusable", "timeout", "worker_died", "broken"]
@@ -26,7 +27,7 @@ class Reply:
 
 @dataclass(eq=False)
 class Task:
-    """A job on its way: ``payload`` is the pickled request, ``key`` names its verdict in the caller's cache."""
+    """A job in the pool: ``payload`` is the pickled request, ``key`` names its verdict in the caller's cache."""
 
     function: str
     payload: bytes

@@ -1,4 +1,4 @@
-"""What grading asks of the operating system so that no process outlives its parent; standard library only.
+"""Processes that never outlive their parent, by the operating system's means; standard library only.
 
 Linux calls go through ctypes and return False where the kernel (or the platform) does not have them.
 """
@@ -22,11 +22,11 @@ def prctl(option: int, value: int) -> bool:
 
 
 def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
-    """Asks the kernel for signal ``number`` when the thread that made this process ends.
+    """Ask the kernel for signal ``number`` when the thread that made this process ends.
 
     Args:
-      parent: process id of the parent; if it is gone already, this process exits at once. 0: not to be checked (the
-        parent is outside of this process's PID namespace).
+      parent: process id of the parent; if it is gone already, this process exits at once. 0: no check, as the parent
+        is outside of this process's PID namespace.
       number: the signal; SIGKILL does not wait for Python.
     """
     prctl(PDEATHSIG, number)
@@ -35,7 +35,7 @@ def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> Non
 
 
 def adopt_orphans() -> bool:
-    """Descendants whose parent dies become children of this process, so that ``kill_children`` finds them."""
+    """Ask the kernel to make orphaned descendants children of this process, so that ``kill_children`` finds them."""
     return prctl(CHILD_SUBREAPER, 1)
 
 
@@ -49,20 +49,37 @@ def children() -> list[int]:
     return found
 
 
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process and of its descendants that run or were waited for; 0 if the process is gone."""
+    with contextlib.suppress(OSError):
+        own = sum(map(int, _stat(str(pid)).rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")
+        return own + sum(map(cpu_seconds, _children_of(pid)))
+    return 0.0
+
+
+def _children_of(pid: int) -> list[int]:
+    """Process ids from the kernel's list, which costs less than all of /proc; empty where the kernel keeps none."""
+    found = []
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
+            found += map(int, file.read().split())
+    return found
+
+
 def _stat(name: str) -> str:
     with open(f"/proc/{name}/stat", errors="replace") as file:
         return file.read()
 
 
 def kill_group(leader: int) -> None:
-    """SIGKILL to a process and to the group it leads. Its parent has not reaped it yet, so that the id is its own."""
+    """Kill a process and the group that it leads. Nothing has reaped it yet, so that the id is still its own."""
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(leader, signal.SIGKILL)
 
 
 def kill_children(keep: Container[int] = ()) -> None:
-    """Kills and reaps every child of this process that is not in ``keep``, and what they leave behind.
+    """Kill and reap every child of this process that is not in ``keep``, and the children that these leave.
 
     Gives up after a quarter of a second on a child that cannot be killed (another user's, or stuck in the kernel).
     """

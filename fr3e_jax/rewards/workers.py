@@ -1,4 +1,4 @@
-"""The parent's side of worker processes: start the zygote, have workers forked, talk to each over its socket."""
+"""Worker processes as the pool sees them: start the zygote, have workers forked, talk to each over its socket."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fr3e_jax.rewards import wire
-from fr3e_jax.rewards.worker import ANSWER_LIMIT
+from fr3e_jax.rewards.child_processes import cpu_seconds
+from fr3e_jax.rewards.job_runner import ANSWER_LIMIT
 from fr3e_jax.rewards.zygote import COMMAND, FORK, KILL, PRELOAD
 
-KINDS = ("ready", "verdict", "raised", "unusable", "broken")
+KINDS = ("started", "ready", "verdict", "raised", "unusable", "broken")
 BOOT = """
 import json, sys
 path, *arguments = json.loads(sys.argv[1])
@@ -29,8 +30,8 @@ sys.path[:] = path
 from fr3e_jax.rewards.zygote import main
 main(*arguments)
 """
-# One thread each: workers are as many as there are cores. No accelerator: it belongs to the run. Equal hashes, so that
-# what iterates over sets takes the same path in every worker and every run.
+# One thread each, as there are as many workers as cores. No accelerator: it belongs to the run. Equal hashes, so that
+# loops over sets take the same path in every worker and every run.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -43,6 +44,7 @@ ENVIRONMENT = {
 
 OWN = "fr3e_jax."  # functions of this package can be imported before the first worker has tried them
 SLOW_SHARE = 0.25  # of its deadline: more than nearly every answer takes
+SHORTEST_LOOK = 0.01  # seconds between two looks at a worker's CPU time, which the kernel counts in such ticks
 
 
 class ZygoteGone(RuntimeError):
@@ -50,13 +52,15 @@ class ZygoteGone(RuntimeError):
 
 
 @dataclass(eq=False)
-class WorkerProcess:
-    """One worker: what it is doing, since when, and what is still to be sent to it.
+class Worker:
+    """One worker: its task, its deadlines, and the bytes still to be sent to it.
 
     Attributes:
       task: the job it has, or None; ``checking``: the function it loads or checks before that, or None.
-      ends: ``time.monotonic()`` at which it has to be done with its present request; from ``slow_from`` on it counts as
-        slow, and another worker may start beside it.
+      pid: its process id; 0 until it has told it.
+      slow_from: ``time.monotonic()`` from which on it counts as slow, and another worker may start beside it.
+      look_at: when to look at its CPU time next; before that it cannot have used up what it may.
+      ends: when it is killed even if it computes nothing.
       checked: functions it has loaded and whose canaries it has passed.
       suspects: keys of its verdicts since it last passed a check.
     """
@@ -66,12 +70,15 @@ class WorkerProcess:
     unsent: bytes = b""
     task: Any = None
     checking: str | None = None
+    pid: int = 0
     slow_from: float = 0.0
+    look_at: float = 0.0
     ends: float = 0.0
     jobs: int = 0
     retiring: bool = False
     checked: set[str] = field(default_factory=set)
     suspects: list[Hashable] = field(default_factory=list)
+    _cpu_end: float = 0.0  # of its own CPU time
     _unchecked_jobs: dict[str, int] = field(default_factory=dict)
     _reader: wire.Reader = field(default_factory=lambda: wire.Reader(ANSWER_LIMIT))
 
@@ -83,13 +90,13 @@ class WorkerProcess:
         return self._unchecked_jobs.get(function, every) >= every
 
     def passed(self, function: str) -> None:
-        """A check of ``function`` came out well."""
+        """Note that a check of ``function`` passed."""
         self.checked.add(function)
         self._unchecked_jobs[function] = 0
         self.suspects.clear()
 
     def finished(self) -> Any:
-        """The task that was just answered; the worker is free."""
+        """Free the worker and return the task that it has answered."""
         task, self.task = self.task, None
         self.jobs += 1
         self._unchecked_jobs[task.function] += 1
@@ -97,20 +104,32 @@ class WorkerProcess:
             self.suspects.append(task.key)
         return task
 
-    def request(self, message: bytes, seconds: float) -> None:
-        """Starts to send a request that is to be answered within so many seconds."""
+    def request(self, message: bytes, seconds: float, clock_seconds: float) -> None:
+        """Start to send a request, to be answered in so many seconds of CPU time and so many on the clock."""
         now = time.monotonic()
-        self.slow_from, self.ends = now + SLOW_SHARE * seconds, now + seconds
+        self.slow_from, self.look_at, self.ends = now + SLOW_SHARE * seconds, now + seconds, now + clock_seconds
+        self._cpu_end = self._cpu_seconds() + seconds
         self.unsent = wire.framed(message)
         self.flush()
 
+    def is_late(self, now: float) -> bool:
+        """Whether it has used up its CPU time or its time on the clock."""
+        if now < min(self.look_at, self.ends):
+            return False
+        left = self._cpu_end - self._cpu_seconds()
+        self.look_at = now + max(left, SHORTEST_LOOK)
+        return left <= 0 or now >= self.ends
+
+    def _cpu_seconds(self) -> float:
+        return cpu_seconds(self.pid) if self.pid else 0.0
+
     def flush(self) -> None:
-        """Sends what the socket takes now. That the worker is gone is found by reading."""
+        """Send as much as the socket takes now. Reading shows whether the worker is gone."""
         with contextlib.suppress(BlockingIOError, ConnectionError):
             self.unsent = self.unsent[self.sock.send(self.unsent) :]
 
     def read(self) -> tuple[list[dict[str, Any]], bool]:
-        """(answers that have come, whether more may come): false for a worker that is gone or talks nonsense."""
+        """(answers, whether more may come); no more come from a worker that is gone or talks nonsense."""
         try:
             data = self.sock.recv(1 << 16)
             return [_parsed(message) for message in self._reader.feed(data)], bool(data)
@@ -122,16 +141,17 @@ class WorkerProcess:
 
 def _parsed(message: bytes) -> dict[str, Any]:
     answer = json.loads(message)
-    expected = {"kind": str, "reward": float, "outcome": str | None, "text": str, "retire": bool, "threads": int}
+    expected = {"kind": str, "pid": int, "reward": float, "outcome": str | None, "text": str}
     if not isinstance(answer, dict) or answer.get("kind") not in KINDS:
         raise ValueError("not an answer of a worker")
+    expected |= {"retire": bool, "threads": int}
     if not all(name in expected and isinstance(value, expected[name]) for name, value in answer.items()):
         raise ValueError("an answer with fields that no worker sends")
     return answer
 
 
-class Crew:
-    """The zygote and the workers forked from it. To be used by one thread, which must live as long as the workers."""
+class Workers:
+    """The zygote and the workers forked from it, for one thread, which must live as long as the workers."""
 
     def __init__(self, memory_mb: int, functions: Sequence[str]):
         self._memory_mb = memory_mb
@@ -143,9 +163,9 @@ class Crew:
         self._number = 0
 
     def start(self) -> None:
-        """Starts the zygote and does not wait for it. It dies with this thread, and when its socket closes."""
+        """Start the zygote without waiting for it. It dies with this thread, and when its socket closes."""
         ours, theirs = socket.socketpair()
-        # Above the standard descriptors, which are free, and then taken by the child's, if our own are closed.
+        # A number above the standard descriptors: the child opens those anew where ours are closed.
         control = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 3)
         path = [os.path.abspath(entry) if entry == "" else entry for entry in sys.path]
         self._scratch = tempfile.mkdtemp(prefix="fr3e-grading-")
@@ -164,8 +184,8 @@ class Crew:
         os.close(control)
         self._control = ours
 
-    def hire(self) -> WorkerProcess:
-        """A new worker; it is forked while the caller goes on.
+    def hire(self) -> Worker:
+        """A new worker, forked while the caller goes on.
 
         Raises:
           ZygoteGone: the zygote ended by itself. One that was killed from outside is started anew.
@@ -183,12 +203,12 @@ class Crew:
         finally:
             theirs.close()
         ours.setblocking(False)
-        return WorkerProcess(self._number, ours)
+        return Worker(self._number, ours)
 
     def preload(self, function: str) -> None:
-        """Imports a function in the zygote, so that the next workers have it at once.
+        """Import a function in the zygote, so that the next workers have it at once.
 
-        It is the package's own, or was imported in a worker and started no threads: a fork would not have those.
+        Only for the package's own functions, and those whose import in a worker started no threads: forks lose them.
         """
         if function in self._preloaded:
             return
@@ -197,14 +217,14 @@ class Crew:
         with contextlib.suppress(ConnectionError):
             self._control.sendall(COMMAND.pack(PRELOAD, len(name)) + name)
 
-    def dismiss(self, worker: WorkerProcess) -> None:
-        """Kills a worker, whatever it is doing, and what it has started."""
+    def dismiss(self, worker: Worker) -> None:
+        """Kill a worker and all that it has started."""
         worker.sock.close()
         with contextlib.suppress(ConnectionError):
             self._control.send(COMMAND.pack(KILL, worker.number))
 
     def complaint(self) -> str:
-        """The last of what the zygote wrote to its standard error."""
+        """The end of the zygote's standard error, as a sentence."""
         if self._complaints is None:
             return ""
         size = self._complaints.seek(0, os.SEEK_END)
@@ -213,7 +233,7 @@ class Crew:
         return f"It said: {text}" if text else "It said nothing."
 
     def close(self) -> None:
-        """Ends the zygote, which ends all workers first, and waits for that."""
+        """End the zygote, which ends all workers first, and wait for it."""
         if self._process is None:
             return
         self._control.close()
@@ -224,5 +244,5 @@ class Crew:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
         self._complaints.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)  # has happened, unless the zygote was killed
+        shutil.rmtree(self._scratch, ignore_errors=True)  # the zygote has done so, unless it was killed
         self._process = self._control = self._complaints = None

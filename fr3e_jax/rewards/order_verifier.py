@@ -17,7 +17,7 @@ LINE_END = ">"
 
 
 def reduce_at(expression: str, position: int, modulus: int) -> str:
-    """The expression with the operator at ``position`` (odd) and its two operands replaced by their result mod m."""
+    """The expression with the operator at ``position`` (odd) and its operands replaced by their result mod m."""
     left, operator, right = expression[position - 1 : position + 2]
     a, b = int(left), int(right)
     result = {"+": a + b, "-": a - b, "*": a * b}[operator] % modulus
@@ -51,11 +51,11 @@ def evaluate(expression: str, modulus: int) -> str:
 
 @dataclass(frozen=True)
 class OrderVerifier:
-    """Reward of *Order*: 1 or 0; a response without its stop token is wrong.
+    """The verifier of *Order*: reward 1 or 0; a response without its stop token is wrong.
 
     Under both rules the response has as many lines as the expression has operators, the last of them the right digit.
-    ``answer`` looks at nothing else; ``strict`` wants every line to be one valid reduction (``is_valid``) of the line
-    before it.
+    The rule ``answer`` asks for no more. ``strict`` also wants every line to be one valid reduction (``is_valid``) of
+    the line before it.
     """
 
     rule: Literal["answer", "strict"]

@@ -1,4 +1,6 @@
-"""Agreement with a file of graded pairs: ``python -m fr3e_jax.rewards.math.agreement FILE [FILE ...]``.
+"""Agreement of the grader with a file of graded pairs, and of Math-Verify with the same file.
+
+    .venv/bin/python benchmarks/grader_agreement.py FILE.jsonl [FILE.jsonl ...] [--math-verify]
 
 Each line is JSON with ``gold``, ``pred``, ``expected`` and the forms of the two texts: "bare" (the answer itself),
 "delimited" (in dollars or a box, perhaps with a few words) or "response" (a whole text that the answer stands in).
@@ -6,14 +8,15 @@ Each line is JSON with ``gold``, ``pred``, ``expected`` and the forms of the two
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from fr3e_jax.rewards.math.extraction import closed_boxes, first_turn
-from fr3e_jax.rewards.math.quick import quick_verdict
-from fr3e_jax.rewards.math.symbolic import judge
+from fr3e_jax.rewards.math import closed_boxes, first_turn, judge
 from fr3e_jax.rewards.verdict import Verdict
 
 _FORMULA = re.compile(r"\$\$(?P<a>.+?)\$\$|\$(?P<b>(?:[^$\\]|\\.)+)\$|\\\((?P<c>.+?)\\\)|\\\[(?P<d>.+?)\\\]", re.DOTALL)
@@ -31,7 +34,7 @@ _BETWEEN_BOXES = re.compile(r"\b(?:and|or)\b|,|;")
 def loose_answer(text: str, form: str) -> str:
     """The answer in a text of a given form: its boxes, else what "the answer is" announces, else the last formula.
 
-    For comparing with other graders only: training rewards read what the prompt asked for (``extraction.extract``).
+    For comparing with other graders only: training rewards read what the prompt asked for (``extract``).
     """
     text = first_turn(text)
     if "\\boxed" in text or "\\fbox" in text:
@@ -78,25 +81,53 @@ def _last_number(text: str) -> str:
     return numbers[-1] if numbers and re.search("[a-zA-Z]{3}", text) else text
 
 
-def graded(case: dict) -> Verdict:
-    """The verdict on a case of such a file."""
+def answers(case: dict) -> tuple[str, str]:
+    """Gold answer and answer of a case of such a file."""
     gold, answer = (loose_answer(case[side], case.get(f"{side}_form", "bare")) for side in ("gold", "pred"))
-    if case.get("gold_form", "bare") == "bare":
-        gold = case["gold"]
-    return quick_verdict(gold, answer) or judge(gold, answer)
+    return (case["gold"] if case.get("gold_form", "bare") == "bare" else gold), answer
 
 
-def main(files: list[str]) -> int:
-    """Prints each disagreement and the share of agreement; the number of disagreements."""
-    cases = [json.loads(line) for file in files for line in Path(file).read_text().splitlines() if line.strip()]
-    wrong = [(case, verdict) for case in cases if ((verdict := graded(case)).reward == 1) != case["expected"]]
+def graded(case: dict) -> Verdict:
+    """Our verdict on a case."""
+    return judge(*answers(case))
+
+
+def math_verify(case: dict) -> Verdict:
+    """Math-Verify's verdict on a case, with the same extraction."""
+    import math_verify as peer
+
+    configuration = (peer.LatexExtractionConfig(boxed_match_priority=0),)
+    gold, answer = (
+        peer.parse(rf"\boxed{{{text}}}", configuration, fallback_mode="no_fallback") for text in answers(case)
+    )
+    return Verdict(1.0, "right") if gold and answer and peer.verify(gold, answer) else Verdict(0.0, "wrong")
+
+
+def report(name: str, grade: Callable[[dict], Verdict], cases: list[dict]) -> int:
+    """Prints each disagreement of a grader and its share of agreement; returns the number of disagreements."""
+    wrong = [(case, verdict) for case in cases if ((verdict := grade(case)).reward == 1) != case["expected"]]
     for case, verdict in wrong:
         print(
             f"{case.get('id', '')}: expected {case['expected']}, {verdict.outcome}: {case['gold']!r} / {case['pred']!r}"
         )
-    print(f"{len(cases) - len(wrong)} of {len(cases)} agree ({100 * (1 - len(wrong) / len(cases)):.2f} %)")
+    share = 100 * (1 - len(wrong) / len(cases))
+    print(f"{name}: {len(cases) - len(wrong)} of {len(cases)} agree ({share:.2f} %)")
     return len(wrong)
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="+", type=Path, help="JSON lines of graded pairs")
+    parser.add_argument("--math-verify", action="store_true", help="grade the cases by Math-Verify, too")
+    arguments = parser.parse_args()
+    if arguments.math_verify and importlib.util.find_spec("math_verify") is None:
+        parser.error("Math-Verify is not installed; install it: pip install 'math-verify[antlr4_13_2]==0.9.0'")
+    cases = [json.loads(line) for file in arguments.files for line in file.read_text().splitlines() if line.strip()]
+    disagreements = report("fr3e_jax", graded, cases)
+    if arguments.math_verify:
+        report("Math-Verify", math_verify, cases)
+    sys.exit(bool(disagreements))
+
+
 if __name__ == "__main__":
-    sys.exit(bool(main(sys.argv[1:])))
+    main()

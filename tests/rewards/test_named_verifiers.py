@@ -3,7 +3,7 @@
 import pytest
 
 from fr3e_jax.data.task import Problem
-from fr3e_jax.rewards.registry import VERIFIERS, named_verifier
+from fr3e_jax.rewards.named_verifiers import VERIFIERS, named_verifier
 
 
 def test_every_name_makes_a_verifier():
@@ -25,7 +25,7 @@ def test_exact_compares_the_whole_response():
     assert named_verifier("exact")(Problem("1", "?", "4"), r"\boxed{4}", True) == 0.0
 
 
-def test_typos_are_named():
+def test_an_unknown_name_is_an_error_with_a_suggestion():
     with pytest.raises(ValueError, match="no verifier 'gms8k'; expected one of .*; did you mean 'gsm8k'"):
         named_verifier("gms8k")
     with pytest.raises(ValueError, match="no extraction 'last_number'; expected one of boxed"):

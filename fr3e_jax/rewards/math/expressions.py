@@ -1,0 +1,238 @@
+"""The rules of the grammar from a whole answer down to a factor; ``reader`` shows all rules.
+
+A rule is a function that reads a tree and moves the cursor past it. Rules call each other in circles, since brackets
+hold answers. So the files of rules import each other as modules, whose functions are looked up when called.
+"""
+
+from __future__ import annotations
+
+from fr3e_jax.rewards.math import atoms
+from fr3e_jax.rewards.math.cursor import END, Cursor
+from fr3e_jax.rewards.math.expression_tree import Node
+from fr3e_jax.rewards.math.limits import LIST_ITEMS, Refused, Unreadable
+from fr3e_jax.rewards.math.nodes import decorated, integer_value, mixed, product, with_sign
+from fr3e_jax.rewards.math.shapes import is_name
+from fr3e_jax.rewards.math.vocabulary import ACCENTS, CONSTANTS, FUNCTIONS, GREEK_SYMBOLS, RELATIONS, SEPARATORS
+
+_FACTOR_COMMANDS = {*FUNCTIONS, *CONSTANTS, *GREEK_SYMBOLS, *ACCENTS} | set(
+    r"\frac \sqrt \binom \sum \prod \int \lim \begin \lfloor \lceil \langle \log \operatorname \mathbb".split()
+)
+
+
+def answer(cursor: Cursor, *closing: str) -> Node:
+    """A list of items, grouped by ``;``, ``and`` and ``or`` if the groups hold as many items each."""
+    groups, separators = [[item(cursor)]], set()
+    while (word := separator(cursor)) is not None:
+        if cursor.next is END or cursor.next.value in closing:
+            break  # a comma at the end
+        separators.add(word)
+        if word != ",":
+            groups.append([])
+        groups[-1].append(item(cursor))
+        if sum(map(len, groups)) > LIST_ITEMS:
+            raise Refused(f"the answer lists more than {LIST_ITEMS} items")
+    items = [member for group in groups for member in group]
+    if len(items) == 1:
+        return items[0]
+    sizes = {len(group) for group in groups}
+    if len(groups) > 1 and len(sizes) == 1 and sizes != {1}:
+        return Node("list", tuple(Node("list", tuple(group), ",") for group in groups), ";")
+    return Node("list", tuple(items), next((word for word in ("or", "and") if word in separators), ","))
+
+
+def stacked(cursor: Cursor, *closing: str) -> Node:
+    """The content of braces: an answer, or two of them around ``\\over`` or ``\\choose``."""
+    upper = answer(cursor, *closing)
+    if cursor.accept("\\over"):
+        return Node("divide", (upper, answer(cursor, *closing)), "\\frac")
+    if cursor.accept("\\choose"):
+        return Node("function", (upper, answer(cursor, *closing)), "binomial")
+    return upper
+
+
+def separator(cursor: Cursor) -> str | None:
+    """Take the separators that stand next to each other as one; None if there is none."""
+    found = None
+    while (token := cursor.accept(*SEPARATORS)) is not None:
+        found = token if found in (None, ",") and token != "and" or found is None else found
+    return found
+
+
+def item(cursor: Cursor) -> Node:
+    """One answer: a set expression, or several with relations between them."""
+    operands, operators = [_set_expression(cursor)], []
+    while cursor.next.value in RELATIONS and cursor.next is not END:
+        operators.append(RELATIONS[cursor.take().value])
+        operands.append(_set_expression(cursor))
+    return Node("relation", tuple(operands), tuple(operators)) if operators else operands[0]
+
+
+def _set_expression(cursor: Cursor) -> Node:
+    """Ratios with set operations between them."""
+    left = _ratio(cursor)
+    while operator := cursor.accept("\\cup", "\\cap", "\\setminus"):
+        head = {"\\cup": "union", "\\cap": "intersection", "\\setminus": "difference"}[operator]
+        right = _ratio(cursor)
+        parts = left.args if left.head == head != "difference" else (left,)
+        left = Node(head, (*parts, right))
+    return left
+
+
+def _ratio(cursor: Cursor) -> Node:
+    """Sums with colons between them; a colon ends the head of ``{x : ...}``."""
+    parts = [additive(cursor)]
+    while cursor.next.value == ":" and not (cursor.heading and _is_element(parts[0])) and cursor.accept(":"):
+        parts.append(additive(cursor))
+    return Node("ratio", tuple(parts)) if len(parts) > 1 else parts[0]
+
+
+def additive(cursor: Cursor) -> Node:
+    """A sum."""
+    cursor.enter()
+    parts = [_signed(cursor)]
+    while operator := cursor.accept("+", "-", "\\pm", "\\mp"):
+        parts.append(with_sign(operator, term(cursor)))
+    cursor.depth -= 1
+    if len(parts) == 2 and parts[0].head == "set_name" and parts[1].head == "negate":
+        return Node("difference", (parts[0], parts[1].args[0]))
+    return Node("add", tuple(parts)) if len(parts) > 1 else parts[0]
+
+
+def _signed(cursor: Cursor) -> Node:
+    """A product with the signs before it."""
+    sign = cursor.accept("+", "-", "\\pm", "\\mp")
+    if not sign:
+        return term(cursor)
+    cursor.enter()
+    operand = _signed(cursor)
+    cursor.depth -= 1
+    if operand.head == "modulo":  # -1 mod 2 is 1
+        return Node("modulo", (with_sign(sign, operand.args[0]), operand.args[1]))
+    return with_sign(sign, operand)
+
+
+def term(cursor: Cursor) -> Node:
+    """A product, written with signs or side by side."""
+    left = postfix(cursor)
+    while True:
+        if cursor.accept("*", "\\cdot", "\\times"):
+            left = product(left, _factor(cursor))
+        elif cursor.accept("/", "\\div"):
+            left = Node("divide", (left, _factor(cursor)))
+        elif cursor.next.value == "\\bmod" or cursor.next.value == "\\pmod":
+            cursor.take()
+            left = Node("modulo", (left, _factor(cursor)))
+        elif cursor.next.value == "(" and cursor.peek(1).value == "\\bmod":
+            cursor.position += 2
+            left = Node("modulo", (left, _factor(cursor)))
+            cursor.expect(")")
+        elif starts_factor(cursor):
+            right = postfix(cursor)
+            left = mixed(left, right) or product(left, right)
+        else:
+            return left
+
+
+def _factor(cursor: Cursor) -> Node:
+    """A factor after a multiplication or division sign, with its own signs."""
+    sign = cursor.accept("-", "+")
+    if not sign:
+        return postfix(cursor)
+    cursor.enter()
+    operand = with_sign(sign, _factor(cursor))
+    cursor.depth -= 1
+    return operand
+
+
+def starts_factor(cursor: Cursor) -> bool:
+    """Whether a factor begins here without a multiplication sign."""
+    token = cursor.next
+    if token is END:
+        return False
+    if token.kind == "number":
+        before = cursor.tokens[cursor.position - 1]
+        return before.kind != "number"
+    if token.value == "|":
+        return not cursor.bars or (cursor.enclosing_bars and cursor.bar_opens_within_bars())
+    if token.kind == "letter":
+        return not (cursor.differential and token.value == "d" and cursor.peek(1).kind in ("letter", "command"))
+    if token.kind == "mark":
+        return token.value in ("(", "[", "{", "\\{", "\\|")
+    return token.kind == "command" and token.value in _FACTOR_COMMANDS
+
+
+def postfix(cursor: Cursor) -> Node:
+    """An atom and what follows it closely: exponents, factorials, per cent, primes, units."""
+    base = atoms.atom(cursor)
+    while True:
+        if cursor.accept("^"):
+            base = _raised(cursor, base)
+        elif cursor.accept("!"):
+            base = Node("factorial", (base,))
+        elif cursor.accept("%"):
+            base = Node("percent", (base,))
+        elif base.head == "number" and cursor.next.value == "_" and cursor.tokens[cursor.position - 1].value == ")":
+            base = atoms.based(cursor, str(base.value))
+        elif base.head in ("number", "decimal") and cursor.accept("\\circ"):
+            base = Node("degrees", (base,))
+        elif cursor.next.value == "'" and cursor.accept("'"):
+            base = decorated(base, "'")
+        elif cursor.next.kind == "text":
+            base = _measured(cursor, base)
+        else:
+            return base
+
+
+def _raised(cursor: Cursor, base: Node) -> Node:
+    """A base after ``^``: degrees, primes or a power."""
+    if cursor.next.value == "\\circ" or (cursor.next.value == "{" and cursor.peek(1).value == "\\circ"):
+        braced = cursor.accept("{")
+        cursor.take()
+        if braced:
+            cursor.expect("}")
+        return Node("degrees", (base,))
+    if cursor.next.value == "'" or (cursor.next.value == "{" and cursor.peek(1).value == "'"):
+        braced = cursor.accept("{")
+        mark = ""
+        while cursor.accept("'"):
+            mark += "'"
+        if braced:
+            cursor.expect("}")
+        return decorated(base, mark)
+    return Node("power", (base, exponent(cursor)))
+
+
+def exponent(cursor: Cursor) -> Node:
+    """An exponent, in braces or a single atom."""
+    cursor.enter()
+    sign = cursor.accept("-", "+")
+    inner = atoms.in_braces(cursor) if cursor.next.value == "{" else atoms.atom(cursor)
+    if inner.head == "set" and len(inner.args) == 1:
+        inner = inner.args[0]
+    if cursor.next.value == "^" and inner.head in ("number", "symbol", "constant") and cursor.accept("^"):
+        inner = Node("power", (inner, exponent(cursor)))
+    cursor.depth -= 1
+    return with_sign(sign, inner) if sign else inner
+
+
+def _measured(cursor: Cursor, quantity: Node) -> Node:
+    """A quantity and the words after it, with their exponent: ``5 \\text{ cm}^2``."""
+    words = [cursor.take().value]
+    while True:
+        if cursor.next.kind == "text":
+            words.append(cursor.take().value)
+        elif cursor.next.value == "^" and cursor.accept("^"):
+            power = exponent(cursor)
+            if power.head not in ("number", "negate"):
+                raise Unreadable("a unit has an exponent that is not a number")
+            words[-1] += f"^{integer_value(power)}"
+        elif cursor.next.value in ("/", "\\cdot") and cursor.peek(1).kind == "text":
+            words.append({"\\cdot": "*"}.get(cursor.next.value, "/"))
+            cursor.take()
+        else:
+            return Node("measured", (quantity,), " ".join(words))
+
+
+def _is_element(node: Node) -> bool:
+    """Whether a tree may stand before the colon of ``{x : ...}`` and ``{x \\in \\mathbb{R} : ...}``."""
+    return is_name(node) or node.head == "set_name"
