@@ -15,7 +15,7 @@ from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.learning.experience import Expansion, PromptGroup
 from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.session import ARCHIVE, Session
-from fr3e_jax.objectives import archive_open, running_share
+from fr3e_jax.objectives.filters import archive_open, running_share
 from fr3e_jax.rewards.verifier import SUCCESS
 from fr3e_jax.rollouts.requests import Rollout
 

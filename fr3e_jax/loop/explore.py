@@ -9,7 +9,8 @@ from fr3e_jax.learning.experience import Expansion, PromptGroup, TrainingBranch,
 from fr3e_jax.loop.first_return import is_degenerate
 from fr3e_jax.loop.grading import Grading, rewards_of
 from fr3e_jax.loop.session import CHOICE, STATE, Session
-from fr3e_jax.objectives import divide_rollouts, graded_values, ranged_rewards
+from fr3e_jax.objectives.advantages import graded_values, ranged_rewards
+from fr3e_jax.objectives.allocation import divide_rollouts
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.exploration import find_anchors, trajectory_advantages
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest

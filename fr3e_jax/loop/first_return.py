@@ -12,7 +12,8 @@ from fr3e_jax.loop.arpo import sample_branching
 from fr3e_jax.loop.grading import Grading, rewards_of
 from fr3e_jax.loop.prompts import Prompt
 from fr3e_jax.loop.session import BASE, CHOICE, Session
-from fr3e_jax.objectives import ranged_rewards, soft_overlong_penalty
+from fr3e_jax.objectives.advantages import ranged_rewards
+from fr3e_jax.objectives.selection import soft_overlong_penalty
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.exploration import group_advantages
 from fr3e_jax.rewards.verifier import SUCCESS

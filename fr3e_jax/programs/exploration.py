@@ -14,7 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fr3e_jax import objectives
+from fr3e_jax.objectives.advantages import block_credit, fr3e_advantages
+from fr3e_jax.objectives.advantages import group_advantages as estimated_advantages
+from fr3e_jax.objectives.anchors import anchor_scores, boundary_anchors, select_anchors, uniform_anchors
+from fr3e_jax.objectives.rollout_tree import tree_advantages
+from fr3e_jax.objectives.values import state_values, trajectory_modulation
 from fr3e_jax.programs.decoder import power_of_two
 
 _LEAST_ROWS = 16
@@ -22,16 +26,16 @@ _LEAST_ROWS = 16
 
 def _anchors(scores_or_none, lengths, *, selection, num_anchors, size, **bounds):
     if selection == "delimiter":
-        place = partial(objectives.boundary_anchors, num_anchors=num_anchors, **bounds)
+        place = partial(boundary_anchors, num_anchors=num_anchors, **bounds)
         return jax.vmap(lambda boundaries, n: place(boundaries, n))(scores_or_none, lengths)
     if selection == "uniform":
-        place = partial(objectives.uniform_anchors, num_anchors=num_anchors, T=size, **bounds)
+        place = partial(uniform_anchors, num_anchors=num_anchors, T=size, **bounds)
         return jax.vmap(lambda n: place(n))(lengths)
 
     def one(source, n):
         names = {"entropy": "entropies", "logprob": "logprobs", "gradient": "magnitudes", "random": "uniforms"}
-        scores = objectives.anchor_scores(selection, length=n, **{names[selection]: source})
-        return objectives.select_anchors(scores, n, num_anchors=num_anchors, **bounds)
+        scores = anchor_scores(selection, length=n, **{names[selection]: source})
+        return select_anchors(scores, n, num_anchors=num_anchors, **bounds)
 
     return jax.vmap(one)(scores_or_none, lengths)
 
@@ -88,7 +92,7 @@ def find_anchors(
     return [a[v] for a, v in zip(anchors[: len(sources)], valid, strict=False)]
 
 
-_group_advantages = jax.jit(objectives.group_advantages, static_argnames=("estimator", "unbiased_std", "k"))
+_group_advantages = jax.jit(estimated_advantages, static_argnames=("estimator", "unbiased_std", "k"))
 
 
 def group_advantages(rewards: np.ndarray, *, estimator: str, unbiased_std: bool = False, k: int = 4) -> np.ndarray:
@@ -103,21 +107,21 @@ def _trajectories(
     rewards, mask, base_value, final_reward, root_value, *, estimator, unbiased_std, modulation, initial, fresh
 ):
     valid = mask.any(axis=-1)
-    start = objectives.state_values(rewards, mask)[:, 0] if fresh else base_value
+    start = state_values(rewards, mask)[:, 0] if fresh else base_value
     if estimator == "tree":
-        values = objectives.state_values(rewards, mask).at[:, 0].set(start)
-        advantages, credit = objectives.tree_advantages(rewards, mask, final_reward, root_value)
+        values = state_values(rewards, mask).at[:, 0].set(start)
+        advantages, credit = tree_advantages(rewards, mask, final_reward, root_value)
         return advantages, values, jnp.ones_like(values), credit
     if not fresh:
         initial = "one"  # without a trained S_0 there is no alpha_0 to put into a sharpened sum
     later = (rewards[:, 1:], mask[:, 1:], start, valid[:, 1:])
-    advantages, values, _ = objectives.fr3e_advantages(
+    advantages, values, _ = fr3e_advantages(
         *later, estimator=estimator, modulation=modulation, initial=initial, unbiased_std=unbiased_std
     )
-    alphas = objectives.trajectory_modulation(values, start, valid[:, 1:], variant=modulation, initial=initial)
-    first = objectives.group_advantages(rewards[:, 0], mask[:, 0], estimator=estimator, unbiased_std=unbiased_std)
+    alphas = trajectory_modulation(values, start, valid[:, 1:], variant=modulation, initial=initial)
+    first = estimated_advantages(rewards[:, 0], mask[:, 0], estimator=estimator, unbiased_std=unbiased_std)
     advantages = jnp.concatenate([(alphas[:, :1] * first)[:, None], advantages], axis=1)
-    credit = objectives.block_credit(values, start, final_reward, valid[:, 1:])
+    credit = block_credit(values, start, final_reward, valid[:, 1:])
     return advantages, jnp.concatenate([start[:, None], values], axis=1), alphas, credit
 
 
@@ -141,7 +145,7 @@ def trajectory_advantages(
       base_value: ``[R]``, mean of the prompt's base rewards: V(S_0) unless ``fresh``.
       final_reward: ``[R]``, the base rollout's own.
       root_value: ``[R]``, mean reward of all leaves of the prompt; only ``estimator="tree"`` reads it, which modulates
-        nothing and gives blocks their step values (`objectives.tree_advantages`).
+        nothing and gives blocks their step values (`tree_advantages`).
       fresh: V(S_0) is the mean of its own fresh rollouts, which train too.
 
     Returns:

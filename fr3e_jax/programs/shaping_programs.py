@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fr3e_jax import objectives
 from fr3e_jax.objectives.divergence import KL_ESTIMATORS
+from fr3e_jax.objectives.returns import generalised_advantages as gae
 from fr3e_jax.objectives.steps import Tokens, apply_steps
 from fr3e_jax.programs.decoder import power_of_two
 
@@ -61,13 +61,13 @@ def token_divergences(logprobs: np.ndarray, reference: np.ndarray, *, estimator:
 
 @partial(jax.jit, static_argnames=("gamma", "lam"))
 def _generalised(rewards, values, mask, *, gamma, lam):
-    return objectives.generalised_advantages(rewards, values, mask, gamma=gamma, lam=lam)
+    return gae(rewards, values, mask, gamma=gamma, lam=lam)
 
 
 def generalised_advantages(
     rewards: np.ndarray, values: np.ndarray, mask: np.ndarray, *, gamma: float, lam: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`fr3e_jax.objectives.generalised_advantages` of sequences ``[N, T]``."""
+    """`fr3e_jax.objectives.returns.generalised_advantages` of sequences ``[N, T]``."""
     (count, length), padding = mask.shape, _padding(mask.shape)
     pad = lambda x: np.pad(x, padding)
     found = jax.device_get(_generalised(pad(rewards), pad(values), pad(mask), gamma=gamma, lam=lam))

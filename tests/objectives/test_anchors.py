@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import anchor_scores, block_index, boundary_anchors, select_anchors, uniform_anchors
+from fr3e_jax.objectives.anchors import anchor_scores, block_index, boundary_anchors, select_anchors, uniform_anchors
 
 SCORES = np.array([9.0, 1.0, 5.0, 4.0, 5.0, 0.5, 8.0, 7.0])
 T = len(SCORES)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import bounded_log_ratio, kl_k1, kl_k2, kl_k3
+from fr3e_jax.objectives.divergence import bounded_log_ratio, kl_k1, kl_k2, kl_k3
 
 POLICY = np.array([[-0.2, -1.5, -0.5, -1.6], [-0.02, -3.4, -0.7, -0.4]])
 REFERENCE = np.array([[-0.1, -2.0, -0.5, -1.2], [-0.05, -3.0, -0.9, -0.4]])

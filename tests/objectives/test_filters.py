@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fr3e_jax.objectives import archive_open, degenerate_groups, expandable, group_advantages, running_share
+from fr3e_jax.objectives.advantages import group_advantages
+from fr3e_jax.objectives.filters import archive_open, degenerate_groups, expandable, running_share
 
 
 def test_groups_without_signal_are_all_right_or_all_wrong():

@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import (
+from fr3e_jax.objectives.losses import (
     aggregate,
     aggregation_count,
     aggregation_weights,
     clipped_surrogate,
     entropy_bonus,
-    masked_mean,
     truncated_importance_weight,
 )
+from fr3e_jax.objectives.reductions import masked_mean
 
 OLD = np.array([[-0.1, -2.0, -0.5, -1.2], [-0.05, -3.0, -0.9, -0.4]], np.float32)
 NEW = np.array([[0.2, -1.5, -0.5, -1.6], [-0.02, -1.2, -0.7, -0.4]], np.float32)

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import clipped_value_losses, generalised_advantages
+from fr3e_jax.objectives.returns import clipped_value_losses, generalised_advantages
 
 
 @pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (0.9, 0.95), (1.0, 0.0)])

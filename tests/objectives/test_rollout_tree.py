@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fr3e_jax.objectives import tree_advantages
+from fr3e_jax.objectives.rollout_tree import tree_advantages
 
 J, M = 4, 3
 

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import (
+from fr3e_jax.objectives.losses import clipped_surrogate
+from fr3e_jax.objectives.reductions import masked_mean
+from fr3e_jax.objectives.selection import (
     clip_cov_tokens,
-    clipped_surrogate,
     forking_tokens,
     kl_cov_losses,
     kl_cov_tokens,
-    masked_mean,
     matching_tokens,
     soft_overlong_penalty,
     token_covariances,

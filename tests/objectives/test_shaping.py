@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import (
+from fr3e_jax.objectives.shaping import (
     entropy_based_advantages,
     pass_at_k_advantages,
     perplexity_shaped_advantages,

@@ -8,10 +8,10 @@ import inspect
 import numpy as np
 import pytest
 
-from fr3e_jax import objectives
 from fr3e_jax.configuration.method_rules import SHAPING_STEPS
 from fr3e_jax.configuration.schema import ShapingConfig
 from fr3e_jax.objectives.steps import READ_CURRENT_POLICY, READ_ENTROPIES, STEPS, Tokens, apply_steps
+from fr3e_jax.objectives.weighting import entropy_guided_weights
 
 N, T = 6, 9
 
@@ -140,7 +140,7 @@ def test_normalised_entropies_and_rescaled_weights(tokens):
     plain, _ = STEPS["sequence_weighting"](tokens, alpha=2.0)
     normal, _ = STEPS["sequence_weighting"](tokens, alpha=2.0 * float(tokens.log_vocabulary), normalised_entropy=True)
     np.testing.assert_allclose(plain.weights, normal.weights, rtol=1e-5)
-    expected = objectives.entropy_guided_weights(tokens.advantages, tokens.entropies, tokens.counted, alpha=2.0)
+    expected = entropy_guided_weights(tokens.advantages, tokens.entropies, tokens.counted, alpha=2.0)
     np.testing.assert_allclose(plain.weights, expected, rtol=1e-6)
     _, metrics = STEPS["sequence_weighting"](tokens, alpha=2.0, level="trajectory", rescale=True)
     assert metrics["scale"] != 1 and np.isfinite(metrics["scale"])

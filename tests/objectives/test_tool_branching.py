@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import branches_after_answer, entropy_from
+from fr3e_jax.objectives.tool_branching import branches_after_answer, entropy_from
 
 
 def by_loop(entropies, drawn, start, tokens, vocabulary) -> float:

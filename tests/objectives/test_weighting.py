@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import entropy_guided_weights
+from fr3e_jax.objectives.weighting import entropy_guided_weights
 
 N, T = 5, 6
 

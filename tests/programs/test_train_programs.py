@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax import objectives
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import aggregation_denominator, counted_tokens, pack
+from fr3e_jax.objectives.entropy import token_entropy, token_logprobs
+from fr3e_jax.objectives.losses import aggregate, clipped_surrogate, entropy_bonus, truncated_importance_weight
 from fr3e_jax.policy.network import bind
 from fr3e_jax.policy.rows import Rows, run_trunks
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
@@ -118,8 +119,8 @@ def reference_loss(network, params, mode):
     logits = bind(network.graphdef, params).logits(hidden)
     old = unpacked([OLD[i, j] for i, trunk in enumerate(TRUNKS) for j in range(len(trunk.branches))])
     sampler = unpacked([branch.sampler_logprobs for _, branch in BRANCHES])
-    losses, _ = objectives.clipped_surrogate(
-        objectives.token_logprobs(logits / TEMPERATURE, targets),
+    losses, _ = clipped_surrogate(
+        token_logprobs(logits / TEMPERATURE, targets),
         old,
         unpacked([branch.advantages for _, branch in BRANCHES]),
         MASK,
@@ -127,9 +128,9 @@ def reference_loss(network, params, mode):
         epsilon_high=SETTINGS.epsilon_high,
         dual_clip=SETTINGS.dual_clip,
     )
-    losses = losses * objectives.truncated_importance_weight(old, sampler, SETTINGS.importance_cap)
-    losses += objectives.entropy_bonus(objectives.token_entropy(logits), MASK, coefficient=SETTINGS.entropy_coefficient)
-    total, count = objectives.aggregate(losses, MASK, mode, norm_length=NORM_LENGTH)
+    losses = losses * truncated_importance_weight(old, sampler, SETTINGS.importance_cap)
+    losses += entropy_bonus(token_entropy(logits), MASK, coefficient=SETTINGS.entropy_coefficient)
+    total, count = aggregate(losses, MASK, mode, norm_length=NORM_LENGTH)
     return total / count
 
 
