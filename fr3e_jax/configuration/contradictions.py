@@ -123,7 +123,7 @@ def pass_at_k_has_k_samples(config: Config) -> str | None:
     )
 
 
-@rule("data.order_task.sft_min_operands", "data.order_task.num_operands")
+@rule("data.order.sft_min_operands", "data.order.num_operands")
 def curriculum_starts_short(config: Config) -> str | None:
     least, most = config.data.order.sft_min_operands, config.data.order.num_operands
     if config.data.task != "order" or least <= most:
@@ -268,8 +268,6 @@ def base_group_has_a_baseline(config: Config) -> str | None:
     if config.rollout.reject_degenerate:
         effect = "rollout.reject_degenerate=true drops every prompt"
     elif config.advantage.base_estimator in ("gae", "reward"):  # no group is needed
-        return None
-    elif config.advantage.base_estimator == "reward":  # which has no baseline
         return None
     elif not config.explore.enabled or config.explore.train_base:
         effect = f"advantage.base_estimator={config.advantage.base_estimator} gives advantage 0"

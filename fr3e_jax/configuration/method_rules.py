@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 
 from fr3e_jax.configuration.contradictions import training_rule
-from fr3e_jax.configuration.schema import Config, CriticConfig, KlConfig, ShapingConfig
+from fr3e_jax.configuration.options import changed
+from fr3e_jax.configuration.schema import Config, CriticConfig, KlConfig
 from fr3e_jax.configuration.settings import settings
-
-_SECTIONS = [field.name for field in dataclasses.fields(ShapingConfig) if field.name != "steps"]
-SHAPING_STEPS = (*_SECTIONS, "overlong_mask")
-"""Names that ``shaping.steps`` may hold; all but the last have settings of their own."""
+from fr3e_jax.configuration.shaping_sections import SHAPING_STEPS, ShapingConfig
 
 _LEAVES = [path for path in settings(ShapingConfig, "shaping.") if path != "shaping.steps"]
-
-WINDOWED = ("perplexity", "position")
+_WINDOWED = [name for name in SHAPING_STEPS if f"shaping.{name}.until_step" in _LEAVES]
 
 
 @training_rule("shaping.steps")
@@ -31,30 +27,24 @@ def steps_are_known(config: Config) -> str | None:
 
 @training_rule("shaping.steps", *_LEAVES)
 def settings_of_steps_are_read(config: Config) -> str | None:
-    for name in _SECTIONS:
-        changed = _changed(getattr(config.shaping, name))
-        if changed and name not in config.shaping.steps:
+    for name in SHAPING_STEPS:
+        unread = changed(getattr(config.shaping, name))
+        if unread and name not in config.shaping.steps:
             listed = ",".join([*config.shaping.steps, name])
             return (
-                f"shaping.{name}.{changed[0]} is not read, as {name} is not in shaping.steps; "
+                f"shaping.{name}.{unread[0]} is not read, as {name} is not in shaping.steps; "
                 f"nearest: shaping.steps=[{listed}]"
             )
     return None
 
 
-def _changed(section: object) -> list[str]:
-    default = type(section)()
-    names = [field.name for field in dataclasses.fields(section)]
-    return [name for name in names if getattr(section, name) != getattr(default, name)]
-
-
 @training_rule(
     "shaping.steps",
-    *(f"shaping.{name}.{end}_step" for name in WINDOWED for end in ("from", "until")),
+    *(f"shaping.{name}.{end}_step" for name in _WINDOWED for end in ("from", "until")),
     "training.max_steps",
 )
 def windows_open(config: Config) -> str | None:
-    for name in WINDOWED:
+    for name in _WINDOWED:
         section, most = getattr(config.shaping, name), config.training.max_steps
         if name not in config.shaping.steps:
             continue
@@ -110,8 +100,7 @@ def some_samples_are_reinforced(config: Config) -> str | None:
 
 @training_rule("training.sampler_logprob_tolerance", "shaping.steps", "advantage.base_estimator", "kl.coefficient")
 def sampler_gives_no_entropies(config: Config) -> str | None:
-    readers = ("entropy_advantage", "sequence_weighting", "forking_tokens", "clip_cov", "kl_cov")
-    found = [name for name in readers if name in config.shaping.steps]
+    found = [name for name, step in SHAPING_STEPS.items() if step.reads and name in config.shaping.steps]
     if not config.training.sampler_logprob_tolerance or not found:
         return None
     return (
@@ -122,10 +111,10 @@ def sampler_gives_no_entropies(config: Config) -> str | None:
 
 @training_rule(*settings(KlConfig, "kl."))
 def divergence_settings_are_read(config: Config) -> str | None:
-    changed = _changed(config.kl)
-    if config.kl.coefficient or not changed:
+    unread = changed(config.kl)
+    if config.kl.coefficient or not unread:
         return None
-    return f"kl.{changed[0]} is not read with kl.coefficient=0; set kl.coefficient=0.001, or leave it out"
+    return f"kl.{unread[0]} is not read with kl.coefficient=0; set kl.coefficient=0.001, or leave it out"
 
 
 @training_rule("kl.place", "explore.enabled")
@@ -169,11 +158,11 @@ def a_critic_replaces_exploration(config: Config) -> str | None:
 
 @training_rule("advantage.base_estimator", *settings(CriticConfig, "critic."))
 def critic_settings_are_read(config: Config) -> str | None:
-    changed = _changed(config.critic)
-    if config.advantage.base_estimator == "gae" or not changed:
+    unread = changed(config.critic)
+    if config.advantage.base_estimator == "gae" or not unread:
         return None
     return (
-        f"critic.{changed[0]} is not read with advantage.base_estimator={config.advantage.base_estimator}; "
+        f"critic.{unread[0]} is not read with advantage.base_estimator={config.advantage.base_estimator}; "
         "set advantage.base_estimator=gae, or leave it out"
     )
 

@@ -70,8 +70,9 @@ def flatten(content: dict[str, Any], source: str, prefix: str = "") -> dict[str,
         elif isinstance(value, dict):
             leaves |= flatten(value, source, f"{path}.")
         elif value is not None:
-            first = next(leaf for leaf in settings() if leaf.startswith(f"{path}."))
-            raise ConfigError(f"{source}: {path} is a section, not a value ({value!r}); set a field, e.g. {first}")
+            first = next((leaf for leaf in settings() if leaf.startswith(f"{path}.")), "")
+            advice = f"set a field, e.g. {first}" if first else "it has no settings; leave it out"
+            raise ConfigError(f"{source}: {path} is a section, not a value ({value!r}); {advice}")
     return leaves
 
 

@@ -8,18 +8,10 @@ rollouts, and say so in their names or their help.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-
-def option(default: Any, meaning: str, **bounds: float) -> Any:
-    """A dataclass field with a meaning and optional bounds ``ge``, ``gt``, ``le``, ``lt`` (on each item of a list)."""
-    unknown = set(bounds) - {"ge", "gt", "le", "lt"}
-    if unknown:
-        raise TypeError(f"option() got unknown bounds {sorted(unknown)}; expected ge, gt, le, lt")
-    metadata = {"meaning": meaning, "bounds": bounds}
-    if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
+from fr3e_jax.configuration.options import option
+from fr3e_jax.configuration.shaping_sections import ShapingConfig
 
 
 @dataclass
@@ -236,118 +228,6 @@ class LossConfig:
         0.0, "cap of the truncated trainer/sampler importance weight (usually 2); 0: off", ge=0
     )
     entropy_coefficient: float = option(0.0, "weight of the entropy bonus", ge=0)
-
-
-@dataclass
-class EntropyAdvantageConfig:
-    """RwE, eq. 5-7: A_t + min(alpha H_t, |A_t| / kappa)."""
-
-    alpha: float = option(0.4, "weight of the entropy; paper: 0.4 for GRPO, 0.1 for PPO", gt=0)
-    kappa: float = option(2.0, "the bonus is at most |A_t| / kappa; above 1 it keeps the sign", gt=1)
-
-
-@dataclass
-class PerplexityConfig:
-    """STUDY, eq. 11: A (1 - alpha w), w the standardised ln PPL of a response in its group."""
-
-    alpha: float = option(0.01, "weight of the perplexity", gt=0)
-    prefer: Literal["low", "high"] = option("low", "which responses weigh more: of low perplexity, or of high")
-    variant: Literal["paper", "released"] = option("paper", "the formula, or the released code's clamps and filter")
-    from_step: int = option(0, "first training step it is active in", ge=0)
-    until_step: int = option(0, "first training step it is active in no more; 0: to the end", ge=0)
-
-
-@dataclass
-class PositionConfig:
-    """STUDY, eq. 12: A + sign(A) gamma sigmoid(direction steepness (l_t - centre)), l_t a token's place."""
-
-    gamma: float = option(0.1, "largest addition", gt=0)
-    direction: float = option(1.0, "above 0: later tokens weigh more; below: earlier ones")
-    steepness: float = option(15.0, "m of the sigmoid", gt=0)
-    centre: float = option(0.5, "n of the sigmoid (the paper prints -0.5, where it is 1 everywhere)")
-    variant: Literal["paper", "released"] = option("paper", "the formula, or with the released code's cap at |A| / 2")
-    from_step: int = option(200, "first training step it is active in", ge=0)
-    until_step: int = option(300, "first training step it is active in no more; 0: to the end", ge=0)
-
-
-@dataclass
-class SampleReinforcementConfig:
-    """Negative sample reinforcement (Zhu et al. 2025): factors of advantages by their sign."""
-
-    positive: float = option(0.1, "factor of positive advantages; 0: negative samples alone", ge=0)
-    negative: float = option(1.0, "factor of negative advantages; 0: positive samples alone", ge=0)
-
-
-@dataclass
-class UnlikelinessConfig:
-    """He et al. 2025, rewarding the unlikely: A (1 - beta (G - rank) / G) where A > 0."""
-
-    beta: float = option(0.25, "how much of its advantage the likeliest response of a group loses", gt=0, le=1)
-
-
-@dataclass
-class SequenceWeightingConfig:
-    """EGSW, eq. 6-10: token losses times softmax_i((A_i + alpha H_i) / temperature)."""
-
-    alpha: float = option(0.3, "weight of the entropy; paper: 0.3 (base model), 0.8 (instruct model)", ge=0)
-    temperature: float = option(1.0, "P of the softmax; paper: 1 (base model), 1.8 (instruct model)", gt=0)
-    level: Literal["step", "trajectory"] = option("step", "softmax at each token position, or one for whole sequences")
-    length_normalised: bool = option(False, "trajectory: mean entropy of the sequence, not its sum")
-    normalised_entropy: bool = option(False, "entropies divided by log V")
-    rescale: bool = option(False, "weights times the number of sequences, so that the gradient is not scaled by 1/N")
-
-
-@dataclass
-class ForkingTokensConfig:
-    """80/20 (Wang et al. 2025): only the tokens with the highest entropy carry gradient."""
-
-    share: float = option(0.2, "share of the mini-batch's tokens that keep their gradient", gt=0, le=1)
-
-
-@dataclass
-class ClipCovConfig:
-    """Clip-Cov (Cui et al. 2025): some tokens of high covariance leave the gradient."""
-
-    share: float = option(2e-4, "share of the mini-batch's tokens that leaves (at least one token)", gt=0, le=1)
-    low: float = option(1.0, "lower bound of the covariance of those drawn from")
-    high: float = option(5.0, "upper bound of it")
-
-
-@dataclass
-class KlCovConfig:
-    """KL-Cov (Cui et al. 2025): an unclipped loss, and a penalty on the tokens of the highest covariance."""
-
-    share: float = option(2e-3, "share of the mini-batch's tokens that pays; 2e-3 at 7B, 2e-4 at 32B", gt=0, le=1)
-    coefficient: float = option(1.0, "weight of |log pi - log pi_old| on those tokens", gt=0)
-
-
-@dataclass
-class MismatchMaskConfig:
-    """Tokens that trainer and sampler see too differently leave the gradient."""
-
-    low: float = option(0.5, "least trainer/sampler probability ratio of a token that trains", gt=0, le=1)
-    high: float = option(2.0, "largest such ratio", ge=1)
-
-
-@dataclass
-class ShapingConfig:
-    """What shapes advantages and selects tokens between the baseline and the loss (docs/methods.md)."""
-
-    steps: list[str] = option(
-        [],
-        "in the order in which they are applied: entropy_advantage, perplexity, position, sample_reinforcement, "
-        "unlikeliness, sequence_weighting, forking_tokens, clip_cov, kl_cov, mismatch_mask, overlong_mask",
-    )
-    entropy_advantage: EntropyAdvantageConfig = field(default_factory=EntropyAdvantageConfig)
-    perplexity: PerplexityConfig = field(default_factory=PerplexityConfig)
-    position: PositionConfig = field(default_factory=PositionConfig)
-    sample_reinforcement: SampleReinforcementConfig = field(default_factory=SampleReinforcementConfig)
-    unlikeliness: UnlikelinessConfig = field(default_factory=UnlikelinessConfig)
-    sequence_weighting: SequenceWeightingConfig = field(default_factory=SequenceWeightingConfig)
-    forking_tokens: ForkingTokensConfig = field(default_factory=ForkingTokensConfig)
-    clip_cov: ClipCovConfig = field(default_factory=ClipCovConfig)
-    kl_cov: KlCovConfig = field(default_factory=KlCovConfig)
-    mismatch_mask: MismatchMaskConfig = field(default_factory=MismatchMaskConfig)
 
 
 @dataclass

@@ -39,8 +39,8 @@ def branches_after_answer(
     uniforms: Float[AnyArray, "*shape"],
     entropy_changes: Float[AnyArray, "*shape"],
     *,
-    weight: float = 0.2,
-    probability: float = 0.5,
+    weight: float,
+    probability: float,
 ) -> Bool[jax.Array, "*shape"]:
     """Whether to branch: clip(u − w ΔH, 0, 1) ≤ p, u uniform in [0, 1), ΔH = H after the answer − H at the start.
 

@@ -5,6 +5,7 @@ On several processes each computes the same on a device of its own: the inputs a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from fr3e_jax.objectives.returns import generalised_advantages as gae
 from fr3e_jax.objectives.steps import Tokens, apply_steps
 from fr3e_jax.programs.decoder import power_of_two
 
-Steps = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]  # name and settings, hashable
+Steps = tuple[tuple[Callable, tuple[tuple[str, Any], ...]], ...]  # function and keywords, hashable
 
 
 class Shaped(NamedTuple):
@@ -30,7 +31,7 @@ class Shaped(NamedTuple):
 
 @partial(jax.jit, static_argnames="steps")
 def _shape(tokens: Tokens, *, steps: Steps):
-    shaped, metrics = apply_steps(tokens, tuple((name, dict(settings)) for name, settings in steps))
+    shaped, metrics = apply_steps(tokens, [(step, dict(keywords)) for step, keywords in steps])
     return Shaped(*shaped[: len(Shaped._fields)]), metrics
 
 

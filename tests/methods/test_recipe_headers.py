@@ -11,8 +11,8 @@ import pytest
 
 from fr3e_jax.cli import main
 from fr3e_jax.configuration import Config, load_config
-from fr3e_jax.configuration.method_rules import SHAPING_STEPS
 from fr3e_jax.configuration.settings import settings
+from fr3e_jax.configuration.shaping_sections import SHAPING_STEPS
 from fr3e_jax.methods import HeaderError, read_methods, recipe_headers, write_table
 from fr3e_jax.methods.recipe_headers import read_header, read_method
 from fr3e_jax.methods.table import MARKERS

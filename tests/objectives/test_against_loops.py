@@ -6,6 +6,7 @@ hypothesis draws a seed and how dense the masks are; shapes stay, so that nothin
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import ceil, comb, exp, floor
 
 import jax
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fr3e_jax.objectives import weighting
 from fr3e_jax.objectives.advantages import fr3e_advantages, group_advantages
 from fr3e_jax.objectives.divergence import kl_k1, kl_k2, kl_k3
 from fr3e_jax.objectives.losses import clipped_surrogate
@@ -26,7 +28,10 @@ from fr3e_jax.objectives.shaping import (
     sample_reinforcement,
     unlikeliness_factors,
 )
-from fr3e_jax.objectives.weighting import entropy_guided_weights
+
+entropy_guided_weights = partial(
+    weighting.entropy_guided_weights, alpha=0.3, temperature=1.0, level="step", length_normalised=False, rescale=False
+)
 
 G, M, T = 3, 5, 6  # groups, sequences of a group, tokens
 N = G * M
@@ -147,7 +152,9 @@ def test_shapings(seed, fill):
     case = Case(seed, fill)
     advantages, entropies = case.normal(), np.abs(case.normal())
     bonus, ratio = entropy_based_advantages(advantages, entropies, case.mask, alpha=0.3, kappa=2.5)
-    positions = position_shaped_advantages(advantages, case.mask, gamma=0.2, direction=-1.0)
+    positions = position_shaped_advantages(
+        advantages, case.mask, gamma=0.2, direction=-1.0, steepness=15.0, centre=0.5, variant="paper"
+    )
     signed = sample_reinforcement(advantages, positive=0.2, negative=0.7)
     bonus, ratio, positions, signed = jax.device_get((bonus, ratio, positions, signed))
     for i, t in case.tokens():
@@ -165,7 +172,7 @@ def test_shapings(seed, fill):
 def test_perplexity(seed, fill):
     case = Case(seed, fill)
     x = np.abs(case.normal(G, M)) + np.float32(0.1)
-    plain = perplexity_weights(x, case.present)
+    plain = perplexity_weights(x, case.present, variant="paper")
     released = perplexity_weights(x, case.present, variant="released")
     plain, released = jax.device_get((plain, released))
     for g in range(G):

@@ -48,4 +48,4 @@ def test_archive_closes_as_the_running_share_of_all_wrong_falls():
         opened.append(bool(archive_open(share, 0.65)))
     assert float(share) == 0.5625
     assert opened == [True, False, False]
-    assert bool(archive_open(np.float32(0.65)))
+    assert bool(archive_open(np.float32(0.65), 0.65))
