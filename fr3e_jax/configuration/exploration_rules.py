@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from fr3e_jax.configuration.contradictions import training_rule
-from fr3e_jax.configuration.schema import Config
+from fr3e_jax.configuration.options import changed
+from fr3e_jax.configuration.schema import TREE_ESTIMATORS, AdvantageConfig, Config
+from fr3e_jax.configuration.settings import settings
+
+_OF_TREES = [path for path in settings(AdvantageConfig, "advantage.") if path.split(".")[1] in TREE_ESTIMATORS]
 
 
 @training_rule("explore.rollouts_per_state")
@@ -130,12 +134,24 @@ def a_delimiter_has_text(config: Config) -> str | None:
 @training_rule("advantage.state_estimator", "advantage.modulation")
 def a_tree_is_not_modulated(config: Config) -> str | None:
     a = config.advantage
-    if not config.explore.enabled or a.state_estimator != "tree" or a.modulation == "none":
+    if not config.explore.enabled or a.state_estimator not in TREE_ESTIMATORS or a.modulation == "none":
         return None
     return (
-        f"advantage.state_estimator=tree weighs the change of value between states itself, and does not read "
-        f"advantage.modulation={a.modulation}; set advantage.modulation=none"
+        f"advantage.state_estimator={a.state_estimator} weighs the change of value between states itself, and does not "
+        f"read advantage.modulation={a.modulation}; set advantage.modulation=none"
     )
+
+
+@training_rule("advantage.state_estimator", *_OF_TREES)
+def settings_of_tree_estimators_are_read(config: Config) -> str | None:
+    for name in TREE_ESTIMATORS:
+        unread = changed(getattr(config.advantage, name))
+        if unread and name != config.advantage.state_estimator:
+            return (
+                f"advantage.{name}.{unread[0]} is not read with advantage.state_estimator="
+                f"{config.advantage.state_estimator}; nearest: advantage.state_estimator={name}"
+            )
+    return None
 
 
 @training_rule("advantage.pass_at_k", "rollout.rollouts_per_prompt", "advantage.base_estimator")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fr3e_jax.configuration.options import option
+from fr3e_jax.configuration.options import implementations, implemented_by, option
 from fr3e_jax.configuration.shaping_sections import ShapingConfig
 
 
@@ -178,6 +178,12 @@ class ExploreConfig:
     max_success_rate: float = option(1.0, "expand only prompts whose base success rate is at most this", gt=0, le=1)
 
 
+@implemented_by("objectives.rollout_tree:tree_advantages", source="TreeRL, Hou et al. 2025")
+@dataclass
+class TreeConfig:
+    """Step values: leaves of a node against those of the root and of its parent. No settings."""
+
+
 @dataclass
 class AdvantageConfig:
     """From rewards to advantages: baselines per group, and FR3E's adaptive modulation."""
@@ -188,7 +194,8 @@ class AdvantageConfig:
         "advantages that maximise pass@k, or the reward itself",
     )
     state_estimator: Literal["grpo", "rloo", "mean", "tree"] = option(
-        "mean", "baseline of state groups; FR3E: minus V(S_j); tree: step values of the prompt's whole tree (TreeRL)"
+        "mean",
+        "baseline of state groups; FR3E: minus V(S_j); or the prompt's whole tree, as the section of that name says",
     )
     pass_at_k: int = option(4, "responses of a subset (advantage.base_estimator=pass_at_k)", ge=1)
     reward_range: Literal["zero_one", "minus_one_one"] = option(
@@ -209,6 +216,11 @@ class AdvantageConfig:
         "tokens before rollout.max_response_tokens over which the reward falls by up to 1 (DAPO); 0: off",
         ge=0,
     )
+    tree: TreeConfig = field(default_factory=TreeConfig)
+
+
+TREE_ESTIMATORS = implementations(AdvantageConfig)
+"""Values of ``advantage.state_estimator`` that read the prompt's whole tree, and their implementations."""
 
 
 @dataclass

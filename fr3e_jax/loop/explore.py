@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fr3e_jax.configuration.options import configured_call
+from fr3e_jax.configuration.schema import TREE_ESTIMATORS
 from fr3e_jax.data.problem import Problem
 from fr3e_jax.learning.experience import Expansion, PromptGroup, TrainingBranch, TrainingTrunk
 from fr3e_jax.loop.first_return import is_degenerate
@@ -153,6 +155,7 @@ def assign_advantages(session: Session, expansions: list[Expansion]) -> None:
         mask,
         *(ranged_rewards(x, a.reward_range) for x in of_bases),
         estimator=a.state_estimator,
+        tree=configured_call(a, a.state_estimator),
         unbiased_std=a.unbiased_std,
         modulation=a.modulation,
         initial=a.initial_modulation,
@@ -197,7 +200,7 @@ def _root_values(expansions: list[Expansion]) -> np.ndarray:
 
 def _has_signal(session: Session, rewards: np.ndarray, advantages: np.ndarray) -> bool:
     """FR3E's second filter: of a tree's leaves, equal ones have an advantage over the rest of the tree."""
-    if session.config.advantage.state_estimator == "tree":
+    if session.config.advantage.state_estimator in TREE_ESTIMATORS:
         return bool(np.any(advantages))
     return not is_degenerate(rewards)
 

@@ -1,4 +1,4 @@
-"""Step values of the tree that exploration grows: every node is credited with what its leaves earned. (TreeRL.)
+"""Advantages from the tree that exploration grows: every node has the mean reward of its leaves as its value.
 
 An expanded base response with its states is a tree. Its blocks B_1..B_{K+1} form the stem, each block a node that ends
 in the next state; the rollouts of S_j are leaves below B_j, those of S_0 = q below the root, as the last block is:
@@ -54,7 +54,7 @@ def tree_advantages(
     order = jnp.argsort(~exists, axis=-1, stable=True)
     end = jnp.zeros_like(root)
     values, counts = (jnp.take_along_axis(x, order, axis=-1) for x in (values, counts))
-    last = exists.sum(axis=-1, keepdims=True)  # behind it stands the base's own end, a single leaf
+    last = exists.sum(axis=-1, keepdims=True)  # after it comes the base's own end, a single leaf
     number = jnp.broadcast_to(jnp.arange(mask.shape[-2]), mask.shape[:-1])
     own = number[..., 1:] <= last
     values = jnp.concatenate([jnp.where(own, values, 0.0), end], axis=-1)

@@ -7,8 +7,9 @@ Dimension key: R base rollouts, J states S_0..S_K, M branches per state, T token
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +18,12 @@ import numpy as np
 from fr3e_jax.objectives.advantages import block_credit, fr3e_advantages
 from fr3e_jax.objectives.advantages import group_advantages as estimated_advantages
 from fr3e_jax.objectives.anchors import anchor_scores, boundary_anchors, select_anchors, uniform_anchors
-from fr3e_jax.objectives.rollout_tree import tree_advantages
 from fr3e_jax.objectives.values import state_values, trajectory_modulation
 from fr3e_jax.programs.decoder import power_of_two
 
 _LEAST_ROWS = 16
+
+TreeEstimator = tuple[Callable, tuple[tuple[str, Any], ...]]  # function and keywords, hashable
 
 
 def _anchors(scores_or_none, lengths, *, selection, num_anchors, size, **bounds):
@@ -102,15 +104,16 @@ def group_advantages(rewards: np.ndarray, *, estimator: str, unbiased_std: bool 
     return np.asarray(found)[: len(rewards)]
 
 
-@partial(jax.jit, static_argnames=("estimator", "unbiased_std", "modulation", "initial", "fresh"))
+@partial(jax.jit, static_argnames=("estimator", "tree", "unbiased_std", "modulation", "initial", "fresh"))
 def _trajectories(
-    rewards, mask, base_value, final_reward, root_value, *, estimator, unbiased_std, modulation, initial, fresh
+    rewards, mask, base_value, final_reward, root_value, *, estimator, tree, unbiased_std, modulation, initial, fresh
 ):
     valid = mask.any(axis=-1)
     start = state_values(rewards, mask)[:, 0] if fresh else base_value
-    if estimator == "tree":
+    if tree is not None:
+        of_tree, keywords = tree
         values = state_values(rewards, mask).at[:, 0].set(start)
-        advantages, credit = tree_advantages(rewards, mask, final_reward, root_value)
+        advantages, credit = of_tree(rewards, mask, final_reward, root_value, **dict(keywords))
         return advantages, values, jnp.ones_like(values), credit
     if not fresh:
         initial = "one"  # without a trained S_0 there is no alpha_0 to put into a sharpened sum
@@ -133,6 +136,7 @@ def trajectory_advantages(
     root_value: np.ndarray | None = None,
     *,
     estimator: str,
+    tree: TreeEstimator | None = None,
     unbiased_std: bool,
     modulation: str,
     initial: str,
@@ -144,8 +148,9 @@ def trajectory_advantages(
       rewards, mask: ``[R, J, M]``; J counts S_0, whose row is empty unless ``fresh``; M is the largest group.
       base_value: ``[R]``, mean of the prompt's base rewards: V(S_0) unless ``fresh``.
       final_reward: ``[R]``, the base rollout's own.
-      root_value: ``[R]``, mean reward of all leaves of the prompt; only ``estimator="tree"`` reads it, which modulates
-        nothing and gives blocks their step values (`tree_advantages`).
+      root_value: ``[R]``, mean reward of all leaves of the prompt; only ``tree`` reads it.
+      tree: a function of `objectives.rollout_tree` and its keywords, in place of ``estimator``. It modulates nothing, and
+        gives blocks their own credit.
       fresh: V(S_0) is the mean of its own fresh rollouts, which train too.
 
     Returns:
@@ -160,6 +165,7 @@ def trajectory_advantages(
         _pad_rows(mask, rows),
         *of_bases,
         estimator=estimator,
+        tree=tree,
         unbiased_std=unbiased_std,
         modulation=modulation,
         initial=initial,
