@@ -149,8 +149,8 @@ def trajectory_advantages(
       base_value: ``[R]``, mean of the prompt's base rewards: V(S_0) unless ``fresh``.
       final_reward: ``[R]``, the base rollout's own.
       root_value: ``[R]``, mean reward of all leaves of the prompt; only ``tree`` reads it.
-      tree: a function of `objectives.rollout_tree` and its keywords, in place of ``estimator``. It modulates nothing, and
-        gives blocks their own credit.
+      tree: a function of `objectives.rollout_tree` and its keywords, in place of ``estimator``. It modulates nothing,
+        and gives blocks their own credit.
       fresh: V(S_0) is the mean of its own fresh rollouts, which train too.
 
     Returns:
