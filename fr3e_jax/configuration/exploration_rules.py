@@ -164,3 +164,14 @@ def a_group_has_subsets(config: Config) -> str | None:
         f"advantage.pass_at_k={k} is more than rollout.rollouts_per_prompt={base}: there is no subset of {k} to "
         f"succeed; nearest: advantage.pass_at_k={base}"
     )
+
+
+@training_rule("advantage.nested.weights")
+def every_depth_has_a_weight(config: Config) -> str | None:
+    weights = config.advantage.nested.weights
+    if len(weights) == 3 and any(weights):
+        return None
+    return (
+        f"advantage.nested.weights={weights} does not weigh three depths (prompt, base, state), or none above 0; "
+        "set advantage.nested.weights=[1,1,1]"
+    )

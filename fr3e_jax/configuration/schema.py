@@ -184,6 +184,14 @@ class TreeConfig:
     """Step values: leaves of a node against those of the root and of its parent. No settings."""
 
 
+@implemented_by("objectives.rollout_tree:nested_advantages", source="TreePO, Li et al. 2025, arXiv:2508.17445")
+@dataclass
+class NestedConfig:
+    """Nested baselines: rewards against the means of all the subtrees that contain them."""
+
+    weights: list[float] = option([1, 1, 1], "relative weights of the means over prompt, base and state", ge=0)
+
+
 @dataclass
 class AdvantageConfig:
     """From rewards to advantages: baselines per group, and FR3E's adaptive modulation."""
@@ -193,9 +201,9 @@ class AdvantageConfig:
         "baseline of base rollouts: z-score (GRPO), leave-one-out (RLOO), minus the mean, a critic (gae: PPO); or the "
         "advantages that maximise pass@k, or the reward itself",
     )
-    state_estimator: Literal["grpo", "rloo", "mean", "tree"] = option(
+    state_estimator: Literal["grpo", "rloo", "mean", "tree", "nested"] = option(
         "mean",
-        "baseline of state groups; FR3E: minus V(S_j); or the prompt's whole tree, as the section of that name says",
+        "baseline of state groups (FR3E: mean), or an estimator on the prompt's whole tree, with its own section",
     )
     pass_at_k: int = option(4, "responses of a subset (advantage.base_estimator=pass_at_k)", ge=1)
     reward_range: Literal["zero_one", "minus_one_one"] = option(
@@ -217,6 +225,7 @@ class AdvantageConfig:
         ge=0,
     )
     tree: TreeConfig = field(default_factory=TreeConfig)
+    nested: NestedConfig = field(default_factory=NestedConfig)
 
 
 TREE_ESTIMATORS = implementations(AdvantageConfig)

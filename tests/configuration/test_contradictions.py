@@ -135,6 +135,16 @@ CASES = {
         ["advantage.modulation=none"],
         "set advantage.modulation=none",
     ),
+    "settings_of_tree_estimators_are_read": (
+        ["advantage.nested.weights=[1,0,1]", "advantage.modulation=none"],
+        ["advantage.state_estimator=nested"],
+        "nearest: advantage.state_estimator=nested",
+    ),
+    "every_depth_has_a_weight": (
+        ["advantage.nested.weights=[1,1]", "advantage.state_estimator=nested", "advantage.modulation=none"],
+        ["advantage.nested.weights=[1,1,0]"],
+        "set advantage.nested.weights=[1,1,1]",
+    ),
     "a_group_has_subsets": (
         ["advantage.pass_at_k=32", "advantage.base_estimator=pass_at_k", "explore.enabled=false"],
         ["advantage.pass_at_k=16"],

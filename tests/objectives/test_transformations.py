@@ -83,6 +83,7 @@ CALLS = {
     "masked_sum": ((floats(T), bits(T)), {}),
     "matching_tokens": ((floats(T), floats(T), bits(T)), dict(low=0.5, high=2.0)),
     "mean_advantages": ((floats(M), bits(M)), {}),
+    "nested_advantages": ((floats(J, M), bits(J, M), floats(), floats()), dict(weights=(1, 1, 2))),
     "normalised_entropy": ((LOGITS,), {}),
     "pass_at_k_advantages": ((bits(M), bits(M)), dict(k=2)),
     "perplexity_shaped_advantages": ((floats(M, T), floats(M)), dict(alpha=0.01, prefer="low", variant="paper")),
