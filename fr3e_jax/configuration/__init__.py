@@ -1,4 +1,4 @@
-"""Settings of a run: typed, checked, saved. Everything a user can change is in ``schema``."""
+"""Settings of a run: typed, checked, saved. ``schema`` and ``shaping_sections`` declare all of them."""
 
 from fr3e_jax.configuration.describe import help_text, to_yaml
 from fr3e_jax.configuration.load import load_config

@@ -1,4 +1,4 @@
-"""Contradictions between methods: shaping steps, estimators, divergence, critic. Each says why, and what to change."""
+"""Contradictions between methods: shaping steps, estimators, divergence, critic. Each names a reason and a remedy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def steps_are_known(config: Config) -> str | None:
             nearest = difflib.get_close_matches(step, SHAPING_STEPS, n=1, cutoff=0)[0]
             return f"shaping.steps has {step!r}; expected one of {', '.join(SHAPING_STEPS)}; nearest: {nearest}"
         if config.shaping.steps.count(step) > 1:
-            return f"shaping.steps has {step} twice, which would apply it to its own result; set it once"
+            return f"shaping.steps has {step} twice, which would apply it to its own result; list it once"
     return None
 
 
@@ -76,8 +76,8 @@ def covariance_methods_have_their_loss(config: Config) -> str | None:
     found = [name for name in ("kl_cov", "clip_cov") if name in config.shaping.steps]
     if found and config.loss.ratio == "sequence":
         return (
-            f"{found[0]} in shaping.steps speaks of single tokens' ratios, loss.ratio=sequence gives all tokens of a "
-            "response one; set loss.ratio=token"
+            f"{found[0]} in shaping.steps reads the ratio of each token, but loss.ratio=sequence gives all tokens of a "
+            "response the same ratio; set loss.ratio=token"
         )
     if "kl_cov" in found and config.loss.dual_clip:
         return (
@@ -104,8 +104,8 @@ def sampler_gives_no_entropies(config: Config) -> str | None:
     if not config.training.sampler_logprob_tolerance or not found:
         return None
     return (
-        f"training.sampler_logprob_tolerance={config.training.sampler_logprob_tolerance:g} spares the scoring pass, "
-        f"whose entropies and log-probs {found[0]} in shaping.steps reads; set training.sampler_logprob_tolerance=0"
+        f"training.sampler_logprob_tolerance={config.training.sampler_logprob_tolerance:g} skips the scoring pass, "
+        f"but {found[0]} in shaping.steps reads its entropies and log-probs; set training.sampler_logprob_tolerance=0"
     )
 
 
@@ -114,7 +114,7 @@ def divergence_settings_are_read(config: Config) -> str | None:
     unread = changed(config.kl)
     if config.kl.coefficient or not unread:
         return None
-    return f"kl.{unread[0]} is not read with kl.coefficient=0; set kl.coefficient=0.001, or leave it out"
+    return f"kl.{unread[0]} is not read with kl.coefficient=0; set kl.coefficient=0.001, or leave kl.{unread[0]} out"
 
 
 @training_rule("kl.place", "explore.enabled")
@@ -122,8 +122,8 @@ def rewards_of_tokens_have_a_group(config: Config) -> str | None:
     if not config.kl.coefficient or config.kl.place == "loss" or not config.explore.enabled:
         return None
     return (
-        "kl.place=reward changes the rewards of whole responses after they are scored, but explore.enabled=true has "
-        "taken V(S_j) from them before; set kl.place=loss, or explore.enabled=false"
+        "kl.place=reward changes rewards after responses are scored, but explore.enabled=true computes V(S_j) from "
+        "them before that; set kl.place=loss, or explore.enabled=false"
     )
 
 
@@ -132,8 +132,8 @@ def subsets_read_what_is_right(config: Config) -> str | None:
     if not config.kl.coefficient or config.kl.place == "loss" or config.advantage.base_estimator != "pass_at_k":
         return None
     return (
-        "kl.place=reward changes rewards by a divergence, advantage.base_estimator=pass_at_k asks only which are "
-        "1; set kl.place=loss"
+        "kl.place=reward changes rewards by a divergence, but advantage.base_estimator=pass_at_k only asks which "
+        "rewards are 1; set kl.place=loss"
     )
 
 
@@ -151,7 +151,7 @@ def a_critic_replaces_exploration(config: Config) -> str | None:
     if config.advantage.base_estimator != "gae" or not config.explore.enabled:
         return None
     return (
-        "advantage.base_estimator=gae takes values from a critic, explore.enabled=true from rollouts of each state; "
+        "advantage.base_estimator=gae takes values from a critic, but explore.enabled=true takes them from rollouts; "
         "set explore.enabled=false (PPO), or advantage.base_estimator=grpo"
     )
 
@@ -163,7 +163,7 @@ def critic_settings_are_read(config: Config) -> str | None:
         return None
     return (
         f"critic.{unread[0]} is not read with advantage.base_estimator={config.advantage.base_estimator}; "
-        "set advantage.base_estimator=gae, or leave it out"
+        f"set advantage.base_estimator=gae, or leave critic.{unread[0]} out"
     )
 
 
@@ -173,7 +173,7 @@ def the_policy_learns_too(config: Config) -> str | None:
     if config.advantage.base_estimator != "gae" or not most or warmup < most:
         return None
     return (
-        f"critic.warmup_steps={warmup} leaves the policy as it is in all training.max_steps={most} steps; "
+        f"critic.warmup_steps={warmup} leaves the policy unchanged in all training.max_steps={most} steps; "
         f"nearest: critic.warmup_steps={most - 1}"
     )
 
@@ -194,7 +194,7 @@ def states_are_valued_by_success(config: Config) -> str | None:
     if not config.advantage.overlong_margin or not config.explore.enabled:
         return None
     return (
-        f"advantage.overlong_margin={config.advantage.overlong_margin} lowers rewards by their length, but "
-        "explore.enabled=true reads success rates from them (V(S_j)); set explore.enabled=false, or "
+        f"advantage.overlong_margin={config.advantage.overlong_margin} lowers rewards of long responses, "
+        "but explore.enabled=true reads success rates from rewards (V(S_j)); set explore.enabled=false, or "
         "advantage.overlong_margin=0"
     )

@@ -1,4 +1,4 @@
-"""Recipes: YAML files of settings that may include one another, read into layers that know where they came from."""
+"""Recipes: YAML files of settings that may include one another, read into layers that name their file."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def flatten(content: dict[str, Any], source: str, prefix: str = "") -> dict[str,
 
 
 def unknown_setting(path: str) -> str:
-    """What to say about a dotted path that the schema does not have."""
+    """The message about a dotted path that is not in the schema."""
     nearest = nearest_path(path, [*settings(), *sections()])
     advice = f"nearest: {nearest}" if nearest else f"sections: {', '.join(sections())}"
     return f"{path} is not a setting; {advice}; `fr3e train --help` lists all"
