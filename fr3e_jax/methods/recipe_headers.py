@@ -42,7 +42,7 @@ _CONTINUED = "#   "
 
 
 class HeaderError(ValueError):
-    """A recipe without a proper header; the message names the file, what was found and what was expected."""
+    """A recipe without a proper header; the message names the file, the text found and the text expected."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which groups carry signal, which prompts are explored, and when the archive is open.
+"""Filters: groups that carry signal, prompts that are explored, and the state of the archive.
 
 Dimension key: M rewards of a group (base rollouts of a prompt, or branches of a state); `batch` is any leading axes.
 """

@@ -1,8 +1,7 @@
-"""Policy losses per token, and how tokens become one number.
+"""Policy losses per token, and their aggregation to one number.
 
-A loss never divides by itself: `aggregate` returns a sum and a count, the caller adds both over micro-batches, devices
-and accumulation steps, and divides once. So the result depends neither on sharding nor on micro-batching nor on
-packing.
+A loss does not divide by its count: `aggregate` returns a sum and a count, and the caller adds both over micro-batches,
+devices and accumulation steps. It divides once, so the result does not depend on sharding, micro-batching or packing.
 
 Dimension key: T tokens of a response (one row = one sequence); `batch` is any leading axes.
 """

@@ -1,7 +1,7 @@
 """Advantages from a value function: GAE and the critic's loss. (PPO; RwE 3.1.)
 
-Dimension key: T tokens of a response; `batch` is any leading axes. Tokens outside the mask (padding, what a tool wrote)
-are passed over: the token before them is followed by the one behind them.
+Dimension key: T tokens of a response; `batch` is any leading axes. Tokens outside the mask (padding, a tool's answer)
+are skipped: the token before them is followed by the token after them.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ def tree_advantages(
 ) -> tuple[Float[jax.Array, "*batch J M"], Float[jax.Array, "*batch J"]]:
     """A(s) = [(V(s) − V(root)) + (V(s) − V(parent of s))] / √|L(s)|, V(s) = mean reward of the leaves L(s) below s.
 
-    (Hou et al. 2025, "TreeRL: LLM RL with on-policy tree search", global and local advantage; the square
-    root lessens the weight of what many leaves share.) V(root) is the caller's: a prompt has other bases as well.
+    (Hou et al. 2025, "TreeRL: LLM RL with on-policy tree search", global and local advantage. The square
+    root lessens the weight of nodes that many leaves share.) The caller gives V(root): a prompt has other bases too.
 
     Args:
       rewards, mask: of the explored rollouts, row 0 those of S_0. A state without rollouts does not exist.

@@ -1,4 +1,4 @@
-"""Which tokens carry gradient, and which are held back: by entropy, by covariance, by length, by mismatch.
+"""Selection of the tokens that carry gradient: by entropy, by covariance, by length, by mismatch.
 
 Fractions are of the tokens of the *whole* batch: call these on all of its tokens, before it is cut into micro-batches.
 
@@ -55,8 +55,8 @@ def clip_cov_tokens(
 ) -> Bool[jax.Array, "*shape"]:
     """Clip-Cov: the tokens that leave the gradient. (Cui et al. 2025; STUDY Table 2.)
 
-    ``share`` of the batch's tokens, at least one, drawn among those with covariance in (low, high) that are not clipped
-    already; ``uniforms`` are the random numbers that draw them.
+    ``share`` of the batch's tokens, at least one, drawn among those with covariance in (low, high) that are not
+    clipped already. ``uniforms`` are the random numbers of the draw.
     """
     _check_share(share)
     tokens = jnp.sum(jnp.asarray(mask, bool))
@@ -106,7 +106,7 @@ def matching_tokens(
     low: float,
     high: float,
 ) -> Bool[jax.Array, "*shape"]:
-    """The mask's tokens whose π_trainer / π_sampler is in [low, high]: the others were drawn by another policy."""
+    """The mask's tokens with π_trainer / π_sampler in [low, high]; other tokens came from a different policy."""
     ratio = jnp.exp(bounded_log_ratio(trainer_logprobs, sampler_logprobs))
     return jnp.asarray(mask, bool) & (ratio >= low) & (ratio <= high)
 

@@ -1,6 +1,6 @@
-"""Advantages shaped by what the policy knew: entropy, perplexity, position, the rarity of success.
+"""Advantages shaped by entropy, perplexity, position or the rarity of success.
 
-Each takes advantages and returns shaped ones; entropies and log-probs are read without gradient.
+Each function takes advantages and returns shaped ones; entropies and log-probs get no gradient.
 
 Dimension key: M responses of a group, T tokens of a response; `batch` is any leading axes.
 """
@@ -102,8 +102,8 @@ def position_shaped_advantages(
 ) -> Float[jax.Array, "*batch T"]:
     """A + sign(A) b_t, b_t = γ sigmoid(d m (l_t − n)), l_t = t / |o|: d = 1: later tokens weigh more.
 
-    (STUDY, eq. 8 and 12.) ``centre`` is n: printed as −0.5, where every sigmoid is saturated; 0.5 is what the released
-    code has. ``relative`` are the l_t; None: the mask's tokens are counted from its first. ``variant="released"``: b_t
+    (STUDY, eq. 8 and 12.) ``centre`` is n. The paper prints −0.5, which saturates every sigmoid; the released code has
+    0.5. ``relative`` are the l_t; None: the mask's tokens are counted from its first. ``variant="released"``: b_t
     is at most |A| / 2.
     """
     if variant not in ("paper", "released"):
@@ -135,7 +135,7 @@ def unlikeliness_factors(
     """1 − β (G − rank) / G: of a group's right responses, unlikely ones weigh more. (He et al. 2025, section 4.)
 
     ("Rewarding the unlikely: Lifting GRPO beyond distribution sharpening".) ``logprobs`` are those of whole responses,
-    ``peers[i]`` says which are of i's group, G is their number; rank 0 is the likeliest, equal ones share it.
+    ``peers[i]`` marks the members of i's group, G is their number. Rank 0 is the likeliest; equal ones share a rank.
     """
     peers, logprobs = jnp.asarray(peers, bool), jnp.asarray(logprobs, jnp.float32)
     rank = jnp.sum(peers & (logprobs[None, :] > logprobs[:, None]), axis=-1)

@@ -23,7 +23,7 @@ from fr3e_jax.objectives.reductions import masked_mean, masked_sum
 
 
 class Tokens(NamedTuple):
-    """A mini-batch, a sequence a row; the first four fields are what steps change."""
+    """A mini-batch, a sequence a row. Steps change the first four fields."""
 
     advantages: jax.Array  # float32 [N, T]
     counted: jax.Array  # bool [N, T]: in the loss's denominator
@@ -119,7 +119,7 @@ def sample_reinforcement(tokens: Tokens, *, positive: float, negative: float) ->
 
 
 def unlikeliness(tokens: Tokens, *, beta: float) -> tuple[Tokens, Metrics]:
-    """Positive advantages fall the more, the likelier the response is in its group. (He et al. 2025.)"""
+    """A factor on positive advantages, the smaller, the likelier the response is in its group. (He et al. 2025.)"""
     logprobs = masked_sum(tokens.old_logprobs, tokens.counted, axis=-1)
     factors = shaping.unlikeliness_factors(logprobs, _peers(tokens), beta=beta)[:, None]
     shaped = jnp.where(tokens.advantages > 0, tokens.advantages * factors, tokens.advantages)
@@ -140,7 +140,7 @@ def sequence_weighting(
 ) -> tuple[Tokens, Metrics]:
     """The token's loss times softmax_i((A_i + α H_i) / P). (EGSW, eq. 6-10; see `entropy_guided_weights`.)
 
-    ``normalised_entropy``: H / log V. The metric ``scale`` is the mean weight: what the gradient is scaled by.
+    ``normalised_entropy``: H / log V. The metric ``scale`` is the mean weight, the factor on the gradient.
     """
     entropies = tokens.entropies / (tokens.log_vocabulary if normalised_entropy else 1.0)
     weights = weighting.entropy_guided_weights(
@@ -181,7 +181,7 @@ def clip_cov(tokens: Tokens, *, share: float, low: float, high: float) -> tuple[
 def kl_cov(tokens: Tokens, *, share: float, coefficient: float) -> tuple[Tokens, Metrics]:
     """The ``share`` of tokens with the largest covariance pays coefficient · |log π − log π_old|. (Cui et al. 2025.)
 
-    The loss is −ρ A then, not clipped (`kl_cov_losses`); it reads ``coefficient``.
+    The loss becomes −ρ A, unclipped (`kl_cov_losses`), and reads ``coefficient``.
     """
     covariances = selection.token_covariances(tokens.logprobs, tokens.advantages, tokens.counted)
     penalised = selection.kl_cov_tokens(covariances, tokens.counted, share=share)
@@ -211,7 +211,7 @@ def apply_steps(tokens: Tokens, steps: Sequence[tuple[Step, Mapping[str, Any]]])
 
 
 def _peers(tokens: Tokens) -> jax.Array:
-    """bool ``[N, N]``: which sequences are of each one's group, itself included."""
+    """bool ``[N, N]``: the members of each sequence's group, itself included."""
     group = jnp.asarray(tokens.group)
     return (group[:, None] == group[None, :]) & tokens.counted.any(axis=-1)[None, :]
 

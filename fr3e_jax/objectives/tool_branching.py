@@ -1,8 +1,8 @@
-"""ARPO's rule: branch after a tool's answer where it has made the policy less certain.
+"""ARPO's rule: branch after a tool's answer if it has made the policy less certain.
 
 Dong et al. 2025, Agentic Reinforced Policy Optimization (arXiv:2507.19849), section 3.1; constants of the released code
-(w = 0.2, p = 0.5, 20 tokens). Deviation: H is the entropy of the full vocabulary, which the sampler has at hand; the
-released code sums p log p over the ten largest log-probs, all that its inference server returns.
+(w = 0.2, p = 0.5, 20 tokens). Deviation: H is the entropy of the full vocabulary, which the sampler computes anyway;
+the released code sums p log p over the ten largest log-probs, as its inference server returns no more.
 
 Dimension key: T tokens of a response; `shape` is any number of axes.
 """

@@ -1,4 +1,4 @@
-"""Entropy-guided sequence weighting: which rollouts of a batch the objective listens to. (EGSW.)
+"""Entropy-guided sequence weighting: weights of the rollouts of a batch in the objective. (EGSW.)
 
 Dimension key: N sequences of a batch, T tokens.
 """

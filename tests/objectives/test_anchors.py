@@ -1,4 +1,4 @@
-"""Anchors: which positions are chosen, in which order, and what happens when there are too few."""
+"""Anchors: the chosen positions, their order, and responses with too few positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entropy-guided sequence weights against a NumPy loop, and what the paper says of them."""
+"""Entropy-guided sequence weights against a NumPy loop, and their properties in the paper."""
 
 from __future__ import annotations
 
