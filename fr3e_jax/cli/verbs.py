@@ -103,13 +103,10 @@ def _plan(arguments: argparse.Namespace) -> int:
 def _methods(arguments: argparse.Namespace) -> int:
     from fr3e_jax.methods import list_methods, write_table
 
-    if arguments.write:
-        try:
-            write_table(Path(arguments.write))
-        except (OSError, ValueError) as error:
-            raise ConfigError(str(error)) from error
-    else:
-        print(list_methods())
+    try:
+        write_table(Path(arguments.write)) if arguments.write else print(list_methods())
+    except (OSError, ValueError) as error:
+        raise ConfigError(str(error)) from error
     return 0
 
 

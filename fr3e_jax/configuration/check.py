@@ -1,4 +1,4 @@
-"""What the types cannot say: bounds of single settings, and settings that contradict each other."""
+"""Checks beyond types: bounds of single settings, and settings that contradict each other."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def check(config: Config, origins: Mapping[str, str] | None = None, *, training:
     """Raise ``ConfigError`` for the first setting out of bounds, else for the first contradiction.
 
     Args:
-        origins: the file or command line that set a path; a path not in it has its default.
-        training: also apply the rules that concern reinforcement learning only.
+        origins: the file or the command line that set each path; other paths have their defaults.
+        training: also apply the rules of reinforcement learning.
     """
     origins = origins or {}
     for path, setting in settings().items():

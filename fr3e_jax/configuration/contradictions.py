@@ -1,4 +1,4 @@
-"""Settings that contradict each other: one small rule each, which says what to change."""
+"""Settings that contradict each other: one small rule for each contradiction, which says how to resolve it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fr3e_jax.configuration.schema import Config, ModelConfig
 
 @dataclass(frozen=True)
 class Rule:
-    """``problem`` says what contradicts what and what to change, or None; ``paths`` are the settings it reads."""
+    """``problem`` returns a message with contradiction and remedy, or None; ``paths`` are the settings it reads."""
 
     paths: tuple[str, ...]
     training_only: bool
@@ -22,7 +22,7 @@ RULES: list[Rule] = []
 
 
 def rule(*paths: str, training_only: bool = False) -> Callable:
-    """Declare a contradiction between ``paths``; ``training_only`` ones do not bar sft, eval and sample."""
+    """Declare a contradiction between ``paths``; ``training_only``: sft, eval and sample ignore it."""
 
     def declare(problem: Callable[[Config], str | None]) -> Callable[[Config], str | None]:
         RULES.append(Rule(paths, training_only, problem))
@@ -32,7 +32,7 @@ def rule(*paths: str, training_only: bool = False) -> Callable:
 
 
 def _is_given(model: ModelConfig) -> bool:
-    """Whether the network's sizes come from elsewhere than these settings."""
+    """Whether a directory or a published architecture gives the network's sizes."""
     return bool(model.path) or model.architecture != "custom"
 
 
@@ -55,7 +55,7 @@ def head_size_is_even(config: Config) -> str | None:
         return None
     nearest = max(1, round(width / (2 * heads))) * 2 * heads
     return (
-        f"model.hidden_size={width} does not give model.num_heads={heads} heads of an even size, "
+        f"model.hidden_size={width} does not divide into model.num_heads={heads} heads of an even size, "
         f"which rotary positions need; nearest: model.hidden_size={nearest}"
     )
 
@@ -90,7 +90,7 @@ def _sizes_problem(sizes: dict[str, int], usual: str) -> str | None:
     """``usual``: the axis that is inferred by default."""
     for name, size in sizes.items():
         if size == 0:
-            return f"mesh.{name}=0 is no number of devices; set mesh.{name}=-1 to take those that the others leave"
+            return f"mesh.{name}=0 is not a number of devices; set mesh.{name}=-1 to take all that the others leave"
     inferred = [name for name, size in sizes.items() if size == -1]
     if len(inferred) < 2:
         return None
@@ -123,7 +123,7 @@ def pass_at_k_has_k_samples(config: Config) -> str | None:
     )
 
 
-@rule("data.order_task.sft_min_operands", "data.order_task.num_operands")
+@rule("data.order.sft_min_operands", "data.order.num_operands")
 def curriculum_starts_short(config: Config) -> str | None:
     least, most = config.data.order.sft_min_operands, config.data.order.num_operands
     if config.data.task != "order" or least <= most:
@@ -138,7 +138,7 @@ def curriculum_starts_short(config: Config) -> str | None:
 def cards_are_read(config: Config) -> str | None:
     data = config.data
     given = [name for name in ("train", "eval", "weights", "root") if getattr(data, name)]
-    if not given or data.task == "datasets" or ":" in data.task:  # a task of one's own may read what it likes
+    if not given or data.task == "datasets" or ":" in data.task:  # a user's own task may read any setting
         return None
     return f"data.{given[0]} is not read by data.task={data.task}; nearest: data.task=datasets"
 
@@ -200,8 +200,8 @@ def rft_leaves_something_out(config: Config) -> str | None:
     if rft.select == "random" or rft.share < 1 or rft.responses:
         return None
     return (
-        f"rft.select={rft.select} chooses nothing where rft.share=1 and rft.responses=0 take every right response; "
-        "set rft.share=0.5, or rft.responses to how many are wanted"
+        f"rft.select={rft.select} has no effect, as rft.share=1 and rft.responses=0 select every right response; "
+        "set rft.share=0.5, or rft.responses to the number wanted"
     )
 
 
@@ -224,7 +224,8 @@ def run_ends(config: Config) -> str | None:
     if config.training.max_steps or config.training.max_sampled_tokens:
         return None
     return (
-        "training.max_steps=0 and training.max_sampled_tokens=0 never end; set one of them, e.g. training.max_steps=100"
+        "a run with training.max_steps=0 and training.max_sampled_tokens=0 never ends; set one of them, "
+        "e.g. training.max_steps=100"
     )
 
 
@@ -255,8 +256,8 @@ def samplers_logprobs_are_the_policys(config: Config) -> str | None:
         return None
     culprit = f"rollout.top_p={rollout.top_p:g}" if rollout.top_p < 1 else f"rollout.top_k={rollout.top_k}"
     return (
-        f"training.sampler_logprob_tolerance={config.training.sampler_logprob_tolerance:g} takes the sampler's "
-        f"log-probs for the policy's, but {culprit} draws from a cut distribution; "
+        f"training.sampler_logprob_tolerance={config.training.sampler_logprob_tolerance:g} uses the sampler's "
+        f"log-probs as the policy's, but {culprit} draws from a truncated distribution; "
         "set training.sampler_logprob_tolerance=0"
     )
 
@@ -268,8 +269,6 @@ def base_group_has_a_baseline(config: Config) -> str | None:
     if config.rollout.reject_degenerate:
         effect = "rollout.reject_degenerate=true drops every prompt"
     elif config.advantage.base_estimator in ("gae", "reward"):  # no group is needed
-        return None
-    elif config.advantage.base_estimator == "reward":  # which has no baseline
         return None
     elif not config.explore.enabled or config.explore.train_base:
         effect = f"advantage.base_estimator={config.advantage.base_estimator} gives advantage 0"
@@ -294,7 +293,7 @@ def a_call_has_marks(config: Config) -> str | None:
     if tools.kind in ("none", "calculator", "python") or not missing:
         return None
     return (
-        f"tools.{missing[0]} is empty, so that no call of tools.kind={tools.kind} can be told from other text; "
+        f"tools.{missing[0]} is empty, so a call of tools.kind={tools.kind} cannot be told from other text; "
         f"set tools.{missing[0]}, for example tools.begin='<tool>' and tools.end='</tool>'"
     )
 
@@ -324,7 +323,7 @@ def branching_has_rollouts_left(config: Config) -> str | None:
     if not config.tools.branching or first < base:
         return None
     return (
-        f"tools.initial_rollouts={first} leaves nothing of rollout.rollouts_per_prompt={base} to branch with; "
+        f"tools.initial_rollouts={first} leaves no rollout of rollout.rollouts_per_prompt={base} for branches; "
         f"nearest: tools.initial_rollouts={max(1, base // 2)}"
     )
 
@@ -334,8 +333,8 @@ def one_way_of_branching(config: Config) -> str | None:
     if not config.tools.branching or not config.explore.enabled:
         return None
     return (
-        "tools.branching=true (ARPO) and explore.enabled=true (FR3E) both branch, and anchors of a rollout that "
-        "branched from another would be explored without its cache; set explore.enabled=false, or "
+        "tools.branching=true (ARPO) and explore.enabled=true (FR3E) both branch, but a rollout that branched from "
+        "another one has no cache of its own to explore anchors from; set explore.enabled=false, or "
         "tools.branching=false to explore rollouts that call tools"
     )
 
@@ -343,10 +342,10 @@ def one_way_of_branching(config: Config) -> str | None:
 @training_rule("runtime.profile_steps", "training.max_steps")
 def a_profiled_run_is_long_enough(config: Config) -> str | None:
     steps, most = config.runtime.profile_steps, config.training.max_steps
-    needed = steps + 3  # two of warm-up before them, a traced one behind them
+    needed = steps + 3  # two warm-up steps before them, a traced step after them
     if not steps or not most or most >= needed:
         return None
     return (
         f"runtime.profile_steps={steps} needs {needed} steps (2 of warm-up, {steps} measured, 1 traced), "
-        f"training.max_steps={most} are made; nearest: training.max_steps={needed}"
+        f"but the run has training.max_steps={most}; nearest: training.max_steps={needed}"
     )

@@ -20,9 +20,15 @@ def help_text(width: int = 120) -> str:
         grouped[path.rpartition(".")[0]].append(setting)
     for section, members in grouped.items():
         if section:
-            parts.append(f"\n{section}: {sections()[section].__doc__.splitlines()[0]}")
+            parts.append("\n" + textwrap.fill(f"{section}: {_purpose(sections()[section])}", width))
         parts += [_describe(setting, width) for setting in members]
     return "\n".join(parts)
+
+
+def _purpose(section: type) -> str:
+    """The first line of the section's docstring; of a method also the source."""
+    purpose = section.__doc__.splitlines()[0]
+    return f"{purpose} ({section.implementation.source})" if hasattr(section, "implementation") else purpose
 
 
 def _describe(setting: Setting, width: int) -> str:

@@ -1,9 +1,13 @@
-"""Contradictions in how states are found, explored and credited."""
+"""Contradictions between settings that find, explore and credit states."""
 
 from __future__ import annotations
 
 from fr3e_jax.configuration.contradictions import training_rule
-from fr3e_jax.configuration.schema import Config
+from fr3e_jax.configuration.options import changed
+from fr3e_jax.configuration.schema import TREE_ESTIMATORS, AdvantageConfig, Config
+from fr3e_jax.configuration.settings import settings
+
+_OF_TREES = [path for path in settings(AdvantageConfig, "advantage.") if path.split(".")[1] in TREE_ESTIMATORS]
 
 
 @training_rule("explore.rollouts_per_state")
@@ -11,7 +15,7 @@ def state_group_has_a_baseline(config: Config) -> str | None:
     if not config.explore.enabled or config.explore.rollouts_per_state > 1:
         return None
     return (
-        "explore.rollouts_per_state=1 makes V(S_j) the only reward, so that every advantage is 0; "
+        "with explore.rollouts_per_state=1, V(S_j) equals the only reward, so every advantage is 0; "
         "nearest: explore.rollouts_per_state=2"
     )
 
@@ -33,7 +37,7 @@ def exploration_meets_a_prompt(config: Config) -> str | None:
         return None
     return (
         f"explore.max_success_rate={limit:g} is below 1/{base}, the least success rate of a kept prompt with "
-        f"rollout.rollouts_per_prompt={base}: nothing is expanded; nearest: explore.max_success_rate={1 / base:.4g}"
+        f"rollout.rollouts_per_prompt={base}: no prompt is expanded; nearest: explore.max_success_rate={1 / base:.4g}"
     )
 
 
@@ -90,7 +94,7 @@ def allocation_has_room(config: Config) -> str | None:
     return (
         f"explore.allocation={explore.allocation} divides {explore.rollouts_per_state} rollouts a state on average "
         f"(explore.rollouts_per_state) into {least} to {most} (explore.allocation_least, explore.allocation_most), "
-        f"which cannot be; nearest: explore.rollouts_per_state={min(max(explore.rollouts_per_state, least), most)}"
+        f"which is impossible; nearest: explore.rollouts_per_state={min(max(explore.rollouts_per_state, least), most)}"
     )
 
 
@@ -101,18 +105,18 @@ def something_trains(config: Config) -> str | None:
         return None
     return (
         "explore.train_states=false with explore.train_base=false and explore.block_credit=false trains nothing; "
-        "set explore.block_credit=true (VinePPO), so that the expanded bases train on the estimated values"
+        "set explore.block_credit=true (VinePPO), which trains the expanded bases on the estimated values"
     )
 
 
 @training_rule("explore.archive_size", "explore.train_states")
-def what_the_archive_explores_trains(config: Config) -> str | None:
+def archived_bases_have_rollouts_that_train(config: Config) -> str | None:
     explore = config.explore
     if not explore.enabled or explore.train_states or not explore.archive_size:
         return None
     return (
-        f"explore.archive_size={explore.archive_size} explores bases of older weights again, which do not train "
-        "themselves, and with explore.train_states=false neither do their rollouts; set explore.archive_size=0"
+        f"explore.archive_size={explore.archive_size} explores bases of older weights again. They do not train, "
+        "and with explore.train_states=false their rollouts do not either; set explore.archive_size=0"
     )
 
 
@@ -122,7 +126,7 @@ def a_delimiter_has_text(config: Config) -> str | None:
     if not explore.enabled or explore.anchor_selection != "delimiter" or explore.delimiter:
         return None
     return (
-        "explore.delimiter is empty, which every token contains; set explore.delimiter to what ends a step, "
+        "explore.delimiter is empty, and every token contains the empty text; set it to the text that ends a step, "
         "or explore.anchor_selection=uniform"
     )
 
@@ -130,12 +134,24 @@ def a_delimiter_has_text(config: Config) -> str | None:
 @training_rule("advantage.state_estimator", "advantage.modulation")
 def a_tree_is_not_modulated(config: Config) -> str | None:
     a = config.advantage
-    if not config.explore.enabled or a.state_estimator != "tree" or a.modulation == "none":
+    if not config.explore.enabled or a.state_estimator not in TREE_ESTIMATORS or a.modulation == "none":
         return None
     return (
-        f"advantage.state_estimator=tree weighs the change of value between states itself, and does not read "
-        f"advantage.modulation={a.modulation}; set advantage.modulation=none"
+        f"advantage.state_estimator={a.state_estimator} compares the values of states itself and does not "
+        f"read advantage.modulation={a.modulation}; set advantage.modulation=none"
     )
+
+
+@training_rule("advantage.state_estimator", *_OF_TREES)
+def settings_of_tree_estimators_are_read(config: Config) -> str | None:
+    for name in TREE_ESTIMATORS:
+        unread = changed(getattr(config.advantage, name))
+        if unread and name != config.advantage.state_estimator:
+            return (
+                f"advantage.{name}.{unread[0]} is not read with advantage.state_estimator="
+                f"{config.advantage.state_estimator}; nearest: advantage.state_estimator={name}"
+            )
+    return None
 
 
 @training_rule("advantage.pass_at_k", "rollout.rollouts_per_prompt", "advantage.base_estimator")
@@ -145,6 +161,17 @@ def a_group_has_subsets(config: Config) -> str | None:
     if not read or k <= base:
         return None
     return (
-        f"advantage.pass_at_k={k} is more than rollout.rollouts_per_prompt={base}: there is no subset of {k} to "
-        f"succeed; nearest: advantage.pass_at_k={base}"
+        f"advantage.pass_at_k={k} is more than rollout.rollouts_per_prompt={base}: no prompt has a subset of {k} "
+        f"responses; nearest: advantage.pass_at_k={base}"
+    )
+
+
+@training_rule("advantage.nested.weights")
+def every_depth_has_a_weight(config: Config) -> str | None:
+    weights = config.advantage.nested.weights
+    if len(weights) == 3 and any(weights):
+        return None
+    return (
+        f"advantage.nested.weights={weights} does not weigh three depths (prompt, base, state), or none above 0; "
+        "set advantage.nested.weights=[1,1,1]"
     )

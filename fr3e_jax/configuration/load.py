@@ -19,15 +19,15 @@ COMMAND_LINE = "command line"
 
 
 def load_config(recipe: str | Path, overrides: Sequence[str] = (), *, training: bool = True) -> Config:
-    """Defaults, then the recipe and what it includes, then the overrides; later wins.
+    """The checked settings: defaults, then included files, then the recipe, then overrides; later ones win.
 
     Args:
         recipe: YAML file.
         overrides: ``section.field=value``; values are YAML, except that text settings take the value as it stands.
-        training: also refuse settings with which reinforcement learning cannot learn anything.
+        training: also refuse settings with which reinforcement learning cannot learn.
 
     Raises:
-        ConfigError: one line that says where, what, and the nearest valid choice.
+        ConfigError: one line with the place, the mistake and the nearest valid choice.
     """
     merged, origins = OmegaConf.structured(Config), {}
     for layer in [*read_recipe(Path(recipe)), *map(parse_override, overrides)]:

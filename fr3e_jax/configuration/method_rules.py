@@ -1,21 +1,17 @@
-"""Contradictions between methods: shaping steps, estimators, divergence, critic. Each says why, and what to change."""
+"""Contradictions between methods: shaping steps, estimators, divergence, critic. Each names a reason and a remedy."""
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 
 from fr3e_jax.configuration.contradictions import training_rule
-from fr3e_jax.configuration.schema import Config, CriticConfig, KlConfig, ShapingConfig
+from fr3e_jax.configuration.options import changed
+from fr3e_jax.configuration.schema import Config, CriticConfig, KlConfig
 from fr3e_jax.configuration.settings import settings
-
-_SECTIONS = [field.name for field in dataclasses.fields(ShapingConfig) if field.name != "steps"]
-SHAPING_STEPS = (*_SECTIONS, "overlong_mask")
-"""Names that ``shaping.steps`` may hold; all but the last have settings of their own."""
+from fr3e_jax.configuration.shaping_sections import SHAPING_STEPS, ShapingConfig
 
 _LEAVES = [path for path in settings(ShapingConfig, "shaping.") if path != "shaping.steps"]
-
-WINDOWED = ("perplexity", "position")
+_WINDOWED = [name for name in SHAPING_STEPS if f"shaping.{name}.until_step" in _LEAVES]
 
 
 @training_rule("shaping.steps")
@@ -25,36 +21,30 @@ def steps_are_known(config: Config) -> str | None:
             nearest = difflib.get_close_matches(step, SHAPING_STEPS, n=1, cutoff=0)[0]
             return f"shaping.steps has {step!r}; expected one of {', '.join(SHAPING_STEPS)}; nearest: {nearest}"
         if config.shaping.steps.count(step) > 1:
-            return f"shaping.steps has {step} twice, which would apply it to its own result; set it once"
+            return f"shaping.steps has {step} twice, which would apply it to its own result; list it once"
     return None
 
 
 @training_rule("shaping.steps", *_LEAVES)
 def settings_of_steps_are_read(config: Config) -> str | None:
-    for name in _SECTIONS:
-        changed = _changed(getattr(config.shaping, name))
-        if changed and name not in config.shaping.steps:
+    for name in SHAPING_STEPS:
+        unread = changed(getattr(config.shaping, name))
+        if unread and name not in config.shaping.steps:
             listed = ",".join([*config.shaping.steps, name])
             return (
-                f"shaping.{name}.{changed[0]} is not read, as {name} is not in shaping.steps; "
+                f"shaping.{name}.{unread[0]} is not read, as {name} is not in shaping.steps; "
                 f"nearest: shaping.steps=[{listed}]"
             )
     return None
 
 
-def _changed(section: object) -> list[str]:
-    default = type(section)()
-    names = [field.name for field in dataclasses.fields(section)]
-    return [name for name in names if getattr(section, name) != getattr(default, name)]
-
-
 @training_rule(
     "shaping.steps",
-    *(f"shaping.{name}.{end}_step" for name in WINDOWED for end in ("from", "until")),
+    *(f"shaping.{name}.{end}_step" for name in _WINDOWED for end in ("from", "until")),
     "training.max_steps",
 )
 def windows_open(config: Config) -> str | None:
-    for name in WINDOWED:
+    for name in _WINDOWED:
         section, most = getattr(config.shaping, name), config.training.max_steps
         if name not in config.shaping.steps:
             continue
@@ -86,8 +76,8 @@ def covariance_methods_have_their_loss(config: Config) -> str | None:
     found = [name for name in ("kl_cov", "clip_cov") if name in config.shaping.steps]
     if found and config.loss.ratio == "sequence":
         return (
-            f"{found[0]} in shaping.steps speaks of single tokens' ratios, loss.ratio=sequence gives all tokens of a "
-            "response one; set loss.ratio=token"
+            f"{found[0]} in shaping.steps reads the ratio of each token, but loss.ratio=sequence gives all tokens of a "
+            "response the same ratio; set loss.ratio=token"
         )
     if "kl_cov" in found and config.loss.dual_clip:
         return (
@@ -110,22 +100,21 @@ def some_samples_are_reinforced(config: Config) -> str | None:
 
 @training_rule("training.sampler_logprob_tolerance", "shaping.steps", "advantage.base_estimator", "kl.coefficient")
 def sampler_gives_no_entropies(config: Config) -> str | None:
-    readers = ("entropy_advantage", "sequence_weighting", "forking_tokens", "clip_cov", "kl_cov")
-    found = [name for name in readers if name in config.shaping.steps]
+    found = [name for name, step in SHAPING_STEPS.items() if step.reads and name in config.shaping.steps]
     if not config.training.sampler_logprob_tolerance or not found:
         return None
     return (
-        f"training.sampler_logprob_tolerance={config.training.sampler_logprob_tolerance:g} spares the scoring pass, "
-        f"whose entropies and log-probs {found[0]} in shaping.steps reads; set training.sampler_logprob_tolerance=0"
+        f"training.sampler_logprob_tolerance={config.training.sampler_logprob_tolerance:g} skips the scoring pass, "
+        f"but {found[0]} in shaping.steps reads its entropies and log-probs; set training.sampler_logprob_tolerance=0"
     )
 
 
 @training_rule(*settings(KlConfig, "kl."))
 def divergence_settings_are_read(config: Config) -> str | None:
-    changed = _changed(config.kl)
-    if config.kl.coefficient or not changed:
+    unread = changed(config.kl)
+    if config.kl.coefficient or not unread:
         return None
-    return f"kl.{changed[0]} is not read with kl.coefficient=0; set kl.coefficient=0.001, or leave it out"
+    return f"kl.{unread[0]} is not read with kl.coefficient=0; set kl.coefficient=0.001, or leave kl.{unread[0]} out"
 
 
 @training_rule("kl.place", "explore.enabled")
@@ -133,8 +122,8 @@ def rewards_of_tokens_have_a_group(config: Config) -> str | None:
     if not config.kl.coefficient or config.kl.place == "loss" or not config.explore.enabled:
         return None
     return (
-        "kl.place=reward changes the rewards of whole responses after they are scored, but explore.enabled=true has "
-        "taken V(S_j) from them before; set kl.place=loss, or explore.enabled=false"
+        "kl.place=reward changes rewards after responses are scored, but explore.enabled=true computes V(S_j) from "
+        "them before that; set kl.place=loss, or explore.enabled=false"
     )
 
 
@@ -143,8 +132,8 @@ def subsets_read_what_is_right(config: Config) -> str | None:
     if not config.kl.coefficient or config.kl.place == "loss" or config.advantage.base_estimator != "pass_at_k":
         return None
     return (
-        "kl.place=reward changes rewards by a divergence, advantage.base_estimator=pass_at_k asks only which are "
-        "1; set kl.place=loss"
+        "kl.place=reward changes rewards by a divergence, but advantage.base_estimator=pass_at_k only asks which "
+        "rewards are 1; set kl.place=loss"
     )
 
 
@@ -162,19 +151,19 @@ def a_critic_replaces_exploration(config: Config) -> str | None:
     if config.advantage.base_estimator != "gae" or not config.explore.enabled:
         return None
     return (
-        "advantage.base_estimator=gae takes values from a critic, explore.enabled=true from rollouts of each state; "
+        "advantage.base_estimator=gae takes values from a critic, but explore.enabled=true takes them from rollouts; "
         "set explore.enabled=false (PPO), or advantage.base_estimator=grpo"
     )
 
 
 @training_rule("advantage.base_estimator", *settings(CriticConfig, "critic."))
 def critic_settings_are_read(config: Config) -> str | None:
-    changed = _changed(config.critic)
-    if config.advantage.base_estimator == "gae" or not changed:
+    unread = changed(config.critic)
+    if config.advantage.base_estimator == "gae" or not unread:
         return None
     return (
-        f"critic.{changed[0]} is not read with advantage.base_estimator={config.advantage.base_estimator}; "
-        "set advantage.base_estimator=gae, or leave it out"
+        f"critic.{unread[0]} is not read with advantage.base_estimator={config.advantage.base_estimator}; "
+        f"set advantage.base_estimator=gae, or leave critic.{unread[0]} out"
     )
 
 
@@ -184,7 +173,7 @@ def the_policy_learns_too(config: Config) -> str | None:
     if config.advantage.base_estimator != "gae" or not most or warmup < most:
         return None
     return (
-        f"critic.warmup_steps={warmup} leaves the policy as it is in all training.max_steps={most} steps; "
+        f"critic.warmup_steps={warmup} leaves the policy unchanged in all training.max_steps={most} steps; "
         f"nearest: critic.warmup_steps={most - 1}"
     )
 
@@ -205,7 +194,7 @@ def states_are_valued_by_success(config: Config) -> str | None:
     if not config.advantage.overlong_margin or not config.explore.enabled:
         return None
     return (
-        f"advantage.overlong_margin={config.advantage.overlong_margin} lowers rewards by their length, but "
-        "explore.enabled=true reads success rates from them (V(S_j)); set explore.enabled=false, or "
+        f"advantage.overlong_margin={config.advantage.overlong_margin} lowers rewards of long responses, "
+        "but explore.enabled=true reads success rates from rewards (V(S_j)); set explore.enabled=false, or "
         "advantage.overlong_margin=0"
     )

@@ -1,4 +1,4 @@
-"""What a run was made from: settings, versions, machine, source code, command line."""
+"""Provenance of a run: settings, versions, machine, source code, command line."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def save_config(config: Config, run_dir: Path, verb: str = "train", **device: st
     """Write ``config.yaml``, usable as a recipe, and ``provenance.json``; a resumed run keeps its ``earlier`` ones.
 
     Args:
-        verb: what runs (train, sft, …); ``--resume`` looks for runs of the same verb.
+        verb: the command (train, sft, …); ``--resume`` looks for runs of the same verb.
         device: ``platform`` and ``device_kind``, as ``collect`` takes them.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def save_config(config: Config, run_dir: Path, verb: str = "train", **device: st
 
 
 def read_provenance(run_dir: Path) -> dict[str, Any]:
-    """What ``save_config`` wrote, or an empty dict."""
+    """The provenance that ``save_config`` wrote, or an empty dict."""
     path = run_dir / PROVENANCE_FILE
     return json.loads(path.read_text()) if path.is_file() else {}
 

@@ -1,4 +1,4 @@
-"""Recipes: YAML files of settings that may include one another, read into layers that know where they came from."""
+"""Recipes: YAML files of settings that may include one another, read into layers that name their file."""
 
 from __future__ import annotations
 
@@ -70,13 +70,14 @@ def flatten(content: dict[str, Any], source: str, prefix: str = "") -> dict[str,
         elif isinstance(value, dict):
             leaves |= flatten(value, source, f"{path}.")
         elif value is not None:
-            first = next(leaf for leaf in settings() if leaf.startswith(f"{path}."))
-            raise ConfigError(f"{source}: {path} is a section, not a value ({value!r}); set a field, e.g. {first}")
+            first = next((leaf for leaf in settings() if leaf.startswith(f"{path}.")), "")
+            advice = f"set a field, e.g. {first}" if first else "it has no settings; leave it out"
+            raise ConfigError(f"{source}: {path} is a section, not a value ({value!r}); {advice}")
     return leaves
 
 
 def unknown_setting(path: str) -> str:
-    """What to say about a dotted path that the schema does not have."""
+    """The message about a dotted path that is not in the schema."""
     nearest = nearest_path(path, [*settings(), *sections()])
     advice = f"nearest: {nearest}" if nearest else f"sections: {', '.join(sections())}"
     return f"{path} is not a setting; {advice}; `fr3e train --help` lists all"

@@ -14,7 +14,7 @@ from fr3e_jax.configuration.schema import Config
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used; the message is one line: where, what, and the nearest valid choice."""
+    """A configuration that cannot be used; the message is one line: place, mistake and nearest valid choice."""
 
     def __init__(self, message: str):
         super().__init__(" ".join(message.split()))
@@ -50,7 +50,7 @@ class Setting:
         return math.isfinite(value) and all(tests[sign](type(value)(bound)) for sign, bound in self.bounds.items())
 
     def nearest(self, value: object) -> object:
-        """The valid choice to propose in place of ``value``: closest spelling, bound or number, else the default."""
+        """The valid choice to propose instead of ``value``: closest spelling, bound or number, else the default."""
         if self.choices:
             return next(iter(difflib.get_close_matches(str(value), self.choices, n=1, cutoff=0.3)), self.default)
         if isinstance(value, float) and self.kind is int and math.isfinite(value):
@@ -62,13 +62,13 @@ class Setting:
         return self.default
 
     def refuse(self, value: object) -> str:
-        """What to say about a value of the wrong type or outside the bounds."""
+        """The message about a value of the wrong type or outside the bounds."""
         nearest = f"nearest: {self.path}={as_yaml(self.nearest(value))}"
         return f"{self.path}={as_yaml(value)} is not valid; expected {self.describe_kind()}; {nearest}"
 
 
 def as_yaml(value: object) -> str:
-    """A value as one would write it in an override."""
+    """A value as it is written in an override."""
     if isinstance(value, list):
         return f"[{','.join(map(as_yaml, value))}]"
     if isinstance(value, bool) or value is None:
@@ -106,7 +106,7 @@ def sections(config_class: type = Config, prefix: str = "") -> dict[str, type]:
 
 
 def nearest_path(path: str, paths: typing.Iterable[str]) -> str | None:
-    """The existing path that ``path`` most likely meant: same last part, close last part, or close as a whole."""
+    """The existing path most like ``path``: same last part, close last part, or close as a whole."""
     known = list(paths)
     last = path.rsplit(".", 1)[-1]
     same = [candidate for candidate in known if candidate.rsplit(".", 1)[-1] == last]

@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
+from fr3e_jax.configuration.options import configured_call
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.learning.configured_programs import IN_LOSS
+from fr3e_jax.configuration.shaping_sections import SHAPING_STEPS
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import MiniBatch, PerToken, fill, stacked
 from fr3e_jax.learning.scoring import Scores, score_packed
 from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.objectives.losses import token_divisors
-from fr3e_jax.objectives.steps import READ_CURRENT_POLICY, READ_ENTROPIES, Tokens
+from fr3e_jax.objectives.steps import CURRENT_POLICY, Tokens
 from fr3e_jax.programs.shaping_programs import Shaped, Steps, sequence_log_ratios, shape_tokens
 from fr3e_jax.rollouts.noise import SHUFFLE
 
 
 def mini_batch_steps(config: Config) -> Steps:
     """The steps that `shape_mini_batch` applies, with their settings."""
+    return tuple(configured_call(config.shaping, name) for name in _names(config))
+
+
+def _names(config: Config) -> list[str]:
+    """``shaping.steps`` less a last step that the loss applies."""
     names = config.shaping.steps
-    names = names[:-1] if names and names[-1] == IN_LOSS else names
-    return tuple((name, _settings(config, name)) for name in names)
-
-
-def _settings(config: Config, name: str) -> tuple[tuple[str, object], ...]:
-    section = getattr(config.shaping, name, None)
-    return tuple(dataclasses.asdict(section).items()) if section else ()
+    return names[:-1] if names and SHAPING_STEPS[names[-1]].in_loss else names
 
 
 def needs_entropies(config: Config) -> bool:
     """Whether a step reads entropies of the scoring pass."""
-    return any(name in READ_ENTROPIES | READ_CURRENT_POLICY for name, _ in mini_batch_steps(config))
+    return any(SHAPING_STEPS[name].reads for name in _names(config))
 
 
 def shape_mini_batch(
@@ -47,7 +45,7 @@ def shape_mini_batch(
     steps, by_sequence = mini_batch_steps(setup.config), setup.config.loss.ratio == "sequence"
     if not steps and not by_sequence:
         return {}
-    reads_current = by_sequence or any(name in READ_CURRENT_POLICY for name, _ in steps)
+    reads_current = by_sequence or any(CURRENT_POLICY & {*SHAPING_STEPS[name].reads} for name in _names(setup.config))
     current = old
     if reads_current and learner.updates != old.updates:
         current = score_packed(setup, learner, learner.params, batch, [mini_batch], entropies=True)

@@ -14,9 +14,6 @@ from fr3e_jax.policy.network import Pass
 from fr3e_jax.programs.critic_programs import CriticPrograms
 from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms, make_optimizer
 
-IN_LOSS = "entropy_advantage"
-"""The shaping step that needs its own token alone: last in the list, the loss applies it, and no pass is made."""
-
 
 def configured_train_programs(
     config: Config,
@@ -66,7 +63,7 @@ def loss_settings(config: Config) -> LossSettings:
         sequence_ratio=loss.ratio == "sequence",
         kl_coefficient=kl.coefficient if kl.place == "loss" else 0.0,
         kl_estimator=kl.estimator,
-        entropy_advantage=(bonus.alpha, bonus.kappa) if shaping.steps[-1:] == [IN_LOSS] else None,
+        entropy_advantage=(bonus.alpha, bonus.kappa) if shaping.steps[-1:] == ["entropy_advantage"] else None,
         covariance_penalty=shaping.kl_cov.coefficient if "kl_cov" in shaping.steps else None,
     )
 

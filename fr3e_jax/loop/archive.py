@@ -19,7 +19,7 @@ from fr3e_jax.loop.expansion import Anchored, PromptGroup, anchored_at
 from fr3e_jax.loop.explore import anchor_rules
 from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.session import Session
-from fr3e_jax.objectives import archive_open, running_share
+from fr3e_jax.objectives.filters import archive_open, running_share
 from fr3e_jax.rewards.verifier import SUCCESS
 from fr3e_jax.rollouts.noise import ARCHIVE
 from fr3e_jax.rollouts.requests import Rollout

@@ -18,7 +18,7 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.problem import Problem
 from fr3e_jax.loop.grading import Grading, rewards_of
 from fr3e_jax.loop.session import Session, open_session
-from fr3e_jax.objectives import avg_at_k, pass_at_k
+from fr3e_jax.objectives.pass_at_k import avg_at_k, pass_at_k
 from fr3e_jax.policy.network import Params
 from fr3e_jax.rewards.verifier import SUCCESS
 from fr3e_jax.rollouts.noise import EVALUATION

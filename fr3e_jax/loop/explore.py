@@ -10,14 +10,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fr3e_jax.configuration.schema import AdvantageConfig, Config, ExploreConfig
+from fr3e_jax.configuration.options import configured_call
+from fr3e_jax.configuration.schema import TREE_ESTIMATORS, AdvantageConfig, Config, ExploreConfig
 from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.loop.expansion import Anchored, Credited, Explored, PromptGroup, anchored_at, by_state
 from fr3e_jax.loop.grading import Grading, rewards_of
 from fr3e_jax.loop.session import Session
-from fr3e_jax.objectives import AnchorRules, divide_rollouts, graded_values, is_degenerate, ranged_rewards
+from fr3e_jax.objectives.advantages import graded_values, ranged_rewards
+from fr3e_jax.objectives.allocation import divide_rollouts
+from fr3e_jax.objectives.anchors import AnchorRules
+from fr3e_jax.objectives.filters import is_degenerate
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.exploration import block_numbers, find_anchors, trajectory_advantages
 from fr3e_jax.rollouts.noise import CHOICE, STATE, Noise
@@ -166,6 +170,7 @@ def assign_advantages(config: Config, explored: list[Explored]) -> list[Credited
         mask,
         *(ranged_rewards(x, a.reward_range) for x in of_bases),
         estimator=a.state_estimator,
+        tree=configured_call(a, a.state_estimator),
         unbiased_std=a.unbiased_std,
         modulation=a.modulation,
         initial=a.initial_modulation,
@@ -217,7 +222,7 @@ def _root_values(explored: list[Explored]) -> np.ndarray:
 
 def _has_signal(advantage: AdvantageConfig, rewards: np.ndarray, advantages: np.ndarray) -> bool:
     """FR3E's second filter. Equal leaves of a tree still have an advantage over the rest of the tree."""
-    if advantage.state_estimator == "tree":
+    if advantage.state_estimator in TREE_ESTIMATORS:
         return bool(np.any(advantages))
     return not is_degenerate(rewards)
 

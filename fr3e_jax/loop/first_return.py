@@ -13,7 +13,9 @@ from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.grading import Grading, rewards_of
 from fr3e_jax.loop.prompts import Prompt
 from fr3e_jax.loop.session import Session
-from fr3e_jax.objectives import is_degenerate, ranged_rewards, soft_overlong_penalty
+from fr3e_jax.objectives.advantages import ranged_rewards
+from fr3e_jax.objectives.filters import is_degenerate
+from fr3e_jax.objectives.selection import soft_overlong_penalty
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.exploration import group_advantages
 from fr3e_jax.rewards.verifier import SUCCESS

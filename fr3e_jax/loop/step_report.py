@@ -11,7 +11,7 @@ from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.loop.expansion import Credited, PromptGroup
 from fr3e_jax.loop.grading import ResponseGrader
 from fr3e_jax.loop.sampler import Sampler
-from fr3e_jax.objectives import is_degenerate
+from fr3e_jax.objectives.filters import is_degenerate
 from fr3e_jax.rewards.verdict import Outcome
 from fr3e_jax.rewards.verifier import SUCCESS
 from fr3e_jax.rollouts.tool_calls import answer_spans

@@ -1,6 +1,6 @@
-"""The registry of methods: what each is, where it is from, which function, recipe and test belong to it."""
+"""The catalogue of methods: sources, functions, tests and recipes, read from the recipes' headers."""
 
-from fr3e_jax.methods.registry import METHODS, Method
+from fr3e_jax.methods.recipe_headers import HeaderError, Method, read_methods
 from fr3e_jax.methods.table import list_methods, markdown_table, write_table
 
-__all__ = ["METHODS", "Method", "list_methods", "markdown_table", "write_table"]
+__all__ = ["HeaderError", "Method", "list_methods", "markdown_table", "read_methods", "write_table"]

@@ -1,8 +1,8 @@
-"""Advantages of groups: rewards against the baseline of the rollouts that left from the same place.
+"""Advantages of groups: rewards against the baseline of the rollouts from the same state.
 
 A group is the set of rollouts that share a baseline: for GRPO and RLOO the base rollouts of a prompt, for FR3E the
-branches of a state. A group of one, and a group of equal rewards, has advantage exactly 0; so has what the mask leaves
-out.
+branches of a state. A group of one, and a group of equal rewards, has advantage exactly 0; so have entries outside
+the mask.
 
 Dimension key: J states S_1..S_J, M rollouts of a group; `batch` is any leading axes.
 """
@@ -24,7 +24,7 @@ SUCCESS = 1.0  # the reward of a right response, as verifiers grade
 
 
 def ranged_rewards(rewards: Shaped[AnyArray, "*batch"], reward_range: str) -> AnyArray:
-    """Rewards of [0, 1] as the estimators are to read them: unchanged, or 2 r − 1 (RwE's ±1; ``minus_one_one``)."""
+    """Rewards of [0, 1] in the range that estimators read: unchanged, or 2 r − 1 (RwE's ±1; ``minus_one_one``)."""
     if reward_range == "zero_one":
         return rewards
     if reward_range == "minus_one_one":
@@ -33,7 +33,7 @@ def ranged_rewards(rewards: Shaped[AnyArray, "*batch"], reward_range: str) -> An
 
 
 def graded_values(values: Shaped[AnyArray, "*batch"], reward_range: str) -> AnyArray:
-    """The inverse of `ranged_rewards`: values as they would be of the rewards as graded."""
+    """The inverse of `ranged_rewards`: values on the scale of the rewards as graded."""
     return values if reward_range == "zero_one" else (values + 1.0) / 2.0
 
 
@@ -42,7 +42,7 @@ def mean_advantages(
 ) -> Float[jax.Array, "*batch M"]:
     """A_m = r_m − mean(r): no division by a deviation. (FR3E: r_{j,m} − V(S_j), appendix C; Dr. GRPO.)"""
     rewards, mask = jnp.asarray(rewards, jnp.float32), jnp.asarray(mask, bool)
-    # Counting from the largest reward makes equal rewards cancel exactly, where (3 · 0.9) / 3 − 0.9 does not.
+    # Counting from the largest reward makes equal rewards cancel exactly; (3 · 0.9) / 3 − 0.9 is not 0.
     pivot = jnp.max(rewards, axis=-1, keepdims=True, where=mask, initial=-jnp.inf)
     shifted = jnp.where(mask, rewards - jax.lax.stop_gradient(pivot), 0.0)
     return jnp.where(mask, shifted - masked_mean(shifted, mask, axis=-1, keepdims=True), 0.0)
@@ -117,7 +117,7 @@ def fr3e_advantages(
 ) -> tuple[Float[jax.Array, "*batch J M"], Float[jax.Array, "*batch J"], Float[jax.Array, "*batch J"]]:
     """A'_{j,m} = α_j (r_{j,m} − V(S_j)) of the states S_1..S_J of each base trajectory. (FR3E, eq. 13-15.)
 
-    To be called on whole trajectories, *before* groups without signal are filtered. ``initial_value`` is V(S_0). A
+    Call it on whole trajectories, *before* groups without signal are filtered. ``initial_value`` is V(S_0). A
     state without rollouts counts as not valid. ``initial`` is read by ``modulation="sharpen"`` only.
 
     Returns:

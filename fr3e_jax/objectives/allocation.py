@@ -1,4 +1,4 @@
-"""How an exploration budget is divided: more rollouts where they are needed more, none lost or added. On the host."""
+"""Division of an exploration budget: more rollouts where the need is larger, with the total unchanged. On the host."""
 
 from __future__ import annotations
 

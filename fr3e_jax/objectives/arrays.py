@@ -1,4 +1,4 @@
-"""The types that the annotations of this package name: device and NumPy arrays (scalars included), plain numbers."""
+"""Types for the annotations of this package: device and NumPy arrays (scalars included), plain numbers."""
 
 from __future__ import annotations
 

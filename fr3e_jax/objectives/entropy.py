@@ -1,4 +1,4 @@
-"""What a policy's next-token distribution says: entropy, branching factor, log-probs, size of the update it asks for.
+"""Statistics of next-token distributions: entropy, branching factor, log-probs, size of the update they ask for.
 
 All from float32 logits through one log-softmax. A logit of −inf is a token that cannot be drawn: it adds 0 to every
 sum (0·log 0 = 0) and has gradient 0. Each row needs at least one finite logit.
@@ -31,8 +31,8 @@ def token_entropy(logits: Float[AnyArray, "*batch V"]) -> Float[jax.Array, "*bat
     """
     logprobs = _log_softmax(logits)
     possible = logprobs > -jnp.inf
-    # The inner select keeps −inf out of the product's gradient as well as out of its value.
-    # As a product of vectors: XLA on CPU takes four times as long to sum what it multiplies in the same loop.
+    # The inner select keeps −inf out of the gradient of the product, not only out of its value.
+    # As a product of vectors: XLA on CPU takes four times as long for a product and its sum in one loop.
     return -jnp.vecdot(jnp.exp(logprobs), jnp.where(possible, logprobs, 0.0), precision="highest")
 
 
@@ -59,7 +59,7 @@ def token_logprobs(
     logits = jnp.asarray(logits, jnp.float32)
     largest = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
     drawn = jnp.take_along_axis(logits, jnp.asarray(token_ids)[..., None], axis=-1) - largest
-    # Gathered before it is normalised: the log-probs of the whole vocabulary are never written down.
+    # Gather before normalising, so that the log-probs of the whole vocabulary are never stored.
     return (drawn - jnp.log(jnp.sum(jnp.exp(logits - largest), axis=-1, keepdims=True)))[..., 0]
 
 

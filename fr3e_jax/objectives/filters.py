@@ -25,8 +25,6 @@ def running_share(
     return decay * jnp.asarray(previous, jnp.float32) + (1.0 - decay) * jnp.asarray(observed, jnp.float32)
 
 
-def archive_open(
-    all_wrong_share: Number | Shaped[AnyArray, "*batch"], threshold: float = 0.65
-) -> Bool[jax.Array, "*batch"]:
+def archive_open(all_wrong_share: Number | Shaped[AnyArray, "*batch"], threshold: float) -> Bool[jax.Array, "*batch"]:
     """share ≥ threshold: the archive of hard prompts is revisited only while most prompts are All-Wrong."""
     return jnp.asarray(all_wrong_share, jnp.float32) >= threshold

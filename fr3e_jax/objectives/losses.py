@@ -1,4 +1,4 @@
-"""Policy losses per token, and how tokens become one number.
+"""Policy losses per token, and their aggregation to one number.
 
 A loss is a sum over tokens, each divided by its sequence's divisor (`token_divisors`), over one denominator of the
 whole mini-batch (`aggregation_denominator`). The token counts alone decide both, so the caller sums over micro-batches,

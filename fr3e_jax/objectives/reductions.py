@@ -1,4 +1,4 @@
-"""Sums, means and spreads over the entries where a mask holds, with the empty case settled once.
+"""Sums, means and spreads over the entries where a mask holds, with the empty case defined once.
 
 Entries outside the mask are replaced before any arithmetic: NaN or infinity there reaches neither value nor gradient.
 An empty selection has sum, mean and standard deviation 0, with gradient 0. Masks are bool or numbers (not 0: in).

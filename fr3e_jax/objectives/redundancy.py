@@ -1,4 +1,4 @@
-"""How often a text says the same again. On the host."""
+"""Share of repetition in a text. On the host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def n_gram_redundancy(token_ids: Int[AnyArray, " T"], n: int = 3) -> float:
     """1 − distinct n-grams / n-grams of a sequence; 0 where it is shorter than n. (STUDY 4.4.1, whose n is 3.)"""
     ids = np.asarray(token_ids)
     if n < 1:
-        raise ValueError(f"n={n} is no length of an n-gram; expected at least 1")
+        raise ValueError(f"n={n} is not the length of an n-gram; expected at least 1")
     if len(ids) < n:
         return 0.0
     windows = np.lib.stride_tricks.sliding_window_view(ids, n)

@@ -1,7 +1,7 @@
 """Advantages from a value function: GAE and the critic's loss. (PPO; RwE 3.1.)
 
-Dimension key: T tokens of a response; `batch` is any leading axes. Tokens outside the mask (padding, what a tool wrote)
-are passed over: the token before them is followed by the one behind them.
+Dimension key: T tokens of a response; `batch` is any leading axes. Tokens outside the mask (padding, a tool's answer)
+are skipped: the token before them is followed by the token after them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ def generalised_advantages(
     values: Float[AnyArray, "*batch T"],
     mask: Shaped[AnyArray, "*batch T"],
     *,
-    gamma: float = 1.0,
-    lam: float = 1.0,
+    gamma: float,
+    lam: float,
 ) -> tuple[Float[jax.Array, "*batch T"], Float[jax.Array, "*batch T"]]:
     """A_t = Σ_k (γλ)^k δ_{t+k}, δ_t = r_t + γ V_{t+1} − V_t, V = 0 after the last token.
 
@@ -52,7 +52,7 @@ def clipped_value_losses(
     returns: Float[AnyArray, "*batch T"],
     mask: Shaped[AnyArray, "*batch T"],
     *,
-    clip: float = 0.5,
+    clip: float,
 ) -> Float[jax.Array, "*batch T"]:
     """½ max((V − R)², (clip(V, V_old ± clip) − R)²), 0 outside the mask; ``clip=0``: ½ (V − R)². (PPO.)"""
     mask = jnp.asarray(mask, bool)

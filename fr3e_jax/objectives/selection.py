@@ -1,4 +1,4 @@
-"""Which tokens carry gradient, and which are held back: by entropy, by covariance, by length, by mismatch.
+"""Selection of the tokens that carry gradient: by entropy, by covariance, by length, by mismatch.
 
 Fractions are of the tokens of the *whole* batch: call these on all of its tokens, before it is cut into micro-batches.
 
@@ -27,7 +27,7 @@ def largest_share(
 
 
 def forking_tokens(
-    entropies: Float[AnyArray, "*shape"], mask: Shaped[AnyArray, "*shape"], *, share: float = 0.2
+    entropies: Float[AnyArray, "*shape"], mask: Shaped[AnyArray, "*shape"], *, share: float
 ) -> Bool[jax.Array, "*shape"]:
     """The ``share`` of the batch's tokens with the highest entropy, rounded up. (Wang et al. 2025; STUDY Table 2.)"""
     _check_share(share)
@@ -49,14 +49,14 @@ def clip_cov_tokens(
     clipped: Shaped[AnyArray, "*shape"],
     uniforms: Float[AnyArray, "*shape"],
     *,
-    share: float = 2e-4,
-    low: float = 1.0,
-    high: float = 5.0,
+    share: float,
+    low: float,
+    high: float,
 ) -> Bool[jax.Array, "*shape"]:
     """Clip-Cov: the tokens that leave the gradient. (Cui et al. 2025; STUDY Table 2.)
 
-    ``share`` of the batch's tokens, at least one, drawn among those with covariance in (low, high) that are not clipped
-    already; ``uniforms`` are the random numbers that draw them.
+    ``share`` of the batch's tokens, at least one, drawn among those with covariance in (low, high) that are not
+    clipped already. ``uniforms`` are the random numbers of the draw.
     """
     _check_share(share)
     tokens = jnp.sum(jnp.asarray(mask, bool))
@@ -65,7 +65,7 @@ def clip_cov_tokens(
 
 
 def kl_cov_tokens(
-    covariances: Float[AnyArray, "*shape"], mask: Shaped[AnyArray, "*shape"], *, share: float = 2e-3
+    covariances: Float[AnyArray, "*shape"], mask: Shaped[AnyArray, "*shape"], *, share: float
 ) -> Bool[jax.Array, "*shape"]:
     """KL-Cov: the ``share`` of the batch's tokens with the largest covariance, at least one, which pay a KL penalty."""
     _check_share(share)
@@ -80,7 +80,7 @@ def kl_cov_losses(
     mask: Shaped[AnyArray, "*shape"],
     penalised: Shaped[AnyArray, "*shape"],
     *,
-    coefficient: float = 1.0,
+    coefficient: float,
 ) -> Float[jax.Array, "*shape"]:
     """ℓ_t = −ρ_t Â_t, unclipped, plus coefficient · |log π − log π_old| where ``penalised``. (Cui et al. 2025.)"""
     log_ratio = jnp.where(jnp.asarray(mask, bool), bounded_log_ratio(logprobs, old_logprobs), 0.0)
@@ -103,10 +103,10 @@ def matching_tokens(
     sampler_logprobs: Float[AnyArray, "*shape"],
     mask: Shaped[AnyArray, "*shape"],
     *,
-    low: float = 0.5,
-    high: float = 2.0,
+    low: float,
+    high: float,
 ) -> Bool[jax.Array, "*shape"]:
-    """The mask's tokens whose π_trainer / π_sampler is in [low, high]: the others were drawn by another policy."""
+    """The mask's tokens with π_trainer / π_sampler in [low, high]; other tokens came from a different policy."""
     ratio = jnp.exp(bounded_log_ratio(trainer_logprobs, sampler_logprobs))
     return jnp.asarray(mask, bool) & (ratio >= low) & (ratio <= high)
 

@@ -1,6 +1,6 @@
-"""Advantages shaped by what the policy knew: entropy, perplexity, position, the rarity of success.
+"""Advantages shaped by entropy, perplexity, position or the rarity of success.
 
-Each takes advantages and returns shaped ones; entropies and log-probs are read without gradient.
+Each function takes advantages and returns shaped ones; entropies and log-probs get no gradient.
 
 Dimension key: M responses of a group, T tokens of a response; `batch` is any leading axes.
 """
@@ -23,8 +23,8 @@ def entropy_based_advantages(
     entropies: Float[AnyArray, "*batch T"],
     mask: Shaped[AnyArray, "*batch T"],
     *,
-    alpha: float = 0.4,
-    kappa: float = 2.0,
+    alpha: float,
+    kappa: float,
 ) -> tuple[Float[jax.Array, "*batch T"], Float[jax.Array, "*batch T"]]:
     """A_t + ψ(H_t), ψ(H_t) = min(α stop_gradient(H_t), |A_t| / κ). (RwE, eq. 5-7.)
 
@@ -47,7 +47,7 @@ def perplexity_weights(
     log_perplexities: Float[AnyArray, "*batch M"],
     mask: Shaped[AnyArray, "*batch M"],
     *,
-    variant: str = "paper",
+    variant: str,
 ) -> Float[jax.Array, "*batch M"]:
     """w = (ln PPL − μ) / σ over the group, σ of the population; 0 where σ = 0 and outside the mask. (STUDY, eq. 7.)
 
@@ -71,9 +71,9 @@ def perplexity_shaped_advantages(
     advantages: Float[AnyArray, "*batch M T"],
     weights: Float[AnyArray, "*batch M"],
     *,
-    alpha: float = 0.01,
-    prefer: str = "low",
-    variant: str = "paper",
+    alpha: float,
+    prefer: str,
+    variant: str,
 ) -> Float[jax.Array, "*batch M T"]:
     """A (1 − α w): responses of low perplexity weigh more; ``prefer="high"``: A (1 + α w). (STUDY, eq. 11.)
 
@@ -93,17 +93,17 @@ def position_shaped_advantages(
     advantages: Float[AnyArray, "*batch T"],
     mask: Shaped[AnyArray, "*batch T"],
     *,
-    gamma: float = 0.1,
-    direction: float = 1.0,
-    steepness: float = 15.0,
-    centre: float = 0.5,
-    variant: str = "paper",
+    gamma: float,
+    direction: float,
+    steepness: float,
+    centre: float,
+    variant: str,
     relative: Float[AnyArray, "*batch T"] | None = None,
 ) -> Float[jax.Array, "*batch T"]:
     """A + sign(A) b_t, b_t = γ sigmoid(d m (l_t − n)), l_t = t / |o|: d = 1: later tokens weigh more.
 
-    (STUDY, eq. 8 and 12.) ``centre`` is n: printed as −0.5, where every sigmoid is saturated; 0.5 is what the released
-    code has. ``relative`` are the l_t; None: the mask's tokens are counted from its first. ``variant="released"``: b_t
+    (STUDY, eq. 8 and 12.) ``centre`` is n. The paper prints −0.5, which saturates every sigmoid; the released code has
+    0.5. ``relative`` are the l_t; None: the mask's tokens are counted from its first. ``variant="released"``: b_t
     is at most |A| / 2.
     """
     if variant not in ("paper", "released"):
@@ -119,7 +119,7 @@ def position_shaped_advantages(
 
 
 def sample_reinforcement(
-    advantages: Float[AnyArray, "*shape"], *, positive: float = 0.1, negative: float = 1.0
+    advantages: Float[AnyArray, "*shape"], *, positive: float, negative: float
 ) -> Float[jax.Array, "*shape"]:
     """Positive advantages times ``positive``, negative ones times ``negative``. (Zhu et al. 2025: weighted reinforce.)
 
@@ -130,12 +130,12 @@ def sample_reinforcement(
 
 
 def unlikeliness_factors(
-    logprobs: Float[AnyArray, " N"], peers: Shaped[AnyArray, "N N"], *, beta: float = 0.25
+    logprobs: Float[AnyArray, " N"], peers: Shaped[AnyArray, "N N"], *, beta: float
 ) -> Float[jax.Array, " N"]:
     """1 − β (G − rank) / G: of a group's right responses, unlikely ones weigh more. (He et al. 2025, section 4.)
 
     ("Rewarding the unlikely: Lifting GRPO beyond distribution sharpening".) ``logprobs`` are those of whole responses,
-    ``peers[i]`` says which are of i's group, G is their number; rank 0 is the likeliest, equal ones share it.
+    ``peers[i]`` marks the members of i's group, G is their number. Rank 0 is the likeliest; equal ones share a rank.
     """
     peers, logprobs = jnp.asarray(peers, bool), jnp.asarray(logprobs, jnp.float32)
     rank = jnp.sum(peers & (logprobs[None, :] > logprobs[:, None]), axis=-1)

@@ -1,16 +1,17 @@
-"""The shaping steps of a configuration: each reads the tokens of an optimizer step and changes what they count.
+"""Shaping steps: each reads the tokens of an optimizer step and changes their advantages, weights or masks.
 
-A step is a function ``(tokens, **settings) -> (tokens, metrics)``; ``STEPS`` names them, ``shaping.steps`` of a recipe
-lists them in the order in which they are applied, and the section ``shaping.NAME`` holds its settings. What looks
-beyond one token looks at the *whole* mini-batch: over all devices, whatever rows and micro-batches it is cut into.
+A step is a function ``(tokens, **settings) -> (tokens, metrics)``. The settings section of the same name holds its
+keywords, their defaults and its source (``configuration/shaping_sections.py``); ``shaping.steps`` of a recipe lists the
+steps in the order in which they are applied. A step sees the *whole* mini-batch of an optimizer step: the tokens of all
+devices, whatever rows and micro-batches they are cut into.
 
 Dimension key: N sequences of a mini-batch, T tokens of a sequence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ from fr3e_jax.objectives.reductions import masked_mean, masked_sum
 
 
 class Tokens(NamedTuple):
-    """A mini-batch, a sequence a row; the first four fields are what steps change."""
+    """A mini-batch, a sequence a row. Steps change the first four fields."""
 
     advantages: jax.Array  # float32 [N, T]
     counted: jax.Array  # bool [N, T]: in the loss's denominator
@@ -43,11 +44,14 @@ class Tokens(NamedTuple):
     log_vocabulary: jax.Array  # float32 scalar
 
 
+CURRENT_POLICY = {"logprobs", "entropies"}
+"""Fields of `Tokens` that need a pass with the weights that the mini-batch updates."""
+
 Metrics = dict[str, jax.Array]
 Step = Callable[..., tuple[Tokens, Metrics]]
 
 
-def entropy_advantage(tokens: Tokens, *, alpha: float = 0.4, kappa: float = 2.0) -> tuple[Tokens, Metrics]:
+def entropy_advantage(tokens: Tokens, *, alpha: float, kappa: float) -> tuple[Tokens, Metrics]:
     """A_t + min(α H_t, |A_t| / κ), H of the policy that is updated. (RwE, eq. 5-7.)"""
     shaped, ratio = shaping.entropy_based_advantages(
         tokens.advantages, tokens.entropies, tokens.counted, alpha=alpha, kappa=kappa
@@ -58,11 +62,11 @@ def entropy_advantage(tokens: Tokens, *, alpha: float = 0.4, kappa: float = 2.0)
 def perplexity(
     tokens: Tokens,
     *,
-    alpha: float = 0.01,
-    prefer: str = "low",
-    variant: str = "paper",
-    from_step: int = 0,
-    until_step: int = 0,
+    alpha: float,
+    prefer: str,
+    variant: str,
+    from_step: int,
+    until_step: int,
 ) -> tuple[Tokens, Metrics]:
     """A (1 − α w), w the ln PPL of the sequence under the sampling policy, standardised in its group. (STUDY, eq. 11.)
 
@@ -79,13 +83,13 @@ def perplexity(
 def position(
     tokens: Tokens,
     *,
-    gamma: float = 0.1,
-    direction: float = 1.0,
-    steepness: float = 15.0,
-    centre: float = 0.5,
-    variant: str = "paper",
-    from_step: int = 200,
-    until_step: int = 300,
+    gamma: float,
+    direction: float,
+    steepness: float,
+    centre: float,
+    variant: str,
+    from_step: int,
+    until_step: int,
 ) -> tuple[Tokens, Metrics]:
     """A + sign(A) γ sigmoid(d m (l_t − n)), l_t the place in the whole response. (STUDY, eq. 12.)
 
@@ -106,7 +110,7 @@ def position(
     return tokens._replace(advantages=shaped), {"added": added}
 
 
-def sample_reinforcement(tokens: Tokens, *, positive: float = 0.1, negative: float = 1.0) -> tuple[Tokens, Metrics]:
+def sample_reinforcement(tokens: Tokens, *, positive: float, negative: float) -> tuple[Tokens, Metrics]:
     """Positive advantages times ``positive``, negative ones times ``negative``. (Zhu et al. 2025; STUDY Table 2.)"""
     shaped = shaping.sample_reinforcement(tokens.advantages, positive=positive, negative=negative)
     share = masked_sum(jnp.maximum(shaped, 0.0), tokens.counted)
@@ -114,8 +118,8 @@ def sample_reinforcement(tokens: Tokens, *, positive: float = 0.1, negative: flo
     return tokens._replace(advantages=shaped), {"positive_share": share / jnp.maximum(whole, 1e-12)}
 
 
-def unlikeliness(tokens: Tokens, *, beta: float = 0.25) -> tuple[Tokens, Metrics]:
-    """Positive advantages fall the more, the likelier the response is in its group. (He et al. 2025.)"""
+def unlikeliness(tokens: Tokens, *, beta: float) -> tuple[Tokens, Metrics]:
+    """A factor on positive advantages, the smaller, the likelier the response is in its group. (He et al. 2025.)"""
     logprobs = masked_sum(tokens.old_logprobs, tokens.counted, axis=-1)
     factors = shaping.unlikeliness_factors(logprobs, _peers(tokens), beta=beta)[:, None]
     shaped = jnp.where(tokens.advantages > 0, tokens.advantages * factors, tokens.advantages)
@@ -127,16 +131,16 @@ def unlikeliness(tokens: Tokens, *, beta: float = 0.25) -> tuple[Tokens, Metrics
 def sequence_weighting(
     tokens: Tokens,
     *,
-    alpha: float = 0.3,
-    temperature: float = 1.0,
-    level: str = "step",
-    length_normalised: bool = False,
-    normalised_entropy: bool = False,
-    rescale: bool = False,
+    alpha: float,
+    temperature: float,
+    level: str,
+    length_normalised: bool,
+    normalised_entropy: bool,
+    rescale: bool,
 ) -> tuple[Tokens, Metrics]:
     """The token's loss times softmax_i((A_i + α H_i) / P). (EGSW, eq. 6-10; see `entropy_guided_weights`.)
 
-    ``normalised_entropy``: H / log V. The metric ``scale`` is the mean weight: what the gradient is scaled by.
+    ``normalised_entropy``: H / log V. The metric ``scale`` is the mean weight, the factor on the gradient.
     """
     entropies = tokens.entropies / (tokens.log_vocabulary if normalised_entropy else 1.0)
     weights = weighting.entropy_guided_weights(
@@ -152,7 +156,7 @@ def sequence_weighting(
     return tokens._replace(weights=tokens.weights * weights), {"scale": masked_mean(weights, tokens.counted)}
 
 
-def forking_tokens(tokens: Tokens, *, share: float = 0.2) -> tuple[Tokens, Metrics]:
+def forking_tokens(tokens: Tokens, *, share: float) -> tuple[Tokens, Metrics]:
     """Only the ``share`` of tokens with the highest entropy carry gradient. (Wang et al. 2025; STUDY Table 2.)
 
     The entropies are those of the scoring pass, before the full batch's first update.
@@ -162,7 +166,7 @@ def forking_tokens(tokens: Tokens, *, share: float = 0.2) -> tuple[Tokens, Metri
     return _keep(tokens, kept), _share("kept", kept, tokens) | {"threshold": jnp.where(kept.any(), least, 0.0)}
 
 
-def clip_cov(tokens: Tokens, *, share: float = 2e-4, low: float = 1.0, high: float = 5.0) -> tuple[Tokens, Metrics]:
+def clip_cov(tokens: Tokens, *, share: float, low: float, high: float) -> tuple[Tokens, Metrics]:
     """A random ``share`` of the tokens with covariance in (low, high) leaves the gradient. (Cui et al. 2025.)"""
     covariances = selection.token_covariances(tokens.logprobs, tokens.advantages, tokens.counted)
     ratio = jnp.exp(bounded_log_ratio(tokens.logprobs, tokens.old_logprobs))
@@ -174,17 +178,17 @@ def clip_cov(tokens: Tokens, *, share: float = 2e-4, low: float = 1.0, high: flo
     return _keep(tokens, ~masked), _share("masked", masked, tokens)
 
 
-def kl_cov(tokens: Tokens, *, share: float = 2e-3, coefficient: float = 1.0) -> tuple[Tokens, Metrics]:
+def kl_cov(tokens: Tokens, *, share: float, coefficient: float) -> tuple[Tokens, Metrics]:
     """The ``share`` of tokens with the largest covariance pays coefficient · |log π − log π_old|. (Cui et al. 2025.)
 
-    The loss is −ρ A then, not clipped (`kl_cov_losses`); it reads ``coefficient``.
+    The loss becomes −ρ A, unclipped (`kl_cov_losses`), and reads ``coefficient``.
     """
     covariances = selection.token_covariances(tokens.logprobs, tokens.advantages, tokens.counted)
     penalised = selection.kl_cov_tokens(covariances, tokens.counted, share=share)
     return tokens._replace(penalised=tokens.penalised | penalised), _share("masked", penalised, tokens)
 
 
-def mismatch_mask(tokens: Tokens, *, low: float = 0.5, high: float = 2.0) -> tuple[Tokens, Metrics]:
+def mismatch_mask(tokens: Tokens, *, low: float, high: float) -> tuple[Tokens, Metrics]:
     """Tokens with π_trainer / π_sampler outside [low, high] leave the gradient."""
     kept = selection.matching_tokens(tokens.old_logprobs, tokens.sampler_logprobs, tokens.counted, low=low, high=high)
     return _keep(tokens, kept), _share("masked", tokens.counted & ~kept, tokens)
@@ -197,41 +201,17 @@ def overlong_mask(tokens: Tokens) -> tuple[Tokens, Metrics]:
     return tokens._replace(counted=counted), {"masked": masked_mean(cut, tokens.counted.any(axis=-1))}
 
 
-STEPS: dict[str, Step] = {
-    step.__name__: step
-    for step in (
-        entropy_advantage,
-        perplexity,
-        position,
-        sample_reinforcement,
-        unlikeliness,
-        sequence_weighting,
-        forking_tokens,
-        clip_cov,
-        kl_cov,
-        mismatch_mask,
-        overlong_mask,
-    )
-}
-
-READ_CURRENT_POLICY = {"entropy_advantage", "sequence_weighting", "clip_cov", "kl_cov"}
-"""Steps that read ``logprobs`` or ``entropies``; the others need no pass but the scoring one."""
-
-READ_ENTROPIES = {"forking_tokens"}
-"""Steps that read ``old_entropies``."""
-
-
-def apply_steps(tokens: Tokens, steps: tuple[tuple[str, dict], ...]) -> tuple[Tokens, Metrics]:
-    """``steps``, pairs of a name in `STEPS` and its settings, one after the other; metrics as ``NAME/METRIC``."""
+def apply_steps(tokens: Tokens, steps: Sequence[tuple[Step, Mapping[str, Any]]]) -> tuple[Tokens, Metrics]:
+    """``steps``, pairs of a step and its keywords, one after the other; metrics as ``STEP/METRIC``."""
     metrics: Metrics = {}
-    for name, settings in steps:
-        tokens, found = STEPS[name](tokens, **settings)
-        metrics |= {f"{name}/{key}": value for key, value in found.items()}
+    for step, keywords in steps:
+        tokens, found = step(tokens, **keywords)
+        metrics |= {f"{step.__name__}/{key}": value for key, value in found.items()}
     return tokens, metrics
 
 
 def _peers(tokens: Tokens) -> jax.Array:
-    """bool ``[N, N]``: which sequences are of each one's group, itself included."""
+    """bool ``[N, N]``: the members of each sequence's group, itself included."""
     group = jnp.asarray(tokens.group)
     return (group[:, None] == group[None, :]) & tokens.counted.any(axis=-1)[None, :]
 

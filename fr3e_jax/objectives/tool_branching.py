@@ -1,8 +1,8 @@
-"""ARPO's rule: branch after a tool's answer where it has made the policy less certain.
+"""ARPO's rule: branch after a tool's answer if it has made the policy less certain.
 
 Dong et al. 2025, Agentic Reinforced Policy Optimization (arXiv:2507.19849), section 3.1; constants of the released code
-(w = 0.2, p = 0.5, 20 tokens). Deviation: H is the entropy of the full vocabulary, which the sampler has at hand; the
-released code sums p log p over the ten largest log-probs, all that its inference server returns.
+(w = 0.2, p = 0.5, 20 tokens). Deviation: H is the entropy of the full vocabulary, which the sampler computes anyway;
+the released code sums p log p over the ten largest log-probs, as its inference server returns no more.
 
 Dimension key: T tokens of a response; `shape` is any number of axes.
 """
@@ -39,8 +39,8 @@ def branches_after_answer(
     uniforms: Float[AnyArray, "*shape"],
     entropy_changes: Float[AnyArray, "*shape"],
     *,
-    weight: float = 0.2,
-    probability: float = 0.5,
+    weight: float,
+    probability: float,
 ) -> Bool[jax.Array, "*shape"]:
     """Whether to branch: clip(u − w ΔH, 0, 1) ≤ p, u uniform in [0, 1), ΔH = H after the answer − H at the start.
 

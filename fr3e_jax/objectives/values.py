@@ -1,4 +1,4 @@
-"""Values of the states of a base trajectory, and the factors that they put on the advantages.
+"""Values of the states of a base trajectory, and the factors on advantages that follow from them.
 
 A trajectory has the states S_0 = q, S_1 .. S_J. Values are computed over *all* of them, before any group is filtered:
 V(S_{j−1}) is the previous state of the same trajectory, also when that state's own group leaves the loss. States that
@@ -43,7 +43,7 @@ def value_differences(
 def sharpened(differences: Float[AnyArray, "*batch J"]) -> Float[jax.Array, "*batch J"]:
     """δ_j → sign(δ_j) |δ_j|^1.5 / Σ_i |δ_i|^1.5 over the trajectory; 0 where all δ are 0. (The FR3E authors' code.)
 
-    A single state with δ ≠ 0 becomes ±1 whatever its size: that is the variant's nature, not a filtering effect here.
+    A single state with δ ≠ 0 becomes ±1 whatever its size: a property of the variant, not an effect of filtering.
     """
     differences = jnp.asarray(differences, jnp.float32)
     powers = jnp.abs(differences) ** 1.5

@@ -1,4 +1,4 @@
-"""Entropy-guided sequence weighting: which rollouts of a batch the objective listens to. (EGSW.)
+"""Entropy-guided sequence weighting: weights of the rollouts of a batch in the objective. (EGSW.)
 
 Dimension key: N sequences of a batch, T tokens.
 """
@@ -18,11 +18,11 @@ def entropy_guided_weights(
     entropies: Float[AnyArray, "N T"],
     mask: Shaped[AnyArray, "N T"],
     *,
-    alpha: float = 0.3,
-    temperature: float = 1.0,
-    level: str = "step",
-    length_normalised: bool = False,
-    rescale: bool = False,
+    alpha: float,
+    temperature: float,
+    level: str,
+    length_normalised: bool,
+    rescale: bool,
 ) -> Float[jax.Array, "N T"]:
     """w = softmax_i((A_i + α H_i) / P), of token losses; no gradient; 0 outside the mask. (EGSW, eq. 6-10.)
 

@@ -8,17 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fr3e_jax import objectives
+from fr3e_jax.objectives.tool_branching import branches_after_answer, entropy_from
 from fr3e_jax.programs.decoder import power_of_two
 
 _LEAST_ROWS = 16
 
 
 def _decisions(entropies, drawn, starts, uniforms, *, tokens, vocabulary, weight, probability):
-    at = lambda h, mask, start: objectives.entropy_from(h, mask, start, tokens=tokens, vocabulary=vocabulary)
+    at = lambda h, mask, start: entropy_from(h, mask, start, tokens=tokens, vocabulary=vocabulary)
     change = jax.vmap(at)(entropies, drawn, starts) - jax.vmap(lambda h, mask: at(h, mask, 0))(entropies, drawn)
     changes = jnp.broadcast_to(change[:, None], uniforms.shape)
-    return objectives.branches_after_answer(uniforms, changes, weight=weight, probability=probability)
+    return branches_after_answer(uniforms, changes, weight=weight, probability=probability)
 
 
 _decide = jax.jit(_decisions, static_argnames=("tokens", "vocabulary", "weight", "probability"))

@@ -7,31 +7,43 @@ Dimension key: R base rollouts, J states S_0..S_K, M branches per state, T token
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fr3e_jax import objectives
-from fr3e_jax.objectives.anchors import AnchorRules
+from fr3e_jax.objectives.advantages import block_credit, fr3e_advantages
+from fr3e_jax.objectives.advantages import group_advantages as estimated_advantages
+from fr3e_jax.objectives.anchors import (
+    AnchorRules,
+    anchor_scores,
+    block_index,
+    boundary_anchors,
+    select_anchors,
+    uniform_anchors,
+)
+from fr3e_jax.objectives.values import state_values, trajectory_modulation
 from fr3e_jax.programs.decoder import power_of_two
 
 _LEAST_ROWS = 16
+
+TreeEstimator = tuple[Callable, tuple[tuple[str, Any], ...]]  # function and keywords, hashable
 
 
 @partial(jax.jit, static_argnames=("selection", "rules"))
 def _select_anchors(sources, lengths, *, selection: str, rules: AnchorRules):
     if selection == "delimiter":
-        return jax.vmap(lambda boundaries, n: objectives.boundary_anchors(boundaries, n, rules))(sources, lengths)
+        return jax.vmap(lambda boundaries, n: boundary_anchors(boundaries, n, rules))(sources, lengths)
     if selection == "uniform":
-        return jax.vmap(lambda n: objectives.uniform_anchors(n, rules, T=sources.shape[1]))(lengths)
+        return jax.vmap(lambda n: uniform_anchors(n, rules, T=sources.shape[1]))(lengths)
 
     def one(source, n):
         names = {"entropy": "entropies", "logprob": "logprobs", "gradient": "magnitudes", "random": "uniforms"}
-        scores = objectives.anchor_scores(selection, length=n, **{names[selection]: source})
-        return objectives.select_anchors(scores, n, rules)
+        scores = anchor_scores(selection, length=n, **{names[selection]: source})
+        return select_anchors(scores, n, rules)
 
     return jax.vmap(one)(sources, lengths)
 
@@ -54,7 +66,7 @@ def find_anchors(sources: Sequence[np.ndarray], rules: AnchorRules, *, selection
     return [a[v] for a, v in zip(anchors[: len(sources)], valid, strict=False)]
 
 
-_block_index = jax.jit(objectives.block_index, static_argnames="T")
+_block_index = jax.jit(block_index, static_argnames="T")
 
 
 def block_numbers(cuts: Sequence[int], length: int, num_blocks: int) -> np.ndarray:
@@ -67,7 +79,7 @@ def block_numbers(cuts: Sequence[int], length: int, num_blocks: int) -> np.ndarr
     return np.asarray(blocks)[:length]
 
 
-_group_advantages = jax.jit(objectives.group_advantages, static_argnames=("estimator", "unbiased_std", "k"))
+_group_advantages = jax.jit(estimated_advantages, static_argnames=("estimator", "unbiased_std", "k"))
 
 
 def group_advantages(rewards: np.ndarray, *, estimator: str, unbiased_std: bool = False, k: int = 4) -> np.ndarray:
@@ -77,26 +89,27 @@ def group_advantages(rewards: np.ndarray, *, estimator: str, unbiased_std: bool 
     return np.asarray(found)[: len(rewards)]
 
 
-@partial(jax.jit, static_argnames=("estimator", "unbiased_std", "modulation", "initial", "fresh"))
+@partial(jax.jit, static_argnames=("estimator", "tree", "unbiased_std", "modulation", "initial", "fresh"))
 def _trajectories(
-    rewards, mask, base_value, final_reward, root_value, *, estimator, unbiased_std, modulation, initial, fresh
+    rewards, mask, base_value, final_reward, root_value, *, estimator, tree, unbiased_std, modulation, initial, fresh
 ):
     valid = mask.any(axis=-1)
-    start = objectives.state_values(rewards, mask)[:, 0] if fresh else base_value
-    if estimator == "tree":
-        values = objectives.state_values(rewards, mask).at[:, 0].set(start)
-        advantages, credit = objectives.tree_advantages(rewards, mask, final_reward, root_value)
+    start = state_values(rewards, mask)[:, 0] if fresh else base_value
+    if tree is not None:
+        of_tree, keywords = tree
+        values = state_values(rewards, mask).at[:, 0].set(start)
+        advantages, credit = of_tree(rewards, mask, final_reward, root_value, **dict(keywords))
         return advantages, values, jnp.ones_like(values), credit
     if not fresh:
         initial = "one"  # without a trained S_0 there is no alpha_0 to put into a sharpened sum
     later = (rewards[:, 1:], mask[:, 1:], start, valid[:, 1:])
-    advantages, values, _ = objectives.fr3e_advantages(
+    advantages, values, _ = fr3e_advantages(
         *later, estimator=estimator, modulation=modulation, initial=initial, unbiased_std=unbiased_std
     )
-    alphas = objectives.trajectory_modulation(values, start, valid[:, 1:], variant=modulation, initial=initial)
-    first = objectives.group_advantages(rewards[:, 0], mask[:, 0], estimator=estimator, unbiased_std=unbiased_std)
+    alphas = trajectory_modulation(values, start, valid[:, 1:], variant=modulation, initial=initial)
+    first = estimated_advantages(rewards[:, 0], mask[:, 0], estimator=estimator, unbiased_std=unbiased_std)
     advantages = jnp.concatenate([(alphas[:, :1] * first)[:, None], advantages], axis=1)
-    credit = objectives.block_credit(values, start, final_reward, valid[:, 1:])
+    credit = block_credit(values, start, final_reward, valid[:, 1:])
     return advantages, jnp.concatenate([start[:, None], values], axis=1), alphas, credit
 
 
@@ -108,6 +121,7 @@ def trajectory_advantages(
     root_value: np.ndarray | None = None,
     *,
     estimator: str,
+    tree: TreeEstimator | None = None,
     unbiased_std: bool,
     modulation: str,
     initial: str,
@@ -119,8 +133,9 @@ def trajectory_advantages(
       rewards, mask: ``[R, J, M]``; J counts S_0, whose row is empty unless ``fresh``; M is the largest group.
       base_value: ``[R]``, mean of the prompt's base rewards: V(S_0) unless ``fresh``.
       final_reward: ``[R]``, the base rollout's own.
-      root_value: ``[R]``, mean reward of all leaves of the prompt; only ``estimator="tree"`` reads it, which modulates
-        nothing and gives blocks their step values (`objectives.tree_advantages`).
+      root_value: ``[R]``, mean reward of all leaves of the prompt; only ``tree`` reads it.
+      tree: a function of `objectives.rollout_tree` and its keywords, in place of ``estimator``. It modulates nothing,
+        and gives blocks their own credit.
       fresh: V(S_0) is the mean of its own fresh rollouts, which train too.
 
     Returns:
@@ -135,6 +150,7 @@ def trajectory_advantages(
         _pad_rows(mask, rows),
         *of_bases,
         estimator=estimator,
+        tree=tree,
         unbiased_std=unbiased_std,
         modulation=modulation,
         initial=initial,

@@ -5,18 +5,20 @@ On several processes each computes the same on a device of its own: the inputs a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from fr3e_jax import objectives
 from fr3e_jax.objectives.divergence import KL_ESTIMATORS
+from fr3e_jax.objectives.divergence import sequence_log_ratios as mean_log_ratios
+from fr3e_jax.objectives.returns import generalised_advantages as gae
 from fr3e_jax.objectives.steps import Tokens, apply_steps
 from fr3e_jax.programs.decoder import power_of_two
 
-Steps = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]  # name and settings, hashable
+Steps = tuple[tuple[Callable, tuple[tuple[str, Any], ...]], ...]  # function and keywords, hashable
 
 
 class Shaped(NamedTuple):
@@ -30,7 +32,7 @@ class Shaped(NamedTuple):
 
 @partial(jax.jit, static_argnames="steps")
 def _shape(tokens: Tokens, *, steps: Steps):
-    shaped, metrics = apply_steps(tokens, tuple((name, dict(settings)) for name, settings in steps))
+    shaped, metrics = apply_steps(tokens, [(step, dict(keywords)) for step, keywords in steps])
     return Shaped(*shaped[: len(Shaped._fields)]), metrics
 
 
@@ -47,7 +49,7 @@ def _padding(shape: tuple[int, int]) -> list[tuple[int, int]]:
     return [(0, power_of_two(size, 16) - size) for size in shape]
 
 
-_sequence_log_ratios = jax.jit(objectives.sequence_log_ratios)
+_sequence_log_ratios = jax.jit(mean_log_ratios)
 
 
 def sequence_log_ratios(logprobs: np.ndarray, old_logprobs: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -71,13 +73,13 @@ def token_divergences(logprobs: np.ndarray, reference: np.ndarray, *, estimator:
 
 @partial(jax.jit, static_argnames=("gamma", "lam"))
 def _generalised(rewards, values, mask, *, gamma, lam):
-    return objectives.generalised_advantages(rewards, values, mask, gamma=gamma, lam=lam)
+    return gae(rewards, values, mask, gamma=gamma, lam=lam)
 
 
 def generalised_advantages(
     rewards: np.ndarray, values: np.ndarray, mask: np.ndarray, *, gamma: float, lam: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`fr3e_jax.objectives.generalised_advantages` of sequences ``[N, T]``."""
+    """`fr3e_jax.objectives.returns.generalised_advantages` of sequences ``[N, T]``."""
     (count, length), padding = mask.shape, _padding(mask.shape)
     pad = lambda x: np.pad(x, padding)
     found = jax.device_get(_generalised(pad(rewards), pad(values), pad(mask), gamma=gamma, lam=lam))

@@ -14,7 +14,7 @@ from fr3e_jax.loop.grading import Grading
 from fr3e_jax.loop.prompts import Prompt
 from fr3e_jax.loop.session import Session
 from fr3e_jax.loop.texts import Texts
-from fr3e_jax.objectives import n_gram_redundancy
+from fr3e_jax.objectives.redundancy import n_gram_redundancy
 from fr3e_jax.policy.network import Params
 from fr3e_jax.rewards.math import closed_boxes
 from fr3e_jax.rewards.verdict import Verdict

@@ -1,4 +1,4 @@
-"""Each rule refuses its contradiction, names where the settings came from, and is content once its advice is taken."""
+"""Each rule refuses its contradiction, names the origin of the settings, and accepts its own advice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fr3e_jax.configuration.contradictions import RULES
 
 PPO = ["advantage.base_estimator=gae", "explore.enabled=false"]
 
-# rule: what contradicts, what mends it, a part of the advice
+# rule: contradicting settings, settings that resolve it, a part of the advice
 CASES = {
     "kv_heads_divide_heads": (["model.num_kv_heads=3"], ["model.num_kv_heads=2"], "nearest: model.num_kv_heads=2"),
     "head_size_is_even": (["model.hidden_size=60"], ["model.hidden_size=64"], "nearest: model.hidden_size=64"),
@@ -120,7 +120,7 @@ CASES = {
         ["explore.block_credit=true"],
         "set explore.block_credit=true",
     ),
-    "what_the_archive_explores_trains": (
+    "archived_bases_have_rollouts_that_train": (
         ["explore.archive_size=8", "explore.train_states=false", "explore.block_credit=true"],
         ["explore.archive_size=0"],
         "set explore.archive_size=0",
@@ -128,12 +128,22 @@ CASES = {
     "a_delimiter_has_text": (
         ["explore.delimiter=''", "explore.anchor_selection=delimiter"],
         ["explore.delimiter='; '"],
-        "what ends a step",
+        "set it to the text that ends a step",
     ),
     "a_tree_is_not_modulated": (
         ["advantage.state_estimator=tree"],
         ["advantage.modulation=none"],
         "set advantage.modulation=none",
+    ),
+    "settings_of_tree_estimators_are_read": (
+        ["advantage.nested.weights=[1,0,1]", "advantage.modulation=none"],
+        ["advantage.state_estimator=nested"],
+        "nearest: advantage.state_estimator=nested",
+    ),
+    "every_depth_has_a_weight": (
+        ["advantage.nested.weights=[1,1]", "advantage.state_estimator=nested", "advantage.modulation=none"],
+        ["advantage.nested.weights=[1,1,0]"],
+        "set advantage.nested.weights=[1,1,1]",
     ),
     "a_group_has_subsets": (
         ["advantage.pass_at_k=32", "advantage.base_estimator=pass_at_k", "explore.enabled=false"],
@@ -254,7 +264,7 @@ def test_every_rule_has_a_case():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_contradiction_is_refused_with_advice_that_mends_it(recipe, name):
+def test_a_contradiction_is_refused_with_advice_that_resolves_it(recipe, name):
     wrong, mended, advice = CASES[name]
     with pytest.raises(ConfigError) as caught:
         load_config(recipe, wrong)
@@ -274,7 +284,7 @@ def test_only_training_rules_are_waived_outside_training(recipe, entry):
             load_config(recipe, wrong, training=False)
 
 
-def test_the_message_says_which_file_gave_which_setting(tmp_path):
+def test_the_message_names_the_origin_of_each_setting(tmp_path):
     path = tmp_path / "mini.yaml"
     path.write_text("training: {mini_batch_rollouts: 64}\n")
     with pytest.raises(ConfigError) as caught:

@@ -39,4 +39,9 @@ def test_columns_are_aligned_and_lines_fit():
 def test_sections_appear_once_with_their_purpose():
     lines = help_text().splitlines()
     for path, section in sections().items():
-        assert lines.count(f"{path}: {section.__doc__.splitlines()[0]}") == 1
+        assert sum(line.startswith(f"{path}: {section.__doc__.splitlines()[0]}") for line in lines) == 1
+
+
+def test_the_section_of_a_method_names_its_source():
+    assert "shaping.clip_cov: Clip-Cov: a random share" in help_text()
+    assert "(Cui et al. 2025, eq. 10-12; STUDY Table 2)" in " ".join(help_text().split())

@@ -1,4 +1,4 @@
-"""Recipes, includes and overrides become one checked configuration; every mistake is one line that says where."""
+"""Recipes, includes and overrides become one checked configuration; each mistake is one line with its place."""
 
 from __future__ import annotations
 
@@ -159,3 +159,8 @@ def test_the_nearest_choice_is_always_a_valid_one(data):
     setting = data.draw(st.sampled_from([each for each in settings().values() if each.kind in (int, float)]))
     value = data.draw(st.integers(-(10**6), 10**6) | st.floats())
     assert setting.allows(setting.nearest(value))
+
+
+def test_a_value_for_a_section_without_settings_is_refused(recipe):
+    message = refusal(recipe, "shaping.overlong_mask=true")
+    assert message.endswith("shaping.overlong_mask is a section, not a value (True); it has no settings; leave it out")

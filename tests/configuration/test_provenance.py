@@ -1,4 +1,4 @@
-"""A run directory says what it was made from, and its settings can be given back as a recipe."""
+"""A run directory holds its provenance, and its settings can be used as a recipe."""
 
 from __future__ import annotations
 

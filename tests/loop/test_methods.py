@@ -82,6 +82,7 @@ METHOD: dict[str, Callable[[Metrics], bool]] = {
     ),
     "rft_entropy": lambda m: all(s["rft/entropy_selected"] > s["rft/entropy_right"] for s in m),
     "tools_order": lambda m: all(s["tools/calls_per_rollout"] > 0 for s in m),
+    "treepo": lambda m: all(0 < s["advantage/max_abs"] < 1 for s in m),
     "truncated_importance": lambda m: all(s["logprob_gap/mean"] > 1e-4 for s in m),
     "vineppo": lambda m: all(s["batch/rollouts"] == s["batch/trunks"] for s in m),
     "unlikeliness": lambda m: all(0.75 < s["shaping/unlikeliness/kept"] < 1 for s in m),

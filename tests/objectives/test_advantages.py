@@ -9,19 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import (
+from fr3e_jax.objectives.advantages import (
     block_credit,
-    block_index,
     fr3e_advantages,
     graded_values,
     group_advantages,
     grpo_advantages,
     mean_advantages,
-    pass_at_k_advantages,
     ranged_rewards,
     rloo_advantages,
     whitening,
 )
+from fr3e_jax.objectives.anchors import block_index
+from fr3e_jax.objectives.shaping import pass_at_k_advantages
 
 ESTIMATORS = ["grpo", "rloo", "mean"]
 # The six rewards of the reference vectors: one group of four, one of two.

@@ -6,6 +6,7 @@ hypothesis draws a seed and how dense the masks are; shapes stay, so that nothin
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import ceil, comb, exp, floor
 
 import jax
@@ -14,7 +15,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fr3e_jax import objectives
+from fr3e_jax.objectives import weighting
+from fr3e_jax.objectives.advantages import fr3e_advantages, group_advantages
+from fr3e_jax.objectives.divergence import kl_k1, kl_k2, kl_k3
+from fr3e_jax.objectives.losses import clipped_surrogate
+from fr3e_jax.objectives.returns import clipped_value_losses, generalised_advantages
+from fr3e_jax.objectives.selection import forking_tokens, kl_cov_losses, kl_cov_tokens, token_covariances
+from fr3e_jax.objectives.shaping import (
+    entropy_based_advantages,
+    perplexity_weights,
+    position_shaped_advantages,
+    sample_reinforcement,
+    unlikeliness_factors,
+)
+
+entropy_guided_weights = partial(
+    weighting.entropy_guided_weights, alpha=0.3, temperature=1.0, level="step", length_normalised=False, rescale=False
+)
 
 G, M, T = 3, 5, 6  # groups, sequences of a group, tokens
 N = G * M
@@ -93,9 +110,7 @@ def of_subsets(rewards: list[float], k: int = 3) -> list[float]:
 @quick
 def test_group_estimators(seed, fill):
     case = Case(seed, fill)
-    estimate = lambda name, **options: objectives.group_advantages(
-        case.rewards, case.present, estimator=name, **options
-    )
+    estimate = lambda name, **options: group_advantages(case.rewards, case.present, estimator=name, **options)
     close(estimate("grpo"), by_group(case, lambda r: z_scores(r, False)))
     close(estimate("grpo", unbiased_std=True), by_group(case, lambda r: z_scores(r, True)))
     close(estimate("rloo"), by_group(case, left_out))
@@ -115,7 +130,7 @@ def test_fr3e(seed, fill):
     mask = case.mask.reshape(G, M, T)  # T rollouts of each of M states
     rewards = case.random.integers(0, 2, mask.shape).astype(np.float32)
     start = case.random.random(G).astype(np.float32)
-    advantages, values, alphas = objectives.fr3e_advantages(rewards, mask, start, mask.any(axis=-1))
+    advantages, values, alphas = fr3e_advantages(rewards, mask, start, mask.any(axis=-1))
     advantages, values, alphas = jax.device_get((advantages, values, alphas))
     for g in range(G):
         previous = float(start[g])
@@ -136,9 +151,11 @@ def test_fr3e(seed, fill):
 def test_shapings(seed, fill):
     case = Case(seed, fill)
     advantages, entropies = case.normal(), np.abs(case.normal())
-    bonus, ratio = objectives.entropy_based_advantages(advantages, entropies, case.mask, alpha=0.3, kappa=2.5)
-    positions = objectives.position_shaped_advantages(advantages, case.mask, gamma=0.2, direction=-1.0)
-    signed = objectives.sample_reinforcement(advantages, positive=0.2, negative=0.7)
+    bonus, ratio = entropy_based_advantages(advantages, entropies, case.mask, alpha=0.3, kappa=2.5)
+    positions = position_shaped_advantages(
+        advantages, case.mask, gamma=0.2, direction=-1.0, steepness=15.0, centre=0.5, variant="paper"
+    )
+    signed = sample_reinforcement(advantages, positive=0.2, negative=0.7)
     bonus, ratio, positions, signed = jax.device_get((bonus, ratio, positions, signed))
     for i, t in case.tokens():
         a, h = float(advantages[i, t]), float(entropies[i, t])
@@ -155,8 +172,8 @@ def test_shapings(seed, fill):
 def test_perplexity(seed, fill):
     case = Case(seed, fill)
     x = np.abs(case.normal(G, M)) + np.float32(0.1)
-    plain = objectives.perplexity_weights(x, case.present)
-    released = objectives.perplexity_weights(x, case.present, variant="released")
+    plain = perplexity_weights(x, case.present, variant="paper")
+    released = perplexity_weights(x, case.present, variant="released")
     plain, released = jax.device_get((plain, released))
     for g in range(G):
         values = x[g][case.present[g]].astype(float)
@@ -178,7 +195,7 @@ def test_unlikeliness(seed, fill):
     logprobs, group = case.normal(N).round(1), np.arange(N) // M  # rounded: some are equal
     there = case.mask.any(axis=1)
     peers = (group[:, None] == group[None, :]) & there[None, :]
-    factors = np.asarray(objectives.unlikeliness_factors(logprobs, peers, beta=0.4))
+    factors = np.asarray(unlikeliness_factors(logprobs, peers, beta=0.4))
     for i in np.flatnonzero(there):
         others = [j for j in range(N) if there[j] and group[j] == group[i]]
         rank = sum(logprobs[j] > logprobs[i] for j in others)
@@ -190,8 +207,8 @@ def test_unlikeliness(seed, fill):
 def test_entropy_guided_weights(seed, fill):
     case = Case(seed, fill)
     advantages, entropies = case.normal(), np.abs(case.normal())
-    step = objectives.entropy_guided_weights(advantages, entropies, case.mask, alpha=0.5, temperature=1.3)
-    whole = objectives.entropy_guided_weights(
+    step = entropy_guided_weights(advantages, entropies, case.mask, alpha=0.5, temperature=1.3)
+    whole = entropy_guided_weights(
         advantages, entropies, case.mask, alpha=0.5, temperature=1.3, level="trajectory", rescale=True
     )
     step, whole = jax.device_get((step, whole))
@@ -211,9 +228,9 @@ def test_selections(seed, fill):
     case = Case(seed, fill)
     logprobs, advantages, entropies = -np.abs(case.normal()), case.normal(), np.abs(case.normal())
     tokens = case.tokens()
-    covariances = np.asarray(objectives.token_covariances(logprobs, advantages, case.mask))
-    forking = objectives.forking_tokens(entropies, case.mask, share=0.3)
-    penalised = objectives.kl_cov_tokens(covariances, case.mask, share=0.3)
+    covariances = np.asarray(token_covariances(logprobs, advantages, case.mask))
+    forking = forking_tokens(entropies, case.mask, share=0.3)
+    penalised = kl_cov_tokens(covariances, case.mask, share=0.3)
     forking, penalised = jax.device_get((forking, penalised))
     assert not np.any(forking[~case.mask]) and not np.any(penalised[~case.mask])
     if not tokens:
@@ -233,7 +250,7 @@ def test_selections(seed, fill):
 def test_generalised_advantages(seed, fill, gamma, lam):
     case = Case(seed, fill)
     rewards, values = case.normal(), case.normal()
-    advantages, returns = objectives.generalised_advantages(rewards, values, case.mask, gamma=gamma, lam=lam)
+    advantages, returns = generalised_advantages(rewards, values, case.mask, gamma=gamma, lam=lam)
     advantages, returns = jax.device_get((advantages, returns))
     for i in range(N):
         inside = np.flatnonzero(case.mask[i])
@@ -262,20 +279,20 @@ def value_loss(value, old, target) -> float:
 LOSSES = {
     "surrogate": (
         surrogate,
-        lambda new, old, a, mask: objectives.clipped_surrogate(
+        lambda new, old, a, mask: clipped_surrogate(
             new, old, a, mask, epsilon_low=0.2, epsilon_high=0.3, dual_clip=3.0
         )[0],
     ),
     "kl_cov": (
         covariance_penalty,
-        lambda new, old, a, mask: objectives.kl_cov_losses(new, old, a, mask, mask, coefficient=0.7),
+        lambda new, old, a, mask: kl_cov_losses(new, old, a, mask, mask, coefficient=0.7),
     ),
-    "value": (value_loss, lambda *arrays: objectives.clipped_value_losses(*arrays, clip=0.4)),
-    "k1": (lambda p, q, _: p - q, lambda p, q, _, mask: np.where(mask, 1.0, 0.0) * objectives.kl_k1(p, q)),
-    "k2": (lambda p, q, _: (p - q) ** 2 / 2, lambda p, q, _, mask: np.where(mask, 1.0, 0.0) * objectives.kl_k2(p, q)),
+    "value": (value_loss, lambda *arrays: clipped_value_losses(*arrays, clip=0.4)),
+    "k1": (lambda p, q, _: p - q, lambda p, q, _, mask: np.where(mask, 1.0, 0.0) * kl_k1(p, q)),
+    "k2": (lambda p, q, _: (p - q) ** 2 / 2, lambda p, q, _, mask: np.where(mask, 1.0, 0.0) * kl_k2(p, q)),
     "k3": (
         lambda p, q, _: exp(q - p) - (q - p) - 1,
-        lambda p, q, _, mask: np.where(mask, 1.0, 0.0) * objectives.kl_k3(p, q),
+        lambda p, q, _, mask: np.where(mask, 1.0, 0.0) * kl_k3(p, q),
     ),
 }
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fr3e_jax.objectives import divide_rollouts
+from fr3e_jax.objectives.allocation import divide_rollouts
 
 NEEDS = st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.9375, 1.0]), min_size=1, max_size=12)
 

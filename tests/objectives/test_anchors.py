@@ -1,4 +1,4 @@
-"""Anchors: which positions are chosen, in which order, and what happens when there are too few."""
+"""Anchors: the chosen positions, their order, and responses with too few positions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import (
+from fr3e_jax.objectives.anchors import (
     AnchorRules,
     anchor_scores,
     block_index,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import (
+from fr3e_jax.objectives.entropy import (
     branching_factor,
     log_perplexity,
     normalised_entropy,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fr3e_jax.objectives import archive_open, group_advantages, is_degenerate, running_share
+from fr3e_jax.objectives.advantages import group_advantages
+from fr3e_jax.objectives.filters import archive_open, is_degenerate, running_share
 
 
 def test_degenerate_groups_are_those_with_zero_advantage():
@@ -26,4 +27,4 @@ def test_the_archive_closes_as_the_running_share_of_all_wrong_falls():
         opened.append(bool(archive_open(share, 0.65)))
     assert float(share) == 0.5625
     assert opened == [True, False, False]
-    assert bool(archive_open(np.float32(0.65)))
+    assert bool(archive_open(np.float32(0.65), 0.65))

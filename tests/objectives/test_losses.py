@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import (
+from fr3e_jax.objectives.losses import (
     aggregation_denominator,
     clipped_surrogate,
     entropy_bonus,
-    masked_mean,
     token_divisors,
     truncated_importance_weight,
 )
+from fr3e_jax.objectives.reductions import masked_mean
 
 OLD = np.array([[-0.1, -2.0, -0.5, -1.2], [-0.05, -3.0, -0.9, -0.4]], np.float32)
 NEW = np.array([[0.2, -1.5, -0.5, -1.6], [-0.02, -1.2, -0.7, -0.4]], np.float32)
@@ -26,8 +26,7 @@ MODES = ["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "token_sum_n
 
 def token_mean_loss(policy_logprobs, **options):
     losses, _ = clipped_surrogate(policy_logprobs, OLD, ADVANTAGES, MASK, **options)
-    total, count = aggregate(losses, MASK, "token_mean")
-    return total / count
+    return jnp.where(MASK, losses, 0.0).sum() / MASK.sum()
 
 
 class TestClippedSurrogate:

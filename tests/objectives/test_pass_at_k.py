@@ -9,7 +9,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import avg_at_k, pass_at_k
+from fr3e_jax.objectives.pass_at_k import avg_at_k, pass_at_k
 
 
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (8, 1), (8, 3), (16, 8), (16, 16), (1024, 1), (1024, 256), (1024, 1024)])

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import masked_mean, masked_std, masked_sum
-from fr3e_jax.objectives.reductions import safe_sqrt
+from fr3e_jax.objectives.reductions import masked_mean, masked_std, masked_sum, safe_sqrt
 
 X = np.array([[1.0, 2.0, 6.0], [5.0, 7.0, 9.0]])
 MASK = np.array([[True, True, False], [False, True, True]])

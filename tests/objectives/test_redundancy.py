@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import n_gram_redundancy
+from fr3e_jax.objectives.redundancy import n_gram_redundancy
 
 
 @pytest.mark.parametrize(

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import (
-    clip_cov_tokens,
-    clipped_surrogate,
-    forking_tokens,
-    kl_cov_losses,
-    kl_cov_tokens,
-    masked_mean,
-    matching_tokens,
-    soft_overlong_penalty,
-    token_covariances,
-)
+from fr3e_jax.objectives import selection
+from fr3e_jax.objectives.losses import clipped_surrogate
+from fr3e_jax.objectives.reductions import masked_mean
+from fr3e_jax.objectives.selection import kl_cov_tokens, soft_overlong_penalty, token_covariances
+
+forking_tokens = partial(selection.forking_tokens, share=0.2)
+clip_cov_tokens = partial(selection.clip_cov_tokens, share=2e-4, low=1.0, high=5.0)
+kl_cov_losses = partial(selection.kl_cov_losses, coefficient=1.0)
+matching_tokens = partial(selection.matching_tokens, low=0.5, high=2.0)
 
 OLD = np.array([[-0.1, -2.0, -0.5, -1.2], [-0.05, -3.0, -0.9, -0.4]], np.float32)
 NEW = np.array([[-0.2, -1.5, -0.5, -1.6], [-0.02, -3.4, -0.7, -0.4]], np.float32)

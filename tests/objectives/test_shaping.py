@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import comb
 
 import jax
@@ -9,14 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import (
-    entropy_based_advantages,
-    pass_at_k_advantages,
-    perplexity_shaped_advantages,
-    perplexity_weights,
-    position_shaped_advantages,
-    sample_reinforcement,
+from fr3e_jax.objectives import shaping
+from fr3e_jax.objectives.shaping import pass_at_k_advantages
+
+entropy_based_advantages = partial(shaping.entropy_based_advantages, alpha=0.4, kappa=2.0)
+perplexity_weights = partial(shaping.perplexity_weights, variant="paper")
+perplexity_shaped_advantages = partial(shaping.perplexity_shaped_advantages, alpha=0.01, prefer="low", variant="paper")
+position_shaped_advantages = partial(
+    shaping.position_shaped_advantages, gamma=0.1, direction=1.0, steepness=15.0, centre=0.5, variant="paper"
 )
+sample_reinforcement = partial(shaping.sample_reinforcement, positive=0.1, negative=1.0)
 
 ADVANTAGES = np.array([[1.5] * 4, [-1.5] * 4], np.float32)
 MASK = np.array([[1, 1, 1, 1], [1, 1, 1, 0]])

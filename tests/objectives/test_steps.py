@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
+from functools import partial
 
 import numpy as np
 import pytest
 
-from fr3e_jax import objectives
-from fr3e_jax.configuration.method_rules import SHAPING_STEPS
-from fr3e_jax.configuration.schema import ShapingConfig
-from fr3e_jax.objectives.steps import READ_CURRENT_POLICY, READ_ENTROPIES, STEPS, Tokens, apply_steps
+from fr3e_jax.configuration.options import configured_call
+from fr3e_jax.configuration.shaping_sections import SHAPING_STEPS, ShapingConfig
+from fr3e_jax.objectives import steps
+from fr3e_jax.objectives.steps import CURRENT_POLICY, Tokens, apply_steps
+from fr3e_jax.objectives.weighting import entropy_guided_weights
 
 N, T = 6, 9
+CALLS = {name: configured_call(ShapingConfig(), name) for name in SHAPING_STEPS}
+STEPS = {name: partial(step, **dict(keywords)) for name, (step, keywords) in CALLS.items()}
+"""Each step with its default settings."""
 
 
 @pytest.fixture
@@ -42,28 +46,30 @@ def tokens() -> Tokens:
     )
 
 
-def test_configuration_and_functions_name_the_same_steps_settings_and_defaults():
-    assert set(SHAPING_STEPS) == set(STEPS)
-    for name, step in STEPS.items():
-        parameters = {p.name: p.default for p in inspect.signature(step).parameters.values() if p.name != "tokens"}
-        section = getattr(ShapingConfig(), name, None)
-        assert parameters == (dataclasses.asdict(section) if section else {}), name
-    assert READ_CURRENT_POLICY | READ_ENTROPIES <= set(STEPS)
+@pytest.mark.parametrize("name", SHAPING_STEPS)
+def test_the_function_of_a_section_has_its_name_and_requires_its_settings_as_keywords(name):
+    step, keywords = CALLS[name]
+    tokens, *parameters = inspect.signature(step).parameters.values()
+    assert step.__name__ == name and tokens.name == "tokens"
+    assert [parameter.name for parameter in parameters] == [key for key, _ in keywords]
+    assert all(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
 
 
-def test_a_step_that_is_said_to_read_nothing_of_the_current_policy_does_not(tokens):
-    """And no entropies unless it says so; else a mini-batch would be shaped by zeros."""
-    other = tokens._replace(logprobs=tokens.logprobs[:, ::-1], entropies=tokens.entropies * 3)
-    unscored = tokens._replace(old_entropies=tokens.old_entropies[::-1])
+def test_every_step_has_a_section():
+    public = {name for name, f in vars(steps).items() if inspect.isfunction(f) and f.__module__ == steps.__name__}
+    assert {name for name in public if not name.startswith("_")} == set(SHAPING_STEPS) | {"apply_steps"}
+
+
+@pytest.mark.parametrize("field", sorted(CURRENT_POLICY | {"old_entropies"}))
+def test_a_step_reads_the_fields_that_its_section_names_and_no_other_that_costs_a_pass(tokens, field):
+    """A field that no step names may be filled with zeros, which must not shape a mini-batch."""
+    changed = tokens._replace(**{field: 3 * getattr(tokens, field)[::-1, ::-1]})
     for name, step in STEPS.items():
         settings = {"share": 0.3, "low": -9.0} if name == "clip_cov" else {}
         settings |= {"share": 0.3} if name == "kl_cov" else {}
-        outcome, changed = step(tokens, **settings)[0], step(other, **settings)[0]
-        same = all(np.array_equal(a, b) for a, b in zip(outcome[:4], changed[:4], strict=True))
-        assert same == (name not in READ_CURRENT_POLICY), name
-        again = step(unscored, **settings)[0]
-        same = all(np.array_equal(a, b) for a, b in zip(outcome[:4], again[:4], strict=True))
-        assert same == (name not in READ_ENTROPIES), name
+        before, after = step(tokens, **settings)[0], step(changed, **settings)[0]
+        same = all(np.array_equal(a, b) for a, b in zip(before[:4], after[:4], strict=True))
+        assert same == (field not in SHAPING_STEPS[name].reads), name
 
 
 def test_perplexity_is_standardised_in_the_group(tokens):
@@ -121,15 +127,15 @@ def test_clip_cov_passes_over_tokens_that_are_clipped_already(tokens):
 
 
 def test_steps_are_applied_in_the_order_of_the_list(tokens):
-    entropy = ("entropy_advantage", {"alpha": 10.0, "kappa": 2.0})  # half of |A| is added everywhere
-    negative = ("sample_reinforcement", {"positive": 0.0, "negative": 1.0})
+    entropy = (steps.entropy_advantage, {"alpha": 10.0, "kappa": 2.0})  # half of |A| is added everywhere
+    negative = (steps.sample_reinforcement, {"positive": 0.0, "negative": 1.0})
     first, metrics = apply_steps(tokens, (negative, entropy))
     second, _ = apply_steps(tokens, (entropy, negative))
     assert set(metrics) == {"entropy_advantage/ratio", "sample_reinforcement/positive_share"}
     a, mask = tokens.advantages, tokens.counted
     np.testing.assert_allclose(first.advantages[mask], np.where(a > 0, 0, a / 2)[mask], atol=1e-6)
     np.testing.assert_allclose(second.advantages[mask], np.where(a > 0, 0, a / 2)[mask], atol=1e-6)
-    penalised = ("kl_cov", {"share": 0.1, "coefficient": 1.0})
+    penalised = (steps.kl_cov, {"share": 0.1, "coefficient": 1.0})
     third, _ = apply_steps(tokens, (negative, penalised))
     fourth, _ = apply_steps(tokens, (penalised, negative))
     assert np.asarray(third.penalised).sum() == np.asarray(fourth.penalised).sum() == 3
@@ -140,7 +146,16 @@ def test_normalised_entropies_and_rescaled_weights(tokens):
     plain, _ = STEPS["sequence_weighting"](tokens, alpha=2.0)
     normal, _ = STEPS["sequence_weighting"](tokens, alpha=2.0 * float(tokens.log_vocabulary), normalised_entropy=True)
     np.testing.assert_allclose(plain.weights, normal.weights, rtol=1e-5)
-    expected = objectives.entropy_guided_weights(tokens.advantages, tokens.entropies, tokens.counted, alpha=2.0)
+    expected = entropy_guided_weights(
+        tokens.advantages,
+        tokens.entropies,
+        tokens.counted,
+        alpha=2.0,
+        temperature=1.0,
+        level="step",
+        length_normalised=False,
+        rescale=False,
+    )
     np.testing.assert_allclose(plain.weights, expected, rtol=1e-6)
     _, metrics = STEPS["sequence_weighting"](tokens, alpha=2.0, level="trajectory", rescale=True)
     assert metrics["scale"] != 1 and np.isfinite(metrics["scale"])

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import branches_after_answer, entropy_from
+from fr3e_jax.objectives.tool_branching import branches_after_answer, entropy_from
 
 
 def by_loop(entropies, drawn, start, tokens, vocabulary) -> float:
@@ -49,7 +49,9 @@ def test_the_rule_against_a_loop():
 
 def test_a_share_p_branches_without_a_change_and_more_where_entropy_rises():
     uniforms = np.linspace(0, 1, 1000, endpoint=False, dtype=np.float32)
-    share = lambda change: float(np.mean(branches_after_answer(uniforms, np.full(1000, change, np.float32))))
+    share = lambda change: float(
+        np.mean(branches_after_answer(uniforms, np.full(1000, change, np.float32), weight=0.2, probability=0.5))
+    )
     np.testing.assert_allclose([share(-5), share(-1), share(0), share(1), share(5)], [0, 0.3, 0.5, 0.7, 1], atol=2e-3)
 
 

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import (
+from fr3e_jax.objectives.values import (
     initial_modulation,
+    sharpened,
     state_values,
     trajectory_modulation,
     value_differences,
     value_modulation,
 )
-from fr3e_jax.objectives.values import sharpened
 
 VALUES = np.array([0.5, 0.75, 0.25])
 VALID = np.ones(3, bool)

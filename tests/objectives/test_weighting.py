@@ -1,12 +1,18 @@
-"""Entropy-guided sequence weights against a NumPy loop, and what the paper says of them."""
+"""Entropy-guided sequence weights against a NumPy loop, and their properties in the paper."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import jax
 import numpy as np
 import pytest
 
-from fr3e_jax.objectives import entropy_guided_weights
+from fr3e_jax.objectives import weighting
+
+entropy_guided_weights = partial(
+    weighting.entropy_guided_weights, alpha=0.3, temperature=1.0, level="step", length_normalised=False, rescale=False
+)
 
 N, T = 5, 6
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fr3e_jax import objectives
-from fr3e_jax.objectives.anchors import AnchorRules
+from fr3e_jax.objectives.advantages import block_credit, fr3e_advantages
+from fr3e_jax.objectives.advantages import group_advantages as estimated_advantages
+from fr3e_jax.objectives.anchors import AnchorRules, select_anchors, uniform_anchors
+from fr3e_jax.objectives.values import trajectory_modulation
 from fr3e_jax.programs.exploration import block_numbers, find_anchors, group_advantages, trajectory_advantages
 
 LENGTHS = (7, 1, 19, 2, 12)
@@ -36,9 +38,9 @@ class TestAnchors:
         evenly = find_anchors(SOURCES, rules, selection="uniform")
         peaks = find_anchors(SOURCES, rules, selection="entropy")
         for source, even, peak in zip(SOURCES, evenly, peaks, strict=True):
-            anchors, valid = objectives.uniform_anchors(len(source), rules, T=len(source))
+            anchors, valid = uniform_anchors(len(source), rules, T=len(source))
             assert even.tolist() == np.asarray(anchors)[np.asarray(valid)].tolist()
-            anchors, valid = objectives.select_anchors(source, len(source), rules)
+            anchors, valid = select_anchors(source, len(source), rules)
             assert peak.tolist() == np.asarray(anchors)[np.asarray(valid)].tolist()
 
     @pytest.mark.parametrize("length", [1, 16, 21])
@@ -56,7 +58,7 @@ def test_group_advantages_equal_the_objective_of_each_group(estimator):
     rewards = np.random.default_rng(1).integers(0, 2, (5, 6)).astype(np.float64)
     ours = group_advantages(rewards, estimator=estimator, unbiased_std=True)
     for row, advantages in zip(rewards, ours, strict=True):
-        expected = objectives.group_advantages(row, np.ones(6, bool), estimator=estimator, unbiased_std=True)
+        expected = estimated_advantages(row, np.ones(6, bool), estimator=estimator, unbiased_std=True)
         np.testing.assert_allclose(advantages, expected, rtol=1e-6, atol=1e-6)
 
 
@@ -79,14 +81,14 @@ def test_trajectories_equal_the_objectives_of_each_base(modulation, initial, fre
         start = rewards[r, 0].mean() if fresh else base_value[r]
         names = dict(modulation=modulation, initial=initial if fresh else "one")
         valid = mask[r, 1:].any(axis=-1)
-        expected, states, factors = objectives.fr3e_advantages(rewards[r, 1:], mask[r, 1:], start, valid, **names)
+        expected, states, factors = fr3e_advantages(rewards[r, 1:], mask[r, 1:], start, valid, **names)
         close = lambda ours, other: np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-6)
         close(advantages[r, 1:], expected)
         close(values[r], [start, *states])
         close(alphas[r, 1:], factors)
-        close(credit[r], objectives.block_credit(states, start, final[r], valid))
+        close(credit[r], block_credit(states, start, final[r], valid))
         if fresh:
-            whole = objectives.trajectory_modulation(states, start, valid, variant=modulation, initial=initial)
+            whole = trajectory_modulation(states, start, valid, variant=modulation, initial=initial)
             close(alphas[r, 0], whole[0])
             close(advantages[r, 0], whole[0] * (rewards[r, 0] - start))
         else:

@@ -10,10 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax import objectives
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import counted_tokens, pack
-from fr3e_jax.objectives.losses import aggregation_denominator
+from fr3e_jax.objectives.entropy import token_entropy, token_logprobs
+from fr3e_jax.objectives.losses import (
+    aggregation_denominator,
+    clipped_surrogate,
+    entropy_bonus,
+    truncated_importance_weight,
+)
 from fr3e_jax.policy.network import bind
 from fr3e_jax.policy.rows import Rows, run_trunks
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
@@ -119,8 +124,8 @@ def reference_loss(network, params, mode):
     logits = bind(network.graphdef, params).logits(hidden)
     old = unpacked([OLD[i, j] for i, trunk in enumerate(TRUNKS) for j in range(len(trunk.branches))])
     sampler = unpacked([branch.sampler_logprobs for _, branch in BRANCHES])
-    losses, _ = objectives.clipped_surrogate(
-        objectives.token_logprobs(logits / TEMPERATURE, targets),
+    losses, _ = clipped_surrogate(
+        token_logprobs(logits / TEMPERATURE, targets),
         old,
         unpacked([branch.advantages for _, branch in BRANCHES]),
         MASK,
@@ -128,10 +133,15 @@ def reference_loss(network, params, mode):
         epsilon_high=SETTINGS.epsilon_high,
         dual_clip=SETTINGS.dual_clip,
     )
-    losses = losses * objectives.truncated_importance_weight(old, sampler, SETTINGS.importance_cap)
-    losses += objectives.entropy_bonus(objectives.token_entropy(logits), MASK, coefficient=SETTINGS.entropy_coefficient)
-    total, count = objectives.aggregate(losses, MASK, mode, norm_length=NORM_LENGTH)
-    return total / count
+    losses = losses * truncated_importance_weight(old, sampler, SETTINGS.importance_cap)
+    losses += entropy_bonus(token_entropy(logits), MASK, coefficient=SETTINGS.entropy_coefficient)
+    sums, counts = jnp.where(MASK, losses, 0.0).sum(-1), MASK.sum(-1)
+    return {
+        "token_mean": sums.sum() / counts.sum(),
+        "seq_mean_token_mean": (sums / counts).mean(),
+        "seq_mean_token_sum": sums.mean(),
+        "token_sum_norm": sums.mean() / NORM_LENGTH,
+    }[mode]
 
 
 @pytest.fixture(scope="module")

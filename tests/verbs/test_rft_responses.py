@@ -11,7 +11,7 @@ import pytest
 from fr3e_jax.data.task import Problem
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.loop.prompts import Prompt, prepare
-from fr3e_jax.objectives import branching_factor
+from fr3e_jax.objectives.entropy import branching_factor
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rewards.verdict import Verdict
 from fr3e_jax.rollouts.requests import Rollout

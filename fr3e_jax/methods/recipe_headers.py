@@ -1,0 +1,141 @@
+"""The catalogue of methods, read from the headers of the recipes in configs/ and configs/methods/.
+
+A recipe is a lab note: its first lines are comments in a fixed form, one field a line, in this order:
+
+    # Method: KL-Cov                                  the name in `fr3e methods`
+    # Group: Samples and tokens                       one of `GROUPS`
+    # Source: Cui et al. 2025, eq. 13                 paper, and equation or section
+    # Function: objectives.selection.kl_cov_losses    the mathematics, below fr3e_jax
+    # Test: tests/objectives/test_selection.py::NAME  the test that holds it to the source
+    # Table 2: KL regularization: ...                 optional: row of the exploration study's Table 2
+    # Summary: The loss is unclipped, and the         a long text goes on
+    #   tokens of the highest covariance pay ...      in lines with three spaces
+    # Expected: shaping/kl_cov/masked is the share    the observation that shows that it works
+    # Deviation: none                                 from the source
+    # Hardware: 2 CPU cores, about a minute           optional: machine and duration
+    # Command: fr3e train configs/methods/kl_cov.yaml
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+
+GROUPS = (
+    "FR3E and its options",
+    "Step values from the same branching",
+    "Baselines",
+    "Entropy, perplexity, position",
+    "Samples and tokens",
+    "Divergence",
+    "Data from the policy itself",
+    "Tools",
+    "Published sizes and public data",
+)
+FIELDS = (
+    *("Method", "Group", "Source", "Function", "Test", "Table 2", "Summary", "Expected", "Deviation", "Hardware"),
+    "Command",
+)
+OPTIONAL = {"Table 2", "Hardware"}
+_CONTINUED = "#   "
+
+
+class HeaderError(ValueError):
+    """A recipe without a proper header; the message names the file, the text found and the text expected."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of the literature as a recipe of this project has it; fields as in the recipe's header."""
+
+    recipe: str  # below the repository's root: configs/methods/kl_cov.yaml
+    name: str
+    group: str
+    source: str
+    function: str
+    test: str
+    summary: str
+    expected: str
+    deviation: str  # empty where the header says none
+    command: str
+    table_2: str = ""
+    hardware: str = ""
+
+
+def find_configs() -> Path:
+    """The directory configs/ of the checkout: beside the package, else in the working directory.
+
+    Raises:
+      HeaderError: neither exists, as with a package that was installed without its repository.
+    """
+    places = [root / "configs" for root in (Path(__file__).resolve().parents[2], Path.cwd())]
+    for place in places:
+        if (place / "methods").is_dir():
+            return place
+    raise HeaderError(
+        f"found no recipes in {' or '.join(map(str, places))}; expected the directory configs/ of a checkout, as the "
+        "package alone has none; run this command in a checkout of the repository"
+    )
+
+
+def read_methods(configs: Path | None = None) -> list[Method]:
+    """All methods, by group and recipe.
+
+    Raises:
+      HeaderError: for the first recipe whose header is not in the fixed form.
+    """
+    configs = configs or find_configs()
+    paths = [*sorted(configs.glob("*.yaml")), *sorted((configs / "methods").glob("*.yaml"))]
+    found = [read_method(path, path.relative_to(configs.parent).as_posix()) for path in paths]
+    return sorted(found, key=lambda method: GROUPS.index(method.group))
+
+
+def read_method(path: Path, recipe: str) -> Method:
+    """The method in the header of one recipe; ``recipe`` is its name in the catalogue."""
+    fields = read_header(path)
+    if fields["Group"] not in GROUPS:
+        raise HeaderError(
+            f"{path}: found the group {fields['Group']!r}; expected one of: {'; '.join(GROUPS)}; "
+            f"nearest: {_nearest(fields['Group'], GROUPS)}"
+        )
+    deviation = fields.pop("Deviation")
+    names = {name: name.lower().replace(" ", "_") for name in fields} | {"Method": "name"}
+    values = {names[name]: value for name, value in fields.items()}
+    return Method(recipe=recipe, deviation="" if deviation == "none" else deviation, **values)
+
+
+def read_header(path: Path) -> dict[str, str]:
+    """The fields of a recipe's header; the lines of a long text are joined by spaces.
+
+    Raises:
+      HeaderError: a field is unknown, missing, empty, repeated or out of order, or a comment line is no field.
+    """
+    fields: dict[str, str] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.startswith("#"):
+            break
+        name, colon, text = line.removeprefix("# ").partition(": ")
+        if line.startswith(_CONTINUED) and fields:
+            fields[next(reversed(fields))] += " " + line.removeprefix(_CONTINUED).strip()
+        elif not colon or name not in FIELDS:
+            raise HeaderError(
+                f"{path}:{number}: found {line!r}; expected '# FIELD: text' with a FIELD of {', '.join(FIELDS)}, or a "
+                f"line that begins with '#' and three spaces and continues the last field; "
+                f"nearest: {_nearest(name, FIELDS)}"
+            )
+        elif name in fields:
+            raise HeaderError(f"{path}:{number}: found {name} twice; expected each field once")
+        else:
+            fields[name] = text.strip()
+    missing = [name for name in FIELDS if name not in OPTIONAL and not fields.get(name)]
+    if missing:
+        found = ", ".join(fields) or "no header"
+        raise HeaderError(f"{path}: found {found}; expected also {missing[0]}; add the line '# {missing[0]}: ...'")
+    if list(fields) != [name for name in FIELDS if name in fields]:
+        raise HeaderError(f"{path}: found the fields {', '.join(fields)}; expected the order {', '.join(FIELDS)}")
+    return fields
+
+
+def _nearest(found: str, known: tuple[str, ...]) -> str:
+    return difflib.get_close_matches(found, known, n=1, cutoff=0)[0]

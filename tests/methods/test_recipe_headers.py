@@ -1,0 +1,188 @@
+"""Recipe headers are in the fixed form, name functions and tests that exist, and fill docs/methods.md."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from fr3e_jax.cli import main
+from fr3e_jax.configuration import Config, load_config
+from fr3e_jax.configuration.settings import settings
+from fr3e_jax.configuration.shaping_sections import SHAPING_STEPS
+from fr3e_jax.methods import HeaderError, read_methods, recipe_headers, write_table
+from fr3e_jax.methods.recipe_headers import read_header, read_method
+from fr3e_jax.methods.table import MARKERS
+
+ROOT = Path(__file__).resolve().parents[2]
+METHODS = read_methods(ROOT / "configs")
+
+
+@cache
+def configs() -> dict[str, Config]:
+    """The settings of every recipe that can train."""
+    trains = {method.recipe for method in METHODS} - {"configs/mixture_fr3e.yaml"}
+    return {recipe: load_config(ROOT / recipe) for recipe in trains}
+
+
+TABLE_2 = {
+    "entropy-based advantage shaping",
+    "negative sample reinforcement",
+    "pass@k training",
+    "clip-higher",
+    "covariance-aware gradient detach",
+    "forking tokens",
+    "KL reference reset",
+    "covariance-aware KL penalty",
+    "progressive tool integration",
+    "entropy-based adaptive rollout",
+}
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_function_and_test_exist(method):
+    module, _, name = method.function.rpartition(".")
+    assert callable(getattr(importlib.import_module(f"fr3e_jax.{module}"), name))
+    path, _, test = method.test.partition("::")
+    names = {node.name for node in ast.parse((ROOT / path).read_text()).body if hasattr(node, "name")}
+    assert test in names and test.lower().startswith("test")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "advantage.base_estimator",
+        "advantage.state_estimator",
+        "advantage.modulation",
+        "advantage.reward_range",
+        "explore.anchor_selection",
+        "explore.base_choice",
+        "explore.allocation",
+        "explore.initial_state",
+        "kl.estimator",
+        "kl.place",
+        "loss.ratio",
+    ],
+)
+def test_every_choice_has_a_recipe(path):
+    section, name = path.split(".")
+    used = {getattr(getattr(config, section), name) for config in configs().values()}
+    unused = set(settings()[path].choices) - used
+    assert unused <= {"advantage.state_estimator": {"grpo", "rloo"}}.get(path, set())
+
+
+def test_every_shaping_step_has_a_recipe():
+    assert set(SHAPING_STEPS) == {step for config in configs().values() for step in config.shaping.steps}
+
+
+def test_every_row_of_the_studys_table_2_is_there():
+    assert {method.table_2.partition(": ")[2] for method in METHODS if method.table_2} == TABLE_2
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.recipe)
+def test_the_command_and_the_runs_name_are_those_of_the_recipe(method):
+    assert method.recipe in method.command and "fr3e " in method.command
+    assert load_config(ROOT / method.recipe, training=False).name == Path(method.recipe).stem
+
+
+def test_no_two_recipes_have_the_same_method_name():
+    names = [method.name for method in METHODS]
+    assert len(set(names)) == len(names)
+
+
+HEADER = {
+    "Method": "KL-Cov",
+    "Group": "Samples and tokens",
+    "Source": "Cui et al. 2025",
+    "Function": "objectives.selection.kl_cov_losses",
+    "Test": "tests/objectives/test_selection.py::test_kl_cov",
+    "Summary": "an unclipped loss\n#   and a penalty",
+    "Expected": "entropy stays",
+    "Deviation": "none",
+    "Command": "fr3e train x.yaml",
+}
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    def write(header: dict[str, str], body: str = "name: x\n# Sorce: a comment below the header\n") -> Path:
+        path = tmp_path / "x.yaml"
+        path.write_text("".join(f"# {name}: {text}\n" for name, text in header.items()) + body)
+        return path
+
+    return write
+
+
+def test_a_header_is_read_with_its_continued_lines_and_ends_where_the_settings_begin(recipe):
+    method = read_method(recipe(HEADER), "configs/x.yaml")
+    assert (method.name, method.summary) == ("KL-Cov", "an unclipped loss and a penalty")
+    assert (method.deviation, method.table_2, method.hardware) == ("", "", "")
+    assert method.recipe == "configs/x.yaml"
+
+
+def renamed(old: str, new: str) -> dict[str, str]:
+    return {new if name == old else name: text for name, text in HEADER.items()}
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ({k: v for k, v in HEADER.items() if k != "Test"}, r"x\.yaml: found Method, .*; expected also Test; add"),
+        (HEADER | {"Expected": ""}, "expected also Expected; add the line"),
+        (renamed("Source", "Sorce"), r"x\.yaml:3: found '# Sorce: Cui .*; expected .*; nearest: Source"),
+        ({"Group": HEADER["Group"]} | HEADER, r"found the fields Group, Method.*; expected the order Method, Group"),
+        (
+            HEADER | {"Group": "Sample and tokens"},
+            r"group 'Sample and tokens'; .*; nearest: Samples and tokens",
+        ),
+        ({}, r"x\.yaml: found no header; expected also Method; add the line '# Method: \.\.\.'"),
+    ],
+    ids=["missing", "empty", "misspelt", "order", "group", "none"],
+)
+def test_a_header_out_of_form_is_refused_with_file_found_and_expected(recipe, header, message):
+    with pytest.raises(HeaderError, match=message):
+        read_method(recipe(header), "configs/x.yaml")
+
+
+def test_prose_in_a_header_and_a_repeated_field_are_refused_with_their_line(recipe):
+    with pytest.raises(HeaderError, match=r"x\.yaml:11: found '# An unclipped loss\.'; expected '# FIELD: text'"):
+        read_header(recipe(HEADER, "# An unclipped loss.\n"))
+    with pytest.raises(HeaderError, match=r"x\.yaml:11: found Method twice; expected each field once"):
+        read_header(recipe(HEADER, "# Method: KL-Cov\n"))
+
+
+def test_without_configs_the_command_says_where_it_looked(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(recipe_headers, "__file__", str(tmp_path / "site-packages/fr3e_jax/methods/recipe_headers.py"))
+    monkeypatch.chdir(ROOT)
+    assert main(["methods"]) == 0, "the working directory is a checkout"
+    monkeypatch.chdir(tmp_path)
+    assert main(["methods"]) == 2
+    message = capsys.readouterr().err
+    assert f"found no recipes in {tmp_path / 'site-packages/configs'} or {tmp_path / 'configs'}" in message
+    assert "run this command in a checkout" in message
+
+
+def test_the_page_shows_the_catalogue(tmp_path):
+    page = tmp_path / "methods.md"
+    page.write_text((ROOT / "docs" / "methods.md").read_text())
+    assert main(["methods", "--write", str(page)]) == 0
+    assert page.read_text() == (ROOT / "docs" / "methods.md").read_text(), "fr3e methods --write docs/methods.md"
+
+
+def test_a_page_without_markers_is_left_alone(tmp_path, capsys):
+    page = tmp_path / "page.md"
+    for text in ("no table", MARKERS[1] + MARKERS[0], MARKERS[0] * 2 + MARKERS[1]):
+        page.write_text(text)
+        with pytest.raises(ValueError, match="once each, in this order; add them"):
+            write_table(page)
+        assert page.read_text() == text
+    assert main(["methods", "--write", str(page)]) == 2 and "add them" in capsys.readouterr().err
+
+
+def test_the_list_names_every_recipe(capsys):
+    assert main(["methods"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"  {method.recipe} " in text for method in METHODS)
