@@ -7,12 +7,12 @@ import time
 from dataclasses import dataclass, field, replace
 
 import jax
+from jax.experimental import topologies
 
+from fr3e_jax.planning.costs import Collective, collectives, count_flops
 from fr3e_jax.planning.estimate import Estimate
-from fr3e_jax.planning.flops import count_flops
-from fr3e_jax.planning.hlo import Collective, collectives
 from fr3e_jax.planning.targets import Target, device_bytes
-from fr3e_jax.planning.topology import Topology
+from fr3e_jax.planning.topology import Topology, TopologyError
 
 GIB = 2**30
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
@@ -52,6 +52,26 @@ class ProgramPlan:
     def share(self) -> float:
         """Of the chip's memory."""
         return self.total_bytes / self.hbm_bytes
+
+
+def topology_devices(topology: Topology) -> list:
+    """All chips, slice after slice. Needs libtpu and the environment of `fr3e_jax.planning.planner_process`.
+
+    Raises:
+      TopologyError: libtpu knows no such slice.
+    """
+    options = {"num_slices": topology.slices} if topology.slices > 1 else {}
+    if topology.chip.name == "v4":
+        options["chip_config_name"] = "megacore"  # both cores of a chip as one device
+    try:
+        found = topologies.get_topology_desc(platform="tpu", topology_name=topology.slice_name, **options)
+    except Exception as error:  # libtpu's own, of several kinds
+        reason = str(error).splitlines()[0]
+        raise TopologyError(
+            f"--topology {topology.name}: libtpu has no such slice ({reason}); "
+            f"give the shape of one that exists, like {topology.chip.name}:{'x'.join('4' * topology.chip.dimensions)}"
+        ) from error
+    return sorted(found.devices, key=lambda device: (getattr(device, "slice_index", None) or 0, device.id))
 
 
 def compile_target(target: Target, topology: Topology) -> ProgramPlan:

@@ -8,11 +8,11 @@ from typing import Any
 
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.configured_programs import configured_architecture
-from fr3e_jax.planning.advise import Change, advise
 from fr3e_jax.planning.compile import ProgramPlan, compile_target, estimated_plan, largest_arrays
 from fr3e_jax.planning.estimate import Estimator, Sizes
 from fr3e_jax.planning.targets import PROGRAMS, Programs
 from fr3e_jax.planning.topology import Topology
+from fr3e_jax.planning.tuning import Change, advise
 from fr3e_jax.planning.workload import Amounts, Assumptions, step_amounts
 from fr3e_jax.policy.architecture import Architecture
 

@@ -6,16 +6,14 @@ import jax
 import pytest
 
 from fr3e_jax.configuration import load_config
-from fr3e_jax.planning.advise import advise, changed
-from fr3e_jax.planning.chips import CHIPS
 from fr3e_jax.planning.compile import ProgramPlan, estimated_plan, requested_bytes, with_floor
+from fr3e_jax.planning.costs import Collective
 from fr3e_jax.planning.estimate import Estimator
-from fr3e_jax.planning.hlo import Collective
 from fr3e_jax.planning.plan import make_plan
-from fr3e_jax.planning.report import plan_text
-from fr3e_jax.planning.search import Candidate, choose, ranked, rollout_settings, training_settings
+from fr3e_jax.planning.plan_text import plan_text
 from fr3e_jax.planning.targets import Programs, device_bytes
-from fr3e_jax.planning.topology import parse_topology
+from fr3e_jax.planning.topology import CHIPS, parse_topology
+from fr3e_jax.planning.tuning import Candidate, advise, changed, choose, ranked, rollout_settings, training_settings
 from fr3e_jax.planning.workload import Assumptions, explore_shape, step_amounts
 from fr3e_jax.policy.architecture import PUBLISHED
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fr3e_jax.configuration import load_config
-from fr3e_jax.planning.flops import count_flops
+from fr3e_jax.planning.costs import count_flops
 from fr3e_jax.planning.targets import Programs
 from fr3e_jax.planning.workload import base_shape
 

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from fr3e_jax.cli import main
-from fr3e_jax.planning.launch import environment, find_libtpu
+from fr3e_jax.planning.planner_process import environment, find_libtpu
 from fr3e_jax.planning.workload import RowShape, largest_micro_batch
 
 RECIPE = "configs/fr3e_qwen2.5_7b.yaml"
@@ -36,7 +36,7 @@ def libtpu():
 
 
 def test_an_estimate_needs_no_libtpu(capsys, monkeypatch):
-    monkeypatch.setattr("fr3e_jax.planning.launch.find_libtpu", lambda: None)
+    monkeypatch.setattr("fr3e_jax.planning.planner_process.find_libtpu", lambda: None)
     assert main(["plan", RECIPE, "--topology", "v5e:8x8", "--estimate", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["devices"], found["estimated"], found["fits"]) == (64, True, True)
@@ -53,7 +53,7 @@ def test_an_estimate_needs_no_libtpu(capsys, monkeypatch):
     ],
 )
 def test_a_mistake_is_one_line(arguments, says, capsys, monkeypatch):
-    monkeypatch.setattr("fr3e_jax.cli.plan.find_libtpu", lambda: None)
+    monkeypatch.setattr("fr3e_jax.cli.plan_verb.find_libtpu", lambda: None)
     assert main(["plan", RECIPE, *arguments]) == 2
     told = capsys.readouterr().err
     assert told.count("\n") == 1 and says in told

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fr3e_jax.planning.chips import CHIPS
-from fr3e_jax.planning.topology import TopologyError, parse_topology
+from fr3e_jax.planning.topology import CHIPS, TopologyError, parse_topology
 
 
 @pytest.mark.parametrize(

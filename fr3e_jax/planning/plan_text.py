@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fr3e_jax.planning.compile import GIB, ProgramPlan
 from fr3e_jax.planning.plan import Plan
-from fr3e_jax.planning.search import Choice
+from fr3e_jax.planning.tuning import Choice
 
 
 def gib(count: float) -> str:

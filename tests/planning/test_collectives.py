@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fr3e_jax.planning.hlo import Collective, collectives
+from fr3e_jax.planning.costs import Collective, collectives
 
 LOOP = """HloModule jit_step
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from jax.extend import core
 
 _COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute")
 _BITS = {"pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "f16": 16, "bf16": 16, "s16": 16, "u16": 16}
@@ -16,6 +19,50 @@ _OPERATION = re.compile(r"= (\(.*?\)|\S+) (" + "|".join(_COLLECTIVES) + r")(-sta
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition)=%?([\w.\-]+)|branch_computations=\{([^}]*)\}")
 _SCATTERED = "all-reduce-scatter"  # libtpu's reduce-scatter: a fusion of this name, an all-reduce and a slice in it
 _WHILE = re.compile(r"\bcondition=%?([\w.\-]+), body=%?([\w.\-]+)")
+
+
+def count_flops(jaxpr: core.Jaxpr, trips: int = 1) -> int:
+    """Of all devices together.
+
+    Args:
+      jaxpr: of the whole program.
+      trips: how often a loop runs whose length is known at run time only (``while``); nested ones multiply.
+    """
+    total = 0
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        if name == "dot_general":
+            total += _dot_flops(equation)
+        elif name == "scan":
+            total += equation.params["length"] * count_flops(equation.params["jaxpr"].jaxpr, trips)
+        elif name == "while":
+            total += trips * count_flops(equation.params["body_jaxpr"].jaxpr, trips)
+        elif name == "cond":
+            total += max(count_flops(branch.jaxpr, trips) for branch in equation.params["branches"])
+        else:
+            total += sum(count_flops(inner, trips) for inner in _jaxprs_of(equation))
+    return total
+
+
+def _dot_flops(equation) -> int:
+    """Of a product of two matrices, or of many; 0 where one of them is a vector, which is a pass over the other."""
+    (contracted, _), (batch, _) = equation.params["dimension_numbers"]
+    left, right = (variable.aval for variable in equation.invars)
+    if min(left.ndim, right.ndim) == len(contracted) + len(batch):
+        return 0
+    depth = math.prod(left.shape[axis] for axis in contracted)
+    shared = math.prod(left.shape[axis] for axis in batch)
+    return 2 * left.size * right.size // max(depth * shared, 1)
+
+
+def _jaxprs_of(equation) -> Iterator[core.Jaxpr]:
+    """The programs that an equation calls once: jit, checkpoint, custom derivatives."""
+    for value in equation.params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(item, core.ClosedJaxpr):
+                yield item.jaxpr
+            elif isinstance(item, core.Jaxpr):
+                yield item
 
 
 @dataclass(frozen=True)
