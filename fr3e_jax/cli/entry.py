@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from fr3e_jax import __version__
 from fr3e_jax.cli.parsers import build_parser
-from fr3e_jax.cli.verbs import VERBS
+from fr3e_jax.cli.verb_table import VERBS
 from fr3e_jax.configuration import ConfigError
 
 

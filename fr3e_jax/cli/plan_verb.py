@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from fr3e_jax.configuration import Config, ConfigError, to_yaml
-from fr3e_jax.planning.launch import INSTALL, PlanningFailed, find_libtpu, run_planner
+from fr3e_jax.planning.planner_process import INSTALL, PlanningFailed, find_libtpu, run_planner
 from fr3e_jax.planning.topology import TopologyError, parse_topology
 
 DOES_NOT_FIT = 1  # the exit code, as of a run that failed

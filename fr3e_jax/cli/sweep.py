@@ -18,11 +18,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fr3e_jax.cli.sweep_table import print_table
+from rich.console import Console
+from rich.table import Table
+
 from fr3e_jax.configuration import Config, ConfigError, load_config
 from fr3e_jax.configuration.load import parse_override
 
 POLL_SECONDS = 0.1
+FILE_WIDTH = 160  # characters of a table that is written to a file
 
 
 @dataclass
@@ -177,3 +180,32 @@ def _record(folder: Path, recipe: str, verb: str, runs: list[Run], run: Run) -> 
     partial = folder / "sweep.json.partial"
     partial.write_text(json.dumps(record, indent=2) + "\n")
     os.replace(partial, folder / "sweep.json")
+
+
+def print_table(runs: Sequence[Run], keys: Sequence[str]) -> None:
+    """A row per run: settings, exit code, held-out avg@k before and after, sampled tokens, seconds."""
+    metric = average_name(runs)
+    table = Table("#", *keys, "exit", f"{metric} before", f"{metric} after", "sampled tokens", "seconds")
+    for index, run in enumerate(runs):
+        summary = run.summary or {}
+        cells = [
+            "not run" if run.exit_code is None else str(run.exit_code),
+            _cell((summary.get("before") or {}).get(metric)),
+            _cell((summary.get("after") or {}).get(metric)),
+            _cell(summary.get("sampled_tokens")),
+            _cell(run.seconds),
+        ]
+        table.add_row(str(index), *(run.settings[key] for key in keys), *cells)
+    Console(width=None if sys.stdout.isatty() else FILE_WIDTH).print(table)
+
+
+def average_name(runs: Sequence[Run]) -> str:
+    """The avg@k that the summaries have; its k is a setting."""
+    scores = [(run.summary or {}).get("after") or (run.summary or {}).get("before") or {} for run in runs]
+    return next((name for score in scores for name in score if name.startswith("avg@")), "avg@k")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}" if value < 1 else f"{value:.1f}"

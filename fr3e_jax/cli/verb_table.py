@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fr3e_jax.cli import parsers
 from fr3e_jax.cli.parsers import Verb
-from fr3e_jax.cli.runs import (
+from fr3e_jax.cli.run_selection import (
     locate_run,
     locate_weights,
     profile_override,
@@ -95,7 +95,7 @@ def _data(arguments: argparse.Namespace) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    from fr3e_jax.cli.plan import plan
+    from fr3e_jax.cli.plan_verb import plan
 
     return plan(load_config(arguments.recipe, arguments.overrides, training=False), arguments)
 
@@ -131,7 +131,7 @@ VERBS = {
     ),
     "sft": Verb(
         "Fine-tune on the task's demonstrations: the warm start of reinforcement learning.",
-        "fr3e sft configs/sft_order.yaml sft.steps=2000",
+        "fr3e sft configs/demo.yaml sft.output=my_start",
         parsers.declare_run,
         _sft,
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 import types
@@ -11,9 +13,11 @@ import pytest
 
 from fr3e_jax import __version__
 from fr3e_jax.cli import main
+from fr3e_jax.cli.verb_table import VERBS
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.configuration.settings import settings
 
+REPOSITORY = Path(__file__).parents[2]
 FUNCTIONS = {
     "loop.train": "train",
     "loop.evaluate": "evaluate_run",
@@ -134,6 +138,15 @@ def test_help_of_a_verb_has_usage_example_and_the_way_to_all_settings(capsys, ve
         assert all(f"\n  {path} " in text for path in settings())
     else:
         assert "`fr3e train --help` lists all the settings" in text
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_example_of_a_verb_names_recipes_that_exist(capsys, verb):
+    assert main([verb, "--help"]) == 0
+    [example] = re.findall(r"^example: (.*)$", capsys.readouterr().out, re.MULTILINE)
+    recipes = [word for word in shlex.split(example) if word.endswith(".yaml")]
+    assert recipes or not VERBS[verb].recipe
+    assert all((REPOSITORY / recipe).is_file() for recipe in recipes), example
 
 
 def test_overview_lists_the_verbs(capsys):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fr3e_jax.cli.parsers import build_parser
-from fr3e_jax.cli.runs import locate_run, profile_override, separate_resume
-from fr3e_jax.cli.verbs import VERBS
+from fr3e_jax.cli.run_selection import locate_run, profile_override, separate_resume
+from fr3e_jax.cli.verb_table import VERBS
 from fr3e_jax.configuration import ConfigError, load_config, save_config
 
 

@@ -9,7 +9,7 @@ import yaml
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.data.card_file import read_card
-from fr3e_jax.data.problems import load_split
+from fr3e_jax.data.dataset_split import load_split
 
 
 @pytest.fixture

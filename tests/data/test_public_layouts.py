@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fr3e_jax.data.cards import load_named
-from fr3e_jax.data.problems import load_split
+from fr3e_jax.data.dataset_split import load_split
 from fr3e_jax.data.templates import load_template
 
 GSM8K = {"question": "How many?", "answer": "6*7=<<6*7=42>>42\n#### 42"}

@@ -10,9 +10,9 @@ import pytest
 from fr3e_jax.configuration import load_config
 from fr3e_jax.configuration.schema import DataConfig, RewardsConfig
 from fr3e_jax.data.cards import load_named
+from fr3e_jax.data.dataset_split import load_split
 from fr3e_jax.data.datasets import DatasetsTask
 from fr3e_jax.data.overlap import overlaps
-from fr3e_jax.data.problems import load_split
 from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rewards.registry import named_verifier
