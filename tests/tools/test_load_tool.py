@@ -35,10 +35,10 @@ def test_a_function_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "error", "message"),
     [
-        ("pyhton", ValueError, "expected none, calculator, python"),
+        ("pyhton", ValueError, "expected none, calculator, python, .*; did you mean 'python'"),
         ("nowhere.py:f", FileNotFoundError, "does not exist; give its path"),
-        ("no.such.module:f", ValueError, "name a file instead"),
-        ("json:nothing", ValueError, "has no function nothing"),
+        ("no.such.module:f", ValueError, "there is no module no; .*name a file instead"),
+        ("json:nothing", ValueError, "'json:nothing', but json has no such name; expected a function of the text"),
     ],
 )
 def test_what_is_no_tool_is_refused(kind, error, message):
