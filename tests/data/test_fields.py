@@ -79,7 +79,7 @@ def test_rules(path, rule, texts):
         ("reward_model.none", {}, "empty"),
         ("blank", {}, "empty"),
         ("blank", {"last_boxed": True}, "empty"),
-        ("answer", {"after_last": ""}, "unreadable"),
+        ("answer", {"after_last": "@@"}, "unreadable"),
         ("answer", {"last_boxed": True}, "unreadable"),
         ("open_list", {"unwrap_list": True}, "unreadable"),
         ("list", {}, "unreadable"),
