@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from fr3e_jax.data.problem import Problem
-from fr3e_jax.data.stream import PromptStream
+from fr3e_jax.data.stream import Prompt, PromptStream
 from fr3e_jax.loop.session import Session
 from fr3e_jax.runs.background import Background
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A problem as the policy gets it; ``position`` in the stream names its noise."""
-
-    position: int
-    problem: Problem
-    token_ids: np.ndarray
-
-
-def prepare(session: Session, drawn: Iterable[tuple[int, Problem]]) -> list[Prompt]:
-    """The token ids of problems, in their template."""
-    return [Prompt(position, problem, session.prompt_ids(problem.prompt)) for position, problem in drawn]
 
 
 @dataclass(frozen=True)
@@ -88,5 +71,5 @@ class PromptFeed:
     def _read(self, position: int, dropped_too_long: int) -> _Round:
         with self._reading:
             self._stream.position, self._stream.dropped_too_long = position, dropped_too_long
-            prompts = prepare(self._session, self._stream.next(self._count))
+            prompts = self._stream.next(self._count)
             return _Round(prompts, self._stream.position, self._stream.dropped_too_long)

@@ -55,7 +55,7 @@ def test_training_is_a_mixture_by_weights_and_evaluation_a_list(task):
     ]
     assert (test[1].prompt, test[1].gold, test[1].extra["dataset"]) == ("held 1?", "1", "held")
     drawn = PromptStream(train, 0, list, 100).next(40)
-    assert Counter(problem.extra["dataset"] for _, problem in drawn) == {"big": 10, "small": 30}
+    assert Counter(prompt.problem.extra["dataset"] for prompt in drawn) == {"big": 10, "small": 30}
     assert task.shares() == {"big/train": 0.25, "small/train": 0.75}
 
 
@@ -71,7 +71,7 @@ def test_without_weights_the_shares_are_those_of_the_problems(card, tmp_path):
     task = make(tmp_path, train=["big", "small"], eval=["small"])
     assert task.shares() == {"big/train": 0.75, "small/train": 0.25}
     drawn = PromptStream(task.problems("train"), 0, list, 100).next(12)
-    assert len({problem.id for _, problem in drawn}) == 12
+    assert len({prompt.problem.id for prompt in drawn}) == 12
 
 
 def test_demonstrations_are_worked_solutions_that_end_as_the_template_asks(task, tmp_path):

@@ -103,10 +103,10 @@ def test_the_papers_mixture_is_drawn_once_per_pass_in_the_same_order_on_any_numb
     train = DatasetsTask(data).problems("train")
     assert len(train) == 8520 + 1909 + 975 + 1205
     alone = PromptStream(train, 0, str.split, 1000).next(1000)
-    assert len({problem.id for _, problem in alone}) == 1000
+    assert len({prompt.problem.id for prompt in alone}) == 1000
     streams = [PromptStream(train, 0, str.split, 1000) for _ in range(3)]
-    shares = [draw for i, each in enumerate(streams) for _ in range(10) for draw in each.next(100, i, 3)]
-    assert sorted(shares, key=lambda draw: draw[0]) == alone
+    shares = [prompt for i, each in enumerate(streams) for _ in range(10) for prompt in each.next(100, i, 3)]
+    assert sorted(shares, key=lambda prompt: prompt.position) == alone
 
 
 def test_demonstrations_of_gsm8k_have_no_calculator_annotations():

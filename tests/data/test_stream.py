@@ -21,15 +21,16 @@ def stream(problems=PROBLEMS, seed=0, longest=100):
 
 
 def ids(drawn):
-    return [problem.id for _, problem in drawn]
+    return [prompt.problem.id for prompt in drawn]
 
 
 def test_every_epoch_is_a_permutation_and_no_two_are_alike():
     drawn = ids(stream().next(23 * 6))
     epochs = [tuple(drawn[start : start + 23]) for start in range(0, len(drawn), 23)]
-    assert all(sorted(epoch) == sorted(ids(enumerate(PROBLEMS))) for epoch in epochs)
+    in_order = [problem.id for problem in PROBLEMS]
+    assert all(sorted(epoch) == sorted(in_order) for epoch in epochs)
     assert len(set(epochs)) == 6
-    assert tuple(ids(enumerate(PROBLEMS))) not in epochs
+    assert tuple(in_order) not in epochs
 
 
 def test_seeds_give_other_orders_and_do_not_share_epochs():
@@ -61,12 +62,11 @@ def test_a_restart_anywhere_continues_as_if_uninterrupted(longest, stop):
 
 def test_long_prompts_are_passed_over_counted_and_keep_their_positions():
     everything, short = stream().next(23 * 2), stream(longest=3)
-    expected = [(position, problem) for position, problem in everything if len(problem.prompt) <= 3]
+    expected = [prompt for prompt in everything if len(prompt.token_ids) <= 3]
     assert short.next(len(expected)) == expected
     short.next(1)
     assert short.position - short.dropped_too_long == len(expected) + 1
-    positions = [position for position, _ in everything]
-    assert positions == list(range(46))
+    assert [prompt.position for prompt in everything] == list(range(46))
 
 
 def test_a_stream_of_long_prompts_stops_with_what_to_change():
@@ -84,8 +84,8 @@ def test_huge_procedural_sets_are_shuffled_without_a_table():
     task = OrderTask(DataConfig(seed=5))
     late = stream(task.problems("train"))
     late.position = 2**31 - 2
-    (_, last), (_, first_again) = late.next(3)[1:]
-    assert last.id != first_again.id
+    last, first_again = ids(late.next(3)[1:])
+    assert last != first_again
     order = shuffled_indices(2**31, 0)
     assert len({order[i] for i in range(1000)}) == 1000
     assert max(order[i] for i in range(1000)) > 2**30
@@ -118,7 +118,7 @@ def test_the_order_is_the_same_on_any_number_of_processes_through_restarts(probl
         streams = [resumed(last, problems, longest) for _ in range(processes)]
         for _ in range(2):
             shares = [each.next(11, index, processes) for index, each in enumerate(streams)]
-            drawn += sorted((draw for share in shares for draw in share), key=lambda draw: draw[0])
+            drawn += sorted((prompt for share in shares for prompt in share), key=lambda prompt: prompt.position)
             assert max(map(len, shares)) - min(map(len, shares)) <= 1
             assert len({(each.position, each.dropped_too_long) for each in streams}) == 1
         last = streams[-1]
@@ -135,7 +135,7 @@ def test_a_mixture_is_resumed_in_mid_epoch_without_skip_or_repeat(longest):
         before = stream(MIXTURE, longest=longest)
         drawn = before.next(stop)
         assert drawn + resumed(before, MIXTURE, longest).next(90 - stop) == expected
-    assert [whole.problem_at(position) for position, _ in expected] == [problem for _, problem in expected]
+    assert [whole.problem_at(prompt.position) for prompt in expected] == [prompt.problem for prompt in expected]
 
 
 def test_a_share_needs_an_existing_process():
@@ -143,8 +143,14 @@ def test_a_share_needs_an_existing_process():
         stream().next(4, 2, 2)
 
 
-def test_a_prompt_is_measured_once_not_once_per_epoch():
-    measured = []
-    once = PromptStream(PROBLEMS, 0, encode=lambda text: measured.append(text) or list(text), max_prompt_tokens=3)
-    once.next(60)
-    assert len(measured) == len(PROBLEMS) and once.position > 3 * len(PROBLEMS)
+def test_prompt_carries_its_token_ids():
+    assert all(prompt.token_ids == list(prompt.problem.prompt) for prompt in stream().next(30))
+
+
+def test_prompt_that_is_too_long_is_encoded_once_and_others_each_time_they_are_handed_out():
+    encoded = []
+    short = PromptStream(PROBLEMS, 0, encode=lambda text: encoded.append(text) or list(text), max_prompt_tokens=3)
+    short.next(60)
+    lengths = [len(text) for text in encoded]
+    assert sum(length <= 3 for length in lengths) == 60 and short.position > 3 * len(PROBLEMS)
+    assert sum(length > 3 for length in lengths) == sum(len(problem.prompt) > 3 for problem in PROBLEMS)

@@ -7,6 +7,7 @@ import copy
 import jax
 import numpy as np
 import pytest
+from encoded_prompts import prepare
 
 from fr3e_jax.learning.batch_shaping import mini_batch_steps, shape_mini_batch
 from fr3e_jax.learning.configured_programs import configured_train_programs
@@ -17,7 +18,6 @@ from fr3e_jax.learning.packing import aggregation_denominator
 from fr3e_jax.learning.scoring import score_batch
 from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop.first_return import base_trunks, first_return
-from fr3e_jax.loop.prompts import prepare
 from fr3e_jax.policy.network import build_network
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
 from fr3e_jax.runs.ledger import TokenLedger

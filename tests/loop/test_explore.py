@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from encoded_prompts import prepare
 
 from fr3e_jax.data.task import Problem
 from fr3e_jax.learning.experience import Expansion, PromptGroup
 from fr3e_jax.loop.explore import allocate, assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import first_return
-from fr3e_jax.loop.prompts import prepare
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rollouts.requests import Rollout
 
