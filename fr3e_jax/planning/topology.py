@@ -1,4 +1,4 @@
-"""Hardware by name: ``v5p:4x4x4``, ``v5e:16x16x2slices``, ``h100:8x4``."""
+"""Hardware by name (``v5p:4x4x4``, ``v5e:16x16x2slices``, ``h100:8x4``), and the published peaks of its chips."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ _EXAMPLES = "v5e:8x8, v5p:4x4x4 (a v5p-128: its name counts cores, two a chip), 
 
 @dataclass(frozen=True)
 class Chip:
-    """Peaks of one chip; bandwidths in bytes per second, in one direction, of all its links together."""
+    """Published peaks of one chip. Bandwidths are in bytes per second, in one direction, over all links together.
+
+    ``hbm_gib`` of a TPU is the memory its compiler gives to a program (the "available HBM" of an out-of-memory error),
+    which is somewhat less than the data sheet's capacity. Of a GPU it is the data sheet's capacity.
+    """
 
     name: str
-    platform: str  # tpu: programs are compiled for it; gpu: estimated
+    platform: str  # tpu: programs are compiled for it; gpu: they are estimated
     hbm_gib: float
     peak_flops: float  # bfloat16, dense
     hbm_bandwidth: float
     link_bandwidth: float  # ICI to the other chips of the slice, or NVLink to the other GPUs of the host
-    network_bandwidth: float  # to another slice or host, this chip's share
+    network_bandwidth: float  # this chip's share of the link to another slice or host
     dimensions: int  # of the topology
     source: str
 
@@ -41,12 +45,12 @@ CHIPS: dict[str, Chip] = {
 
 
 class TopologyError(ValueError):
-    """A topology that cannot be read, or that no such hardware has."""
+    """The topology cannot be read, or no hardware has it."""
 
 
 @dataclass(frozen=True)
 class Topology:
-    """``slices`` groups of chips, in each of which all are linked: TPU slices, or hosts with NVLink."""
+    """``slices`` groups of linked chips: TPU slices, or hosts whose GPUs are linked by NVLink."""
 
     chip: Chip
     shape: tuple[int, ...]  # chips of a slice
@@ -58,7 +62,7 @@ class Topology:
 
     @property
     def devices(self) -> int:
-        """Chips altogether: each is one device to jax."""
+        """The number of chips in all slices; jax sees each as one device."""
         return self.chips_per_slice * self.slices
 
     @property
@@ -70,15 +74,20 @@ class Topology:
 
     @property
     def slice_name(self) -> str:
-        """What libtpu calls one slice."""
+        """The name of one slice in libtpu."""
         return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
 
 
 def parse_topology(text: str, slices: int = 1) -> Topology:
-    """``CHIP:AxB`` or ``CHIP:AxBxC``, with ``xNslices`` behind it (or ``slices``); of GPUs ``GPUs of a hostxHOSTS``.
+    """Read a topology.
+
+    Args:
+      text: ``CHIP:AxB`` or ``CHIP:AxBxC``, optionally followed by ``xNslices``. For GPUs: ``CHIP:GPUSxHOSTS``, with the
+        GPUs of one host.
+      slices: the number of slices, where ``text`` does not give it.
 
     Raises:
-      TopologyError: naming the nearest chip, or the number of dimensions that the chip's topologies have.
+      TopologyError: the message names the nearest chip, or the number of dimensions that the chip's topologies have.
     """
     match = re.fullmatch(r"([a-z]+\d+[a-z]*):(\d+(?:x\d+)*?)(?:x(\d+)slices)?", text.strip().lower())
     if match is None:

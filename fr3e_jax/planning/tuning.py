@@ -1,4 +1,7 @@
-"""Mesh shapes and micro-batch sizes: many estimated, the best few compiled, one recommended."""
+"""Settings that fit better: changes that shrink a program, and a search over mesh shapes and micro-batch sizes.
+
+A search estimates many candidates, compiles the best few, and recommends one.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +21,27 @@ _LEAST_RESPONSE = 1024
 _TRAINING = ("score", "accumulate", "apply")
 _TENSOR = (1, 2, 4, 8, 16)
 _ROWS = (1, 2, 4)  # of a micro-batch, for each batch shard
-_COMFORTABLE = 0.9  # of HBM: an estimate above it is tried last
+_COMFORTABLE = 0.9  # share of HBM; candidates with a larger estimate are tried last
 
-# What is estimated to rank a candidate, and compiled to confirm it.
+# The programs that are estimated to rank a candidate, and compiled to confirm it.
 TRAINING, ROLLOUTS = ("accumulate",), ("decode", "explore")
 
 
 @dataclass(frozen=True)
 class Change:
-    """A setting with its new value, and the bytes it saves on each device, by estimate."""
+    """A setting with its new value, and the estimated bytes that it saves on each device."""
 
     setting: str
     value: str
     saved_bytes: int
-    keeps_results: bool  # false: what is sampled or trained changes with it
+    keeps_results: bool  # false if it changes the sampled tokens or the training
 
     def __str__(self) -> str:
         return f"{self.setting}={self.value}"
 
 
 def changed(config: Config, **settings: object) -> Config:
-    """A copy with ``section__field=value``."""
+    """A copy of the settings with ``section__field=value``."""
     config = copy.deepcopy(config)
     for path, value in settings.items():
         section, name = path.split("__")
@@ -47,7 +50,7 @@ def changed(config: Config, **settings: object) -> Config:
 
 
 def advise(config: Config, architecture: Architecture, devices: int, name: str, count: int = 3) -> list[Change]:
-    """The ``count`` changes that help program ``name`` most; those that leave the results alone come first."""
+    """The ``count`` changes that shrink program ``name`` most; changes that keep the results come first."""
     before = _total(Estimator(config, architecture, devices).of(name))
     found = []
     for path, value, keeps_results in _candidates(config, architecture, name):
@@ -65,7 +68,7 @@ def _total(estimate: Estimate) -> float:
 
 
 def _candidates(config: Config, a: Architecture, name: str) -> Iterator[tuple[str, object, bool]]:
-    """(section__field, value, whether results stay the same)."""
+    """Changes to try: (section__field, value, whether the results stay the same)."""
     yield from _of_training(config) if name in _TRAINING else _of_rollouts(config, a)
     for tensor in (2, 4, 8):
         if tensor > config.mesh.tensor and a.num_heads % tensor == 0:
@@ -88,7 +91,7 @@ def _of_training(config: Config) -> Iterator[tuple[str, object, bool]]:
         yield "training__attention_block", 512, True
     if training.token_chunk > 256:
         yield "training__token_chunk", 256, True
-    # As few rows as there are shards: the most that cutting a batch can do.
+    # One row for each shard: a smaller micro-batch would not shrink the program further.
     yield "training__micro_batch_tokens", config.data.max_prompt_tokens, True
 
 
@@ -106,11 +109,11 @@ def _of_rollouts(config: Config, a: Architecture) -> Iterator[tuple[str, object,
 
 @dataclass(frozen=True)
 class Candidate:
-    """Settings to try, with what they are estimated to give; seconds are of one training step."""
+    """Settings to try, with their estimate."""
 
     settings: dict[str, int]  # section__field: value
-    seconds: float
-    share: float  # of HBM, of the largest program
+    seconds: float  # of one training step
+    share: float  # of HBM that the largest program holds
 
     @property
     def text(self) -> str:
@@ -118,7 +121,7 @@ class Candidate:
 
 
 def training_settings(config: Config, topology: Topology, a: Architecture) -> Iterator[dict[str, int]]:
-    """Meshes that divide the network, each with micro-batches of a few rows a shard."""
+    """Meshes that divide the network, each with a few micro-batch sizes."""
     positions = config.data.max_prompt_tokens + config.rollout.max_response_tokens
     positions += config.rollout.max_response_tokens * config.explore.enabled
     for tensor in _TENSOR:
@@ -141,7 +144,7 @@ def training_settings(config: Config, topology: Topology, a: Architecture) -> It
 
 
 def rollout_settings(topology: Topology, a: Architecture) -> Iterator[dict[str, int]]:
-    """Copies of the weights in so many tensor shards, for rollouts."""
+    """Meshes for rollouts: copies of the weights, each split into tensor shards."""
     for tensor in _TENSOR:
         if a.num_heads % tensor == 0 and topology.chips_per_slice % tensor == 0:
             yield {"mesh__rollout_tensor": tensor, "mesh__rollout_fsdp": 1, "mesh__rollout_replica": -1}
@@ -155,7 +158,7 @@ def ranked(
     names: Sequence[str],
     assumed: Assumptions,
 ) -> list[Candidate]:
-    """Candidates whose estimate leaves room first, the quickest of them first; then the others, the smallest first."""
+    """Candidates in the order to try: those that fit comfortably, fastest first; then the others, smallest first."""
     found = []
     for one in settings:
         try:
@@ -163,7 +166,7 @@ def ranked(
             estimator = Estimator(trial, architecture, topology.devices)
             plans = [estimated_plan(name, estimator.of(name), topology) for name in names]
         except (MeshMismatch, ValueError):
-            continue  # not a mesh of these devices
+            continue  # these devices have no such mesh
         amounts = step_amounts(trial, assumed, estimator.train.batch_shards)
         handled = {"accumulate": amounts.padded_positions, "decode": amounts.base_tokens}
         handled["explore"] = amounts.explored_tokens
@@ -175,18 +178,18 @@ def ranked(
 
 @dataclass(frozen=True)
 class Choice:
-    """The first candidate whose programs, compiled, fit; ``refused`` are those tried before it."""
+    """The outcome of a search."""
 
-    chosen: Candidate | None
-    plans: list[ProgramPlan]
-    refused: list[Candidate]
-    considered: int
+    chosen: Candidate | None  # the first whose compiled programs fit
+    plans: list[ProgramPlan]  # of the chosen candidate
+    refused: list[Candidate]  # compiled before it, and too large
+    considered: int  # candidates that were estimated
 
 
 def choose(
     candidates: Sequence[Candidate], compiled: Callable[[Candidate], list[ProgramPlan]], most: int = 3
 ) -> Choice:
-    """Compile candidates in their order, ``most`` at most, until one fits."""
+    """Compile at most ``most`` candidates in their order, until one fits."""
     refused = []
     for candidate in candidates[:most]:
         plans = compiled(candidate)
