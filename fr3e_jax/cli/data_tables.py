@@ -93,7 +93,7 @@ def _overlaps(console: Console, found: Overview) -> None:
         table.add_row(each.train, each.evaluation, *counts, f"{100 * each.share:.1f} %", _ids(each))
     console.print(table)
     console.print(
-        "Counts of pairs. same words: equal but for punctuation, signs and LaTeX layout; near: sharing at least half of "
+        "Counts of pairs. same words: equal but for punctuation, signs and LaTeX layout; near: sharing half or more of "
         "the evaluation question's runs; a run: sharing at least one, most often a phrase. `--json` lists all pairs.\n",
         soft_wrap=True,
     )

@@ -1,4 +1,4 @@
-"""The endless, resumable order in which prompts are drawn."""
+"""The endless, resumable stream of prompts."""
 
 from __future__ import annotations
 

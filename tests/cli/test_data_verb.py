@@ -54,7 +54,7 @@ def test_json_lists_every_overlapping_pair(recipe, capsys):
     [
         (["data.root=nowhere"], "no file of dataset card sums, split train under data.root=nowhere"),
         (["data.train=[gsm8]"], "data.train: no dataset card 'gsm8'"),
-        (["data.template=bare"], "data.template=bare is no prompt template"),
+        (["data.template=bare"], "data.template=bare is not a prompt template"),
         (["data.template=chat"], "has no chat template"),
         (["model.tokenizer=nowhere"], "nowhere has no tokenizer.json"),
     ],

@@ -71,7 +71,7 @@ def test_every_shipped_card_is_valid_and_named_like_its_file(path):
         ({"name": ["tiny"]}, r"name is \['tiny'\]; expected a text"),
         ({"fields": {"question": "q"}}, "fields lacks answer; a dataset card needs question, answer there"),
         ({"fields": {"question": "q", "anser": "a"}}, "fields.anser is not part of a dataset card; nearest: answer"),
-        ({"fields": {"question": "q[", "answer": "a"}}, r"fields.question.path: 'q\[' is no path to a field"),
+        ({"fields": {"question": "q[", "answer": "a"}}, r"fields.question.path: 'q\[' is not a path to a field"),
         ({"fields": {"question": 3, "answer": "a"}}, "fields.question is 3; expected a mapping with .*path"),
         (
             {"fields": {"question": "q", "answer": {"path": "a", "last_boxed": "yes"}}},
@@ -79,11 +79,11 @@ def test_every_shipped_card_is_valid_and_named_like_its_file(path):
         ),
         (
             {"fields": {"question": "q", "answer": {"path": "a", "remove": "("}}},
-            r"fields.answer.remove is '\(', which is no regular expression",
+            r"fields.answer.remove is '\(', which is not a regular expression",
         ),
         ({"filters": {"level": 3}}, "filters.level is 3; expected the list of values that are kept"),
         ({"extra": {"dataset": "source"}}, "extra.dataset: the loader sets dataset itself; use another name"),
-        ({"extra": {"unit": "["}}, "extra.unit: .* is no path to a field"),
+        ({"extra": {"unit": "["}}, "extra.unit: .* is not a path to a field"),
     ],
 )
 def test_mistakes_are_one_line_with_file_place_and_remedy(write, changes, message):

@@ -131,7 +131,7 @@ def test_workers_are_told_of_the_functions_of_all_cards_once(task):
         ({"eval": ["big", "big/test"]}, "data.eval names big/test twice; to weight it, use data.weights"),
         ({"train": ["held"]}, "data.train: held: .*held.yaml has no split 'train'; expected held/test"),
         ({"train": ["big"], "eval": ["same"]}, "big.yaml and .*same.yaml are both named big; rename one of them"),
-        ({"train": ["big"], "template": "plan"}, "data.template=plan is no prompt template; nearest: .*plain"),
+        ({"train": ["big"], "template": "plan"}, "data.template=plan is not a prompt template; nearest: .*plain"),
     ],
 )
 def test_mistakes_name_the_setting(task, card, tmp_path, settings, message):

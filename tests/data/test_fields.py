@@ -38,7 +38,7 @@ def test_paths(path, steps):
 
 @pytest.mark.parametrize("path", ["", ".", ".a", "a.", "a..b", "a[x]", "a[0", "[0]", "a]"])
 def test_what_is_no_path_is_shown(path):
-    with pytest.raises(ValueError, match="is no path to a field; expected names and indices such as"):
+    with pytest.raises(ValueError, match="is not a path to a field; expected names and indices such as"):
         parse_path(path)
 
 

@@ -68,7 +68,7 @@ def test_the_dapo_prompt_asks_for_an_answer_line_and_the_others_for_a_box():
 
 def test_an_unknown_template_names_the_nearest():
     with pytest.raises(
-        ConfigError, match="data.template=qwen-boxed is no prompt template; nearest: data.template=qwen_bo"
+        ConfigError, match="data.template=qwen-boxed is not a prompt template; nearest: data.template=qwen_bo"
     ):
         load_template("qwen-boxed")
     with pytest.raises(ConfigError, match="expected one of plain, chat, qwen_boxed"):
@@ -77,6 +77,6 @@ def test_an_unknown_template_names_the_nearest():
 
 def test_a_chat_template_without_a_tokenizer_says_what_to_use():
     with pytest.raises(
-        ConfigError, match="data.template=chat is rendered by a tokenizer's chat template, and none was"
+        ConfigError, match="data.template=chat needs a tokenizer's chat template, but there is none"
     ):
         load_template("chat").render("Q")
