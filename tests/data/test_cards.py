@@ -31,7 +31,7 @@ def write(tmp_path):
     return written
 
 
-def test_a_card_says_where_the_files_are_and_how_rows_are_read(write):
+def test_card_names_its_files_fields_filters_and_extras(write):
     card = read_card(write(licence="MIT", filters={"level": [3, 4]}, extra={"unit": "meta.unit"}))
     assert (card.name, card.verifier, card.licence, set(card.splits)) == ("tiny", "math", "MIT", {"train", "test"})
     split = card.splits["test"]
@@ -40,7 +40,7 @@ def test_a_card_says_where_the_files_are_and_how_rows_are_read(write):
     assert (split.filters, split.extra) == ({"level": (3, 4)}, {"unit": "meta.unit"})
 
 
-def test_a_split_overrides_the_card_entry_by_entry(write):
+def test_split_overrides_the_card_entry_by_entry(write):
     other = {"files": "t.parquet", "fields": {"answer": "b"}, "filters": {"level": [1]}}
     card = read_card(write(splits={"train": "train.jsonl", "easy": other}, filters={"kind": ["x"]}))
     assert card.splits["easy"].fields == {"question": FieldRule("q"), "answer": FieldRule("b")}
@@ -49,7 +49,7 @@ def test_a_split_overrides_the_card_entry_by_entry(write):
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_every_shipped_card_is_valid_and_named_like_its_file(path):
+def test_shipped_card_is_valid_and_named_like_its_file(path):
     card = read_card(path)
     assert card.name == path.stem and card.title and card.source and card.licence
 
@@ -86,7 +86,7 @@ def test_every_shipped_card_is_valid_and_named_like_its_file(path):
         ({"extra": {"unit": "["}}, "extra.unit: .* is not a path to a field"),
     ],
 )
-def test_mistakes_are_one_line_with_file_place_and_remedy(write, changes, message):
+def test_mistake_in_a_card_is_one_line_with_file_place_and_remedy(write, changes, message):
     path = write(**changes)
     with pytest.raises(ConfigError, match=message) as caught:
         read_card(path)
@@ -94,7 +94,7 @@ def test_mistakes_are_one_line_with_file_place_and_remedy(write, changes, messag
 
 
 @pytest.mark.parametrize("text", ["- a\n", "a: [1\n", "name: a\nname: b\n", "", "\xff"])
-def test_what_is_no_mapping_is_refused(tmp_path, text):
+def test_card_that_is_not_a_mapping_is_refused(tmp_path, text):
     (tmp_path / "tiny.yaml").write_bytes(text.encode("latin-1"))
     with pytest.raises(ConfigError, match="tiny.yaml"):
         read_card(tmp_path / "tiny.yaml")
@@ -120,6 +120,6 @@ def test_cards_are_found_beside_the_run_then_in_the_repository_then_by_path(tmp_
         ("gsm8k/tran", "gsm8k/tran: .* has no split 'tran'; expected gsm8k/train, gsm8k/test"),
     ],
 )
-def test_cards_and_splits_that_do_not_exist(name, message):
+def test_missing_card_or_split_is_reported_with_the_nearest_name(name, message):
     with pytest.raises(ConfigError, match=message):
         load_named(name, "train")

@@ -51,7 +51,7 @@ def load(name):
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_every_card_reads_its_file_and_counts_what_it_drops(name):
+def test_card_reads_its_file_and_counts_its_drops(name):
     rows, problems, dropped, gold = SETS[name]
     found = load(name)
     assert (found.rows, len(found.problems), dict(found.dropped)) == (rows, problems, dropped)
@@ -61,7 +61,7 @@ def test_every_card_reads_its_file_and_counts_what_it_drops(name):
 
 
 @pytest.mark.parametrize("name", [name for name in SETS if not name.startswith("humaneval")])
-def test_gold_answers_grade_themselves(name):
+def test_gold_answers_are_right_by_their_verifier(name):
     """Jobs, if any, run here, without a pool."""
     found = load(name)
     verifier = named_verifier(found.card.verifier)
@@ -92,13 +92,13 @@ def test_prompts_are_bare_questions():
     assert [problem.gold for problem in second] == [problem.gold for problem in load("aime25/test").problems]
 
 
-def test_known_overlaps_with_math500():
+def test_known_overlaps_with_math500_are_found():
     train = {name: load(name).problems for name in ("deepscaler_aime/train", "simplerl_lvl3to5/train")}
     found = overlaps(train, {"math500": load("math500/test").problems})
     assert [len(each.identical) for each in found] == [6, 1]
 
 
-def test_the_papers_mixture_is_drawn_once_per_pass_in_the_same_order_on_any_number_of_processes():
+def test_mixture_of_fr3e_is_drawn_once_per_pass_in_one_order_on_any_number_of_processes():
     data = load_config(ROOT / "configs" / "mixture_fr3e.yaml", [f"data.root={REAL}"]).data
     train = DatasetsTask(data).problems("train")
     assert len(train) == 8520 + 1909 + 975 + 1205

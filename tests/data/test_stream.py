@@ -24,7 +24,7 @@ def ids(drawn):
     return [prompt.problem.id for prompt in drawn]
 
 
-def test_every_epoch_is_a_permutation_and_no_two_are_alike():
+def test_every_epoch_is_another_permutation():
     drawn = ids(stream().next(23 * 6))
     epochs = [tuple(drawn[start : start + 23]) for start in range(0, len(drawn), 23)]
     in_order = [problem.id for problem in PROBLEMS]
@@ -33,7 +33,7 @@ def test_every_epoch_is_a_permutation_and_no_two_are_alike():
     assert tuple(in_order) not in epochs
 
 
-def test_seeds_give_other_orders_and_do_not_share_epochs():
+def test_different_seeds_share_no_epoch():
     first, second = (ids(stream(seed=seed).next(23 * 2)) for seed in (0, 1))
     assert first[:23] != second[:23]
     assert first[23:] != second[:23]
@@ -41,7 +41,7 @@ def test_seeds_give_other_orders_and_do_not_share_epochs():
 
 
 @pytest.mark.parametrize("longest", [100, 3])
-def test_portions_do_not_change_the_order(longest):
+def test_order_does_not_depend_on_how_many_are_taken(longest):
     whole = stream(longest=longest).next(60)
     parts = stream(longest=longest)
     assert [draw for count in (1, 0, 7, 30, 22) for draw in parts.next(count)] == whole
@@ -49,7 +49,7 @@ def test_portions_do_not_change_the_order(longest):
 
 @pytest.mark.parametrize("longest", [100, 3])
 @pytest.mark.parametrize("stop", [0, 5, 13, 23, 40])
-def test_a_restart_anywhere_continues_as_if_uninterrupted(longest, stop):
+def test_restart_anywhere_continues_the_same_order(longest, stop):
     uninterrupted = stream(longest=longest)
     before = stream(longest=longest)
     expected = uninterrupted.next(60)
@@ -60,7 +60,7 @@ def test_a_restart_anywhere_continues_as_if_uninterrupted(longest, stop):
     assert (after.position, after.dropped_too_long) == (uninterrupted.position, uninterrupted.dropped_too_long)
 
 
-def test_long_prompts_are_passed_over_counted_and_keep_their_positions():
+def test_long_prompts_are_skipped_and_counted_and_keep_their_positions():
     everything, short = stream().next(23 * 2), stream(longest=3)
     expected = [prompt for prompt in everything if len(prompt.token_ids) <= 3]
     assert short.next(len(expected)) == expected
@@ -69,18 +69,18 @@ def test_long_prompts_are_passed_over_counted_and_keep_their_positions():
     assert [prompt.position for prompt in everything] == list(range(46))
 
 
-def test_a_stream_of_long_prompts_stops_with_what_to_change():
+def test_stream_of_long_prompts_raises_with_the_setting_to_change():
     long = [replace(problem, prompt="1" * (8 + i)) for i, problem in enumerate(PROBLEMS)]
     with pytest.raises(ValueError, match=r"23 prompts in a row .*max_prompt_tokens=7; the shortest of them has 8 tok"):
         stream(long, longest=7).next(1)
 
 
-def test_an_empty_sequence_is_an_error():
+def test_stream_of_no_problems_is_an_error():
     with pytest.raises(ValueError, match="cannot shuffle 0 problems; expected from 1 to 4294967295"):
         stream([])
 
 
-def test_huge_procedural_sets_are_shuffled_without_a_table():
+def test_huge_procedural_set_is_shuffled_without_a_table():
     task = OrderTask(DataConfig(seed=5))
     late = stream(task.problems("train"))
     late.position = 2**31 - 2
@@ -109,7 +109,7 @@ def resumed(before, problems, longest):
 
 @pytest.mark.parametrize("longest", [100, 3])
 @pytest.mark.parametrize("problems", [PROBLEMS, MIXTURE], ids=["one set", "mixture"])
-def test_the_order_is_the_same_on_any_number_of_processes_through_restarts(problems, longest):
+def test_order_is_the_same_on_any_number_of_processes_through_restarts(problems, longest):
     """1, 2, 4, then 3 processes, each phase ended in the middle of an epoch; 11 prompts do not divide by 2, 3 or 4."""
     alone = stream(problems, longest=longest)
     expected = alone.next(11 * 4 * 2)
@@ -128,7 +128,7 @@ def test_the_order_is_the_same_on_any_number_of_processes_through_restarts(probl
 
 
 @pytest.mark.parametrize("longest", [100, 3])
-def test_a_mixture_is_resumed_in_mid_epoch_without_skip_or_repeat(longest):
+def test_mixture_resumed_in_mid_epoch_neither_skips_nor_repeats(longest):
     whole = stream(MIXTURE, longest=longest)
     expected = whole.next(90)
     for stop in (1, 17, 44):
@@ -138,7 +138,7 @@ def test_a_mixture_is_resumed_in_mid_epoch_without_skip_or_repeat(longest):
     assert [whole.problem_at(prompt.position) for prompt in expected] == [prompt.problem for prompt in expected]
 
 
-def test_a_share_needs_an_existing_process():
+def test_process_index_out_of_range_is_refused():
     with pytest.raises(ValueError, match="process_index is 2; expected 0 to 1"):
         stream().next(4, 2, 2)
 
