@@ -1,4 +1,4 @@
-"""Dataset cards: found by name or path, read strictly; every mistake is one line with the place and the nearest key."""
+"""Dataset cards are found by name or path and read strictly; a mistake is one line with its place and nearest key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows become problems with what their verifier needs; every dropped row is counted by its reason."""
+"""Rows become problems with the values that their verifier needs; dropped rows are counted by reason."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from fr3e_jax.data.task import load_task
 
 @pytest.fixture
 def card(tmp_path, monkeypatch):
-    """Writes a card and its file; cards are found by name then."""
+    """A function that writes a card and its file into folders where cards are found by name."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs" / "data").mkdir(parents=True)
 

@@ -1,4 +1,4 @@
-"""Values of rows become texts: paths, numbers, markers, boxes, lists; what cannot be read says so."""
+"""Values of rows become texts by rules for paths, numbers, markers, boxes and lists; unusable values give a reason."""
 
 from __future__ import annotations
 

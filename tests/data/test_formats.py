@@ -1,4 +1,4 @@
-"""Rows of JSONL, JSON, Parquet and TFDS files; damaged and missing files are named with what to change."""
+"""Rows of JSONL, JSON, Parquet and TFDS files; errors for damaged and missing files say what to change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calculator annotations from small files made here, and from the real ones where they lie beside the repository."""
+"""Calculator annotations from small files, and from the real files if they lie beside the repository."""
 
 from __future__ import annotations
 

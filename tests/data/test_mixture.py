@@ -1,4 +1,4 @@
-"""Mixtures: exact shares in the long run, close ones at any moment, and every set in whole epochs of its own."""
+"""Mixtures have exact shares in the long run and close shares at any moment; every set has its own whole epochs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARTS = {"a": part("a", 7), "b": part("b", 3), "c": part("c", 5)}
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(0, 10**12))
 def test_shares_are_exact_after_a_round_and_close_at_any_position(weights, start):
-    """Draws of a part are numbered without a gap, also far out: nothing is skipped or repeated."""
+    """Draws of a part are numbered without a gap even at large positions, so none is skipped or repeated."""
     total = sum(weights)
     start -= start % total
     counts = Counter({i: start // total * weight for i, weight in enumerate(weights)})

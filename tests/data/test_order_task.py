@@ -1,4 +1,4 @@
-"""*Order* is reproducible from its seed, its split is disjoint by construction, its demonstrations teach no order."""
+"""*Order* is reproducible from its seed, its splits are disjoint, and its demonstrations teach no precedence."""
 
 from __future__ import annotations
 

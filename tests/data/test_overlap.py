@@ -1,4 +1,4 @@
-"""Questions that training and evaluation sets share: the same words, most of the runs, or a run that is no phrase."""
+"""Questions shared by training and evaluation sets: equal words, most runs, or one run that is no common phrase."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `fr3e data` finds out: counts, lengths in tokens, what the tokenizer cannot spell, overlaps, prompts."""
+"""The overview of `fr3e data`: counts, lengths in tokens, prompts that cannot be spelled, overlaps, examples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fr3e_jax.data.tokenizer import TextCodec
 
 @pytest.fixture
 def config(tmp_path):
-    """Two cards over digits, which the embedded tokenizer can spell; all sums of one number are in both."""
+    """Three cards over digits, which the embedded tokenizer can spell; one sum is in training and evaluation."""
 
     def card(name, rows, split):
         lines = [json.dumps({"q": question, "a": answer}) for question, answer in rows]

@@ -1,4 +1,4 @@
-"""The shipped cards read the public originals in their own formats and places, here made small."""
+"""The shipped cards read the public datasets in their own formats and folders, imitated by small files."""
 
 from __future__ import annotations
 

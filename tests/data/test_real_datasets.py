@@ -1,4 +1,4 @@
-"""The public datasets, where they lie beside the repository: every card reads its file, every gold answer is right."""
+"""The public datasets, if they lie beside the repository: each card reads its file, each gold answer is right."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_card_reads_its_file_and_counts_its_drops(name):
 
 @pytest.mark.parametrize("name", [name for name in SETS if not name.startswith("humaneval")])
 def test_gold_answers_are_right_by_their_verifier(name):
-    """Jobs, if any, run here, without a pool."""
+    """Jobs run in this process, without a pool."""
     found = load(name)
     verifier = named_verifier(found.card.verifier)
     wrong = []

@@ -1,4 +1,4 @@
-"""The order of prompts: permutations that differ, the same in any portions, exact after a restart."""
+"""The stream of prompts: epochs differ, portions do not matter, and a restart continues exactly."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ MIXTURE = Mixture(
 
 
 def resumed(before, problems, longest):
-    """A new stream that knows only what a checkpoint holds."""
+    """A new stream in the state that a checkpoint holds."""
     after = stream(problems, longest=longest)
     after.position, after.dropped_too_long = before.position, before.dropped_too_long
     return after
@@ -110,7 +110,7 @@ def resumed(before, problems, longest):
 @pytest.mark.parametrize("longest", [100, 3])
 @pytest.mark.parametrize("problems", [PROBLEMS, MIXTURE], ids=["one set", "mixture"])
 def test_order_is_the_same_on_any_number_of_processes_through_restarts(problems, longest):
-    """1, 2, 4, then 3 processes, each phase ended in the middle of an epoch; 11 prompts do not divide by 2, 3 or 4."""
+    """1, 2, 4, then 3 processes. Each phase ends in the middle of an epoch; 2, 3 and 4 do not divide 11 prompts."""
     alone = stream(problems, longest=longest)
     expected = alone.next(11 * 4 * 2)
     drawn, last = [], stream(problems, longest=longest)

@@ -1,4 +1,4 @@
-"""Finding the task that a run names: built in, in a file, in a module, or a clear error."""
+"""The task that a run names is built in, in a file or in a module; any other name is a clear error."""
 
 from __future__ import annotations
 

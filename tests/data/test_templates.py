@@ -1,4 +1,4 @@
-"""Templates are literal: the papers' wording, the question untouched, the tokenizer's chat format where they say so."""
+"""Templates have the papers' exact wording and an unchanged question, in the tokenizer's chat format if they use it."""
 
 from __future__ import annotations
 

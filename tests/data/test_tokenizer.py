@@ -1,4 +1,4 @@
-"""The embedded tokenizer: one token per character, nothing lost in silence, the same through every way of loading."""
+"""The embedded tokenizer has one token per character, loses nothing silently, and is the same however it is loaded."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ CHAT = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}{{ '
 
 
 def chat_directory(path, template=CHAT):
-    """A tokenizer directory as another program left it: odd formatting, a template of its own, further files."""
+    """A tokenizer directory as another program leaves it: odd formatting, its own template, further files."""
     character_tokenizer().save_pretrained(path)
     (path / "chat_template.jinja").write_text(template)
     config = json.loads((path / "tokenizer_config.json").read_text()) | {"added_by": "somebody"}

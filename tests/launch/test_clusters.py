@@ -1,4 +1,4 @@
-"""tpu_pod.sh, slurm.sh and sweep.sh against stand-ins of gcloud, srun and fr3e: what runs where, and when again."""
+"""tpu_pod.sh, slurm.sh and sweep.sh with stand-ins for gcloud, srun and fr3e: which commands run where, and again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ esac"""
 
 @pytest.fixture
 def pod(bench):
-    """Two workers that share a disk; the launcher lies in a small repository of its own."""
+    """Two workers that share a disk, with the launcher in its own small repository."""
     homes, repository = bench.folder / "homes", bench.folder / "repository"
     for worker in "01":
         (homes / worker).mkdir(parents=True)
@@ -128,9 +128,9 @@ def test_slurm_requeues_an_interrupted_run_but_not_a_failed_one(bench):
     [
         ({"SLURM_JOB_ID": ""}, "SLURM_JOB_ID is not set; expected to run under sbatch"),
         ({"RUN_DIR": "runs/mine"}, "RUN_DIR=runs/mine does not look like an absolute path"),
-        ({"RECIPE": "nowhere.yaml"}, "RECIPE=nowhere.yaml is no file in"),
-        ({"SLURM_GPUS_PER_NODE": "h100:8", "SLURM_NTASKS_PER_NODE": "1"}, "jax takes one process for each GPU"),
-        ({"REPOSITORY": "/nowhere"}, "REPOSITORY=/nowhere holds no launch/require.sh"),
+        ({"RECIPE": "nowhere.yaml"}, "there is no recipe RECIPE=nowhere.yaml in"),
+        ({"SLURM_GPUS_PER_NODE": "h100:8", "SLURM_NTASKS_PER_NODE": "1"}, "jax needs one process for each GPU"),
+        ({"REPOSITORY": "/nowhere"}, "REPOSITORY=/nowhere has no launch/require.sh"),
     ],
 )
 def test_wrong_variable_of_slurm_is_refused_before_anything_starts(bench, changes, message):

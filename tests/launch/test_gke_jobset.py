@@ -1,4 +1,4 @@
-"""The rendered JobSet: the fields that the controller requires, whole hosts, quoted arguments; checked values."""
+"""The rendered JobSet has the fields that the controller requires, whole hosts, quoted arguments and checked values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""local.sh and worker.sh: one process or several, the same command again, signals, codes, and logs in one place."""
+"""local.sh and worker.sh: one process or several, continuing by the same command, signals, exit codes and logs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def wait_for(condition, seconds=60.0):
 
 @pytest.mark.parametrize("finished", [False, True])
 def test_worker_that_ends_early_returns_the_unfinished_code(bench, finished):
-    """Kubernetes takes code 0 for the end of the whole run."""
+    """Kubernetes would take code 0 for the end of the whole run."""
     run = bench.folder / "run"
     run.mkdir()
     fr3e = bench.stub("fr3e", f"{'touch ' + str(run / 'summary.json') if finished else ''}\necho over")
@@ -81,10 +81,10 @@ def test_worker_that_ends_early_returns_the_unfinished_code(bench, finished):
     ("arguments", "variables", "message"),
     [
         ([], {}, "no recipe given"),
-        (["nowhere.yaml"], {}, "recipe nowhere.yaml is no file"),
+        (["nowhere.yaml"], {}, "there is no recipe nowhere.yaml"),
         (["-n", "0", "x"], {}, "processes=0 does not look like a number of processes"),
         (["-x"], {}, "unknown option -x"),
-        (["RECIPE"], {"FR3E": "/no/fr3e"}, "/no/fr3e is no program; install with `make` there"),
+        (["RECIPE"], {"FR3E": "/no/fr3e"}, "there is no program /no/fr3e; run `make` in the repository"),
     ],
 )
 def test_mistake_is_one_line_and_code_two(bench, arguments, variables, message):
@@ -95,7 +95,7 @@ def test_mistake_is_one_line_and_code_two(bench, arguments, variables, message):
 
 @pytest.mark.slow
 def test_two_real_processes_train_and_the_same_command_continues(bench):
-    """The demo, made tiny and with a task that an untrained model can solve: a step, then another."""
+    """A tiny demo with a task that an untrained model can solve trains one step, then another."""
     fr3e, run = str(Path(sys.executable).with_name("fr3e")), bench.folder / "run"
     tests = Path(__file__).parents[1]
     recipe = tests.parent / "configs/demo.yaml"

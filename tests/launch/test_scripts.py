@@ -1,4 +1,4 @@
-"""The launchers as texts: shellcheck finds nothing, each can be executed, and none names what it does not check."""
+"""The launchers as texts: shellcheck finds nothing, and each script is strict and executable."""
 
 from __future__ import annotations
 

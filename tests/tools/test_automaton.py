@@ -1,4 +1,4 @@
-"""The table says that a call is complete exactly where the text has the two marks, one behind the other."""
+"""The table reports a complete call exactly where the text has the two marks, one after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calculator computes exactly, refuses what is no arithmetic, and cannot be made to work for long."""
+"""The calculator computes exactly, refuses text that is not arithmetic, and never works for long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tool is named by a setting; what cannot be one is refused with what to change."""
+"""A setting names the tool; a name that is no tool is refused with what to change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program prints is its answer, whatever else it does."""
+"""A program's output is its answer, whatever else the program does."""
 
 from __future__ import annotations
 
