@@ -98,6 +98,7 @@ def import_source(source: str) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader  # a path that ends in .py has both
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look their module up by name
     sys.path.append(str(path.parent))
