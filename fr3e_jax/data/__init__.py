@@ -1,1 +1,1 @@
-"""Tasks with their problems and demonstrations, tokenizers, and the resumable stream of prompts."""
+"""Tasks, their problems and demonstrations, tokenizers, and the resumable order in which prompts are drawn."""

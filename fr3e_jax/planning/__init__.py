@@ -1,1 +1,1 @@
-"""Memory and least time of a recipe's programs, compiled for hardware that is not there."""
+"""Will it fit, and how long at least: the programs of a recipe, compiled for hardware that is not there."""

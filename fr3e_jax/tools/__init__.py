@@ -1,1 +1,1 @@
-"""Tools that a policy calls while it answers: recognising a call, running it, and returning the answer."""
+"""Tools that a policy calls while it answers: how a call is recognised, what runs it, and what comes of it."""
