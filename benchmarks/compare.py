@@ -1,12 +1,12 @@
-"""Ours and the peers in turn on one core, and the table of ratios: what `benchmarks/README.md` holds.
+"""Measure the engine and its peers in turn on one core, and print the table of ratios of `benchmarks/README.md`.
 
     .venv/bin/python benchmarks/compare.py --bench BENCH --out FOLDER [--only decode_tiny branch_tiny] [--runs 3]
 
-Each measurement is a process of its own, pinned to one core with one thread. Ours and its peers take turns, ``--runs``
-times around, so that a busy minute falls on all of them; the figure is the median over the processes. Every JSON line
-is kept in ``FOLDER/lines.jsonl`` with the process's peak memory (what `/usr/bin/time -v` reports); lines that are there
-already count, so that a comparison can be spread over several calls. Peers that need a Python of their own:
-``--torch .venv-parity/bin/python --tunix VENV/bin/python`` (left out where there is none).
+Each measurement is a separate process, pinned to one core with one thread. The engine and its peers take turns,
+``--runs`` times, so that a busy minute affects all of them; the figure is the median over the processes. Every JSON
+line is kept in ``FOLDER/lines.jsonl`` with the process's peak memory (by `/usr/bin/time`). Lines that are there already
+count, so a comparison can be spread over several calls. Peers may need another Python: ``--torch
+.venv-parity/bin/python --tunix VENV/bin/python``; tunix is left out without one.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ ONE_THREAD = {
     "TOKENIZERS_PARALLELISM": "false",
     "TQDM_DISABLE": "1",
 }
-_INSIDE_RUNS = 1  # of each process: the median is taken over processes, which take turns
+_INSIDE_RUNS = 1  # runs within each process, because the median is taken over processes
 
 
 @dataclass(frozen=True)
 class Work:
-    """A row of the table: what ours runs, what each peer runs (``script mode options``), the bar and the aim."""
+    """A row of the table."""
 
-    ours: str
-    peers: dict[str, str]
-    must: float
-    aim: float
-    memory: bool = False  # compare peak memory too
+    ours: str  # our command: script and options
+    peers: dict[str, str]  # the command of each peer
+    must: float  # the ratio that is required
+    aim: float  # the ratio that is aimed at
+    memory: bool = False  # compare peak memory, too
 
 
 def works() -> dict[str, Work]:
@@ -77,7 +77,7 @@ class Comparison:
         return {"ours": sys.executable, "tunix": self.args.tunix}.get(runner, self.args.torch)
 
     def measure(self, work: str, runner: str, command: str) -> None:
-        """One process: its JSON line and its peak memory, appended to the file."""
+        """Run one process; append its JSON line and peak memory to the file."""
         script, *options = command.split()
         own = HERE / script
         size = options[options.index("--size") + 1]
@@ -137,13 +137,13 @@ class Comparison:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bench", required=True, help="folder of the harness, with MODELS/tiny and MODELS/slice made")
+    parser.add_argument("--bench", required=True, help="folder of the harness, with MODELS/tiny and MODELS/slice")
     parser.add_argument("--out", required=True, help="folder for the JSON lines and the compilation cache")
     parser.add_argument("--only", nargs="*", choices=sorted(works()), default=list(works()))
     parser.add_argument("--runs", type=int, default=3, help="processes of each runner; they take turns")
     parser.add_argument("--core", type=int, default=1)
     parser.add_argument("--torch", default=str(HERE.parent / ".venv-parity" / "bin" / "python"))
-    parser.add_argument("--tunix", default="", help="Python with google-tunix==0.1.7; empty: without tunix")
+    parser.add_argument("--tunix", default="", help="Python with google-tunix==0.1.7; empty to leave tunix out")
     args = parser.parse_args()
     args.bench = str(Path(args.bench).resolve())
     comparison = Comparison(args)

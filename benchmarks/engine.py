@@ -1,4 +1,4 @@
-"""Runner of the engine for the side-by-side benchmark: one JSON line per measurement.
+"""Run the engine for the side-by-side benchmark and print one JSON line per measurement.
 
     .venv/bin/python benchmarks/engine.py --bench BENCH --model MODELS/tiny --size tiny --mode decode --batch 64
     .venv/bin/python benchmarks/engine.py --bench BENCH --model MODELS/tiny --size tiny --mode branch
@@ -67,7 +67,7 @@ class Runner:
         self.workload.emit(self.record, [wall for _, wall, _ in runs], tokens, [cpu for _, _, cpu in runs])
 
     def warm_up(self, run, calls: int = 1):
-        """The first calls, which compile. Returns the last one's result."""
+        """Make the first calls, which compile; return the last result."""
         warm = [timed(run) for _ in range(calls)]
         self.record["warmup_wall_cpu_s"] = [[round(wall, 2), round(cpu, 2)] for _, wall, cpu in warm]
         return warm[-1][0]
@@ -110,13 +110,13 @@ class Runner:
         return [TrunkRequest(trunk, list_) for trunk, list_ in zip(trunks, branches, strict=True)]
 
     def branch(self) -> None:
-        """The explore phase from cached bases. One engine does both phases, as in a run; only exploring is timed."""
+        """Measure exploring from cached bases. One engine does both phases, as in a run; only exploring is timed."""
         b, counted = self.spec["branch"], self.workload.branch_accounting(self.spec)
         slots = self.args.slots or b["bases"] // 2  # twice as many lanes a trunk as with a slot for each base
         engine = self.engine(slots, self.args.lanes or b["lanes"] // slots)
 
         def run(number: int):
-            trunks, _, base_cpu = timed(lambda: self.base_trunks(engine))  # handed over below: no cache is held twice
+            trunks, _, base_cpu = timed(lambda: self.base_trunks(engine))  # consumed below: no cache is held twice
             engine.take_counts()
             result = timed(lambda: engine.sample(self.params, self.branch_requests(trunks, number))[0])
             rollouts, counts = result[0], engine.take_counts()
@@ -168,7 +168,7 @@ class Runner:
         )
 
     def optimizer_steps(self, trunks: list[TrainingTrunk], tokens: int, flattened_tokens: int) -> None:
-        """Full optimizer steps on ``trunks``: gradients of all micro-batches, then the update."""
+        """Measure full optimizer steps on ``trunks``: the gradients of all micro-batches, then the update."""
         programs = self.train_programs()
         state = programs.init_optimizer(self.params)
         loss_tokens = sum(len(branch.token_ids) for trunk in trunks for branch in trunk.branches)
@@ -185,7 +185,7 @@ class Runner:
             return micros
 
         self.optimizer_state = state
-        # Twice: a step after one that compiled pays for pages that compiling gave back, 0 to 2 s once a run.
+        # Two calls: the step after a compiling one pays, once a run, 0 to 2 s for pages that compiling gave back.
         micros = self.warm_up(step, calls=2)
         positions, padded = (sum(getattr(m, name) for m in micros) for name in ("positions", "padded_positions"))
         self.record |= {
@@ -237,7 +237,7 @@ class Runner:
         self.optimizer_steps(trunks, self.args.micro_batch_tokens or per_call, count * b["total_len"])
 
     def logits(self) -> None:
-        """Logits of two prompts into ``MODEL/logits_fr3e.npy``, and their distance from the peer's if it is there."""
+        """Save logits of two prompts in ``MODEL/logits_fr3e.npy``; print their distance from the peer's, if saved."""
         ids = self.workload.decode_prompts(self.spec, self.architecture.vocab_size, 2).astype(np.int32)
         programs = DecoderPrograms(self.graphdef, self.architecture, self.mesh)
         hidden = programs.prefill(self.params, ids).hidden
@@ -255,11 +255,11 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="Hugging Face directory made by the harness's make_model.py")
     parser.add_argument("--size", required=True, help="name of the model in spec.json")
     parser.add_argument("--mode", required=True, choices=["decode", "branch", "train", "train_branch", "logits"])
-    parser.add_argument("--variant", default="shared", choices=["shared", "flattened"], help="of train_branch")
+    parser.add_argument("--variant", default="shared", choices=["shared", "flattened"], help="rows of train_branch")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--max_micro", type=int, default=0, help="train: only this many micro-batches' rows")
-    parser.add_argument("--new_tokens", type=int, default=0, help="decode: fewer than the spec says")
+    parser.add_argument("--new_tokens", type=int, default=0, help="decode: new tokens instead of the spec's number")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--slots", type=int, default=0, help="trunk slots of the decoder")
     parser.add_argument("--lanes", type=int, default=0, help="lanes per trunk slot")
@@ -269,7 +269,7 @@ def main() -> None:
     parser.add_argument("--attention_block", type=int, default=0)
     parser.add_argument("--scan_layers", action="store_true")
     parser.add_argument("--token_chunk", type=int, default=1024)
-    parser.add_argument("--leave_memory", action="store_true", help="freed memory goes back to the system")
+    parser.add_argument("--leave_memory", action="store_true", help="return freed memory to the system")
     parser.add_argument("--spec")
     args = parser.parse_args()
     sys.path.insert(0, args.bench)

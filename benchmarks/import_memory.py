@@ -2,11 +2,11 @@
 
     .venv/bin/python benchmarks/import_memory.py [--gigabytes 2] [--param-dtype bfloat16] [--devices 1]
 
-A checkpoint of random bfloat16 weights is written into a temporary directory, in shards. A process of its own imports
-it and exports it again; from outside its memory is sampled every two milliseconds: RssAnon, what was allocated, and
-RssFile, pages of mapped files, which the kernel takes back at will. Device arrays of the CPU lie in the same memory, so
-the figures that count are the peaks less what lay there before and, of what was allocated, less the arrays. Exit code 1
-when one of them is more than LIMIT_TENSORS times the largest tensor.
+A checkpoint of random bfloat16 weights is written into a temporary directory, in shards. A separate process imports it
+and exports it again. This process samples the other's memory every two milliseconds: RssAnon is allocated memory, and
+RssFile is pages of mapped files, which the kernel can take back. Device arrays of the CPU lie in the same memory. So
+the reported figures are peaks minus the memory held before, and for allocated memory also minus the arrays. The exit
+code is 1 if a figure exceeds LIMIT_TENSORS times the largest tensor.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import tempfile
 import time
 from pathlib import Path
 
-LIMIT_TENSORS = 1.25  # the one that is being read or written, and what allocators and the runtime keep
+LIMIT_TENSORS = 1.25  # the tensor that is read or written, and memory kept by allocators and the runtime
 SAMPLE_SECONDS = 0.002
 VOCABULARY, HIDDEN, INTERMEDIATE = 32768, 2048, 8192  # the largest tensor is the embedding
 
 
 def architecture_of(gigabytes: float):
-    """As many layers as fill ``gigabytes`` in bfloat16."""
+    """The architecture with as many layers as fill ``gigabytes`` in bfloat16."""
     import dataclasses
 
     from fr3e_jax.policy.architecture import Architecture
@@ -59,7 +59,7 @@ def make_checkpoint(directory: Path, gigabytes: float) -> None:
 
 
 def import_and_export(directory: Path, param_dtype: str) -> None:
-    """The measured process: says when each phase begins and ends, and waits for a line in between."""
+    """The measured process. It prints a line after each phase and reads a line before the next one."""
     import jax
 
     from fr3e_jax.policy.config_file import read_architecture
@@ -82,20 +82,20 @@ def import_and_export(directory: Path, param_dtype: str) -> None:
 
 
 def resident_bytes(process_id: int) -> list[int]:
-    """Allocated memory and pages of mapped files."""
+    """Bytes of allocated memory and of mapped files."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{process_id}/status").read_text().splitlines())
     return [int(status[key].split()[0]) * 1024 for key in ("RssAnon", "RssFile")]
 
 
 def growth_of_phase(process: subprocess.Popen) -> tuple[list[int], float]:
-    """By how much each of `resident_bytes` grows, and the seconds of a phase, whose end the process says by a line."""
+    """Start a phase; return the growth of each of `resident_bytes` at its peak, and the seconds until the end."""
     before = peak = resident_bytes(process.pid)
     os.set_blocking(process.stdout.fileno(), False)
     start = time.perf_counter()
     print(file=process.stdin, flush=True)
     while not process.stdout.readline():
         if process.poll() is not None:
-            raise SystemExit(f"the measured process ended with {process.returncode}")
+            raise SystemExit(f"the measured process ended with exit code {process.returncode}")
         peak = [max(pair) for pair in zip(peak, resident_bytes(process.pid), strict=True)]
         time.sleep(SAMPLE_SECONDS)
     return [most - least for most, least in zip(peak, before, strict=True)], time.perf_counter() - start

@@ -1,11 +1,11 @@
-"""What the explore phase costs against anchors K, rollouts per state M, prefix length and lanes.
+"""The cost of the explore phase for several numbers of anchors (K), rollouts per state (M), prefix lengths and lanes.
 
     .venv/bin/python benchmarks/sweep.py --bench BENCH --model MODELS/tiny [--runs 3] [--vary prefix]
 
-One row of the table varies at a time. Each row is sampled twice by the same engine: branches of the cached trunk, and
-the same branches with their prefix computed anew for each rollout (what a sampler without trunks does). The first cost
-should follow the new tokens alone: CPU milliseconds per new token stay level as the prefix and the number of branches
-grow, but for the attention to the prefix itself. JSON lines go to stdout, the table to stderr.
+Each row of the table varies one number. It is sampled in two ways: as branches of cached trunks, and with the prefix
+computed anew for each rollout, as a sampler without trunks does. The first cost should depend on the new tokens alone:
+CPU milliseconds per new token stay level as the prefix and the number of branches grow, except for the attention to the
+prefix. JSON lines go to stdout, the table to stderr.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Point:
         return self.trunks * self.anchors * self.rollouts * self.new
 
     def forks(self) -> list[int]:
-        """Anchors spread over the second half of the prefix, the last at its end."""
+        """Forks spread evenly over the second half of the prefix, the last one at its end."""
         return [int(fork) for fork in np.linspace(self.prefix // 2, self.prefix, self.anchors + 1)[1:]]
 
 
@@ -70,7 +70,7 @@ def shared(engine: RolloutEngine, params, point: Point, trunks: list[CachedTrunk
 
 
 def prefilled(engine: RolloutEngine, params, point: Point, trunks: list[CachedTrunk], number: int) -> None:
-    """The same branches, each with a prefix of its own: one lane in each slot."""
+    """Sample the same branches, each with its own prefix: one lane in each slot."""
     requests = [
         TrunkRequest(trunk.token_ids[: branch.fork], [branch])
         for i, trunk in enumerate(trunks)

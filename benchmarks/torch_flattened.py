@@ -1,11 +1,11 @@
-"""What the branch workload costs a trainer that flattens it: torch, each of the 512 rollouts a whole sequence.
+"""The cost of the branch workload in a trainer that flattens it: torch, with each of the 512 rollouts as a sequence.
 
     .venv-parity/bin/python benchmarks/torch_flattened.py --bench BENCH --model MODELS/tiny --size tiny [--max_micro 4]
 
-One JSON line in the harness's form (`workload.emit`), to stand beside ``benchmarks/engine.py --mode train_branch``: the
-same anchors and lengths, the same micro-batch and optimizer as the harness's peers, and, in fairness, the head on
-the tokens with a loss alone. With ``--max_micro`` every k-th rollout is timed, so that all prefix lengths take part,
-and the time of the micro-batches is scaled to all of them.
+It prints one JSON line in the harness's form (`workload.emit`), for comparison with ``benchmarks/engine.py --mode
+train_branch``. Anchors and lengths are the same; micro-batch and optimizer are those of the harness's peers. To be
+fair, it applies the head only to tokens with a loss. With ``--max_micro`` it times every k-th rollout, so that all
+prefix lengths take part, and scales the time of the micro-batches to all rollouts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def timed(run):
 
 
 def flattened_rollouts(workload, spec, vocab: int):
-    """ids ``[rollouts, T]``, prefix length of each, and its advantage."""
+    """Ids ``[rollouts, T]``, with the prefix length and the advantage of each rollout."""
     b, rng = spec["branch"], np.random.default_rng(0)
     prefixes = np.repeat([prefix for _, prefix in workload.anchors(spec)], b["rollouts_per_anchor"])
     ids = rng.integers(1, vocab, (len(prefixes), b["total_len"]))
@@ -39,7 +39,7 @@ def flattened_rollouts(workload, spec, vocab: int):
 
 
 def micro_batch(model, spec, ids, prefixes, advantages, loss_tokens: int) -> None:
-    """Forward and backward pass of the clipped surrogate, old log-probs those of this pass, as the harness's peers."""
+    """Forward and backward pass of the clipped surrogate. As in the harness's peers, old log-probs are this pass's."""
     t = spec["train"]
     hidden = model.model(ids, use_cache=False).last_hidden_state[:, :-1]
     counts = torch.arange(1, ids.shape[1])[None] >= prefixes[:, None]
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="Hugging Face directory made by the harness's make_model.py")
     parser.add_argument("--size", required=True, help="name of the model in spec.json")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--max_micro", type=int, default=0, help="time only so many micro-batches, evenly chosen")
+    parser.add_argument("--max_micro", type=int, default=0, help="time only this many micro-batches, evenly chosen")
     parser.add_argument("--spec")
     args = parser.parse_args()
     sys.path.insert(0, args.bench)

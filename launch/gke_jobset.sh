@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Train on TPU slices of a GKE cluster: fills gke_jobset.yaml.tmpl and prints it, or hands it to kubectl.
+# Train on TPU slices of a GKE cluster: fill in gke_jobset.yaml.tmpl and print it, or pass it to kubectl.
 #
 #   export NAME=fr3e-7b IMAGE=us-docker.pkg.dev/my-project/fr3e/fr3e:1 BUCKET=my-runs ACCELERATOR=tpu-v5p-slice TOPOLOGY=4x4x4
 #   launch/gke_jobset.sh configs/fr3e_qwen2.5_7b.yaml model.path=/runs/models/7b          # print the manifest
 #   launch/gke_jobset.sh --apply configs/fr3e_qwen2.5_7b.yaml model.path=/runs/models/7b  # start, or start again
 #
-# The image holds the repository as its working directory and fr3e on PATH, with jax[tpu] (docs/launch.md). The bucket is
-# mounted at /runs: the run is in its folder NAME, with the logs of all pods in NAME/logs.
-# Optional: SLICES (1), CHIPS of a host (4), NAMESPACE (default), SERVICE_ACCOUNT (default: it must reach the bucket),
-# MAX_RESTARTS (10), GRACE_SECONDS (600).
+# The image has the repository as its working directory, and fr3e with jax[tpu] on PATH (docs/launch.md). The bucket is
+# mounted at /runs: its folder NAME holds the run, and NAME/logs the logs of all pods.
+# Optional: SLICES (1), CHIPS of a host (4), NAMESPACE (default), SERVICE_ACCOUNT (default; it must have access to the
+# bucket), MAX_RESTARTS (10), GRACE_SECONDS (600).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR
@@ -22,7 +22,7 @@ MAX_RESTARTS=${MAX_RESTARTS:-10} GRACE_SECONDS=${GRACE_SECONDS:-600}
 label="[a-z]([-a-z0-9]*[a-z0-9])?"
 require_match NAME "$label" "a name of a job: lower-case letters, digits and dashes"
 # shellcheck disable=SC2153  # the variable of the caller
-[[ ${#NAME} -le 40 ]] || fail "NAME=$NAME has ${#NAME} characters; expected at most 40, pods are named after it"
+[[ ${#NAME} -le 40 ]] || fail "NAME=$NAME has ${#NAME} characters; expected at most 40, because pods are named after it"
 require_match IMAGE "[a-z0-9][-a-zA-Z0-9._/:@]*" "a container image, REGISTRY/NAME:TAG"
 require_match BUCKET "[a-z0-9][-_.a-z0-9]*" "a bucket's name, without gs://"
 require_match ACCELERATOR "tpu-[-a-z0-9]+" "GKE's name of a TPU, such as tpu-v5p-slice or tpu-v5-lite-podslice"
@@ -35,14 +35,14 @@ require_match MAX_RESTARTS "[0-9]+" "a number of restarts"
 require_match GRACE_SECONDS "[1-9][0-9]*" "seconds between SIGTERM and SIGKILL"
 chips=$((${TOPOLOGY//x/*}))
 ((chips % CHIPS == 0)) ||
-  fail "TOPOLOGY=$TOPOLOGY has $chips chips, which are not whole hosts of CHIPS=$CHIPS; set the chips of one host"
+  fail "TOPOLOGY=$TOPOLOGY has $chips chips, which are not whole hosts of CHIPS=$CHIPS; set CHIPS to those of one host"
 # shellcheck disable=SC2034  # read by name below
 HOSTS=$((chips / CHIPS))
 
-# As a YAML flow sequence of double-quoted strings, which JSON's are too.
+# The arguments as a YAML flow sequence of double-quoted strings.
 ARGUMENTS=""
 for argument in "$@"; do
-  [[ $argument != *[[:cntrl:]]* ]] || fail "an argument holds a control character: $(printf '%q' "$argument")"
+  [[ $argument != *[[:cntrl:]]* ]] || fail "an argument has a control character: $(printf '%q' "$argument")"
   argument=${argument//\\/\\\\}
   ARGUMENTS+="${ARGUMENTS:+, }\"${argument//\"/\\\"}\""
 done
@@ -58,7 +58,7 @@ if ! $apply; then
   exit
 fi
 require_program kubectl "install it and choose the cluster with gcloud container clusters get-credentials"
-# A set that has ended cannot be changed, and one that runs is left alone: delete the first, refuse the second.
+# An ended set cannot be changed, so it is deleted. A running set is left alone, and the command is refused.
 if kubectl get jobset "$NAME" --namespace="$NAMESPACE" >/dev/null 2>&1; then
   ended=$(kubectl get jobset "$NAME" --namespace="$NAMESPACE" -o jsonpath='{.status.terminalState}')
   [[ -n $ended ]] || fail "$NAME is running; watch it with kubectl logs -f -l jobset.sigs.k8s.io/jobset-name=$NAME"

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Train on this machine, on all of its devices; the same command again continues an interrupted run.
+# Train on all devices of this machine. After an interruption the same command continues the run.
 #
 #   launch/local.sh [-n PROCESSES] RECIPE [key=value ...]
 #   RUN_DIR=runs/mine launch/local.sh configs/demo.yaml training.max_steps=20
-#   launch/local.sh -n 2 configs/demo.yaml          # two CPU processes: a trial of what runs on many machines
+#   launch/local.sh -n 2 configs/demo.yaml          # two CPU processes, to try out a run on many machines
 #
-# RUN_DIR: default runs/NAME of the recipe's file. FR3E: default .venv/bin/fr3e. CPU_DEVICES: virtual devices of each
-# process with -n (default 1). Logs of all processes: RUN_DIR/logs. Ctrl-C or SIGTERM saves and ends all of them.
+# RUN_DIR: default runs/NAME, with the name of the recipe's file. FR3E: default .venv/bin/fr3e. CPU_DEVICES: virtual
+# devices of each process with -n (default 1). RUN_DIR/logs has the logs of all processes. On Ctrl-C or SIGTERM all
+# processes save and end.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR
@@ -22,7 +23,7 @@ done
 shift $((OPTIND - 1))
 require_match processes "[1-9][0-9]*" "a number of processes"
 [[ $# -ge 1 ]] || fail "no recipe given; usage: launch/local.sh [-n PROCESSES] RECIPE [key=value ...]"
-[[ -f $1 ]] || fail "recipe $1 is no file"
+[[ -f $1 ]] || fail "there is no recipe $1"
 name=$(basename "$1")
 export RUN_DIR=${RUN_DIR:-runs/${name%.*}}
 
@@ -39,16 +40,16 @@ JAX_COORDINATOR_ADDRESS=127.0.0.1:$(free_port)
 export JAX_COORDINATOR_ADDRESS
 
 pids=()
-# Processes in the background of a script do not hear Ctrl-C.
+# Background processes of a script do not receive Ctrl-C.
 trap 'kill -TERM "${pids[@]}" 2>/dev/null || true' INT TERM
 for ((index = 0; index < processes; index++)); do
   quiet=/dev/stdout
-  [[ $index -eq 0 ]] || quiet=/dev/null # its log has it
+  [[ $index -eq 0 ]] || quiet=/dev/null # the log has the output
   JAX_PROCESS_ID=$index WORKER=process_$index "$here/worker.sh" "$@" >"$quiet" 2>&1 &
   pids+=($!)
 done
 
-# wait returns early where a signal is handled: ask again until each process has really ended.
+# wait returns early when a signal is handled, so repeat it until each process has ended.
 worst=0
 for pid in "${pids[@]}"; do
   code=0

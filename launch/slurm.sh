@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Train on the GPUs of a Slurm cluster: one process for each GPU, which jax finds through Slurm's variables.
+# Train on the GPUs of a Slurm cluster, with one process for each GPU. jax finds the processes by Slurm's variables.
 #
 #   export RUN_DIR=/shared/runs/mine RECIPE=configs/fr3e_qwen2.5_7b.yaml
 #   sbatch --nodes=4 --gpus-per-node=8 --ntasks-per-node=8 launch/slurm.sh [key=value ...]
 #
-# RUN_DIR must be on a file system that all nodes share. Before the time limit Slurm sends SIGTERM: the run saves and
-# ends, and the job puts itself into the queue again (REQUEUE=0: it does not) until the run's budget is spent. Submitting
-# the same command again does the same. Logs: RUN_DIR/logs, one for each process, and RUN_DIR/logs/slurm-JOB.log.
+# RUN_DIR must be on a file system that all nodes share. Before the time limit Slurm sends SIGTERM, and the run saves and
+# ends. The job then requeues itself until the run's budget is spent; with REQUEUE=0 it does not. Submitting the same
+# command again also continues the run. RUN_DIR/logs has a log for each process and slurm-JOB.log.
 #SBATCH --job-name=fr3e
 #SBATCH --output=slurm-%j.log
 #SBATCH --open-mode=append
@@ -14,10 +14,10 @@
 #SBATCH --signal=TERM@300
 #SBATCH --cpus-per-task=8
 set -euo pipefail
-# sbatch runs a copy of this file: the repository is where it was submitted, or REPOSITORY.
+# sbatch runs a copy of this file. The repository is REPOSITORY, or the directory of submission.
 repository=${REPOSITORY:-${SLURM_SUBMIT_DIR:-$PWD}}
 [[ -f $repository/launch/require.sh ]] || {
-  echo "slurm.sh: error: REPOSITORY=$repository holds no launch/require.sh; submit from the repository, or set it" >&2
+  echo "slurm.sh: error: REPOSITORY=$repository has no launch/require.sh; submit from the repository, or set REPOSITORY" >&2
   exit 2
 }
 # shellcheck source-path=SCRIPTDIR source=require.sh
@@ -28,21 +28,21 @@ require RECIPE "a recipe, such as configs/fr3e_qwen2.5_7b.yaml"
 require_match RUN_DIR "/.*" "an absolute path: every node must find it"
 require_program srun "this runs on a Slurm cluster"
 cd "$repository"
-[[ -f $RECIPE ]] || fail "RECIPE=$RECIPE is no file in $repository"
+[[ -f $RECIPE ]] || fail "there is no recipe RECIPE=$RECIPE in $repository"
 if [[ -n ${SLURM_GPUS_PER_NODE:-} && ${SLURM_GPUS_PER_NODE##*:} != "${SLURM_NTASKS_PER_NODE:-}" ]]; then
-  fail "--ntasks-per-node=${SLURM_NTASKS_PER_NODE:-unset} with --gpus-per-node=$SLURM_GPUS_PER_NODE; jax takes one" \
-    "process for each GPU: set both to the same number"
+  fail "--ntasks-per-node=${SLURM_NTASKS_PER_NODE:-unset} with --gpus-per-node=$SLURM_GPUS_PER_NODE; jax needs one" \
+    "process for each GPU, so set both to the same number"
 fi
 
 mkdir -p "$RUN_DIR/logs"
 export RUN_DIR
-# Each task names its log by its rank. If one dies the others cannot go on: srun ends them.
+# Each task names its log by its rank. If one task dies the others cannot go on, so srun ends them.
 code=0
-# shellcheck disable=SC2016  # the task's shell is to read its own rank
+# shellcheck disable=SC2016  # the task's shell reads its own rank
 srun --kill-on-bad-exit=1 --output="$RUN_DIR/logs/slurm-%j.log" --open-mode=append \
   bash -c 'WORKER=process_$SLURM_PROCID exec launch/worker.sh "$@"' worker "$RECIPE" "$@" || code=$?
 if [[ $code -eq 0 && ! -f $RUN_DIR/summary.json && ${REQUEUE:-1} == 1 ]]; then
-  echo "slurm.sh: the run was interrupted and has saved; back into the queue"
+  echo "slurm.sh: the run was interrupted and has saved; the job goes back into the queue"
   scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$code"

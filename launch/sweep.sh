@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# A sweep over several TPU slices: the product of comma-separated values, each combination on the next free slice.
+# Run a sweep over several TPU slices: all combinations of comma-separated values, each on the next free slice.
 #
 #   export SLICES="slice-a slice-b" ZONE=us-east5-a PROJECT=my-project RUNS=gs://my-bucket/runs
 #   launch/sweep.sh configs/demo.yaml seed=0,1,2 explore.num_anchors=2,4
 #
-# On one machine use `fr3e sweep`. Each combination is a run SWEEP-COMBINATION in RUNS (SWEEP: default the recipe's file
-# name), started by tpu_pod.sh, whose variables these are. The same command again goes on with what is not finished:
-# finished ones are remembered in STATE (default .sweep-SWEEP), which also has the output of every launch.
+# On a single machine use `fr3e sweep`. Each combination is a run SWEEP-COMBINATION in RUNS, started by tpu_pod.sh with
+# the same variables. SWEEP is by default the recipe's file name. The same command again continues with the unfinished
+# combinations: STATE (default .sweep-SWEEP) records the finished ones, and has the output of every launch.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR
@@ -21,25 +21,25 @@ sweep=${SWEEP:-${name%.*}}
 state=${STATE:-.sweep-$sweep}
 launcher=${LAUNCHER:-$here/tpu_pod.sh}
 fr3e=${FR3E:-$here/../.venv/bin/fr3e}
-command -v "$fr3e" >/dev/null || fail "$fr3e is no program; install with \`make\` there, or set FR3E to the fr3e command"
+command -v "$fr3e" >/dev/null || fail "there is no program $fr3e; run \`make\` in the repository, or set FR3E to the fr3e command"
 mkdir -p "$state"
 
-# fr3e itself checks every combination and names it; the last word of a line is its run directory.
+# fr3e checks and names every combination. The last word of a line is the run directory.
 combinations=$("$fr3e" sweep "$recipe" "$@" --dry-run) || exit $?
 mapfile -t lines <<<"$combinations"
 rm -f "$state"/*.taken
 
-run_one() { # SLICE LINE: 0 if the combination is finished
+run_one() { # SLICE LINE: return 0 if the combination is finished, or taken by another slice
   local label words
   declare -a words
   eval "words=($2)" # quoted for a shell by fr3e sweep
   label=$(basename "${words[-1]#runtime.run_dir=}")
   unset "words[-1]"
   [[ ! -f $state/$label.done ]] || return 0
-  # Noclobber makes the file only where there is none: the combination goes to one slice.
+  # With noclobber only the first slice can make the file, so a combination goes to one slice.
   (set -o noclobber && echo "$1" >"$state/$label.taken") 2>/dev/null || return 0
   echo "$label: on $1, output in $state/$label.log"
-  # Without the program, -m, the module and the verb that stand before the recipe.
+  # The first four words are the program, -m, the module and the verb; the recipe follows.
   if TPU_NAME=$1 RUN=$sweep-$label "$launcher" "${words[@]:4}" >>"$state/$label.log" 2>&1 </dev/null; then
     touch "$state/$label.done"
     echo "$label: finished"
@@ -49,7 +49,7 @@ run_one() { # SLICE LINE: 0 if the combination is finished
   fi
 }
 
-serve() { # SLICE: one combination after another; a failed one does not end the slice
+serve() { # SLICE: run one combination after another; a failed one does not end the slice's work
   local line failed=0
   for line in "${lines[@]}"; do
     run_one "$1" "$line" || failed=1
@@ -68,5 +68,5 @@ for pid in "${pids[@]}"; do
 done
 done_files=("$state"/*.done)
 [[ -e ${done_files[0]} ]] || done_files=()
-echo "${#done_files[@]} of ${#lines[@]} combinations are finished; the same command goes on with the others"
+echo "${#done_files[@]} of ${#lines[@]} combinations are finished; the same command continues with the others"
 exit "$worst"

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Train on all workers of a TPU VM slice (plain multi-controller: every worker runs the same command).
+# Train on all workers of a TPU VM slice (multi-controller: every worker runs the same command).
 #
 #   export TPU_NAME=my-slice ZONE=us-east5-a PROJECT=my-project RUNS=gs://my-bucket/runs
-#   launch/tpu_pod.sh RECIPE [key=value ...]     # start, continue, or watch the run that is going on
-#   launch/tpu_pod.sh --stop RECIPE              # it saves its step and ends
+#   launch/tpu_pod.sh RECIPE [key=value ...]     # start or continue the run, or watch it if it is running
+#   launch/tpu_pod.sh --stop RECIPE              # save the current step and end
 #
-# Each call copies the committed files (git HEAD) to the workers, installs them where the lock file has changed, mounts
-# the bucket, and starts the run unless it is going on already; then it shows the output of worker 0's process and waits.
-# When the connection breaks the run goes on. RUN: its name in RUNS (default: the recipe's file name). RUNS may also be an
-# absolute path of a file system that the workers share. Logs of all workers: RUNS/RUN/logs.
+# Each call copies the committed files (git HEAD) to the workers, installs the packages if the lock file has changed,
+# mounts the bucket, and starts the run unless it is running. Then it shows the output of worker 0 and waits. If the
+# connection breaks, the run goes on. RUN is the run's name in RUNS (default: the recipe's file name). RUNS may also be an
+# absolute path on a file system that the workers share. RUNS/RUN/logs has the logs of all workers.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR
@@ -27,8 +27,8 @@ name=$(basename "$recipe")
 export RUN=${RUN:-${name%.*}}
 require_match RUN "[-A-Za-z0-9._=,+]+" "the name of a run"
 cd "$here/.."
-[[ -f $recipe ]] || fail "recipe $recipe is no file in $PWD"
-git diff --quiet HEAD -- || echo "tpu_pod.sh: note: changes that are not committed are not copied" >&2
+[[ -f $recipe ]] || fail "there is no recipe $recipe in $PWD"
+git diff --quiet HEAD -- || echo "tpu_pod.sh: note: uncommitted changes are not copied" >&2
 
 on_workers() {
   gcloud compute tpus tpu-vm ssh "$TPU_NAME" --zone="$ZONE" --project="$PROJECT" --worker="$1" --command="$2"

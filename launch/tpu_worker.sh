@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The part of tpu_pod.sh that runs on each worker of a slice; see there. Not for a person to call.
+# The part of tpu_pod.sh that runs on each worker of a slice. tpu_pod.sh calls it; a user does not.
 #   RUNS=gs://BUCKET[/FOLDER] RUN=NAME tpu_worker.sh [--stop] RECIPE [key=value ...]
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -7,7 +7,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/require.sh"
 require RUNS "gs://BUCKET[/FOLDER], or an absolute path on a shared disk"
 require RUN "the name of a run"
-state=${FR3E_STATE:-$HOME/.fr3e_jax} # the running process of this worker, and which packages are installed
+state=${FR3E_STATE:-$HOME/.fr3e_jax} # records this worker's running process and installed packages
 mkdir -p "$state"
 pid_file=$state/${RUN:?}.pid
 
@@ -18,7 +18,7 @@ running() {
 if [[ ${1:-} == --stop ]]; then
   if running; then
     kill -TERM "$(cat "$pid_file")"
-    echo "$(hostname): told $RUN to save and end"
+    echo "$(hostname): asked $RUN to save and end"
   else
     echo "$(hostname): $RUN is not running"
   fi
@@ -30,7 +30,7 @@ install() {
   lock=$(cat requirements.lock pyproject.toml | sha256sum)
   [[ -f $state/installed && $(cat "$state/installed") == "$lock" ]] && return
   make .venv/.installed
-  # The TPU runtime that belongs to the installed jax.
+  # The TPU runtime must match the installed jax.
   .venv/bin/python -m pip install --quiet "jax[tpu]==$(.venv/bin/python -c 'import jax; print(jax.__version__)')"
   echo "$lock" >"$state/installed"
 }
@@ -50,15 +50,15 @@ cd "$here/.."
 [[ ${FR3E_INSTALL:-1} == 0 ]] || install
 [[ $RUNS != gs://* ]] || mount_bucket
 index=${TPU_WORKER_ID:-$(hostname)} # hostnames of a slice end in its worker numbers
-# The run going on elsewhere, or later, must not count as finished.
+# A worker that ends before the budget is spent must not count as finished.
 export RUN_DIR=$RUNS/$RUN WORKER=worker_${index##*-} UNFINISHED_CODE=75
 output=$state/$RUN.output
 
 if running; then
-  echo "$(hostname): $RUN is going on already, as process $(cat "$pid_file")"
+  echo "$(hostname): $RUN is running already, as process $(cat "$pid_file")"
 else
-  # In a session of its own: it outlives the connection.
-  # shellcheck disable=SC2016  # the inner shell is to write its own number
+  # Its own session lets it outlive the connection.
+  # shellcheck disable=SC2016  # the inner shell writes its own process number
   setsid nohup bash -c 'echo $$ >"$1"; shift; exec "$@"' worker "$pid_file" "$here/worker.sh" "$@" \
     >"$output" 2>&1 </dev/null &
   started=$!

@@ -1,28 +1,28 @@
 #!/usr/bin/env bash
-# One process of a run: what every launcher here ends in, on every machine. Not for a person to call.
+# One process of a run. Every launcher runs this script on every machine; a user does not call it.
 #   RUN_DIR=DIR [WORKER=NAME] [FR3E=.venv/bin/fr3e] launch/worker.sh RECIPE [key=value ...]
-# The same command starts the run in RUN_DIR and, when it was interrupted, continues it. Output also goes to
-# RUN_DIR/logs/WORKER.log, appended at each start. SIGTERM saves and ends it with code 0, or with UNFINISHED_CODE where
-# that is set: some schedulers take 0 for the end of the run.
+# It starts the run in RUN_DIR or continues it after an interruption. The output is also appended to
+# RUN_DIR/logs/WORKER.log. On SIGTERM the run saves and ends with code 0, or with UNFINISHED_CODE if that is set, because
+# some schedulers take 0 for the end of the run.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/require.sh"
 require RUN_DIR "the run directory, on a file system that all processes of the run share"
 [[ $# -ge 1 ]] || fail "no recipe given; expected: launch/worker.sh RECIPE [key=value ...]"
 fr3e=${FR3E:-$(dirname "${BASH_SOURCE[0]}")/../.venv/bin/fr3e}
-command -v "$fr3e" >/dev/null || fail "$fr3e is no program; install with \`make\` there, or set FR3E to the fr3e command"
+command -v "$fr3e" >/dev/null || fail "there is no program $fr3e; run \`make\` in the repository, or set FR3E to the fr3e command"
 mkdir -p "$RUN_DIR/logs"
 log="$RUN_DIR/logs/${WORKER:-$(hostname)}.log"
 echo "$(date -u +%FT%TZ) $(hostname): fr3e train $* --continue runtime.run_dir=$RUN_DIR" >>"$log"
 command=("$fr3e" train "$@" --continue "runtime.run_dir=$RUN_DIR")
 exec > >(exec tee -a "$log") 2>&1
-[[ -n ${UNFINISHED_CODE:-} ]] || exec "${command[@]}" # becomes the run itself: signals reach it
+[[ -n ${UNFINISHED_CODE:-} ]] || exec "${command[@]}" # this process becomes the run, so that signals reach it
 
 "${command[@]}" &
 run=$!
 trap 'kill -TERM "$run"' TERM
 code=0
-while true; do # wait returns early where a signal is handled
+while true; do # wait returns early when a signal is handled
   wait "$run" && code=0 || code=$?
   kill -0 "$run" 2>/dev/null || break
 done

@@ -1,4 +1,4 @@
-"""The text of `fr3e data`."""
+"""The tables that `fr3e data` prints."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from fr3e_jax.data.overlap import Overlap
     from fr3e_jax.data.overview import Overview
 
-FILE_WIDTH = 160  # of tables that are written to a file
+FILE_WIDTH = 160  # characters of a table that is written to a file
 BAR = 40  # characters of the longest bar
-PAIRS = 6  # ids shown of an overlap
-PROMPT = 1500  # characters shown of a prompt
-GOLD = 60  # and of a gold answer
+PAIRS = 6  # ids shown of each overlap
+PROMPT = 1500  # characters shown of each prompt
+GOLD = 60  # characters shown of each gold answer
 
 
 def print_overview(found: Overview) -> None:
@@ -54,9 +54,9 @@ def _remarks(found: Overview) -> list[str]:
     lines = []
     for each in found.sets:
         if each.looked_at < each.problems:
-            lines.append(f"{each.name}: lengths are those of {each.looked_at:,} problems, evenly spaced.")
+            lines.append(f"{each.name}: lengths were measured on {each.looked_at:,} evenly spaced problems.")
         if each.repeated_questions:
-            lines.append(f"{each.name}: {each.repeated_questions} questions come again with another gold answer.")
+            lines.append(f"{each.name}: {each.repeated_questions} questions repeat with another gold answer.")
     unspeakable = [each for each in found.sets if each.lengths.unspeakable]
     if unspeakable:
         share = f"{sum(each.lengths.unspeakable for each in unspeakable):,} of {sum(e.looked_at for e in found.sets):,}"
@@ -82,7 +82,7 @@ def _histograms(console: Console, found: Overview) -> None:
 def _overlaps(console: Console, found: Overview) -> None:
     console.print()
     if not found.overlaps:
-        console.print("No training question has 13 words in a row in common with an evaluation question.\n")
+        console.print("No training question shares 13 consecutive words with an evaluation question.\n")
         return
     table = Table(title="training questions in evaluation sets (13-word runs)", title_justify="left")
     for heading in ("training set", "evaluation set", "same words", "near", "a run", "of the set", "evaluation ids"):
@@ -93,8 +93,8 @@ def _overlaps(console: Console, found: Overview) -> None:
         table.add_row(each.train, each.evaluation, *counts, f"{100 * each.share:.1f} %", _ids(each))
     console.print(table)
     console.print(
-        "Pairs of questions. same words: without punctuation, signs and LaTeX layout; near: at least half of the "
-        "evaluation question's runs; a run: at least one, most often a turn of phrase. `--json` lists all pairs.\n",
+        "Counts of pairs. same words: equal but for punctuation, signs and LaTeX layout; near: sharing half or more of "
+        "the evaluation question's runs; a run: sharing at least one, most often a phrase. `--json` lists all pairs.\n",
         soft_wrap=True,
     )
 

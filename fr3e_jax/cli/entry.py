@@ -1,4 +1,4 @@
-"""From arguments to an exit code: 0 done, 1 a run failed, 2 a mistake in the command line or a recipe."""
+"""The `fr3e` command. Exit codes: 0 success, 1 a run failed, 2 a mistake in the command line or a recipe."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from fr3e_jax import __version__
 from fr3e_jax.cli.parsers import build_parser
-from fr3e_jax.cli.verbs import VERBS
+from fr3e_jax.cli.verb_table import VERBS
 from fr3e_jax.configuration import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; mistakes of the user are one line on stderr."""
+    """Run one verb and return its exit code. A user's mistake is one line on stderr."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] in (["-h"], ["--help"], ["help"]):
         print(overview())
@@ -44,7 +44,7 @@ def _run_verb(arguments: list[str]) -> int:
 
 
 def overview() -> str:
-    """What `fr3e --help` prints."""
+    """The text of `fr3e --help`."""
     verbs = "\n".join(f"  {name:<8} {verb.purpose}" for name, verb in VERBS.items())
     return f"""usage: fr3e {{{",".join(VERBS)}}} RECIPE [key=value ...]
 

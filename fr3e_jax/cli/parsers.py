@@ -1,4 +1,4 @@
-"""One argparse parser per verb: options of the verb; everything else is a setting, written key=value."""
+"""One argparse parser per verb. It declares the verb's options; every other argument is a setting, key=value."""
 
 from __future__ import annotations
 
@@ -17,9 +17,14 @@ _BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "K
 
 @dataclass(frozen=True)
 class Verb:
-    """``run`` takes the parsed arguments and returns an exit code; ``declare`` adds the verb's own options.
+    """One verb of the command.
 
-    ``recipe`` is false for a verb whose settings are those of a run: it declares its positional arguments itself.
+    Attributes:
+      purpose: one sentence for the help text.
+      example: an example command.
+      declare: adds the verb's own options to its parser.
+      run: takes the parsed arguments and returns an exit code.
+      recipe: false if the verb takes no recipe, but declares its positional arguments itself.
     """
 
     purpose: str
@@ -30,7 +35,7 @@ class Verb:
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Reports mistakes as one line with exit code 2, like a mistake in a recipe."""
+    """A parser that reports a mistake like a mistake in a recipe: in one line, with exit code 2."""
 
     def error(self, message: str) -> NoReturn:
         if "unrecognized arguments" in message and "=" in message:
@@ -39,7 +44,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def build_parser(name: str, verb: Verb) -> argparse.ArgumentParser:
-    """The parser of one verb; ``train --help`` also lists all settings."""
+    """The parser of one verb. The help text of ``train`` also lists all settings."""
     ending = f"example: {verb.example}\n\n"
     if name == "train":
         ending += "settings, in a recipe or as section.field=value (later wins):\n\n" + help_text()
@@ -71,14 +76,15 @@ def declare_run(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="RUN_DIR",
-        help="continue a run: RUN_DIR, else runtime.run_dir, else the newest of this recipe's name; "
-        "its saved settings are the base, key=value on top",
+        help="continue a run: RUN_DIR, else runtime.run_dir, else the newest run of this recipe's name; "
+        "key=value settings win over the saved ones",
     )
     parser.add_argument(
         "--continue",
         dest="proceed",
         action="store_true",
-        help="start the run of runtime.run_dir, or resume it if it was started: the same command after an interruption",
+        help="start the run in runtime.run_dir, or resume it if it was started; so the same command continues "
+        "an interrupted run",
     )
     declare_print_config(parser)
 
@@ -90,8 +96,9 @@ def declare_train(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=str(DEFAULT_PROFILE_STEPS),
         metavar="STEPS",
-        help=f"measure where the time of STEPS warm steps goes (default {DEFAULT_PROFILE_STEPS}), trace one more, "
-        "and see what as many behind that one leave idle; into profile/ of the run directory: runtime.profile_steps",
+        help="set runtime.profile_steps: after warm-up, measure where the time of STEPS steps goes "
+        f"(default {DEFAULT_PROFILE_STEPS}), trace one more step, then measure the idle time of STEPS steps; "
+        "results are in profile/ of the run directory",
     )
 
 
@@ -102,15 +109,15 @@ def declare_eval(parser: argparse.ArgumentParser) -> None:
 
 def declare_run_to_read(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
-        "--run", metavar="RUN_DIR", help=f"{what} this run's newest checkpoint, with its model settings"
+        "--run", metavar="RUN_DIR", help=f"{what} the newest checkpoint of this run, with the run's model settings"
     )
 
 
 def declare_sample(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--prompt", required=True, metavar="TEXT", help="the question to answer; it is put into data.template"
+        "--prompt", required=True, metavar="TEXT", help="the question to answer; data.template is applied to it"
     )
-    parser.add_argument("--num", type=positive, default=1, metavar="N", help="completions (default 1)")
+    parser.add_argument("--num", type=positive, default=1, metavar="N", help="number of completions (default 1)")
     parser.add_argument("--json", action="store_true", help="print JSON with log-probs and entropies of all tokens")
     declare_run_to_read(parser, "sample from")
     declare_print_config(parser)
@@ -122,16 +129,18 @@ def declare_data(parser: argparse.ArgumentParser) -> None:
 
 
 def declare_export(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="directory of a run that trained; its newest checkpoint is taken")
+    parser.add_argument("run", metavar="RUN", help="directory of a training run; its newest checkpoint is exported")
     parser.add_argument("directory", metavar="DIR", help="new or empty directory, or an earlier export to replace")
-    parser.add_argument("--dtype", choices=tuple(DTYPES), help="type of the weights (default: the run's, without loss)")
+    parser.add_argument(
+        "--dtype", choices=tuple(DTYPES), help="type of the weights (default: the run's own, which loses nothing)"
+    )
     parser.add_argument(
         "--max-shard-size",
         type=byte_size,
         metavar="SIZE",
         help="largest safetensors file, like 5GB or 500MB (default 5GB)",
     )
-    parser.add_argument("--step", type=positive, metavar="N", help="checkpoint of this step, not the newest")
+    parser.add_argument("--step", type=positive, metavar="N", help="export the checkpoint of this step, not the newest")
 
 
 def declare_plan(parser: argparse.ArgumentParser) -> None:
@@ -139,41 +148,47 @@ def declare_plan(parser: argparse.ArgumentParser) -> None:
         "--topology",
         required=True,
         metavar="CHIP:SHAPE",
-        help="v4, v5e, v5p, v6e: v5e:8x8, v5p:4x4x4, v5e:16x16x2slices; GPUs, estimated: h100:8x4 (4 hosts of 8)",
+        help="TPU v4, v5e, v5p or v6e: v5e:8x8, v5p:4x4x4, v5e:16x16x2slices; GPUs, which are estimated: h100:8x4 "
+        "(4 hosts of 8)",
     )
-    parser.add_argument("--slices", type=positive, default=1, metavar="N", help="slices of that shape (default 1)")
+    parser.add_argument(
+        "--slices", type=positive, default=1, metavar="N", help="number of slices of that shape (default 1)"
+    )
     parser.add_argument(
         "--programs",
         default="",
         metavar="NAMES",
-        help="only these, comma-separated: reshard, prefill, decode, promote, explore, score, accumulate, apply",
-    )
-    parser.add_argument("--estimate", action="store_true", help="by arithmetic, within seconds; nothing is compiled")
-    parser.add_argument(
-        "--search", action="store_true", help="try mesh shapes and micro-batch sizes and recommend some"
+        help="plan only these programs, comma-separated: reshard, prefill, decode, promote, explore, score, "
+        "accumulate, apply",
     )
     parser.add_argument(
-        "--compile", type=positive, default=3, metavar="N", help="most candidates that --search compiles (default 3)"
+        "--estimate", action="store_true", help="estimate by arithmetic, within seconds; nothing is compiled"
+    )
+    parser.add_argument(
+        "--search", action="store_true", help="try mesh shapes and micro-batch sizes, and recommend the best"
+    )
+    parser.add_argument(
+        "--compile", type=positive, default=3, metavar="N", help="--search compiles at most N candidates (default 3)"
     )
     parser.add_argument(
         "--response-tokens",
         type=positive,
         default=0,
         metavar="MEAN",
-        help="mean length of a response, for the amounts of a step (default: the cap)",
+        help="mean response length in tokens, for the amounts of a step (default: the cap)",
     )
     parser.add_argument(
         "--kept-share",
         type=share,
         default=1.0,
         metavar="SHARE",
-        help="share of prompts that are not rejected, for the same amounts (default 1)",
+        help="share of prompts that are kept, for the amounts of a step (default 1)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def share(text: str) -> float:
-    """A number above 0 and up to 1, for argparse."""
+    """Parse a number above 0 and up to 1, for argparse."""
     try:
         value = float(text)
     except ValueError:
@@ -184,26 +199,26 @@ def share(text: str) -> float:
 
 
 def declare_sweep(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="print the commands only")
-    parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="runs side by side (default 1)")
-    parser.add_argument("--verb", choices=("train", "sft", "rft"), default="train", help="what to run (default train)")
+    parser.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
+    parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="runs at the same time (default 1)")
+    parser.add_argument("--verb", choices=("train", "sft", "rft"), default="train", help="verb to run (default train)")
 
 
 def declare_methods(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--write", metavar="PAGE", help="put the whole table into a page of documentation, between its two markers"
+        "--write", metavar="PAGE", help="write the whole table into a documentation page, between its two markers"
     )
 
 
 def positive(text: str) -> int:
-    """An int of at least 1, for argparse."""
+    """Parse an int of at least 1, for argparse."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
 def byte_size(text: str) -> int:
-    """Bytes of a size like ``5GB``, ``1.5GB`` (10^9) or ``512MiB`` (2^20), for argparse."""
+    """Parse a size such as ``5GB``, ``1.5GB`` (10^9) or ``512MiB`` (2^20) into bytes, for argparse."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", text.strip())
     size = int(float(match[1]) * _BYTES[match[2].upper()]) if match and match[2].upper() in _BYTES else 0
     if size < 1:

@@ -1,4 +1,4 @@
-"""A sweep: the product of comma-separated values, one process and one directory for each combination."""
+"""A sweep: all combinations of comma-separated values, each run in its own process and directory."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fr3e_jax.cli.sweep_table import print_table
+from rich.console import Console
+from rich.table import Table
+
 from fr3e_jax.configuration import Config, ConfigError, load_config
 from fr3e_jax.configuration.load import parse_override
 
 POLL_SECONDS = 0.1
+FILE_WIDTH = 160  # characters of a table that is written to a file
 
 
 @dataclass
 class Run:
-    """One combination; ``exit_code`` and ``seconds`` are None until it has ended, ``summary`` where it wrote none."""
+    """One combination. ``exit_code`` and ``seconds`` are None until it ends, ``summary`` if it wrote none."""
 
     settings: dict[str, str]
     run_dir: str
@@ -39,19 +42,20 @@ class Run:
 
 
 def sweep(recipe: str, overrides: Sequence[str], verb: str = "train", jobs: int = 1, dry_run: bool = False) -> int:
-    """Check every combination, run them ``jobs`` at a time, write ``sweep.json`` and print a table.
+    """Check every combination, run ``jobs`` of them at a time, write ``sweep.json`` and print a table.
 
     Returns:
-        0 when all runs ended with 0, else 1.
+      0 if every run ended with 0, else 1.
 
     Raises:
-        ConfigError: a combination is not valid; nothing has been started then.
+      ConfigError: a combination is not valid; nothing has been started.
     """
     axes = parse_axes(overrides)
     combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     configs = [load_config(recipe, as_overrides(settings), training=verb == "train") for settings in combinations]
     folder = sweep_folder(configs[0])
-    runs = plan(recipe, verb, combinations, folder, varied=[key for key, values in axes.items() if len(values) > 1])
+    varied = [key for key, values in axes.items() if len(values) > 1]
+    runs = make_runs(recipe, verb, combinations, folder, varied)
     if dry_run:
         print("\n".join(shlex.join(run.command) for run in runs))
         return 0
@@ -59,7 +63,7 @@ def sweep(recipe: str, overrides: Sequence[str], verb: str = "train", jobs: int 
     print(f"{len(runs)} runs in {folder}")
     completed = execute(runs, jobs, finished=lambda run: _record(folder, recipe, verb, runs, run))
     print_table(runs, list(axes))
-    print(f"{folder / 'sweep.json'} has all of it; each run's output is in its log file.")
+    print(f"{folder / 'sweep.json'} has all results; each run's output is in its log file.")
     return 0 if completed and all(run.exit_code == 0 for run in runs) else 1
 
 
@@ -73,7 +77,7 @@ def parse_axes(overrides: Sequence[str]) -> dict[str, list[str]]:
         if key in axes:
             raise ConfigError(f"command line: {key} is given twice; write {key}={','.join(axes[key])},{text}")
         if key == "runtime.run_dir":
-            raise ConfigError("command line: a sweep names the run directories; set runtime.output_dir instead")
+            raise ConfigError("command line: a sweep names the run directories itself; set runtime.output_dir instead")
         axes[key] = split_values(text)
     return axes
 
@@ -111,12 +115,12 @@ def sweep_folder(config: Config) -> Path:
 
 
 def safe_name(text: str, longest: int = 120) -> str:
-    """Text as part of a file name: what could upset a file system or a shell becomes ``_``."""
+    """The text as part of a file name: characters that are special to file systems or shells become ``_``."""
     return re.sub(r"[^A-Za-z0-9._=,+-]+", "_", text)[:longest]
 
 
-def plan(recipe: str, verb: str, combinations: list[dict], folder: Path, varied: Sequence[str]) -> list[Run]:
-    """The runs with their directories and commands."""
+def make_runs(recipe: str, verb: str, combinations: list[dict], folder: Path, varied: Sequence[str]) -> list[Run]:
+    """The runs with their directories and commands. The ``varied`` settings label the directories."""
     runs = []
     for index, settings in enumerate(combinations):
         label = safe_name(",".join(as_overrides({key: settings[key] for key in varied})))
@@ -128,9 +132,9 @@ def plan(recipe: str, verb: str, combinations: list[dict], folder: Path, varied:
 
 
 def execute(runs: list[Run], jobs: int, finished: Callable[[Run], None]) -> bool:
-    """Run ``jobs`` processes at a time until all have ended; False when interrupted, after they were told to stop."""
+    """Run ``jobs`` processes at a time until all have ended. If interrupted, stop them and return False."""
     waiting, running = deque(runs), []
-    former = signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed sweep takes its runs with it
+    former = signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed sweep stops its runs
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
@@ -162,7 +166,7 @@ def _end(run: Run, process: subprocess.Popen, started: float, finished: Callable
     run.exit_code, run.seconds = process.returncode, round(time.monotonic() - started, 1)
     try:
         run.summary = json.loads(Path(run.run_dir, "summary.json").read_text())
-    except (OSError, ValueError):  # a failed run may have written none, or half of one
+    except (OSError, ValueError):  # a failed run may have written no summary, or half of one
         run.summary = None
     finished(run)
 
@@ -177,3 +181,32 @@ def _record(folder: Path, recipe: str, verb: str, runs: list[Run], run: Run) -> 
     partial = folder / "sweep.json.partial"
     partial.write_text(json.dumps(record, indent=2) + "\n")
     os.replace(partial, folder / "sweep.json")
+
+
+def print_table(runs: Sequence[Run], keys: Sequence[str]) -> None:
+    """Print a row per run: settings, exit code, held-out avg@k before and after, sampled tokens, seconds."""
+    metric = average_name(runs)
+    table = Table("#", *keys, "exit", f"{metric} before", f"{metric} after", "sampled tokens", "seconds")
+    for index, run in enumerate(runs):
+        summary = run.summary or {}
+        cells = [
+            "not run" if run.exit_code is None else str(run.exit_code),
+            _cell((summary.get("before") or {}).get(metric)),
+            _cell((summary.get("after") or {}).get(metric)),
+            _cell(summary.get("sampled_tokens")),
+            _cell(run.seconds),
+        ]
+        table.add_row(str(index), *(run.settings[key] for key in keys), *cells)
+    Console(width=None if sys.stdout.isatty() else FILE_WIDTH).print(table)
+
+
+def average_name(runs: Sequence[Run]) -> str:
+    """The name of the avg@k metric in the summaries; its k is a setting."""
+    scores = [(run.summary or {}).get("after") or (run.summary or {}).get("before") or {} for run in runs]
+    return next((name for score in scores for name in score if name.startswith("avg@")), "avg@k")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}" if value < 1 else f"{value:.1f}"

@@ -1,4 +1,4 @@
-"""The file of a dataset card: its keys, read and checked by hand so that a mistake is named with its nearest key."""
+"""The file of a dataset card. Its keys are checked by hand, so that an error names the mistake and the nearest key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fr3e_jax.configuration import ConfigError
 from fr3e_jax.data.fields import FieldRule, parse_path
 from fr3e_jax.data.formats import FORMATS
 
-NAME = re.compile(r"[\w.-]+")  # it is the first part of problem ids
+NAME = re.compile(r"[\w.-]+")  # of a card, which is the first part of problem ids
 RESERVED = {"dataset", "golds", "level", "subject"}  # keys of Problem.extra that the loader sets itself
 TEXTS = ("name", "title", "paper", "source", "licence", "note", "verifier")
 RULES = ("question", "answer", "solution", "level", "subject")
@@ -27,12 +27,12 @@ class SplitCard:
     """One split of a dataset.
 
     Attributes:
-      files: paths or globs under ``data.root``; the first that matches is read.
+      files: paths or globs under ``data.root``; the first pattern that matches is read.
       format: ``auto`` (by suffix), ``jsonl``, ``json``, ``parquet`` or ``tfds``.
-      builder, builder_split: of a TFDS dataset, ``name[/config][:version]``.
-      fields: rules of question and answer, and of solution, level and subject where there are any.
-      extra: key of ``Problem.extra`` to the dotted path of its value.
-      filters: dotted path to the values that are kept.
+      builder, builder_split: a TFDS dataset, ``name[/config][:version]``, and its split.
+      fields: the rules of question and answer, and optionally of solution, level and subject.
+      extra: maps keys of ``Problem.extra`` to the dotted paths of their values.
+      filters: maps dotted paths to the values that are kept.
     """
 
     files: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class SplitCard:
 
 @dataclass(frozen=True)
 class Card:
-    """A dataset: where it comes from, which verifier grades it, and its splits; ``path`` is the card's own file."""
+    """A dataset: its origin, the verifier that grades it, and its splits. ``path`` is the card's own file."""
 
     path: Path
     name: str
@@ -60,10 +60,10 @@ class Card:
 
 
 def read_card(path: Path) -> Card:
-    """The card in a file, checked.
+    """Read and check the card in a file.
 
     Raises:
-      ConfigError: not YAML, an unknown or missing key, a value of the wrong type.
+      ConfigError: the file is not YAML, has an unknown key, lacks a key, or has a value of the wrong type.
     """
     try:
         content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
@@ -82,7 +82,7 @@ def read_card(path: Path) -> Card:
 
 
 def _split(common: dict[str, Any], body: Any, where: str) -> SplitCard:
-    """A split's own keys over the card's; of mappings (fields, extra, filters) each entry."""
+    """A split. Its own keys win over the card's; mappings (fields, extra, filters) are merged entry by entry."""
     body = {"files": body} if isinstance(body, str | list) else body
     _expect_keys(body, {entry.name for entry in fields(SplitCard)}, where=f"{where}.")
     merged = dict(common)
@@ -120,7 +120,8 @@ def _rule(body: Any, where: str) -> FieldRule:
     try:
         re.compile(body.get("remove", ""))
     except re.error as error:
-        raise ConfigError(f"{where}.remove is {body['remove']!r}, which is no regular expression: {error}") from error
+        message = f"{where}.remove is {body['remove']!r}, which is not a regular expression: {error}"
+        raise ConfigError(message) from error
     return FieldRule(**body)
 
 
@@ -169,7 +170,7 @@ def _expect(value: Any, kind: type, where: str, expected: str) -> Any:
 
 
 def _expect_keys(content: Any, known: Any, required: tuple[str, ...] = (), where: str = "") -> None:
-    """Raises ConfigError unless ``content`` is a mapping with the required keys and no unknown one."""
+    """Raise ConfigError unless ``content`` is a mapping with the required keys and no unknown ones."""
     place = where.rstrip(".: ")
     if not isinstance(content, dict):
         raise ConfigError(f"{place} is {content!r}; expected a mapping with {_list(known)}")

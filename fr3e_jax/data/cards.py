@@ -1,6 +1,6 @@
-"""Dataset cards: one short YAML file per dataset says where its files lie and how a row becomes a problem.
+"""Dataset cards, found by name or path. A card is a short YAML file that says where a dataset's files are.
 
-A card of every dataset that the project knows is in ``configs/data``; ``docs/data.md`` explains the fields.
+It also says how a row becomes a problem. The cards of the known datasets are in ``configs/data``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ SUFFIXES = (".yaml", ".yml")
 def load_named(name: str, default_split: str) -> tuple[Card, str]:
     """The card and split of an entry of ``data.train`` or ``data.eval``: ``CARD`` or ``CARD/SPLIT``.
 
-    Without a split it is ``default_split``, never another one: nobody trains on a test set by leaving a word out.
+    An entry without a split means ``default_split`` and no other, so a forgotten word never trains on a test set.
 
     Raises:
-      ConfigError: no such card or split, or the card has a mistake.
+      ConfigError: there is no such card or split, or the card has a mistake.
     """
     base, split = _separate(name)
     card, split = read_card(card_path(base)), split or default_split
@@ -39,12 +39,12 @@ def _separate(name: str) -> tuple[str, str]:
 
 
 def folders() -> list[Path]:
-    """Where cards are looked for by name: the working directory's configs/data, then the repository's."""
+    """The folders that are searched for a card's name: configs/data of the working directory, then the repository's."""
     return [FOLDER, Path(fr3e_jax.__file__).resolve().parents[1] / FOLDER]
 
 
 def card_path(name: str) -> Path:
-    """The file of a card that is given by name or by path; raises ConfigError if there is none."""
+    """The file of a card, given by name or by path; raises ConfigError if there is none."""
     if name.endswith(SUFFIXES):
         path = Path(name).expanduser()
         if not path.is_file():

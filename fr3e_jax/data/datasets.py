@@ -1,4 +1,4 @@
-"""The task ``datasets``: a mixture of dataset cards to train on, others to evaluate on, each graded its own way."""
+"""The task ``datasets``: trains on a mixture of dataset cards, evaluates on others, grades each by its own verifier."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from dataclasses import dataclass
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.data.cards import load_named
+from fr3e_jax.data.dataset_split import LoadedSplit, load_split
 from fr3e_jax.data.mixture import Mixture, MixtureOrder
 from fr3e_jax.data.problem import Problem
-from fr3e_jax.data.problems import LoadedSplit, load_split
 from fr3e_jax.data.task import Demonstration, Split
 from fr3e_jax.data.templates import load_template
 from fr3e_jax.rewards.verdict import Job, Verdict
 from fr3e_jax.rewards.verifier import Verifier
 
-HASHES = re.compile(r"\n#### .*\Z")  # how GSM8K's solutions end
+HASHES = re.compile(r"\n#### .*\Z")  # the last line of GSM8K's solutions
 
 
 class DatasetsTask:
-    """The cards of ``data.train`` and ``data.eval``, read when it is made; see ``fr3e_jax.data.task.Task``.
+    """The cards of ``data.train`` and ``data.eval`` as a ``fr3e_jax.data.task.Task``. Construction reads their files.
 
-    Prompts are the bare questions: ``data.template`` is applied by whoever feeds them to the model.
+    Prompts are the bare questions. The caller applies ``data.template``.
 
     Attributes:
-      parts: for each split what was loaded of each card, in the order of the settings.
-      dropped: ``card/split/reason`` to number of rows.
+      parts: maps each role to its loaded splits, in the order of the settings.
+      dropped: maps ``card/split/reason`` to a number of rows.
     """
 
     name = "datasets"
@@ -47,7 +47,7 @@ class DatasetsTask:
             self.dropped.update({f"{part.name}/{reason}": count for reason, count in part.dropped.items()})
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        """``train``: a ``Mixture`` in the shares of ``data.weights``; ``test``: all of ``data.eval``, card by card."""
+        """For ``train`` a ``Mixture`` in the shares of ``data.weights``; for ``test`` all of ``data.eval`` in order."""
         parts = self.parts[split]
         if not parts:
             setting = "data.train" if split == "train" else "data.eval"
@@ -57,14 +57,14 @@ class DatasetsTask:
         return Mixture({part.name: part.problems for part in parts}, self._config.weights)
 
     def shares(self) -> dict[str, float]:
-        """``card/split`` to its part of the training draws."""
+        """The share of the training draws for each ``card/split``."""
         weights = self._config.weights or [len(part.problems) for part in self.parts["train"]]
         return {part.name: weight / sum(weights) for part, weight in zip(self.parts["train"], weights, strict=True)}
 
     def demonstration(self, index: int, step_fraction: float) -> Demonstration:
-        """A training problem with its worked solution, ended in the form that the template asks for.
+        """A training problem with its worked solution, which ends in the form that the template asks for.
 
-        Drawn like the training problems, from those that have a solution. There is no curriculum.
+        Demonstrations are drawn like training problems, from those that have a solution. There is no curriculum.
 
         Raises:
           ConfigError: a training card has no solutions.
@@ -73,7 +73,9 @@ class DatasetsTask:
         return Demonstration(problem.prompt, finished_solution(solution, problem.gold, self._template.extraction))
 
     def verifier(self) -> DatasetVerifier:
-        from fr3e_jax.rewards.named_verifiers import named_verifier  # here, because reading data needs no grader
+        from fr3e_jax.rewards.named_verifiers import (
+            named_verifier,  # imported here because reading data needs no grader
+        )
 
         named = {}
         for name, card in self._cards.items():
@@ -110,7 +112,7 @@ class DatasetVerifier:
 
     @property
     def job_functions(self) -> tuple[str, ...]:
-        """Of all its verifiers; see ``fr3e_jax.rewards.verifier``."""
+        """The worker functions of all its verifiers; see ``fr3e_jax.rewards.verifier``."""
         functions = [f for verifier in self.by_card.values() for f in getattr(verifier, "job_functions", ())]
         return tuple(dict.fromkeys(functions))
 
@@ -119,7 +121,7 @@ class DatasetVerifier:
 
 
 def finished_solution(solution: str, gold: str, extraction: str) -> str:
-    """The solution, ended by the gold answer in the form of ``extraction`` unless it has that form already."""
+    """The solution, with the gold answer appended in the form of ``extraction`` unless it already ends so."""
     if extraction == "boxed_or_hashes" and HASHES.search(solution):
         return solution
     solution = HASHES.sub("", solution)
@@ -142,7 +144,7 @@ def _load(names: Sequence[str], default_split: str, root: str, setting: str) -> 
 
 
 def _distinct_cards(parts: Sequence[LoadedSplit]) -> dict:
-    """Cards by name; raises ConfigError where two files have the same, which problem ids could not tell apart."""
+    """Cards by name; raises ConfigError if two files share a name, because problem ids would be ambiguous."""
     cards: dict = {}
     for part in parts:
         other = cards.setdefault(part.card.name, part.card)

@@ -1,4 +1,4 @@
-"""How one value of a dataset row becomes text: where it lies, and what surrounds it there."""
+"""The rules by which one value of a dataset row becomes text: where it is, and what to strip from it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 from fr3e_jax.rewards.math import last_boxed
 
-MISSING = None  # a row without the field, and a field that is null, are treated alike
+MISSING = None  # an absent field is treated like a null field
 MAX_LITERAL = 10_000  # characters of a stringified list
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(-?\d+)\]")
 
 
 class Unusable(ValueError):
-    """A value that makes no question or answer; ``reason`` is ``empty`` or ``unreadable``."""
+    """The value makes no question or answer. ``reason`` is ``empty`` or ``unreadable``."""
 
     def __init__(self, reason: str):
         super().__init__(reason)
@@ -27,7 +27,7 @@ class Unusable(ValueError):
 
 @functools.cache
 def parse_path(path: str) -> tuple[str | int, ...]:
-    """``prompt[0].content`` as ``("prompt", 0, "content")``; raises ValueError if it is no such path."""
+    """The steps of a path: ``prompt[0].content`` gives ``("prompt", 0, "content")``; raises ValueError for no path."""
     steps, end = [], 0
     for match in _STEP.finditer(path):
         if match.start() != end or (end == 0 and (path.startswith(".") or match[1] is None)):
@@ -35,12 +35,12 @@ def parse_path(path: str) -> tuple[str | int, ...]:
         steps.append(match[1] if match[1] is not None else int(match[2]))
         end = match.end()
     if not steps or end != len(path):
-        raise ValueError(f"{path!r} is no path to a field; expected names and indices such as prompt[0].content")
+        raise ValueError(f"{path!r} is not a path to a field; expected names and indices such as prompt[0].content")
     return tuple(steps)
 
 
 def lookup(row: Any, path: str) -> Any:
-    """The value at a dotted path of a row; None where the row has none."""
+    """The value at a dotted path of a row, or None if the row has none."""
     for step in parse_path(path):
         if isinstance(step, str):
             row = row.get(step, MISSING) if isinstance(row, Mapping) else MISSING
@@ -54,16 +54,16 @@ def lookup(row: Any, path: str) -> Any:
 
 @dataclass(frozen=True)
 class FieldRule:
-    """The steps from a row to a text, applied in this order; the defaults leave the value as it is.
+    """The steps from a row to a text, applied in this order. By default they only strip white space.
 
     Attributes:
       path: dotted path of the value, ``prompt[0].content``.
       unwrap_list: the value is a list (or the text of a Python list) of alternatives.
-      strip_prefix, strip_suffix: known text around the value that is not part of it, such as a baked-in instruction.
-      after_last: only what follows the last occurrence of this marker (GSM8K's ``"#### "``).
-      last_boxed: only the content of the last closed ``\\boxed{...}``, see ``fr3e_jax.rewards.math``.
-      remove: a regular expression; every match is taken out (GSM8K's ``<<.*?>>``).
-      strip: take white space off both ends.
+      strip_prefix, strip_suffix: remove known text around the value, such as a baked-in instruction.
+      after_last: keep only the text after the last occurrence of this marker (GSM8K's ``"#### "``).
+      last_boxed: keep only the content of the last closed ``\\boxed{...}``, see ``fr3e_jax.rewards.math``.
+      remove: remove every match of this regular expression (GSM8K's ``<<.*?>>``).
+      strip: remove white space from both ends.
     """
 
     path: str
@@ -76,10 +76,10 @@ class FieldRule:
     strip: bool = True
 
     def read(self, row: Mapping[str, Any]) -> tuple[str, ...]:
-        """The distinct texts of the value: one, or the alternatives of a list.
+        """The distinct texts of the value: a single text, or the alternatives of a list.
 
         Raises:
-          Unusable: the value is missing, null or blank, or it is not what the rule expects.
+          Unusable: the value is missing, null or blank, or has not the form that the rule expects.
         """
         value = lookup(row, self.path)
         values = unwrapped(value) if self.unwrap_list else [value]
@@ -107,7 +107,7 @@ class FieldRule:
 
 
 def text_of(value: Any) -> str:
-    """A text, or a number as one writes it (``27.0`` is ``27``); raises Unusable for anything else."""
+    """A text as it is, or a number as people write it (``27.0`` gives ``27``); raises Unusable for anything else."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -120,8 +120,8 @@ def text_of(value: Any) -> str:
 
 
 def unwrapped(value: Any) -> list[Any]:
-    """The items of a list, also of one that was written as text (``"['9.6\\n']"``); anything else is its own item."""
-    if isinstance(value, str) and value.lstrip().startswith(("['", '["')):  # [2, 5] is an interval
+    """The items of a list, or of the text of a list (``"['9.6\\n']"``); any other value is a single item."""
+    if isinstance(value, str) and value.lstrip().startswith(("['", '["')):  # but the text [2, 5] is an interval
         try:
             value = ast.literal_eval(value.strip()[:MAX_LITERAL])
         except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -1,4 +1,4 @@
-"""Rows of dataset files: JSONL and JSON (plain or gzipped), Parquet, and prepared TFDS datasets."""
+"""Readers of dataset files: JSONL and JSON (plain or gzipped), Parquet, and prepared TFDS datasets."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Row = Mapping[str, Any]
 
 
 def find_files(patterns: Sequence[str], root: str, owner: str) -> list[Path]:
-    """The files of the first pattern that matches any, in the order of their names.
+    """The files of the first pattern that matches, in the order of their names.
 
     Args:
       patterns: paths or globs, absolute or relative to ``root``.
-      root: ``data.root``; empty: the working directory.
-      owner: what the files belong to, for the message.
+      root: ``data.root``; empty for the working directory.
+      owner: the owner of the files, for the error message.
 
     Raises:
       FileNotFoundError: no pattern matches a file.
@@ -45,7 +45,7 @@ def find_files(patterns: Sequence[str], root: str, owner: str) -> list[Path]:
 
 
 def format_of(path: Path, declared: str = "auto") -> str:
-    """The declared format, or the one that the file's suffix says; raises ValueError if neither does."""
+    """The declared format, or for ``auto`` that of the file's suffix; raises ValueError for an unknown suffix."""
     if declared != "auto":
         return declared
     suffix = Path(path.name.removesuffix(".gz")).suffix
@@ -55,10 +55,10 @@ def format_of(path: Path, declared: str = "auto") -> str:
 
 
 def read_file(path: Path, declared: str, dropped: Counter[str]) -> Iterator[Row]:
-    """The rows of one file; what is not an object is counted as ``malformed_row`` in ``dropped``.
+    """The rows of one file. Rows that are not objects are counted as ``malformed_row`` in ``dropped``.
 
     Raises:
-      ValueError: the file is damaged, or not of its format.
+      ValueError: the file is damaged or has another format.
     """
     kind = format_of(path, declared)
     if kind == "jsonl":
@@ -77,7 +77,7 @@ def _objects(rows: Iterable[Any], dropped: Counter[str]) -> Iterator[Row]:
 
 
 def _json_rows(path: Path) -> list[Any]:
-    """A list of rows, or one object, which is one row (the layout of hendrycks/math)."""
+    """The rows of a JSON file: those of its list, or its single object (the layout of hendrycks/math)."""
     try:
         content = path.read_bytes()
         content = json.loads(gzip.decompress(content) if content.startswith(GZIP_MAGIC) else content)
@@ -99,17 +99,17 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
 
 
 def read_tfds(builder: str, split: str, data_dir: str, owner: str) -> Iterator[Row]:
-    """The rows of a prepared TFDS dataset, texts as ``str``; needs neither TensorFlow nor the builder's code.
+    """The rows of a prepared TFDS dataset, with texts as ``str``. It needs neither TensorFlow nor the builder's code.
 
     Args:
       builder: ``name[/config][:version]``.
       split: one of its splits.
-      data_dir: where it was prepared; empty: TFDS's own default.
-      owner: what the rows belong to, for the message.
+      data_dir: the folder in which it was prepared; empty for TFDS's own default.
+      owner: the owner of the rows, for the error message.
 
     Raises:
-      FileNotFoundError: nothing of this name was prepared there.
-      ValueError: there is no such split, or the files can only be read by TensorFlow.
+      FileNotFoundError: no dataset of this name was prepared there.
+      ValueError: there is no such split, or only TensorFlow can read the files.
     """
     source = _open_tfds(builder, split, data_dir, owner)
     for index in range(len(source)):
@@ -133,13 +133,13 @@ def _open_tfds(builder: str, split: str, data_dir: str, owner: str) -> Sequence[
         return found.as_data_source(split)
     except NotImplementedError:
         raise ValueError(
-            f"{owner}: TFDS {builder} in {folder} has the file format {found.info.file_format.value}, which needs "
-            "TensorFlow; prepare it again with file_format='array_record'"
+            f"{owner}: TFDS {builder} in {folder} has the file format {found.info.file_format.value}, which only "
+            "TensorFlow can read; prepare it again with file_format='array_record'"
         ) from None
 
 
 def plain(value: Any) -> Any:
-    """numpy and bytes as Python's own types: bytes become text, arrays lists, numpy numbers numbers."""
+    """The value in Python's own types: bytes become text, arrays become lists, numpy scalars become numbers."""
     if isinstance(value, bytes):
         return value.decode("utf-8")
     if isinstance(value, Mapping):

@@ -1,7 +1,7 @@
 """GSM8K's calculator annotations as an arithmetic task: ``<<48/2=24>>`` is the prompt ``48/2=`` with answer ``24``.
 
-Reads the ``answer`` field of JSONL rows (Cobbe et al. 2021, arXiv:2110.14168). The gold answer is the right side
-exactly as the file has it, and the reward is equality with it.
+Annotations come from the ``answer`` field of JSONL rows (Cobbe et al. 2021, arXiv:2110.14168). The gold answer is the
+right side exactly as written in the file, and the reward is equality with it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Pair = tuple[str, str]
 
 
 class CalculatorTask:
-    """The annotations of ``data.path``, held out against ``data.eval_path``; see ``fr3e_jax.data.task.Task``.
+    """The annotations of ``data.path``, with those of ``data.eval_path`` held out; see ``fr3e_jax.data.task.Task``.
 
-    Without ``data.eval_path`` the held-out file is the one beside ``data.path`` with ``test`` for ``train`` in its
-    name; without such a file, 5 % of the training prompts, by a hash of their text. A training prompt that is also a
-    held-out prompt is dropped. ``dropped`` counts by ``split/reason``.
+    Without ``data.eval_path`` the held-out file is the neighbour of ``data.path`` with ``test`` for ``train`` in its
+    name. Without such a file, 5 % of the training prompts are held out by a hash of their text. A training prompt that
+    is also a held-out prompt is dropped. ``dropped`` counts by ``split/reason``.
     """
 
     name = "gsm8k_calculator"
@@ -46,7 +46,7 @@ class CalculatorTask:
         test = self._read(eval_path, "test") if eval_path else [pair for pair in train if _is_held_out(pair[0])]
         held_out = {left for left, _ in test}
         kept = [pair for pair in train if pair[0] not in held_out]
-        # Without a file of its own the test split is part of the training file: nothing is lost then.
+        # Without a file of its own the test split is part of the training file, so no prompt is lost.
         if eval_path and len(kept) < len(train):
             self.dropped["train/in_held_out"] = len(train) - len(kept)
         self._problems = {"train": _problems("train", kept), "test": _problems("test", test)}
@@ -62,7 +62,7 @@ class CalculatorTask:
         return self._problems[split]
 
     def demonstration(self, index: int, step_fraction: float) -> Demonstration:
-        """A training problem with its gold answer; every epoch in another order. There is no curriculum."""
+        """A training problem with its gold answer, in a new order each epoch. There is no curriculum."""
         problem = self._problems["train"][self._order[index]]
         return Demonstration(prompt=problem.prompt, response=problem.gold)
 
@@ -81,7 +81,7 @@ class CalculatorTask:
 
 
 def read_annotations(path: Path, dropped: Counter[str]) -> list[Pair]:
-    """The distinct (left, right) sides of a file's annotations, in order of first appearance."""
+    """The distinct (left, right) sides of a file's annotations, in the order of their first appearance."""
     pairs: dict[Pair, None] = {}
     for row in read_rows(path, dropped):
         answer = row.get("answer")
@@ -99,7 +99,7 @@ def read_annotations(path: Path, dropped: Counter[str]) -> list[Pair]:
 
 
 def unusable(annotation: str) -> str:
-    """Why the text between ``<<`` and ``>>`` makes no problem; empty if it makes one."""
+    """The reason why the text between ``<<`` and ``>>`` makes no problem; empty if it makes one."""
     left, _, right = annotation.partition("=")
     if not CHARACTERS.issuperset(annotation):
         return "other_characters"

@@ -1,4 +1,4 @@
-"""Rows of JSONL files, plain or gzipped; bad rows are counted, damaged files are errors."""
+"""Rows of JSONL files, plain or gzipped. Bad rows are counted; damaged files are errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 
 def existing_file(path: str, setting: str) -> Path:
-    """``path`` as a ``Path``; raises FileNotFoundError with the name of the setting unless it is a file."""
+    """``path`` as a ``Path``; raises FileNotFoundError with the setting's name unless it is a file."""
     if not path:
         raise FileNotFoundError(f"{setting} is empty, but this task reads a JSONL file; set {setting}=FILE.jsonl[.gz]")
     found = Path(path).expanduser()
@@ -29,10 +29,13 @@ def existing_file(path: str, setting: str) -> Path:
 
 
 def read_rows(path: Path, dropped: Counter[str]) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a file, in order; gzip is recognised by content, empty lines are skipped.
+    """The JSON objects of a file, in order. Gzip is recognised by content; empty lines are skipped.
 
-    Lines that are not a JSON object are counted as ``malformed_row`` in ``dropped``, the first few logged with file
-    and line. Raises ValueError if the file breaks off (an incomplete download).
+    Lines that are not a JSON object are counted as ``malformed_row`` in ``dropped``. The first few are logged with
+    file and line.
+
+    Raises:
+      ValueError: the file is incomplete, as after an interrupted download.
     """
     for number, line in enumerate(_lines(path), start=1):
         if not line.strip():

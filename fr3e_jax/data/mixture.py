@@ -1,11 +1,12 @@
-"""Several sets of problems drawn in fixed shares: at every position, which set comes next and which of its draws.
+"""Several sets of problems drawn in fixed shares.
 
-The order is a pure function of (seed, position), like that of a single set. Shares are exact in the long run, and as
-even as possible at any moment (see ``part_of``). Each set runs through epochs of its own, each another permutation by
-the set's own seed; none of its problems is skipped or comes twice in an epoch. Without weights the share of a set is
-its number of problems, so that one pass over the mixture is one pass over every set.
+The order is a pure function of (seed, position), like the order of a single set. Shares are exact in the long run, and
+as even as possible at any moment (see ``part_of``). Each set runs through its own epochs, and each epoch is another
+permutation by the set's own seed: no problem is skipped or repeated within an epoch. Without weights the share of a set
+is its number of problems, so that one pass over the mixture is one pass over every set.
 
-Permutations are grain's; its ``MapDataset.mix`` is not used because it rounds shares to a hundredth of the smallest.
+The permutations are grain's. Its ``MapDataset.mix`` is not used, because it rounds shares to a hundredth of the
+smallest.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from fr3e_jax.data.shuffle import shuffled_indices
 
 
 class Mixture(Sequence[Problem]):
-    """The problems of all parts, one part after the other; ``order`` says how they are drawn.
+    """The problems of all parts, one part after the other; ``order`` gives the order of the draws.
 
     Args:
-      parts: name to problems; none empty. The name keys a part's permutations, so that adding a part leaves the
-        inner order of the others as it was.
-      weights: relative share of each part, positive; empty: by number of problems.
+      parts: maps names to problems; no part is empty. The name seeds a part's permutations, so that adding a part
+        keeps the inner order of the others.
+      weights: the relative share of each part, positive; empty for shares by number of problems.
     """
 
     def __init__(self, parts: dict[str, Sequence[Problem]], weights: Sequence[float] = ()):
@@ -63,7 +64,7 @@ class Mixture(Sequence[Problem]):
 
 @dataclass(frozen=True)
 class MixtureOrder:
-    """``[position]`` is the index drawn at that position."""
+    """``order[position]`` is the index drawn at that position."""
 
     weights: tuple[int, ...]
     starts: Sequence[int]
@@ -75,12 +76,12 @@ class MixtureOrder:
 
 
 def part_of(position: int, weights: Sequence[int]) -> tuple[int, int]:
-    """Which part is drawn at a position, and the how-manieth draw of that part it is, both from 0.
+    """The part that is drawn at a position, and the number of earlier draws of that part.
 
     Draw k of a part of weight w is due at time ``(k + 1/2) / w``, and draws happen in the order of their times (the
-    rule of Webster, by which seats are apportioned). After p draws a part has had its share ``p*w/W`` up to
-    ``1/2 + n*w/2W``, of n parts with the total weight W, and after every W draws exactly its share. Whole numbers only,
-    so that nothing drifts; constant time: of all draws, only the last n or so before ``position`` are looked at.
+    rule of Webster for apportioning seats). With n parts of total weight W, after p draws a part has had its share
+    ``p*w/W`` up to ``1/2 + n*w/2W``; after every W draws it has had exactly its share. All numbers are whole, so
+    nothing drifts. The time is constant: only the last n or so draws before ``position`` are computed.
     """
     total, start = sum(weights), max(position - len(weights), 0)
     counts = [(2 * start * weight + total) // (2 * total) for weight in weights]  # draws due at time start / total
@@ -96,7 +97,7 @@ def part_of(position: int, weights: Sequence[int]) -> tuple[int, int]:
 
 
 def whole_numbers(weights: Sequence[float]) -> tuple[int, ...]:
-    """The same proportions as the smallest whole numbers; 0.1 means one tenth exactly."""
+    """The smallest whole numbers in the same proportions; 0.1 means exactly one tenth."""
     exact = [Fraction(repr(weight)) for weight in weights]
     if not all(fraction > 0 for fraction in exact):
         raise ValueError(f"weights are {list(weights)}; expected numbers above 0")

@@ -1,8 +1,8 @@
 """The embedded procedural task *Order*: evaluate a flat expression, one reduction per line.
 
-Prompt ``3+4*2-5>``, response ``3+8-5>1-5>6`` and the stop token (modulo 10). Everything is computed on access from
-(seed, stream, index). A hash of the expression's text alone decides on which side of the split an expression lies, so
-that held-out expressions appear in no training prompt and no demonstration prompt, under any seed and length.
+The prompt ``3+4*2-5>`` has the response ``3+8-5>1-5>6`` and the stop token (modulo 10). All problems are computed on
+access from (seed, stream, index). The split of an expression depends only on a hash of its text. So held-out
+expressions appear in no training prompt and no demonstration prompt, for any seed and length.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fr3e_jax.rewards.order_verifier import LINE_END, OrderVerifier, evaluate, r
 
 STREAMS = {"train": 0, "test": 1, "demonstrations": 2}
 LENGTHS = {"train": 2**31, "test": 4096}
-TEST_SEED = 0  # runs with different data seeds are compared on the same held-out problems
+TEST_SEED = 0  # fixed, so that runs with different data seeds are compared on the same held-out problems
 
 
 class OrderTask:
@@ -33,7 +33,7 @@ class OrderTask:
         if order.sft_min_operands > order.num_operands:
             raise ValueError(
                 f"data.order.sft_min_operands is {order.sft_min_operands}, more than data.order.num_operands "
-                f"({order.num_operands}); lower the one or raise the other"
+                f"({order.num_operands}); lower the first or raise the second"
             )
         self.config = order
         self.seed = config.seed
@@ -43,11 +43,11 @@ class OrderTask:
         return OrderProblems(split, TEST_SEED if split == "test" else self.seed, self.config)
 
     def demonstration(self, index: int, step_fraction: float) -> Demonstration:
-        """Reduces a uniformly random operator in each line, whatever its precedence.
+        """A solution that reduces a uniformly random operator in each line, whatever its precedence.
 
-        So demonstrations teach arithmetic, copying and the format, and leave the order of operations to be found by
-        reinforcement learning; their last digit is often wrong. While ``step_fraction < 1`` the number of operands is
-        uniform from ``sft_min_operands`` to ``num_operands``, afterwards it is ``num_operands``.
+        Demonstrations teach arithmetic, copying and the format. They do not teach the order of operations, which
+        reinforcement learning has to find, so their last digit is often wrong. While ``step_fraction < 1`` the number
+        of operands is uniform from ``sft_min_operands`` to ``num_operands``; later it is ``num_operands``.
         """
         rng = _generator(self.seed, "demonstrations", index)
         shortest = self.config.sft_min_operands if step_fraction < 1 else self.config.num_operands
@@ -64,7 +64,7 @@ class OrderTask:
 
 @dataclass(frozen=True)
 class OrderProblems(Sequence[Problem]):
-    """The problems of one split, each computed when it is indexed."""
+    """The problems of one split, each computed on access."""
 
     split: Split
     seed: int
@@ -84,8 +84,8 @@ class OrderProblems(Sequence[Problem]):
 
 
 def is_held_out(expression: str) -> bool:
-    """Whether the expression belongs to the test split: one in 16, by a hash of its text."""
-    # The person string was chosen so that every modulus and number of operands has expressions on both sides.
+    """Whether the expression belongs to the test split, which takes one in 16 by a hash of the text."""
+    # The person string was chosen so that both splits have expressions for every modulus and number of operands.
     return hashlib.blake2b(expression.encode(), digest_size=8, person=b"order test split").digest()[0] % 16 == 0
 
 
@@ -95,7 +95,7 @@ def _generator(seed: int, stream: str, index: int) -> np.random.Generator:
 
 
 def _draw(rng: np.random.Generator, modulus: int, num_operands: int, *, held_out: bool) -> str:
-    """A random expression, drawn again until it lies on the wanted side of the split."""
+    """A random expression of the wanted split, by rejection sampling."""
     while True:
         operands = rng.integers(modulus, size=num_operands)
         operators = ["+-*"[i] for i in rng.integers(3, size=num_operands - 1)] + [""]

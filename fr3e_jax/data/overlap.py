@@ -1,11 +1,13 @@
-"""Which training questions are evaluation questions too: the same words, or a long run of words in common.
+"""The overlap of training and evaluation questions: equal words, or a long run of words in common.
 
-Compared are lower-case words and numbers, without punctuation, signs and LaTeX's layout, so that spelling does not
-hide a question that is shared; that ``x+1`` and ``x-1`` look alike then is left to the reader, who gets the ids. Texts
-of fewer than five words proper, such as ``Simplify: $3-x$`` or ``12/60=``, live by their signs, and keep them.
-Runs are of 13 words (Brown et al. 2020, appendix C) outside drawings (``[asy]`` code). Runs that stand in more than ten
-training questions are phrases of the trade ("where m and n are relatively prime positive integers ...") and do not
-count, as there. Questions of fewer than 13 words can only be the same as a whole.
+The comparison takes lower-case words and numbers without punctuation, signs and LaTeX layout, so that spelling does not
+hide a shared question. ``x+1`` and ``x-1`` then look alike; the ids are listed, so that a reader can check. Texts of
+fewer than five words proper, such as ``Simplify: $3-x$`` or ``12/60=``, keep their signs, because little else tells
+them apart.
+
+Runs have 13 words (Brown et al. 2020, appendix C) and exclude drawings (``[asy]`` code). As in that paper, runs in more
+than ten training questions are common phrases ("where m and n are relatively prime positive integers ...") and do not
+count. Questions of fewer than 13 words can only be equal as a whole.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ from dataclasses import dataclass, field
 from fr3e_jax.data.problem import Problem
 
 RUN = 13  # words
-COMMON = 10  # a run in more training questions than this is a phrase
-NEAR = 0.5  # of the runs of an evaluation question
-FEW = 5  # words of two letters and more: a text of fewer keeps its signs
+COMMON = 10  # a run in more training questions than this is a common phrase
+NEAR = 0.5  # shared part of the runs of an evaluation question
+FEW = 5  # a text with fewer words of two or more letters keeps its signs
 
 Place = tuple[str, str]  # name of a set, id of a problem
 
@@ -34,7 +36,7 @@ _SIGNED = re.compile(r"[^\W_]+|[^\w\s$]")
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The words of a text in the form in which they are compared."""
+    """The words of a text in the form that is compared."""
     text = _FRACTION.sub(r"\\frac", _LAYOUT.sub(" ", text)).lower()
     found = _WORD.findall(text)
     signs = sum(len(word) > 1 and word.isalpha() for word in found) < FEW
@@ -42,20 +44,20 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def runs(text: str) -> set[int]:
-    """Hashes of the runs of ``RUN`` words (64 bits: ten million runs meet by chance with odds of 1 to 10^5)."""
+    """Hashes of all runs of ``RUN`` words. At 64 bits, ten million runs collide with odds of 1 to 10^5."""
     found = words(_DRAWING.sub(" ", text))
     return {hash(found[start : start + RUN]) for start in range(len(found) - RUN + 1)}
 
 
 @dataclass
 class Overlap:
-    """One training set and one evaluation set; pairs are (training id, evaluation id).
+    """The overlap of one training set and one evaluation set; pairs are (training id, evaluation id).
 
     Attributes:
       train, evaluation: names of the sets.
-      size: questions of the evaluation set.
-      identical: pairs with the same words.
-      near: other pairs that share at least half of the runs of the evaluation question.
+      size: number of questions in the evaluation set.
+      identical: pairs with equal words.
+      near: other pairs that share at least half of the evaluation question's runs.
       touching: other pairs that share a run.
     """
 
@@ -68,12 +70,12 @@ class Overlap:
 
     @property
     def share(self) -> float:
-        """Part of the evaluation set that is in ``identical`` or ``near``."""
+        """The part of the evaluation set that is in ``identical`` or ``near``."""
         return len({evaluation for _, evaluation in self.identical + self.near}) / self.size
 
 
 def overlaps(train: Mapping[str, Sequence[Problem]], evaluation: Mapping[str, Sequence[Problem]]) -> list[Overlap]:
-    """Every pair of sets that has something in common, in the order of the sets; time linear in the words."""
+    """The overlap of each pair of sets that has one, in the order of the sets; the time is linear in the words."""
     known = _Evaluation(evaluation)
     questions = {name: [_Question(problem) for problem in problems] for name, problems in train.items()}
     known.forget_phrases(question for each in questions.values() for question in each)
@@ -95,7 +97,7 @@ class _Question:
 
 
 class _Evaluation:
-    """Where each text and each run of words of the evaluation questions stands."""
+    """An index of the evaluation questions by text and by run of words."""
 
     def __init__(self, sets: Mapping[str, Sequence[Problem]]):
         self._texts: dict[tuple[str, ...], list[Place]] = defaultdict(list)
@@ -110,7 +112,7 @@ class _Evaluation:
                     self._runs[run].append(place)
 
     def forget_phrases(self, training: Iterable[_Question]) -> None:
-        """Leaves out the runs that more than ``COMMON`` different training questions have."""
+        """Drop the runs that occur in more than ``COMMON`` different training questions."""
         counts: Counter[int] = Counter()
         for question in {question.words: question for question in training}.values():
             counts.update(question.runs & self._runs.keys())
@@ -118,7 +120,7 @@ class _Evaluation:
             del self._runs[run]
 
     def shares(self, question: _Question) -> dict[Place, float]:
-        """For each evaluation question that shares anything: the part of its runs, or 2 if all words are the same."""
+        """The shared part of the runs of each evaluation question with any shared run; 2 if all words are equal."""
         counts = Counter(place for run in question.runs & self._runs.keys() for place in self._runs[run])
         found = {place: count / self._sizes[place] for place, count in counts.items()}
         return found | dict.fromkeys(self._texts.get(question.words, ()), 2.0)

@@ -1,4 +1,4 @@
-"""What `fr3e data` shows of a recipe's data before anything is trained: counts, lengths, overlaps and prompts."""
+"""The overview of a recipe's data for `fr3e data`: counts, lengths, overlaps and prompts."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from fr3e_jax.data.task import Task, load_task
 from fr3e_jax.data.templates import Template, load_template
 from fr3e_jax.data.tokenizer import TextCodec
 
-LARGEST = 1_000_000  # sets of more problems (procedural ones) are looked at in part
-SAMPLE = 1000  # problems of such a set
+LARGEST = 1_000_000  # of larger (procedural) sets only a sample is measured
+SAMPLE = 1000  # problems of that sample
 EXAMPLES = 3
 
 
 @dataclass
 class Lengths:
-    """Prompts by their length in tokens, template included.
+    """Statistics of prompt lengths in tokens, template included.
 
     Attributes:
       histogram: (largest length of the class, prompts in it); each class is twice as wide as the one before.
-      median, longest: in tokens; 0 for no prompt.
-      too_long: prompts of more than ``data.max_prompt_tokens`` tokens, which a run passes over.
-      unspeakable: prompts with a character that the tokenizer cannot spell, ``complaint`` the first error.
+      median, longest: in tokens; 0 without prompts.
+      too_long: number of prompts with more than ``data.max_prompt_tokens`` tokens, which a run skips.
+      unspeakable: number of prompts with a character that the tokenizer cannot spell; ``complaint`` is the first error.
     """
 
     histogram: list[tuple[int, int]] = field(default_factory=list)
@@ -40,17 +40,17 @@ class Lengths:
 
 @dataclass
 class SetOverview:
-    """One dataset (or one split of a task without datasets).
+    """One dataset, or one split of a task without datasets.
 
     Attributes:
       name: ``card/split``, or ``task/split``.
       role: ``train`` or ``test``.
-      problems: how many it has; ``looked_at`` of them are in ``lengths``.
-      rows: rows of its files; None where there are none.
-      dropped: reason to rows.
-      repeated_questions: problems with the question of another one and another gold answer.
-      share: of the draws of the training mixture; None for evaluation sets.
-      verifier: name of the card's verifier; empty where the task brings its own.
+      problems: number of problems; ``looked_at`` of them are measured in ``lengths``.
+      rows: number of rows in its files; None without files.
+      dropped: maps reasons to numbers of rows.
+      repeated_questions: number of problems with the question of another problem and another gold answer.
+      share: share of the draws of the training mixture; None for evaluation sets.
+      verifier: name of the card's verifier; empty if the task has its own.
     """
 
     name: str
@@ -67,7 +67,7 @@ class SetOverview:
 
 @dataclass
 class Overview:
-    """Everything that `fr3e data` shows; ``prompts`` are (problem id, gold answer, rendered text)."""
+    """The result of `fr3e data`; ``prompts`` are (problem id, gold answer, rendered text)."""
 
     recipe: str
     task: str
@@ -88,17 +88,17 @@ class _Set:
     name: str
     role: str
     problems: Sequence[Problem]
-    shown: Sequence[Problem]  # all of them, or a sample
+    shown: Sequence[Problem]  # all problems, or a sample
 
 
 def overview(config: Config) -> Overview:
-    """Reads the data of a recipe; neither a model nor jax is loaded.
+    """Read the data of a recipe, without loading a model or jax.
 
     Raises:
       ConfigError, ValueError, OSError: the task, the template or the tokenizer cannot be used.
     """
     task, template = load_task(config.data), load_template(config.data.template)
-    task.verifier()  # a card that names none that exists is told here, not by the run
+    task.verifier()  # raises for a card whose verifier does not exist, before any run
     directory = config.model.tokenizer or config.model.path
     codec = TextCodec.load(directory)
     sets = _sets(task)
@@ -155,12 +155,12 @@ def _describe(each: _Set, task: Task, config: Config, template: Template, codec:
 
 
 def _dropped(dropped: Mapping[str, int], role: str) -> dict[str, int]:
-    """What a task that is not made of cards dropped from one of its splits."""
+    """The dropped rows of one split of a task without cards."""
     return {reason.removeprefix(f"{role}/"): n for reason, n in dropped.items() if reason.startswith(f"{role}/")}
 
 
 def measure(texts: Sequence[str], codec: TextCodec, limit: int) -> Lengths:
-    """Lengths of prompts in tokens, against ``limit``."""
+    """Statistics of the lengths of prompts in tokens. Prompts of more than ``limit`` tokens count as too long."""
     lengths: list[int] = []
     found = Lengths()
     for text in texts:
@@ -183,7 +183,7 @@ def measure(texts: Sequence[str], codec: TextCodec, limit: int) -> Lengths:
 
 
 def _examples(sets: Sequence[_Set]) -> list[Problem]:
-    """The first problem of each training set, then the next ones, then those of the evaluation sets."""
+    """The first problem of each training set, then the second of each, and so on; evaluation sets if none trains."""
     ordered = sorted(sets, key=lambda each: each.role != "train")
     train = [each for each in ordered if each.role == "train"] or ordered
     found = [each.shown[turn] for turn in range(EXAMPLES) for each in train if turn < len(each.shown)]

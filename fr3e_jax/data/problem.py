@@ -1,4 +1,4 @@
-"""One prompt with its answer: the unit that tasks give out, the policy answers, and verifiers grade."""
+"""One prompt with its gold answer: tasks provide it, the policy answers it, and verifiers grade the answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Problem:
-    """One prompt to answer; ``id`` is unique within its task, ``extra`` holds whatever else the verifier needs."""
+    """One prompt to answer. ``id`` is unique within its task; ``extra`` holds whatever else the verifier needs."""
 
     id: str
     prompt: str

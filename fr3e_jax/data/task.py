@@ -1,7 +1,7 @@
-"""The interface of a task, and how a run finds the one it names.
+"""The interface of a task, and the loading of the task that a run names.
 
-A task of one's own is a callable that takes the run's ``DataConfig`` and returns an object with the attributes of
-``Task``. For example, in ``doubling.py``, started with ``data.task=doubling.py:Doubling``::
+To write a task, write a callable that takes the run's ``DataConfig`` and returns an object with the attributes of
+``Task``. This one is in ``doubling.py`` and started with ``data.task=doubling.py:Doubling``::
 
     from fr3e_jax.data.task import Demonstration, Problem
 
@@ -25,19 +25,14 @@ A task of one's own is a callable that takes the run's ``DataConfig`` and return
 
 from __future__ import annotations
 
-import difflib
-import importlib
-import importlib.util
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, Protocol
 
 from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.data.problem import Problem
 from fr3e_jax.rewards.verifier import Verifier
+from fr3e_jax.user_code import parse_reference
 
 Split = Literal["train", "test"]
 
@@ -50,77 +45,42 @@ BUILT_IN = {
 
 @dataclass(frozen=True)
 class Demonstration:
-    """One example for supervised fine-tuning; the trainer appends the stop token to ``response``."""
+    """One example for supervised fine-tuning. The trainer appends the stop token to ``response``."""
 
     prompt: str
     response: str
 
 
 class Task(Protocol):
-    """Problems, demonstrations and a reward that belong together. ``dropped`` counts unusable rows by reason."""
+    """Problems with their demonstrations and their verifier. ``dropped`` counts unusable rows by reason."""
 
     name: str
     dropped: Mapping[str, int]
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        """The problems of a split, indexable in any order; may be computed on access and be very long."""
+        """The problems of a split, indexable in any order. They may be computed on access, and very many."""
 
     def demonstration(self, index: int, step_fraction: float) -> Demonstration:
-        """The ``index``-th (0, 1, 2, ... without end) demonstration: the same for the same arguments.
+        """The demonstration at ``index`` = 0, 1, 2, ... without end. Equal arguments give equal demonstrations.
 
-        ``step_fraction`` is how much of the curriculum (``sft.curriculum_steps``) has passed, from 0 to 1; 1 is also
-        what a run without a curriculum passes. A task without easier problems ignores it.
+        ``step_fraction`` is the share of the curriculum (``sft.curriculum_steps``) that has passed, from 0 to 1. It is
+        1 in a run without a curriculum. A task without easier problems ignores it.
         """
 
     def verifier(self) -> Verifier:
-        """The reward of a full response, see ``fr3e_jax.rewards.verifier``."""
+        """The verifier that gives the reward of a full response; see ``fr3e_jax.rewards.verifier``."""
 
 
 def load_task(config: DataConfig) -> Task:
-    """Builds the task that ``config.task`` names.
+    """Build the task that ``config.task`` names.
 
     Raises:
-      ValueError: the name is not a task's, or what it names is not a task.
+      ValueError: there is no such task, or the named code builds an object that is no task.
       FileNotFoundError: the Python file, or a file that the task reads, does not exist.
     """
-    source, colon, attribute = BUILT_IN.get(config.task, config.task).rpartition(":")
-    if not (source and colon and attribute):
-        close = difflib.get_close_matches(config.task, BUILT_IN, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise ValueError(
-            f"data.task is {config.task!r}; expected one of {sorted(BUILT_IN)}, FILE.py:NAME or "
-            f"package.module:NAME.{hint}"
-        )
-    module = _load_file(source) if source.endswith(".py") else _load_module(source)
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
-        found = "has no such name" if factory is None else f"has {factory!r} there, which cannot be called"
-        raise ValueError(f"data.task is {config.task!r}, but {source} {found}; expected a class or function")
+    reference = parse_reference(BUILT_IN.get(config.task, config.task), "data.task", built_in=BUILT_IN)
+    factory = reference.load("a class or function that takes the run's DataConfig")
     return _checked(factory(config), config.task)
-
-
-def _load_file(source: str) -> ModuleType:
-    path = Path(source).expanduser().resolve()
-    if not path.is_file():
-        raise FileNotFoundError(f"data.task names the file {source}, but {path} does not exist; give its path")
-    name = f"fr3e_jax_task_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look their module up by name
-    spec.loader.exec_module(module)
-    return module
-
-
-def _load_module(source: str) -> ModuleType:
-    try:
-        return importlib.import_module(source)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{source}.".startswith(f"{error.name}."):
-            raise  # the task's module exists, but something that it imports does not
-        raise ValueError(
-            f"data.task names the module {source}, but there is no module {error.name}; install it, put its folder on "
-            "PYTHONPATH, or name a file instead: FILE.py:NAME"
-        ) from None
 
 
 def _checked(task: Any, name: str) -> Task:

@@ -1,7 +1,7 @@
-"""Named prompt templates: how a question becomes the text that the model continues.
+"""Named prompt templates, which turn a question into the text that the model continues.
 
-A template also says in which form it asks for the answer, so that the verifier looks for it there. Wordings are those
-of the papers and repositories named in ``source``, to the letter.
+A template also states the form in which it asks for the answer, so that the verifier looks there. The wordings are
+copied exactly from the papers and repositories in ``source``.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ RenderChat = Callable[[Sequence[dict[str, str]]], str]
 
 @dataclass(frozen=True)
 class Template:
-    """Text around a question.
+    """The text around a question.
 
     Attributes:
-      name: as in ``data.template``.
-      extraction: where the answer is asked for: ``boxed`` (in ``\\boxed{}``), ``answer_line`` (last line
-        ``Answer: X``) or, where nothing is asked for, ``boxed_or_hashes`` (also after GSM8K's ``####``); passed on to
-        ``fr3e_jax.rewards.named_verifiers.named_verifier``.
+      name: its name in ``data.template``.
+      extraction: the form in which the answer is asked for, for ``fr3e_jax.rewards.named_verifiers.named_verifier``:
+        ``boxed`` (in ``\\boxed{}``) or ``answer_line`` (last line ``Answer: X``). If it asks for no form,
+        ``boxed_or_hashes`` (in a box, or after GSM8K's ``####``).
       source: paper or repository of the wording.
       before, after: literal text on both sides of the question.
-      chat: the result is the user's message of the tokenizer's own chat template.
+      chat: the text becomes the user's message in the tokenizer's own chat template.
     """
 
     name: str
@@ -42,19 +42,19 @@ class Template:
         """The prompt.
 
         Args:
-          question: any text; nothing in it is interpreted.
-          render_chat: messages (``role``, ``content``) to the text up to where the model's answer begins, such as
+          question: any text; it is inserted literally.
+          render_chat: maps messages (``role``, ``content``) to the text before the model's answer, such as
             ``TextCodec.render_chat``; only templates with ``chat`` call it.
 
         Raises:
-          ConfigError: the template needs ``render_chat`` and there is none.
+          ConfigError: the template needs ``render_chat`` and got None.
         """
         text = f"{self.before}{question}{self.after}"
         if not self.chat:
             return text
         if render_chat is None:
             raise ConfigError(
-                f"data.template={self.name} is rendered by a tokenizer's chat template, and none was given; "
+                f"data.template={self.name} needs a tokenizer's chat template, but there is none; "
                 "data.template=qwen_boxed needs none"
             )
         return render_chat([{"role": "user", "content": text}])
@@ -114,9 +114,9 @@ TEMPLATES: Mapping[str, Template] = {
 
 
 def load_template(name: str) -> Template:
-    """The template of this name; raises ConfigError with the nearest name if there is none."""
+    """The template of this name; raises ConfigError with the nearest name if there is no such template."""
     if name not in TEMPLATES:
         nearest = difflib.get_close_matches(name, TEMPLATES, n=1)
         advice = f"nearest: data.template={nearest[0]}" if nearest else f"expected one of {', '.join(TEMPLATES)}"
-        raise ConfigError(f"data.template={name} is no prompt template; {advice}")
+        raise ConfigError(f"data.template={name} is not a prompt template; {advice}")
     return TEMPLATES[name]

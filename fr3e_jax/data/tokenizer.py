@@ -1,4 +1,4 @@
-"""Text to token ids and back: a Hugging Face tokenizer directory, or the embedded character tokenizer."""
+"""Tokenizers: one from a Hugging Face directory, or the embedded character tokenizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 PAD, EOS = "<pad>", "<eos>"
 CHARACTERS = "0123456789+-*/()=.>% \n"
 GENERATION_CONFIG = "generation_config.json"
-FILES = (  # all that makes up a tokenizer directory
+FILES = (  # of a tokenizer directory
     "tokenizer.json",
     "tokenizer_config.json",
     "vocab.json",
@@ -28,9 +28,9 @@ FILES = (  # all that makes up a tokenizer directory
 
 def character_tokenizer() -> PreTrainedTokenizerFast:
     """The embedded tokenizer: one token per character of ``CHARACTERS``, after ``<pad>`` (0) and ``<eos>`` (1)."""
-    # Byte-level BPE without merges, because AutoTokenizer reads any tokenizer beside a config.json of model type qwen2
-    # as a Qwen2Tokenizer, which keeps only the vocabulary. For the same reason unk_token is set (nothing ever maps to
-    # it): that class would otherwise add a token of its own, beyond the model's embedding.
+    # It is a byte-level BPE without merges, because AutoTokenizer reads any tokenizer beside a config.json of model
+    # type qwen2 as a Qwen2Tokenizer, which keeps only the vocabulary. That class would also add an unk_token beyond the
+    # model's embedding, so one is set here; no text ever maps to it.
     spelled = [{" ": "Ġ", "\n": "Ċ"}.get(character, character) for character in CHARACTERS]
     tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate([PAD, EOS, *spelled])}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -41,13 +41,13 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
 
 
 class TextCodec:
-    """What the rest of the package sees of a tokenizer.
+    """A tokenizer as the rest of the package uses it.
 
     Attributes:
       tokenizer: the Hugging Face tokenizer.
       stop_ids: ids that end a response, the tokenizer's end-of-text token first.
-      pad_id: filler for unused positions; the first stop id if the tokenizer has none.
-      source: the directory it was loaded from, None for the embedded one.
+      pad_id: filler for unused positions; the first stop id if the tokenizer has no padding token.
+      source: the directory it was loaded from; None for the embedded tokenizer.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class TextCodec:
 
     @classmethod
     def load(cls, directory: str = "", *, model: str = "") -> TextCodec:
-        """From a Hugging Face directory, or embedded if empty.
+        """Load a Hugging Face directory, or the embedded tokenizer if ``directory`` is empty.
 
-        The stop ids are the tokenizer's end of text and all that ``directory`` and ``model``, where the weights are if
-        not there, list in their generation_config.json.
+        The stop ids are the tokenizer's end of text and those in the generation_config.json of ``directory`` and of
+        ``model``, the directory of the weights.
 
         Raises:
           FileNotFoundError: there is no tokenizer in ``directory``.
@@ -86,7 +86,7 @@ class TextCodec:
         return cls(_read(path), stops, path)
 
     def save(self, directory: str | Path) -> None:
-        """Write a tokenizer directory: the files it was loaded from unchanged, or the embedded one's."""
+        """Write a tokenizer directory: unchanged copies of the loaded files, or the embedded tokenizer's files."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         if self.source is not None:
@@ -97,19 +97,19 @@ class TextCodec:
         self.tokenizer.save_pretrained(directory)
         path = directory / "tokenizer_config.json"
         config = json.loads(path.read_text(encoding="utf-8"))
-        # transformers 5 writes a class that 4 does not know; both know this one.
+        # transformers 5 writes a class that version 4 lacks; both know this one.
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
         config.pop("backend", None)
         path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def render_chat(self, messages: Sequence[dict[str, str]]) -> str:
-        """The text of a conversation up to where the model's answer begins, by the tokenizer's chat template.
+        """The text of a conversation before the model's answer, by the tokenizer's chat template.
 
         Args:
           messages: dicts with ``"role"`` and ``"content"``.
 
         Raises:
-          ValueError: the tokenizer has no chat template, or its template refuses these messages.
+          ValueError: the tokenizer has no chat template, or the template refuses these messages.
         """
         if self.tokenizer.chat_template is None:
             raise ValueError(
@@ -122,17 +122,17 @@ class TextCodec:
             raise ValueError(f"the chat template of {self.source} does not take these messages: {error}") from error
 
     def __len__(self) -> int:
-        """Number of tokens: ids are below it."""
+        """The number of tokens; ids are below it."""
         return len(self.tokenizer)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of ``text``, nothing added. Raises ValueError at a character that the vocabulary cannot spell."""
+        """Token ids of ``text`` alone. Raises ValueError at a character that the vocabulary cannot spell."""
         if self._characters is not None:
             for position, character in enumerate(text):
                 if character not in self._characters:
                     raise _unknown(text, position, f"expected only {''.join(sorted(self._characters))!r}")
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        # Not the wrapper's unk_token: byte-level tokenizers declare one that their model never emits.
+        # The wrapper's unk_token will not do: byte-level tokenizers declare one that their model never emits.
         unknown = getattr(self.tokenizer.backend_tokenizer.model, "unk_token", None)
         if unknown is not None:
             unknown_id = self.tokenizer.convert_tokens_to_ids(unknown)
@@ -142,9 +142,9 @@ class TextCodec:
         return encoded["input_ids"]
 
     def encode_foreign(self, text: str) -> list[int]:
-        """Token ids of text from elsewhere, without special tokens and what the vocabulary cannot spell.
+        """Token ids of text from elsewhere, without special tokens and characters that the vocabulary cannot spell.
 
-        So nothing that a tool prints ends a response or opens another turn of a conversation.
+        So no output of a tool can end a response or open another turn of a conversation.
         """
         if self._characters is not None:
             text = "".join(character for character in text if character in self._characters)
@@ -153,12 +153,12 @@ class TextCodec:
         return [token for token in ids if token not in special]
 
     def token_texts(self) -> list[str]:
-        """The text of every token by itself, special ones included."""
+        """The text of each single token, special tokens included."""
         return [self.decode([token], special_tokens=True) for token in range(len(self))]
 
     def decode(self, ids: Sequence[int], *, special_tokens: bool = False) -> str:
-        """The text of ``ids``; stop, padding and other special tokens are left out unless ``special_tokens``."""
-        # Not the wrapper's: it takes several times as long for the same text, and a step decodes every rollout.
+        """The text of ``ids``, without stop, padding and other special tokens unless ``special_tokens``."""
+        # The wrapper's decode takes several times as long for the same text, and a step decodes every rollout.
         return self.tokenizer.backend_tokenizer.decode([int(i) for i in ids], skip_special_tokens=not special_tokens)
 
 
@@ -175,7 +175,7 @@ def _read(path: Path) -> PreTrainedTokenizerFast:
 def _characters(tokenizer: PreTrainedTokenizerFast) -> frozenset[str] | None:
     """The alphabet of a tokenizer whose tokens are all single characters; None for any other."""
     tokens = tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens)
-    if any(len(token) > 1 for token in tokens) or len(tokens) >= 256:  # 256: bytes, which spell everything
+    if any(len(token) > 1 for token in tokens) or len(tokens) >= 256:  # 256 tokens are bytes, which spell everything
         return None
     return frozenset(tokenizer.convert_tokens_to_string([token]) for token in tokens)
 

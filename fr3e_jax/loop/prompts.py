@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.data.problem import Problem
-from fr3e_jax.data.stream import PromptStream
+from fr3e_jax.data.stream import Prompt, PromptStream
 from fr3e_jax.loop.texts import Texts
 from fr3e_jax.runs.background import Background
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A problem as the policy gets it; ``position`` in the stream names its noise."""
-
-    position: int
-    problem: Problem
-    token_ids: np.ndarray
-
-
-def prepare(texts: Texts, drawn: Iterable[tuple[int, Problem]]) -> list[Prompt]:
-    """The problems as prompts: in their template, tokenised."""
-    return [Prompt(position, problem, texts.prompt_ids(problem.prompt)) for position, problem in drawn]
 
 
 @dataclass(frozen=True)
@@ -61,7 +45,7 @@ class PromptFeed:
         background: Background | None = None,
     ):
         self.position = self.dropped_too_long = 0
-        self._texts, self._count, self._background = texts, count, background
+        self._count, self._background = count, background
         self._stream = PromptStream(problems, data.seed, texts.prompt_ids, data.max_prompt_tokens)
         self._ahead: Future[_Round] | None = None
         self._reading = threading.Lock()  # a task's problems need not bear two threads
@@ -95,5 +79,5 @@ class PromptFeed:
     def _read(self, position: int, dropped_too_long: int) -> _Round:
         with self._reading:
             self._stream.position, self._stream.dropped_too_long = position, dropped_too_long
-            prompts = prepare(self._texts, self._stream.next(self._count))
+            prompts = self._stream.next(self._count)
             return _Round(prompts, self._stream.position, self._stream.dropped_too_long)

@@ -1,6 +1,7 @@
-"""The process that plans: a request as JSON on stdin, one JSON object a line on stdout.
+"""The planning process: reads one request as JSON from stdin, writes one JSON object a line to stdout.
 
-A process of its own, because libtpu reads its environment when jax is first loaded (`fr3e_jax.planning.launch`).
+It is a process of its own because libtpu reads its environment when jax is first loaded. The parent's side is
+`fr3e_jax.planning.planner_process`.
 """
 
 from __future__ import annotations
@@ -14,24 +15,22 @@ from fr3e_jax.configuration import load_config
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.loop.model import configured_architecture
-from fr3e_jax.planning import search
-from fr3e_jax.planning.advise import changed
-from fr3e_jax.planning.compile import ProgramPlan, compile_target, estimated_plan
-from fr3e_jax.planning.devices import topology_devices
+from fr3e_jax.planning import tuning
+from fr3e_jax.planning.compile import ProgramPlan, compile_target, estimated_plan, topology_devices
 from fr3e_jax.planning.estimate import Estimator
 from fr3e_jax.planning.plan import make_plan, program_names
-from fr3e_jax.planning.report import choice_text, gib, plan_text, seconds
+from fr3e_jax.planning.plan_text import choice_text, gib, plan_text, seconds
 from fr3e_jax.planning.targets import Programs
 from fr3e_jax.planning.topology import Topology, parse_topology
 from fr3e_jax.planning.workload import Assumptions
 
 
 def main() -> int:
-    """Answer the request on stdin; a mistake of the user's is an answer too, ``{"error": ...}``."""
+    """Answer the request on stdin. A user's mistake is answered with ``{"error": ...}``."""
     request = json.load(sys.stdin)
     try:
         _answer(request)
-    except (OSError, ValueError) as error:  # of what the settings name, as everywhere
+    except (OSError, ValueError) as error:  # raised by files and values that the settings name
         _say(error=str(error))
     return 0
 
@@ -71,8 +70,8 @@ def _progress(plan: ProgramPlan) -> None:
 def _search(config: Config, topology: Topology, devices, assumed: Assumptions, vocab_size: int, most: int) -> None:
     architecture = configured_architecture(config, vocab_size)
 
-    def compiled(candidate: search.Candidate, names) -> list[ProgramPlan]:
-        trial = changed(config, **candidate.settings)
+    def compiled(candidate: tuning.Candidate, names) -> list[ProgramPlan]:
+        trial = tuning.changed(config, **candidate.settings)
         estimator = Estimator(trial, architecture, topology.devices)
         names = [name for name in names if name in program_names(trial, estimator)]
         _say(progress=f"trying {candidate.text}")
@@ -85,15 +84,15 @@ def _search(config: Config, topology: Topology, devices, assumed: Assumptions, v
         return plans
 
     text, found = [], {}
-    settings = {"training": search.training_settings(config, topology, architecture)}
-    settings["rollouts"] = search.rollout_settings(topology, architecture)
-    for what, names in (("training", search.TRAINING), ("rollouts", search.ROLLOUTS)):
+    settings = {"training": tuning.training_settings(config, topology, architecture)}
+    settings["rollouts"] = tuning.rollout_settings(topology, architecture)
+    for what, names in (("training", tuning.TRAINING), ("rollouts", tuning.ROLLOUTS)):
         if not config.explore.enabled:
             names = tuple(name for name in names if name != "explore")
-        order = search.ranked(config, architecture, topology, settings[what], names, assumed)
-        choice = search.choose(order, lambda candidate, names=names: compiled(candidate, names), most)
+        order = tuning.ranked(config, architecture, topology, settings[what], names, assumed)
+        choice = tuning.choose(order, lambda candidate, names=names: compiled(candidate, names), most)
         if choice.chosen:
-            config = changed(config, **choice.chosen.settings)
+            config = tuning.changed(config, **choice.chosen.settings)
         text.append(choice_text(what, choice))
         found[what] = asdict(choice) | {"settings": choice.chosen.text if choice.chosen else None}
     fits = all(choice["chosen"] for choice in found.values())

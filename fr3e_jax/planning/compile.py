@@ -1,4 +1,4 @@
-"""One program compiled for a topology: what it takes on each device, what it sends, and how long it takes at least."""
+"""One program compiled for a topology: its memory on each device, the bytes it sends, and its least time."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 from dataclasses import dataclass, field, replace
 
 import jax
+from jax.experimental import topologies
 
+from fr3e_jax.planning.costs import Collective, collectives, count_flops
 from fr3e_jax.planning.estimate import Estimate
-from fr3e_jax.planning.flops import count_flops
-from fr3e_jax.planning.hlo import Collective, collectives
 from fr3e_jax.planning.targets import Target, device_bytes
-from fr3e_jax.planning.topology import Topology
+from fr3e_jax.planning.topology import Topology, TopologyError
 
 GIB = 2**30
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
@@ -20,7 +20,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
 
 @dataclass(frozen=True)
 class ProgramPlan:
-    """Bytes are of one device, FLOPs of all."""
+    """Figures of one program. Bytes are those of one device, FLOPs those of all devices."""
 
     name: str
     shape: str
@@ -28,34 +28,56 @@ class ProgramPlan:
     hbm_bytes: int  # of the chip
     argument_bytes: int
     temporary_bytes: int
-    output_bytes: int  # beyond what replaces donated arguments
-    peak_bytes: int  # of the program alone; where the compiler refused it, what it asked for
-    resident: dict[str, int]  # arrays of the run that stay on the device meanwhile
+    output_bytes: int  # without the outputs that replace donated arguments
+    peak_bytes: int  # of the program alone; of a refused program, the bytes it asked for
+    resident: dict[str, int]  # other arrays of the run that stay on the device while the program runs
     flops: int
     read_bytes: int  # from HBM, at least
     collectives: list[Collective] = field(default_factory=list)
-    largest: dict[str, int] = field(default_factory=dict)  # arrays, by estimate
+    largest: dict[str, int] = field(default_factory=dict)  # the largest arrays, by estimate
     floor_seconds: float = 0.0
-    dominated_by: str = ""  # compute, memory or network: what the floor comes from
+    dominated_by: str = ""  # the slowest resource: compute, memory or network
     steps: int = 1
-    positions: int = 0  # that one call passes through the network, or draws
+    positions: int = 0  # positions that one call passes through the network, or samples
     compile_seconds: float = 0.0
-    refused: bool = False  # by the compiler: the program alone does not fit
+    refused: bool = False  # the compiler refused it: the program alone does not fit
     estimated: bool = False  # nothing was compiled
 
     @property
     def total_bytes(self) -> int:
-        """What the device holds while the program runs."""
+        """Bytes that the device holds while the program runs."""
         return self.peak_bytes + sum(self.resident.values())
 
     @property
     def share(self) -> float:
-        """Of the chip's memory."""
+        """The share of the chip's memory that is held."""
         return self.total_bytes / self.hbm_bytes
 
 
+def topology_devices(topology: Topology) -> list:
+    """The devices of a topology that is not there, slice after slice, as libtpu describes them to the compiler.
+
+    It needs libtpu and the environment of `fr3e_jax.planning.planner_process`.
+
+    Raises:
+      TopologyError: libtpu knows no such slice.
+    """
+    options = {"num_slices": topology.slices} if topology.slices > 1 else {}
+    if topology.chip.name == "v4":
+        options["chip_config_name"] = "megacore"  # both cores of a chip as one device
+    try:
+        found = topologies.get_topology_desc(platform="tpu", topology_name=topology.slice_name, **options)
+    except Exception as error:  # libtpu raises several kinds
+        reason = str(error).splitlines()[0]
+        raise TopologyError(
+            f"--topology {topology.name}: libtpu has no such slice ({reason}); "
+            f"give the shape of one that exists, like {topology.chip.name}:{'x'.join('4' * topology.chip.dimensions)}"
+        ) from error
+    return sorted(found.devices, key=lambda device: (getattr(device, "slice_index", None) or 0, device.id))
+
+
 def compile_target(target: Target, topology: Topology) -> ProgramPlan:
-    """Compile for the devices that the target's arguments are laid out on; a program may be refused, not fail."""
+    """Compile for the devices of the target's arguments. A program that is too large gives a plan with ``refused``."""
     arguments = device_bytes(target.arguments)
     plan = ProgramPlan(
         name=target.name,
@@ -96,7 +118,7 @@ def compile_target(target: Target, topology: Topology) -> ProgramPlan:
 
 
 def estimated_plan(name: str, estimate: Estimate, topology: Topology) -> ProgramPlan:
-    """The same figures without compiling."""
+    """The same figures from an estimate, without compiling."""
     plan = ProgramPlan(
         name=name,
         shape=estimate.shape,
@@ -119,22 +141,22 @@ def estimated_plan(name: str, estimate: Estimate, topology: Topology) -> Program
 
 
 def _estimated_collectives(estimate: Estimate, topology: Topology) -> list[Collective]:
-    """What lies between slices is sent by all the chips of a slice together, each its share."""
+    """The estimated collectives. The chips of a slice share the bytes that pass between slices."""
     sent = [("all-gather", estimate.gathered_bytes, False), ("all-reduce", estimate.reduced_bytes, False)]
     sent.append(("all-reduce", estimate.summed_bytes, topology.slices > 1))
-    if topology.slices > 1 and topology.chip.platform == "gpu":  # fsdp spans the hosts
+    if topology.slices > 1 and topology.chip.platform == "gpu":  # the fsdp axis spans the hosts
         sent.append(("all-gather", estimate.gathered_bytes / topology.chips_per_slice, True))
     return [Collective(kind, 0, across, 0, int(size)) for kind, size, across in sent if size]
 
 
 def largest_arrays(estimate: Estimate, count: int = 5) -> dict[str, int]:
-    """The largest arrays on a device while the program runs, by estimate."""
+    """Estimated bytes of the ``count`` largest arrays on a device while the program runs."""
     everything = estimate.arrays | estimate.resident
     return {name: int(everything[name]) for name in sorted(everything, key=everything.get, reverse=True)[:count]}
 
 
 def with_floor(plan: ProgramPlan, topology: Topology) -> ProgramPlan:
-    """The least time: the longest of computing, reading HBM and sending, as if each ran at its published peak."""
+    """The plan with its least time: the longest of computing, reading HBM and sending, each at its published peak."""
     chip = topology.chip
     between = sum(c.sent_bytes for c in plan.collectives if c.across_slices)
     within = sum(c.sent_bytes for c in plan.collectives) - between
@@ -148,7 +170,10 @@ def with_floor(plan: ProgramPlan, topology: Topology) -> ProgramPlan:
 
 
 def requested_bytes(message: str, arguments: int) -> int:
-    """What a refused program asked for altogether, from the compiler's message; ``arguments``: bytes of those."""
+    """The bytes that a refused program asked for in all, read from the compiler's message.
+
+    Some messages leave out the arguments; ``arguments`` is their size in bytes.
+    """
     if total := re.search(r"Used ([\d.]+)([KMGT]?) of", message):
         return int(float(total[1]) * _UNITS[total[2]])
     over = re.search(r"\(([\d.]+)([KMGT]?)\) exceeds", message)

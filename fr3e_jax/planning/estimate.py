@@ -1,7 +1,7 @@
-"""The same figures by arithmetic, without compiling: for GPUs, for ordering a search, and to say what is large.
+"""Memory and cost of a recipe's programs by arithmetic, without compiling.
 
-Bytes are of one device. Arrays that are split are taken as split evenly; what the compiler keeps beside the arrays
-named here is unknown, so a program can need more than its estimate.
+Estimates serve GPUs, order the candidates of a search, and name the largest arrays of a program. Bytes are those of one
+device, and split arrays count as split evenly. The compiler may keep further arrays, so a program can need more.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Estimate:
-    """``arrays``: bytes by name, of the arrays a program reads, writes or makes; ``resident``: others meanwhile."""
+    """The estimate of one program; names map to bytes on one device."""
 
-    arrays: dict[str, float]
-    resident: dict[str, float]
+    arrays: dict[str, float]  # that the program reads, writes or makes
+    resident: dict[str, float]  # other arrays that stay on the device while the program runs
     flops: float  # of all devices
     read_bytes: float
-    gathered_bytes: float  # sent by each device to put weights together, and gradients apart
+    gathered_bytes: float  # sent by each device to gather weights and to scatter gradients
     reduced_bytes: float  # sent by each device within a layer, over ``tensor``
     summed_bytes: float = 0.0  # sent by each device to add gradients over ``replica``
     steps: int = 1
@@ -58,13 +58,17 @@ class Estimate:
 
 
 def training_sizes(config: Config, devices: int) -> Sizes:
-    """Raises `fr3e_jax.programs.mesh.MeshMismatch` where the sizes do not multiply to ``devices``."""
+    """The sizes of the training mesh.
+
+    Raises:
+      fr3e_jax.programs.mesh.MeshMismatch: the sizes do not multiply to ``devices``.
+    """
     m = config.mesh
     return Sizes(*resolve_sizes(devices, replica=m.replica, fsdp=m.fsdp, tensor=m.tensor))
 
 
 def rollout_sizes(config: Config, devices: int) -> Sizes:
-    """As `training_sizes`, of the mesh that rollouts are decoded on."""
+    """The sizes of the mesh on which rollouts are decoded; raises as `training_sizes`."""
     m = config.mesh
     if m.rollout_tensor == 0:
         return training_sizes(config, devices)
@@ -73,7 +77,7 @@ def rollout_sizes(config: Config, devices: int) -> Sizes:
 
 
 class Estimator:
-    """Estimates of a recipe's programs on ``devices``."""
+    """Estimates of a recipe's programs on ``devices`` devices."""
 
     def __init__(self, config: Config, architecture: Architecture, devices: int):
         self.config, self.a, self.devices = config, architecture, devices
@@ -84,38 +88,38 @@ class Estimator:
         self.copies = self.roll != self.train or self.read != self.stored
         self.slots = -(-config.rollout.trunk_slots // self.roll.batch_shards) * self.roll.batch_shards
 
-    # -- what there is -----------------------------------------------------------------------------------------------
+    # -- arrays of the run -------------------------------------------------------------------------------------------
 
     @property
     def kernels(self) -> int:
-        """Elements of the matrices of all layers, which every token passes."""
+        """The number of elements in the matrices of all layers."""
         a = self.a
         embedded = a.vocab_size * a.hidden_size * (1 if a.tie_word_embeddings else 2)
         return a.num_parameters - embedded
 
     def weights(self, width: int, sizes: Sizes) -> float:
-        """Bytes of all parameters of ``width`` bytes on a device."""
+        """Bytes on a device of all parameters, stored in ``width`` bytes each."""
         return self.a.num_parameters * width / (sizes.fsdp * sizes.tensor)
 
     def heads_per_device(self, sizes: Sizes) -> float:
         return self.a.num_heads / sizes.tensor
 
     def cache_bytes(self, positions: int, *, hidden: bool = True) -> float:
-        """Of so many positions on a device: keys and values of all layers, and hidden states, split by width."""
+        """Bytes of ``positions`` cached positions on a device: keys and values of all layers, and hidden states."""
         a = self.a
         kept = max(a.num_kv_heads / self.roll.tensor, 1 if a.num_kv_heads % self.roll.tensor == 0 else a.num_kv_heads)
         width = a.hidden_size / self.roll.tensor if hidden else 0
         return positions * self.compute * (2 * a.num_layers * kept * a.head_dim + width)
 
     def held(self) -> dict[str, float]:
-        """What the run keeps beside the policy: optimizer state, a reference, a critic with its own."""
+        """Arrays that the run keeps beside the policy: optimizer state, reference policy, critic with its optimizer."""
         weights = self.weights(self.stored, self.train)
         reference = {"reference policy": weights} if self.config.kl.coefficient else {}
         critic = {"critic and its optimizer": 3 * weights} if self.config.advantage.base_estimator == "gae" else {}
         return {"optimizer state": 2 * weights} | reference | critic
 
     def optimizer(self) -> dict[str, float]:
-        """What stays on the devices while rollouts are sampled."""
+        """Arrays of training that stay on the devices while rollouts are sampled."""
         beside = self.held()
         return beside | ({"weights of training": self.weights(self.stored, self.train)} if self.copies else {})
 
@@ -127,7 +131,7 @@ class Estimator:
     # -- rollouts ----------------------------------------------------------------------------------------------------
 
     def decode(self, explore: bool = False) -> Estimate:
-        """A chunk of decode steps, of base or of explored rollouts."""
+        """A chunk of decode steps of base rollouts, or of explored rollouts."""
         config, a = self.config, self.a
         shape = (explore_shape if explore else base_shape)(config, self.slots)
         slots, steps = shape.slots // self.roll.batch_shards, config.rollout.decode_chunk
@@ -162,7 +166,7 @@ class Estimator:
         )
 
     def prefill(self) -> Estimate:
-        """The prompts of all slots."""
+        """The prefill of one prompt for each slot."""
         config, a = self.config, self.a
         shape: DecodeShape = base_shape(config, self.slots)
         rows, length = self.slots // self.roll.batch_shards, shape.trunk_capacity
@@ -190,7 +194,7 @@ class Estimator:
     # -- training ----------------------------------------------------------------------------------------------------
 
     def accumulate(self, *, backward: bool = True) -> Estimate:
-        """The largest micro-batch: forward and, unless it only scores, backward."""
+        """The forward pass of the largest micro-batch and, if ``backward``, its backward pass."""
         config, a, sizes = self.config, self.a, self.train
         rows, trunk, lanes, length, window = largest_micro_batch(config, sizes.batch_shards)
         positions, own = trunk + lanes * length, length * min(window, lanes)
@@ -199,7 +203,7 @@ class Estimator:
         arrays = {"weights": weights} | self._kept(tokens, trunk, max(trunk, own), backward)
         if backward:
             arrays |= {"gradients": weights, "gradients of the micro-batch": weights}
-        # The head and the layers have their turns one after the other: the larger one's arrays make the peak.
+        # The head and the layers run one after the other, so the larger of the two makes the peak.
         turns = [self._in_a_layer(tokens, trunk, max(trunk, own), backward), self._in_the_head(backward)]
         arrays |= max(turns, key=lambda turn: sum(turn.values()))
         attended = trunk * trunk + lanes * length * (own + trunk)
@@ -221,11 +225,11 @@ class Estimator:
         )
 
     def _states_bytes(self, tokens: int) -> float:
-        """Hidden states as a layer passes them on, split by position over ``tensor``."""
+        """Bytes of the hidden states between layers, which are split by position over ``tensor``."""
         return tokens * self.compute * self.a.hidden_size / self.train.tensor
 
     def _layer_bytes(self, tokens: int) -> float:
-        """Activations within a layer of a device's ``tokens``: gathered hidden states, and what is split."""
+        """Bytes of the activations within a layer for a device's ``tokens``: gathered states and split arrays."""
         a = self.a
         inner = (a.num_heads + 2 * a.num_kv_heads) * a.head_dim
         split = 2 * a.hidden_size + 2 * inner + 3 * a.intermediate_size
@@ -236,7 +240,7 @@ class Estimator:
         return 4 * self.heads_per_device(self.train) * scored * keys * max(tokens // (trunk + keys), 1)
 
     def _kept(self, tokens: int, trunk: int, keys: int, backward: bool) -> dict[str, float]:
-        """What lives as long as the program."""
+        """Arrays that live as long as the program."""
         training, layer = self.config.training, self._layer_bytes(tokens)
         arrays = {"stacked weights": self.weights(self.compute, self.train)} if training.scan_layers else {}
         if backward:
@@ -263,7 +267,7 @@ class Estimator:
         return arrays | ({"gradient of the head": 4 * whole} if backward else {})
 
     def apply(self) -> Estimate:
-        """An optimizer step: weights, gradients and both moments, all in place."""
+        """An optimizer step, which updates weights and both moments in place."""
         weights = self.weights(self.stored, self.train)
         arrays = {"weights": weights, "gradients": weights, "optimizer state": 2 * weights, "updates": 2 * weights}
         beside = {name: size for name, size in self.held().items() if name != "optimizer state"}
@@ -286,18 +290,18 @@ class Estimator:
         return Estimate(arrays, beside, 0.0, 2 * arrays["trunks"], 0.0, 0.0, shape=text)
 
     def of(self, name: str) -> Estimate:
-        """By the program's name in `fr3e_jax.planning.targets.PROGRAMS`."""
+        """The estimate of the program of this name in `fr3e_jax.planning.targets.PROGRAMS`."""
         special = {"score": lambda: self.accumulate(backward=False), "explore": lambda: self.decode(explore=True)}
         return special.get(name, lambda: getattr(self, name)())()
 
     # -- network -----------------------------------------------------------------------------------------------------
 
     def _gathered(self, sizes: Sizes, passes: int) -> float:
-        """Weights put together for each pass; in training, gradients taken apart besides."""
+        """Bytes sent by each device to gather the weights in each pass over them."""
         share = (sizes.fsdp - 1) / sizes.fsdp
         return passes * share * self.a.num_parameters * self.compute / sizes.tensor
 
     def _reduced(self, tokens: int, sizes: Sizes, passes: int) -> float:
-        """Two sums of hidden states a layer over ``tensor``, in each pass."""
+        """Bytes sent by each device to sum hidden states over ``tensor``, twice a layer in each pass."""
         share = 2 * (sizes.tensor - 1) / sizes.tensor
         return passes * share * 2 * self.a.num_layers * tokens * self.a.hidden_size * self.compute

@@ -1,4 +1,4 @@
-"""The plan of a recipe on a topology: each of its programs, and what a training step amounts to."""
+"""The plan of a recipe on a topology: all its programs, and the amounts and least time of a training step."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.loop.model import configured_architecture
-from fr3e_jax.planning.advise import Change, advise
 from fr3e_jax.planning.compile import ProgramPlan, compile_target, estimated_plan, largest_arrays
 from fr3e_jax.planning.estimate import Estimator, Sizes
 from fr3e_jax.planning.targets import PROGRAMS, Programs
 from fr3e_jax.planning.topology import Topology
+from fr3e_jax.planning.tuning import Change, advise
 from fr3e_jax.planning.workload import Amounts, Assumptions, step_amounts
 from fr3e_jax.policy.architecture import Architecture
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of a training step: so many calls of a program, and the least time that they take."""
+    """A stage of a training step: the number of calls of its program, and the least time of all calls."""
 
     name: str
     calls: float
@@ -29,7 +29,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Plan:
-    """What `fr3e plan` prints."""
+    """The result of `fr3e plan`."""
 
     recipe: str
     algorithm: str
@@ -42,7 +42,7 @@ class Plan:
     assumed: Assumptions
     programs: list[ProgramPlan]
     advice: dict[str, list[Change]] = field(default_factory=dict)  # for each program that does not fit
-    amounts: Amounts | None = None  # None: some program was not planned
+    amounts: Amounts | None = None  # None if only some of the programs were planned
     stages: list[Stage] = field(default_factory=list)
 
     @property
@@ -54,13 +54,13 @@ class Plan:
         return sum(stage.seconds for stage in self.stages)
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, with the sums that the text shows."""
+        """All fields as plain values, with the sums that the text shows."""
         programs = [asdict(p) | {"total_bytes": p.total_bytes, "share": p.share} for p in self.programs]
         return asdict(self) | {"fits": self.fits, "step_seconds": self.step_seconds, "programs": programs}
 
 
 def program_names(config: Config, estimator: Estimator) -> list[str]:
-    """Of the programs that a recipe runs, in the order of a step."""
+    """The names of the programs that a recipe runs, in the order of a step."""
     absent = set() if estimator.copies else {"reshard"}
     absent |= set() if config.explore.enabled else {"promote", "explore"}
     return [name for name in PROGRAMS if name not in absent]
@@ -76,13 +76,16 @@ def make_plan(
     vocab_size: int = 0,
     planned: Callable[[ProgramPlan], None] = lambda plan: None,
 ) -> Plan:
-    """Plan ``names`` (empty: all the programs that the recipe runs).
+    """Plan the programs of a recipe on a topology.
 
     Args:
-      devices: of the topology, to compile for; None: estimate.
-      assumed: lengths behind the amounts; None: every response fills the cap.
-      vocab_size: of the tokenizer, where neither ``model.path`` nor ``model.architecture`` says it.
-      planned: called with each program as soon as it is done.
+      config: the recipe.
+      topology: the hardware.
+      devices: its devices, to compile for; None to estimate.
+      names: the programs to plan; empty for all that the recipe runs.
+      assumed: the lengths from which amounts are computed; None: every response fills the cap.
+      vocab_size: size of the tokenizer, where neither ``model.path`` nor ``model.architecture`` gives it.
+      planned: called with each program as soon as it is planned.
 
     Raises:
       ValueError: the mesh does not fit the devices or the network (`MeshMismatch`), or a name is not one of the
@@ -129,9 +132,9 @@ def _advice(config: Config, architecture: Architecture, topology: Topology, plan
 
 
 def stages(plans: Sequence[ProgramPlan], amounts: Amounts) -> list[Stage]:
-    """The least time of each stage of a training step, from the least time of one call of its program.
+    """The stages of a training step: calls and least time, computed from the least time of one call.
 
-    Rollouts are taken as if every lane of the decoder were always busy.
+    Every lane of the decoder counts as always busy.
     """
     handled = {
         "prefill": amounts.prefill_positions,

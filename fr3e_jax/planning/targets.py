@@ -1,6 +1,7 @@
-"""The programs of a run on a mesh of devices that need not exist, with abstract arguments: ready to be compiled.
+"""The programs of a run with abstract arguments, ready to be compiled for devices that need not exist.
 
-They are the very jitted functions of `DecoderPrograms`, `TrainPrograms` and `RolloutWeights`; no weight is made.
+They are the same jitted functions of `DecoderPrograms`, `TrainPrograms` and `RolloutWeights` that a run calls. No
+weight is made.
 """
 
 from __future__ import annotations
@@ -52,21 +53,17 @@ _STOP_IDS = 2
 
 @dataclass(frozen=True)
 class Target:
-    """One program to plan.
-
-    ``resident`` are arrays of the run that exist beside its arguments while it runs; ``read_bytes`` what a device reads
-    of its arguments at least, 0: each once.
-    """
+    """One program to plan."""
 
     name: str
     function: Callable
     arguments: tuple
     options: dict[str, Any] = field(default_factory=dict)
-    trips: int = 1  # of a loop whose length is known at run time only
+    trips: int = 1  # assumed length of each loop whose length is only known at run time
     steps: int = 1  # decode steps
-    read_bytes: int = 0
-    positions: int = 0  # tokens that pass the network in one call, padding counted
-    resident: dict[str, Any] = field(default_factory=dict)
+    read_bytes: int = 0  # the least bytes of its arguments that a device reads; 0: it reads each argument once
+    positions: int = 0  # tokens through the network in one call, padding included
+    resident: dict[str, Any] = field(default_factory=dict)  # arrays of the run beside its arguments while it runs
     shape: str = ""
 
     def lower(self):
@@ -77,7 +74,7 @@ class Target:
 
 
 def device_bytes(tree: Any) -> int:
-    """Bytes of abstract arrays on each device, by their shardings (uneven shards count as the largest)."""
+    """Bytes of abstract arrays on each device, by their shardings. Of uneven shards the largest counts."""
     total = 0
     for leaf in jax.tree.leaves(tree):
         shape = leaf.sharding.shard_shape(leaf.shape) if getattr(leaf, "sharding", None) else leaf.shape
@@ -86,10 +83,10 @@ def device_bytes(tree: Any) -> int:
 
 
 class Programs:
-    """Everything that a recipe compiles, on ``devices``."""
+    """All programs that a recipe compiles, on ``devices``."""
 
     def __init__(self, config: Config, devices: Sequence, vocab_size: int = 0):
-        """``vocab_size``: of the tokenizer, where neither ``model.path`` nor ``model.architecture`` says it."""
+        """``vocab_size``: size of the tokenizer, where neither ``model.path`` nor ``model.architecture`` gives it."""
         self.config, m = config, config.mesh
         self.architecture: Architecture = configured_architecture(config, vocab_size)
         self.mesh: Mesh = make_mesh(m.replica, m.fsdp, m.tensor, devices)
@@ -110,7 +107,7 @@ class Programs:
         self.largest = largest_micro_batch(config, self.training.shards)
 
     def _compared(self) -> dict[str, Any]:
-        """What the policy is compared with: a reference, a critic and its optimizer, where the method has them."""
+        """The reference policy, and the critic with its optimizer, if the method has them."""
         config, found = self.config, {}
         if config.kl.coefficient:
             found["reference policy"] = self.params
@@ -120,7 +117,7 @@ class Programs:
         return found
 
     def target(self, name: str) -> Target:
-        """One of `PROGRAMS`, if the recipe runs it (`fr3e_jax.planning.plan.program_names`)."""
+        """The target of a program that the recipe runs (`fr3e_jax.planning.plan.program_names`)."""
         return getattr(self, f"_{name}")()
 
     # -- arguments ---------------------------------------------------------------------------------------------------
@@ -129,7 +126,7 @@ class Programs:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, P(*axes)))
 
     def _result(self, function: Callable, *arguments, **options) -> Any:
-        """Shapes, types and shardings of what a program returns."""
+        """Shapes, types and shardings of a program's results."""
         out = function.lower(*arguments, **options).out_info
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), out)
 
@@ -137,7 +134,7 @@ class Programs:
         return self._array((self.slots, length), np.int32, self.decoding, BATCH)
 
     def _trunks(self, rows: int, length: int) -> Trunks:
-        """Abstract caches of so many trunks, as `prefill` and `promote` return them."""
+        """Abstract caches of ``rows`` trunks of ``length`` positions, as `prefill` and `promote` return them."""
         a, compute = self.architecture, np.dtype(self.config.model.compute_dtype)
         by_head, by_width = cache_sharding(self.decoding, a), kept_hidden_sharding(self.decoding, a)
         array = lambda shape, sharding: jax.ShapeDtypeStruct(shape, compute, sharding=sharding)
@@ -147,7 +144,7 @@ class Programs:
         return Trunks((KeyValue(key, value),) * a.num_layers, hidden)
 
     def state(self, shape: DecodeShape) -> DecodeState:
-        """The abstract `DecodeState` of such a decoder."""
+        """The abstract `DecodeState` of a decoder of this shape."""
         like = self._trunks(self.slots, shape.trunk_capacity)
         return self._result(
             self.decoder.jitted()["empty"],
@@ -162,12 +159,12 @@ class Programs:
         )
 
     def _beside_rollouts(self) -> dict[str, Any]:
-        """What else of a run is on the devices while rollouts are sampled."""
+        """Other arrays of a run that are on the devices while rollouts are sampled."""
         beside = self.held
         return beside | ({"weights of training": self.params} if self.weights.copies else {})
 
     def _promoted(self) -> Any:
-        """The trunks of a whole round's expanded bases: they wait, promoted, until exploration."""
+        """The promoted trunks of a round's expanded bases, which wait for exploration."""
         rows = self.decoder.round_up(power_of_two(bases_per_prompt(self.config)))
         return [self._trunks(rows, promoted_capacity(self.config))] * self.config.rollout.prompts_per_round
 
@@ -217,7 +214,7 @@ class Programs:
         )
 
     def _read_in_a_step(self, state: DecodeState) -> int:
-        """Weights, in the narrower of two types, trunks, and rings that are half full on average."""
+        """Bytes that a decode step reads: weights in the narrower type, trunks, and rings that are half full."""
         stored = np.dtype(self.config.rollout.param_dtype or self.config.model.param_dtype).itemsize
         narrower = min(1.0, np.dtype(self.config.model.compute_dtype).itemsize / stored)
         weights, rings = device_bytes(self.rollout_params), device_bytes(state.lanes)
@@ -256,7 +253,7 @@ class Programs:
         return f"{count} rows: a trunk of {trunk} and {lanes} lane{'s' * (lanes > 1)} of {length}"
 
     def _head_chunks(self) -> int:
-        """Chunks of tokens that the head is applied to in one call, at most."""
+        """The largest number of token chunks to which one call applies the head."""
         tokens = self.largest.rows * self.largest.lanes * self.largest.capacity // self.training.shards
         return -(-tokens // min(self.config.training.token_chunk, tokens))
 

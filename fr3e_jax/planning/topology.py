@@ -1,4 +1,4 @@
-"""Hardware by name: ``v5p:4x4x4``, ``v5e:16x16x2slices``, ``h100:8x4``."""
+"""Hardware by name (``v5p:4x4x4``, ``v5e:16x16x2slices``, ``h100:8x4``), and the published peaks of its chips."""
 
 from __future__ import annotations
 
@@ -7,18 +7,50 @@ import math
 import re
 from dataclasses import dataclass
 
-from fr3e_jax.planning.chips import CHIPS, Chip
-
+_TPU_PAGES = "cloud.google.com/tpu/docs"
 _EXAMPLES = "v5e:8x8, v5p:4x4x4 (a v5p-128: its name counts cores, two a chip), v5e:16x16x2slices, h100:8x4"
 
 
+@dataclass(frozen=True)
+class Chip:
+    """Published peaks of one chip. Bandwidths are in bytes per second, in one direction, over all links together.
+
+    ``hbm_gib`` of a TPU is the memory its compiler gives to a program (the "available HBM" of an out-of-memory error),
+    which is somewhat less than the data sheet's capacity. Of a GPU it is the data sheet's capacity.
+    """
+
+    name: str
+    platform: str  # tpu: programs are compiled for it; gpu: they are estimated
+    hbm_gib: float
+    peak_flops: float  # bfloat16, dense
+    hbm_bandwidth: float
+    link_bandwidth: float  # ICI to the other chips of the slice, or NVLink to the other GPUs of the host
+    network_bandwidth: float  # this chip's share of the link to another slice or host
+    dimensions: int  # of the topology
+    source: str
+
+
+CHIPS: dict[str, Chip] = {
+    chip.name: chip
+    for chip in (
+        Chip("v4", "tpu", 30.75, 275e12, 1228e9, 300e9, 3.1e9, 3, f"{_TPU_PAGES}/v4"),
+        Chip("v5e", "tpu", 15.75, 197e12, 819e9, 200e9, 3.1e9, 2, f"{_TPU_PAGES}/v5e"),
+        Chip("v5p", "tpu", 95.74, 459e12, 2765e9, 600e9, 6.2e9, 3, f"{_TPU_PAGES}/v5p"),
+        Chip("v6e", "tpu", 31.25, 918e12, 1638e9, 400e9, 12.5e9, 2, f"{_TPU_PAGES}/v6e"),
+        Chip("a100", "gpu", 74.5, 312e12, 2039e9, 300e9, 25e9, 2, "NVIDIA A100 80GB SXM data sheet; 200 Gb/s a GPU"),
+        Chip("h100", "gpu", 74.5, 989e12, 3350e9, 450e9, 50e9, 2, "NVIDIA H100 SXM data sheet; 400 Gb/s a GPU"),
+        Chip("h200", "gpu", 131.3, 989e12, 4800e9, 450e9, 50e9, 2, "NVIDIA H200 SXM data sheet; 400 Gb/s a GPU"),
+    )
+}
+
+
 class TopologyError(ValueError):
-    """A topology that cannot be read, or that no such hardware has."""
+    """The topology cannot be read, or no hardware has it."""
 
 
 @dataclass(frozen=True)
 class Topology:
-    """``slices`` groups of chips, in each of which all are linked: TPU slices, or hosts with NVLink."""
+    """``slices`` groups of linked chips: TPU slices, or hosts whose GPUs are linked by NVLink."""
 
     chip: Chip
     shape: tuple[int, ...]  # chips of a slice
@@ -30,7 +62,7 @@ class Topology:
 
     @property
     def devices(self) -> int:
-        """Chips altogether: each is one device to jax."""
+        """The number of chips in all slices; jax sees each as one device."""
         return self.chips_per_slice * self.slices
 
     @property
@@ -42,15 +74,20 @@ class Topology:
 
     @property
     def slice_name(self) -> str:
-        """What libtpu calls one slice."""
+        """The name of one slice in libtpu."""
         return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
 
 
 def parse_topology(text: str, slices: int = 1) -> Topology:
-    """``CHIP:AxB`` or ``CHIP:AxBxC``, with ``xNslices`` behind it (or ``slices``); of GPUs ``GPUs of a hostxHOSTS``.
+    """Read a topology.
+
+    Args:
+      text: ``CHIP:AxB`` or ``CHIP:AxBxC``, optionally followed by ``xNslices``. For GPUs: ``CHIP:GPUSxHOSTS``, with the
+        GPUs of one host.
+      slices: the number of slices, where ``text`` does not give it.
 
     Raises:
-      TopologyError: naming the nearest chip, or the number of dimensions that the chip's topologies have.
+      TopologyError: the message names the nearest chip, or the number of dimensions that the chip's topologies have.
     """
     match = re.fullmatch(r"([a-z]+\d+[a-z]*):(\d+(?:x\d+)*?)(?:x(\d+)slices)?", text.strip().lower())
     if match is None:

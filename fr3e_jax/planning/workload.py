@@ -1,8 +1,8 @@
-"""What one training step does, in numbers, and the largest shapes that its programs can be called with.
+"""The amounts of work in one training step, and the largest shapes its programs can be called with.
 
-Two assumptions replace what only a run can tell. For *shapes*, the worst: every response fills the cap, the first
-anchor stands at its beginning and the last at its end. For *amounts*, the typical: responses of a given mean length,
-anchors evenly spaced, a given share of prompts kept.
+Only a run knows the lengths of responses and the places of anchors, so both are assumed. *Shapes* assume the worst
+case: every response fills the cap, the first anchor is its first token and the last anchor its last. *Amounts* assume
+the typical case: responses of a given mean length, evenly spaced anchors, a given share of prompts kept.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ import numpy as np
 
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.row_plan import Plan, RowShape, plan_rows
-from fr3e_jax.programs.decoder import power_of_two, size_bucket
-
-_LEAST_CAPACITY = 16  # of a cache, as `fr3e_jax.rollouts.engine` makes them
+from fr3e_jax.programs.decoder import ring_size, size_bucket
+from fr3e_jax.rollouts.promotion import LEAST_CAPACITY
 
 
 @dataclass(frozen=True)
 class Assumptions:
-    """Of the amounts: mean length of a response in tokens, and the share of prompts that are not rejected."""
+    """Assumptions for the amounts: mean response length in tokens, and the share of prompts that are kept."""
 
     response_tokens: int
     kept_share: float = 1.0
@@ -29,18 +28,18 @@ class Assumptions:
 
 @dataclass(frozen=True)
 class DecodeShape:
-    """One decoder state: slots and lanes, positions of a trunk, columns of a lane's ring."""
+    """The sizes of one decoder state."""
 
     slots: int
-    lanes: int
-    trunk_capacity: int
-    capacity: int
-    promotable: bool
+    lanes: int  # of each slot
+    trunk_capacity: int  # positions of a trunk
+    capacity: int  # columns of a lane's ring
+    promotable: bool  # the lanes keep their hidden states, so that their caches can be promoted to trunks
 
 
 @dataclass(frozen=True)
 class Amounts:
-    """Of one training step (a full batch); tokens and positions of all devices together, padding not counted."""
+    """Amounts of one training step (a full batch): totals over all devices, without padding unless a name says so."""
 
     prompts: float
     base_tokens: float
@@ -49,12 +48,12 @@ class Amounts:
     prefill_positions: float
     trained_rollouts: int
     loss_tokens: int
-    trained_positions: int  # that pass the network, each shared prefix once per row
-    flattened_positions: int  # that would, with every rollout as a sequence of its own
+    trained_positions: int  # positions through the network; a shared prefix counts once per row
+    flattened_positions: int  # the same if every rollout were a sequence of its own
     padded_positions: int
     micro_batches: int
     updates: int
-    score_positions: int  # padded; of the pass for the old log-probs
+    score_positions: int  # padded positions of the pass that computes the old log-probs
 
     @property
     def sampled_tokens(self) -> float:
@@ -62,41 +61,47 @@ class Amounts:
 
 
 def base_shape(config: Config, slots: int) -> DecodeShape:
-    """Of the base rollouts: where explored, their caches may be promoted, so the lanes keep their hidden states."""
+    """The decoder state of the base rollouts. Exploration may promote their caches, so it makes them promotable."""
     r = config.rollout
-    trunk = size_bucket(config.data.max_prompt_tokens, _LEAST_CAPACITY)
-    ring = power_of_two(r.max_response_tokens, _LEAST_CAPACITY)
-    return DecodeShape(slots, r.lanes_per_trunk, trunk, ring, config.explore.enabled)
+    trunk = size_bucket(config.data.max_prompt_tokens, LEAST_CAPACITY)
+    return DecodeShape(slots, r.lanes_per_trunk, trunk, _largest_ring(config), config.explore.enabled)
 
 
 def explore_shape(config: Config, slots: int) -> DecodeShape:
-    """Of the rollouts from anchors, whose trunks are whole base rollouts."""
-    ring = power_of_two(config.rollout.max_response_tokens, _LEAST_CAPACITY)
-    return DecodeShape(slots, config.rollout.lanes_per_trunk, promoted_capacity(config), ring, False)
+    """The decoder state of the rollouts from anchors. Their trunks are whole base rollouts."""
+    return DecodeShape(slots, config.rollout.lanes_per_trunk, promoted_capacity(config), _largest_ring(config), False)
+
+
+def _largest_ring(config: Config) -> int:
+    cap = config.rollout.max_response_tokens
+    return ring_size(cap, cap)
 
 
 def promoted_capacity(config: Config) -> int:
-    """Positions of a promoted trunk: a prompt and a whole response."""
-    return size_bucket(config.data.max_prompt_tokens + config.rollout.max_response_tokens, _LEAST_CAPACITY)
+    """Positions of a promoted trunk, which holds a prompt and a whole response."""
+    return size_bucket(config.data.max_prompt_tokens + config.rollout.max_response_tokens, LEAST_CAPACITY)
 
 
 def bases_per_prompt(config: Config) -> int:
-    """Base rollouts expanded of a kept prompt."""
+    """The number of base rollouts that are expanded for each kept prompt."""
     explore = config.explore
     return min(explore.max_correct + explore.max_wrong, config.rollout.rollouts_per_prompt) if explore.enabled else 0
 
 
 @dataclass(frozen=True)
 class Trunk:
-    """A trunk that trains: of each of its branches the fork and the number of its own tokens."""
+    """A trunk of a training row: for each branch, its fork and the number of its own tokens."""
 
     branches: tuple[tuple[int, int], ...]
 
 
 def training_trunks(config: Config, response: int, forks: list[int]) -> list[Trunk]:
-    """The trunks that one kept prompt gives to training, with responses of ``response`` tokens.
+    """The training trunks of one kept prompt.
 
-    ``forks``: response tokens before each anchor.
+    Args:
+      config: the recipe.
+      response: tokens of each response.
+      forks: for each anchor, the response tokens before it.
     """
     prompt, explore = config.data.max_prompt_tokens, config.explore
     trunks = []
@@ -112,17 +117,17 @@ def training_trunks(config: Config, response: int, forks: list[int]) -> list[Tru
 
 
 def even_anchors(count: int, response: int) -> list[int]:
-    """``count`` anchors that cut a response into blocks of equal length; fewer where it is shorter."""
+    """``count`` anchors that cut a response into blocks of equal length; fewer if the response is too short."""
     return sorted({response * (j + 1) // (count + 1) for j in range(min(count, response - 1))} - {0})
 
 
 def extreme_anchors(count: int, response: int) -> list[int]:
-    """From the first token that can be one to the last: the longest branch and the longest trunk in one row."""
+    """``count`` anchors from the first token to the last: they put the longest branch and trunk into one row."""
     return sorted({round(x) for x in np.linspace(0, response - 1, max(min(count, response), 1))})
 
 
 def _first(trunks: list[Trunk], rollouts: int) -> list[Trunk]:
-    """Whole trunks, repeated as often as it takes, until so many rollouts are together."""
+    """Whole trunks, repeated in turn, until they hold at least ``rollouts`` rollouts."""
     taken: list[Trunk] = []
     while sum(len(trunk.branches) for trunk in taken) < rollouts:
         taken.append(trunks[len(taken) % len(trunks)])
@@ -140,7 +145,7 @@ def _padded(plan: Plan) -> int:
 
 
 def largest_micro_batch(config: Config, shards: int) -> RowShape:
-    """The micro-batch with the most positions, of the worst lengths and anchors: none has rows of half a trunk."""
+    """The micro-batch with the most positions for the worst lengths and anchors; no row holds half a trunk."""
     cap = config.rollout.max_response_tokens
     trunks = training_trunks(config, cap, extreme_anchors(config.explore.num_anchors, cap))
     tokens = sum(length for trunk in trunks for _, length in trunk.branches)
@@ -150,7 +155,7 @@ def largest_micro_batch(config: Config, shards: int) -> RowShape:
 
 
 def step_amounts(config: Config, assumed: Assumptions, shards: int) -> Amounts:
-    """What a step samples, prefills and trains; ``shards`` are those of the training batch."""
+    """The amounts that a step samples, prefills and trains; ``shards`` is the number of training batch shards."""
     explore, rollout, training = config.explore, config.rollout, config.training
     response, prompt = assumed.response_tokens, config.data.max_prompt_tokens
     forks = even_anchors(explore.num_anchors, response)

@@ -6,8 +6,6 @@ nothing from a worker. This module imports no jax, and no grading function befor
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
 import math
 import os
@@ -19,15 +17,14 @@ import sys
 import threading
 import time
 import traceback
-import zlib
 from collections.abc import Callable
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 from fr3e_jax.rewards import wire
 from fr3e_jax.rewards.verdict import Verdict
 from fr3e_jax.rewards.verifier import is_number
+from fr3e_jax.user_code import import_source
 
 REQUEST_LIMIT = 1 << 30  # bytes; from the parent, which is trusted
 ANSWER_LIMIT = 1 << 16
@@ -39,7 +36,7 @@ SECOND_NET = 2  # times the deadline: CPU time at which the kernel ends a worker
 def load_function(spec: str) -> Callable[..., Any]:
     """The function that ``package.module:NAME`` or ``FILE.py:NAME`` names; the import's own errors pass through."""
     source, _, name = spec.rpartition(":")
-    module = _load_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+    module = import_source(source)
     try:
         function = attrgetter(name)(module)
     except AttributeError:
@@ -47,22 +44,6 @@ def load_function(spec: str) -> Callable[..., Any]:
     if not callable(function):
         raise TypeError(f"{spec} is {function!r}; expected a function of (problem, response, finished)")
     return function
-
-
-def _load_file(path: Path) -> Any:
-    name = f"fr3e_jax_verifier_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
-    if name in sys.modules:  # imported before this process was forked
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look their module up by name
-    sys.path.append(str(path.parent))  # the file may import its neighbours
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
 
 
 def check_canaries(function: Callable[..., Any], spec: str) -> None:

@@ -7,11 +7,11 @@ crash, and costs the reward of one response at most.
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fr3e_jax.rewards.verdict import Job
 from fr3e_jax.rewards.verifier import Verifier
+from fr3e_jax.user_code import parse_reference
 
 if TYPE_CHECKING:
     from fr3e_jax.data.problem import Problem
@@ -45,12 +45,4 @@ def user_verifier(spec: str) -> Verifier | None:
     """
     if not spec:
         return None
-    source, colon, name = spec.rpartition(":")
-    if not (source and colon and name.isidentifier()):
-        raise ValueError(f"data.verifier is {spec!r}; expected FILE.py:NAME or package.module:NAME")
-    if not source.endswith(".py"):
-        return UserVerifier(spec)
-    path = Path(source).expanduser().resolve()
-    if not path.is_file():
-        raise FileNotFoundError(f"data.verifier names the file {source}, but {path} does not exist; give its path")
-    return UserVerifier(f"{path}:{name}")
+    return UserVerifier(str(parse_reference(spec, "data.verifier")))

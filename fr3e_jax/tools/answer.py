@@ -1,4 +1,4 @@
-"""What a tool gives back."""
+"""The answer of a tool."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Outcome = Literal["answered", "error", "timeout"]
 
 
 class Answer(NamedTuple):
-    """The text that the policy gets to read, errors included, and how it came about (a metric each)."""
+    """The text that the policy reads, errors included, and its outcome. Each outcome is counted as a metric."""
 
     text: str
     outcome: Outcome

@@ -1,10 +1,10 @@
-"""Recognising a call, token by token: ``begin``, anything, ``end``, as a table that the decoder looks up at each step.
+"""A table that recognises a call token by token: ``begin``, any text, ``end``. The decoder looks it up at each step.
 
-Characters drive two matchers of Knuth, Morris and Pratt, one behind the other: states 0 ... b-1 say how much of
-``begin`` the text ends with, states b ... b+e-1 that it has occurred and how much of ``end`` the text ends with since.
-A token is the word of its characters, so the table over (state, token) is exact for every tokenizer whose tokens have
-a text, whatever way a mark is split into tokens. Two states follow: DONE, the call is complete, and OFF, where no call
-is ever seen (the calls of a response are used up).
+Characters drive two Knuth-Morris-Pratt matchers in turn. In states 0 ... b-1 the state number is the length of the
+prefix of ``begin`` that the text ends with. In states b ... b+e-1 ``begin`` has occurred, and the number counts the
+matched prefix of ``end`` since. A token is a word of characters, so the table over (state, token) is exact for every
+tokenizer whose tokens have a text, however a mark is split into tokens. Two more states follow: in DONE the call is
+complete; in OFF no further call is recognised, because the response has used up its calls.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ START = 0
 
 @dataclass(frozen=True)
 class CallTable:
-    """``next[state, token]`` is the state after a token, int16 ``[states, vocabulary]``."""
+    """``next[state, token]`` is the state after a token, int16 ``[states, V]``."""
 
     next: np.ndarray
 
     @property
     def done(self) -> int:
-        """The state in which a call is complete; left by nothing but the tool's answer."""
+        """The state of a complete call, which no token leaves. The tool's answer resets it."""
         return len(self.next) - 2
 
     @property
     def off(self) -> int:
-        """The state from which no call is seen."""
+        """The state that recognises no call."""
         return len(self.next) - 1
 
     def run(self, token_ids: Sequence[int] | np.ndarray, state: int = START) -> int:
-        """The state after ``token_ids``, stopping at a complete call."""
+        """The state after ``token_ids``; the run stops at a complete call."""
         for token in np.asarray(token_ids).tolist():
             if state == self.done:
                 break
@@ -43,12 +43,12 @@ class CallTable:
 
 
 def call_table(begin: str, end: str, token_texts: Sequence[str], never: Sequence[int] = ()) -> CallTable:
-    """The table of calls that ``begin`` opens and ``end`` closes.
+    """The table of calls between the marks ``begin`` and ``end``.
 
     Args:
-      begin, end: not empty.
-      token_texts: ``token_texts[i]`` is the text of token i; "" for a token without one.
-      never: tokens that end a response: they complete no call.
+      begin, end: the marks, not empty.
+      token_texts: ``token_texts[i]`` is the text of token i, or "" if it has none.
+      never: tokens that end a response, so that they complete no call.
 
     Raises:
       ValueError: a mark is empty.
@@ -66,7 +66,7 @@ def call_table(begin: str, end: str, token_texts: Sequence[str], never: Sequence
 
 
 def _words(step: np.ndarray, alphabet: list[str], texts: Sequence[str]) -> np.ndarray:
-    """The state after each text from each state ``[states, texts]``: one character of all texts after another."""
+    """The state after each text from each state, ``[states, texts]``. All texts advance together by one character."""
     characters = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32)
     known = np.array([ord(character) for character in alphabet], np.uint32)
     place = np.minimum(np.searchsorted(known, characters), len(known) - 1)
@@ -81,7 +81,10 @@ def _words(step: np.ndarray, alphabet: list[str], texts: Sequence[str]) -> np.nd
 
 
 def _characters(begin: str, end: str, alphabet: list[str]) -> np.ndarray:
-    """``[states, characters + 1]``, the last column for all other characters; the last state, complete, stays."""
+    """The state after each character, ``[states, characters + 1]``. The last column stands for all other characters.
+
+    The last state, a complete call, maps to itself.
+    """
     done = len(begin) + len(end)
     step = np.full((done + 1, len(alphabet) + 1), done)
     for mark, first in ((begin, 0), (end, len(begin))):

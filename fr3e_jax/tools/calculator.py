@@ -1,7 +1,7 @@
-"""A calculator: exact arithmetic on numbers, nothing else of Python.
+"""A calculator: exact arithmetic on numbers and nothing else.
 
-The form of GSM8K's annotations (Cobbe et al. 2021, arXiv:2110.14168): the policy writes ``<<48/2=``, the calculator
-``24>>``.
+Calls have the form of GSM8K's annotations (Cobbe et al. 2021, arXiv:2110.14168): the policy writes ``<<48/2=``, the
+calculator appends ``24>>``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _OPERATORS = {
 
 
 def calculate(expression: str) -> Answer:
-    """The value of ``+ - * / // % **`` and parentheses over decimal numbers: ``3*(2+4)`` is ``18``, ``1/8`` ``0.125``.
+    """The value of an expression of decimal numbers: ``3*(2+4)`` gives ``18``, ``1/8`` gives ``0.125``.
 
-    Commas and dollar signs are passed over. Whole results are written in full, others with ten significant digits.
-    What cannot be computed gives ``error``.
+    It knows ``+ - * / // % **`` and parentheses, and ignores commas and dollar signs. Whole results are written in
+    full, others with ten significant digits. Any other text, and any value out of bounds, gives ``error``.
     """
     text = expression.replace(",", "").replace("$", "").strip()
     try:

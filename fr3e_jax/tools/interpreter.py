@@ -1,7 +1,7 @@
-"""The process that runs a call of the Python tool: one program, confined, its output cut at a limit.
+"""The process that runs one call of the Python tool: a single confined program with limited output.
 
-Started by ``fr3e_jax.tools.python`` in an empty directory, without site packages. This process confines itself, forks
-the process of the program, reads what that writes and passes it on as JSON. Limits: docs/code_execution.md.
+``fr3e_jax.tools.python`` starts it in an empty directory, without site packages. It confines itself, forks a process
+for the program, reads that process's output and passes it on as JSON. docs/code_execution.md lists the limits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REQUEST_LIMIT = 1 << 20  # bytes
 
 
 def run(sock: socket.socket) -> None:
-    """Runs the program that comes over the socket; all that it prints, and its last error, goes back over it."""
+    """Run the program that comes over the socket; send its output and its last error back over it."""
     program = b""
     while part := sock.recv(1 << 16):
         program += part
@@ -42,7 +42,7 @@ def run(sock: socket.socket) -> None:
 
 
 def execute(program: str) -> None:
-    """Runs a program as a notebook does: the value of a last line that is an expression is printed."""
+    """Run a program as a notebook does: if its last statement is an expression, print the value."""
     tree = ast.parse(program, NAME)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     namespace = {"__name__": "__main__"}
@@ -54,12 +54,12 @@ def execute(program: str) -> None:
 
 
 def last_line(error: BaseException) -> str:
-    """``ZeroDivisionError: division by zero``: the rest of a traceback names files of this program."""
+    """The last line of a traceback: ``ZeroDivisionError: division by zero``. The others name files of this program."""
     return traceback.format_exception_only(error)[-1].strip()
 
 
 def read_output(sock: socket.socket, limit: int) -> tuple[bytes, bool]:
-    """What the program writes until it ends, or ``limit`` bytes of it; whether it was cut."""
+    """The program's output up to ``limit`` bytes, and whether it was cut."""
     output = b""
     while len(output) <= limit and (part := sock.recv(1 << 16)):
         output += part
@@ -67,7 +67,7 @@ def read_output(sock: socket.socket, limit: int) -> tuple[bytes, bool]:
 
 
 def main(parent: int, cpu_seconds: int, memory_mb: int, limit: int) -> None:
-    """Entry point: the program comes on standard input, its output and end leave as JSON on standard output."""
+    """Entry point: read the program from standard input, write its output and outcome as JSON to standard output."""
     child_processes.die_with_parent(parent)
     confinement.limit_resources(cpu_seconds, memory_mb)
     confinement.isolate()

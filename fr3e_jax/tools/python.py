@@ -1,7 +1,7 @@
-"""The Python tool: runs what the policy wrote in a confined interpreter, and gives back what it printed.
+"""The Python tool: runs the policy's program in a confined interpreter and returns its output.
 
-Code-integrated reasoning (ToRL, arXiv:2503.23383, section 2): a fenced block is run, its output is appended. Every call
-is a program of its own: nothing is kept from one to the next.
+It serves code-integrated reasoning (ToRL, arXiv:2503.23383, section 2): a fenced block is run and its output appended.
+Every call is a separate program; no state is kept between calls.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fr3e_jax.rewards import child_processes
 from fr3e_jax.tools.answer import Answer
 
 MEMORY_MB = 1024
-START_SECONDS = 2.0  # on top of the time on the clock: two processes, and a busy machine
+START_SECONDS = 2.0  # of wall-clock time for the start of two processes on a busy machine
 MOST_CHARACTERS = 100_000  # of a program
 BOOT = """
 import sys
@@ -36,15 +36,15 @@ class PythonTool:
     """Runs programs; safe to call from several threads.
 
     Attributes:
-      seconds: CPU time of a program, and half of its time on the clock.
-      output_bytes: of its output; what is beyond is cut, and the program ended.
+      seconds: limit of a program's CPU time; its wall-clock limit is twice as long.
+      output_bytes: limit of its output; a program that writes more is ended.
     """
 
     seconds: float
     output_bytes: int
 
     def __call__(self, program: str) -> Answer:
-        """What ``program`` printed, with the value of a last expression; an error is its last line."""
+        """The output of ``program``, with the value of a last expression. After an error its last line is the error."""
         if len(program) > MOST_CHARACTERS:
             return Answer(f"the program is longer than {MOST_CHARACTERS} characters", "error")
         directory = tempfile.mkdtemp(prefix="fr3e-tool-")
@@ -54,7 +54,7 @@ class PythonTool:
             shutil.rmtree(directory, ignore_errors=True)
         try:
             text, end = json.loads(output)
-        except ValueError:  # the process that watches over the program was ended, too
+        except ValueError:  # the process that watches the program was ended, too
             return Answer("the program was ended", "error")
         return self._answer(text.rstrip("\n"), end)
 

@@ -1,7 +1,9 @@
-"""Verbs hand checked settings to the loop; mistakes are one line and exit code 2; help is complete and fast."""
+"""Verbs pass checked settings to their functions; a mistake is one line and exit code 2; help is complete and fast."""
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 import types
@@ -11,9 +13,11 @@ import pytest
 
 from fr3e_jax import __version__
 from fr3e_jax.cli import main
+from fr3e_jax.cli.verb_table import VERBS
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.configuration.settings import settings
 
+REPOSITORY = Path(__file__).parents[2]
 FUNCTIONS = {
     "loop.train": "train",
     "loop.evaluate": "evaluate_run",
@@ -41,19 +45,19 @@ def calls(monkeypatch) -> list[tuple]:
     return recorded
 
 
-def test_train_gets_the_settings_and_leaves_the_directory_to_the_loop(recipe, calls):
+def test_train_passes_the_settings_and_no_run_directory_by_default(recipe, calls):
     assert main(["train", recipe, "explore.num_anchors=2"]) == 0
     [(name, config, run_dir, resume)] = calls
     assert (name, config.explore.num_anchors, run_dir, resume) == ("train", 2, None, False)
 
 
-def test_run_dir_is_handed_over(recipe, calls, tmp_path):
+def test_run_dir_is_passed_to_the_verb(recipe, calls, tmp_path):
     assert main(["sft", recipe, f"runtime.run_dir={tmp_path / 'here'}"]) == 0
     assert calls[0][0] == "sft" and calls[0][2:] == (tmp_path / "here", False)
 
 
 @pytest.mark.parametrize(("verb", "options"), [("eval", []), ("sample", ["--prompt", "1+2>"])])
-def test_the_model_is_that_of_the_run_and_the_rest_the_recipes(recipe, calls, tmp_path, verb, options):
+def test_verb_with_a_run_takes_only_the_model_settings_from_the_run(recipe, calls, tmp_path, verb, options):
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     (run_dir / "config.yaml").write_text("model: {hidden_size: 128, compute_dtype: bfloat16}\nseed: 5\n")
@@ -63,28 +67,28 @@ def test_the_model_is_that_of_the_run_and_the_rest_the_recipes(recipe, calls, tm
     assert (config.seed, config.name, config.model.compute_dtype) == (0, "tried", "float32")
 
 
-def test_eval_without_a_run_evaluates_the_recipe(recipe, calls):
+def test_eval_without_a_run_evaluates_the_recipes_model(recipe, calls):
     assert main(["eval", recipe]) == 0
     assert calls[0][2] is None
 
 
-def test_sample_hands_over_prompt_number_and_format(recipe, calls):
+def test_sample_passes_prompt_number_and_format(recipe, calls):
     assert main(["sample", recipe, "rollout.temperature=0", "--prompt", "1+2>", "--num", "3", "--json"]) == 0
     [(name, config, *rest)] = calls
     assert (name, rest, config.rollout.temperature) == ("sample", ["1+2>", 3, True, None], 0)
 
 
-def test_settings_and_options_mix_in_any_order(recipe, calls):
+def test_settings_and_options_can_come_in_any_order(recipe, calls):
     assert main(["sample", "--num", "2", recipe, "--prompt", "x", "seed=4"]) == 0
     assert calls[0][1].seed == 4 and calls[0][3] == 2
 
 
-def test_exit_code_of_the_loop_is_passed_on(recipe, calls, monkeypatch):
+def test_exit_code_of_the_verb_is_returned(recipe, calls, monkeypatch):
     monkeypatch.setattr(sys.modules["fr3e_jax.loop.train"], "train", lambda *arguments: 1)
     assert main(["train", recipe]) == 1
 
 
-def test_a_configuration_error_from_inside_the_loop_is_a_usage_error(recipe, calls, monkeypatch, capsys):
+def test_configuration_error_from_inside_a_verb_is_a_usage_error(recipe, calls, monkeypatch, capsys):
     def refuse(*arguments):
         raise ConfigError("mesh.tensor=2 needs\n 2 devices")
 
@@ -94,7 +98,7 @@ def test_a_configuration_error_from_inside_the_loop_is_a_usage_error(recipe, cal
 
 
 @pytest.mark.parametrize("verb", ["train", "sft", "rft", "eval", "data"])
-def test_print_config_prints_a_usable_recipe_and_runs_nothing(recipe, calls, capsys, tmp_path, verb):
+def test_print_config_prints_a_valid_recipe_and_runs_nothing(recipe, calls, capsys, tmp_path, verb):
     assert main([verb, recipe, "seed=3", "--print-config"]) == 0
     (tmp_path / "printed.yaml").write_text(capsys.readouterr().out)
     assert load_config(tmp_path / "printed.yaml") == load_config(recipe, ["seed=3"])
@@ -118,7 +122,7 @@ def test_print_config_prints_a_usable_recipe_and_runs_nothing(recipe, calls, cap
         (["sweep", "RECIPE", "seed=1,2", "--verb", "eval"], "invalid choice: 'eval'"),
     ],
 )
-def test_mistakes_are_one_line_and_exit_code_2(recipe, calls, capsys, arguments, expected):
+def test_mistake_is_one_line_and_exit_code_2(recipe, calls, capsys, arguments, expected):
     assert main([recipe if argument == "RECIPE" else argument for argument in arguments]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("fr3e: error: ") and expected in captured.err
@@ -126,7 +130,7 @@ def test_mistakes_are_one_line_and_exit_code_2(recipe, calls, capsys, arguments,
 
 
 @pytest.mark.parametrize("verb", ["train", "sft", "rft", "eval", "sample", "data", "sweep"])
-def test_help_of_a_verb_has_usage_example_and_the_way_to_all_settings(capsys, verb):
+def test_help_of_a_verb_shows_usage_an_example_and_where_all_settings_are(capsys, verb):
     assert main([verb, "--help"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"usage: fr3e {verb}") and f"example: fr3e {verb} configs/" in text
@@ -136,13 +140,22 @@ def test_help_of_a_verb_has_usage_example_and_the_way_to_all_settings(capsys, ve
         assert "`fr3e train --help` lists all the settings" in text
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_example_of_a_verb_names_recipes_that_exist(capsys, verb):
+    assert main([verb, "--help"]) == 0
+    [example] = re.findall(r"^example: (.*)$", capsys.readouterr().out, re.MULTILINE)
+    recipes = [word for word in shlex.split(example) if word.endswith(".yaml")]
+    assert recipes or not VERBS[verb].recipe
+    assert all((REPOSITORY / recipe).is_file() for recipe in recipes), example
+
+
 def test_overview_lists_the_verbs(capsys):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
     assert all(f"\n  {verb} " in text for verb in ("train", "sft", "rft", "eval", "sample", "data", "export", "sweep"))
 
 
-def test_version(capsys):
+def test_version_option_prints_the_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"fr3e_jax {__version__}\n"
 
@@ -156,7 +169,7 @@ def test_help_and_checks_do_not_import_jax(recipe):
     assert subprocess.run([sys.executable, "-c", script], stdout=subprocess.DEVNULL).returncode == 0
 
 
-def test_the_package_runs_as_a_module():
+def test_package_runs_as_a_module():
     command = [sys.executable, "-m", "fr3e_jax", "trian"]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 2 and ended.stderr.startswith("fr3e: error: expected a verb")

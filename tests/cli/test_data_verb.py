@@ -1,4 +1,4 @@
-"""`fr3e data`: a person's view and JSON, mistakes in one line, and no jax on the way."""
+"""`fr3e data`: tables and JSON, mistakes in one line, and no import of jax."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def recipe(tmp_path):
     return str(tmp_path / "recipe.yaml")
 
 
-def test_a_person_sees_counts_lengths_overlaps_and_prompts(recipe, capsys):
+def test_tables_show_counts_lengths_overlaps_and_prompts(recipe, capsys):
     assert main(["data", recipe, "data.max_prompt_tokens=4"]) == 0
     text = capsys.readouterr().out
     assert "tried: task datasets, template plain, tokenizer embedded characters" in text
@@ -42,7 +42,7 @@ def test_a_person_sees_counts_lengths_overlaps_and_prompts(recipe, capsys):
     assert max(map(len, text.splitlines())) <= 240
 
 
-def test_json_has_every_pair(recipe, capsys):
+def test_json_lists_every_overlapping_pair(recipe, capsys):
     assert main(["data", recipe, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["recipe"] == "tried" and len(found["overlaps"][0]["identical"]) == 21
@@ -54,18 +54,18 @@ def test_json_has_every_pair(recipe, capsys):
     [
         (["data.root=nowhere"], "no file of dataset card sums, split train under data.root=nowhere"),
         (["data.train=[gsm8]"], "data.train: no dataset card 'gsm8'"),
-        (["data.template=bare"], "data.template=bare is no prompt template"),
+        (["data.template=bare"], "data.template=bare is not a prompt template"),
         (["data.template=chat"], "has no chat template"),
         (["model.tokenizer=nowhere"], "nowhere has no tokenizer.json"),
     ],
 )
-def test_mistakes_are_one_line(recipe, capsys, overrides, message):
+def test_mistake_is_one_line(recipe, capsys, overrides, message):
     assert main(["data", recipe, *overrides]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("fr3e: error: ") and message in captured.err and captured.err.count("\n") == 1
 
 
-def test_neither_jax_nor_a_model_is_loaded(recipe):
+def test_data_verb_loads_neither_jax_nor_a_model(recipe):
     script = (
         "import sys; from fr3e_jax.cli import main\n"
         f"assert main(['data', {recipe!r}]) == 0\n"

@@ -1,4 +1,4 @@
-"""`fr3e export` reads the settings of the run, no recipe, and hands sizes and types over in the loop's terms."""
+"""`fr3e export` reads the settings of the run instead of a recipe, and passes sizes in bytes and full type names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run_dir(tmp_path):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """A stand-in for the loop's function; each call is recorded and returns 0."""
+    """A stand-in for `export_run`; each call is recorded and returns 0."""
     recorded = []
     stand_in = types.ModuleType("fr3e_jax.verbs.export")
     stand_in.export_run = lambda *arguments, **options: recorded.append((arguments, options)) or 0
@@ -29,14 +29,14 @@ def calls(monkeypatch):
     return recorded
 
 
-def test_the_settings_are_the_runs(run_dir, calls, tmp_path):
+def test_export_takes_the_settings_of_the_run(run_dir, calls, tmp_path):
     assert main(["export", str(run_dir), str(tmp_path / "out")]) == 0
     [((config, run, directory), options)] = calls
     assert (config.name, config.model.hidden_size, run, directory) == ("tried", 128, run_dir, tmp_path / "out")
     assert options == {"dtype": "", "step": None}
 
 
-def test_options_are_handed_over(run_dir, calls):
+def test_export_passes_its_options(run_dir, calls):
     assert main(["export", str(run_dir), "out", "--dtype", "f16", "--max-shard-size", "1.5GB", "--step", "20"]) == 0
     assert calls[0][1] == {"dtype": "float16", "max_shard_bytes": 1_500_000_000, "step": 20}
 
@@ -44,7 +44,7 @@ def test_options_are_handed_over(run_dir, calls):
 @pytest.mark.parametrize(
     ("text", "size"), [("5GB", 5 * 10**9), ("512MiB", 2**29), ("7", 7), ("10 kb", 10_000), ("0.5GiB", 2**29)]
 )
-def test_sizes_are_decimal_unless_they_say_binary(text, size):
+def test_sizes_are_decimal_unless_the_unit_is_binary(text, size):
     assert byte_size(text) == size
 
 
@@ -61,14 +61,14 @@ def test_sizes_are_decimal_unless_they_say_binary(text, size):
         (["RUN", "out", "seed=3"], "unrecognized arguments: seed=3"),
     ],
 )
-def test_mistakes_are_one_line_and_exit_code_2(run_dir, calls, capsys, arguments, message):
+def test_mistake_is_one_line_and_exit_code_2(run_dir, calls, capsys, arguments, message):
     assert main(["export", *(str(run_dir) if argument == "RUN" else argument for argument in arguments)]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("fr3e: error: ") and message in captured.err
     assert captured.err.count("\n") == 1 and not captured.out and not calls
 
 
-def test_help_names_what_it_takes(capsys):
+def test_help_names_run_and_directory_and_no_recipe(capsys):
     assert main(["export", "--help"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("usage: fr3e export") and "example: fr3e export runs/" in text

@@ -1,4 +1,4 @@
-"""A sweep is checked before it starts, runs each combination apart, survives failures, and says how each ended."""
+"""A sweep is checked before it starts, runs each combination separately, survives failures and records each end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fr3e_jax.cli import main
 from fr3e_jax.cli.sweep import safe_name, split_values
 from fr3e_jax.configuration import ConfigError, load_config
 
-# Stands in for the interpreter: called as `-m fr3e_jax VERB RECIPE settings...`, it plays a run.
+# A stand-in for the interpreter: it is called as `-m fr3e_jax VERB RECIPE settings...` and imitates a run.
 STAND_IN = f"""#!{sys.executable}
 import json, os, pathlib, signal, sys, time
 settings = dict(argument.split("=", 1) for argument in sys.argv[5:])
@@ -65,7 +65,7 @@ def test_values_split_at_commas_outside_brackets_and_quotes(text, values):
 
 
 @pytest.mark.parametrize("text", ["[1,2", "'a,b", "{a: [1}"])
-def test_an_open_bracket_or_quote_is_refused(text):
+def test_value_with_an_open_bracket_or_quote_is_refused(text):
     with pytest.raises(ConfigError, match="lacks a closing"):
         split_values(text)
 
@@ -87,7 +87,7 @@ def test_dry_run_prints_the_product_as_commands_and_starts_nothing(recipe, capsy
     assert not (Path(recipe).parent / "runs").exists()
 
 
-def test_commands_of_a_dry_run_are_valid_settings(recipe, capsys):
+def test_commands_of_a_dry_run_hold_valid_settings(recipe, capsys):
     assert main(["sweep", recipe, "evaluation.pass_at=[1,2],[4]", "data.path='a,b',c", "--dry-run"]) == 0
     commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
     configs = [load_config(command[4], command[5:]) for command in commands]
@@ -110,7 +110,7 @@ def test_commands_of_a_dry_run_are_valid_settings(recipe, capsys):
         (["runtime.run_dir=a,b"], "a sweep names the run directories"),
     ],
 )
-def test_every_combination_is_checked_before_any_starts(recipe, stand_in, capsys, overrides, expected):
+def test_sweep_with_an_invalid_combination_starts_nothing(recipe, stand_in, capsys, overrides, expected):
     assert main(["sweep", recipe, *overrides]) == 2
     captured = capsys.readouterr()
     assert expected in captured.err and captured.err.count("\n") == 1
@@ -118,7 +118,7 @@ def test_every_combination_is_checked_before_any_starts(recipe, stand_in, capsys
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_a_failing_run_is_recorded_and_the_others_go_on(recipe, stand_in, capsys, jobs):
+def test_failed_run_is_recorded_and_the_others_go_on(recipe, stand_in, capsys, jobs):
     assert main(["sweep", recipe, "seed=0,1,2", "--jobs", jobs]) == 1
     folder, record = written(recipe)
     assert [run["exit_code"] for run in record["runs"]] == [0, 3, 0]
@@ -128,7 +128,7 @@ def test_a_failing_run_is_recorded_and_the_others_go_on(recipe, stand_in, capsys
     assert str(folder / "001-seed=1" / "log.txt") in capsys.readouterr().out
 
 
-def test_the_table_shows_settings_exit_code_scores_tokens_and_seconds(recipe, stand_in, capsys):
+def test_table_shows_settings_exit_code_scores_tokens_and_seconds(recipe, stand_in, capsys):
     main(["sweep", recipe, "seed=0,1"])
     rows = [line.split("│") for line in capsys.readouterr().out.replace("┃", "│").splitlines() if "│" in line]
     cells = [[cell.strip() for cell in row[1:-1]] for row in rows]
@@ -137,13 +137,13 @@ def test_the_table_shows_settings_exit_code_scores_tokens_and_seconds(recipe, st
     assert cells[2][:-1] == ["1", "1", "3", "-", "-", "-"]
 
 
-def test_all_runs_fine_is_exit_code_0_and_the_verb_is_passed_on(recipe, stand_in):
+def test_sweep_whose_runs_succeed_returns_0_and_passes_the_verb(recipe, stand_in):
     assert main(["sweep", recipe, "seed=0,2", "--verb", "sft"]) == 0
     _, record = written(recipe)
     assert record["verb"] == "sft" and [run["command"][3] for run in record["runs"]] == ["sft", "sft"]
 
 
-def test_a_killed_sweep_stops_its_runs_and_reports_what_ended(recipe, stand_in, capsys):
+def test_killed_sweep_stops_its_runs_and_reports_which_ended(recipe, stand_in, capsys):
     assert main(["sweep", recipe, "seed=0,9,2"]) == 1
     _, record = written(recipe)
     assert [run["exit_code"] for run in record["runs"]] == [0, -15, None]

@@ -1,4 +1,4 @@
-"""Dataset cards: found by name or path, read strictly; every mistake is one line with the place and the nearest key."""
+"""Dataset cards are found by name or path and read strictly; a mistake is one line with its place and nearest key."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write(tmp_path):
     return written
 
 
-def test_a_card_says_where_the_files_are_and_how_rows_are_read(write):
+def test_card_names_its_files_fields_filters_and_extras(write):
     card = read_card(write(licence="MIT", filters={"level": [3, 4]}, extra={"unit": "meta.unit"}))
     assert (card.name, card.verifier, card.licence, set(card.splits)) == ("tiny", "math", "MIT", {"train", "test"})
     split = card.splits["test"]
@@ -40,7 +40,7 @@ def test_a_card_says_where_the_files_are_and_how_rows_are_read(write):
     assert (split.filters, split.extra) == ({"level": (3, 4)}, {"unit": "meta.unit"})
 
 
-def test_a_split_overrides_the_card_entry_by_entry(write):
+def test_split_overrides_the_card_entry_by_entry(write):
     other = {"files": "t.parquet", "fields": {"answer": "b"}, "filters": {"level": [1]}}
     card = read_card(write(splits={"train": "train.jsonl", "easy": other}, filters={"kind": ["x"]}))
     assert card.splits["easy"].fields == {"question": FieldRule("q"), "answer": FieldRule("b")}
@@ -49,7 +49,7 @@ def test_a_split_overrides_the_card_entry_by_entry(write):
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_every_shipped_card_is_valid_and_named_like_its_file(path):
+def test_shipped_card_is_valid_and_named_like_its_file(path):
     card = read_card(path)
     assert card.name == path.stem and card.title and card.source and card.licence
 
@@ -71,7 +71,7 @@ def test_every_shipped_card_is_valid_and_named_like_its_file(path):
         ({"name": ["tiny"]}, r"name is \['tiny'\]; expected a text"),
         ({"fields": {"question": "q"}}, "fields lacks answer; a dataset card needs question, answer there"),
         ({"fields": {"question": "q", "anser": "a"}}, "fields.anser is not part of a dataset card; nearest: answer"),
-        ({"fields": {"question": "q[", "answer": "a"}}, r"fields.question.path: 'q\[' is no path to a field"),
+        ({"fields": {"question": "q[", "answer": "a"}}, r"fields.question.path: 'q\[' is not a path to a field"),
         ({"fields": {"question": 3, "answer": "a"}}, "fields.question is 3; expected a mapping with .*path"),
         (
             {"fields": {"question": "q", "answer": {"path": "a", "last_boxed": "yes"}}},
@@ -79,14 +79,14 @@ def test_every_shipped_card_is_valid_and_named_like_its_file(path):
         ),
         (
             {"fields": {"question": "q", "answer": {"path": "a", "remove": "("}}},
-            r"fields.answer.remove is '\(', which is no regular expression",
+            r"fields.answer.remove is '\(', which is not a regular expression",
         ),
         ({"filters": {"level": 3}}, "filters.level is 3; expected the list of values that are kept"),
         ({"extra": {"dataset": "source"}}, "extra.dataset: the loader sets dataset itself; use another name"),
-        ({"extra": {"unit": "["}}, "extra.unit: .* is no path to a field"),
+        ({"extra": {"unit": "["}}, "extra.unit: .* is not a path to a field"),
     ],
 )
-def test_mistakes_are_one_line_with_file_place_and_remedy(write, changes, message):
+def test_mistake_in_a_card_is_one_line_with_file_place_and_remedy(write, changes, message):
     path = write(**changes)
     with pytest.raises(ConfigError, match=message) as caught:
         read_card(path)
@@ -94,7 +94,7 @@ def test_mistakes_are_one_line_with_file_place_and_remedy(write, changes, messag
 
 
 @pytest.mark.parametrize("text", ["- a\n", "a: [1\n", "name: a\nname: b\n", "", "\xff"])
-def test_what_is_no_mapping_is_refused(tmp_path, text):
+def test_card_that_is_not_a_mapping_is_refused(tmp_path, text):
     (tmp_path / "tiny.yaml").write_bytes(text.encode("latin-1"))
     with pytest.raises(ConfigError, match="tiny.yaml"):
         read_card(tmp_path / "tiny.yaml")
@@ -120,6 +120,6 @@ def test_cards_are_found_beside_the_run_then_in_the_repository_then_by_path(tmp_
         ("gsm8k/tran", "gsm8k/tran: .* has no split 'tran'; expected gsm8k/train, gsm8k/test"),
     ],
 )
-def test_cards_and_splits_that_do_not_exist(name, message):
+def test_missing_card_or_split_is_reported_with_the_nearest_name(name, message):
     with pytest.raises(ConfigError, match=message):
         load_named(name, "train")

@@ -17,7 +17,7 @@ from fr3e_jax.data.task import load_task
 
 @pytest.fixture
 def card(tmp_path, monkeypatch):
-    """Writes a card and its file; cards are found by name then."""
+    """A function that writes a card and its file into folders where cards are found by name."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs" / "data").mkdir(parents=True)
 
@@ -47,7 +47,7 @@ def task(card, tmp_path):
     return make(tmp_path, train=["big", "small"], weights=[1, 3], eval=["held", "small"])
 
 
-def test_training_is_a_mixture_by_weights_and_evaluation_a_list(task):
+def test_train_is_a_mixture_by_weights_and_test_a_list(task):
     train, test = task.problems("train"), task.problems("test")
     assert isinstance(task, DatasetsTask) and len(train) == 12
     assert [problem.id for problem in test] == [f"held/test/{i}" for i in range(4)] + [
@@ -55,7 +55,7 @@ def test_training_is_a_mixture_by_weights_and_evaluation_a_list(task):
     ]
     assert (test[1].prompt, test[1].gold, test[1].extra["dataset"]) == ("held 1?", "1", "held")
     drawn = PromptStream(train, 0, list, 100).next(40)
-    assert Counter(problem.extra["dataset"] for _, problem in drawn) == {"big": 10, "small": 30}
+    assert Counter(prompt.problem.extra["dataset"] for prompt in drawn) == {"big": 10, "small": 30}
     assert task.shares() == {"big/train": 0.25, "small/train": 0.75}
 
 
@@ -65,16 +65,16 @@ def test_ids_are_unique_and_dropped_rows_are_counted_by_card_split_and_reason(ta
     assert task.dropped == {"big/train/empty_gold": 1}
 
 
-def test_without_weights_the_shares_are_those_of_the_problems(card, tmp_path):
+def test_shares_without_weights_follow_the_numbers_of_problems(card, tmp_path):
     card("big", rows("big", 9))
     card("small", rows("small", 3))
     task = make(tmp_path, train=["big", "small"], eval=["small"])
     assert task.shares() == {"big/train": 0.75, "small/train": 0.25}
     drawn = PromptStream(task.problems("train"), 0, list, 100).next(12)
-    assert len({problem.id for _, problem in drawn}) == 12
+    assert len({prompt.problem.id for prompt in drawn}) == 12
 
 
-def test_demonstrations_are_worked_solutions_that_end_as_the_template_asks(task, tmp_path):
+def test_demonstrations_are_solutions_that_end_as_the_template_asks(task, tmp_path):
     shown = [task.demonstration(i, 0.0) for i in range(40)]
     assert shown[0].response.startswith("as one sees\n#### ") and shown == [
         task.demonstration(i, 1.0) for i in range(40)
@@ -94,11 +94,11 @@ def test_demonstrations_are_worked_solutions_that_end_as_the_template_asks(task,
         ("so\n#### 7", "answer_line", "so\nAnswer: 7"),
     ],
 )
-def test_endings(solution, extraction, response):
+def test_finished_solution_ends_in_the_form_of_the_extraction(solution, extraction, response):
     assert finished_solution(solution, "7", extraction) == response
 
 
-def test_a_card_without_solutions_has_no_demonstrations(card, tmp_path):
+def test_demonstration_of_a_card_without_solutions_is_an_error(card, tmp_path):
     card("bare", rows("bare", 3))
     with pytest.raises(
         ConfigError, match="no demonstrations in bare/train: fine-tuning needs cards with fields.solution"
@@ -106,21 +106,21 @@ def test_a_card_without_solutions_has_no_demonstrations(card, tmp_path):
         make(tmp_path, train=["bare"]).demonstration(0, 0.0)
 
 
-def test_each_problem_is_graded_by_the_verifier_of_its_card(task):
+def test_problem_is_graded_by_the_verifier_of_its_card(task):
     problems = task.problems("test")
     verifier = DatasetVerifier({"held": lambda *given: given, "small": lambda *given: 0.5})
     assert verifier(problems[0], "text", True) == (problems[0], "text", True)
     assert verifier(problems[-1], "text", True) == 0.5
 
 
-def test_golds_grade_themselves_through_the_named_verifiers(task):
+def test_gold_answer_is_right_and_another_wrong_by_the_named_verifier(task):
     verifier = task.verifier()
     problem = task.problems("test")[2]
     right, wrong = (verifier(problem, f"\\boxed{{{answer}}}", True) for answer in (problem.gold, "17"))
     assert (right.reward, wrong.reward) == (1.0, 0.0)
 
 
-def test_workers_are_told_of_the_functions_of_all_cards_once(task):
+def test_job_functions_list_each_function_of_all_cards_once(task):
     assert task.verifier().job_functions == ("fr3e_jax.rewards.math:judge",)
 
 
@@ -131,16 +131,16 @@ def test_workers_are_told_of_the_functions_of_all_cards_once(task):
         ({"eval": ["big", "big/test"]}, "data.eval names big/test twice; to weight it, use data.weights"),
         ({"train": ["held"]}, "data.train: held: .*held.yaml has no split 'train'; expected held/test"),
         ({"train": ["big"], "eval": ["same"]}, "big.yaml and .*same.yaml are both named big; rename one of them"),
-        ({"train": ["big"], "template": "plan"}, "data.template=plan is no prompt template; nearest: .*plain"),
+        ({"train": ["big"], "template": "plan"}, "data.template=plan is not a prompt template; nearest: .*plain"),
     ],
 )
-def test_mistakes_name_the_setting(task, card, tmp_path, settings, message):
+def test_mistake_is_reported_with_its_setting(task, card, tmp_path, settings, message):
     card("big", rows("big", 9), file="same")
     with pytest.raises(ConfigError, match=message):
         make(tmp_path, **settings)
 
 
-def test_missing_files_and_empty_lists(task, tmp_path):
+def test_missing_file_and_empty_list_are_reported_with_their_setting(task, tmp_path):
     with pytest.raises(FileNotFoundError, match="no file of dataset card held, split test under data.root=nowhere"):
         load_task(DataConfig(task="datasets", root="nowhere", eval=["held"]))
     with pytest.raises(

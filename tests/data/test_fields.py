@@ -1,4 +1,4 @@
-"""Values of rows become texts: paths, numbers, markers, boxes, lists; what cannot be read says so."""
+"""Values of rows become texts by rules for paths, numbers, markers, boxes and lists; unusable values give a reason."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def read(path, **rule):
     ("path", "steps"),
     [("a", ("a",)), ("a.b", ("a", "b")), ("prompt[0].content", ("prompt", 0, "content")), ("a[-1][2]", ("a", -1, 2))],
 )
-def test_paths(path, steps):
+def test_path_is_parsed_into_names_and_indices(path, steps):
     assert parse_path(path) == steps
 
 
 @pytest.mark.parametrize("path", ["", ".", ".a", "a.", "a..b", "a[x]", "a[0", "[0]", "a]"])
-def test_what_is_no_path_is_shown(path):
-    with pytest.raises(ValueError, match="is no path to a field; expected names and indices such as"):
+def test_text_that_is_not_a_path_is_refused(path):
+    with pytest.raises(ValueError, match="is not a path to a field; expected names and indices such as"):
         parse_path(path)
 
 
-def test_what_a_row_lacks_is_none():
+def test_lookup_of_an_absent_field_is_none():
     assert lookup(ROW, "prompt[0].content") == "What? Think."
     for path in ("prompt[1].content", "prompt.content", "reward_model[0]", "reward_model.none.more", "nothing"):
         assert lookup(ROW, path) is None
@@ -68,7 +68,7 @@ def test_what_a_row_lacks_is_none():
         ("code", {}, ("return x",)),
     ],
 )
-def test_rules(path, rule, texts):
+def test_rule_reads_the_texts_of_a_value(path, rule, texts):
     assert read(path, **rule) == texts
 
 
@@ -79,7 +79,7 @@ def test_rules(path, rule, texts):
         ("reward_model.none", {}, "empty"),
         ("blank", {}, "empty"),
         ("blank", {"last_boxed": True}, "empty"),
-        ("answer", {"after_last": ""}, "unreadable"),
+        ("answer", {"after_last": "@@"}, "unreadable"),
         ("answer", {"last_boxed": True}, "unreadable"),
         ("open_list", {"unwrap_list": True}, "unreadable"),
         ("list", {}, "unreadable"),
@@ -87,19 +87,19 @@ def test_rules(path, rule, texts):
         ("year", {"remove": "[0-9]"}, "empty"),
     ],
 )
-def test_values_that_cannot_be_used_say_why(path, rule, reason):
+def test_unusable_value_gives_its_reason(path, rule, reason):
     with pytest.raises(Unusable) as caught:
         read(path, **rule)
     assert caught.value.reason == reason
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "['" + "[" * 5000, "['a'," * 900])
-def test_hostile_values_are_unreadable_not_errors(value):
+def test_hostile_value_is_unusable_and_not_an_error(value):
     with pytest.raises(Unusable):
         FieldRule("x", unwrap_list=True).read({"x": value})
 
 
-def test_a_long_solution_is_read_in_linear_time():
+def test_long_solution_is_read_in_linear_time():
     text = "\\boxed{" * 200_000
     with pytest.raises(Unusable):
         FieldRule("x", last_boxed=True).read({"x": text})

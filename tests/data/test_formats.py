@@ -1,4 +1,4 @@
-"""Rows of JSONL, JSON, Parquet and TFDS files; damaged and missing files are named with what to change."""
+"""Rows of JSONL, JSON, Parquet and TFDS files; errors for damaged and missing files say what to change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def parquet(tmp_path):
     return tmp_path / "rows.parquet"
 
 
-def test_every_format_gives_the_same_rows(tmp_path, parquet):
+def test_all_formats_give_the_same_rows(tmp_path, parquet):
     lines = "\n".join(map(json.dumps, ROWS)).encode()
     (tmp_path / "rows.jsonl").write_bytes(lines)
     (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(lines))
@@ -57,18 +57,18 @@ def test_one_json_object_is_one_row_and_other_values_are_counted(tmp_path):
         ("rows.csv", b"a,b", r"rows\.csv has the suffix '\.csv'; expected one of \.jsonl, .*, or set format"),
     ],
 )
-def test_damaged_files_are_errors(tmp_path, name, content, message):
+def test_damaged_file_is_an_error(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
         read(tmp_path / name)
 
 
-def test_a_declared_format_wins_over_the_suffix(tmp_path):
+def test_declared_format_wins_over_the_suffix(tmp_path):
     (tmp_path / "rows.txt").write_text('{"a": 1}\n{"a": 2}\n')
     assert read(tmp_path / "rows.txt", "jsonl")[0] == [{"a": 1}, {"a": 2}]
 
 
-def test_the_first_pattern_with_files_is_taken_and_shards_are_ordered(tmp_path):
+def test_first_pattern_that_matches_is_taken_and_its_shards_are_ordered(tmp_path):
     for name in ("b/train-2.parquet", "b/train-1.parquet", "c/train.jsonl"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -80,7 +80,7 @@ def test_the_first_pattern_with_files_is_taken_and_shards_are_ordered(tmp_path):
     assert find_files([str(tmp_path / "c/train.jsonl")], "/elsewhere", "x") == [tmp_path / "c/train.jsonl"]
 
 
-def test_relative_roots_and_the_working_directory(tmp_path, monkeypatch):
+def test_files_are_found_under_a_relative_root_and_the_working_directory(tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "rows[1].jsonl").touch()
     monkeypatch.chdir(tmp_path)
@@ -89,7 +89,7 @@ def test_relative_roots_and_the_working_directory(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("root", "said"), [("", r"data\.root=\(empty: the working directory\)"), ("there", "there")])
-def test_missing_files_name_what_was_looked_for(root, said, tmp_path, monkeypatch):
+def test_missing_file_is_reported_with_root_and_patterns(root, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileNotFoundError, match=rf"no file of card x under .*{said}; looked for a\.jsonl, b/\*\.json;"):
         find_files(["a.jsonl", "b/*.json"], root, "card x")
@@ -120,7 +120,7 @@ def prepared(tmp_path_factory):
     return str(folder)
 
 
-def test_tfds_rows_are_plain_python(prepared):
+def test_tfds_rows_have_plain_python_values(prepared):
     rows = sorted(read_tfds("tiny_questions", "test", prepared, "card x"), key=lambda row: row["level"])
     assert rows[2] == {"question": "2 é?", "answer": "so\n#### 2", "level": 2, "golds": ["2", "x"]}
     assert type(rows[2]["level"]) is int and len(rows) == 3
@@ -129,7 +129,7 @@ def test_tfds_rows_are_plain_python(prepared):
     assert order == [row["level"] for row in read_tfds("tiny_questions", "train", prepared, "card x")]
 
 
-def test_tfds_mistakes_say_what_is_there(prepared):
+def test_missing_tfds_dataset_or_split_is_reported(prepared):
     with pytest.raises(
         FileNotFoundError, match=r"card x: no TFDS dataset tiny_answers is prepared in .*data\.root=DIR"
     ):
@@ -138,7 +138,7 @@ def test_tfds_mistakes_say_what_is_there(prepared):
         list(read_tfds("tiny_questions", "validation", prepared, "card x"))
 
 
-def test_plain_values():
+def test_plain_converts_bytes_arrays_and_scalars():
     value = {
         "a": b"\xc3\xa9",
         "b": np.array([1, 2]),

@@ -1,4 +1,4 @@
-"""Calculator annotations from small files made here, and from the real ones where they lie beside the repository."""
+"""Calculator annotations from small files, and from the real files if they lie beside the repository."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_prompts_are_left_sides_and_golds_right_sides_exactly(task):
     assert len(set(ids)) == 7
 
 
-def test_every_dropped_annotation_is_counted_by_reason(task):
+def test_dropped_annotations_are_counted_by_reason(task):
     assert task.dropped == {
         "train/duplicate": 1,
         "train/empty_side": 3,
@@ -69,14 +69,14 @@ def test_demonstrations_show_each_training_problem_once_per_epoch(task):
     assert task.demonstration(3, 1.0) == epochs[0][3]
 
 
-def test_the_reward_is_equality_with_the_right_side(task):
+def test_reward_is_equality_with_the_right_side(task):
     problem = task.problems("train")[4]
     verifier = task.verifier()
     assert [verifier(problem, text, True) for text in ("2.50", "2.5", "2.50 ")] == [1, 0, 0]
     assert verifier(problem, "2.50", False) == 0
 
 
-def test_plain_jsonl_and_a_named_held_out_file(tmp_path):
+def test_named_held_out_file_is_the_test_split(tmp_path):
     train = write(tmp_path / "rows.jsonl", "<<1+1=2>> <<2+2=4>>")
     held_out = write(tmp_path / "other.jsonl", "<<2+2=4>>")
     task = CalculatorTask(DataConfig(path=train, eval_path=held_out))
@@ -84,7 +84,7 @@ def test_plain_jsonl_and_a_named_held_out_file(tmp_path):
     assert pairs(task.problems("test")) == [("2+2=", "4")]
 
 
-def test_without_a_held_out_file_a_share_of_the_prompts_is_held_out(tmp_path):
+def test_share_of_the_prompts_is_held_out_without_a_held_out_file(tmp_path):
     path = write(tmp_path / "train.jsonl", *(f"<<{n}+1={n + 1}>> <<{n}+1={n + 2}>>" for n in range(1000)))
     task = CalculatorTask(DataConfig(path=path))
     train, test = ({p.prompt for p in task.problems(split)} for split in ("train", "test"))
@@ -107,7 +107,7 @@ def test_bad_rows_are_counted_and_reported_with_file_and_line(tmp_path, caplog):
     assert messages[1] == f"{path}:4: row dropped: expected a JSON object, found list"
 
 
-def test_many_bad_rows_do_not_flood_the_log(tmp_path, caplog):
+def test_only_the_first_five_bad_rows_are_logged(tmp_path, caplog):
     path = write(tmp_path / "rows.jsonl", "<<1+1=2>>", tail=b"\xff\n".decode("latin-1") * 50)
     held_out = write(tmp_path / "held.jsonl", "<<2+2=4>>")
     with caplog.at_level(logging.WARNING):
@@ -125,26 +125,26 @@ def test_many_bad_rows_do_not_flood_the_log(tmp_path, caplog):
         ({"path": __file__, "eval_path": "nowhere.gz"}, r"data\.eval_path is 'nowhere\.gz', which does not exist"),
     ],
 )
-def test_missing_files_are_reported_by_setting(settings, message):
+def test_missing_file_is_reported_with_its_setting(settings, message):
     with pytest.raises(FileNotFoundError, match=message):
         CalculatorTask(DataConfig(**settings))
 
 
-def test_a_download_that_broke_off_is_an_error(tmp_path):
+def test_incomplete_download_is_an_error(tmp_path):
     path = Path(write(tmp_path / "rows.jsonl.gz", *(f"<<{n}*{n}={n * n}>>" for n in range(500))))
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ValueError, match=r"rows\.jsonl\.gz is not a complete gzip file .*download it again"):
         CalculatorTask(DataConfig(path=str(path)))
 
 
-def test_a_file_without_annotations_is_an_error_that_shows_what_was_dropped(tmp_path):
+def test_file_without_annotations_is_an_error_with_the_drop_counts(tmp_path):
     path = write(tmp_path / "rows.jsonl", "<<1+1=two>>", "no annotation")
     with pytest.raises(ValueError, match=r"gives no train problem \(dropped: {'train/other_characters': 1}\)"):
         CalculatorTask(DataConfig(path=path))
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real GSM8K files are not beside this repository")
-def test_the_real_files():
+def test_real_files_give_disjoint_splits_and_known_counts():
     task = CalculatorTask(DataConfig(path=str(REAL / "train.jsonl.gz")))
     train, test = task.problems("train"), task.problems("test")
     assert ("12/60=", "0.2") == pairs(train)[0]

@@ -1,4 +1,4 @@
-"""Mixtures: exact shares in the long run, close ones at any moment, and every set in whole epochs of its own."""
+"""Mixtures have exact shares in the long run and close shares at any moment; every set has its own whole epochs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARTS = {"a": part("a", 7), "b": part("b", 3), "c": part("c", 5)}
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(0, 10**12))
 def test_shares_are_exact_after_a_round_and_close_at_any_position(weights, start):
-    """Draws of a part are numbered without a gap, also far out: nothing is skipped or repeated."""
+    """Draws of a part are numbered without a gap even at large positions, so none is skipped or repeated."""
     total = sum(weights)
     start -= start % total
     counts = Counter({i: start // total * weight for i, weight in enumerate(weights)})
@@ -47,7 +47,7 @@ def test_shares_are_exact_after_a_round_and_close_at_any_position(weights, start
         assert all(counts[i] == (start // total + 1) * weight for i, weight in enumerate(weights))
 
 
-def test_by_hand_three_to_one():
+def test_draws_of_weights_three_to_one_by_hand():
     assert [part_of(position, (3, 1)) for position in range(8)] == [
         (0, 0),
         (0, 1),
@@ -60,7 +60,7 @@ def test_by_hand_three_to_one():
     ]
 
 
-def test_without_weights_one_pass_is_one_pass_over_every_set():
+def test_pass_without_weights_is_one_pass_over_every_set():
     drawn = draw(Mixture(PARTS), 15 * 3)
     everything = sorted(problem.id for each in PARTS.values() for problem in each)
     passes = [drawn[start : start + 15] for start in range(0, 45, 15)]
@@ -68,7 +68,7 @@ def test_without_weights_one_pass_is_one_pass_over_every_set():
     assert len(set(map(tuple, passes))) == 3
 
 
-def test_weights_are_shares_of_draws_and_sets_run_in_epochs_of_their_own():
+def test_weights_are_shares_of_draws_and_each_set_has_its_own_epochs():
     drawn = draw(Mixture(PARTS, [0.1, 0.3, 0.6]), 210)
     assert Counter(each[0] for each in drawn) == {"a": 21, "b": 63, "c": 126}
     for name, size in (("a", 7), ("b", 3), ("c", 5)):
@@ -78,7 +78,7 @@ def test_weights_are_shares_of_draws_and_sets_run_in_epochs_of_their_own():
         assert len(set(epochs)) > 2
 
 
-def test_a_set_keeps_its_inner_order_when_others_come_or_change_their_weight():
+def test_set_keeps_its_inner_order_when_others_are_added_or_reweighted():
     alone, beside = draw(Mixture({"a": PARTS["a"]}), 21), draw(Mixture(PARTS, [1, 5, 1]), 200)
     assert of("a", beside)[:21] == alone
     assert of("a", draw(Mixture(PARTS), 60, seed=1))[:21] != alone
@@ -86,12 +86,12 @@ def test_a_set_keeps_its_inner_order_when_others_come_or_change_their_weight():
     assert of("a", draw(renamed, 40))[:21] != alone
 
 
-def test_sets_of_the_same_size_are_not_shuffled_alike():
+def test_sets_of_equal_size_are_shuffled_differently():
     drawn = draw(Mixture({"a": part("a", 20), "b": part("b", 20)}), 40)
     assert [each[2:] for each in of("a", drawn)] != [each[2:] for each in of("b", drawn)]
 
 
-def test_as_a_sequence_the_parts_follow_each_other():
+def test_mixture_as_a_sequence_concatenates_its_parts():
     mixture = Mixture(PARTS)
     ids = [problem.id for problem in itertools.chain(*PARTS.values())]
     assert [problem.id for problem in mixture] == ids and len(mixture) == 15
@@ -104,11 +104,11 @@ def test_as_a_sequence_the_parts_follow_each_other():
     ("weights", "numbers"),
     [([0.1, 0.3], (1, 3)), ([7473, 8523], (2491, 2841)), ([1e-3, 1], (1, 1000)), ([2, 2.0], (1, 1))],
 )
-def test_weights_are_taken_as_written(weights, numbers):
+def test_decimal_weights_become_exact_whole_numbers(weights, numbers):
     assert whole_numbers(weights) == numbers
 
 
-def test_mistakes():
+def test_wrong_weights_and_empty_parts_are_refused():
     with pytest.raises(ValueError, match="got 2 weights for 3 parts; expected one for each, or none"):
         Mixture(PARTS, [1, 2])
     with pytest.raises(ValueError, match=r"expected numbers above 0"):

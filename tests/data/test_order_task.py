@@ -1,4 +1,4 @@
-"""*Order* is reproducible from its seed, its split is disjoint by construction, its demonstrations teach no order."""
+"""*Order* is reproducible from its seed, its splits are disjoint, and its demonstrations teach no precedence."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def test_demonstrations_are_not_the_training_problems_in_their_order():
     assert shown != [problem.prompt for problem in task.problems("train")[:50]]
 
 
-def test_problems_end_where_they_say():
+def test_problems_end_at_their_length():
     test = make().problems("test")
     assert len(list(test)) == len(test) == 4096
     with pytest.raises(IndexError):
         test[4096]
 
 
-def test_the_test_split_is_the_same_under_every_seed():
+def test_test_split_is_the_same_under_every_seed():
     assert make(seed=0).problems("test")[:50] == make(seed=1).problems("test")[:50]
 
 
 @pytest.mark.parametrize(("modulus", "num_operands"), [(10, 2), (10, 5), (2, 3), (7, 8)])
-def test_held_out_expressions_are_never_seen_in_training(modulus, num_operands):
+def test_held_out_expressions_never_occur_in_training(modulus, num_operands):
     task = make(modulus=modulus, num_operands=num_operands, sft_min_operands=2)
     train = {problem.prompt for problem in task.problems("train")[:3000]}
     shown = {task.demonstration(i, i % 2).prompt for i in range(3000)}
@@ -62,7 +62,7 @@ def test_held_out_expressions_are_never_seen_in_training(modulus, num_operands):
 
 
 @pytest.mark.parametrize(("modulus", "num_operands"), list(itertools.product(range(2, 11), (2, 3, 16))))
-def test_every_setting_has_problems_on_both_sides(modulus, num_operands):
+def test_both_splits_have_problems_for_every_setting(modulus, num_operands):
     task = make(modulus=modulus, num_operands=num_operands, sft_min_operands=2)
     for split in ("train", "test"):
         digits = set(task.problems(split)[0].prompt[::2]) - {">"}
@@ -93,7 +93,7 @@ def test_demonstrations_depend_on_seed_and_index_only():
     assert [make(seed=2).demonstration(i, 1.0) for i in range(20)] != shown
 
 
-def test_the_curriculum_mixes_lengths_until_it_is_over():
+def test_curriculum_mixes_lengths_until_it_ends():
     task = make(num_operands=6, sft_min_operands=4)
 
     def operands(step_fraction):
@@ -105,12 +105,12 @@ def test_the_curriculum_mixes_lengths_until_it_is_over():
     assert set(operands(1.0)) == {6}
 
 
-def test_a_curriculum_longer_than_the_problems_is_a_contradiction():
+def test_curriculum_longer_than_the_problems_is_refused():
     with pytest.raises(ValueError, match="data.order.sft_min_operands is 3, more than data.order.num_operands"):
         make(num_operands=2)
 
 
-def test_strict_and_answer_verifiers_follow_the_configuration():
+def test_verifier_follows_the_configuration():
     problem = make().problems("train")[0]
     guess = ">>>" + problem.gold
     assert make(verifier="answer").verifier()(problem, guess, True) == 1

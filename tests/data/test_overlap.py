@@ -1,4 +1,4 @@
-"""Questions that training and evaluation sets share: the same words, most of the runs, or a run that is no phrase."""
+"""Questions shared by training and evaluation sets: equal words, most runs, or one run that is no common phrase."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_spelling_and_layout_do_not_hide_a_question():
     assert words(one.replace("{1}{2}", "1 2")) == words(other.replace("12", "1 2"))
 
 
-def test_the_same_words_are_identical_most_runs_near_and_one_run_touching():
+def test_equal_words_are_identical_most_runs_near_and_one_run_touching():
     near = LONG.replace("A farmer", "The shepherd")
     touching = " ".join(LONG.split()[:RUN]) + " then " + " ".join(f"word{i}" for i in range(40)) + " " + LONG[-20:]
     [found] = compare([LONG.upper(), "Something else entirely, of no great length."], [LONG, near, touching])
@@ -33,19 +33,19 @@ def test_the_same_words_are_identical_most_runs_near_and_one_run_touching():
     assert found.share == 2 / 3
 
 
-def test_short_questions_are_the_same_only_as_a_whole():
+def test_short_questions_overlap_only_as_a_whole():
     assert compare(["How many cows are there in all?"], ["How many cows are there in all today?"]) == []
     [found] = compare(["How many cows are there in all?"], ["How many cows, are there, in all"])
     assert found.identical == [("a/0", "b/0")]
 
 
-def test_formulas_keep_their_signs_where_there_are_hardly_any_words():
+def test_formulas_with_few_words_keep_their_signs():
     assert compare(["12-(3+4)=", "Simplify: $3-x$"], ["12-3+4=", "Simplify: $3+x$"]) == []
     [found] = compare(["Simplify: $3-x$"], ["simplify  3 - x", "Simplify: $3-x$"])
     assert found.identical == [("a/0", "b/1")]
 
 
-def test_phrases_of_many_questions_do_not_count():
+def test_phrase_of_many_questions_does_not_count():
     phrase = "where m and n are relatively prime positive integers whose sum you find as your answer"
     train = [f"Problem {i} about t{i} {phrase}" for i in range(11)]
     assert compare(train, [f"Another one {phrase}"]) == []
@@ -55,7 +55,7 @@ def test_phrases_of_many_questions_do_not_count():
     assert len(found.near) == 20, "one question that is repeated makes no phrase"
 
 
-def test_drawings_are_no_text_but_tell_two_questions_apart():
+def test_drawings_have_no_runs_but_tell_questions_apart():
     code = "[asy] draw((0,0)--(1,0)--(1,1)--(0,1)--cycle); label(A, (0,0), S); dot((1,1)); size(100); pen(2) [/asy]"
     assert runs(f"What is it? {code}") == set()
     assert compare([f"How long is the side x? {code}"], [f"What is the area there? {code}"]) == []
@@ -63,7 +63,7 @@ def test_drawings_are_no_text_but_tell_two_questions_apart():
     assert found.identical
 
 
-def test_only_pairs_of_sets_with_something_in_common_are_listed():
+def test_only_pairs_of_sets_that_overlap_are_listed():
     train = {"one": problems("one", LONG), "two": problems("two", "Nothing of the kind is asked here.")}
     test = {"x": problems("x", "Other."), "y": problems("y", LONG)}
     assert [(each.train, each.evaluation) for each in overlaps(train, test)] == [("one", "y")]

@@ -1,4 +1,4 @@
-"""What `fr3e data` finds out: counts, lengths in tokens, what the tokenizer cannot spell, overlaps, prompts."""
+"""The overview of `fr3e data`: counts, lengths in tokens, prompts that cannot be spelled, overlaps, examples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fr3e_jax.data.tokenizer import TextCodec
 
 @pytest.fixture
 def config(tmp_path):
-    """Two cards over digits, which the embedded tokenizer can spell; all sums of one number are in both."""
+    """Three cards over digits, which the embedded tokenizer can spell; one sum is in training and evaluation."""
 
     def card(name, rows, split):
         lines = [json.dumps({"q": question, "a": answer}) for question, answer in rows]
@@ -32,7 +32,7 @@ def config(tmp_path):
     return Config(name="tried", data=data)
 
 
-def test_sets_with_rows_shares_dropped_and_lengths(config):
+def test_overview_has_rows_shares_drops_and_lengths_of_each_set(config):
     found = overview(config)
     assert [(each.name, each.role, each.rows, each.problems) for each in found.sets] == [
         ("sums/train", "train", 21, 20),
@@ -46,14 +46,14 @@ def test_sets_with_rows_shares_dropped_and_lengths(config):
     assert (long.lengths.median, long.lengths.longest) == (20, 60)
 
 
-def test_a_card_that_names_no_verifier_is_told_here_and_not_by_the_run(config):
+def test_unknown_verifier_of_a_card_is_reported_before_a_run(config):
     path = Path(config.data.eval[0])
     path.write_text(path.read_text().replace("verifier: exact", "verifier: exakt"))
     with pytest.raises(ConfigError, match=rf"^{path}: there is no verifier 'exakt'; .* did you mean 'exact'"):
         overview(config)
 
 
-def test_overlaps_and_prompts(config):
+def test_overview_has_overlaps_and_example_prompts(config):
     found = overview(config)
     [overlap] = found.overlaps
     assert overlap.identical == [("sums/train/3", "held/test/0"), ("sums/train/3", "held/test/2")]
@@ -64,7 +64,7 @@ def test_overlaps_and_prompts(config):
     ]
 
 
-def test_the_template_is_applied_and_what_cannot_be_spelled_is_counted(config):
+def test_template_is_applied_and_prompts_that_cannot_be_spelled_are_counted(config):
     config.data.template = "deepseek_math"
     found = overview(config)
     assert found.prompts[0][2].startswith("User: 0+0=\nPlease reason")
@@ -72,13 +72,13 @@ def test_the_template_is_applied_and_what_cannot_be_spelled_is_counted(config):
     assert "character 'U' at position 0" in found.sets[0].lengths.complaint
 
 
-def test_the_json_form_is_plain(config):
+def test_json_form_of_an_overview_is_plain(config):
     found = json.loads(json.dumps(overview(config).as_json()))
     assert found["overlaps"][0]["share"] == pytest.approx(2 / 3)
     assert found["sets"][1]["lengths"]["histogram"][0] == [16, 1]
 
 
-def test_a_task_without_cards_is_looked_at_in_part():
+def test_large_procedural_set_is_measured_in_part():
     found = overview(Config(name="tried"))
     train, test = found.sets
     assert (train.name, train.problems, train.looked_at, train.rows) == ("order/train", 2**31, SAMPLE, None)
@@ -86,6 +86,6 @@ def test_a_task_without_cards_is_looked_at_in_part():
     assert found.overlaps == []
 
 
-def test_lengths_of_nothing():
+def test_measure_of_no_prompts_is_empty():
     found = measure([], TextCodec.load(), 10)
     assert (found.histogram, found.median, found.longest, found.too_long) == ([], 0, 0, 0)

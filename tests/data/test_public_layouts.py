@@ -1,4 +1,4 @@
-"""The shipped cards read the public originals in their own formats and places, here made small."""
+"""The shipped cards read the public datasets in their own formats and folders, imitated by small files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fr3e_jax.data.cards import load_named
-from fr3e_jax.data.problems import load_split
+from fr3e_jax.data.dataset_split import load_split
 from fr3e_jax.data.templates import load_template
 
 GSM8K = {"question": "How many?", "answer": "6*7=<<6*7=42>>42\n#### 42"}
@@ -36,7 +36,7 @@ def user_message(template, question):
     return load_template(template).render(question, lambda messages: messages[0]["content"])
 
 
-def test_gsm8k_of_the_hub_in_parquet_shards(tmp_path):
+def test_gsm8k_reads_parquet_shards_of_the_hub(tmp_path):
     for shard in (0, 1):
         write_parquet(tmp_path / f"gsm8k/main/train-0000{shard}-of-00002.parquet", [GSM8K | {"question": f"Q{shard}?"}])
     found = load("gsm8k", tmp_path)
@@ -44,14 +44,14 @@ def test_gsm8k_of_the_hub_in_parquet_shards(tmp_path):
     assert found.solutions[0] == "6*7=42\n#### 42"
 
 
-def test_gsm8k_of_its_repository(tmp_path):
+def test_gsm8k_reads_the_file_of_its_repository(tmp_path):
     path = tmp_path / "grade_school_math" / "data" / "train.jsonl"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(GSM8K) + "\n")
     assert load("gsm8k", tmp_path).problems[0].gold == "42"
 
 
-def test_gsm8k_of_tfds_without_tensorflow(tmp_path):
+def test_gsm8k_reads_tfds_without_tensorflow(tmp_path):
     import tensorflow_datasets as tfds
 
     class Gsm8k(tfds.core.GeneratorBasedBuilder):
@@ -76,7 +76,7 @@ def test_gsm8k_of_tfds_without_tensorflow(tmp_path):
     assert {problem.gold for problem in found.problems} == {"42"} and found.name == "gsm8k/tfds_train"
 
 
-def test_hendrycks_math_is_a_file_per_problem(tmp_path):
+def test_hendrycks_math_reads_one_file_per_problem(tmp_path):
     for number, (level, box) in enumerate(
         [("Level 5", "\\boxed{\\frac{1}{2}}"), ("Level 2", "\\boxed 7"), ("Level ?", "7")]
     ):
@@ -89,7 +89,7 @@ def test_hendrycks_math_is_a_file_per_problem(tmp_path):
     assert found.dropped == {"unreadable_gold": 1} and found.problems[0].extra["subject"] == "Algebra"
 
 
-def test_rllm_json_lists(tmp_path):
+def test_rllm_reads_json_lists(tmp_path):
     path = tmp_path / "rllm" / "data" / "train" / "math" / "math.json"
     path.parent.mkdir(parents=True)
     rows = [{"problem": "P?", "answer": "5", "difficulty": 2.0}, {"problem": "N?", "answer": None, "difficulty": 0.0}]
@@ -106,7 +106,7 @@ def test_rllm_json_lists(tmp_path):
         ("dapo_math", "data/dapo-math-17k.parquet", "dapo"),
     ],
 )
-def test_verl_parquet_loses_its_instruction_and_the_template_puts_it_back(tmp_path, card, file, template):
+def test_instruction_of_verl_parquet_is_stripped_and_restored_by_the_template(tmp_path, card, file, template):
     prompts = [user_message(template, question) for question in ("One?", "Two\nlines?", "One?")]
     write_parquet(tmp_path / file, [verl_row(prompt, "34") for prompt in prompts])
     found = load(card, tmp_path)

@@ -1,4 +1,4 @@
-"""The public datasets, where they lie beside the repository: every card reads its file, every gold answer is right."""
+"""The public datasets, if they lie beside the repository: each card reads its file, each gold answer is right."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from fr3e_jax.configuration import load_config
 from fr3e_jax.configuration.schema import DataConfig, RewardsConfig
 from fr3e_jax.data.cards import load_named
+from fr3e_jax.data.dataset_split import load_split
 from fr3e_jax.data.datasets import DatasetsTask
 from fr3e_jax.data.overlap import overlaps
-from fr3e_jax.data.problems import load_split
 from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rewards.named_verifiers import named_verifier
@@ -51,7 +51,7 @@ def load(name):
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_every_card_reads_its_file_and_counts_what_it_drops(name):
+def test_card_reads_its_file_and_counts_its_drops(name):
     rows, problems, dropped, gold = SETS[name]
     found = load(name)
     assert (found.rows, len(found.problems), dict(found.dropped)) == (rows, problems, dropped)
@@ -61,8 +61,8 @@ def test_every_card_reads_its_file_and_counts_what_it_drops(name):
 
 
 @pytest.mark.parametrize("name", [name for name in SETS if not name.startswith("humaneval")])
-def test_gold_answers_grade_themselves(name):
-    """Jobs, if any, run here, without a pool."""
+def test_gold_answers_are_right_by_their_verifier(name):
+    """Jobs run in this process, without a pool."""
     found = load(name)
     verifier = named_verifier(found.card.verifier)
     wrong = []
@@ -92,21 +92,21 @@ def test_prompts_are_bare_questions():
     assert [problem.gold for problem in second] == [problem.gold for problem in load("aime25/test").problems]
 
 
-def test_known_overlaps_with_math500():
+def test_known_overlaps_with_math500_are_found():
     train = {name: load(name).problems for name in ("deepscaler_aime/train", "simplerl_lvl3to5/train")}
     found = overlaps(train, {"math500": load("math500/test").problems})
     assert [len(each.identical) for each in found] == [6, 1]
 
 
-def test_the_papers_mixture_is_drawn_once_per_pass_in_the_same_order_on_any_number_of_processes():
+def test_mixture_of_fr3e_is_drawn_once_per_pass_in_one_order_on_any_number_of_processes():
     data = load_config(ROOT / "configs" / "mixture_fr3e.yaml", [f"data.root={REAL}"]).data
     train = DatasetsTask(data).problems("train")
     assert len(train) == 8520 + 1909 + 975 + 1205
     alone = PromptStream(train, 0, str.split, 1000).next(1000)
-    assert len({problem.id for _, problem in alone}) == 1000
+    assert len({prompt.problem.id for prompt in alone}) == 1000
     streams = [PromptStream(train, 0, str.split, 1000) for _ in range(3)]
-    shares = [draw for i, each in enumerate(streams) for _ in range(10) for draw in each.next(100, i, 3)]
-    assert sorted(shares, key=lambda draw: draw[0]) == alone
+    shares = [prompt for i, each in enumerate(streams) for _ in range(10) for prompt in each.next(100, i, 3)]
+    assert sorted(shares, key=lambda prompt: prompt.position) == alone
 
 
 def test_demonstrations_of_gsm8k_have_no_calculator_annotations():

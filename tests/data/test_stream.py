@@ -1,4 +1,4 @@
-"""The order of prompts: permutations that differ, the same in any portions, exact after a restart."""
+"""The stream of prompts: epochs differ, portions do not matter, and a restart continues exactly."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ def stream(problems=PROBLEMS, seed=0, longest=100):
 
 
 def ids(drawn):
-    return [problem.id for _, problem in drawn]
+    return [prompt.problem.id for prompt in drawn]
 
 
-def test_every_epoch_is_a_permutation_and_no_two_are_alike():
+def test_every_epoch_is_another_permutation():
     drawn = ids(stream().next(23 * 6))
     epochs = [tuple(drawn[start : start + 23]) for start in range(0, len(drawn), 23)]
-    assert all(sorted(epoch) == sorted(ids(enumerate(PROBLEMS))) for epoch in epochs)
+    in_order = [problem.id for problem in PROBLEMS]
+    assert all(sorted(epoch) == sorted(in_order) for epoch in epochs)
     assert len(set(epochs)) == 6
-    assert tuple(ids(enumerate(PROBLEMS))) not in epochs
+    assert tuple(in_order) not in epochs
 
 
-def test_seeds_give_other_orders_and_do_not_share_epochs():
+def test_different_seeds_share_no_epoch():
     first, second = (ids(stream(seed=seed).next(23 * 2)) for seed in (0, 1))
     assert first[:23] != second[:23]
     assert first[23:] != second[:23]
@@ -40,7 +41,7 @@ def test_seeds_give_other_orders_and_do_not_share_epochs():
 
 
 @pytest.mark.parametrize("longest", [100, 3])
-def test_portions_do_not_change_the_order(longest):
+def test_order_does_not_depend_on_how_many_are_taken(longest):
     whole = stream(longest=longest).next(60)
     parts = stream(longest=longest)
     assert [draw for count in (1, 0, 7, 30, 22) for draw in parts.next(count)] == whole
@@ -48,7 +49,7 @@ def test_portions_do_not_change_the_order(longest):
 
 @pytest.mark.parametrize("longest", [100, 3])
 @pytest.mark.parametrize("stop", [0, 5, 13, 23, 40])
-def test_a_restart_anywhere_continues_as_if_uninterrupted(longest, stop):
+def test_restart_anywhere_continues_the_same_order(longest, stop):
     uninterrupted = stream(longest=longest)
     before = stream(longest=longest)
     expected = uninterrupted.next(60)
@@ -59,33 +60,32 @@ def test_a_restart_anywhere_continues_as_if_uninterrupted(longest, stop):
     assert (after.position, after.dropped_too_long) == (uninterrupted.position, uninterrupted.dropped_too_long)
 
 
-def test_long_prompts_are_passed_over_counted_and_keep_their_positions():
+def test_long_prompts_are_skipped_and_counted_and_keep_their_positions():
     everything, short = stream().next(23 * 2), stream(longest=3)
-    expected = [(position, problem) for position, problem in everything if len(problem.prompt) <= 3]
+    expected = [prompt for prompt in everything if len(prompt.token_ids) <= 3]
     assert short.next(len(expected)) == expected
     short.next(1)
     assert short.position - short.dropped_too_long == len(expected) + 1
-    positions = [position for position, _ in everything]
-    assert positions == list(range(46))
+    assert [prompt.position for prompt in everything] == list(range(46))
 
 
-def test_a_stream_of_long_prompts_stops_with_what_to_change():
+def test_stream_of_long_prompts_raises_with_the_setting_to_change():
     long = [replace(problem, prompt="1" * (8 + i)) for i, problem in enumerate(PROBLEMS)]
     with pytest.raises(ValueError, match=r"23 prompts in a row .*max_prompt_tokens=7; the shortest of them has 8 tok"):
         stream(long, longest=7).next(1)
 
 
-def test_an_empty_sequence_is_an_error():
+def test_stream_of_no_problems_is_an_error():
     with pytest.raises(ValueError, match="cannot shuffle 0 problems; expected from 1 to 4294967295"):
         stream([])
 
 
-def test_huge_procedural_sets_are_shuffled_without_a_table():
+def test_huge_procedural_set_is_shuffled_without_a_table():
     task = OrderTask(DataConfig(seed=5))
     late = stream(task.problems("train"))
     late.position = 2**31 - 2
-    (_, last), (_, first_again) = late.next(3)[1:]
-    assert last.id != first_again.id
+    last, first_again = ids(late.next(3)[1:])
+    assert last != first_again
     order = shuffled_indices(2**31, 0)
     assert len({order[i] for i in range(1000)}) == 1000
     assert max(order[i] for i in range(1000)) > 2**30
@@ -101,7 +101,7 @@ MIXTURE = Mixture(
 
 
 def resumed(before, problems, longest):
-    """A new stream that knows only what a checkpoint holds."""
+    """A new stream in the state that a checkpoint holds."""
     after = stream(problems, longest=longest)
     after.position, after.dropped_too_long = before.position, before.dropped_too_long
     return after
@@ -109,8 +109,8 @@ def resumed(before, problems, longest):
 
 @pytest.mark.parametrize("longest", [100, 3])
 @pytest.mark.parametrize("problems", [PROBLEMS, MIXTURE], ids=["one set", "mixture"])
-def test_the_order_is_the_same_on_any_number_of_processes_through_restarts(problems, longest):
-    """1, 2, 4, then 3 processes, each phase ended in the middle of an epoch; 11 prompts do not divide by 2, 3 or 4."""
+def test_order_is_the_same_on_any_number_of_processes_through_restarts(problems, longest):
+    """1, 2, 4, then 3 processes. Each phase ends in the middle of an epoch; 2, 3 and 4 do not divide 11 prompts."""
     alone = stream(problems, longest=longest)
     expected = alone.next(11 * 4 * 2)
     drawn, last = [], stream(problems, longest=longest)
@@ -118,7 +118,7 @@ def test_the_order_is_the_same_on_any_number_of_processes_through_restarts(probl
         streams = [resumed(last, problems, longest) for _ in range(processes)]
         for _ in range(2):
             shares = [each.next(11, index, processes) for index, each in enumerate(streams)]
-            drawn += sorted((draw for share in shares for draw in share), key=lambda draw: draw[0])
+            drawn += sorted((prompt for share in shares for prompt in share), key=lambda prompt: prompt.position)
             assert max(map(len, shares)) - min(map(len, shares)) <= 1
             assert len({(each.position, each.dropped_too_long) for each in streams}) == 1
         last = streams[-1]
@@ -128,23 +128,29 @@ def test_the_order_is_the_same_on_any_number_of_processes_through_restarts(probl
 
 
 @pytest.mark.parametrize("longest", [100, 3])
-def test_a_mixture_is_resumed_in_mid_epoch_without_skip_or_repeat(longest):
+def test_mixture_resumed_in_mid_epoch_neither_skips_nor_repeats(longest):
     whole = stream(MIXTURE, longest=longest)
     expected = whole.next(90)
     for stop in (1, 17, 44):
         before = stream(MIXTURE, longest=longest)
         drawn = before.next(stop)
         assert drawn + resumed(before, MIXTURE, longest).next(90 - stop) == expected
-    assert [whole.problem_at(position) for position, _ in expected] == [problem for _, problem in expected]
+    assert [whole.problem_at(prompt.position) for prompt in expected] == [prompt.problem for prompt in expected]
 
 
-def test_a_share_needs_an_existing_process():
+def test_process_index_out_of_range_is_refused():
     with pytest.raises(ValueError, match="process_index is 2; expected 0 to 1"):
         stream().next(4, 2, 2)
 
 
-def test_a_prompt_is_measured_once_not_once_per_epoch():
-    measured = []
-    once = PromptStream(PROBLEMS, 0, encode=lambda text: measured.append(text) or list(text), max_prompt_tokens=3)
-    once.next(60)
-    assert len(measured) == len(PROBLEMS) and once.position > 3 * len(PROBLEMS)
+def test_prompt_carries_its_token_ids():
+    assert all(prompt.token_ids == list(prompt.problem.prompt) for prompt in stream().next(30))
+
+
+def test_prompt_that_is_too_long_is_encoded_once_and_others_each_time_they_are_handed_out():
+    encoded = []
+    short = PromptStream(PROBLEMS, 0, encode=lambda text: encoded.append(text) or list(text), max_prompt_tokens=3)
+    short.next(60)
+    lengths = [len(text) for text in encoded]
+    assert sum(length <= 3 for length in lengths) == 60 and short.position > 3 * len(PROBLEMS)
+    assert sum(length > 3 for length in lengths) == sum(len(problem.prompt) > 3 for problem in PROBLEMS)

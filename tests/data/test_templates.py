@@ -1,4 +1,4 @@
-"""Templates are literal: the papers' wording, the question untouched, the tokenizer's chat format where they say so."""
+"""Templates have the papers' exact wording and an unchanged question, in the tokenizer's chat format if they use it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def render_chat(messages):
     return "".join(f"[{message['role']}: {message['content']}]" for message in messages) + "[assistant:"
 
 
-def test_every_template_keeps_the_question_whole_and_names_its_source():
+def test_template_keeps_the_question_unchanged_and_names_its_source():
     for name, template in TEMPLATES.items():
         text = template.render(QUESTION, render_chat)
         assert text.count(QUESTION) == 1, name
@@ -56,27 +56,25 @@ def test_every_template_keeps_the_question_whole_and_names_its_source():
         ),
     ],
 )
-def test_wording(name, text):
+def test_template_has_the_exact_wording_of_its_source(name, text):
     assert load_template(name).render("Q", render_chat) == text
 
 
-def test_the_dapo_prompt_asks_for_an_answer_line_and_the_others_for_a_box():
+def test_dapo_asks_for_an_answer_line_and_the_other_templates_for_a_box():
     asked = {name: template.extraction for name, template in TEMPLATES.items()}
     assert asked.pop("dapo") == "answer_line" and asked.pop("plain") == "boxed_or_hashes"
     assert set(asked.values()) == {"boxed"}
 
 
-def test_an_unknown_template_names_the_nearest():
+def test_unknown_template_is_refused_with_the_nearest_name():
     with pytest.raises(
-        ConfigError, match="data.template=qwen-boxed is no prompt template; nearest: data.template=qwen_bo"
+        ConfigError, match="data.template=qwen-boxed is not a prompt template; nearest: data.template=qwen_bo"
     ):
         load_template("qwen-boxed")
     with pytest.raises(ConfigError, match="expected one of plain, chat, qwen_boxed"):
         load_template("xyz")
 
 
-def test_a_chat_template_without_a_tokenizer_says_what_to_use():
-    with pytest.raises(
-        ConfigError, match="data.template=chat is rendered by a tokenizer's chat template, and none was"
-    ):
+def test_chat_template_without_a_tokenizer_is_refused_with_an_alternative():
+    with pytest.raises(ConfigError, match="data.template=chat needs a tokenizer's chat template, but there is none"):
         load_template("chat").render("Q")

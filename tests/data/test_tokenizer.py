@@ -1,4 +1,4 @@
-"""The embedded tokenizer: one token per character, nothing lost in silence, the same through every way of loading."""
+"""The embedded tokenizer has one token per character, loses nothing silently, and is the same however it is loaded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_ids_are_pad_eos_then_one_per_character():
     assert len(codec) <= 32
 
 
-def test_decoding_gives_the_text_back_and_leaves_special_tokens_out():
+def test_decoding_restores_the_text_without_special_tokens():
     codec = TextCodec.load()
     assert codec.decode(codec.encode(TEXT)) == TEXT
     assert codec.decode([codec.pad_id, *codec.encode("1 2"), codec.stop_ids[0], codec.pad_id]) == "1 2"
@@ -29,7 +29,7 @@ def test_decoding_gives_the_text_back_and_leaves_special_tokens_out():
 
 
 @pytest.mark.parametrize("special_tokens", [True, False])
-def test_decoded_text_is_that_of_transformers(special_tokens):
+def test_decoded_text_equals_that_of_transformers(special_tokens):
     codec = TextCodec.load()
     ids = np.array([codec.pad_id, *codec.encode("1 + 2.\n 3 )"), codec.stop_ids[0], codec.pad_id], np.int32)
     wanted = codec.tokenizer.decode(ids, skip_special_tokens=not special_tokens, clean_up_tokenization_spaces=False)
@@ -40,7 +40,7 @@ def test_decoded_text_is_that_of_transformers(special_tokens):
 @pytest.mark.parametrize(
     ("text", "character", "position"), [("3x4", "x", 1), ("1+2é", "é", 3), ("7\r\n", "\r", 1), ("1<eos>", "<", 1)]
 )
-def test_unknown_characters_are_an_error_with_position_and_vocabulary(text, character, position):
+def test_unknown_character_is_an_error_with_position_and_vocabulary(text, character, position):
     with pytest.raises(ValueError) as raised:
         TextCodec.load().encode(text)
     message = str(raised.value)
@@ -49,7 +49,7 @@ def test_unknown_characters_are_an_error_with_position_and_vocabulary(text, char
 
 
 @pytest.mark.parametrize("config", [None, {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}])
-def test_saved_and_loaded_again_it_is_identical_beside_any_model(tmp_path, config):
+def test_saved_tokenizer_is_identical_when_loaded_beside_any_model(tmp_path, config):
     original = character_tokenizer()
     original.save_pretrained(tmp_path)
     if config:
@@ -70,7 +70,7 @@ def test_stop_ids_include_those_of_the_generation_config(tmp_path):
         assert TextCodec.load(str(tmp_path)).stop_ids == expected
 
 
-def test_stop_ids_of_the_weights_directory_count_where_the_tokenizer_lies_elsewhere(tmp_path):
+def test_stop_ids_include_those_of_a_separate_weights_directory(tmp_path):
     character_tokenizer().save_pretrained(tmp_path / "tokenizer")
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights" / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 7]}))
@@ -78,7 +78,7 @@ def test_stop_ids_of_the_weights_directory_count_where_the_tokenizer_lies_elsewh
     assert codec.stop_ids == (1, 7) and TextCodec.load(str(tmp_path / "tokenizer")).stop_ids == (1,)
 
 
-def test_a_directory_without_a_tokenizer_is_named(tmp_path):
+def test_directory_without_a_tokenizer_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"has no tokenizer\.json or tokenizer_config\.json; set model\."):
         TextCodec.load(str(tmp_path))
 
@@ -91,14 +91,14 @@ def word_tokenizer(**special):
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", **special)
 
 
-def test_a_tokenizer_with_an_unknown_token_does_not_use_it_in_silence():
+def test_text_that_needs_the_unknown_token_is_an_error():
     codec = TextCodec(word_tokenizer(eos_token="</s>"))
     assert codec.encode("two plus two") == [2, 3, 2]
     with pytest.raises(ValueError, match=r"character 's' at position 9 of 'two plus six' .*would become \[UNK\]"):
         codec.encode("two plus six")
 
 
-def test_a_tokenizer_without_padding_pads_with_its_stop_token_and_one_without_stop_is_an_error():
+def test_tokenizer_without_padding_pads_with_its_stop_token_and_without_a_stop_token_is_an_error():
     assert TextCodec(word_tokenizer(eos_token="</s>")).pad_id == 1
     with pytest.raises(ValueError, match="no end-of-text token; set eos_token"):
         TextCodec(word_tokenizer())
@@ -108,7 +108,7 @@ CHAT = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}{{ '
 
 
 def chat_directory(path, template=CHAT):
-    """A tokenizer directory as another program left it: odd formatting, a template of its own, further files."""
+    """A tokenizer directory as another program leaves it: odd formatting, its own template, further files."""
     character_tokenizer().save_pretrained(path)
     (path / "chat_template.jinja").write_text(template)
     config = json.loads((path / "tokenizer_config.json").read_text()) | {"added_by": "somebody"}
@@ -118,13 +118,13 @@ def chat_directory(path, template=CHAT):
     return path
 
 
-def test_a_conversation_is_rendered_up_to_the_answer(tmp_path):
+def test_conversation_is_rendered_up_to_the_answer(tmp_path):
     codec = TextCodec.load(str(chat_directory(tmp_path)))
     messages = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1"}]
     assert codec.render_chat(messages) == "<|system|>Add.\n<|user|>1+1\n<|me|>"
 
 
-def test_without_a_template_or_with_one_that_refuses_a_conversation_is_an_error(tmp_path):
+def test_missing_or_refusing_chat_template_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="the tokenizer embedded here has no chat template; set data.template"):
         TextCodec.load().render_chat([{"role": "user", "content": "1"}])
     codec = TextCodec.load(str(chat_directory(tmp_path, "{{ raise_exception('users only') }}")))
@@ -132,7 +132,7 @@ def test_without_a_template_or_with_one_that_refuses_a_conversation_is_an_error(
         codec.render_chat([{"role": "user", "content": "1"}])
 
 
-def test_a_loaded_tokenizer_is_saved_unchanged(tmp_path):
+def test_loaded_tokenizer_is_saved_unchanged(tmp_path):
     source = chat_directory(tmp_path / "source")
     TextCodec.load(str(source)).save(tmp_path / "copy")
     copied = {path.name: path.read_bytes() for path in (tmp_path / "copy").iterdir()}
@@ -140,7 +140,7 @@ def test_a_loaded_tokenizer_is_saved_unchanged(tmp_path):
     assert copied == wanted and {"chat_template.jinja", "tokenizer.json", "merges.txt"} <= copied.keys()
 
 
-def test_the_embedded_tokenizer_is_saved_for_transformers_4_and_5(tmp_path):
+def test_embedded_tokenizer_is_saved_for_transformers_4_and_5(tmp_path):
     TextCodec.load().save(tmp_path)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert config["tokenizer_class"] == "PreTrainedTokenizerFast" and "backend" not in config
@@ -150,7 +150,7 @@ def test_the_embedded_tokenizer_is_saved_for_transformers_4_and_5(tmp_path):
     assert (loaded.pad_token_id, loaded.eos_token_id) == (0, 1)
 
 
-def test_an_unknown_character_in_a_long_text_is_shown_with_its_surroundings_only():
+def test_unknown_character_in_a_long_text_is_shown_with_its_surroundings_only():
     with pytest.raises(ValueError) as raised:
         TextCodec.load().encode("1+" * 10_000 + "x" + "+1" * 10_000)
     assert "character 'x' at position 20000 of '...1+1+" in str(raised.value) and len(str(raised.value)) < 400

@@ -1,4 +1,4 @@
-"""Stand-ins for the programs that the launchers call: each notes its arguments and variables, and can do something."""
+"""Stand-ins for the programs that the launchers call: each records its arguments and can run a body."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ KEPT = ("PATH", "HOME", "LANG")
 
 @pytest.fixture
 def bench(tmp_path: Path):
-    """``stub`` puts a program on PATH; ``launch`` runs a launcher with these variables alone; ``calls`` of a stub."""
+    """Functions for the tests of the launchers.
+
+    ``stub`` puts a program on PATH. ``launch`` and ``start`` run a launcher with the given variables alone. ``calls``
+    returns the recorded calls of a stub.
+    """
     programs = tmp_path / "bin"
     programs.mkdir()
     plain = {name: os.environ[name] for name in KEPT if name in os.environ}

@@ -1,4 +1,4 @@
-"""tpu_pod.sh, slurm.sh and sweep.sh against stand-ins of gcloud, srun and fr3e: what runs where, and when again."""
+"""tpu_pod.sh, slurm.sh and sweep.sh with stand-ins for gcloud, srun and fr3e: which commands run where, and again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ esac"""
 
 @pytest.fixture
 def pod(bench):
-    """Two workers that share a disk; the launcher lies in a small repository of its own."""
+    """Two workers that share a disk, with the launcher in its own small repository."""
     homes, repository = bench.folder / "homes", bench.folder / "repository"
     for worker in "01":
         (homes / worker).mkdir(parents=True)
@@ -63,14 +63,14 @@ def test_all_workers_of_a_slice_run_the_same_command_and_log_in_one_place(pod):
     assert result.stdout.count("worker in") == 1 and "homes/0" in result.stdout, "worker 0 speaks for all"
 
 
-def test_a_failing_worker_fails_the_launch_with_the_end_of_its_output(pod):
+def test_failed_worker_fails_the_launch_with_the_end_of_its_output(pod):
     bench, launch = pod
     bench.stub("fr3e", "echo not enough memory; exit 4")
     result = launch("configs/mine.yaml")
     assert result.returncode == 2 and "not enough memory" in result.stderr and "mine ended with code 4" in result.stderr
 
 
-def test_a_run_that_was_stopped_is_not_taken_for_a_finished_one(pod):
+def test_stopped_run_ends_with_code_75_and_not_as_finished(pod):
     bench, launch = pod
     bench.stub("fr3e", "echo saved")
     result = launch("configs/mine.yaml")
@@ -87,7 +87,7 @@ def test_a_run_that_was_stopped_is_not_taken_for_a_finished_one(pod):
         ({"RUN": "a b"}, "RUN=a b does not look like the name of a run"),
     ],
 )
-def test_what_a_slice_needs_is_checked_before_anything_is_copied(pod, changes, message):
+def test_wrong_variable_of_a_slice_is_refused_before_anything_is_copied(pod, changes, message):
     bench, launch = pod
     result = launch("configs/mine.yaml", **changes)
     assert result.returncode == 2 and message in result.stderr
@@ -115,7 +115,7 @@ def test_slurm_starts_every_task_and_ends_with_the_run(bench):
     assert bench.calls("scontrol") == [] and "--kill-on-bad-exit=1" in bench.calls("srun")[0]
 
 
-def test_slurm_queues_an_interrupted_run_again_and_a_failed_one_not(bench):
+def test_slurm_requeues_an_interrupted_run_but_not_a_failed_one(bench):
     assert slurm(bench, fr3e="").returncode == 0
     assert bench.calls("scontrol") == ["requeue 7"]
     assert slurm(bench, fr3e="", REQUEUE="0").returncode == 0
@@ -128,12 +128,12 @@ def test_slurm_queues_an_interrupted_run_again_and_a_failed_one_not(bench):
     [
         ({"SLURM_JOB_ID": ""}, "SLURM_JOB_ID is not set; expected to run under sbatch"),
         ({"RUN_DIR": "runs/mine"}, "RUN_DIR=runs/mine does not look like an absolute path"),
-        ({"RECIPE": "nowhere.yaml"}, "RECIPE=nowhere.yaml is no file in"),
-        ({"SLURM_GPUS_PER_NODE": "h100:8", "SLURM_NTASKS_PER_NODE": "1"}, "jax takes one process for each GPU"),
-        ({"REPOSITORY": "/nowhere"}, "REPOSITORY=/nowhere holds no launch/require.sh"),
+        ({"RECIPE": "nowhere.yaml"}, "there is no recipe RECIPE=nowhere.yaml in"),
+        ({"SLURM_GPUS_PER_NODE": "h100:8", "SLURM_NTASKS_PER_NODE": "1"}, "jax needs one process for each GPU"),
+        ({"REPOSITORY": "/nowhere"}, "REPOSITORY=/nowhere has no launch/require.sh"),
     ],
 )
-def test_what_slurm_needs_is_checked_first(bench, changes, message):
+def test_wrong_variable_of_slurm_is_refused_before_anything_starts(bench, changes, message):
     result = slurm(bench, fr3e="", **changes)
     assert result.returncode == 2 and message in result.stderr and bench.calls("srun") == []
 
@@ -143,7 +143,7 @@ DRY_RUN = """for seed in 0 1 2; do
 done"""
 
 
-def test_a_sweep_gives_each_combination_to_one_slice_and_goes_on_with_the_rest(bench):
+def test_sweep_gives_each_combination_to_one_slice_and_repeats_only_unfinished_ones(bench):
     launcher = bench.stub("launcher", 'echo "$TPU_NAME $RUN"; [[ $RUN != *seed=1 || -f $ALLOWED ]]')
     variables = dict(SLICES="a b", STATE=str(bench.folder / "state"), LAUNCHER=launcher)
     variables |= dict(FR3E=bench.stub("fr3e", DRY_RUN), ALLOWED=str(bench.folder / "allowed"))

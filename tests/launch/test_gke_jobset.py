@@ -1,4 +1,4 @@
-"""The rendered JobSet: the fields that the controller requires, whole hosts, quoted arguments; checked values."""
+"""The rendered JobSet has the fields that the controller requires, whole hosts, quoted arguments and checked values."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def rendered(bench, *arguments, **changes):
     return yaml.safe_load(result.stdout)
 
 
-def test_the_manifest_has_the_fields_of_a_jobset_and_no_others(bench):
+def test_manifest_has_the_fields_of_a_jobset_and_no_others(bench):
     manifest = rendered(bench, "configs/demo.yaml")
     for path, kind in SCHEMA.items():
         assert type(at(manifest, path)) is kind, path
@@ -91,7 +91,7 @@ def test_each_host_is_a_pod_and_each_slice_a_job(bench):
     assert at(small, f"{JOB}.completions") == 1
 
 
-def test_mounts_are_those_of_volumes_and_the_run_is_in_the_bucket(bench):
+def test_every_mount_has_a_volume_and_the_run_is_in_the_bucket(bench):
     manifest = rendered(bench, "configs/demo.yaml")
     volumes = {volume["name"]: volume for volume in at(manifest, f"{POD}.volumes")}
     assert {mount["name"] for mount in at(manifest, f"{CONTAINER}.volumeMounts")} == set(volumes)
@@ -100,7 +100,7 @@ def test_mounts_are_those_of_volumes_and_the_run_is_in_the_bucket(bench):
     assert variables["RUN_DIR"] == "/runs/fr3e-7b" and variables["UNFINISHED_CODE"] == "75"
 
 
-def test_arguments_come_through_as_they_were(bench):
+def test_arguments_pass_unchanged(bench):
     arguments = ["configs/demo.yaml", 'data.root="a b" \\n & ${NAME}', "explore.num_anchors=[1, 2]", "name=ä: #x"]
     assert at(rendered(bench, *arguments), f"{CONTAINER}.args") == arguments
 
@@ -119,12 +119,12 @@ def test_arguments_come_through_as_they_were(bench):
         ({"SLICES": "0"}, "SLICES=0 does not look like a number of slices"),
     ],
 )
-def test_each_value_is_checked_first(bench, changes, message):
+def test_wrong_value_is_refused_before_anything_is_printed(bench, changes, message):
     result = bench.launch("gke_jobset.sh", "configs/demo.yaml", **VALUES | changes)
     assert (result.returncode, result.stdout) == (2, "") and message in result.stderr
 
 
-def test_apply_hands_the_manifest_to_kubectl_and_replaces_only_what_has_ended(bench):
+def test_apply_passes_the_manifest_to_kubectl_and_replaces_only_an_ended_set(bench):
     got = bench.folder / "applied.yaml"
     body = f"""case $1 in
   get) [[ -f {bench.folder}/exists ]] || exit 1; [[ $* != *jsonpath* ]] || cat {bench.folder}/exists ;;

@@ -1,4 +1,4 @@
-"""local.sh and worker.sh: one process or several, the same command again, signals, codes, and logs in one place."""
+"""local.sh and worker.sh: one process or several, continuing by the same command, signals, exit codes and logs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 SHOW = 'echo "$JAX_PROCESS_ID/$JAX_NUM_PROCESSES at $JAX_COORDINATOR_ADDRESS, $JAX_NUM_CPU_DEVICES $JAX_PLATFORMS"'
 
 
-def test_one_process_becomes_fr3e_train_with_continue(bench):
+def test_single_process_becomes_fr3e_train_with_continue(bench):
     fr3e, run = bench.stub("fr3e", "echo hello"), str(bench.folder / "run")
     result = bench.launch("local.sh", bench.recipe, "data.root=a b", FR3E=fr3e, RUN_DIR=run)
     assert (result.returncode, result.stdout) == (0, "hello\n")
@@ -22,7 +22,7 @@ def test_one_process_becomes_fr3e_train_with_continue(bench):
     assert "fr3e train" in log and log.endswith("hello\n")
 
 
-def test_several_processes_are_told_who_they_are(bench):
+def test_several_processes_get_their_number_count_and_coordinator(bench):
     fr3e, run = bench.stub("fr3e", SHOW), bench.folder / "run"
     result = bench.launch("local.sh", "-n", "3", bench.recipe, FR3E=fr3e, RUN_DIR=str(run), CPU_DEVICES="4")
     assert result.returncode == 0, result.stderr
@@ -34,7 +34,7 @@ def test_several_processes_are_told_who_they_are(bench):
     assert result.stdout.splitlines() == logs[:1], "only the first process speaks"
 
 
-def test_a_failed_process_gives_its_code_and_says_where_to_look(bench):
+def test_failed_process_gives_its_code_and_the_folder_of_logs(bench):
     fr3e = bench.stub("fr3e", 'exit "$((JAX_PROCESS_ID * 3))"')
     result = bench.launch("local.sh", "-n", "2", bench.recipe, FR3E=fr3e, RUN_DIR=str(bench.folder / "run"))
     assert result.returncode == 3
@@ -48,7 +48,7 @@ while true; do sleep 0.05; done"""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_reaches_every_process(bench, number):
+def test_signal_reaches_every_process(bench, number):
     fr3e, run, ready = bench.stub("fr3e", WAITS), bench.folder / "run", bench.folder / "ready"
     ready.mkdir()
     launcher = bench.start("local.sh", "-n", "2", bench.recipe, FR3E=fr3e, RUN_DIR=str(run), READY=str(ready))
@@ -68,8 +68,8 @@ def wait_for(condition, seconds=60.0):
 
 
 @pytest.mark.parametrize("finished", [False, True])
-def test_a_worker_that_ends_early_can_say_so_by_its_code(bench, finished):
-    """Kubernetes takes code 0 for the end of the whole run."""
+def test_worker_that_ends_early_returns_the_unfinished_code(bench, finished):
+    """Kubernetes would take code 0 for the end of the whole run."""
     run = bench.folder / "run"
     run.mkdir()
     fr3e = bench.stub("fr3e", f"{'touch ' + str(run / 'summary.json') if finished else ''}\necho over")
@@ -81,21 +81,21 @@ def test_a_worker_that_ends_early_can_say_so_by_its_code(bench, finished):
     ("arguments", "variables", "message"),
     [
         ([], {}, "no recipe given"),
-        (["nowhere.yaml"], {}, "recipe nowhere.yaml is no file"),
+        (["nowhere.yaml"], {}, "there is no recipe nowhere.yaml"),
         (["-n", "0", "x"], {}, "processes=0 does not look like a number of processes"),
         (["-x"], {}, "unknown option -x"),
-        (["RECIPE"], {"FR3E": "/no/fr3e"}, "/no/fr3e is no program; install with `make` there"),
+        (["RECIPE"], {"FR3E": "/no/fr3e"}, "there is no program /no/fr3e; run `make` in the repository"),
     ],
 )
-def test_mistakes_are_one_line_and_code_two(bench, arguments, variables, message):
+def test_mistake_is_one_line_and_code_two(bench, arguments, variables, message):
     arguments = [bench.recipe if argument == "RECIPE" else argument for argument in arguments]
     result = bench.launch("local.sh", *arguments, RUN_DIR=str(bench.folder / "run"), **variables)
     assert result.returncode == 2 and message in result.stderr and len(result.stderr.splitlines()) == 1
 
 
 @pytest.mark.slow
-def test_two_real_processes_train_and_the_same_command_goes_on(bench):
-    """The demo, made tiny and with a task that an untrained model can solve: a step, then another."""
+def test_two_real_processes_train_and_the_same_command_continues(bench):
+    """A tiny demo with a task that an untrained model can solve trains one step, then another."""
     fr3e, run = str(Path(sys.executable).with_name("fr3e")), bench.folder / "run"
     tests = Path(__file__).parents[1]
     recipe = tests.parent / "configs/demo.yaml"

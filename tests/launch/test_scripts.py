@@ -1,4 +1,4 @@
-"""The launchers as texts: shellcheck finds nothing, each can be executed, and none names what it does not check."""
+"""The launchers as texts: shellcheck finds nothing, and each script is strict and executable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_shellcheck_finds_nothing():
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_each_script_is_strict_and_can_be_executed(script):
+def test_script_is_strict_and_executable(script):
     text = script.read_text()
     if script.name == "require.sh":  # is sourced
         return

@@ -7,6 +7,7 @@ import copy
 import jax
 import numpy as np
 import pytest
+from encoded_prompts import prepare
 
 from fr3e_jax.learning.batch_shaping import mini_batch_steps, shape_mini_batch
 from fr3e_jax.learning.configured_programs import configured_train_programs
@@ -16,7 +17,6 @@ from fr3e_jax.learning.mini_batches import mini_batches, pack_mini_batch
 from fr3e_jax.learning.scoring import score_batch
 from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop.first_return import base_trunks, first_return
-from fr3e_jax.loop.prompts import prepare
 from fr3e_jax.objectives.losses import aggregation_denominator
 from fr3e_jax.policy.network import build_network
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
@@ -143,9 +143,9 @@ def test_selected_tokens_leave_the_rows_and_stay_in_the_denominator(shaping, pro
 
 
 def test_the_last_entropy_advantage_is_the_losss(shaping, tiny_run):
-    assert [step.__name__ for step, _ in mini_batch_steps(shaping.config)] == EVERY_STEP[:-1]
+    assert [name for name, _ in mini_batch_steps(shaping.config)] == EVERY_STEP[:-1]
     twin = tiny_run.changed(shaping, shaping__steps=["entropy_advantage", "forking_tokens"])
-    assert [step.__name__ for step, _ in mini_batch_steps(twin.config)] == ["entropy_advantage", "forking_tokens"]
+    assert [name for name, _ in mini_batch_steps(twin.config)] == ["entropy_advantage", "forking_tokens"]
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from encoded_prompts import prepare
 
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, count_rollouts, split_full_batch
 from fr3e_jax.learning.learner import Learner
@@ -16,7 +17,6 @@ from fr3e_jax.learning.scoring import logprob_gap, score_batch, score_trunks
 from fr3e_jax.learning.update import NonFiniteUpdate, update_policy
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
-from fr3e_jax.loop.prompts import prepare
 from fr3e_jax.runs.ledger import TokenLedger
 
 STEP = 3

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from encoded_prompts import prepare
 
 from fr3e_jax.data.task import Problem
 from fr3e_jax.loop.expansion import Anchored, Credited, Explored, PromptGroup, anchored_at
@@ -20,7 +21,6 @@ from fr3e_jax.loop.explore import (
     roll_out_states,
 )
 from fr3e_jax.loop.first_return import first_return
-from fr3e_jax.loop.prompts import prepare
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rollouts.requests import Rollout
 

@@ -6,11 +6,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from encoded_prompts import prepare
 
 from fr3e_jax.data.task import Problem
 from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.first_return import base_trunks, choose_bases, first_return
-from fr3e_jax.loop.prompts import prepare
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rollouts.requests import Rollout
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 
 import pytest
 
@@ -43,11 +44,23 @@ def test_the_feed_is_the_stream(short_and_long, ahead):
         for _ in range(12):
             wanted, found = stream.next(5), feed.next()
             settled(background)
-            assert [(prompt.position, prompt.problem) for prompt in found] == wanted
+            assert [(p.position, p.problem) for p in found] == [(p.position, p.problem) for p in wanted]
             assert all(p.token_ids.tolist() == session.texts.codec.encode(p.problem.prompt) for p in found)
             assert feed.state_dict() == {"position": stream.position, "dropped_too_long": stream.dropped_too_long}
-            assert feed.problem_at(wanted[2][0]) == wanted[2][1]
+            assert feed.problem_at(wanted[2].position) == wanted[2].problem
     assert feed.dropped_too_long > 10
+
+
+def test_each_prompt_is_encoded_once_for_each_time_it_is_handed_out(short_and_long, monkeypatch):
+    session, encoded = short_and_long, Counter()
+    encode = session.texts.codec.encode
+    monkeypatch.setattr(session.texts.codec, "encode", lambda text: encoded.update([text]) or encode(text))
+    feed = feed_of(session, 20, None)
+    found = [prompt for _ in range(3) for prompt in feed.next()]
+    assert {text: count for text, count in encoded.items() if len(text) <= 9} == Counter(
+        p.problem.prompt for p in found
+    )
+    assert encoded["1" * 12 + "="] == 14  # the 14 problems that are too long share a text
 
 
 def test_a_feed_goes_on_where_the_state_of_another_was_taken(short_and_long):

@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+from encoded_prompts import prepare
 
 from fr3e_jax.data.task import Problem
 from fr3e_jax.learning.experience import TrainingTrunk
@@ -15,7 +16,6 @@ from fr3e_jax.loop.archive import Archive, ArchivedBase
 from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
-from fr3e_jax.loop.prompts import prepare
 from fr3e_jax.loop.step_report import rollout_records, tool_metrics
 from fr3e_jax.loop.train import train
 from fr3e_jax.rollouts.requests import Rollout

@@ -101,7 +101,7 @@ def test_data_that_is_missing(mistake, tmp_path):
 
 
 def test_a_task_that_does_not_exist(mistake, tmp_path):
-    assert "Did you mean 'order'?" in mistake("train", "data.task=ordre")
+    assert "did you mean 'order'?" in mistake("train", "data.task=ordre")
     assert "does not exist" in mistake("train", f"data.task={tmp_path}/task.py:Task")
     assert "there is no module no_such_module" in mistake("train", "data.task=no_such_module:Task")
 

@@ -1,4 +1,4 @@
-"""Estimates against the arrays of the programs themselves, and the advice and the search that rest on them."""
+"""Estimates against the arrays of the programs themselves, and the advice and searches that use them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import jax
 import pytest
 
 from fr3e_jax.configuration import load_config
-from fr3e_jax.planning.advise import advise, changed
-from fr3e_jax.planning.chips import CHIPS
 from fr3e_jax.planning.compile import ProgramPlan, estimated_plan, requested_bytes, with_floor
+from fr3e_jax.planning.costs import Collective
 from fr3e_jax.planning.estimate import Estimator
-from fr3e_jax.planning.hlo import Collective
 from fr3e_jax.planning.plan import make_plan
-from fr3e_jax.planning.report import plan_text
-from fr3e_jax.planning.search import Candidate, choose, ranked, rollout_settings, training_settings
+from fr3e_jax.planning.plan_text import plan_text
 from fr3e_jax.planning.targets import Programs, device_bytes
-from fr3e_jax.planning.topology import parse_topology
+from fr3e_jax.planning.topology import CHIPS, parse_topology
+from fr3e_jax.planning.tuning import Candidate, advise, changed, choose, ranked, rollout_settings, training_settings
 from fr3e_jax.planning.workload import Assumptions, explore_shape, step_amounts
 from fr3e_jax.policy.architecture import PUBLISHED
 
@@ -28,7 +26,7 @@ def recipe(path, *settings):
     return load_config(path, list(settings), training=False)
 
 
-def test_estimated_arrays_are_those_of_the_programs():
+def test_estimate_has_the_arrays_of_the_programs():
     config = recipe("configs/fr3e_gsm8k.yaml", *SMALL)
     programs = Programs(config, jax.devices()[:1], vocab_size=20)
     estimator = Estimator(config, programs.architecture, 1)
@@ -44,7 +42,7 @@ def test_estimated_arrays_are_those_of_the_programs():
 
 
 @pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: make test-8")
-def test_planned_caches_lie_as_prefill_returns_them():
+def test_planned_caches_have_the_shardings_that_prefill_returns():
     config = recipe("configs/fr3e_gsm8k.yaml", *SMALL, "mesh.rollout_tensor=2", "model.num_kv_heads=2")
     programs = Programs(config, jax.devices()[:8], vocab_size=20)
     rows, length = 8, 32
@@ -53,7 +51,7 @@ def test_planned_caches_lie_as_prefill_returns_them():
     assert jax.tree.leaves(programs._trunks(rows, length)) == jax.tree.leaves(returned)
 
 
-def test_what_layers_pass_on_is_split_over_tensor():
+def test_hidden_states_between_layers_are_split_over_tensor():
     kept = "activations kept for the backward pass"
     found = Estimator(recipe(BIG, "mesh.tensor=4"), A32, 64).accumulate()
     assert found.arrays[kept] == A32.num_layers * found.positions / 16 / 4 * A32.hidden_size * 2
@@ -68,7 +66,7 @@ def test_sharing_prefixes_saves_positions_in_training():
     assert shared.loss_tokens == pytest.approx(shared.explored_tokens)  # each explored token trains once
 
 
-def test_a_rejected_prompt_costs_base_rollouts_only():
+def test_rejected_prompt_costs_only_base_rollouts():
     config = recipe(BIG)
     all_kept, half = (step_amounts(config, Assumptions(1024, share), 64) for share in (1.0, 0.5))
     assert half.base_tokens == 2 * all_kept.base_tokens
@@ -84,7 +82,7 @@ def test_a_rejected_prompt_costs_base_rollouts_only():
         (0, 0, 600e9, 6.2e9 * 5, 5.0, "network"),
     ],
 )
-def test_the_floor_is_the_slowest_resource_at_its_peak(flops, read, sent, between, seconds, by):
+def test_floor_is_the_time_of_the_slowest_resource_at_its_peak(flops, read, sent, between, seconds, by):
     parts = [Collective("all-gather", 4, False, 1, int(sent)), Collective("all-reduce", 4, True, 1, int(between))]
     plan = ProgramPlan("x", "", True, 1, 0, 0, 0, 0, {}, int(flops), int(read), collectives=parts)
     plan = with_floor(plan, V5P)
@@ -99,7 +97,7 @@ def test_the_floor_is_the_slowest_resource_at_its_peak(flops, read, sent, betwee
         ("something else", 1),
     ],
 )
-def test_what_a_refused_program_asked_for_is_read(message, asked):
+def test_bytes_that_a_refused_program_asked_for_are_read_from_the_message(message, asked):
     assert requested_bytes(f"RESOURCE_EXHAUSTED: {message}", 2**30) == asked * 2**30
 
 
@@ -111,7 +109,7 @@ def test_what_a_refused_program_asked_for_is_read(message, asked):
         ("decode", ("rollout.prompts_per_round=512",), "rollout.prompts_per_round=256"),
     ],
 )
-def test_advice_names_three_settings_that_help_most(name, settings, first):
+def test_advice_names_the_three_settings_that_save_most(name, settings, first):
     config = recipe(BIG, *settings)
     found = advise(config, A32, 64, name)
     assert str(found[0]) == first
@@ -129,14 +127,14 @@ def _typed(value):
     return int(value) if value.isdecimal() else value
 
 
-def test_what_keeps_the_results_is_advised_before_what_changes_them():
+def test_changes_that_keep_the_results_are_advised_first():
     found = advise(recipe(BIG, "training.remat=none"), A32, 64, "accumulate", count=99)
     kept = [change.keeps_results for change in found]
     assert kept == sorted(kept, reverse=True)
     assert not all(kept)
 
 
-def test_every_mesh_of_a_search_divides_the_network_and_the_devices():
+def test_meshes_of_a_search_divide_the_network_and_the_devices():
     config = recipe(BIG)
     tried = list(training_settings(config, V5P, A32))
     assert tried
@@ -148,7 +146,7 @@ def test_every_mesh_of_a_search_divides_the_network_and_the_devices():
     assert all(one["mesh__replica"] % 2 == 0 for one in training_settings(config, between, A32))
 
 
-def test_a_search_puts_what_fits_first_and_the_quickest_of_it_in_front():
+def test_search_ranks_candidates_that_fit_first_and_the_fastest_of_them_in_front():
     config = recipe("configs/fr3e_qwen2.5_7b.yaml")
     order = ranked(config, A7, V5E, training_settings(config, V5E, A7), ("accumulate",), Assumptions(16384))
     roomy = [candidate.share <= 0.9 for candidate in order]
@@ -159,7 +157,7 @@ def test_a_search_puts_what_fits_first_and_the_quickest_of_it_in_front():
     assert decoding[0].settings["mesh__rollout_tensor"] > 1  # whole weights on each device would leave no room
 
 
-def test_a_search_compiles_in_order_until_one_fits():
+def test_search_compiles_candidates_in_order_until_one_fits():
     candidates = [Candidate({"mesh__tensor": n}, 1.0, 0.5) for n in (1, 2, 4, 8)]
     fits = ProgramPlan("x", "", True, 1, 0, 0, 0, 0, {}, 0, 0)
     tried = []
@@ -174,7 +172,7 @@ def test_a_search_compiles_in_order_until_one_fits():
     assert choose(candidates[2:], compiled).chosen is None
 
 
-def test_an_estimate_of_gpus_says_that_it_is_one():
+def test_plan_for_gpus_is_labelled_as_an_estimate():
     plan = make_plan(recipe("configs/fr3e_qwen2.5_7b.yaml"), parse_topology("h100:8x4"), None)
     text = plan_text(plan)
     assert plan.estimated and "ESTIMATED by arithmetic, nothing compiled" in text
@@ -183,7 +181,7 @@ def test_an_estimate_of_gpus_says_that_it_is_one():
     assert between and CHIPS["h100"].network_bandwidth < CHIPS["h100"].link_bandwidth
 
 
-def test_what_does_not_fit_is_told_with_its_largest_arrays_and_three_changes():
+def test_program_that_does_not_fit_is_shown_with_its_largest_arrays_and_three_changes():
     config = recipe(BIG, "training.remat=none")
     plan = make_plan(config, V5E, None, names=["accumulate"])
     text = plan_text(plan)
@@ -193,12 +191,12 @@ def test_what_does_not_fit_is_told_with_its_largest_arrays_and_three_changes():
     assert text.count("  change: ") == 3 and "change: training.remat=block" in text
 
 
-def test_a_program_that_the_recipe_does_not_run_is_refused():
+def test_program_that_the_recipe_does_not_run_is_refused():
     with pytest.raises(ValueError, match="--programs reshard: this recipe runs prefill, decode"):
         make_plan(recipe("configs/fr3e_gsm8k.yaml"), V5E, None, names=["reshard"], vocab_size=20)
 
 
-def test_json_holds_what_the_text_shows():
+def test_json_holds_the_figures_of_the_text():
     plan = make_plan(recipe(BIG), V5P, None)
     found = plan.as_json()
     assert set(found) >= {"recipe", "topology", "programs", "stages", "amounts", "fits", "step_seconds", "advice"}

@@ -1,4 +1,4 @@
-"""Operations counted in a jaxpr, against counts by hand."""
+"""FLOPs counted in a jaxpr, against counts by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fr3e_jax.configuration import load_config
-from fr3e_jax.planning.flops import count_flops
+from fr3e_jax.planning.costs import count_flops
 from fr3e_jax.planning.targets import Programs
 from fr3e_jax.planning.workload import base_shape
 
@@ -57,13 +57,13 @@ SQUARE = 2 * A * B * B
         (jax.grad(jax.checkpoint(lambda x, w: jnp.sin(x @ w).sum()), (0, 1)), [(A, B), (B, C)], 4 * 2 * A * B * C),
     ],
 )
-def test_products_are_counted_as_often_as_they_run(function, shapes, expected):
+def test_each_product_is_counted_as_often_as_it_runs(function, shapes, expected):
     assert count(function, *shapes, trips=6) == expected
 
 
 @pytest.fixture(scope="module")
 def small():
-    """Tiny recipe whose rows are whole: no padding of the head's chunks."""
+    """A tiny recipe whose rows fill the head's chunks without padding."""
     sizes = ["model.hidden_size=32", "model.num_heads=4", "model.num_kv_heads=2", "model.intermediate_size=48"]
     sizes += ["model.num_layers=2", "data.max_prompt_tokens=16", "rollout.max_response_tokens=64"]
     sizes += ["rollout.rollouts_per_prompt=4", "explore.enabled=false", "training.micro_batch_tokens=512"]
@@ -76,7 +76,7 @@ def flops_of(programs, name):
     return count_flops(target.trace().jaxpr.jaxpr, target.trips)
 
 
-def test_a_pass_costs_two_operations_for_each_weight_and_position_and_training_three_passes(small):
+def test_pass_costs_two_flops_per_weight_and_position_and_training_costs_three_passes(small):
     config, programs = small
     a = programs.architecture
     count_, trunk, lanes, length, window = programs.largest
@@ -90,7 +90,7 @@ def test_a_pass_costs_two_operations_for_each_weight_and_position_and_training_t
     assert flops_of(programs, "accumulate") == 3 * (layers + head)
 
 
-def test_rematerialisation_costs_one_more_pass_of_the_layers_but_for_their_last_product(small):
+def test_rematerialisation_costs_one_more_pass_of_the_layers_without_their_last_product(small):
     config, programs = small
     again = dataclasses.replace(config, training=dataclasses.replace(config.training, remat="block"))
     a = programs.architecture
@@ -100,7 +100,7 @@ def test_rematerialisation_costs_one_more_pass_of_the_layers_but_for_their_last_
     assert flops_of(Programs(again, jax.devices()[:1], 20), "accumulate") == 4 * layers - last + 3 * head
 
 
-def test_a_decode_chunk_costs_its_steps(small):
+def test_decode_chunk_costs_the_sum_of_its_steps(small):
     config, programs = small
     a, target = programs.architecture, programs.target("decode")
     matrices = sum(leaf.size for leaf in jax.tree.leaves(programs.params["layers"]) if leaf.ndim == 2)

@@ -1,4 +1,4 @@
-"""`fr3e plan` as a user types it; what compiles for a TPU needs libtpu (`make test-plan`)."""
+"""`fr3e plan` as a user types it. The tests that compile for a TPU need libtpu (`make test-plan`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import pytest
 
 from fr3e_jax.cli import main
-from fr3e_jax.planning.launch import environment, find_libtpu
+from fr3e_jax.planning.planner_process import environment, find_libtpu
 from fr3e_jax.planning.workload import RowShape, largest_micro_batch
 
 RECIPE = "configs/fr3e_qwen2.5_7b.yaml"
@@ -35,8 +35,8 @@ def libtpu():
     return found
 
 
-def test_an_estimate_needs_no_libtpu(capsys, monkeypatch):
-    monkeypatch.setattr("fr3e_jax.planning.launch.find_libtpu", lambda: None)
+def test_estimate_needs_no_libtpu(capsys, monkeypatch):
+    monkeypatch.setattr("fr3e_jax.planning.planner_process.find_libtpu", lambda: None)
     assert main(["plan", RECIPE, "--topology", "v5e:8x8", "--estimate", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["devices"], found["estimated"], found["fits"]) == (64, True, True)
@@ -52,19 +52,19 @@ def test_an_estimate_needs_no_libtpu(capsys, monkeypatch):
         ([], "--topology"),
     ],
 )
-def test_a_mistake_is_one_line(arguments, says, capsys, monkeypatch):
-    monkeypatch.setattr("fr3e_jax.cli.plan.find_libtpu", lambda: None)
+def test_mistake_is_reported_in_one_line(arguments, says, capsys, monkeypatch):
+    monkeypatch.setattr("fr3e_jax.cli.plan_verb.find_libtpu", lambda: None)
     assert main(["plan", RECIPE, *arguments]) == 2
     told = capsys.readouterr().err
     assert told.count("\n") == 1 and says in told
 
 
-def test_a_mesh_that_does_not_fit_the_devices_is_told(capsys):
+def test_mesh_that_does_not_fit_the_devices_is_a_mistake(capsys):
     assert main(["plan", RECIPE, "--topology", "h100:8", "mesh.tensor=3"]) == 2
     assert "mesh.tensor=3" in capsys.readouterr().err
 
 
-def test_the_process_that_plans_sees_no_other_device(monkeypatch, tmp_path):
+def test_planning_process_sees_no_other_device(monkeypatch, tmp_path):
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     monkeypatch.setenv("TPU_NAME", "other")
     found = environment(tmp_path / "libtpu.so")
@@ -72,7 +72,7 @@ def test_the_process_that_plans_sees_no_other_device(monkeypatch, tmp_path):
     assert "TPU_NAME" not in found and found["TPU_LIBRARY_PATH"] == str(tmp_path / "libtpu.so")
 
 
-def test_the_largest_micro_batch_of_16k_responses_is_one_trunk_and_one_lane_a_shard():
+def test_largest_micro_batch_of_16k_responses_has_one_trunk_and_one_lane_per_shard():
     from fr3e_jax.configuration import load_config
 
     config = load_config("configs/fr3e_qwen2.5_32b.yaml", training=False)
@@ -80,7 +80,7 @@ def test_the_largest_micro_batch_of_16k_responses_is_one_trunk_and_one_lane_a_sh
 
 
 @pytest.mark.slow
-def test_programs_are_compiled_for_a_tpu_that_is_not_there(libtpu, capsys):
+def test_programs_are_compiled_for_an_absent_tpu(libtpu, capsys):
     assert main(["plan", *TINY, "--topology", "v5e:2x2", "--programs", "reshard,decode,apply", "--json"]) == 0
     written = capsys.readouterr()
     reshard, decode, apply = json.loads(written.out)["programs"]
@@ -92,7 +92,7 @@ def test_programs_are_compiled_for_a_tpu_that_is_not_there(libtpu, capsys):
 
 
 @pytest.mark.slow
-def test_a_program_that_cannot_fit_is_refused_and_said_so(libtpu, capsys):
+def test_program_that_cannot_fit_is_reported_with_changes(libtpu, capsys):
     large = ["model.hidden_size=1024", "model.intermediate_size=8192", "rollout.max_response_tokens=1024"]
     large += ["training.micro_batch_tokens=4000000", "training.batch_rollouts=8192"]
     assert main(["plan", *TINY, *large, "--topology", "v5e:2x2", "--programs", "score"]) == 1

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fr3e_jax.planning.chips import CHIPS
-from fr3e_jax.planning.topology import TopologyError, parse_topology
+from fr3e_jax.planning.topology import CHIPS, TopologyError, parse_topology
 
 
 @pytest.mark.parametrize(
@@ -20,7 +19,7 @@ from fr3e_jax.planning.topology import TopologyError, parse_topology
         ("a100:8", 1, 8, 8, "a100:8x1"),
     ],
 )
-def test_a_topology_is_read(text, slices, devices, per_slice, name):
+def test_topology_is_read_from_its_name(text, slices, devices, per_slice, name):
     found = parse_topology(text, slices)
     assert (found.devices, found.chips_per_slice, found.name) == (devices, per_slice, name)
     assert parse_topology(found.name) == found
@@ -38,11 +37,11 @@ def test_a_topology_is_read(text, slices, devices, per_slice, name):
         ("v5e:0x4", 1, "a size of 0"),
     ],
 )
-def test_a_mistake_is_told_with_what_was_expected(text, slices, says):
+def test_mistake_is_reported_with_the_expected_form(text, slices, says):
     with pytest.raises(TopologyError) as told:
         parse_topology(text, slices)
     assert says in str(told.value)
 
 
-def test_every_chip_names_the_source_of_its_figures():
+def test_each_chip_names_the_source_of_its_figures():
     assert all(chip.source and chip.peak_flops > chip.hbm_bandwidth > chip.network_bandwidth for chip in CHIPS.values())

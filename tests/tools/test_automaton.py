@@ -1,4 +1,4 @@
-"""The table says that a call is complete exactly where the text has the two marks, one behind the other."""
+"""The table reports a complete call exactly where the text has the two marks, one after the other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def by_search(begin: str, end: str, text: str) -> bool:
 
 @pytest.mark.parametrize(("begin", "end"), MARKS)
 @given(data=st.data())
-def test_a_call_is_complete_where_search_finds_both_marks(begin, end, data):
+def test_call_is_complete_where_search_finds_both_marks(begin, end, data):
     letters = st.text(sorted(set(begin + end + "xé")), max_size=4)  # tokens that cut the marks in any way
     tokens = data.draw(st.lists(letters, min_size=1, max_size=12))
     table = call_table(begin, end, tokens)
@@ -28,24 +28,24 @@ def test_a_call_is_complete_where_search_finds_both_marks(begin, end, data):
         assert found == by_search(begin, end, "".join(tokens[:length]))
 
 
-def test_a_run_can_be_cut_anywhere_and_taken_up_again():
+def test_run_split_anywhere_ends_in_the_same_state():
     table = call_table("aab", "ab", ["a", "b", "ab", "ba"])
     tokens = [0, 0, 2, 3, 2]
     for cut in range(len(tokens)):
         assert table.run(tokens[cut:], table.run(tokens[:cut])) == table.run(tokens)
 
 
-def test_stop_tokens_complete_no_call_and_nothing_follows_them():
+def test_stop_token_completes_no_call_and_turns_recognition_off():
     table = call_table("(", ")", ["(", ")", "1"], never=[1])
     assert table.run([0, 2, 1]) == table.off == table.run([0, 2, 1, 0, 1])
 
 
-def test_off_and_done_are_left_by_no_token():
+def test_no_token_leaves_off_or_done():
     table = call_table("(", ")", ["(", ")", ""])
     assert np.all(table.next[table.off] == table.off) and np.all(table.next[table.done] == table.done)
     np.testing.assert_array_equal(table.next[:2, 2], [0, 1])  # a token without a text changes nothing
 
 
-def test_an_empty_mark_is_refused():
+def test_empty_mark_is_refused():
     with pytest.raises(ValueError, match="expected two marks"):
         call_table("", "=", ["="])

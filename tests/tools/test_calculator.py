@@ -1,4 +1,4 @@
-"""The calculator computes exactly, refuses what is no arithmetic, and cannot be made to work for long."""
+"""The calculator computes exactly, refuses text that is not arithmetic, and never works for long."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fr3e_jax.tools.calculator import calculate
         ("10**25+1", "1" + "0" * 24 + "1"),
     ],
 )
-def test_values(expression, value):
+def test_expression_has_its_exact_value(expression, value):
     assert calculate(expression) == (value, "answered")
 
 
@@ -34,5 +34,5 @@ def test_values(expression, value):
         *("9**9**9", "7**100000", "10**150*10**150", "1+" * 150 + "1", "(" * 190, "__import__('os')"),
     ],
 )
-def test_what_cannot_be_computed_is_an_error(expression):
+def test_text_that_cannot_be_computed_is_an_error(expression):
     assert calculate(expression) == ("error", "error")

@@ -1,4 +1,4 @@
-"""A tool is named by a setting; what cannot be one is refused with what to change."""
+"""A setting names the tool; a name that is no tool is refused with what to change."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from fr3e_jax.configuration.schema import ToolsConfig
 from fr3e_jax.tools.tool import load_tool
 
 
-def test_none_is_no_tool():
+def test_kind_none_loads_no_tool():
     assert load_tool(ToolsConfig()) is None
 
 
-def test_the_calculator_reads_annotations_as_gsm8k_writes_them():
+def test_calculator_reads_gsm8k_annotations():
     tool = load_tool(ToolsConfig(kind="calculator"))
     assert tool.call_in("so <<48/2=") == "48/2"
     assert (tool.before, tool.run("48/2").text, tool.after) == ("", "24", ">>")
     assert tool.call_in("48/2=") is None and tool.call_in("<<48/2") is None
 
 
-def test_python_reads_fenced_blocks():
+def test_python_tool_reads_fenced_blocks():
     tool = load_tool(ToolsConfig(kind="python"))
     assert tool.call_in("First:\n```python\nprint(1)\n```") == "print(1)"
     assert tool.run("print(1)").text == "1"
 
 
-def test_a_function_of_ones_own(tmp_path):
+def test_users_function_answers_and_its_exception_is_an_answer(tmp_path):
     (tmp_path / "mine.py").write_text("def look(call):\n    return {'a': 1}[call]\n")
     tool = load_tool(ToolsConfig(kind=f"{tmp_path}/mine.py:look", begin="<t>", end="</t>", result="[{output}]"))
     assert tool.run("a") == ("1", "answered") and tool.run("b") == ("KeyError: 'b'", "error")
@@ -35,12 +35,12 @@ def test_a_function_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "error", "message"),
     [
-        ("pyhton", ValueError, "expected none, calculator, python"),
+        ("pyhton", ValueError, "expected none, calculator, python, .*; did you mean 'python'"),
         ("nowhere.py:f", FileNotFoundError, "does not exist; give its path"),
-        ("no.such.module:f", ValueError, "name a file instead"),
-        ("json:nothing", ValueError, "has no function nothing"),
+        ("no.such.module:f", ValueError, "there is no module no; .*name a file instead"),
+        ("json:nothing", ValueError, "'json:nothing', but json has no such name; expected a function of the text"),
     ],
 )
-def test_what_is_no_tool_is_refused(kind, error, message):
+def test_kind_that_is_not_a_tool_is_refused_with_what_to_change(kind, error, message):
     with pytest.raises(error, match=message):
         load_tool(ToolsConfig(kind=kind, begin="<", end=">"))

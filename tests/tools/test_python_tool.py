@@ -1,4 +1,4 @@
-"""What a program prints is its answer, whatever else it does."""
+"""A program's output is its answer, whatever else the program does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOOL = PythonTool(seconds=1.0, output_bytes=200)
         ("{'a', 'b', 'c', 'd', 'e'} == set('abcde') and hash('a') == hash('a')", "True", "answered"),
     ],
 )
-def test_answers(program, text, outcome):
+def test_program_is_answered_with_its_output_and_outcome(program, text, outcome):
     assert TOOL(program) == (text, outcome)
 
 
@@ -32,16 +32,16 @@ def test_order_of_sets_is_the_same_in_every_process():
     assert TOOL(program) == TOOL(program)
 
 
-def test_a_program_reads_nothing_of_this_machine():
+def test_program_cannot_read_files_of_this_machine():
     answer = TOOL(f"print(open({__file__!r}).read())")
     assert answer.outcome == "error" and "Permission denied" in answer.text
 
 
-def test_a_program_without_end_is_a_timeout_and_leaves_no_process():
+def test_endless_program_is_a_timeout_and_leaves_no_process():
     others = children()
     assert TOOL("print('a', flush=True)\nwhile True: pass") == ("a\nTimeoutError: no end after 1 seconds", "timeout")
     assert set(children()) <= set(others)
 
 
-def test_a_program_that_is_too_long_is_not_run():
+def test_program_that_is_too_long_is_not_run():
     assert TOOL("#" * 200_000).outcome == "error"

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from encoded_prompts import prepare
 
 from fr3e_jax.data.task import Problem
 from fr3e_jax.learning.learner import Learner
-from fr3e_jax.loop.prompts import Prompt, prepare
+from fr3e_jax.loop.prompts import Prompt
 from fr3e_jax.objectives.entropy import branching_factor
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rewards.verdict import Verdict

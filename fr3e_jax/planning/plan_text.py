@@ -1,4 +1,4 @@
-"""A plan as text."""
+"""The text of a plan and of a search, as `fr3e plan` prints it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 from fr3e_jax.planning.compile import GIB, ProgramPlan
 from fr3e_jax.planning.plan import Plan
-from fr3e_jax.planning.search import Choice
+from fr3e_jax.planning.tuning import Choice
 
 
 def gib(count: float) -> str:
-    """``26.4`` GiB, without the unit."""
+    """Bytes as GiB with three or four digits, without the unit: ``26.4``."""
     return f"{count / GIB:.2f}" if count < 10 * GIB else f"{count / GIB:.1f}"
 
 
 def seconds(value: float) -> str:
-    """Three digits with the unit that suits."""
+    """A duration with three digits and a fitting unit: ``13.7 ms``."""
     for unit, size in (("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3)):
         if value >= size:
             return f"{value / size:.3g} {unit}"
@@ -23,7 +23,7 @@ def seconds(value: float) -> str:
 
 
 def amount(value: float) -> str:
-    """``1.2M``, ``35.1T``."""
+    """A number with three digits and a suffix: ``1.2M``, ``35.1T``."""
     for unit, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:.3g}{unit}"
@@ -31,7 +31,7 @@ def amount(value: float) -> str:
 
 
 def plan_text(plan: Plan) -> str:
-    """What `fr3e plan` prints."""
+    """The text of a plan: programs, advice for those that do not fit, and the training step."""
     return "\n".join([*_heading(plan), *_programs(plan), *_misfits(plan), *_step(plan)])
 
 
@@ -130,7 +130,7 @@ def _step(plan: Plan) -> Iterator[str]:
 
 
 def choice_text(what: str, choice: Choice) -> str:
-    """The outcome of a search."""
+    """The outcome of a search for ``what``: rejected candidates, and the chosen settings if one fits."""
     tried = f"{choice.considered} estimated, {len(choice.refused) + (choice.chosen is not None)} compiled"
     lines = [f"  too large: {candidate.text}" for candidate in choice.refused]
     if choice.chosen is None:

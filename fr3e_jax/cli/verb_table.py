@@ -1,4 +1,7 @@
-"""What each verb does: settings, run directory, then the loop's function, imported late because jax is slow."""
+"""The verbs of the command. Each finds its settings and run directory, then imports and calls its function.
+
+The import comes late because jax loads slowly.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 
 from fr3e_jax.cli import parsers
 from fr3e_jax.cli.parsers import Verb
-from fr3e_jax.cli.runs import (
+from fr3e_jax.cli.run_selection import (
     locate_run,
     locate_weights,
     profile_override,
@@ -85,7 +88,7 @@ def _data(arguments: argparse.Namespace) -> int:
 
     try:
         found = overview(config)
-    except (OSError, ValueError) as error:  # of the files that the settings name
+    except (OSError, ValueError) as error:  # raised by the files that the settings name
         raise ConfigError(str(error)) from error
     if arguments.json:
         print(json.dumps(found.as_json(), indent=2, ensure_ascii=False))
@@ -95,7 +98,7 @@ def _data(arguments: argparse.Namespace) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    from fr3e_jax.cli.plan import plan
+    from fr3e_jax.cli.plan_verb import plan
 
     return plan(load_config(arguments.recipe, arguments.overrides, training=False), arguments)
 
@@ -121,14 +124,14 @@ def _print(config: Config) -> int:
 
 VERBS = {
     "train": Verb(
-        "Train with reinforcement learning: FR3E, or GRPO and relatives with explore.enabled=false.",
+        "Train by reinforcement learning: FR3E, or GRPO and its relatives with explore.enabled=false.",
         "fr3e train configs/demo.yaml explore.num_anchors=2 optimizer.learning_rate=3e-4",
         parsers.declare_train,
         _train,
     ),
     "sft": Verb(
         "Fine-tune on the task's demonstrations: the warm start of reinforcement learning.",
-        "fr3e sft configs/sft_order.yaml sft.steps=2000",
+        "fr3e sft configs/demo.yaml sft.output=my_start",
         parsers.declare_run,
         _sft,
     ),
@@ -151,19 +154,19 @@ VERBS = {
         _sample,
     ),
     "data": Verb(
-        "Look at a recipe's data: counts, dropped rows, prompt lengths, overlap with the evaluation sets, prompts.",
+        "Show a recipe's data: counts, dropped rows, prompt lengths, overlap with the evaluation sets, prompts.",
         "fr3e data configs/mixture_fr3e.yaml data.root=DIR model.tokenizer=Qwen2.5-7B",
         parsers.declare_data,
         _data,
     ),
     "plan": Verb(
-        "Say whether a recipe fits hardware that is not here, and how long a step takes at least.",
+        "Show whether a recipe fits hardware that is not here, and the least time of a step.",
         "fr3e plan configs/fr3e_qwen2.5_32b.yaml --topology v5p:4x4x4 mesh.tensor=2",
         parsers.declare_plan,
         _plan,
     ),
     "methods": Verb(
-        "List the methods that recipes choose and combine, with paper, equation and recipe (docs/methods.md).",
+        "List the methods that recipes combine, with paper, equation and recipe (docs/methods.md).",
         "fr3e methods --write docs/methods.md",
         parsers.declare_methods,
         _methods,
@@ -177,7 +180,7 @@ VERBS = {
         recipe=False,
     ),
     "sweep": Verb(
-        "Run the product of comma-separated values, each combination in its own directory and process.",
+        "Run all combinations of comma-separated values, each in its own directory and process.",
         "fr3e sweep configs/demo.yaml seed=0,1,2 explore.num_anchors=2,4 --dry-run",
         parsers.declare_sweep,
         _sweep,

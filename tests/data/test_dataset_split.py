@@ -1,4 +1,4 @@
-"""Rows become problems with what their verifier needs; every dropped row is counted by its reason."""
+"""Rows become problems with the values that their verifier needs; dropped rows are counted by reason."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import yaml
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.data.card_file import read_card
-from fr3e_jax.data.problems import load_split
+from fr3e_jax.data.dataset_split import load_split
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def load(tmp_path):
     return loaded
 
 
-def test_every_dropped_row_has_a_reason_and_ids_are_row_numbers(load):
+def test_dropped_rows_are_counted_by_reason_and_ids_are_row_numbers(load):
     rows = [
         {"q": "one?", "a": "1"},
         {"q": "no answer?"},
@@ -56,14 +56,14 @@ def test_every_dropped_row_has_a_reason_and_ids_are_row_numbers(load):
     assert found.repeated_questions == 1 and found.name == "tiny/train"
 
 
-def test_filters_keep_listed_values_of_either_spelling_of_a_number(load):
+def test_filters_keep_listed_numbers_in_either_spelling(load):
     rows = [{"q": f"{level}?", "a": "1", "level": level} for level in (1, 3, 5.0, None, "3")]
     found = load(rows, filters={"level": [3, 5]})
     assert [problem.prompt for problem in found.problems] == ["3?", "5.0?"]
     assert found.dropped == {"filtered_level": 3}
 
 
-def test_what_the_verifier_needs_travels_with_the_problem(load):
+def test_problem_carries_the_values_that_its_verifier_needs(load):
     rows = [
         {"q": "?", "a": ["1", "1.0\n"], "unit": "m", "multi": False, "type": "Algebra", "level": 5, "tests": ["x"]},
         {"q": "!", "a": "['2']", "unit": None},
@@ -83,7 +83,7 @@ def test_what_the_verifier_needs_travels_with_the_problem(load):
     assert second.gold == "2" and second.extra == {"dataset": "tiny"}
 
 
-def test_choices_are_shown_and_a_numbered_answer_becomes_its_letter(load):
+def test_choices_join_the_question_and_a_numbered_answer_becomes_a_letter(load):
     rows = [
         {"q": "Which?", "a": 1, "c": ["red", "blue"]},
         {"q": "Whose?", "a": "A", "c": ["mine", "yours"]},
@@ -97,18 +97,18 @@ def test_choices_are_shown_and_a_numbered_answer_becomes_its_letter(load):
     assert found.problems[0].extra["choices"] == ("red", "blue") and found.dropped == {"unreadable_gold": 1}
 
 
-def test_solutions_stay_beside_their_problems(load):
+def test_solutions_stay_aligned_with_their_problems(load):
     rows = [{"q": "1?", "a": "1", "s": "so 1"}, {"q": "2?", "a": None, "s": "x"}, {"q": "3?", "a": "3"}]
     assert load(rows, {"solution": "s"}).solutions == ("so 1", None)
 
 
-def test_code_keeps_its_white_space(load):
+def test_field_without_strip_keeps_its_white_space(load):
     fields = {"question": {"path": "q", "strip": False}, "answer": {"path": "a", "strip": False}}
     problem = load([{"q": "def f(x):\n", "a": "    return x\n"}], fields).problems[0]
     assert problem.prompt + problem.gold == "def f(x):\n    return x\n"
 
 
-def test_a_card_that_does_not_fit_its_file_is_an_error(load):
+def test_card_whose_fields_do_not_match_its_file_is_an_error(load):
     with pytest.raises(
         ConfigError, match=r"split train gives no problem \(dropped: {'empty_question': 2}\); the fields"
     ):

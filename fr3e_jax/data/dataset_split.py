@@ -1,4 +1,4 @@
-"""One split of a dataset as problems: rows are mapped, filtered and freed of duplicates; what is dropped is counted."""
+"""One split of a dataset as problems: rows are mapped, filtered and freed of duplicates, and drops are counted."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from fr3e_jax.data.formats import Row, find_files, read_file, read_tfds
 from fr3e_jax.data.problem import Problem
 from fr3e_jax.rewards.math import last_boxed, readable_gold
 
-WHOLE_RESPONSE = ("code", "exact")  # verifiers that take a response as it is: any gold answer can be given
+WHOLE_RESPONSE = ("code", "exact")  # verifiers that read the whole response, so that any gold answer can be given
 
 
 @dataclass(frozen=True)
 class LoadedSplit:
-    """What was read of one split.
+    """The problems of one split.
 
     Attributes:
-      card, split: what was loaded; ``name`` is ``card/split``.
-      rows: rows of the files, kept or dropped.
-      problems: the kept ones; ids are ``card/split/row``.
-      solutions: for each problem its worked solution, or None.
+      card, split: the dataset and its split; ``name`` is ``card/split``.
+      rows: number of rows in the files, kept or dropped.
+      problems: the problems of the kept rows; ids are ``card/split/row``.
+      solutions: the worked solution of each problem, or None.
       dropped: reason to number of rows: ``malformed_row``, ``empty_question``, ``empty_gold`` (missing, null or
         blank), ``unreadable_gold`` (no marker, no closed box, neither text nor number, braces that do not close),
         ``filtered_PATH``, ``duplicate`` (question and gold answer of an earlier row).
-      repeated_questions: kept rows with the question of an earlier one and another gold answer.
+      repeated_questions: kept rows with the question of an earlier row and another gold answer.
     """
 
     card: Card
@@ -47,16 +47,16 @@ class LoadedSplit:
 
 
 class _Dropped(Exception):
-    """The row makes no problem; the message is the reason as it is counted."""
+    """The row makes no problem. The message is the reason under which it is counted."""
 
 
 def load_split(card: Card, split: str, root: str) -> LoadedSplit:
-    """Reads a split under ``root`` (``data.root``).
+    """Read a split from the files under ``root`` (``data.root``).
 
     Raises:
-      FileNotFoundError: none of the split's files is there.
+      FileNotFoundError: none of the split's files exists.
       ConfigError: no row makes a problem.
-      ValueError: a file is damaged or not of its format.
+      ValueError: a file is damaged or has another format.
     """
     dropped: Counter[str] = Counter()
     kept: dict[tuple[str, str], tuple[Problem, str | None]] = {}
@@ -68,8 +68,8 @@ def load_split(card: Card, split: str, root: str) -> LoadedSplit:
             dropped[str(reason)] += 1
     if not kept:
         raise ConfigError(
-            f"{card.path}: split {split} gives no problem (dropped: {dict(dropped)}); the fields of the card are not "
-            f"those of its files under data.root={root}"
+            f"{card.path}: split {split} gives no problem (dropped: {dict(dropped)}); the fields of the card do not "
+            f"match its files under data.root={root}"
         )
     problems, solutions = zip(*kept.values(), strict=True)
     repeated = len(problems) - len({problem.prompt for problem in problems})
@@ -87,7 +87,7 @@ def _rows(card: Card, split: str, root: str, dropped: Counter[str]) -> Iterator[
 
 
 def _keep(row: Row, name: str, card: Card, source: SplitCard, kept: dict) -> None:
-    """Puts the row's problem and solution into ``kept``, or raises _Dropped."""
+    """Put the row's problem and solution into ``kept``, or raise _Dropped."""
     for path, values in source.filters.items():
         if lookup(row, path) not in values:
             raise _Dropped(f"filtered_{path}")
@@ -107,7 +107,7 @@ def _keep(row: Row, name: str, card: Card, source: SplitCard, kept: dict) -> Non
 
 
 def can_be_answered(gold: str) -> bool:
-    """Whether a response can give this answer in a box: there is something in it, and its braces close."""
+    """Whether a response can give this answer in a box: it is not empty, and its braces close."""
     gold = readable_gold(gold)
     return gold is not None and last_boxed(f"\\boxed{{{gold}}}") is not None
 
@@ -127,7 +127,7 @@ def _optional(row: Row, source: SplitCard, field: str) -> str | None:
 
 
 def _extra(row: Row, card: Card, source: SplitCard) -> dict[str, Any]:
-    """What the verifier and the analyses need besides the gold answer; fields that a row lacks are left out."""
+    """The values that verifiers and analyses need besides the gold answer, without those that the row lacks."""
     found: dict[str, Any] = {"dataset": card.name}
     found |= {field: _optional(row, source, field) for field in ("level", "subject")}
     for key, path in source.extra.items():
@@ -137,7 +137,7 @@ def _extra(row: Row, card: Card, source: SplitCard) -> dict[str, Any]:
 
 
 def _letters(value: Any, golds: tuple[str, ...], choices: int) -> tuple[str, ...]:
-    """The letter of a choice whose gold answer is given by number, from 0 (MMLU and its relatives)."""
+    """The gold answers, or the letter of the choice if the row gives its number from 0 (MMLU and its relatives)."""
     if not isinstance(value, int) or isinstance(value, bool):
         return golds
     if not 0 <= value < choices:

@@ -1,4 +1,4 @@
-"""Starts the process that plans, with the environment in which libtpu compiles without a TPU."""
+"""The parent's side of the planning process: start it in an environment where libtpu compiles without a TPU."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class PlanningFailed(RuntimeError):
 
 
 def find_libtpu() -> Path | None:
-    """``libtpu.so``: of TPU_LIBRARY_PATH, an installed package, or where ``make libtpu`` puts it.
+    """The path of ``libtpu.so``: TPU_LIBRARY_PATH, an installed package, or the folder of ``make libtpu``; else None.
 
-    There it is no package of the environment, or jax would look for a TPU in every other process.
+    ``make libtpu`` does not install a package, because jax would then look for a TPU in every other process.
     """
     places = [Path(os.environ[name]) for name in ("TPU_LIBRARY_PATH",) if os.environ.get(name)]
     if spec := importlib.util.find_spec("libtpu"):
@@ -32,7 +32,7 @@ def find_libtpu() -> Path | None:
 
 
 def environment(libtpu: Path | None) -> dict[str, str]:
-    """Of the planning process. No device is used: jax runs on the CPU, libtpu only compiles."""
+    """The environment of the planning process. It uses no device: jax runs on the CPU, and libtpu only compiles."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TPU_", "JAX_"))}
     chosen = {"JAX_PLATFORMS": "cpu"}
     if libtpu is not None:
@@ -41,18 +41,18 @@ def environment(libtpu: Path | None) -> dict[str, str]:
             "TPU_SKIP_MDS_QUERY": "1",  # or it waits for the metadata server of a TPU VM
             "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # or a second process dies on the first one's lock file
             "TPU_WORKER_HOSTNAMES": "localhost",
-            "TPU_ACCELERATOR_TYPE": "v5litepod-16",  # any: the topology is named later
+            "TPU_ACCELERATOR_TYPE": "v5litepod-16",  # any type will do: the topology is named later
             "TPU_MIN_LOG_LEVEL": "3",
         }
     return kept | chosen
 
 
 def run_planner(request: dict[str, Any], progress: Callable[[str], None]) -> dict[str, Any]:
-    """The answer of `fr3e_jax.planning.__main__` to ``request``; ``progress`` is given a line for each program.
+    """The answer of `fr3e_jax.planning.__main__` to ``request``. ``progress`` is called with a line for each program.
 
     Raises:
-      ValueError: a mistake in the recipe or the command line.
-      PlanningFailed: with the last lines of what the process wrote.
+      ValueError: the recipe or the command line has a mistake.
+      PlanningFailed: the process ended without an answer; the message has the last lines that it wrote.
     """
     libtpu = None if request["estimate"] else find_libtpu()
     with tempfile.TemporaryFile("w+") as errors:
@@ -69,13 +69,14 @@ def run_planner(request: dict[str, Any], progress: Callable[[str], None]) -> dic
             process.stdin.close()
             answer = _read_answer(process, progress)
         finally:
-            process.kill()  # nothing, where it has ended
+            process.kill()  # does nothing to a process that has ended
             process.wait()
             process.stdout.close()
         if answer is None:
             errors.seek(0)
             last = "\n".join(errors.read().splitlines()[-20:])
-            raise PlanningFailed(f"the planning process ended with exit code {process.returncode}, no answer:\n{last}")
+            code = process.returncode
+            raise PlanningFailed(f"the planning process ended with exit code {code} and without an answer:\n{last}")
     if "error" in answer:
         raise ValueError(answer["error"])
     return answer
@@ -84,7 +85,7 @@ def run_planner(request: dict[str, Any], progress: Callable[[str], None]) -> dic
 def _read_answer(process: subprocess.Popen, progress: Callable[[str], None]) -> dict[str, Any] | None:
     for line in process.stdout:
         if not line.startswith("{"):
-            continue  # of a library
+            continue  # a library's output
         said = json.loads(line)
         if "progress" not in said:
             process.wait()

@@ -1,4 +1,4 @@
-"""Which run directory a command means, and the settings that were saved there."""
+"""The run directory that a command refers to, and the settings that were saved there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_PROFILE = "runtime.profile_steps=0"
 
 
 def separate_resume(arguments: argparse.Namespace) -> argparse.Namespace:
-    """``--resume seed=1`` means ``--resume`` and a setting, unless a directory has that name."""
+    """The arguments with ``--resume seed=1`` read as ``--resume`` and a setting, unless a directory has that name."""
     resume = arguments.resume
     if resume and re.match(r"[\w.]+=", resume) and not Path(resume).is_dir():
         return argparse.Namespace(**{**vars(arguments), "resume": "", "overrides": [resume, *arguments.overrides]})
@@ -25,10 +25,10 @@ def separate_resume(arguments: argparse.Namespace) -> argparse.Namespace:
 
 
 def profile_override(arguments: argparse.Namespace) -> argparse.Namespace:
-    """``--profile=STEPS`` as the setting it stands for; ``--profile seed=1`` means ``--profile`` and a setting.
+    """The arguments with ``--profile=STEPS`` replaced by its setting; ``--profile seed=1`` is read as two arguments.
 
     Raises:
-        ConfigError: STEPS is no number of steps.
+      ConfigError: STEPS is not a positive whole number.
     """
     given, overrides = arguments.profile, list(arguments.overrides)
     if given is None:
@@ -41,10 +41,10 @@ def profile_override(arguments: argparse.Namespace) -> argparse.Namespace:
 
 
 def locate_run(arguments: argparse.Namespace, verb: str) -> tuple[Config, Path | None, bool]:
-    """Settings, run directory (None: the loop makes one) and whether to resume.
+    """Settings, run directory (None: the run makes one), and whether to resume.
 
     Raises:
-        ConfigError: nothing to resume, or a new run would overwrite another.
+      ConfigError: there is no run to resume, or a new run would overwrite another.
     """
     training = verb == "train"
     config = load_config(arguments.recipe, arguments.overrides, training=training)
@@ -59,21 +59,21 @@ def locate_run(arguments: argparse.Namespace, verb: str) -> tuple[Config, Path |
             )
         return config, named, False
     run_dir = Path(arguments.resume) if arguments.resume else named or newest_run(config, verb)
-    overrides = [_NO_PROFILE, *arguments.overrides]  # a profiled run has its profile; --profile asks for another
+    overrides = [_NO_PROFILE, *arguments.overrides]  # a resumed run is profiled again only if --profile asks for it
     return load_config(saved_config(run_dir), overrides, training=training), run_dir, True
 
 
 def _is_started(run_dir: Path | None, resume: str | None) -> bool:
-    """Of ``--continue``: whether there is a run to resume."""
+    """Whether ``--continue`` finds a run to resume."""
     if run_dir is None:
-        raise ConfigError("--continue needs runtime.run_dir=DIR: the run that is started there, or resumed")
+        raise ConfigError("--continue needs runtime.run_dir=DIR, the directory of the run to start or resume")
     if resume is not None:
         raise ConfigError("--continue and --resume exclude each other; --continue resumes the run if there is one")
     return (run_dir / CONFIG_FILE).exists()
 
 
 def newest_run(config: Config, verb: str) -> Path:
-    """The run of this name and verb that was started last: run directories are called NAME-DATE-TIME."""
+    """The latest run of this recipe's name and verb; run directories are called NAME-DATE-TIME."""
     output = Path(config.runtime.output_dir).expanduser()
     found = [path.parent for path in sorted(output.glob(f"*/{CONFIG_FILE}")) if _is_run(path, config.name, verb)]
     if not found:
@@ -91,7 +91,7 @@ def _is_run(saved: Path, name: str, verb: str) -> bool:
 
 
 def saved_config(run_dir: Path) -> Path:
-    """The settings saved in a run directory."""
+    """The path of the settings saved in a run directory; raises ConfigError if there are none."""
     path = run_dir / CONFIG_FILE
     if not path.is_file():
         raise ConfigError(f"{run_dir} is not a run directory: it has no {CONFIG_FILE}; expected one that fr3e made")
@@ -99,13 +99,13 @@ def saved_config(run_dir: Path) -> Path:
 
 
 def locate_weights(arguments: argparse.Namespace) -> tuple[Config, Path | None]:
-    """Settings, and the run whose weights are meant: of ``--run``, whose model settings win, or None."""
+    """Settings, and the directory of ``--run`` or None. The run's model settings win over the recipe's."""
     run_dir = None if arguments.run is None else Path(arguments.run).expanduser()
     overrides = [*(_model_overrides(run_dir) if run_dir else []), *arguments.overrides]
     return load_config(arguments.recipe, overrides, training=False), run_dir
 
 
 def _model_overrides(run_dir: Path) -> list[str]:
-    """The model settings of a run as overrides, so that its checkpoint fits whatever the recipe says."""
+    """The model settings of a run as overrides, so that its checkpoint fits the network."""
     model = load_config(saved_config(run_dir), training=False).model
     return [f"model.{name}={value}" for name, value in dataclasses.asdict(model).items()]

@@ -1,4 +1,4 @@
-"""``fr3e plan``: from the command line to the process that plans, and its answer to the terminal."""
+"""``fr3e plan``: send the request to the planning process and print its answer."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import tempfile
 from pathlib import Path
 
 from fr3e_jax.configuration import Config, ConfigError, to_yaml
-from fr3e_jax.planning.launch import INSTALL, PlanningFailed, find_libtpu, run_planner
+from fr3e_jax.planning.planner_process import INSTALL, PlanningFailed, find_libtpu, run_planner
 from fr3e_jax.planning.topology import TopologyError, parse_topology
 
-DOES_NOT_FIT = 1  # the exit code, as of a run that failed
+DOES_NOT_FIT = 1  # the exit code of a failed run, too
 
 
 def plan(config: Config, arguments: argparse.Namespace) -> int:
-    """Print the plan; returns 0 if all of it fits, else 1.
+    """Print the plan of a recipe; return 0 if every program fits, else 1.
 
     Raises:
-      ConfigError: a topology that cannot be read, a mesh that does not fit it, or no libtpu.
+      ConfigError: the topology cannot be read, the mesh does not fit it, or there is no libtpu.
     """
     try:
         topology = parse_topology(arguments.topology, arguments.slices)
@@ -34,7 +34,7 @@ def plan(config: Config, arguments: argparse.Namespace) -> int:
         request = {
             "config": str(recipe),
             "topology": topology.name,
-            "slices": 1,  # the name has them
+            "slices": 1,  # the topology's name states the slices
             "estimate": estimate,
             "programs": [name for name in arguments.programs.split(",") if name],
             "search": arguments.search,

@@ -1,12 +1,18 @@
-"""What a compiled program sends between devices, read from its text (optimised HLO)."""
+"""The costs of a program: its FLOPs, counted in the jaxpr, and the bytes it sends, read from its optimised HLO.
+
+XLA's own ``cost_analysis`` counts the body of a loop once, so it cannot serve programs that loop over layers or tokens.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from jax.extend import core
 
 _COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute")
 _BITS = {"pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "f16": 16, "bf16": 16, "s16": 16, "u16": 16}
@@ -14,31 +20,80 @@ _BITS |= {"s32": 32, "u32": 32, "f32": 32, "s64": 64, "u64": 64, "f64": 64}
 _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _OPERATION = re.compile(r"= (\(.*?\)|\S+) (" + "|".join(_COLLECTIVES) + r")(-start)?\(")
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition)=%?([\w.\-]+)|branch_computations=\{([^}]*)\}")
-_SCATTERED = "all-reduce-scatter"  # libtpu's reduce-scatter: a fusion of this name, an all-reduce and a slice in it
+_SCATTERED = "all-reduce-scatter"  # libtpu's reduce-scatter is a fusion of this name: an all-reduce and a slice
 _WHILE = re.compile(r"\bcondition=%?([\w.\-]+), body=%?([\w.\-]+)")
+
+
+def count_flops(jaxpr: core.Jaxpr, trips: int = 1) -> int:
+    """The FLOPs of all devices together: 2·m·n·k for each matrix product, times the lengths of the loops around it.
+
+    Only matrix products are counted, so the result is a lower bound.
+
+    Args:
+      jaxpr: the whole program.
+      trips: the assumed length of each loop whose length is only known at run time (``while``). Nested loops multiply.
+    """
+    total = 0
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        if name == "dot_general":
+            total += _dot_flops(equation)
+        elif name == "scan":
+            total += equation.params["length"] * count_flops(equation.params["jaxpr"].jaxpr, trips)
+        elif name == "while":
+            total += trips * count_flops(equation.params["body_jaxpr"].jaxpr, trips)
+        elif name == "cond":
+            total += max(count_flops(branch.jaxpr, trips) for branch in equation.params["branches"])
+        else:
+            total += sum(count_flops(inner, trips) for inner in _jaxprs_of(equation))
+    return total
+
+
+def _dot_flops(equation) -> int:
+    """The FLOPs of one product or a batch of products of matrices; 0 if one factor is a vector.
+
+    A product with a vector is limited by reading the matrix, not by computing.
+    """
+    (contracted, _), (batch, _) = equation.params["dimension_numbers"]
+    left, right = (variable.aval for variable in equation.invars)
+    if min(left.ndim, right.ndim) == len(contracted) + len(batch):
+        return 0
+    depth = math.prod(left.shape[axis] for axis in contracted)
+    shared = math.prod(left.shape[axis] for axis in batch)
+    return 2 * left.size * right.size // max(depth * shared, 1)
+
+
+def _jaxprs_of(equation) -> Iterator[core.Jaxpr]:
+    """The inner programs that an equation calls once: jit, checkpoint, custom derivatives."""
+    for value in equation.params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(item, core.ClosedJaxpr):
+                yield item.jaxpr
+            elif isinstance(item, core.Jaxpr):
+                yield item
 
 
 @dataclass(frozen=True)
 class Collective:
-    """All collectives of one kind and group size; ``sent_bytes`` are those that each device sends, at least."""
+    """All collectives of one kind and group size."""
 
     kind: str
-    group: int  # devices that take part in one
+    group: int  # devices that take part in each collective
     across_slices: bool
     count: int  # executions
-    sent_bytes: int
+    sent_bytes: int  # the least bytes that each device sends
 
 
 def collectives(text: str, *, trips: int = 1, chips_per_slice: int = 0) -> list[Collective]:
-    """Of a compiled program, the most bytes first.
+    """The collectives of a compiled program, the most bytes first.
 
-    Bytes are those of a ring: of an array of n bytes over g devices all-gather and reduce-scatter send n(g-1)/g,
-    all-reduce twice that, a permutation n.
+    Bytes are those of a ring of g devices. For an array of n bytes, all-gather and reduce-scatter send n(g-1)/g,
+    all-reduce sends twice that, and a permutation sends n.
 
     Args:
       text: ``compiled.as_text()``.
-      trips: how often a loop runs whose length the program does not say.
-      chips_per_slice: devices of a slice, in the order of the mesh; 0: there is one slice.
+      trips: the assumed length of each loop whose length the program does not state.
+      chips_per_slice: devices of a slice, in the order of the mesh; 0 if there is one slice.
     """
     bodies, entry = _computations(text)
     times = _executions(bodies, entry, trips)
@@ -49,7 +104,7 @@ def collectives(text: str, *, trips: int = 1, chips_per_slice: int = 0) -> list[
             found = _OPERATION.search(_bare(line))
             channel = re.search(r"channel_id=(\d+)", line)
             if not found or not times.get(name) or (channel and channel[1] in seen):
-                continue  # a collective that is spread over several fusions is written in each of them
+                continue  # a collective that several fusions share is written in each of them
             seen.update([channel[1]] if channel else [])
             groups = _groups(line)
             operation, size = found[2], _result_bytes(found[1], found[2], bool(found[3]))
@@ -65,7 +120,7 @@ def collectives(text: str, *, trips: int = 1, chips_per_slice: int = 0) -> list[
 
 
 def _bare(line: str) -> str:
-    """Without layouts and comments, which hold parentheses."""
+    """The line without layouts and comments, which may hold parentheses."""
     return re.sub(r"\{[^{}]*\}|/\*.*?\*/", "", line)
 
 
@@ -85,7 +140,7 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
 
 
 def _executions(bodies: dict[str, list[str]], entry: str, trips: int) -> dict[str, int]:
-    """How often each computation runs; a branch counts as if it were always taken."""
+    """The number of times each computation runs. Every branch counts as taken."""
     times: dict[str, int] = defaultdict(int)
 
     def visit(name: str, count: int) -> None:
@@ -103,7 +158,7 @@ def _executions(bodies: dict[str, list[str]], entry: str, trips: int) -> dict[st
 
 
 def _length(condition: list[str], trips: int) -> int:
-    """Of a loop: the constant that its counter is compared with, or ``trips`` where the end is decided on the way."""
+    """The length of a loop: the constant that its counter is compared with, else ``trips``."""
     found = (re.search(r"%?([\w.\-]+) = .*\bconstant\((\d+)\)", line) for line in condition)
     constants = dict(match.groups() for match in found if match)
     root = next((line for line in condition if line.lstrip().startswith("ROOT")), "")
@@ -125,13 +180,13 @@ def _result_bytes(shapes: str, kind: str, started: bool) -> int:
 def _sent(kind: str, size: int, group: int) -> int:
     if kind == "collective-permute":
         return size
-    if kind == "reduce-scatter":  # its result is one part
+    if kind == "reduce-scatter":  # ``size`` is that of the result, which is one part
         return size * (group - 1)
     return (2 if kind == "all-reduce" else 1) * size * (group - 1) // group
 
 
 def _groups(line: str) -> np.ndarray:
-    """int ``[groups, members]``, numbers of devices in the order of the mesh."""
+    """Device numbers in the order of the mesh, int ``[groups, members]``."""
     if pairs := re.search(r"source_target_pairs=\{(\{[\d,{}]*\})\}", line):
         return np.array([[int(n) for n in pair.split(",")] for pair in re.findall(r"\{([\d,]+)\}", pairs[1])])
     if listed := re.search(r"replica_groups=\{(\{[\d,{}]*\})\}", line):

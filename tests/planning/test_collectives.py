@@ -1,4 +1,4 @@
-"""Collectives read from the text of compiled programs; the lines are those that libtpu writes."""
+"""Collectives read from the text of compiled programs; the lines are written as libtpu writes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fr3e_jax.planning.hlo import Collective, collectives
+from fr3e_jax.planning.costs import Collective, collectives
 
 LOOP = """HloModule jit_step
 
@@ -58,7 +58,7 @@ channel_id=4, source_target_pairs={{0,4},{4,0}}
 """
 
 
-def test_bytes_are_those_of_a_ring_times_the_loops_around_it():
+def test_sent_bytes_are_those_of_a_ring_times_the_loops_around_it():
     found = collectives(LOOP, trips=5, chips_per_slice=4)
     gathers = 5 * 12 + 1  # the loop of 12 in the one of unknown length, and the one outside; a second copy is none
     assert set(found) == {
@@ -70,13 +70,13 @@ def test_bytes_are_those_of_a_ring_times_the_loops_around_it():
     assert [row.sent_bytes for row in found] == sorted((row.sent_bytes for row in found), reverse=True)
 
 
-def test_with_one_slice_nothing_crosses():
+def test_collectives_of_one_slice_do_not_cross_slices():
     assert not any(row.across_slices for row in collectives(LOOP))
 
 
 @pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: make test-8")
-def test_a_compiled_program_sends_what_its_shardings_say():
-    """On CPU, whose text has the same form: a sum over rows that lie on 8 devices."""
+def test_compiled_sum_over_eight_devices_sends_one_all_reduce():
+    """On CPU, whose text has the same form."""
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
     rows = jax.ShapeDtypeStruct((64, 128), np.float32, sharding=NamedSharding(mesh, P("x")))
     whole = NamedSharding(mesh, P())

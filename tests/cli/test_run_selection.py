@@ -1,4 +1,4 @@
-"""``--resume`` finds the run that is meant, with its saved settings; a new run never overwrites another."""
+"""``--resume`` finds the intended run and its saved settings; a new run never overwrites another."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fr3e_jax.cli.parsers import build_parser
-from fr3e_jax.cli.runs import locate_run, profile_override, separate_resume
-from fr3e_jax.cli.verbs import VERBS
+from fr3e_jax.cli.run_selection import locate_run, profile_override, separate_resume
+from fr3e_jax.cli.verb_table import VERBS
 from fr3e_jax.configuration import ConfigError, load_config, save_config
 
 
@@ -31,7 +31,7 @@ def locate(recipe: str, *arguments: str, verb: str = "train"):
     return locate_run(profile_override(parsed) if verb == "train" else parsed, verb)
 
 
-def test_newest_run_of_that_name_and_verb_is_resumed(recipe):
+def test_resume_takes_the_newest_run_of_the_recipes_name_and_verb(recipe):
     newest = make_run(recipe, "demo-20250102-000000", "seed=2")
     make_run(recipe, "demo-20250101-000000", "seed=1")
     make_run(recipe, "demo-large-20250103-000000", "name=demo-large")
@@ -41,50 +41,50 @@ def test_newest_run_of_that_name_and_verb_is_resumed(recipe):
     assert (run_dir, resume, config.seed) == (newest, True, 2)
 
 
-def test_saved_settings_are_the_base_and_overrides_come_on_top(recipe):
+def test_overrides_win_over_the_saved_settings_of_a_resumed_run(recipe):
     make_run(recipe, "demo-20250101-000000", "seed=1", "explore.num_anchors=2")
     config, _, _ = locate(recipe, "--resume", "explore.num_anchors=3")
     assert (config.seed, config.explore.num_anchors) == (1, 3)
 
 
-def test_a_profiled_run_is_resumed_without_its_profile_unless_asked(recipe):
+def test_profiled_run_is_resumed_without_its_profile_unless_asked(recipe):
     run_dir = make_run(recipe, "demo-20250101-000000", "runtime.profile_steps=6")
     assert locate(recipe, "--resume")[0].runtime.profile_steps == 0
     assert locate(recipe, "--resume", str(run_dir), "--profile=3")[0].runtime.profile_steps == 3
     assert locate(recipe, "--resume", "runtime.profile_steps=2")[0].runtime.profile_steps == 2
 
 
-def test_a_setting_after_resume_is_not_taken_for_a_directory(recipe):
+def test_setting_after_resume_is_not_taken_for_a_directory(recipe):
     run_dir = make_run(recipe, "demo-20250101-000000")
     config, found, _ = locate(recipe, "--resume", "seed=7")
     assert (config.seed, found) == (7, run_dir)
 
 
-def test_a_directory_with_an_equals_sign_is_a_directory(recipe, monkeypatch):
+def test_existing_directory_with_an_equals_sign_is_resumed(recipe, monkeypatch):
     monkeypatch.chdir(make_run(recipe, "seed=3", "seed=3").parent)
     config, found, _ = locate(recipe, "--resume", "seed=3")
     assert (config.seed, found) == (3, Path("seed=3"))
 
 
-def test_runtime_run_dir_is_resumed_before_the_newest(recipe):
+def test_resume_prefers_runtime_run_dir_to_the_newest_run(recipe):
     named = make_run(recipe, "named", "seed=9")
     make_run(recipe, "demo-20250101-000000")
     config, found, _ = locate(recipe, "--resume", f"runtime.run_dir={named}")
     assert (found, config.seed) == (named, 9)
 
 
-def test_nothing_to_resume_says_what_was_looked_for(recipe):
+def test_resume_without_a_matching_run_names_the_run_and_folder(recipe):
     make_run(recipe, "demo-20250101-000000", verb="sft")
     with pytest.raises(ConfigError, match=f"no train run named demo in {Path(recipe).parent}; start one without"):
         locate(recipe, "--resume")
 
 
-def test_a_directory_without_settings_is_refused(recipe, tmp_path):
+def test_directory_without_settings_is_refused(recipe, tmp_path):
     with pytest.raises(ConfigError, match=r"is not a run directory: it has no config\.yaml"):
         locate(recipe, "--resume", str(tmp_path / "nowhere"))
 
 
-def test_a_new_run_does_not_overwrite_another(recipe):
+def test_new_run_does_not_overwrite_another(recipe):
     named = make_run(recipe, "named")
     with pytest.raises(ConfigError, match="holds a run already; continue it with --resume"):
         locate(recipe, f"runtime.run_dir={named}", verb="sft")
