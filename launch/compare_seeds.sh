@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The comparison in docs/results.md: FR3E, GRPO++ and the hybrid, three seeds each, from the same warm start at the same
-# budget of sampled tokens. About 25 minutes on 2 CPU cores. Usage: launch/compare_seeds.sh [key=value ...]
+# The comparison in docs/users/results.md: FR3E, GRPO++ and the hybrid, three seeds each, from the same warm start at the
+# same budget of sampled tokens. About 25 minutes on 2 CPU cores. Usage: launch/compare_seeds.sh [key=value ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 for recipe in demo demo_grpo demo_hybrid; do

@@ -5,8 +5,8 @@
 #   launch/gke_jobset.sh configs/fr3e_qwen2.5_7b.yaml model.path=/runs/models/7b          # print the manifest
 #   launch/gke_jobset.sh --apply configs/fr3e_qwen2.5_7b.yaml model.path=/runs/models/7b  # start, or start again
 #
-# The image holds the repository as its working directory and fr3e on PATH, with jax[tpu] (docs/launch.md). The bucket is
-# mounted at /runs: the run is in its folder NAME, with the logs of all pods in NAME/logs.
+# The image holds the repository as its working directory and fr3e on PATH, with jax[tpu] (docs/users/launch.md). The
+# bucket is mounted at /runs: the run is in its folder NAME, with the logs of all pods in NAME/logs.
 # Optional: SLICES (1), CHIPS of a host (4), NAMESPACE (default), SERVICE_ACCOUNT (default: it must reach the bucket),
 # MAX_RESTARTS (10), GRACE_SECONDS (600).
 set -euo pipefail

@@ -91,7 +91,7 @@ class DataConfig:
     )
     weights: list[float] = option([], "share of each training card in the mixture; empty: by its problems", gt=0)
     eval: list[str] = option([], "dataset cards to evaluate on (data.task=datasets): CARD or CARD/SPLIT")
-    template: str = option("plain", "how a question becomes a prompt: a named template (see docs/data.md)")
+    template: str = option("plain", "how a question becomes a prompt: a named template (see docs/users/data.md)")
     verifier: str = option(
         "", "'FILE.py:NAME' / 'package.module:NAME' of your own verifier, called in a worker; empty: the task's"
     )
@@ -331,7 +331,7 @@ class MismatchMaskConfig:
 
 @dataclass
 class ShapingConfig:
-    """What shapes advantages and selects tokens between the baseline and the loss (docs/methods.md)."""
+    """What shapes advantages and selects tokens between the baseline and the loss (docs/users/methods.md)."""
 
     steps: list[str] = option(
         [],
@@ -533,7 +533,8 @@ class RuntimeConfig:
     store_rollouts: bool = option(True, "store every rollout (compressed JSONL) for analysis")
     console: Literal["auto", "live", "plain", "none"] = option("auto", "live display, plain lines, or nothing")
     processes: Literal["auto", "one"] = option(
-        "auto", "auto: join the processes that the environment tells of (docs/several_processes.md); one: run alone"
+        "auto",
+        "auto: join the processes that the environment tells of (docs/users/several_processes.md); one: run alone",
     )
     join_seconds: int = option(300, "several processes wait so long for one another at the start", ge=1)
     heartbeat_seconds: int = option(100, "a process that is silent for so long is lost, and ends the others", ge=5)

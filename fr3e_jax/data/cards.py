@@ -1,6 +1,6 @@
 """Dataset cards: one short YAML file per dataset says where its files lie and how a row becomes a problem.
 
-A card of every dataset that the project knows is in ``configs/data``; ``docs/data.md`` explains the fields.
+A card of every dataset that the project knows is in ``configs/data``; ``docs/users/data.md`` explains the fields.
 """
 
 from __future__ import annotations

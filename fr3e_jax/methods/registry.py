@@ -1,4 +1,4 @@
-"""One entry for each method; docs/methods.md and ``fr3e methods`` are made from it, tests hold it to the code."""
+"""One entry for each method; docs/users/methods.md and ``fr3e methods`` are made from it, tests hold it to the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry as the table of docs/methods.md."""
+"""The registry as the table of docs/users/methods.md."""
 
 from __future__ import annotations
 
@@ -55,4 +55,4 @@ def list_methods() -> str:
     lines = []
     for group, methods in groupby(METHODS, key=lambda method: method.group):
         lines += ["", group, *(f"  {m.recipe_path:<{width}}  {m.name} ({m.source})" for m in methods)]
-    return "\n".join([*lines[1:], "", "fr3e train RECIPE trains with one; docs/methods.md says how they combine."])
+    return "\n".join([*lines[1:], "", "fr3e train RECIPE trains with one; docs/users/methods.md: how they combine."])

@@ -1,7 +1,7 @@
 """Grades a program by running its tests, as HumanEval does; the program runs confined, in a process of its own.
 
 Here, in the run's process, the response is only cut as text; ``run_program`` is called in a worker of the pool, and
-starts ``fr3e_jax.rewards.sandbox``. Limits, and what they cannot promise: docs/code_execution.md.
+starts ``fr3e_jax.rewards.sandbox``. Limits, and what they cannot promise: docs/users/code_execution.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Limits around a process that runs foreign code, from the kernel, each where the kernel allows; standard library only.
 
-What each layer keeps out, and what remains, is in docs/code_execution.md. Sources: the manual pages setrlimit(2),
+What each layer keeps out, and what remains, is in docs/users/code_execution.md. Sources: the manual pages setrlimit(2),
 unshare(2), landlock(7), seccomp(2), capabilities(7).
 """
 

@@ -1,8 +1,8 @@
 """Worker processes that can be killed: each job has a deadline, a memory limit and, if its worker dies, a second try.
 
 One thread of this process (`Pool`) hands jobs to workers and watches their deadlines; the workers are forked from a
-jax-free process (``fr3e_jax.rewards.zygote``), which takes milliseconds. Why not pebble: docs/code_execution.md has the
-figures.
+jax-free process (``fr3e_jax.rewards.zygote``), which takes milliseconds. Why not pebble: docs/users/code_execution.md
+has the figures.
 
     pool (this process) --commands--> zygote --fork--> workers
          \\__________requests, answers (one socket each)____/

@@ -1,7 +1,7 @@
 """The process that runs a call of the Python tool: one program, confined, its output cut at a limit.
 
 Started by ``fr3e_jax.tools.python`` in an empty directory, without site packages. This process confines itself, forks
-the process of the program, reads what that writes and passes it on as JSON. Limits: docs/code_execution.md.
+the process of the program, reads what that writes and passes it on as JSON. Limits: docs/users/code_execution.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The registry names what exists, leaves out no recipe and no choice, and is what docs/methods.md shows."""
+"""The registry names what exists, leaves out no recipe and no choice, and is what docs/users/methods.md shows."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ def test_recipes_say_source_effect_and_command():
 
 
 def test_the_page_shows_the_registry(tmp_path):
-    page = tmp_path / "methods.md"
-    page.write_text((ROOT / "docs" / "methods.md").read_text())
+    page, committed = tmp_path / "methods.md", (ROOT / "docs" / "users" / "methods.md").read_text()
+    page.write_text(committed)
     assert main(["methods", "--write", str(page)]) == 0
-    assert page.read_text() == (ROOT / "docs" / "methods.md").read_text(), "fr3e methods --write docs/methods.md"
+    assert page.read_text() == committed, "fr3e methods --write docs/users/methods.md"
 
 
 def test_a_page_without_markers_is_left_alone(tmp_path, capsys):

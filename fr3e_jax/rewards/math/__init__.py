@@ -1,1 +1,1 @@
-"""Whether an answer in LaTeX or plain text is the gold answer; see docs/grading.md for the conventions."""
+"""Whether an answer in LaTeX or plain text is the gold answer; see docs/users/grading.md for the conventions."""

@@ -1,8 +1,8 @@
 """Whether the tree of an answer says the same as the tree of the gold answer.
 
-What counts as the same is a convention; docs/grading.md states it case by case. The gold answer decides what is wanted:
-a value, an equation, an inequality, a set, a tuple, a list. An answer that says more than was asked (``3 or 4``,
-``4 = 5``, a set that contains the gold value) says something else.
+What counts as the same is a convention; docs/users/grading.md states it case by case. The gold answer decides what is
+wanted: a value, an equation, an inequality, a set, a tuple, a list. An answer that says more than was asked (``3 or
+4``, ``4 = 5``, a set that contains the gold value) says something else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How large an answer may be before anybody looks into it. Every limit is a constant here; docs/grading.md lists them.
+"""How large an answer may be before it is read: one constant a limit. docs/users/grading.md lists them all.
 
 The limits are what makes reading and comparing answers safe in bounded time: a text within them has a small tree, and
 a tree within them has values that fit on a page.
