@@ -129,7 +129,8 @@ def plan(recipe: str, verb: str, combinations: list[dict], folder: Path, varied:
 
 def execute(runs: list[Run], jobs: int, finished: Callable[[Run], None]) -> bool:
     """Run ``jobs`` processes at a time until all have ended; False when interrupted, after they were told to stop."""
-    waiting, running = deque(runs), []
+    waiting = deque(runs)
+    running: list[tuple[Run, subprocess.Popen, float]] = []
     former = signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed sweep takes its runs with it
     try:
         while waiting or running:

@@ -48,14 +48,14 @@ class LastWords:
 
     def set(self, text: str) -> None:
         """Replaces the text; one line. Nothing without `start`."""
-        if self._companion is not None:
+        if self._companion is not None and self._companion.stdin is not None:
             with contextlib.suppress(BrokenPipeError):  # it was killed: then nobody speaks
                 self._companion.stdin.write(text.encode() + b"\n")
                 self._companion.stdin.flush()
 
     def withdraw(self) -> None:
         """An orderly end: nothing is to be said."""
-        if self._companion is not None:
+        if self._companion is not None and self._companion.stdin is not None:
             self.set("")
             with contextlib.suppress(BrokenPipeError):
                 self._companion.stdin.close()

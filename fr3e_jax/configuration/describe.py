@@ -20,7 +20,7 @@ def help_text(width: int = 120) -> str:
         grouped[path.rpartition(".")[0]].append(setting)
     for section, members in grouped.items():
         if section:
-            parts.append(f"\n{section}: {sections()[section].__doc__.splitlines()[0]}")
+            parts.append(f"\n{section}: {str(sections()[section].__doc__).splitlines()[0]}")
         parts += [_describe(setting, width) for setting in members]
     return "\n".join(parts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from typing import Any
 
 from fr3e_jax.configuration.contradictions import training_rule
 from fr3e_jax.configuration.schema import Config, CriticConfig, KlConfig, ShapingConfig
@@ -42,7 +43,7 @@ def settings_of_steps_are_read(config: Config) -> str | None:
     return None
 
 
-def _changed(section: object) -> list[str]:
+def _changed(section: Any) -> list[str]:
     default = type(section)()
     names = [field.name for field in dataclasses.fields(section)]
     return [name for name in names if getattr(section, name) != getattr(default, name)]

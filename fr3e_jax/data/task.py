@@ -105,6 +105,7 @@ def _load_file(source: str) -> ModuleType:
         raise FileNotFoundError(f"data.task names the file {source}, but {path} does not exist; give its path")
     name = f"fr3e_jax_task_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader  # a path that ends in .py has both
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look their module up by name
     spec.loader.exec_module(module)

@@ -58,7 +58,7 @@ def select_anchors(
     finite = jnp.finfo(jnp.float32)  # infinite scores stay in the race: only barred positions are at −inf
     scores = jnp.nan_to_num(jnp.asarray(scores, jnp.float32), nan=finite.min, neginf=finite.min, posinf=finite.max)
 
-    def take_best(allowed, _):
+    def take_best(allowed: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
         best = jnp.argmax(jnp.where(allowed, scores, -jnp.inf))
         anchor = jnp.where(allowed.any(), best, size)
         return allowed & (jnp.abs(positions - best) >= min_spacing), anchor
@@ -142,7 +142,7 @@ def boundary_anchors(
     first, end = _bounds(length, exclude_first, exclude_last, include_anchor_token)
     allowed = (jnp.asarray(boundaries) != 0) & (positions >= first) & (positions < end)
 
-    def take(next_free, now):
+    def take(next_free: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         position, candidate = now
         taken = candidate & (position >= next_free)
         return jnp.where(taken, position + min_spacing, next_free), taken

@@ -44,10 +44,12 @@ def run(sock: socket.socket) -> None:
 def execute(program: str) -> None:
     """Runs a program as a notebook does: the value of a last line that is an expression is printed."""
     tree = ast.parse(program, NAME)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, ast.Expr):
+        tree.body.pop()
     namespace = {"__name__": "__main__"}
     exec(compile(tree, NAME, "exec"), namespace)
-    if last is not None:
+    if isinstance(last, ast.Expr):
         value = eval(compile(ast.Expression(last.value), NAME, "eval"), namespace)
         if value is not None:
             print(value)

@@ -109,6 +109,7 @@ def _file(source: str) -> ModuleType:
     if not path.is_file():
         raise FileNotFoundError(f"tools.kind names the file {source}, but {path} does not exist; give its path")
     spec = importlib.util.spec_from_file_location(f"fr3e_jax_tool_{path.stem}", path)
+    assert spec and spec.loader  # a path that ends in .py has both
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
