@@ -41,21 +41,21 @@ class LastWords:
     """What is printed to stderr should this process end without `withdraw`: aborted, killed, out of memory."""
 
     def __init__(self) -> None:
-        self._companion: subprocess.Popen | None = None
+        self._companion: Any = None  # a subprocess.Popen with a pipe as its standard input
 
     def start(self) -> None:
         self._companion = subprocess.Popen([sys.executable, "-I", "-S", "-c", _COMPANION], stdin=subprocess.PIPE)
 
     def set(self, text: str) -> None:
         """Replaces the text; one line. Nothing without `start`."""
-        if self._companion is not None and self._companion.stdin is not None:
+        if self._companion is not None:
             with contextlib.suppress(BrokenPipeError):  # it was killed: then nobody speaks
                 self._companion.stdin.write(text.encode() + b"\n")
                 self._companion.stdin.flush()
 
     def withdraw(self) -> None:
         """An orderly end: nothing is to be said."""
-        if self._companion is not None and self._companion.stdin is not None:
+        if self._companion is not None:
             self.set("")
             with contextlib.suppress(BrokenPipeError):
                 self._companion.stdin.close()
