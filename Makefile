@@ -11,7 +11,7 @@ PYTEST := XLA_FLAGS=--xla_backend_optimization_level=0 $(OPTIMISED)
 
 PARITY := .venv-parity
 
-.PHONY: demo test test-slow test-8 test-slow-8 test-optimised test-parity test-plan libtpu lint lock
+.PHONY: demo test test-slow test-8 test-slow-8 test-optimised test-parity test-plan libtpu lint types lock
 
 demo: $(VENV)/.installed
 	$(BIN)/fr3e train configs/demo.yaml
@@ -55,6 +55,10 @@ libtpu: $(VENV)/libtpu/.installed
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+# The modules that pyproject.toml names under [tool.mypy].
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
 
 # Same packages for every platform and every Python from 3.11 on.
 lock: $(VENV)/.installed

@@ -5,7 +5,7 @@
 #   launch/gke_jobset.sh configs/fr3e_qwen2.5_7b.yaml model.path=/runs/models/7b          # print the manifest
 #   launch/gke_jobset.sh --apply configs/fr3e_qwen2.5_7b.yaml model.path=/runs/models/7b  # start, or start again
 #
-# The image has the repository as its working directory, and fr3e with jax[tpu] on PATH (docs/launch.md). The bucket is
+# The image has the repository as its working directory, and fr3e with jax[tpu] on PATH (docs/users/launch.md). The bucket is
 # mounted at /runs: its folder NAME holds the run, and NAME/logs the logs of all pods.
 # Optional: SLICES (1), CHIPS of a host (4), NAMESPACE (default), SERVICE_ACCOUNT (default; it must have access to the
 # bucket), MAX_RESTARTS (10), GRACE_SECONDS (600).

@@ -39,7 +39,7 @@ def _run_verb(arguments: list[str]) -> int:
     try:
         parsed = build_parser(name, VERBS[name]).parse_intermixed_args(arguments[1:])
     except SystemExit as end:  # --help has printed
-        return end.code
+        return int(end.code or 0)
     return VERBS[name].run(parsed)
 
 

@@ -87,7 +87,7 @@ def newest_run(config: Config, verb: str) -> Path:
 def _is_run(saved: Path, name: str, verb: str) -> bool:
     if not saved.parent.name.startswith(f"{name}-") or read_provenance(saved.parent).get("verb") != verb:
         return False
-    return OmegaConf.load(saved).get("name") == name
+    return OmegaConf.select(OmegaConf.load(saved), "name") == name
 
 
 def saved_config(run_dir: Path) -> Path:

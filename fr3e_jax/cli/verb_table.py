@@ -166,8 +166,8 @@ VERBS = {
         _plan,
     ),
     "methods": Verb(
-        "List the methods that recipes combine, with paper, equation and recipe (docs/methods.md).",
-        "fr3e methods --write docs/methods.md",
+        "List the methods that recipes combine, with paper, equation and recipe (docs/users/methods.md).",
+        "fr3e methods --write docs/users/methods.md",
         parsers.declare_methods,
         _methods,
         recipe=False,

@@ -41,7 +41,7 @@ class LastWords:
     """A line that goes to stderr if this process ends without `withdraw`: aborted, killed, out of memory."""
 
     def __init__(self) -> None:
-        self._companion: subprocess.Popen | None = None
+        self._companion: Any = None  # a subprocess.Popen with a pipe as its standard input
 
     def start(self) -> None:
         self._companion = subprocess.Popen([sys.executable, "-I", "-S", "-c", _COMPANION], stdin=subprocess.PIPE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -50,12 +50,12 @@ def parse_override(text: str) -> Layer:
     if path in settings() and settings()[path].kind is str:
         return Layer(COMMAND_LINE, {path: _unquote(value)})
     try:
-        parsed = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={value}"]), resolve=False)["value"]
+        content: Any = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={value}"]), resolve=False)
     except (yaml.YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"{COMMAND_LINE}: cannot read the value of {text!r}: {error}") from error
     if path in sections():
-        return Layer(COMMAND_LINE, flatten(_nest(path, parsed), COMMAND_LINE))
-    return Layer(COMMAND_LINE, {path: parsed})
+        return Layer(COMMAND_LINE, flatten(_nest(path, content["value"]), COMMAND_LINE))
+    return Layer(COMMAND_LINE, {path: content["value"]})
 
 
 def _unquote(text: str) -> str:
@@ -89,4 +89,4 @@ def _resolve(merged: DictConfig, origins: dict[str, str]) -> Config:
             reason = str(error).splitlines()[0]
             expected = settings()[path].describe_kind()
             raise ConfigError(f"{origins[path]}: {path} cannot be resolved: {reason}; expected {expected}") from error
-    return OmegaConf.to_object(merged)
+    return cast(Config, OmegaConf.to_object(merged))

@@ -45,7 +45,7 @@ def git_state(source: Path) -> dict[str, Any] | None:
     if _git(source, "ls-files", "--error-unmatch", source.name) is None:
         return None
     commit = _git(source, "rev-parse", "HEAD")
-    return commit and {"commit": commit, "dirty": bool(_git(source, "status", "--porcelain"))}
+    return {"commit": commit, "dirty": bool(_git(source, "status", "--porcelain"))} if commit else None
 
 
 def save_config(config: Config, run_dir: Path, verb: str = "train", **device: str) -> None:

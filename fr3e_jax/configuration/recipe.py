@@ -46,7 +46,7 @@ def read_recipe(recipe: Path, including: tuple[Path, ...] = ()) -> list[Layer]:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        content: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as YAML: {error}") from error
     if not isinstance(content, dict):

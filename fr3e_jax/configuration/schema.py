@@ -84,7 +84,7 @@ class DataConfig:
         [], "share of each training card in the mixture; empty: in proportion to its problems", gt=0
     )
     eval: list[str] = option([], "dataset cards to evaluate on (data.task=datasets): CARD or CARD/SPLIT")
-    template: str = option("plain", "named template that makes a prompt from a question (docs/data.md)")
+    template: str = option("plain", "named template that makes a prompt from a question (docs/users/data.md)")
     verifier: str = option(
         "", "'FILE.py:NAME' / 'package.module:NAME' of your own verifier, called in a worker; empty: the task's"
     )
@@ -459,7 +459,7 @@ class RuntimeConfig:
     store_rollouts: bool = option(True, "store every rollout (compressed JSONL) for analysis")
     console: Literal["auto", "live", "plain", "none"] = option("auto", "live display, plain lines, or nothing")
     processes: Literal["auto", "one"] = option(
-        "auto", "auto: join the processes named in the environment (docs/several_processes.md); one: run alone"
+        "auto", "auto: join the processes named in the environment (docs/users/several_processes.md); one: run alone"
     )
     join_seconds: int = option(300, "seconds that processes wait for one another at the start", ge=1)
     heartbeat_seconds: int = option(100, "a process that is silent for this long is lost, and the others end", ge=5)

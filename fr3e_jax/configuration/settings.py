@@ -86,7 +86,7 @@ def settings(config_class: type = Config, prefix: str = "") -> dict[str, Setting
     for entry in dataclasses.fields(config_class):
         path, kind = prefix + entry.name, kinds[entry.name]
         if dataclasses.is_dataclass(kind):
-            leaves |= settings(kind, path + ".")
+            leaves |= settings(kinds[entry.name], path + ".")
         else:
             default = entry.default if entry.default_factory is dataclasses.MISSING else entry.default_factory()
             leaves[path] = Setting(path, kind, default, entry.metadata["meaning"], entry.metadata["bounds"])

@@ -120,7 +120,7 @@ class OverlongMaskConfig:
 
 @dataclass
 class ShapingConfig:
-    """Steps that shape advantages and select tokens, between the baseline and the loss (docs/methods.md)."""
+    """Steps that shape advantages and select tokens, between the baseline and the loss (docs/users/methods.md)."""
 
     steps: list[str] = option([], "names of the sections below, in the order in which the steps are applied")
     entropy_advantage: EntropyAdvantageConfig = field(default_factory=EntropyAdvantageConfig)

@@ -66,7 +66,7 @@ def read_card(path: Path) -> Card:
       ConfigError: the file is not YAML, has an unknown key, lacks a key, or has a value of the wrong type.
     """
     try:
-        content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        content: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as YAML: {error}") from error
     shared = {entry.name for entry in fields(SplitCard)}

@@ -86,7 +86,7 @@ class DatasetsTask:
         return DatasetVerifier(named)
 
     @functools.cached_property
-    def _worked(self) -> Sequence:
+    def _worked(self) -> Mixture:
         worked = {}
         for part in self.parts["train"]:
             pairs = zip(part.problems, part.solutions, strict=True)

@@ -15,9 +15,10 @@ import bisect
 import hashlib
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.shuffle import shuffled_indices
@@ -32,7 +33,7 @@ class Mixture(Sequence[Problem]):
       weights: the relative share of each part, positive; empty for shares by number of problems.
     """
 
-    def __init__(self, parts: dict[str, Sequence[Problem]], weights: Sequence[float] = ()):
+    def __init__(self, parts: Mapping[str, Sequence[Any]], weights: Sequence[float] = ()):
         if weights and len(weights) != len(parts):
             raise ValueError(f"got {len(weights)} weights for {len(parts)} parts; expected one for each, or none")
         if not parts or not all(len(part) for part in parts.values()):
@@ -46,7 +47,7 @@ class Mixture(Sequence[Problem]):
     def __len__(self) -> int:
         return self._ends[-1]
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         index = range(len(self))[index]

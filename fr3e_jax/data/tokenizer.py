@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from jinja2 import TemplateError
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -117,7 +118,7 @@ class TextCodec:
                 "set data.template to one that needs none, or model.tokenizer to a chat model's tokenizer"
             )
         try:
-            return self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+            return str(self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
         except TemplateError as error:
             raise ValueError(f"the chat template of {self.source} does not take these messages: {error}") from error
 
@@ -164,7 +165,7 @@ class TextCodec:
 
 def _read(path: Path) -> PreTrainedTokenizerFast:
     try:
-        return AutoTokenizer.from_pretrained(path, local_files_only=True)
+        return cast(PreTrainedTokenizerFast, AutoTokenizer.from_pretrained(path, local_files_only=True))
     except Exception as error:  # the Rust library raises plain exceptions
         raise ValueError(
             f"the tokenizer in {path} cannot be read ({type(error).__name__}: {error}); copy its files again, or set "

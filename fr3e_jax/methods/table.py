@@ -1,4 +1,4 @@
-"""The catalogue as text: the table of docs/methods.md, the list of `fr3e methods`."""
+"""The catalogue as text: the table of docs/users/methods.md, the list of `fr3e methods`."""
 
 from __future__ import annotations
 
@@ -56,4 +56,6 @@ def list_methods() -> str:
     width = max(len(method.recipe) for method in catalogue)
     for group, methods in groupby(catalogue, key=lambda method: method.group):
         lines += ["", group, *(f"  {m.recipe:<{width}}  {m.name} ({m.source})" for m in methods)]
-    return "\n".join([*lines[1:], "", "fr3e train RECIPE trains with one; docs/methods.md says how they combine."])
+    return "\n".join(
+        [*lines[1:], "", "fr3e train RECIPE trains with one; docs/users/methods.md says how they combine."]
+    )

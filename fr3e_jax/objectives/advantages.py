@@ -146,7 +146,7 @@ def block_credit(
     order = jnp.argsort(~valid, axis=-1, stable=True)
     values, valid = jnp.take_along_axis(values, order, axis=-1), jnp.take_along_axis(valid, order, axis=-1)
 
-    def column(x):
+    def column(x: AnyArray | float) -> jax.Array:
         return jnp.broadcast_to(jnp.asarray(x, values.dtype), values.shape[:-1])[..., None]
 
     exists = jnp.concatenate([jnp.ones_like(valid[..., :1]), valid], axis=-1)

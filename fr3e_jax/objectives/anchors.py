@@ -77,7 +77,7 @@ def select_anchors(
     finite = jnp.finfo(jnp.float32)  # infinite scores stay in the race: only barred positions are at −inf
     scores = jnp.nan_to_num(jnp.asarray(scores, jnp.float32), nan=finite.min, neginf=finite.min, posinf=finite.max)
 
-    def take_best(allowed, _):
+    def take_best(allowed: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
         best = jnp.argmax(jnp.where(allowed, scores, -jnp.inf))
         anchor = jnp.where(allowed.any(), best, size)
         return allowed & (jnp.abs(positions - best) >= rules.min_spacing), anchor
@@ -149,7 +149,7 @@ def boundary_anchors(
     first, end = rules.bounds(length)
     allowed = (jnp.asarray(boundaries) != 0) & (positions >= first) & (positions < end)
 
-    def take(next_free, now):
+    def take(next_free: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         position, candidate = now
         taken = candidate & (position >= next_free)
         return jnp.where(taken, position + rules.min_spacing, next_free), taken

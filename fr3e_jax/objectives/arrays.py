@@ -5,5 +5,5 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-AnyArray = jax.Array | np.ndarray | np.generic
+AnyArray = jax.Array | np.ndarray | np.floating | np.integer | np.bool_
 Number = int | float

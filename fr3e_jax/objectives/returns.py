@@ -12,6 +12,8 @@ from jaxtyping import Float, Shaped
 
 from fr3e_jax.objectives.arrays import AnyArray
 
+_Pair = tuple[jax.Array, jax.Array]
+
 
 def generalised_advantages(
     rewards: Float[AnyArray, "*batch T"],
@@ -34,7 +36,7 @@ def generalised_advantages(
         jax.lax.stop_gradient(jnp.where(mask, jnp.asarray(x, jnp.float32), 0.0)) for x in (rewards, values)
     )
 
-    def back(carry, now):
+    def back(carry: _Pair, now: tuple[jax.Array, ...]) -> tuple[_Pair, jax.Array]:
         advantage, after = carry
         reward, value, inside = now
         fresh = reward + gamma * after - value + gamma * lam * advantage

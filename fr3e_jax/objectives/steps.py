@@ -75,8 +75,9 @@ def perplexity(
     x, peers = log_perplexity(tokens.old_logprobs, tokens.counted), _peers(tokens)
     weights = jnp.diagonal(shaping.perplexity_weights(jnp.broadcast_to(x, peers.shape), peers, variant=variant))
     weights = jnp.where(_active(tokens, from_step, until_step), weights, 0.0)
-    options = {"alpha": alpha, "prefer": prefer, "variant": variant}
-    shaped = shaping.perplexity_shaped_advantages(tokens.advantages, weights, **options)
+    shaped = shaping.perplexity_shaped_advantages(
+        tokens.advantages, weights, alpha=alpha, prefer=prefer, variant=variant
+    )
     return tokens._replace(advantages=shaped), {"weight_abs": masked_mean(jnp.abs(weights), tokens.counted.any(-1))}
 
 

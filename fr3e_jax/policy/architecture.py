@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 class UnsupportedModel(ValueError):
@@ -71,7 +72,9 @@ class Architecture:
         return self.vocab_size * d * (1 if self.tie_word_embeddings else 2) + self.num_layers * block + d
 
 
-def _qwen2(layers: int, hidden: int, heads: int, kv: int, mlp: int, *, eps: float = 1e-6, **others) -> Architecture:
+def _qwen2(
+    layers: int, hidden: int, heads: int, kv: int, mlp: int, *, eps: float = 1e-6, **others: Any
+) -> Architecture:
     small = hidden <= 2048  # these share embedding and head, and have no rows beyond the tokenizer's for sharding
     return Architecture(
         vocab_size=151936 if small else 152064,

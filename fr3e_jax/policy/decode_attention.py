@@ -7,7 +7,7 @@ another.
 
 Every product is a batched matrix product in the order of its operands, with keys ``[D, positions]`` and values
 ``[positions, D]``: no cache is transposed to be read. An ``einsum`` would choose the order itself, and on CPU XLA then
-transposes the values of all lanes at every step (docs/performance.md).
+transposes the values of all lanes at every step (docs/developers/performance_notebook.md).
 
 Dimension key: B trunks, N lanes of a trunk, L = B * N lanes, K key/value heads, G query heads of each, D head size, S
 trunk positions, P own positions (C of the ring, R recent).

@@ -2,7 +2,7 @@
 
 XLA on CPU takes one block for the temporaries of a run of a program and gives it back at the end. glibc maps such large
 blocks anew each time, so every run touches fresh pages, each of which costs a page fault: a third of the time of a
-training step where that was measured (docs/performance.md).
+training step where that was measured (docs/developers/performance_notebook.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Grading of programs by their tests, as HumanEval does it; each program runs confined, in a process of its own.
 
 The run's process only cuts the program out of the response. ``run_program`` is called in a worker of the pool, and
-starts ``fr3e_jax.rewards.sandbox``. Limits, and their gaps: docs/code_execution.md.
+starts ``fr3e_jax.rewards.sandbox``. Limits, and their gaps: docs/users/code_execution.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Kernel limits for a process that runs foreign code, each where the kernel allows it; standard library only.
 
-docs/code_execution.md says what each layer keeps out, and what remains. Sources: the manual pages setrlimit(2),
+docs/users/code_execution.md says what each layer keeps out, and what remains. Sources: the manual pages setrlimit(2),
 unshare(2), landlock(7), seccomp(2), capabilities(7).
 """
 

@@ -27,7 +27,7 @@ def named_verifier(name: str, extraction: str = "boxed") -> Verifier:
     """The verifier of a benchmark's convention.
 
     Args:
-      name: one of ``VERIFIERS``; docs/grading.md describes them.
+      name: one of ``VERIFIERS``; docs/users/grading.md describes them.
       extraction: where the prompt asked for the answer: "boxed", "answer_line" or "boxed_or_hashes"; "code" and
         "exact" ignore it.
 

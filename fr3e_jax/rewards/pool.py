@@ -3,7 +3,7 @@
 One thread of this process (`Pool`) hands jobs to workers and watches their deadlines. A deadline is CPU time of the
 worker, so that a busy machine changes no verdict; a worker that waits instead is killed some time later by the clock.
 The workers are forked from a jax-free process (``fr3e_jax.rewards.zygote``), which takes milliseconds. Why not pebble:
-docs/code_execution.md has the figures.
+docs/users/code_execution.md has the figures.
 
     pool (this process) --commands--> zygote --fork--> workers
          \\__________requests, answers (one socket each)____/

@@ -9,7 +9,7 @@ A verifier is any callable ``(problem, response, finished) -> float | Verdict | 
 from __future__ import annotations
 
 import numbers
-from typing import TYPE_CHECKING, Protocol, get_args
+from typing import TYPE_CHECKING, Protocol, cast, get_args
 
 import numpy as np
 
@@ -60,7 +60,7 @@ def checked_verdict(reward: float, outcome: str | None, problem_id: str) -> Verd
         raise ValueError(
             f"the verifier returned the outcome {outcome!r} for problem {problem_id}; expected one of {OUTCOMES}"
         )
-    return Verdict(float(reward), outcome)
+    return Verdict(float(reward), cast(Outcome, outcome))
 
 
 def unusable(kind: type[Exception], found: str, problem_id: str) -> Exception:

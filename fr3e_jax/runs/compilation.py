@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 from typing import Any, NamedTuple
@@ -23,10 +24,10 @@ class Compilations(NamedTuple):
     seconds: float = 0.0  # wall: tracing, lowering, compiling or fetching; nested traces count once
 
     def since(self, before: Compilations) -> Compilations:
-        return Compilations(*(now - then for now, then in zip(self, before, strict=True)))
+        return Compilations(*map(operator.sub, self, before))
 
     def plus(self, other: Compilations) -> Compilations:
-        return Compilations(*(one + two for one, two in zip(self, other, strict=True)))
+        return Compilations(*map(operator.add, self, other))
 
 
 class _Counter:
@@ -42,11 +43,11 @@ class _Counter:
             with self._lock:
                 self.cache_hits += 1
 
-    def on_duration(self, event: str, duration: float, **details: Any) -> None:
+    def on_duration(self, event: str, duration_secs: float, **details: Any) -> None:
         if event not in _PARTS:
             return
         end = time.perf_counter()
-        start = end - duration
+        start = end - duration_secs
         with self._lock:
             self.programs += event == _PROGRAM
             spans = self._spans.setdefault(threading.get_ident(), [])
@@ -54,7 +55,7 @@ class _Counter:
                 inner_start, inner_end = spans.pop()
                 self.seconds -= inner_end - inner_start
             spans.append((start, end))
-            self.seconds += duration
+            self.seconds += duration_secs
 
 
 _counter: _Counter | None = None

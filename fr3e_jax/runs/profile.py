@@ -171,7 +171,8 @@ class Profiler:
         self._ledger, self._background = ledger, background
         self._owners, self._grading = owners, grading
         self._stopwatch = Stopwatch(lambda: ledger.current_stage)
-        self._seen, self._measured = 0, []
+        self._seen = 0
+        self._measured: list[int] = []
         self._usual = UsualSteps()
         self._seconds: dict[str, float] = {}
         self._step_seconds = self._background_seconds = 0.0

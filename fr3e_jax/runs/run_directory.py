@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from fr3e_jax.configuration import ConfigError, save_config
 from fr3e_jax.configuration.schema import Config
@@ -90,7 +90,7 @@ class RunDirectory:
           FileExistsError: ``runtime.run_dir`` already holds a run.
         """
         if config.runtime.run_dir:
-            chosen = cls(config.runtime.run_dir)
+            chosen = cls(Path(config.runtime.run_dir))
             if chosen.holds_run():
                 raise FileExistsError(
                     f"runtime.run_dir={chosen.path} already holds a run ({', '.join(chosen._traces())}); "
@@ -184,7 +184,7 @@ def open_run(config: Config, run_dir: Path | None, resume: bool, verb: str) -> s
       ConfigError: ``run_dir`` holds no run to resume, or ``runtime.run_dir`` holds one already.
     """
     try:
-        run = RunDirectory.existing(run_dir) if resume else RunDirectory.create(config)
+        run = RunDirectory.existing(cast(Path, run_dir)) if resume else RunDirectory.create(config)
     except (OSError, ValueError) as error:
         raise ConfigError(str(error)) from error
     if not resume:

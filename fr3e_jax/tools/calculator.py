@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import ast
 import operator
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 from fr3e_jax.tools.answer import Answer
 
 MOST_CHARACTERS = 200
 MOST_BITS = 512  # of a numerator or denominator
-_OPERATORS = {
+_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,

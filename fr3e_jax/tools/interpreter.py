@@ -1,7 +1,7 @@
 """The process that runs one call of the Python tool: a single confined program with limited output.
 
 ``fr3e_jax.tools.python`` starts it in an empty directory, without site packages. It confines itself, forks a process
-for the program, reads that process's output and passes it on as JSON. docs/code_execution.md lists the limits.
+for the program, reads that process's output and passes it on as JSON. docs/users/code_execution.md lists the limits.
 """
 
 from __future__ import annotations
@@ -44,10 +44,12 @@ def run(sock: socket.socket) -> None:
 def execute(program: str) -> None:
     """Run a program as a notebook does: if its last statement is an expression, print the value."""
     tree = ast.parse(program, NAME)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, ast.Expr):
+        tree.body.pop()
     namespace = {"__name__": "__main__"}
     exec(compile(tree, NAME, "exec"), namespace)
-    if last is not None:
+    if isinstance(last, ast.Expr):
         value = eval(compile(ast.Expression(last.value), NAME, "eval"), namespace)
         if value is not None:
             print(value)

@@ -1,4 +1,4 @@
-"""Recipe headers are in the fixed form, name functions and tests that exist, and fill docs/methods.md."""
+"""Recipe headers are in the fixed form, name functions and tests that exist, and fill docs/users/methods.md."""
 
 from __future__ import annotations
 
@@ -167,9 +167,11 @@ def test_without_configs_the_command_says_where_it_looked(tmp_path, monkeypatch,
 
 def test_the_page_shows_the_catalogue(tmp_path):
     page = tmp_path / "methods.md"
-    page.write_text((ROOT / "docs" / "methods.md").read_text())
+    page.write_text((ROOT / "docs" / "users" / "methods.md").read_text())
     assert main(["methods", "--write", str(page)]) == 0
-    assert page.read_text() == (ROOT / "docs" / "methods.md").read_text(), "fr3e methods --write docs/methods.md"
+    assert page.read_text() == (ROOT / "docs" / "users" / "methods.md").read_text(), (
+        "fr3e methods --write docs/users/methods.md"
+    )
 
 
 def test_a_page_without_markers_is_left_alone(tmp_path, capsys):

@@ -1,4 +1,4 @@
-r"""Pairs of gold answer and answer, by category, with the verdict that docs/grading.md prescribes.
+r"""Pairs of gold answer and answer, by category, with the verdict that docs/users/grading.md prescribes.
 
 Written for this project; the answers are what stands in the box. Both polarities in each category, because a grader
 that says yes to everything agrees with most published cases.

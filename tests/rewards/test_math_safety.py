@@ -125,11 +125,11 @@ def test_bombs_are_refused_or_cheap_without_a_deadline(answer):
 
 
 def test_the_document_quotes_every_limit():
-    """docs/grading.md quotes every limit."""
-    document = (PACKAGE.parents[1] / "docs" / "grading.md").read_text()
+    """docs/users/grading.md quotes every limit."""
+    document = (PACKAGE.parents[1] / "docs" / "users" / "grading.md").read_text()
     for name, value in vars(limits).items():
         if name.isupper():
-            assert f"`{name}` | {value:,}" in document, f"docs/grading.md should say: `{name}` | {value:,}"
+            assert f"`{name}` | {value:,}" in document, f"docs/users/grading.md should say: `{name}` | {value:,}"
 
 
 def test_grading_a_simple_answer_loads_no_sympy():

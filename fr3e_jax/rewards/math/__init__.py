@@ -1,4 +1,4 @@
-"""Judge whether an answer in LaTeX or plain text is the gold answer; docs/grading.md states the conventions.
+"""Judge whether an answer in LaTeX or plain text is the gold answer; docs/users/grading.md states the conventions.
 
 This file is the package's only door: other code imports these names from here and no module inside. Importing it loads
 no sympy; the first call of ``judge`` does.

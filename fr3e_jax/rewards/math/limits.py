@@ -1,4 +1,4 @@
-"""The limits of an answer's size, one constant each; docs/grading.md lists them.
+"""The limits of an answer's size, one constant each; docs/users/grading.md lists them.
 
 They bound the time of reading and comparing an answer: a text within them has a small tree, and a tree within them has
 values that fit on a page.
