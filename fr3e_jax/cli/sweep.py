@@ -133,7 +133,8 @@ def make_runs(recipe: str, verb: str, combinations: list[dict], folder: Path, va
 
 def execute(runs: list[Run], jobs: int, finished: Callable[[Run], None]) -> bool:
     """Run ``jobs`` processes at a time until all have ended. If interrupted, stop them and return False."""
-    waiting, running = deque(runs), []
+    waiting = deque(runs)
+    running: list[tuple[Run, subprocess.Popen, float]] = []
     former = signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed sweep stops its runs
     try:
         while waiting or running:

@@ -27,7 +27,7 @@ def help_text(width: int = 120) -> str:
 
 def _purpose(section: type) -> str:
     """The first line of the section's docstring; of a method also the source."""
-    purpose = section.__doc__.splitlines()[0]
+    purpose = (section.__doc__ or "").splitlines()[0]
     return f"{purpose} ({section.implementation.source})" if hasattr(section, "implementation") else purpose
 
 

@@ -47,7 +47,7 @@ class Implementation:
 def implemented_by(function: str, **details: Any) -> Callable[[type], type]:
     """Declare the function that a section configures; ``details`` are the other fields of `Implementation`."""
 
-    def declare(section: type) -> type:
+    def declare(section: Any) -> Any:
         section.implementation = Implementation(function, **details)
         return section
 
@@ -74,7 +74,7 @@ def configured_call(parent: object, name: str) -> Call | None:
     return section.implementation.load(), keywords
 
 
-def changed(section: object) -> list[str]:
+def changed(section: Any) -> list[str]:
     """Names of the settings of a section that differ from their defaults."""
     default = type(section)()
     names = [entry.name for entry in dataclasses.fields(section)]

@@ -108,8 +108,8 @@ def _keep(row: Row, name: str, card: Card, source: SplitCard, kept: dict) -> Non
 
 def can_be_answered(gold: str) -> bool:
     """Whether a response can give this answer in a box: it is not empty, and its braces close."""
-    gold = readable_gold(gold)
-    return gold is not None and last_boxed(f"\\boxed{{{gold}}}") is not None
+    readable = readable_gold(gold)
+    return readable is not None and last_boxed(f"\\boxed{{{readable}}}") is not None
 
 
 def _read(row: Row, source: SplitCard, field: str) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """Comparison of the tree of an answer with the tree of the gold answer.
 
 Equality is a convention here; docs/users/grading.md states it case by case. The gold answer decides the kind of
-answer: a value, an equation, an inequality, a set, a tuple, a list. An answer that says more than that (``3 or 4``, ``4 = 5``, a
-set that contains the gold value) is another answer.
+answer: a value, an equation, an inequality, a set, a tuple, a list. An answer that says more than that (``3 or 4``,
+``4 = 5``, a set that contains the gold value) is another answer.
 """
 
 from __future__ import annotations
