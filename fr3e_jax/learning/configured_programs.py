@@ -13,9 +13,10 @@ from jax.sharding import Mesh
 from fr3e_jax.configuration.schema import Config, ModelConfig
 from fr3e_jax.policy.architecture import PUBLISHED, Architecture, UnsupportedModel
 from fr3e_jax.policy.config_file import read_architecture
-from fr3e_jax.policy.network import Pass
+from fr3e_jax.policy.network import ForwardOptions
 from fr3e_jax.programs.critic_programs import CriticPrograms
-from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms, make_optimizer
+from fr3e_jax.programs.optimizer_programs import make_optimizer
+from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
 
 IN_LOSS = "entropy_advantage"
 """The shaping step that needs its own token alone: last in the list, the loss applies it, and no pass is made."""
@@ -107,7 +108,7 @@ def configured_train_programs(
         _optimizer(config, config.optimizer.learning_rate),
         loss=None if supervised else loss_settings(config),
         token_chunk=config.training.token_chunk,
-        passing=_passing(config),
+        options=_forward_options(config),
     )
 
 
@@ -120,7 +121,7 @@ def configured_critic_programs(config: Config, architecture: Architecture, mesh:
         clip=config.critic.clip,
         param_dtype=config.model.param_dtype,
         compute_dtype=config.model.compute_dtype,
-        passing=_passing(config),
+        options=_forward_options(config),
     )
 
 
@@ -142,9 +143,9 @@ def loss_settings(config: Config) -> LossSettings:
     )
 
 
-def _passing(config: Config) -> Pass:
+def _forward_options(config: Config) -> ForwardOptions:
     training = config.training
-    return Pass(training.remat, training.attention_block, training.scan_layers)
+    return ForwardOptions(training.remat, training.attention_block, training.scan_layers)
 
 
 def _optimizer(config: Config, learning_rate: float) -> optax.GradientTransformation:

@@ -14,7 +14,7 @@ import numpy as np
 
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.row_plan import Plan, RowShape, plan_rows
-from fr3e_jax.programs.decoder import power_of_two, size_bucket
+from fr3e_jax.programs.size_buckets import power_of_two, size_bucket
 
 _LEAST_CAPACITY = 16  # of a cache, as `fr3e_jax.rollouts.engine` makes them
 

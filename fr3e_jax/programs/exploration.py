@@ -2,7 +2,7 @@
 
 NumPy in, NumPy out. Batches are padded to powers of two, so that few shapes are compiled.
 
-Dimension key: R base rollouts, J states S_0..S_K, M branches per state, T tokens.
+Dimension key: P prompts, R base rollouts, J states S_0..S_K, M branches per state, T tokens.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from fr3e_jax import objectives
-from fr3e_jax.programs.decoder import power_of_two
+from fr3e_jax.programs.size_buckets import power_of_two
 
 _LEAST_ROWS = 16
 
 
-def _anchors(scores_or_none, lengths, *, selection, num_anchors, size, **bounds):
+def _anchors(sources, lengths, *, selection, num_anchors, size, **bounds):
     if selection == "delimiter":
-        place = partial(objectives.boundary_anchors, num_anchors=num_anchors, **bounds)
-        return jax.vmap(lambda boundaries, n: place(boundaries, n))(scores_or_none, lengths)
+        select = partial(objectives.boundary_anchors, num_anchors=num_anchors, **bounds)
+        return jax.vmap(lambda boundaries, n: select(boundaries, n))(sources, lengths)
     if selection == "uniform":
-        place = partial(objectives.uniform_anchors, num_anchors=num_anchors, T=size, **bounds)
-        return jax.vmap(lambda n: place(n))(lengths)
+        select = partial(objectives.uniform_anchors, num_anchors=num_anchors, T=size, **bounds)
+        return jax.vmap(lambda n: select(n))(lengths)
 
     def one(source, n):
         names = {"entropy": "entropies", "logprob": "logprobs", "gradient": "magnitudes", "random": "uniforms"}
         scores = objectives.anchor_scores(selection, length=n, **{names[selection]: source})
         return objectives.select_anchors(scores, n, num_anchors=num_anchors, **bounds)
 
-    return jax.vmap(one)(scores_or_none, lengths)
+    return jax.vmap(one)(sources, lengths)
 
 
 _select_anchors = jax.jit(
@@ -62,8 +62,12 @@ def find_anchors(
 ) -> list[np.ndarray]:
     """Anchor positions of each response, rising; at most ``num_anchors`` each.
 
-    ``sources``: per response a ``[T]`` array of what ``selection`` reads: entropies, log-probs, update magnitudes,
-    uniform random numbers, or 1 at each step border and else 0 (for ``uniform`` only its length counts).
+    Args:
+      sources: per response the ``[T]`` array that ``selection`` reads: entropies, log-probs, update magnitudes, random
+        numbers, or 1 at each step border and else 0. For ``uniform`` only its length counts.
+      selection: entropy, logprob, gradient, random, delimiter or uniform.
+      num_anchors, min_spacing, exclude_first, exclude_last, include_anchor_token: see
+        `fr3e_jax.objectives.select_anchors`.
     """
     if not sources:
         return []
@@ -92,7 +96,7 @@ _group_advantages = jax.jit(objectives.group_advantages, static_argnames=("estim
 
 
 def group_advantages(rewards: np.ndarray, *, estimator: str, unbiased_std: bool = False, k: int = 4) -> np.ndarray:
-    """Advantages ``[P, N]`` of full groups of rewards ``[P, N]``."""
+    """Advantages ``[P, R]`` of full groups of rewards ``[P, R]``; see `fr3e_jax.objectives.group_advantages`."""
     padded = _pad_rows(rewards.astype(np.float32), power_of_two(len(rewards), _LEAST_ROWS))
     found = _group_advantages(padded, np.ones(padded.shape, bool), estimator=estimator, unbiased_std=unbiased_std, k=k)
     return np.asarray(found)[: len(rewards)]
@@ -139,10 +143,12 @@ def trajectory_advantages(
     Args:
       rewards, mask: ``[R, J, M]``; J counts S_0, whose row is empty unless ``fresh``; M is the largest group.
       base_value: ``[R]``, mean of the prompt's base rewards: V(S_0) unless ``fresh``.
-      final_reward: ``[R]``, the base rollout's own.
-      root_value: ``[R]``, mean reward of all leaves of the prompt; only ``estimator="tree"`` reads it, which modulates
-        nothing and gives blocks their step values (`objectives.tree_advantages`).
-      fresh: V(S_0) is the mean of its own fresh rollouts, which train too.
+      final_reward: ``[R]``, reward of the base rollout itself.
+      root_value: ``[R]``, mean reward of all leaves of the prompt. Only ``estimator="tree"`` reads it, which modulates
+        nothing and credits blocks with their step values (`objectives.tree_advantages`).
+      estimator, unbiased_std: see `objectives.group_advantages`; or ``"tree"``.
+      modulation, initial: see `objectives.trajectory_modulation`.
+      fresh: V(S_0) is the mean of fresh rollouts from S_0, which train too.
 
     Returns:
       advantages ``[R, J, M]``; values, alphas ``[R, J]``; block credit ``[R, J]`` (as many blocks as states).

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from fr3e_jax.policy.rows import Trunks
-from fr3e_jax.programs.decode import LaneSettings
+from fr3e_jax.programs.decoder_state import LaneSettings
 
 STREAM_NAMES = 6  # integers that name a noise stream: purpose, step, prompt, base, state, branch
 
@@ -127,7 +127,7 @@ class Calls(Protocol):
     nothing else decodes or ``at_once``. So no schedule depends on how long a tool takes.
     """
 
-    table: jax.Array  # `programs.decode.Interruptions.table`
+    table: jax.Array  # `programs.decode_steps.Interruptions.table`
     at_once: bool
 
     def begin(self, key: Key) -> int:

@@ -16,8 +16,8 @@ from fr3e_jax.cluster import processes as module
 from fr3e_jax.cluster.processes import Divergence, Processes
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.loop.grading import Grading
+from fr3e_jax.programs.host_arrays import on_mesh
 from fr3e_jax.programs.mesh import make_mesh
-from fr3e_jax.programs.placement import on_mesh
 from fr3e_jax.rewards.verdict import Verdict
 
 

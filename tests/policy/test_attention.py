@@ -70,7 +70,7 @@ def values_and_gradients(inputs, cotangent, forks=FORKS):
 
 
 @pytest.mark.parametrize(("kv_heads", "group"), [(2, 2), (4, 1), (1, 3)])
-def test_equals_softmax_over_the_flattened_sequence(kv_heads, group):
+def test_trunk_branch_attention_equals_softmax_over_the_flattened_sequence(kv_heads, group):
     inputs, cotangent = draw(kv_heads, group)
     ours = values_and_gradients(inputs, cotangent)
     plain = flattened_attention(*inputs, FORKS, cotangent)
@@ -78,7 +78,7 @@ def test_equals_softmax_over_the_flattened_sequence(kv_heads, group):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
-def test_a_fork_at_zero_sees_no_trunk_and_sends_it_no_gradient():
+def test_fork_at_zero_sees_no_trunk_and_sends_it_no_gradient():
     inputs, cotangent = draw(2, 2)
     out, gradients = values_and_gradients(inputs, cotangent, forks=np.zeros_like(FORKS))
     alone, alone_gradients = values_and_gradients(inputs[:2], cotangent)
@@ -98,7 +98,7 @@ def test_scores_far_apart_in_trunk_and_branch_neither_overflow_nor_vanish():
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
 
 
-def test_bfloat16_keeps_bfloat16_accuracy():
+def test_bfloat16_attention_is_within_four_roundings_of_the_exact_one():
     """Weights, products and result are rounded to 8 bits once each: within four such roundings of the exact value."""
     inputs, _ = draw(2, 2, dtype=jnp.bfloat16)
     out = jax.jit(trunk_branch_attention)(inputs[0], inputs[1], OWN_MASK, inputs[2], jnp.asarray(FORKS))
@@ -129,7 +129,7 @@ def test_rotary_frequencies_are_rounded_the_same_on_every_processor(head_dim, th
     np.testing.assert_array_equal(rotary_frequencies(head_dim, theta), np.float32(1) / np.array(powers, np.float32))
 
 
-def test_rotary_scores_depend_on_the_distance_only():
+def test_rotary_scores_depend_only_on_the_distance():
     rng = np.random.default_rng(0)
     query, key = (jnp.asarray(rng.standard_normal((1, 1, 1, 1, D)), jnp.float32) for _ in range(2))
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="anonymous memory is read from Linux's /proc")
-def test_a_checkpoint_passes_through_the_host_one_tensor_at_a_time():
+def test_loading_a_checkpoint_holds_one_tensor_on_the_host_at_a_time():
     """Half of its 0.3 GB is one tensor, so that a second one at the same time would show."""
     command = [sys.executable, str(ROOT / "benchmarks" / "import_memory.py"), "--gigabytes", "0.3", "--devices", "2"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -11,7 +11,7 @@ import pytest
 
 from fr3e_jax.objectives.entropy import token_entropy, token_logprobs
 from fr3e_jax.policy.head import Head, count_tokens, gather_tokens, token_loss, token_scores
-from fr3e_jax.policy.network import Pass, bind
+from fr3e_jax.policy.network import ForwardOptions, bind
 from fr3e_jax.policy.rows import Rows, predictors, row_states, run_trunks
 
 TRUNK_SIZE, LANE_SIZE, CHUNK, WINDOW = 12, 10, 7, 3
@@ -72,8 +72,8 @@ def branches(trunks=TRUNKS, lanes=LANES):
                 start += len(tokens)
 
 
-def _counted(graphdef, params, rows, mask, shards=1, chunk=CHUNK, **passing):
-    states = row_states(graphdef, params, rows, Pass(**passing))
+def _counted(graphdef, params, rows, mask, shards=1, chunk=CHUNK, **options):
+    states = row_states(graphdef, params, rows, ForwardOptions(**options))
     mask = jnp.asarray(mask).reshape(mask.shape[0], -1)
     counted = count_tokens(mask, predictors(rows), states.shape[1], shards=shards, chunk=chunk)
     return Head(*bind(graphdef, params).output_weight()), states, counted
@@ -86,7 +86,7 @@ def score(graphdef, params, rows, temperature, shards=1, chunk=CHUNK):
     return token_scores(*counted, rows.branch_ids, scores, chunk=chunk)
 
 
-def weighted_sum(graphdef, params, rows, mask, weights, shards=1, chunk=CHUNK, **passing):
+def weighted_sum(graphdef, params, rows, mask, weights, shards=1, chunk=CHUNK, **options):
     """Sum of weights times log-probs over ``mask``, and the number of tokens in it."""
 
     def loss(logits, valid, tokens, scalars):
@@ -94,7 +94,7 @@ def weighted_sum(graphdef, params, rows, mask, weights, shards=1, chunk=CHUNK, *
         logprobs = token_logprobs(logits, ids) * weights * scalars
         return jnp.where(valid, logprobs, 0.0).sum(), {"tokens": valid.sum()}
 
-    counted = _counted(graphdef, params, rows, mask, shards, chunk, **passing)
+    counted = _counted(graphdef, params, rows, mask, shards, chunk, **options)
     tokens = gather_tokens(counted[2], (rows.branch_ids, jnp.asarray(weights, jnp.float32)))
     return token_loss(*counted, tokens, jnp.float32(2.0), loss, chunk=chunk)
 
@@ -119,7 +119,7 @@ def test_scores_equal_those_of_the_flattened_sequences(fixture, request):
 
 # The longest branch has nine tokens; with 5 the states of its last ones need what lies two lanes before.
 @pytest.mark.parametrize("lane_size", [4, 5, 16])
-def test_the_size_of_the_lanes_changes_nothing(tiny, lane_size):
+def test_scores_do_not_depend_on_the_size_of_the_lanes(tiny, lane_size):
     rows = pack()
     moved, before = end_to_end(rows, lane_size)
     assert rows.offset.max() + 1 == 9 <= (WINDOW - 1) * lane_size + 1
@@ -205,7 +205,7 @@ def test_a_token_changes_no_earlier_score_and_no_other_branch(tiny):
     np.testing.assert_array_equal(before[others], after[others])
 
 
-def test_trunk_tokens_after_the_fork_are_not_seen(tiny):
+def test_trunk_tokens_after_the_fork_change_no_score(tiny):
     """The third trunk changes at position 3: forks at 3 stay, forks at 7 and 10 do not."""
     trunks = [TRUNKS[0], TRUNKS[1], [[*TRUNKS[2][0][:3], 0, *TRUNKS[2][0][4:]]]]
     before, after = logprobs_of(tiny, pack()), logprobs_of(tiny, pack(trunks))
@@ -214,7 +214,7 @@ def test_trunk_tokens_after_the_fork_are_not_seen(tiny):
     assert (before[fork >= 7] != after[fork >= 7]).all()
 
 
-def test_padding_ids_reach_no_score(tiny):
+def test_padding_ids_change_no_score(tiny):
     real = pack().segment > 0
     np.testing.assert_array_equal(logprobs_of(tiny, pack())[real], logprobs_of(tiny, pack(pad_id=13))[real])
 
@@ -232,14 +232,14 @@ def test_trunks_of_a_row_do_not_see_one_another(tiny):
     assert (before[first] != after[first]).all()
 
 
-def test_padding_scores_are_zero(tiny):
+def test_scores_of_padding_are_zero(tiny):
     logprobs, entropies = score(tiny.graphdef, tiny.params, pack(), jnp.float32(1.0))
     padding = pack().segment == 0
     assert not np.asarray(logprobs)[padding].any() and not np.asarray(entropies)[padding].any()
 
 
 @pytest.mark.parametrize(("shards", "chunk"), [(1, 1), (1, 1000), (3, 4)])
-def test_the_chunk_of_logits_changes_nothing(tiny, shards, chunk):
+def test_scores_do_not_depend_on_the_chunk_of_logits_or_the_shards(tiny, shards, chunk):
     """Chunks of 7 elsewhere; here one token, all at once, and the rows in three shards of their own."""
     ours = score(tiny.graphdef, tiny.params, pack(), jnp.float32(1.0), shards=shards, chunk=chunk)
     for mine, other in zip(ours, score(tiny.graphdef, tiny.params, pack(), jnp.float32(1.0)), strict=True):

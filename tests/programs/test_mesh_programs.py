@@ -17,9 +17,9 @@ import pytest
 
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import pack
-from fr3e_jax.policy.network import Pass
-from fr3e_jax.programs.decode import cache_shape
-from fr3e_jax.programs.decoder import DecoderPrograms
+from fr3e_jax.policy.network import ForwardOptions
+from fr3e_jax.programs.decoder_programs import DecoderPrograms
+from fr3e_jax.programs.decoder_state import DecoderSizes, cache_shape
 from fr3e_jax.programs.mesh import (
     abstract_arrays,
     batch_sharding,
@@ -29,8 +29,9 @@ from fr3e_jax.programs.mesh import (
     replicated,
     rollout_mesh,
 )
+from fr3e_jax.programs.optimizer_programs import make_optimizer
 from fr3e_jax.programs.reshard import RolloutWeights
-from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms, make_optimizer
+from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
 
 pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
 
@@ -105,7 +106,7 @@ def compile_all(network, mesh, slots):
     decoder = DecoderPrograms(network.graphdef, network.architecture, mesh)
     prefill = decoder._prefill.lower(params, on(mesh, (slots, POSITIONS), np.int32))
     like = cache_shape(abstract_outputs(prefill))
-    state = abstract_outputs(decoder._empty.lower(like, slots, LANES, POSITIONS, POSITIONS, 6, 1, True))
+    state = abstract_outputs(decoder._empty.lower(like, DecoderSizes(slots, LANES, POSITIONS, POSITIONS, 6, 1, True)))
     options = dict(learning_rate=1e-3, schedule="constant", warmup_updates=0, decay_updates=0, beta1=0.9, beta2=0.99)
     optimizer = make_optimizer(**options, epsilon=1e-8, weight_decay=0.1, max_grad_norm=1.0)
     train = TrainPrograms(
@@ -158,7 +159,7 @@ def test_no_device_holds_more_than_it_would_with_its_share_of_the_batch_alone(pr
         assert program.largest <= programs.alone[name].largest, name
 
 
-def test_what_is_gathered_is_parameters(programs, network):
+def test_large_gathered_arrays_are_parameters(programs, network):
     """No cache, and no activation but those that `placement` splits by position over ``tensor``."""
     tensor, fsdp = programs.mesh.shape["tensor"], programs.mesh.shape["fsdp"]
     gathered, batch = gathered_parameters(network, programs.mesh), training_batch(programs.mesh, SLOTS)
@@ -169,7 +170,7 @@ def test_what_is_gathered_is_parameters(programs, network):
         assert between <= large <= between | (gathered if fsdp > 1 else set()), (name, large)
 
 
-def test_each_program_moves_what_its_mesh_asks_for_and_nothing_else(programs):
+def test_each_program_has_only_the_collectives_that_its_mesh_needs(programs):
     """Of more than a few numbers: gradients are summed over the batch axes, products over ``tensor``."""
     replica, fsdp, tensor = programs.mesh.devices.shape
     gather = {"all-gather"} if fsdp > 1 else set()
@@ -189,13 +190,13 @@ def test_each_program_moves_what_its_mesh_asks_for_and_nothing_else(programs):
         assert found == kinds, name
 
 
-def test_what_layers_keep_is_split_by_position_and_gathered_over_tensor_alone(tiny_network):
+def test_states_between_layers_are_split_by_position_and_gathered_only_over_tensor(tiny_network):
     """One row a shard: flattened, its states could be split by rows and positions together, and XLA tries to."""
     network, mesh, layers = tiny_network(**SIZES, num_layers=3), make_mesh(1, 2, 4), 3
     shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
-    passing = Pass(remat="block", scan=True)
+    options = ForwardOptions(remat="block", scan=True)
     train = TrainPrograms(
-        network.graphdef, network.abstract, shardings, mesh, optax.sgd(1.0), loss=LossSettings(), passing=passing
+        network.graphdef, network.abstract, shardings, mesh, optax.sgd(1.0), loss=LossSettings(), options=options
     )
     params, one = abstract_arrays(network.abstract, shardings), on(mesh, (), np.float32)
     batch = training_batch(mesh, batch_shards(mesh))
@@ -213,7 +214,7 @@ def test_decoding_gathers_parameters_only_where_they_are_split_over_the_batch(pr
 
 
 @pytest.mark.parametrize("sizes", [FSDP, (1, 4, 2), ALL], ids=str)
-def test_laying_weights_out_anew_takes_no_more_than_both_layouts(sizes, network):
+def test_resharding_takes_no_more_memory_than_both_layouts(sizes, network):
     mesh = make_mesh(*sizes)
     source = param_shardings(mesh, network.abstract, network.axes, network.architecture)
     target = param_shardings(rollout_mesh(mesh, tensor=4), network.abstract, network.axes, network.architecture)
