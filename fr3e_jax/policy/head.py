@@ -39,10 +39,10 @@ class Counted(NamedTuple):
 
 
 def count_tokens(mask: jax.Array, source: jax.Array, positions: int, *, shards: int, chunk: int) -> Counted:
-    """Sort tokens by ``mask`` (bool ``[B, Q]``, true: counted).
+    """Sort the tokens of each shard so that the counted ones come first.
 
     Args:
-      mask: bool ``[B, Q]``.
+      mask: bool ``[B, Q]``, true where a token is counted.
       source: int ``[B, Q]``, position of each token's hidden state in its row.
       positions: P, hidden states of a row.
       shards: F; divides B.

@@ -1,4 +1,4 @@
-"""Published sizes, checked by shape without a weight being allocated, and what an architecture refuses."""
+"""Published sizes, checked by shape without allocating a weight, and architectures that are refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def elements(tree) -> int:
 
 
 def expected_tensors(a: Architecture, layers: int) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor as PyTorch's Qwen2ForCausalLM and Qwen3ForCausalLM store them, written out."""
+    """Name and shape of every tensor that PyTorch's Qwen2ForCausalLM and Qwen3ForCausalLM store, written out."""
     d, q, kv, mlp = a.hidden_size, a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim, a.intermediate_size
     table = {"model.embed_tokens.weight": (a.vocab_size, d), "model.norm.weight": (d,)}
     block = {
@@ -68,7 +68,7 @@ def test_every_published_size_has_an_expected_count():
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_size_has_its_known_number_of_parameters(name):
-    """Two layers are built, without a weight being allocated; all layers are alike."""
+    """Two layers are built without allocating a weight; all layers are alike."""
     architecture, known = PUBLISHED[name], PUBLISHED_PARAMETERS[name]
     count = [elements(build_network(dataclasses.replace(architecture, num_layers=n))[1]) for n in (1, 2)]
     whole = count[0] + (count[1] - count[0]) * (architecture.num_layers - 1)

@@ -28,7 +28,7 @@ def draw(kv_heads, group, *, dtype=jnp.float32, seed=0):
 
 
 def flattened_attention(query, own, trunk, forks, cotangent=None):
-    """softmax(q k / sqrt(D)) v over ``trunk[:fork]`` and what is seen of the branch, one query and head at a time.
+    """softmax(q k / sqrt(D)) v over ``trunk[:fork]`` and the visible branch tokens, one query and head at a time.
 
     NumPy in float64. With a cotangent: the result and the gradients of query, own and trunk.
     """
@@ -58,7 +58,7 @@ def flattened_attention(query, own, trunk, forks, cotangent=None):
 
 
 def values_and_gradients(inputs, cotangent, forks=FORKS):
-    """Of `trunk_branch_attention`; ``inputs`` is (query, own) or (query, own, trunk)."""
+    """Result and gradients of `trunk_branch_attention`; ``inputs``: (query, own) or (query, own, trunk)."""
 
     @jax.jit
     def run(inputs, forks):
@@ -89,7 +89,7 @@ def test_fork_at_zero_sees_no_trunk_and_sends_it_no_gradient():
 
 
 def test_scores_far_apart_in_trunk_and_branch_neither_overflow_nor_vanish():
-    """exp(300) is infinite in float32; the common maximum of both parts keeps the merge finite, whichever is larger."""
+    """exp(300) is infinite in float32; the common maximum keeps the merge finite, whichever part is larger."""
     (query, own, trunk), cotangent = draw(2, 2)
     for factors in ((300.0, 1.0), (1.0, 300.0)):
         scaled = own._replace(key=own.key * factors[0]), trunk._replace(key=trunk.key * factors[1])

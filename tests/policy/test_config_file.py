@@ -1,4 +1,4 @@
-"""Which `config.json` are taken, refused by name, and written."""
+"""`config.json`: accepted ones, ones that are refused by name, and written ones."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def draw(lanes, kv_heads, group, dtype=jnp.float32):
 
 
 def decode_attention(query, own, own_mask, trunk, fork, cut=C):
-    """With the own tokens before ``cut`` in one part and the others in a second one."""
+    """`decode_attention` with the own tokens before ``cut`` in one part and the others in a second one."""
     parts = [OwnPart(KeyValue(own.key[..., :cut], own.value[:, :, :cut]), own_mask[:, :cut])]
     if cut < C:
         parts.append(OwnPart(KeyValue(own.key[..., cut:], own.value[:, :, cut:]), own_mask[:, cut:]))
@@ -40,7 +40,7 @@ def decode_attention(query, own, own_mask, trunk, fork, cut=C):
 
 
 def flattened(query, own, own_mask, trunk, fork):
-    """One query and head at a time, NumPy in float64."""
+    """The same attention in NumPy's float64, one query and head at a time."""
     query, own, trunk = jax.tree.map(lambda x: np.asarray(x, np.float64), (query, own, trunk))
     out = np.zeros(query.shape)
     for b, n, k, g in np.ndindex(*query.shape[:-1]):

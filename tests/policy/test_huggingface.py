@@ -1,4 +1,4 @@
-"""Hugging Face directories: bit-exact there and back, sharded on arrival, all that does not fit in one message."""
+"""Hugging Face directories: saved and loaded bit for bit, loaded sharded, all misfits named in one message."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def load(directory, network):
 
 
 def edit(directory, **changes):
-    """Rewrites model.safetensors with tensors replaced, added, or (None) removed; names with __ for dots."""
+    """Rewrite model.safetensors with tensors replaced, added, or (None) removed; names have __ for dots."""
     tensors = load_file(directory / "model.safetensors")
     tensors |= {name.replace("__", "."): array for name, array in changes.items()}
     save_file({name: t for name, t in tensors.items() if t is not None}, directory / "model.safetensors")
@@ -72,7 +72,7 @@ def test_device_arrays_are_saved_as_host_arrays_are(tiny, tmp_path):
 
 
 def test_parameters_arrive_sharded_and_each_device_reads_its_own_slice(tiny_untied, tmp_path, monkeypatch):
-    """On one device all of every tensor is read once, on eight (make test-8) all of it once, in pieces."""
+    """Every tensor is read once: whole on one device, in pieces on eight (make test-8)."""
     network = tiny_untied
     mesh = make_mesh(tensor=2 if jax.device_count() % 2 == 0 else 1)
     shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)

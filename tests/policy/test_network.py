@@ -120,4 +120,4 @@ def test_chunks_of_the_head_are_even_and_as_few_as_possible():
             size, count = even_chunk(chunk, tokens), -(-tokens // chunk)
             assert size <= chunk and -(-tokens // size) == count
             assert count * size - tokens < count, "less than one token of each chunk is empty"
-            assert even_chunk(chunk, count * size) == size, "the same for what was padded to whole chunks"
+            assert even_chunk(chunk, count * size) == size, "the same for tokens padded to whole chunks"

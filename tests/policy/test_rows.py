@@ -27,7 +27,7 @@ LANES = [
 
 
 def end_to_end(rows: Rows, lane_size: int) -> tuple[Rows, np.ndarray]:
-    """The same branches without gaps in lanes of another size, and where each token was, ``[tokens, 3]``."""
+    """The same branches without gaps in lanes of another size, and each token's old index, ``[tokens, 3]``."""
     moved = {}
     for name in ("branch_ids", "segment", "start", "fork", "offset"):
         streams = [x[real] for x, real in zip(getattr(rows, name), rows.segment > 0, strict=True)]
@@ -117,7 +117,7 @@ def test_scores_equal_those_of_the_flattened_sequences(fixture, request):
         np.testing.assert_allclose(entropies[place], token_entropy(predicting), rtol=1e-5, atol=1e-5)
 
 
-# The longest branch has nine tokens; with 5 the states of its last ones need what lies two lanes before.
+# The longest branch has nine tokens; in lanes of 5 its last tokens read keys from two lanes before.
 @pytest.mark.parametrize("lane_size", [4, 5, 16])
 def test_scores_do_not_depend_on_the_size_of_the_lanes(tiny, lane_size):
     rows = pack()
@@ -154,8 +154,8 @@ def flattened(request):
     return network, mask, weights, jax.jit(jax.value_and_grad(flattened_sum))(network.params)
 
 
-# A chunk of one token, one that divides nothing, all at once; the shards of a mesh; what is computed again; attention
-# in blocks, layers in a loop.
+# Chunks of one token, of a size that divides nothing, of all tokens; shards of a mesh; rematerialisation; attention in
+# blocks; layers in a loop.
 CUTS = [
     {"chunk": 1, "remat": "dots"},
     {"attention_block": 4, "chunk": 1000, "scan": True, "remat": "block"},  # trunks by 4 positions, lanes by 2
@@ -196,7 +196,7 @@ def test_gradient_equals_that_of_the_flattened_sequences(flattened, cut):
 
 
 def test_a_token_changes_no_earlier_score_and_no_other_branch(tiny):
-    """The first branch's last token, with all others as witnesses; its own score is the only one to change."""
+    """The first branch's last token changes: of all scores only its own does."""
     changed = [[[(0, 4, [7, 7, 18]), *LANES[0][0][1:]], LANES[0][1]], *LANES[1:]]
     before, after = logprobs_of(tiny, pack()), logprobs_of(tiny, pack(lanes=changed))
     assert before[0, 0, 2] != after[0, 0, 2]
@@ -240,7 +240,7 @@ def test_scores_of_padding_are_zero(tiny):
 
 @pytest.mark.parametrize(("shards", "chunk"), [(1, 1), (1, 1000), (3, 4)])
 def test_scores_do_not_depend_on_the_chunk_of_logits_or_the_shards(tiny, shards, chunk):
-    """Chunks of 7 elsewhere; here one token, all at once, and the rows in three shards of their own."""
+    """Chunks of 7 elsewhere; here of one token, of all tokens, and rows in three shards."""
     ours = score(tiny.graphdef, tiny.params, pack(), jnp.float32(1.0), shards=shards, chunk=chunk)
     for mine, other in zip(ours, score(tiny.graphdef, tiny.params, pack(), jnp.float32(1.0)), strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)

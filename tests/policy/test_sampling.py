@@ -1,4 +1,4 @@
-"""Drawing tokens: frequencies, impossible tokens, filters as they are defined, noise that its name alone decides."""
+"""Drawing tokens: frequencies, impossible tokens, filters, and noise that depends on its name alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def grid(count):
 
 
 def filtered_distribution(logits, temperature, top_p, top_k):
-    """Probabilities in float64 by sorting and walking: the k first, then until their mass reaches ``top_p``."""
+    """Probabilities in float64 by sorting: the first k tokens, then of these until their mass reaches ``top_p``."""
     weights = np.exp(np.float64(logits) / temperature - np.max(logits) / temperature)
     order = np.argsort(-weights, kind="stable")[: top_k or None]
     mass, total, chosen = 0.0, weights[order].sum(), []
@@ -163,7 +163,7 @@ def test_entropy_is_of_the_whole_vocabulary_at_temperature_one():
 
 @pytest.mark.parametrize("vocab_size", [12, 400])
 def test_draw_of_a_row_does_not_depend_on_the_other_rows(vocab_size):
-    """Greedy, hot, top-k, nucleus and plain rows in one call draw what each draws alone, filters compiled in or not."""
+    """Greedy, hot, top-k, nucleus and plain rows draw the same together and alone, with or without filters."""
     rng = np.random.default_rng(5)
     count = 40
     logits = 2 * rng.standard_normal((count, vocab_size)).astype(np.float32)
@@ -211,7 +211,7 @@ class TestNoise:
 
 
 def test_forced_token_is_taken_with_its_logprob_before_any_filter():
-    """Greedy rows, filtered rows and rows that draw: only those with a token to take differ from a plain draw."""
+    """Greedy, filtered and plain rows: only rows with a forced token differ from a plain draw."""
     logits = jax.random.normal(jax.random.key(3), (6, 20))
     uniforms, temperature = jnp.linspace(0.05, 0.95, 6), jnp.array([1.0, 0.0, 0.7, 1.0, 0.0, 0.7])
     top_p, top_k, given = jnp.full(6, 0.3), jnp.array([0, 0, 1, 0, 0, 1]), jnp.array([-1, -1, -1, 7, 7, 7])

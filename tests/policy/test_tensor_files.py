@@ -1,4 +1,4 @@
-"""Reading and writing safetensors: which files count, what is refused before a byte is read, slices, shards."""
+"""Reading and writing safetensors: choice of files, refusals before any tensor is read, slices, shards."""
 
 from __future__ import annotations
 

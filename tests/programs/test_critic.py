@@ -51,7 +51,7 @@ def critic_on(tiny, devices: int, **mesh) -> tuple[CriticPrograms, object]:
 
 
 def value_rows(tokens: int, shards: int = 1):
-    """Packed rows with returns and old values of each token; (micro-batch, rows)."""
+    """(micro-batch, packed rows with returns and old values of each token)."""
     for micro in pack(TRUNKS, tokens=tokens, pad_id=0, shards=shards):
         returns, old = (np.zeros(micro.batch.loss_mask.shape, np.float32) for _ in range(2))
         for p in micro.placements:
@@ -72,7 +72,7 @@ LENGTH = 16  # of the longest whole sequence, padding counted
 
 
 def whole(values, fill=0) -> np.ndarray:
-    """``[branches, LENGTH]``: each branch's values behind its prefix."""
+    """``[branches, LENGTH]``: each branch's values after its prefix."""
     out = np.full((len(BRANCHES), LENGTH), fill, np.asarray(values[0]).dtype)
     for row, (_, branch), value in zip(out, BRANCHES, values, strict=True):
         row[branch.fork : branch.fork + len(value)] = value

@@ -1,6 +1,6 @@
-"""The decoder against full forward passes: what it draws, what it promotes, what it compiles and donates.
+"""The decoder against full forward passes: its tokens, promoted trunks, compiled programs and donated arrays.
 
-One run of branches of all kinds, long enough that the rings grow and then wrap, is looked at from several sides.
+Most tests look at one run of branches of all kinds, long enough that the rings grow and then wrap.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def test_entropies_and_update_magnitudes_equal_those_of_a_full_pass(passes):
 
 
 def test_tokens_invert_the_distribution_of_a_full_pass_at_the_branch_s_noise(passes, decoder):
-    """The number of (seed, stream, position), at the cumulative distribution that the whole sequence has there."""
+    """The random number of (seed, stream, position) lies in the token's share of the full pass's distribution."""
     streams = np.zeros((len(passes), STREAM_NAMES), np.uint32)
     streams[:, :2] = [b.stream for b, *_ in passes]
     keys = np.repeat(jax.jit(stream_keys)(decoder.engine.base_key, streams), 24, axis=0)
@@ -212,7 +212,7 @@ def test_rings_do_not_shrink_below_a_cache_that_may_yet_be_chosen(decoder):
 
 
 def test_size_of_rings_does_not_depend_on_when_a_choice_is_made(decoder):
-    """A choice waits for grading, a larger ring rounds sums otherwise, and runs are to repeat to the last bit."""
+    """A choice waits for grading and a larger ring rounds sums differently, yet runs must repeat bit for bit."""
     alone, after = branch(8, 0, 40, stop_ids=()), [branch(3, n, tokens, stop_ids=()) for n, tokens in ((1, 38), (2, 5))]
     requests = [TrunkRequest(TRUNKS[0], [alone]), TrunkRequest(TRUNKS[1], after)]
     engine = RolloutEngine(decoder.programs, trunk_slots=2, lanes_per_trunk=1, chunk=2, seed=5)
@@ -258,7 +258,7 @@ def compiled_programs(programs) -> dict[str, int]:
 
 
 def test_a_second_run_of_the_same_shapes_compiles_nothing(decoder, run, started):
-    """Other prompts of other lengths, forks and noise; other slots and lanes to promote: none of them is a shape."""
+    """Prompts, lengths, forks, noise, and the slots and lanes to promote are no shapes."""
     programs, engine = decoder.programs, decoder.engine
     engine.sample(decoder.params, exploration([TRUNKS[0], TRUNKS[2]], 10))
     programs.promote(started.filled, [1, 0], [0, 1], capacity=16)
@@ -314,7 +314,7 @@ def test_trunks_go_to_their_slots_and_padding_to_none(decoder):
 
 
 def test_finished_lanes_keep_their_cache_while_others_go_on(decoder, started):
-    """The write column passes over lane 0's tokens twice more: lane 1 ends and is filled anew in between."""
+    """The write column passes lane 0's tokens twice more; in between, lane 1 ends and is filled again."""
     programs, state = decoder.programs, started.filled
     step = lambda state: programs.decode_chunk(decoder.params, state, steps=4, patience=99, filtered=False)[0]
     columns = []
@@ -331,7 +331,7 @@ def test_finished_lanes_keep_their_cache_while_others_go_on(decoder, started):
         columns.append(int(state.column))
     assert columns == [4, 8, 12, 0]
     after = jax.device_get(programs.promote(state, [0], [0], capacity=16))
-    seen = 2 + 3  # fork and tokens; beyond lies what nobody reads
+    seen = 2 + 3  # fork and tokens; the positions after them are never read
     np.testing.assert_array_equal(before.hidden[:, :seen], after.hidden[:, :seen])
     for a, b in zip(before.layers, after.layers, strict=True):
         np.testing.assert_array_equal(a.key[..., :seen], b.key[..., :seen])

@@ -1,4 +1,4 @@
-"""On every mesh of eight devices: the tokens, the loss, the gradients and the new weights of one device.
+"""Every mesh of eight devices gives the tokens, loss, gradients and new weights of one device.
 
 The network has eight query heads and four key/value heads, so that it can be split in eight with the latter kept whole.
 """
@@ -58,7 +58,7 @@ def shardings_on(network, mesh):
 
 
 def sampled(network, mesh, params):
-    """Base rollouts, and rollouts from states in their middle read from promoted caches; all as (tokens, log-probs)."""
+    """Base rollouts, then rollouts from states in their middle that read promoted caches."""
     programs = DecoderPrograms(network.graphdef, network.architecture, mesh)
     engine = RolloutEngine(programs, trunk_slots=8, lanes_per_trunk=2, chunk=8, seed=5)
     how = Sampling(stop_ids=(0,))

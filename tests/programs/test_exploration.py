@@ -17,7 +17,7 @@ class TestAnchors:
     @pytest.mark.parametrize("bounds", [{}, dict(min_spacing=3, exclude_first=2, exclude_last=1)])
     @pytest.mark.parametrize("selection", ["entropy", "logprob", "gradient", "random"])
     def test_anchors_are_the_best_scores_of_each_response(self, selection, bounds):
-        """By sorting: highest score first (lowest log-prob), each bars its neighbourhood, position 0 is barred."""
+        """By sorting: highest score (lowest log-prob) first; each bars its neighbourhood; position 0 is barred."""
         found = find_anchors(SOURCES, selection=selection, num_anchors=3, **bounds)
         assert len(found) == len(LENGTHS)
         for source, anchors in zip(SOURCES, found, strict=True):
@@ -98,7 +98,7 @@ def test_a_trajectory_does_not_depend_on_those_beside_it():
 
 
 def test_state_without_signal_still_modulates_its_successor():
-    """V(S_0) = 1/2, V(S_1) = 1 (all right, will leave the loss), V(S_2) = 1/2: alpha_2 is exp(-(1/2 - 1))."""
+    """V(S_0) = 1/2, V(S_1) = 1 (all right: no signal), V(S_2) = 1/2: alpha_2 is exp(-(1/2 - 1))."""
     rewards = np.array([[[0, 0], [1, 1], [1, 0]]], np.float64)
     mask = np.array([[[False] * 2, [True] * 2, [True] * 2]])
     advantages, values, alphas, credit = trajectory_advantages(

@@ -1,4 +1,4 @@
-"""Freed memory stays with the process, so that what takes it again touches no fresh pages."""
+"""Freed memory stays with the process, so that a later allocation touches no fresh pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from fr3e_jax.programs import host_memory
 from fr3e_jax.programs.host_memory import on_host_only
 
-# Blocks by hand: where a program's blocks come to lie depends on what its threads hold at that moment.
+# Blocks are allocated by hand: the addresses of a program's blocks depend on the other allocations of its threads.
 FAULTS_OF_LATER_BLOCKS = """
 import ctypes, resource, sys
 from fr3e_jax.programs.host_memory import keep_host_memory
@@ -73,7 +73,7 @@ def test_memory_freed_by_a_long_compilation_returns_to_the_system():
 
 @pytest.fixture
 def set_platforms():
-    """Sets jax_platforms; no backend is asked."""
+    """Set jax_platforms without starting a backend."""
     before = jax.config.jax_platforms
     yield lambda platforms: jax.config.update("jax_platforms", platforms)
     jax.config.update("jax_platforms", before)

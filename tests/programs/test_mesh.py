@@ -1,4 +1,4 @@
-"""The sharding rules: golden tables for three models, what may stay whole, and meshes that do not fit."""
+"""The sharding rules: golden tables for three models, arrays that may stay whole, and meshes that do not fit."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def share(shape, partition, mesh):
 
 
 def sharding_table(name):
-    """Lines of everything that a run keeps on the mesh: one layer stands for all."""
+    """A line for each array that a run keeps on the mesh; one layer stands for all."""
     abstract, axes = one_layer(name)
     architecture, mesh = PUBLISHED[name], abstract_mesh(*MESHES[name])
     shardings = param_shardings(mesh, abstract, axes, architecture)
@@ -103,7 +103,7 @@ def test_sharding_table_equals_the_golden_file(name):
 
 @pytest.mark.parametrize("name", MESHES)
 def test_no_large_array_of_a_run_is_whole_on_a_device(name):
-    """But for vectors and counters every array is split over all devices, or over those of the batch and the heads."""
+    """Every matrix is split over all devices."""
     devices = np.prod(MESHES[name])
     abstract, axes = one_layer(name)
     mesh = abstract_mesh(*MESHES[name])

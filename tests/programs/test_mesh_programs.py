@@ -1,4 +1,4 @@
-"""The compiled programs on eight devices: what moves between them, and that no device holds what others hold too.
+"""The compiled programs on eight devices: their collectives, and that no device holds another's share.
 
 Read from the optimised HLO, whose shapes are those of one device.
 """
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices:
 
 SIZES = dict(vocab_size=1024, hidden_size=128, num_heads=8, num_kv_heads=8, head_dim=16, intermediate_size=256)
 SLOTS, LANES, POSITIONS = 16, 4, 64  # a trunk slot of each of eight batch shards has two trunks
-SMALL = 1500  # elements: more than scalars and what is fetched have, less than any activation here
+SMALL = 1500  # elements: more than scalars and fetched results have, less than any activation here
 REPLICA, FSDP, TENSOR, ALL = (8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2)
 MESHES = [ALL, *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in (REPLICA, FSDP, TENSOR))]
 _COLLECTIVE = re.compile(r" = (.*?) (all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
@@ -66,7 +66,7 @@ class Compiled:
         self.largest = max(map(math.prod, self.shapes), default=0)
 
     def kinds(self, least=0):
-        """Of the collectives that move more than ``least`` elements."""
+        """Kinds of the collectives that move more than ``least`` elements."""
         return {kind for kind, shapes in self.collectives if sum(map(math.prod, shapes)) > least}
 
     def gathered(self, least):
@@ -74,7 +74,7 @@ class Compiled:
 
 
 def states_of_a_step(mesh):
-    """Elements of the hidden states that a decode step has on a device: kept split by width, gathered to be used."""
+    """Elements of a decode step's hidden states on a device: kept split by width, gathered for use."""
     return SLOTS // batch_shards(mesh) * LANES * SIZES["hidden_size"]
 
 
@@ -130,7 +130,7 @@ def on(mesh, shape, kind):
 
 
 def training_batch(mesh, rows):
-    """A trunk a row: branches fill the row's lanes, so none would be saved if trunks shared rows."""
+    """A trunk a row: branches fill the row's lanes, so trunks that shared rows would save none."""
     nothing = np.zeros(64, np.float32)
     branches = [TrainingBranch(20, np.ones(64, np.int32), nothing, nothing) for _ in range(6)]
     trunks = [TrainingTrunk(np.ones(20, np.int32), branches, 0) for _ in range(rows)]
@@ -160,7 +160,7 @@ def test_no_device_holds_more_than_it_would_with_its_share_of_the_batch_alone(pr
 
 
 def test_large_gathered_arrays_are_parameters(programs, network):
-    """No cache, and no activation but those that `placement` splits by position over ``tensor``."""
+    """No cache, and no activation but those that `mesh_layout` splits by position over ``tensor``."""
     tensor, fsdp = programs.mesh.shape["tensor"], programs.mesh.shape["fsdp"]
     gathered, batch = gathered_parameters(network, programs.mesh), training_batch(programs.mesh, SLOTS)
     for name, program in programs.here.items():
@@ -171,11 +171,11 @@ def test_large_gathered_arrays_are_parameters(programs, network):
 
 
 def test_each_program_has_only_the_collectives_that_its_mesh_needs(programs):
-    """Of more than a few numbers: gradients are summed over the batch axes, products over ``tensor``."""
+    """Gradients are summed over the batch axes, products over ``tensor``; a few numbers are not counted."""
     replica, fsdp, tensor = programs.mesh.devices.shape
     gather = {"all-gather"} if fsdp > 1 else set()
     total = {"all-reduce"} if tensor > 1 else set()
-    between = {"all-gather"} if tensor > 1 else set()  # of what layers of training pass on
+    between = {"all-gather"} if tensor > 1 else set()  # of hidden states between layers in training
     # Token ids go to the embedding's columns and the found columns back, where the embedding is split by them alone.
     exchange = {"all-to-all"} if fsdp > 1 and tensor == 1 else set()
     gradients = {"all-reduce"} if replica * fsdp > 1 else set()
@@ -191,7 +191,7 @@ def test_each_program_has_only_the_collectives_that_its_mesh_needs(programs):
 
 
 def test_states_between_layers_are_split_by_position_and_gathered_only_over_tensor(tiny_network):
-    """One row a shard: flattened, its states could be split by rows and positions together, and XLA tries to."""
+    """One row a shard: XLA tries to split the flattened states by rows and positions together."""
     network, mesh, layers = tiny_network(**SIZES, num_layers=3), make_mesh(1, 2, 4), 3
     shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
     options = ForwardOptions(remat="block", scan=True)

@@ -19,7 +19,7 @@ DEFAULTS = dict(
 
 
 def updates(gradients, *, params=None, **settings):
-    """What each gradient adds to the parameters, which stay where they are."""
+    """The update of each gradient; the parameters stay the same."""
     optimizer = make_optimizer(**DEFAULTS | settings)
     params = jax.tree.map(jnp.zeros_like, gradients[0]) if params is None else params
     step, state, results = jax.jit(optimizer.update), jax.jit(optimizer.init)(params), []
@@ -57,7 +57,7 @@ def test_weight_decay_reaches_only_matrices():
 
 
 def test_gradients_are_clipped_by_their_global_norm():
-    """Norms 10 and 1: clipped to 1 both weigh the same in Adam's means; unclipped the second is almost lost."""
+    """Norms 10 and 1: clipped to 1, both weigh the same in Adam's means; unclipped, the second is almost lost."""
     gradients = [{"a": jnp.array([6.0]), "b": jnp.array([8.0])}, {"a": jnp.array([0.6]), "b": jnp.array([-0.8])}]
 
     def second_update(g1, g2):

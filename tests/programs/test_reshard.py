@@ -1,4 +1,4 @@
-"""The rollouts' copy of the weights: what type it has, when it is made, and that sampling reads the same policy.
+"""The rollouts' copy of the weights: its type, the moment it is made, and that sampling reads the same policy.
 
 Layouts over several devices: test_every_mesh.py and test_mesh_programs.py.
 """
@@ -54,7 +54,7 @@ def test_a_copy_is_made_once_for_each_set_of_weights_and_compiled_once(placed):
 
 
 def test_bfloat16_copy_has_the_policy_of_the_float32_weights(placed):
-    """Up to the rounding of its products, where a pass would round the matrices itself."""
+    """Up to the rounding of products: with float32 weights the pass rounds the matrices itself."""
     network, _, shardings, params = placed
     copy = RolloutWeights(network.abstract, shardings, shardings, "bfloat16").of(params)
     sequence = [np.array([3, 17, 0, 5, 9, 11])]
@@ -63,7 +63,7 @@ def test_bfloat16_copy_has_the_policy_of_the_float32_weights(placed):
 
 
 class _Mesh:
-    """As much of a mesh as its cuts are read from."""
+    """The part of a mesh that its cuts are read from."""
 
     def __init__(self, *sizes):
         self.devices = np.arange(np.prod(sizes)).reshape(sizes)

@@ -1,4 +1,4 @@
-"""The sizes that rings come in."""
+"""The sizes of rings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compiled training programs hold: a few chunks of logits, and no copy of what is donated."""
+"""Memory of the compiled training programs: a few chunks of logits, and no copy of a donated array."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONE = jax.ShapeDtypeStruct((), jnp.float32)
 
 
 def lowered_programs(tiny_network, *, dtype="float32", **sizes):
-    """(accumulate, score, apply) and the weights' bytes, for one micro-batch of 300 loss tokens; none is run."""
+    """(accumulate, score, apply) for one micro-batch of 300 loss tokens, none run; and the weights' bytes."""
     architecture = dataclasses.replace(tiny_network(num_layers=1).architecture, **sizes)
     graphdef, abstract, axes = build_network(architecture, param_dtype=dtype, compute_dtype=dtype)
     mesh = make_mesh(devices=jax.devices()[:1])

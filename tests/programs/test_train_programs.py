@@ -1,4 +1,4 @@
-"""Scoring and updating: cutting, packing and sharding a mini-batch change nothing; the numbers are the objectives'."""
+"""Scoring and updating equal the objectives, however a mini-batch is cut, packed and sharded."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def accumulate(at, micros, denominator):
 
 
 def assert_close(ours, theirs, tolerance=1e-5):
-    """Each leaf by the norm of its difference."""
+    """Compare each leaf by the norm of its difference."""
     for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(ours), jax.tree.leaves(theirs), strict=True):
         a, b = np.asarray(a), np.asarray(b)
         assert np.linalg.norm(a - b) <= tolerance * np.linalg.norm(b), jax.tree_util.keystr(path)
@@ -155,7 +155,7 @@ def test_loss_and_gradient_equal_the_objective_on_whole_sequences(single, refere
 
 @pytest.mark.parametrize("rows", [1, 8])
 def test_gradient_does_not_depend_on_the_cut_of_the_mini_batch(single, references, rows):
-    """Five trunks in pairs above; here one by one, and all at once with three empty rows beside them."""
+    """Five trunks, in pairs above; here one by one, and all at once beside three empty rows."""
     micros = micro_batches(rows)
     assert len(micros) == -(-5 // rows)
     gradients, sums = accumulate(single, micros, DENOMINATOR)
@@ -188,7 +188,7 @@ def test_scores_equal_those_of_whole_sequences_and_of_the_training_pass(single, 
 
 
 def test_policy_token_losses_equal_hand_computed_ones():
-    """One row of four tokens and one left out: ratios 1, 2, 3, 1/2; sampler weights 1, 1/2, capped at 2, 1."""
+    """One row of four tokens and a masked one: ratios 1, 2, 3, 1/2; sampler weights 1, 1/2, 2 (capped), 1."""
     shape = (1, 1, 5)
     new, old = np.log([0.2, 0.4, 0.6, 0.1, 0.3]), np.log([0.2, 0.2, 0.2, 0.2, 0.9])
     sampler, advantages = np.log([0.2, 0.4, 0.05, 0.2, 0.1]), [1.0, 1.0, -1.0, -1.0, 5.0]
@@ -224,7 +224,7 @@ def test_policy_token_losses_equal_hand_computed_ones():
 
 
 def step(at, micros, denominator):
-    """Parameters after one update, the gradient norm, and what went in."""
+    """One update: its inputs (``given``), the gradient norm and the sums; the new parameters go to ``at``."""
     gradients, sums = accumulate(at, micros, denominator)
     state = at.programs.init_optimizer(at.params)
     given = at.params, state, gradients
@@ -279,7 +279,7 @@ def test_scores_gradients_and_update_on_eight_devices_equal_those_on_one(sizes, 
 
 
 def test_second_step_of_the_same_shapes_compiles_nothing(tiny):
-    """Other data, denominators and temperatures, and the weights that an update returns, compile nothing new."""
+    """Data, denominators and the weights that an update returns compile nothing new."""
     at = make_programs(tiny, loss=SETTINGS)
     for denominator in (3.0, 5.0):
         step(at, micro_batches(2)[:2], denominator)
@@ -289,7 +289,7 @@ def test_second_step_of_the_same_shapes_compiles_nothing(tiny):
 
 
 def test_supervised_loss_falls_from_chance_to_almost_zero(tiny):
-    """The loss is the mean of -log pi of the tokens; it starts near that of chance and falls to almost nothing."""
+    """The loss is the mean of -log pi of the tokens."""
     at = make_programs(tiny, loss=None, learning_rate=0.02, weight_decay=0.0)
     (micro,) = pack(TRUNKS, tokens=1000, pad_id=0)
     count, losses = aggregation_denominator(counted_tokens(TRUNKS), "token_mean", NORM_LENGTH), []
