@@ -284,7 +284,7 @@ class Qwen(nnx.Module):
         def through(layer: Block, x):
             return layout.layer(Block.rows, *nnx.split(layer), x, turn, view, **settings)
 
-        x = layout.between(self._embed(token_ids[:, None], layout))
+        x = layout.between(self._embed(token_ids, layout)[:, None])
         if options.scan:
             x = self._scan_layers(through, x, options.remat)
         else:

@@ -5,7 +5,8 @@
         gradients, sums = programs.accumulate(params, gradients, batch, denominator)
     params, state, norm = programs.apply(params, state, gradients)
 
-All programs of fr3e_jax are declared with `jax.jit` as these are. For a newcomer, the four decisions in them:
+`decoder_programs` and `reshard` declare their programs in the same way. For a newcomer, the four decisions in a
+declaration:
 
 **What jit is given.** A pure function of arrays: parameters, gradients, a batch, a few numbers. Everything that shapes
 the program (the network's graphdef, the optimizer, options) is bound beforehand with `partial`. On the first call with
