@@ -2,7 +2,7 @@
 
 Several processes each compute the same on a device of their own: the inputs are whole and equal everywhere.
 
-Dimension key: N sequences, T tokens.
+Dimension key: T tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Steps = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]  # name and settings
 
 
 class Shaped(NamedTuple):
-    """A mini-batch after the shaping steps; each ``[N, T]``, see `Tokens`."""
+    """A mini-batch after the shaping steps; each ``[sequences, T]``, see `Tokens`."""
 
     advantages: np.ndarray
     counted: np.ndarray
@@ -55,7 +55,7 @@ def _divergences(logprobs, reference, *, estimator):
 
 
 def token_divergences(logprobs: np.ndarray, reference: np.ndarray, *, estimator: str) -> np.ndarray:
-    """Estimates of KL(π ‖ π_ref) per token, float32 ``[N, T]`` in nats; ``estimator``: k1, k2 or k3."""
+    """Estimates of KL(π ‖ π_ref) per token, float32 ``[sequences, T]`` in nats; ``estimator``: k1, k2 or k3."""
     (count, length), padding = logprobs.shape, _padding(logprobs.shape)
     found = _divergences(np.pad(logprobs, padding), np.pad(reference, padding), estimator=estimator)
     return np.asarray(found)[:count, :length]
@@ -69,7 +69,7 @@ def _generalised(rewards, values, mask, *, gamma, lam):
 def generalised_advantages(
     rewards: np.ndarray, values: np.ndarray, mask: np.ndarray, *, gamma: float, lam: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`fr3e_jax.objectives.generalised_advantages` of sequences ``[N, T]``."""
+    """`fr3e_jax.objectives.generalised_advantages` of arrays ``[sequences, T]``."""
     (count, length), padding = mask.shape, _padding(mask.shape)
     pad = lambda x: np.pad(x, padding)
     found = jax.device_get(_generalised(pad(rewards), pad(values), pad(mask), gamma=gamma, lam=lam))

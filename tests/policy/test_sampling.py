@@ -214,9 +214,9 @@ def test_forced_token_is_taken_with_its_logprob_before_any_filter():
     """Greedy, filtered and plain rows: only rows with a forced token differ from a plain draw."""
     logits = jax.random.normal(jax.random.key(3), (6, 20))
     uniforms, temperature = jnp.linspace(0.05, 0.95, 6), jnp.array([1.0, 0.0, 0.7, 1.0, 0.0, 0.7])
-    top_p, top_k, given = jnp.full(6, 0.3), jnp.array([0, 0, 1, 0, 0, 1]), jnp.array([-1, -1, -1, 7, 7, 7])
+    top_p, top_k, forced = jnp.full(6, 0.3), jnp.array([0, 0, 1, 0, 0, 1]), jnp.array([-1, -1, -1, 7, 7, 7])
     plain = draw(logits, uniforms, temperature, top_p, top_k, filtered=True)
-    found = draw(logits, uniforms, temperature, top_p, top_k, given, filtered=True)
+    found = draw(logits, uniforms, temperature, top_p, top_k, forced, filtered=True)
     assert found.token_ids.tolist() == [*plain.token_ids[:3].tolist(), 7, 7, 7]
     np.testing.assert_array_equal(found.logprobs[:3], plain.logprobs[:3])
     scaled = np.asarray(logits)[3:] / np.array([[1.0], [1.0], [0.7]])

@@ -224,12 +224,12 @@ def test_policy_token_losses_equal_hand_computed_ones():
 
 
 def step(at, micros, denominator):
-    """One update: its inputs (``given``), the gradient norm and the sums; the new parameters go to ``at``."""
+    """One update: its inputs (``inputs``), the gradient norm and the sums; the new parameters go to ``at``."""
     gradients, sums = accumulate(at, micros, denominator)
     state = at.programs.init_optimizer(at.params)
-    given = at.params, state, gradients
-    at.params, state, norm = at.programs.apply(*given)
-    return SimpleNamespace(given=given, gradients=gradients, state=state, norm=float(norm), sums=sums)
+    inputs = at.params, state, gradients
+    at.params, state, norm = at.programs.apply(*inputs)
+    return SimpleNamespace(inputs=inputs, gradients=gradients, state=state, norm=float(norm), sums=sums)
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +253,7 @@ def test_update_is_adamw_on_the_clipped_gradient(one_step, tiny, references):
 
 
 def test_update_deletes_the_donated_parameters_and_state(one_step):
-    params, state, _ = one_step.step.given
+    params, state, _ = one_step.step.inputs
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves((params, state)))
 
 
