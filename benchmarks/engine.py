@@ -24,11 +24,12 @@ from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.policy.config_file import read_architecture
 from fr3e_jax.policy.huggingface import load_params
-from fr3e_jax.policy.network import Pass, bind, build_network
-from fr3e_jax.programs.decoder import DecoderPrograms
+from fr3e_jax.policy.network import ForwardOptions, bind, build_network
+from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.host_memory import keep_host_memory
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
-from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms, make_optimizer
+from fr3e_jax.programs.optimizer_programs import make_optimizer
+from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Branch, CachedTrunk, Sampling, TrunkRequest
 
@@ -164,7 +165,7 @@ class Runner:
             optimizer,
             loss=loss,
             token_chunk=self.args.token_chunk,
-            passing=Pass(self.args.remat, self.args.attention_block, self.args.scan_layers),
+            options=ForwardOptions(self.args.remat, self.args.attention_block, self.args.scan_layers),
         )
 
     def optimizer_steps(self, trunks: list[TrainingTrunk], tokens: int, flattened_tokens: int) -> None:

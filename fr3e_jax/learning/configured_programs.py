@@ -10,9 +10,10 @@ from jax.sharding import Mesh
 
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.policy.architecture import Architecture
-from fr3e_jax.policy.network import Pass
+from fr3e_jax.policy.network import ForwardOptions
 from fr3e_jax.programs.critic_programs import CriticPrograms
-from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms, make_optimizer
+from fr3e_jax.programs.optimizer_programs import make_optimizer
+from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
 
 
 def configured_train_programs(
@@ -33,7 +34,7 @@ def configured_train_programs(
         _optimizer(config, config.optimizer.learning_rate),
         loss=None if supervised else loss_settings(config),
         token_chunk=config.training.token_chunk,
-        passing=_passing(config),
+        options=_forward_options(config),
     )
 
 
@@ -46,7 +47,7 @@ def configured_critic_programs(config: Config, architecture: Architecture, mesh:
         clip=config.critic.clip,
         param_dtype=config.model.param_dtype,
         compute_dtype=config.model.compute_dtype,
-        passing=_passing(config),
+        options=_forward_options(config),
     )
 
 
@@ -68,9 +69,9 @@ def loss_settings(config: Config) -> LossSettings:
     )
 
 
-def _passing(config: Config) -> Pass:
+def _forward_options(config: Config) -> ForwardOptions:
     training = config.training
-    return Pass(training.remat, training.attention_block, training.scan_layers)
+    return ForwardOptions(training.remat, training.attention_block, training.scan_layers)
 
 
 def _optimizer(config: Config, learning_rate: float) -> optax.GradientTransformation:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from fr3e_jax.programs.decoder import power_of_two, size_bucket
+from fr3e_jax.programs.size_buckets import power_of_two, size_bucket
 
 WINDOW = 3  # lanes that a token sees where branches lie end to end (docs/developers/performance_notebook.md)
 _LONG_BRANCH = 2048  # longer ones do not cross lanes: what more there is to score would cost more than gaps do

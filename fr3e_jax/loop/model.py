@@ -18,10 +18,11 @@ from fr3e_jax.policy.config_file import read_architecture
 from fr3e_jax.policy.huggingface import load_params
 from fr3e_jax.policy.network import Params, build_network, initial_params
 from fr3e_jax.programs.critic_programs import CriticPrograms
-from fr3e_jax.programs.decoder import DecoderPrograms
+from fr3e_jax.programs.decoder_programs import DecoderPrograms
+from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import abstract_arrays, make_mesh, param_shardings, rollout_mesh
 from fr3e_jax.programs.reshard import RolloutWeights
-from fr3e_jax.programs.train_programs import TrainPrograms, param_placement
+from fr3e_jax.programs.train_programs import TrainPrograms
 
 # A longer or shorter context is the same network: base and instruct models of a size differ in it.
 _SAME_NETWORK_WITHOUT = {"max_position_embeddings"}
@@ -112,7 +113,7 @@ class Model:
                 params = load_params(directory, self.architecture, self.abstract_params, self.param_shardings)
         else:
             params = initial_params(self.architecture, jax.random.key(self.config.seed), param_dtype=model.param_dtype)
-        return param_placement(self.mesh, params, self.param_shardings)
+        return params_on_mesh(params, self.param_shardings)
 
     def sharded_abstract_params(self) -> Params:
         """Shapes, types and shardings of the weights, to restore a checkpoint into."""

@@ -18,8 +18,8 @@ from fr3e_jax.planning.workload import (
     promoted_capacity,
 )
 from fr3e_jax.policy.architecture import Architecture
-from fr3e_jax.programs.decoder import power_of_two
 from fr3e_jax.programs.mesh import resolve_sizes
+from fr3e_jax.programs.size_buckets import power_of_two
 
 _WIDTH = {"float32": 4, "bfloat16": 2}
 

@@ -30,8 +30,8 @@ from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.attention import KeyValue
 from fr3e_jax.policy.network import build_network
 from fr3e_jax.policy.rows import Rows, Trunks
-from fr3e_jax.programs.decode import DecodeState, cache_shape
-from fr3e_jax.programs.decoder import DecoderPrograms, power_of_two
+from fr3e_jax.programs.decoder_programs import DecoderPrograms
+from fr3e_jax.programs.decoder_state import DecoderSizes, DecodeState, cache_shape
 from fr3e_jax.programs.mesh import (
     BATCH,
     abstract_arrays,
@@ -44,6 +44,7 @@ from fr3e_jax.programs.mesh import (
     rollout_mesh,
 )
 from fr3e_jax.programs.reshard import RolloutWeights
+from fr3e_jax.programs.size_buckets import power_of_two
 from fr3e_jax.programs.train_programs import TrainPrograms, TrainRows
 from fr3e_jax.rollouts.requests import STREAM_NAMES
 
@@ -149,13 +150,15 @@ class Programs:
         return self._result(
             self.decoder.jitted()["empty"],
             cache_shape(like),
-            shape.slots,
-            shape.lanes,
-            shape.trunk_capacity,
-            shape.capacity,
-            STREAM_NAMES,
-            _STOP_IDS,
-            shape.promotable,
+            DecoderSizes(
+                slots=shape.slots,
+                lanes=shape.lanes,
+                trunk_capacity=shape.trunk_capacity,
+                capacity=shape.capacity,
+                names=STREAM_NAMES,
+                stops=_STOP_IDS,
+                promotable=shape.promotable,
+            ),
         )
 
     def _beside_rollouts(self) -> dict[str, Any]:

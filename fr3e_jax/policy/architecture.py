@@ -1,4 +1,4 @@
-"""The shape of a Qwen2, Qwen2.5 or Qwen3 (dense) network, and the shapes that were published."""
+"""The sizes of a Qwen2, Qwen2.5 or Qwen3 (dense) network, and those of the published models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class UnsupportedModel(ValueError):
-    """A checkpoint asks for something this network does not have, or lacks something that it needs."""
+    """A checkpoint needs a feature that this network lacks, or lacks a part that this network needs."""
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,9 @@ class Architecture:
 
     ``model_type`` is Hugging Face's: ``"qwen2"`` (Qwen2, Qwen2.5, Qwen2.5-Math: biases on query, key and value) or
     ``"qwen3"`` (query and key normalised per head; with ``attention_bias`` biases on all four projections).
+
+    Raises:
+      UnsupportedModel: ``model_type`` is another one, or the sizes contradict one another.
     """
 
     vocab_size: int
@@ -108,7 +111,7 @@ def _qwen3(layers: int, hidden: int, heads: int, mlp: int) -> Architecture:
 _LONG = dict(max_position_embeddings=131072)
 _MATH = dict(max_position_embeddings=4096, rope_theta=1e4)
 
-# The config.json of the released base models (Qwen3: of the hybrid ones); technical reports of Qwen2.5 and Qwen3.
+# From config.json of the released base models (Qwen3: hybrid models); technical reports of Qwen2.5 and Qwen3.
 PUBLISHED: dict[str, Architecture] = {
     "qwen2.5-0.5b": _qwen2(24, 896, 14, 2, 4864),
     "qwen2.5-1.5b": _qwen2(28, 1536, 12, 2, 8960, **_LONG),

@@ -4,9 +4,9 @@ A branch token sees the first ``fork`` tokens of its trunk and its own branch up
 exist once and are read once for all of its branches; the two parts are merged by their log-sum-exp, so the result
 equals attention over the flattened sequence ``trunk[:fork] + branch``.
 
-Dimension key
-  B trunks (rows)   N lanes of a trunk   T query tokens   S trunk positions   C own positions
-  K key/value heads   G query heads per key/value head   D head size
+Dimension key: B rows or trunk slots, N lanes of each, T query tokens of a lane, S trunk positions, C own positions,
+P = S + N·T positions of a whole row, K key/value heads, G query heads per key/value head, D head size.
+
 Keys are stored ``[..., D, positions]`` and values ``[..., positions, D]``: with XLA on CPU a matrix product over keys
 laid out this way is several times faster than over ``[positions, D]``.
 """
@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_EXTENTS = 4  # parts of a sequence whose queries are compared with as many keys each as causality lets them see
+_EXTENTS = 4  # parts of a sequence; the queries of a part are compared only with keys up to its end
 
 
 class KeyValue(NamedTuple):
@@ -32,17 +32,16 @@ class KeyValue(NamedTuple):
 
 
 class RowView(NamedTuple):
-    """What the tokens of a row, S trunk positions and then N lanes of T, see of one another.
+    """Visibility between the tokens of a row: S trunk positions, then N lanes of T tokens.
 
-    A token sees the earlier ones of its own segment in the last ``window`` lanes, its own included, and a lane's token
-    also ``fork`` trunk positions.
+    A token sees itself and the earlier tokens of its segment. A lane's token also sees ``fork`` trunk positions from
+    ``start``.
     """
 
     trunk_segment: jax.Array  # int [B, S], which trunk
     segment: jax.Array  # int [B, N, T], which branch
     fork: jax.Array  # int [B, N, T], how many trunk positions a lane's token sees
     start: jax.Array  # int [B, N, T], the first of them
-    window: int = 1  # lanes that a lane's token sees, its own and those before it
 
 
 class Rotation(NamedTuple):
@@ -63,18 +62,21 @@ def rotary_frequencies(head_dim: int, theta: float) -> np.ndarray:
 
 
 def rotation(positions: jax.Array, head_dim: int, theta: float) -> Rotation:
-    """Of the tokens at ``positions [B, N, T]``."""
+    """The rotary angles of tokens at ``positions [B, N, T]``."""
     frequencies = jnp.asarray(rotary_frequencies(head_dim, theta)).reshape(1, 1, 1, -1)
     angles = positions[..., None].astype(jnp.float32) * frequencies
-    # In a loop, the only thing that XLA on CPU does not fuse with what comes after it: it would compute both functions
-    # again for every head of every layer, forward and backward.
+    # XLA on CPU fuses everything but a loop with its consumers. Fused, sine and cosine would be computed again for each
+    # head of each layer, forward and backward.
     one = lambda is_sine: jnp.where(is_sine, jnp.sin(angles), jnp.cos(angles))
     return Rotation(*jax.lax.map(one, jnp.array([False, True])))
 
 
 def rotary(x: jax.Array, turn: Rotation) -> jax.Array:
-    """Rotary position embedding in Hugging Face's half-split order of ``x [B, N, T, heads, D]``, in its dtype."""
-    # Both halves at once, by reversal and not by slices: the gradient of a slice is an array padded with zeros.
+    """Turn the heads of ``x [B, N, T, heads, D]`` by their positions, in x's dtype.
+
+    Pairs are half a head apart, as in Hugging Face's implementation. (Su et al. 2021, RoFormer.)
+    """
+    # Reverse both halves instead of slicing them: the gradient of a slice is an array padded with zeros.
     cos, sin = (part[..., None, None, :] for part in turn)
     halves = x.astype(jnp.float32).reshape(*x.shape[:-1], 2, x.shape[-1] // 2)
     sign = jnp.asarray([-1.0, 1.0], jnp.float32).reshape(1, 1, 1, 1, 2, 1)
@@ -96,16 +98,16 @@ def trunk_branch_attention(
       query: ``[B, N, T, K, G, D]``.
       own: ``key [B, N, K, D, C]``, ``value [B, N, K, C, D]``.
       own_mask: bool ``[B, N, T, C]``, true where a query sees an own position; each query sees at least itself.
-      trunk: ``key [B, K, D, S]``, ``value [B, K, S, D]``, or None where there is no trunk (the trunk's own pass).
-      fork: int ``[B, N, T]``, how many trunk positions each query sees; 0 is allowed.
-      start: int ``[B, N, T]``, the first of them, where a row holds several trunks; None: 0.
+      trunk: ``key [B, K, D, S]``, ``value [B, K, S, D]``; None in the trunk's own pass.
+      fork: int ``[B, N, T]``, number of trunk positions that each query sees; 0 is allowed.
+      start: int ``[B, N, T]``, the first of these positions, where a row holds several trunks; None: 0.
 
     Returns:
       ``[B, N, T, K, G, D]`` in the query's dtype. Scores and softmax are float32.
     """
     batch, lanes, length, kv_heads, group, head_dim = query.shape
-    # Every score lies as [B, K, N, T·G, positions]: the products of both parts, their maxima and their sums then need
-    # no transposition, only the small query, key and value do.
+    # All scores lie as [B, K, N, T·G, positions]. The products of both parts, their maxima and their sums then need no
+    # transposition; only the small query, key and value are transposed.
     query = jnp.transpose(query * head_dim**-0.5, (0, 3, 1, 2, 4, 5))
     mine = query.reshape(batch, kv_heads, lanes, length * group, head_dim)
     own = KeyValue(*(jnp.swapaxes(part, 1, 2) for part in own))
@@ -131,14 +133,19 @@ def trunk_branch_attention(
     return jnp.transpose(mixed, (0, 2, 3, 1, 4, 5))
 
 
-def row_attention(query: jax.Array, own: KeyValue, view: RowView, *, block: int = 0) -> jax.Array:
-    """Attention of whole rows, trunk and lanes end to end: the lanes read the trunk keys and values of this same pass.
+def row_attention(query: jax.Array, own: KeyValue, view: RowView, *, window: int = 1, block: int = 0) -> jax.Array:
+    """Attention of whole rows, trunk and lanes end to end: lanes read the trunk's keys and values of this same pass.
 
-    ``query [B, 1, P, K, G, D]``, ``own`` ``key [B, 1, K, D, P]``, ``value [B, 1, K, P, D]``, P = S + N·T; returns
-    ``[B, 1, P, K, G, D]`` in the query's dtype.
+    Args:
+      query: ``[B, 1, P, K, G, D]``.
+      own: ``key [B, 1, K, D, P]``, ``value [B, 1, K, P, D]``.
+      view: what each token sees.
+      window: number of lanes that a lane's token sees: its own and the ``window - 1`` before it.
+      block: number of tokens of a row, roughly, whose scores exist at once; 0: all. The backward pass computes the
+        scores of each block again.
 
-    ``block``: scores exist of so many tokens of a row at once (about; they are computed again in the backward pass);
-    0: of all.
+    Returns:
+      ``[B, 1, P, K, G, D]`` in the query's dtype.
     """
     batch, lanes, length = view.fork.shape
     size = view.trunk_segment.shape[-1]
@@ -151,7 +158,7 @@ def row_attention(query: jax.Array, own: KeyValue, view: RowView, *, block: int 
         KeyValue(key, jnp.swapaxes(value, 1, 2)),
         view.segment,
         block,
-        view.window,
+        window,
         KeyValue(trunk.key[:, 0], trunk.value[:, 0]),
         view.fork,
         view.start,
@@ -162,22 +169,22 @@ def row_attention(query: jax.Array, own: KeyValue, view: RowView, *, block: int 
 def _causal_attention(
     query, own: KeyValue, segment, block: int, window: int, trunk: KeyValue | None = None, fork=None, start=None
 ):
-    """`trunk_branch_attention` where a query sees the earlier positions of its segment (int ``[B, N, T]``).
+    """`trunk_branch_attention` where a query sees itself and the earlier positions of its segment.
 
-    In the last ``window`` lanes, its own included.
+    ``segment``: int ``[B, N, T]``; ``window``: lanes seen, as in `row_attention`.
     """
     lanes, length = segment.shape[1:]
     before = min(window, lanes) - 1
-    place = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32).reshape(1, 1, -1), segment.shape)
-    queries = (query, segment, place) if trunk is None else (query, segment, place, fork, start)
+    position = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32).reshape(1, 1, -1), segment.shape)
+    queries = (query, segment, position) if trunk is None else (query, segment, position, fork, start)
     own = KeyValue(_with_lanes_before(own.key, before, 4), _with_lanes_before(own.value, before, 3))
     segments = _with_lanes_before(segment, before, 2)
-    places = jnp.arange(-before * length, length, dtype=jnp.int32).reshape(1, 1, 1, -1)
+    positions = jnp.arange(-before * length, length, dtype=jnp.int32).reshape(1, 1, 1, -1)
 
     def attend(queries, extent):
         query, mine, at, *shared = queries
         extent += before * length
-        seen = (mine[..., None] == segments[:, :, None, :extent]) & (at[..., None] >= places[..., :extent])
+        seen = (mine[..., None] == segments[:, :, None, :extent]) & (at[..., None] >= positions[..., :extent])
         keys = KeyValue(own.key[..., :extent], own.value[..., :extent, :])
         return trunk_branch_attention(query, keys, seen, trunk, *shared)
 
@@ -196,7 +203,7 @@ def _causal_attention(
 
 
 def _with_lanes_before(x: jax.Array, before: int, axis: int) -> jax.Array:
-    """``[B, N, ...]`` with the positions (``axis``) of each lane behind those of the ``before`` lanes before it."""
+    """``x [B, N, ...]`` with the positions (``axis``) of the ``before`` preceding lanes put in front of each lane's."""
     if not before:
         return x
     lanes = x.shape[1]
@@ -205,14 +212,15 @@ def _with_lanes_before(x: jax.Array, before: int, axis: int) -> jax.Array:
 
 
 def _block_size(length: int, most: int) -> int:
-    """All of ``length`` where that is at most ``most``, else the largest power of two up to it that divides."""
+    """``length`` if it is at most ``most``, else the largest power of two up to ``most`` that divides ``length``."""
     return length if length <= most else math.gcd(length, 1 << max(most.bit_length() - 1, 0))
 
 
 def _bias(seen: jax.Array) -> jax.Array:
-    """``[B, N, T, positions]`` as what is added to scores ``[B, K, N, T, G, positions]``: 0 or −inf.
+    """The mask ``[B, N, T, positions]`` as a bias of scores ``[B, K, N, T, G, positions]``: 0 where seen, else −inf.
 
-    Added, not selected: the weight of an unseen position is 0 and so is its gradient, without a select of its own.
+    An added bias makes the weight of an unseen position 0, and its gradient too. A select would need another in the
+    backward pass.
     """
     return jnp.where(seen, 0.0, -jnp.inf).astype(jnp.float32)[:, None, :, :, None, :]
 
@@ -228,8 +236,8 @@ def _batched(left: jax.Array, right: jax.Array, batch_axes: int) -> jax.Array:
 def _scores(query: jax.Array, key: jax.Array, batch_axes: int) -> jax.Array:
     """float32 ``[..., i, j]`` of ``query [..., i, D]`` and ``key [..., D, j]``.
 
-    With a gradient of its own, because jax's for the keys would become a product ``[j, D]`` and its transposition,
-    which XLA on CPU takes nearly twice as long for.
+    The gradient is written by hand: jax would compute the keys' gradient as ``[j, D]`` and transpose it, which takes
+    XLA on CPU nearly twice as long.
     """
     return _batched(query, key, batch_axes)
 

@@ -1,4 +1,4 @@
-"""`config.json` of a Hugging Face directory: read into an `Architecture`, refused by name, and written again."""
+"""`config.json` of a Hugging Face directory: read into an `Architecture`, or refused by name; and written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fr3e_jax.policy.architecture import Architecture, UnsupportedModel
 
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size")
-_REFUSED = {  # settings that change the network when they are set, and what they are
+_REFUSED = {  # settings that change the network when they are set, with their meaning
     "use_sliding_window": "attention over a sliding window",
     "quantization_config": "quantised weights",
     "dual_chunk_attention_config": "dual chunk attention",
@@ -71,7 +71,7 @@ def _rope_problems(config: dict[str, Any]) -> list[str]:
             problems.append(f"{name}={json.dumps(rope)} is not a JSON object")
             continue
         kinds = {rope[key] for key in ("rope_type", "type") if key in rope}
-        # Without a type, anything but the base is scaling of a kind that some version of transformers guessed.
+        # Without a type, any key but the base is a scaling whose kind some version of transformers guessed.
         bare = not kinds and bool(rope.keys() - {"rope_theta"})
         if kinds - {"default"} or bare or rope.get("partial_rotary_factor", 1.0) != 1.0:
             problems.append(f"{name}={json.dumps(rope)} is not supported (rope scaling)")
@@ -83,10 +83,10 @@ def _rope_problems(config: dict[str, Any]) -> list[str]:
 
 
 def _thetas(config: dict[str, Any]) -> list[float]:
-    """The distinct rope_theta that are given: at the top (transformers 4), in rope_parameters (transformers 5)."""
+    """The distinct values of rope_theta: at the top (transformers 4), in rope_parameters (transformers 5)."""
     places = [config, config.get("rope_parameters"), config.get("rope_scaling")]
-    given = [place.get("rope_theta") for place in places if isinstance(place, dict)]
-    return list(dict.fromkeys(float(theta) for theta in given if _is_number(theta)))
+    found = [place.get("rope_theta") for place in places if isinstance(place, dict)]
+    return list(dict.fromkeys(float(theta) for theta in found if _is_number(theta)))
 
 
 def _is_number(value: Any) -> bool:
@@ -136,14 +136,18 @@ def to_hf_config(architecture: Architecture, *, dtype: str, eos_token_id: int | 
 
 
 def retyped(config: dict[str, Any], architecture: Architecture, dtype: str) -> dict[str, Any]:
-    """``config``, of the same network, for weights stored as ``dtype``; all its other fields stay."""
+    """``config`` of the same network with its weights stored as ``dtype``; all other fields stay."""
     # transformers 4 reads torch_dtype and a rope_theta at the top, 5 also dtype and rope_parameters.
     named = {"torch_dtype": dtype} | ({"dtype": dtype} if "dtype" in config else {})
     return config | named | {"rope_theta": architecture.rope_theta}
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object; `UnsupportedModel` names the file when it does not."""
+    """The object in a JSON file.
+
+    Raises:
+      UnsupportedModel: the file is no JSON, or holds something else; the message names the file.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:  # not UTF-8, or not JSON
@@ -154,7 +158,11 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def read_architecture(directory: str | Path) -> Architecture:
-    """The architecture of a Hugging Face directory; `UnsupportedModel` names the file when it cannot be used."""
+    """The architecture of a Hugging Face directory.
+
+    Raises:
+      UnsupportedModel: config.json is missing, damaged or not supported; the message names the file.
+    """
     path = Path(directory) / "config.json"
     if not path.is_file():
         raise UnsupportedModel(f"{path} not found: model.path must name a Hugging Face directory with a config.json")

@@ -1,16 +1,15 @@
 """Attention of a decode step: one query per lane over its trunk and its own tokens. (`attention` has the mathematics.)
 
-A lane's own tokens lie in two places: the *ring*, which a chunk of decode steps only reads, and the *recent* columns of
-it, a small copy that the steps of the chunk write into (`fr3e_jax.programs.decode`). A cache that is read and written
-in one loop would be copied at every step on TPU, where a column is written in one layout and a matrix product reads
-another.
+A lane's own tokens lie in two places. A chunk of decode steps only reads the *ring*. It writes into the *recent*
+columns, a small copy of some columns of the ring (`fr3e_jax.programs.decode_steps`). On TPU a column is written in one
+layout and a matrix product reads another, so a cache that one loop both reads and writes would be copied at every step.
 
 Every product is a batched matrix product in the order of its operands, with keys ``[D, positions]`` and values
 ``[positions, D]``: no cache is transposed to be read. An ``einsum`` would choose the order itself, and on CPU XLA then
 transposes the values of all lanes at every step (docs/developers/performance_notebook.md).
 
-Dimension key: B trunks, N lanes of a trunk, L = B * N lanes, K key/value heads, G query heads of each, D head size, S
-trunk positions, P own positions (C of the ring, R recent).
+Dimension key: B trunk slots, N lanes of each, L = B·N lanes, S trunk positions, C own positions (of the ring, or
+recent), K key/value heads, G query heads per key/value head, D head size.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from fr3e_jax.policy.attention import KeyValue
 
 
 def _scores(query: jax.Array, key: jax.Array, visible: jax.Array) -> jax.Array:
-    """float32 ``query [..., Q, D] @ key [..., D, P]``, -inf where ``visible [..., Q, P]`` (broadcast) is false."""
+    """float32 ``query [..., i, D] @ key [..., D, j]``; -inf where ``visible [..., i, j]`` (broadcast) is false."""
     lead = tuple(range(query.ndim - 2))
     dimensions = (((query.ndim - 1,), (key.ndim - 2,)), (lead, lead))
     scores = jax.lax.dot_general(query, key, dimensions, preferred_element_type=jnp.float32)
@@ -33,7 +32,7 @@ def _scores(query: jax.Array, key: jax.Array, visible: jax.Array) -> jax.Array:
 
 
 def _mix(weights: jax.Array, value: jax.Array) -> jax.Array:
-    """float32 ``weights [..., Q, P] @ value [..., P, D]``."""
+    """float32 ``weights [..., i, j] @ value [..., j, D]``."""
     lead = tuple(range(weights.ndim - 2))
     dimensions = (((weights.ndim - 1,), (value.ndim - 2,)), (lead, lead))
     return jax.lax.dot_general(weights.astype(value.dtype), value, dimensions, preferred_element_type=jnp.float32)
@@ -42,8 +41,8 @@ def _mix(weights: jax.Array, value: jax.Array) -> jax.Array:
 class OwnPart(NamedTuple):
     """Some of the lanes' own tokens, and which of them each lane sees."""
 
-    cache: KeyValue  # key [L, K, D, P], value [L, K, P, D]
-    seen: jax.Array  # bool [L, P]
+    cache: KeyValue  # key [L, K, D, C], value [L, K, C, D]
+    seen: jax.Array  # bool [L, C]
 
 
 def decode_attention(query: jax.Array, own: Sequence[OwnPart], trunk: KeyValue, fork: jax.Array) -> jax.Array:
@@ -53,7 +52,7 @@ def decode_attention(query: jax.Array, own: Sequence[OwnPart], trunk: KeyValue, 
       query: ``[B, N, K, G, D]``.
       own: the lanes' own tokens in any number of parts; each query sees at least itself.
       trunk: ``key [B, K, D, S]``, ``value [B, K, S, D]``.
-      fork: int ``[B, N]``, how many trunk positions each lane sees; 0 is allowed.
+      fork: int ``[B, N]``, number of trunk positions that each lane sees; 0 is allowed.
 
     Returns:
       ``[B, N, K, G, D]`` in the query's dtype. Scores and softmax are float32.

@@ -1,13 +1,14 @@
-"""The output head on the tokens that count, a chunk at a time: ``[tokens, V]`` logits never exist as a whole.
+"""The output head, applied to the counted tokens a chunk at a time: ``[tokens, V]`` logits never exist as a whole.
 
-Positions that do not count (padding, and tokens without a loss) are sorted behind those that do, and a loop whose
-length is known at run time ends before them. `token_loss` computes the loss and its gradient in the same pass over a
-chunk, as fused linear cross-entropies do: the logits are computed once and never kept.
+Tokens that are not counted (padding, and tokens without a loss) are sorted after the counted ones. A loop whose length
+is known at run time ends before them. `token_loss` computes the loss and its gradient in the same pass over a chunk, as
+fused linear cross-entropies do: the logits are computed once and never kept.
 
-Tokens are sorted within each of ``shards`` groups of rows, so that on a mesh no token leaves its device and the head's
+Tokens are sorted within each of ``shards`` groups of rows. So on a mesh no token leaves its device, and the head's
 gradient is summed over devices once.
 
-Dimension key: B rows, Q queried tokens of a row, P positions of a row, H shards, L = B/H · Q, E width, V vocabulary.
+Dimension key: B rows, Q queried tokens of a row, P positions of a row, F shards of rows, U = B·Q/F tokens of a shard,
+E width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -22,23 +23,31 @@ import numpy as np
 
 
 class Head(NamedTuple):
-    """The output weight as it is stored (`fr3e_jax.policy.network.Qwen.output_weight`)."""
+    """The output weight as stored (`fr3e_jax.policy.network.Qwen.output_weight`)."""
 
     weight: jax.Array  # [V, E] where tied, else [E, V]
     tied: bool
 
 
 class Counted(NamedTuple):
-    """The tokens that count, first in each shard; all but ``count`` are ``[H, L]``, padded to whole chunks."""
+    """Tokens sorted so that the counted ones come first; all but ``count`` are ``[F, U]``, padded to whole chunks."""
 
-    order: jax.Array  # int, position in the shard's B/H · Q tokens
-    source: jax.Array  # int, position in the shard's B/H · P states
-    valid: jax.Array  # bool
-    count: jax.Array  # int scalar, of the fullest shard
+    order: jax.Array  # int, position in the shard's B·Q/F tokens
+    source: jax.Array  # int, position in the shard's B·P/F states
+    valid: jax.Array  # bool, whether the token is counted
+    count: jax.Array  # int scalar, counted tokens of the fullest shard
 
 
 def count_tokens(mask: jax.Array, source: jax.Array, positions: int, *, shards: int, chunk: int) -> Counted:
-    """Sort the tokens of ``mask [B, Q]``; ``source [B, Q]`` are positions in a row of ``positions`` states."""
+    """Sort the tokens of each shard so that the counted ones come first.
+
+    Args:
+      mask: bool ``[B, Q]``, true where a token is counted.
+      source: int ``[B, Q]``, position of each token's hidden state in its row.
+      positions: P, hidden states of a row.
+      shards: F; divides B.
+      chunk: tokens of each shard whose logits exist at once, at most.
+    """
     rows, queried = mask.shape
     row = jnp.arange(rows, dtype=jnp.int32)[:, None] % (rows // shards)
     mask, source = (x.reshape(shards, -1) for x in (mask, source + row * positions))
@@ -49,13 +58,13 @@ def count_tokens(mask: jax.Array, source: jax.Array, positions: int, *, shards: 
 
 
 def gather_tokens(counted: Counted, values: Any) -> Any:
-    """Arrays ``[B, ...]`` of per-token values as ``[H, L]`` in the order of ``counted``."""
+    """Arrays ``[B, ...]`` of per-token values as ``[F, U]`` in the order of ``counted``."""
     shards = counted.order.shape[0]
     return jax.tree.map(lambda x: jnp.take_along_axis(x.reshape(shards, -1), counted.order, axis=1), values)
 
 
 def even_chunk(chunk: int, tokens: int) -> int:
-    """The size of as many equal chunks as it takes for all ``tokens``: the last one is not left half empty."""
+    """The size of equal chunks, at most ``chunk``, that hold all ``tokens``: the last one is not left half empty."""
     return -(-tokens // -(-tokens // chunk))
 
 
@@ -69,7 +78,7 @@ def _piece(x: Any, start: jax.Array, chunk: int) -> Any:
 
 
 def _logits(weight: jax.Array, tied: bool, states: jax.Array) -> jax.Array:
-    """float32 ``[H, chunk, V]``."""
+    """float32 ``[F, chunk, V]``."""
     contract = (((2,), (1 if tied else 0,)), ((), ()))
     return jax.lax.dot_general(states, weight.astype(states.dtype), contract, preferred_element_type=jnp.float32)
 
@@ -85,9 +94,15 @@ def _by_shard(hidden: jax.Array, shards: int) -> jax.Array:
 def token_scores(
     head: Head, hidden: jax.Array, counted: Counted, ids: jax.Array, scores: Callable, *, chunk: int
 ) -> tuple[jax.Array, ...]:
-    """Two scores of each token that counts, shaped as ``ids [B, ...]``; 0 elsewhere. Not for differentiation.
+    """Two scores of each counted token, shaped as ``ids``; 0 elsewhere. Not for differentiation.
 
-    ``hidden [B, P, E]``; ``scores(logits [H, chunk, V], ids [H, chunk])`` returns two ``[H, chunk]`` arrays.
+    Args:
+      head: the output weight.
+      hidden: ``[B, P, E]``.
+      counted: the tokens, of `count_tokens`.
+      ids: int ``[B, ...]``, Q token ids a row.
+      scores: ``(logits [F, chunk, V], ids [F, chunk]) -> two arrays [F, chunk]``.
+      chunk: as for `count_tokens`.
     """
     shards = counted.order.shape[0]
     hidden, sorted_ids = _by_shard(hidden, shards), gather_tokens(counted, ids)
@@ -116,22 +131,24 @@ def token_loss(
     chunk: int,
     place: Callable[[jax.Array], jax.Array] = lambda x: x,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Sum of a loss over the tokens that count, and sums for the metrics; differentiable in weight and ``hidden``.
+    """Sum of a loss over the counted tokens, and sums for the metrics; differentiable in weight and ``hidden``.
 
     Args:
+      head: the output weight.
       hidden: ``[B, P, E]``.
-      tokens: pytree of ``[H, L]`` (`gather_tokens`).
-      scalars: pytree of what else ``loss`` needs; no gradient reaches it.
-      loss: ``(logits [H, chunk, V], valid [H, chunk], tokens, scalars) -> (scalar, dict of scalars)``.
+      counted: the tokens, of `count_tokens`.
+      tokens: pytree of ``[F, U]`` (`gather_tokens`).
+      scalars: pytree of further inputs of ``loss``; no gradient reaches it.
+      loss: ``(logits [F, chunk, V], valid [F, chunk], tokens, scalars) -> (scalar, dict of scalars)``.
       chunk: tokens of each shard whose logits exist at once.
-      place: puts an array ``[H, ...]`` onto the mesh.
+      place: puts an array ``[F, ...]`` onto the mesh.
     """
     run = _fused(loss, head.tied, chunk, place)
     return run(head.weight, _by_shard(hidden, counted.order.shape[0]), counted, tokens, scalars)
 
 
 def _fused(loss: Callable, tied: bool, chunk: int, place: Callable) -> Callable:
-    """``(weight, hidden, counted, tokens, scalars) -> (total, sums)`` with its gradient computed on the way."""
+    """``(weight, hidden, counted, tokens, scalars) -> (total, sums)``; the forward pass also computes the gradient."""
 
     def forward(with_gradient, weight, hidden, counted, tokens, scalars):
         size, loops = _chunks(counted, chunk)
@@ -154,7 +171,7 @@ def _fused(loss: Callable, tied: bool, chunk: int, place: Callable) -> Callable:
 
         shapes = jax.eval_shape(lambda: one(*_abstract_piece(hidden, take))[0])
         totals = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        # Placed, or XLA may split the weight's gradient as the weight and gather the logits of all shards for it.
+        # Placed explicitly: XLA might split this gradient as the weight is split, and gather all shards' logits for it.
         by_width = weight.shape[::-1] if tied else weight.shape  # [E, V]
         start = tuple(place(jnp.zeros(s, jnp.float32)) for s in ((hidden.shape[0], *by_width), hidden.shape))
         return jax.lax.fori_loop(0, loops, body, (totals, start if with_gradient else None))
@@ -190,13 +207,12 @@ def _no_gradient(x: jax.Array):
 
 
 def _add_gradients(gradients, weight, tied: bool, states, source, slope):
-    """Add what a chunk's ``slope`` (gradient of its logits) gives to the weight's and the states' gradients."""
+    """Add a chunk's share to the gradients of weight and states; ``slope``: the gradient of the chunk's logits."""
     d_weight, d_hidden = gradients
     product = partial(jax.lax.dot_general, preferred_element_type=jnp.float32)
-    # [E, chunk] as it lies in memory: with either factor's transposition left to the product, XLA on CPU takes twice as
-    # long over it.
+    # Lay the states out as [E, chunk] first: XLA on CPU takes twice as long over a product that transposes a factor.
     columns = jax.lax.optimization_barrier(jnp.swapaxes(states, 1, 2))
     d_weight = d_weight + product(columns, slope, (((2,), (1,)), ((0,), (0,))))
     d_states = product(slope, weight.astype(slope.dtype), (((2,), (0 if tied else 1,)), ((), ())))
-    # Shard by shard: indexed by shard and source, XLA would gather the states of all shards on every device first.
+    # Shard by shard: with indices of shard and source, XLA would first gather the states of all shards on every device.
     return d_weight, jax.vmap(lambda total, at, new: total.at[at].add(new))(d_hidden, source, d_states)

@@ -1,7 +1,7 @@
-"""Weights in and out of a Hugging Face directory: names and layouts, tensor by tensor.
+"""Weights read from and written to a Hugging Face directory: names and layouts, tensor by tensor.
 
-A projection is stored ``[out, in]`` by PyTorch and used ``[in, out]`` here; all else is the same. Neither way is more
-than one tensor on the host besides what is on the devices.
+PyTorch stores a projection as ``[out, in]``; this network uses ``[in, out]``. All other tensors are the same. Reading
+and writing hold one tensor on the host at a time, besides the arrays on the devices.
 """
 
 from __future__ import annotations
@@ -70,17 +70,17 @@ def _put(tree: dict, path: tuple, value: Any) -> None:
 def load_params(
     directory: str | Path, architecture: Architecture, abstract: Params, shardings: Params | None = None
 ) -> Params:
-    """Device arrays of the checkpoint in ``directory``, each device reading its own slices from the files.
+    """Device arrays of the checkpoint in ``directory``; each device reads its own slices from the files.
 
     Args:
-      directory: with model.safetensors, or shards and their index.
+      directory: contains model.safetensors, or shards and their index.
       architecture: of its config.json (`config_file.read_architecture`).
       abstract: shapes and types to convert to (`network.build_network`).
       shardings: a `jax.sharding.Sharding` for each parameter; None puts all on the first device.
 
     Raises:
-      UnsupportedModel: one message with all missing, unexpected, mis-shaped and mis-typed tensors; a file that is
-        missing or damaged; a tied model whose file holds another head.
+      UnsupportedModel: tensors are missing, unexpected, mis-shaped or mis-typed (one message names all); a file is
+        missing or damaged; a tied model's file holds another head.
     """
     if shardings is None:
         everywhere = SingleDeviceSharding(jax.devices()[0])
@@ -136,7 +136,7 @@ def _load_tensor(
         return pieces[key]
 
     array = jax.make_array_from_callback(leaf.shape, sharding, read, dtype=leaf.dtype)
-    # Transfers run in the background: without waiting, the host would hold the tensors of all that are under way.
+    # Transfers run in the background: without waiting, the host would hold every tensor whose transfer is under way.
     return jax.block_until_ready(array)
 
 
@@ -181,6 +181,6 @@ def _gathered(array: jax.Array) -> np.ndarray:
 
 
 def _fetched(data: jax.Array) -> np.ndarray:
-    # On CPU NumPy looks into the device's memory. Elsewhere a jax.Array keeps the copy that it makes on the host, so a
-    # copy of it is fetched and dropped: else all tensors would stay on the host.
+    # On CPU, NumPy reads the device's memory itself. Elsewhere a jax.Array keeps the host copy that it makes, and all
+    # tensors would stay on the host. So a copy of the array is fetched, and dropped together with its host copy.
     return np.asarray(data if next(iter(data.devices())).platform == "cpu" else data.copy())

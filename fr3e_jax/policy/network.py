@@ -1,16 +1,23 @@
 """The network of Qwen2, Qwen2.5 and dense Qwen3: a Flax module used as a pure function of ``graphdef`` and ``params``.
 
-``params`` is a plain nested dict of arrays (``params["layers"][0]["attention"]["query"]["kernel"]``); every parameter
+``params`` is a plain nested dict of arrays (``params["layers"][0]["attention"]["query"]["kernel"]``). Every parameter
 is declared once, with its shape, its logical axes (for sharding) and its initial scale.
 
-Dimension key: B trunks, N lanes, T tokens, C own positions, V vocabulary, K/G/D heads as in `attention`, E width.
+Tokens pass the network in one of three ways. `Attention`, `Block` and `Qwen` have a method for each:
+
+    causal   whole sequences, each token seeing itself and the earlier ones; keeps keys and values (a trunk's prefill)
+    rows     whole trunk-and-branch rows; keeps nothing but hidden states (scoring, training)
+    decode   one new token per lane, over its trunk's cache and its own
+
+Dimension key: B rows or trunk slots, N lanes of each, L = B·N lanes, T tokens of a lane, S trunk positions,
+P = S + N·T positions of a whole row, C ring columns, R recent columns, K key/value heads, G query heads per key/value
+head, D head size, E width, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -28,86 +35,33 @@ from fr3e_jax.policy.attention import (
     trunk_branch_attention,
 )
 from fr3e_jax.policy.decode_attention import OwnPart, decode_attention
+from fr3e_jax.policy.modules import Linear, RMSNorm, gated_silu, parameter
 
 Params = dict[str, Any]
 
 
 class OwnCache(NamedTuple):
-    """The lanes' own keys and values in a decode step; L = B * N lanes."""
+    """The lanes' own keys and values in a decode step."""
 
     ring: tuple[KeyValue, ...]  # of each layer, only read: key [L, K, D, C], value [L, K, C, D]; () if all is recent
     ring_seen: jax.Array  # bool [L, C]
     recent: tuple[KeyValue, ...]  # of each layer, written into: key [L, K, D, R], value [L, K, R, D]
     recent_seen: jax.Array  # bool [L, R], the new token's column included
-    column: jax.Array  # int32 scalar, where in ``recent`` the new token goes
-    writes: jax.Array  # bool [L]; other lanes keep what stands in the column
+    column: jax.Array  # int32 scalar, the column of ``recent`` that takes the new token
+    writes: jax.Array  # bool [L]; the other lanes keep the content of the column
 
     def of_layer(self, number: int) -> OwnCache:
-        """With the ring and the recent columns of this layer alone."""
+        """The cache with the ring and the recent columns of this layer alone."""
         one = slice(number, number + 1)
         return self._replace(ring=self.ring[one], recent=self.recent[one])
 
 
-def _parameter(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str | None, ...], std: float, dtype: str):
-    if std == 0:
-        return nnx.Param(jnp.zeros(shape, dtype), axes=axes)
-    return nnx.Param((jax.random.normal(rngs.params(), shape) * std).astype(dtype), axes=axes)
-
-
-def _along_last(vector: nnx.Param | jax.Array, x: jax.Array) -> jax.Array:
-    """``vector`` with as many axes as ``x``: broadcasting is never left to differing ranks."""
-    return vector[...].reshape((1,) * (x.ndim - 1) + (-1,))
-
-
-class Linear(nnx.Module):
-    def __init__(self, rngs, size_in: int, size_out: int, axes: tuple[str, str], dtype: str, *, bias: bool = False):
-        self.kernel = _parameter(rngs, (size_in, size_out), axes, size_in**-0.5, dtype)
-        self.bias = _parameter(rngs, (size_out,), axes[1:], 0.0, dtype) if bias else None
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        # As one matrix: with several token axes XLA on CPU copies y's gradient, transposed, for the kernel's gradient.
-        y = (x.reshape(-1, x.shape[-1]) @ self.kernel[...].astype(x.dtype)).reshape(*x.shape[:-1], -1)
-        return y if self.bias is None else y + _along_last(self.bias, y).astype(x.dtype)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def rms_norm(x: jax.Array, scale: jax.Array, epsilon: float) -> jax.Array:
-    """``scale * x / sqrt(mean(x**2) + epsilon)`` over the last axis, in x's dtype, computed in float32."""
-    return _normalise(x, scale, epsilon)[0]
-
-
-def _normalise(x, scale, epsilon):
-    wide = x.astype(jnp.float32)
-    inverse = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + epsilon)
-    return (wide * inverse * _along_last(scale, wide).astype(jnp.float32)).astype(x.dtype), (x, inverse, scale)
-
-
-def _normalise_backward(epsilon, saved, cotangent):
-    """Both sums over products of three as matrix products: XLA on CPU takes ten times as long over its own loop."""
-    (x, inverse, scale), wide_slope = saved, cotangent.astype(jnp.float32)
-    wide, wide_scale, size = x.astype(jnp.float32), scale.astype(jnp.float32), x.shape[-1]
-    product = wide_slope * wide
-    leading = tuple(range(x.ndim - 1))
-    exact = partial(jax.lax.dot_general, precision="highest")
-    d_scale = exact(inverse[..., 0], product, ((leading, leading), ((), ())))
-    along = exact(product, wide_scale / size, (((x.ndim - 1,), (0,)), ((), ())))[..., None]
-    d_x = (wide_slope * _along_last(wide_scale, wide) - wide * (along * inverse * inverse)) * inverse
-    return d_x.astype(x.dtype), d_scale.astype(scale.dtype)
-
-
-rms_norm.defvjp(_normalise, _normalise_backward)
-
-
-class RMSNorm(nnx.Module):
-    def __init__(self, size: int, epsilon: float, dtype: str):
-        self.scale = nnx.Param(jnp.ones((size,), dtype), axes=(None,))
-        self.epsilon = epsilon
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return rms_norm(x, self.scale[...], self.epsilon)
-
-
 class Attention(nnx.Module):
+    """Grouped-query attention between its projections.
+
+    ``x [B, N, T, E]`` are the normalised hidden states, ``turn`` the rotary angles of their positions.
+    """
+
     def __init__(self, rngs: nnx.Rngs, a: Architecture, dtype: str):
         inner, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
         self.query = Linear(rngs, a.hidden_size, inner, ("embed", "heads"), dtype, bias=a.qkv_bias)
@@ -118,9 +72,35 @@ class Attention(nnx.Module):
         self.key_norm = RMSNorm(a.head_dim, a.rms_norm_eps, dtype) if a.qk_norm else None
         self.sizes = (a.num_kv_heads, a.heads_per_kv_head, a.head_dim)
 
-    def __call__(
-        self, x, turn, own_mask=None, cache: OwnCache | None = None, trunk: KeyValue | None = None, fork=None, rows=None
-    ):
+    def causal(self, x: jax.Array, turn: Rotation, mask: jax.Array) -> tuple[jax.Array, KeyValue]:
+        """Attention of ``x`` over itself where ``mask`` (bool ``[B, N, T, T]``) is true; also its keys and values."""
+        query, own = self._project(x, turn)
+        return self._join_heads(trunk_branch_attention(query, own, mask)), own
+
+    def rows(self, x: jax.Array, turn: Rotation, view: RowView, *, window: int, block: int) -> jax.Array:
+        """Attention of whole rows ``[B, 1, P, E]``; see `row_attention`."""
+        query, own = self._project(x, turn)
+        return self._join_heads(row_attention(query, own, view, window=window, block=block))
+
+    def decode(
+        self, x: jax.Array, turn: Rotation, cache: OwnCache, trunk: KeyValue, fork: jax.Array
+    ) -> tuple[jax.Array, KeyValue]:
+        """Attention of one new token per lane; also the recent columns with its keys and values written in.
+
+        Args:
+          x: ``[B, N, 1, E]``.
+          turn: of the new tokens.
+          cache: of this layer.
+          trunk: ``key [B, K, D, S]``, ``value [B, K, S, D]``.
+          fork: int ``[B, N]``, number of trunk positions that each lane sees.
+        """
+        query, fresh = self._project(x, turn)
+        recent = _write_column(cache.recent[0], fresh, cache)
+        parts = [OwnPart(recent, cache.recent_seen), *(OwnPart(ring, cache.ring_seen) for ring in cache.ring)]
+        return self._join_heads(decode_attention(query[:, :, 0], parts, trunk, fork)[:, :, None]), recent
+
+    def _project(self, x: jax.Array, turn: Rotation) -> tuple[jax.Array, KeyValue]:
+        """Queries ``[B, N, T, K, G, D]``, keys ``[B, N, K, D, T]`` and values ``[B, N, K, T, D]`` of ``x``."""
         kv_heads, group, head_dim = self.sizes
         query = self.query(x).reshape(*x.shape[:3], kv_heads * group, head_dim)
         key = self.key(x).reshape(*x.shape[:3], kv_heads, head_dim)
@@ -129,21 +109,15 @@ class Attention(nnx.Module):
         query, key = rotary(query, turn), rotary(key, turn)
         value = self.value(x).reshape(*x.shape[:3], kv_heads, head_dim)
         own = KeyValue(jnp.transpose(key, (0, 1, 3, 4, 2)), jnp.swapaxes(value, 2, 3))
-        query = query.reshape(*x.shape[:3], kv_heads, group, head_dim)
-        if rows is not None:
-            view, block = rows
-            mixed = row_attention(query, own, view, block=block)
-        elif cache is None:
-            mixed = trunk_branch_attention(query, own, own_mask, trunk, fork)
-        else:
-            own = _write_column(cache.recent[0], own, cache)
-            parts = [OwnPart(own, cache.recent_seen), *(OwnPart(ring, cache.ring_seen) for ring in cache.ring)]
-            mixed = decode_attention(query[:, :, 0], parts, trunk, fork[:, :, 0])
-        return self.out(mixed.reshape(*x.shape[:3], -1)), own
+        return query.reshape(*x.shape[:3], kv_heads, group, head_dim), own
+
+    def _join_heads(self, mixed: jax.Array) -> jax.Array:
+        """``[B, N, T, K, G, D]`` through the output projection."""
+        return self.out(mixed.reshape(*mixed.shape[:3], -1))
 
 
 def _write_column(old: KeyValue, new: KeyValue, cache: OwnCache) -> KeyValue:
-    """Put one token per lane into its column; lanes that do not write keep their content (it may be promoted)."""
+    """Write one token per lane into its column. Lanes that do not write keep their content: it may be promoted."""
     writes = cache.writes[:, None, None, None]
 
     def put(buffer, fresh, axis):
@@ -154,28 +128,39 @@ def _write_column(old: KeyValue, new: KeyValue, cache: OwnCache) -> KeyValue:
     return KeyValue(put(old.key, new.key, 3), put(old.value, new.value, 2))
 
 
-def through_block(graphdef, state, x, turn, own_mask, cache, trunk, fork, view, *, place, window, block):
-    """A `Block` from its parts: the same function for every layer; ``graphdef`` and the keywords are static."""
-    rows = None if view is None else (view._replace(window=window), block)
-    return nnx.merge(graphdef, state)(x, turn, own_mask, cache, trunk, fork, rows, place=place)
+def call_layer(method: Callable, graphdef: nnx.GraphDef, state: Any, *inputs: Any, **settings: Any) -> Any:
+    """Call a method of the `Block` that ``graphdef`` and ``state`` make up.
+
+    This is one function for all layers, so that a jitted version of it is traced and lowered once for all of them.
+    ``method``, ``graphdef`` and ``settings`` are static.
+    """
+    return method(nnx.merge(graphdef, state), *inputs, **settings)
 
 
 @dataclass(frozen=True)
-class Placement:
-    """How the arrays of a pass lie on a mesh, and how a layer is called; the default leaves both to the compiler."""
+class MeshLayout:
+    """Layout of a forward pass's arrays on a mesh, and the way a layer is called.
 
-    hidden: Callable[[jax.Array], jax.Array] = lambda x: x  # hidden states [B, N, T, E]
-    between: Callable[[jax.Array], jax.Array] = lambda x: x  # the same where they are kept or added to, not multiplied
+    The default leaves the layout to the compiler. (`fr3e_jax.programs.mesh.mesh_layout` makes that of a mesh.)
+    """
+
+    hidden: Callable[[jax.Array], jax.Array] = lambda x: x  # hidden states [B, N, T, E] that a product reads
+    between: Callable[[jax.Array], jax.Array] = lambda x: x  # hidden states that are kept or added to
     embedding: Callable[[jax.Array], jax.Array] = lambda x: x  # the embedding [V, E] that tokens are looked up in
     head: Callable[[jax.Array, int], jax.Array] = lambda x, axis: x  # the head, whose axis ``axis`` is the vocabulary
-    by_shard: Callable[[jax.Array], jax.Array] = lambda x: x  # what exists once for each shard of rows, [shards, ...]
-    layer: Callable = through_block  # or a version of it that is traced once for all layers
+    by_shard: Callable[[jax.Array], jax.Array] = lambda x: x  # arrays [shards, ...], one entry for each shard of rows
+    layer: Callable = call_layer  # or a jitted version of it
 
 
-ANYWHERE = Placement()
+DEFAULT_LAYOUT = MeshLayout()
 
 
 class Block(nnx.Module):
+    """A layer: attention and gated MLP, each on normalised hidden states and added to its input.
+
+    The methods take hidden states ``x [B, N, T, E]`` and the arguments of `Attention`'s methods of the same names.
+    """
+
     def __init__(self, rngs: nnx.Rngs, a: Architecture, dtype: str):
         self.attention_norm = RMSNorm(a.hidden_size, a.rms_norm_eps, dtype)
         self.attention = Attention(rngs, a, dtype)
@@ -184,30 +169,33 @@ class Block(nnx.Module):
         self.up = Linear(rngs, a.hidden_size, a.intermediate_size, ("embed", "mlp"), dtype)
         self.down = Linear(rngs, a.intermediate_size, a.hidden_size, ("mlp", "embed"), dtype)
 
-    def __call__(self, x, *attention_inputs, place: Placement = ANYWHERE):
-        mixed, own = self.attention(place.hidden(self.attention_norm(x)), *attention_inputs)
-        x = x + place.between(mixed)
-        return x + place.between(self.mlp(place.hidden(self.mlp_norm(x)))), own
+    def causal(self, x: jax.Array, turn: Rotation, mask: jax.Array) -> tuple[jax.Array, KeyValue]:
+        """Hidden states after this layer, and the layer's keys and values."""
+        mixed, own = self.attention.causal(self.attention_norm(x), turn, mask)
+        return self._add(x, mixed), own
+
+    def rows(
+        self, x: jax.Array, turn: Rotation, view: RowView, *, window: int, block: int, layout: MeshLayout
+    ) -> jax.Array:
+        """Hidden states of whole rows after this layer."""
+        mixed = self.attention.rows(layout.hidden(self.attention_norm(x)), turn, view, window=window, block=block)
+        return self._add(x, mixed, layout)
+
+    def decode(
+        self, x: jax.Array, turn: Rotation, cache: OwnCache, trunk: KeyValue, fork: jax.Array
+    ) -> tuple[jax.Array, KeyValue]:
+        """Hidden states of the new tokens after this layer, and the layer's recent columns."""
+        mixed, recent = self.attention.decode(self.attention_norm(x), turn, cache, trunk, fork)
+        return self._add(x, mixed), recent
 
     def mlp(self, x: jax.Array) -> jax.Array:
-        flat = x.reshape(-1, x.shape[-1])  # so that no reshape stands between the products and what is fused with them
-        return self.down(_gated(self.gate(flat), self.up(flat))).reshape(x.shape)
+        # No reshape may stand between the products and the operations that are fused with them.
+        flat = x.reshape(-1, x.shape[-1])
+        return self.down(gated_silu(self.gate(flat), self.up(flat))).reshape(x.shape)
 
-
-@jax.custom_vjp
-def _gated(gate: jax.Array, up: jax.Array) -> jax.Array:
-    """SiLU(gate) * up. The backward pass computes the sigmoid again: a tenth less to store, in the same time."""
-    return jax.nn.silu(gate) * up
-
-
-def _gated_backward(saved, cotangent):
-    gate, up = saved
-    gate = jax.lax.optimization_barrier(gate)  # or XLA finds the forward pass's sigmoid equal, and keeps it
-    sigmoid = jax.nn.sigmoid(gate)
-    return cotangent * up * (sigmoid * (1 + gate * (1 - sigmoid))), cotangent * (gate * sigmoid)
-
-
-_gated.defvjp(lambda gate, up: (_gated(gate, up), (gate, up)), _gated_backward)
+    def _add(self, x: jax.Array, mixed: jax.Array, layout: MeshLayout = DEFAULT_LAYOUT) -> jax.Array:
+        x = x + layout.between(mixed)
+        return x + layout.between(self.mlp(layout.hidden(self.mlp_norm(x))))
 
 
 REMATERIALISATION = {
@@ -217,16 +205,16 @@ REMATERIALISATION = {
 
 
 @dataclass(frozen=True)
-class Pass:
-    """How a pass over whole rows is computed."""
+class ForwardOptions:
+    """How the forward pass over whole rows is computed. Results differ by rounding alone."""
 
-    remat: str = "none"  # what the backward pass computes again: none, dots (all but products with kernels) or block
+    remat: str = "none"  # recomputed in the backward pass: none, dots (all but products with kernels) or block (all)
     attention_block: int = 0  # tokens of a row whose attention scores exist at once; 0: all
-    scan: bool = False  # all layers by one program over stacked parameters, not one after another
-    place: Placement = ANYWHERE
+    scan: bool = False  # run one program over the stacked parameters of all layers, not one layer after another
+    layout: MeshLayout = DEFAULT_LAYOUT
 
 
-WHOLE = Pass()
+DEFAULT_OPTIONS = ForwardOptions()
 
 
 def _rematerialised(function: Callable, remat: str) -> Callable:
@@ -240,75 +228,107 @@ class Qwen(nnx.Module):
     """
 
     def __init__(self, rngs: nnx.Rngs, a: Architecture, *, param_dtype: str, compute_dtype: str):
-        self.embedding = _parameter(rngs, (a.vocab_size, a.hidden_size), ("vocab", "embed"), 0.02, param_dtype)
+        self.embedding = parameter(rngs, (a.vocab_size, a.hidden_size), ("vocab", "embed"), 0.02, param_dtype)
         self.layers = nnx.List([Block(rngs, a, param_dtype) for _ in range(a.num_layers)])
         self.norm = RMSNorm(a.hidden_size, a.rms_norm_eps, param_dtype)
         tied = a.tie_word_embeddings
         self.head = (
-            None if tied else _parameter(rngs, (a.hidden_size, a.vocab_size), ("embed", "vocab"), 0.02, param_dtype)
+            None if tied else parameter(rngs, (a.hidden_size, a.vocab_size), ("embed", "vocab"), 0.02, param_dtype)
         )
         self.compute_dtype = compute_dtype
         self.rotary = (a.head_dim, a.rope_theta)
 
-    def __call__(self, token_ids, positions, own_mask, *, cache=None, trunk=None, fork=None, place=ANYWHERE):
-        """Hidden states of lanes of tokens.
-
-        Args:
-          token_ids: int ``[B, N, T]``.
-          positions: int ``[B, N, T]``, or their `rotation` where many steps compute it at once.
-          own_mask: bool ``[B, N, T, T]``; None with a cache, which says what is seen.
-          cache: `OwnCache` of a decode step (T = 1), or None when the lanes' keys and values are those of this call.
-          trunk: one `KeyValue` per layer (``[B, K, D, S]``, ``[B, K, S, D]``), or None.
-          fork: int ``[B, N, T]``, trunk positions that each token sees.
-          place: `Placement` on the mesh.
+    def causal(
+        self, token_ids: jax.Array, layout: MeshLayout = DEFAULT_LAYOUT
+    ) -> tuple[jax.Array, tuple[KeyValue, ...]]:
+        """Pass whole sequences ``token_ids [B, T]``; each token sees itself and the earlier ones.
 
         Returns:
-          hidden ``[B, N, T, E]`` after the final norm; the keys and values of this call by layer (with a cache: its
-          recent columns).
+          hidden ``[B, T, E]`` after the final norm; of each layer ``key [B, K, D, T]`` and ``value [B, K, T, D]``.
         """
-        x = place.hidden(place.embedding(self.embedding[...].astype(self.compute_dtype))[token_ids])
-        owns = []
-        turn = positions if isinstance(positions, Rotation) else self.rotation(positions)
-        for i, layer in enumerate(self.layers):
-            own_cache, its_trunk = None if cache is None else cache.of_layer(i), None if trunk is None else trunk[i]
-            inputs = (x, turn, own_mask, own_cache, its_trunk, fork, None)
-            x, own = place.layer(*nnx.split(layer), *inputs, place=ANYWHERE, window=1, block=0)
-            x = place.hidden(x)
-            owns.append(own)
-        return self.norm(x), tuple(owns)
+        batch, length = token_ids.shape
+        turn = self.rotation(jnp.broadcast_to(jnp.arange(length), (batch, 1, length)))
+        mask = jnp.broadcast_to(jnp.tril(jnp.ones((length, length), bool)), (batch, 1, length, length))
+        x, owns = layout.hidden(self._embed(token_ids[:, None], layout)), []
+        for layer in self.layers:
+            x, own = layout.layer(Block.causal, *nnx.split(layer), x, turn, mask)
+            x = layout.hidden(x)
+            owns.append(KeyValue(own.key[:, 0], own.value[:, 0]))
+        return self.norm(x)[:, 0], tuple(owns)
 
-    def rotation(self, positions: jax.Array) -> Rotation:
-        """The rotary angles at ``positions [B, N, T]``."""
-        return rotation(positions, *self.rotary)
-
-    def rows(self, token_ids, positions, view: RowView, passing: Pass) -> jax.Array:
-        """Hidden states ``[B, P, E]`` of whole trunk-and-branch rows, each a sequence of P = S + N·T tokens.
+    def rows(
+        self,
+        token_ids: jax.Array,
+        positions: jax.Array,
+        view: RowView,
+        *,
+        window: int = 1,
+        options: ForwardOptions = DEFAULT_OPTIONS,
+    ) -> jax.Array:
+        """Pass whole trunk-and-branch rows, each a sequence of P = S + N·T tokens.
 
         Trunk and lanes pass every layer together: one product with each kernel, forward and backward.
 
         Args:
           token_ids, positions: int ``[B, P]``.
           view: what each token sees.
-          passing: how the pass is computed; changes nothing but rounding.
+          window: number of lanes that a lane's token sees; see `row_attention`.
+          options: how the pass is computed.
+
+        Returns:
+          hidden ``[B, P, E]`` after the final norm.
         """
-        turn, place = self.rotation(positions[:, None]), passing.place
-        arrays, window = view._replace(window=None), view.window
+        turn, layout = self.rotation(positions[:, None]), options.layout
+        settings = dict(window=window, block=options.attention_block, layout=layout)
 
         def through(layer: Block, x):
-            inputs = (x, turn, None, None, None, None, arrays)
-            options = dict(place=place, window=window, block=passing.attention_block)
-            return place.layer(*nnx.split(layer), *inputs, **options)[0]
+            return layout.layer(Block.rows, *nnx.split(layer), x, turn, view, **settings)
 
-        x = place.between(place.embedding(self.embedding[...].astype(self.compute_dtype))[token_ids][:, None])
-        if passing.scan:
-            x = self._scan_layers(through, x, passing.remat)
+        x = layout.between(self._embed(token_ids, layout)[:, None])
+        if options.scan:
+            x = self._scan_layers(through, x, options.remat)
         else:
             for layer in self.layers:
-                x = _rematerialised(lambda x, layer=layer: through(layer, x), passing.remat)(x)
-        return place.hidden(self.norm(x))[:, 0]
+                x = _rematerialised(lambda x, layer=layer: through(layer, x), options.remat)(x)
+        return layout.hidden(self.norm(x))[:, 0]
+
+    def decode(
+        self,
+        token_ids: jax.Array,
+        turn: Rotation,
+        cache: OwnCache,
+        trunks: tuple[KeyValue, ...],
+        fork: jax.Array,
+        layout: MeshLayout = DEFAULT_LAYOUT,
+    ) -> tuple[jax.Array, tuple[KeyValue, ...]]:
+        """Pass one new token per lane.
+
+        Args:
+          token_ids: int ``[B, N]``.
+          turn: `rotation` of the tokens' positions, ``[B, N, 1, D / 2]``.
+          cache: the lanes' own keys and values.
+          trunks: of each layer ``key [B, K, D, S]``, ``value [B, K, S, D]``.
+          fork: int ``[B, N]``, number of trunk positions that each lane sees.
+
+        Returns:
+          hidden ``[B, N, E]`` after the final norm; of each layer the recent columns, the new tokens written in.
+        """
+        x, recents = layout.hidden(self._embed(token_ids[..., None], layout)), []
+        for i, (layer, trunk) in enumerate(zip(self.layers, trunks, strict=True)):
+            x, recent = layout.layer(Block.decode, *nnx.split(layer), x, turn, cache.of_layer(i), trunk, fork)
+            x = layout.hidden(x)
+            recents.append(recent)
+        return self.norm(x)[:, :, 0], tuple(recents)
+
+    def rotation(self, positions: jax.Array) -> Rotation:
+        """The rotary angles at ``positions [B, N, T]``."""
+        return rotation(positions, *self.rotary)
+
+    def _embed(self, token_ids: jax.Array, layout: MeshLayout) -> jax.Array:
+        return layout.embedding(self.embedding[...].astype(self.compute_dtype))[token_ids]
 
     def _scan_layers(self, through, x, remat: str):
-        """One layer's program for all of them, over their stacked parameters; matrices in the compute type."""
+        """Run one layer's program over the stacked parameters of all layers, with matrices in the compute type."""
         graphdef = nnx.split(self.layers[0])[0]
         cast = lambda leaf: leaf.astype(self.compute_dtype) if leaf.ndim > 1 else leaf
         states = [jax.tree.map(cast, nnx.split(layer)[1]) for layer in self.layers]
@@ -317,7 +337,7 @@ class Qwen(nnx.Module):
         return jax.lax.scan(lambda x, state: (step(x, state), None), x, stacked)[0]
 
     def output_weight(self) -> tuple[jax.Array, bool]:
-        """The head as it is stored: ``[V, E]`` and true where it is the embedding, else ``[E, V]`` and false."""
+        """The head as stored: ``[V, E]`` and true if it is the embedding, else ``[E, V]`` and false."""
         return (self.embedding[...], True) if self.head is None else (self.head[...], False)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
@@ -331,7 +351,8 @@ def build_network(
 ) -> tuple[nnx.GraphDef, Params, Params]:
     """The network's static description, without allocating a weight.
 
-    Returns ``graphdef``, abstract parameters (`jax.ShapeDtypeStruct` leaves) and the logical axes of each parameter.
+    Returns:
+      ``graphdef``, abstract parameters (`jax.ShapeDtypeStruct` leaves), and the logical axes of each parameter.
     """
     make = lambda: Qwen(nnx.Rngs(0), architecture, param_dtype=param_dtype, compute_dtype=compute_dtype)
     graphdef, state = nnx.split(nnx.eval_shape(make))

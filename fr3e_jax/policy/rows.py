@@ -1,4 +1,4 @@
-"""Trunk-and-branch rows: how a batch of shared-prefix sequences passes the network once per token.
+"""Trunk-and-branch rows: sequences that share prefixes, packed so that each token passes the network once.
 
 A row holds one or more trunks end to end, and branches of any of them end to end, over lanes of equal size:
 
@@ -6,17 +6,18 @@ A row holds one or more trunks end to end, and branches of any of them end to en
     lane 0     a0 a1 a2 b0 b1                segment       1 1 1 2 2
     lane 1     b2 c0 c1 c2 d0                segment       2 3 3 3 4
     lane 2     d1 d2 .  .  .                 segment       4 4 0 0 0
-    start      a, b, c: 0   d: 7             where the branch's trunk begins
+    start      a, b, c: 0   d: 7             position at which the branch's trunk begins
     fork       a, b: 4   c: 3   d: 2         trunk tokens that the branch's tokens see
     offset     0 1 2 0 1 / 2 0 1 2 0 / 1 2   position in the branch; absolute position = fork + offset
 
-A token is compared with the trunk and with the last W lanes, its own included, so that a branch of up to (W - 1)·T + 1
-tokens may begin anywhere, and nothing is left empty but the end of the last lane. With W = 1 no branch crosses lanes.
+A token is compared with the trunk and with the last W lanes, its own included. So a branch of up to (W - 1)·T + 1
+tokens may begin anywhere, and only the end of the last lane stays empty. With W = 1 no branch crosses lanes.
 
-A branch's first token is predicted from the trunk's hidden state at ``start + fork - 1``, each later one from its
-predecessor.
+A branch's first token is predicted from the trunk's hidden state at ``start + fork - 1``, each later one from the
+hidden state of its predecessor.
 
-Dimension key: B rows, S trunk positions, N lanes, T positions of a lane, W above, P = S + N·T, E width, V vocabulary.
+Dimension key: B rows, S trunk positions, N lanes, T positions of a lane, W lanes seen, P = S + N·T positions of a whole
+row, K key/value heads, D head size, E width.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from fr3e_jax.policy.attention import KeyValue, RowView
-from fr3e_jax.policy.network import ANYWHERE, WHOLE, Params, Pass, Placement, bind
+from fr3e_jax.policy.network import DEFAULT_LAYOUT, DEFAULT_OPTIONS, ForwardOptions, MeshLayout, Params, bind
 
 
 class Rows(NamedTuple):
@@ -42,39 +43,40 @@ class Rows(NamedTuple):
     start: jax.Array  # int [B, N, T]
     fork: jax.Array  # int [B, N, T], at least 1 on real tokens
     offset: jax.Array  # int [B, N, T]
-    window: jax.Array | None = None  # bool [B, W]: only its shape counts, which is known at compile time; None: W = 1
+    window: jax.Array | None = None  # bool [B, W]: only its shape counts, known at compile time; None: W = 1
 
 
 class Trunks(NamedTuple):
-    """What the network keeps of a batch of trunks."""
+    """The cache of a batch of trunks, and the states from which their branches' first tokens are drawn."""
 
     layers: tuple[KeyValue, ...]  # key [B, K, D, S], value [B, K, S, D] of each layer
-    hidden: jax.Array  # [B, S, E] after the final norm: from it the next token's logits
+    hidden: jax.Array  # [B, S, E] after the final norm
 
 
-def run_trunks(graphdef: nnx.GraphDef, params: Params, trunk_ids: jax.Array, place: Placement = ANYWHERE) -> Trunks:
+def run_trunks(
+    graphdef: nnx.GraphDef, params: Params, trunk_ids: jax.Array, layout: MeshLayout = DEFAULT_LAYOUT
+) -> Trunks:
     """Causal pass over ``trunk_ids [B, S]``, padded on the right (padding is never seen: forks end before it)."""
-    batch, length = trunk_ids.shape
-    positions = jnp.broadcast_to(jnp.arange(length), (batch, 1, length))
-    causal = jnp.broadcast_to(jnp.tril(jnp.ones((length, length), bool)), (batch, 1, length, length))
-    hidden, owns = bind(graphdef, params)(trunk_ids[:, None], positions, causal, place=place)
-    return Trunks(tuple(KeyValue(own.key[:, 0], own.value[:, 0]) for own in owns), hidden[:, 0])
+    hidden, layers = bind(graphdef, params).causal(trunk_ids, layout)
+    return Trunks(layers, hidden)
 
 
-def row_states(graphdef: nnx.GraphDef, params: Params, rows: Rows, passing: Pass = WHOLE) -> jax.Array:
-    """Hidden states ``[B, P, E]`` of the trunk's and then of the lanes' tokens; each token passes once."""
+def row_states(
+    graphdef: nnx.GraphDef, params: Params, rows: Rows, options: ForwardOptions = DEFAULT_OPTIONS
+) -> jax.Array:
+    """Hidden states ``[B, P, E]`` of the trunk's tokens, then of the lanes' tokens; each token passes once."""
     flat = lambda x: x.reshape(x.shape[0], -1)
     ids = jnp.concatenate([rows.trunk_ids, flat(rows.branch_ids)], axis=1)
     positions = jnp.concatenate([rows.trunk_offset, flat(rows.fork + rows.offset)], axis=1)
     window = 1 if rows.window is None else rows.window.shape[1]
-    view = RowView(rows.trunk_segment, rows.segment, rows.fork, rows.start, window)
-    return bind(graphdef, params).rows(ids, positions, view, passing)
+    view = RowView(rows.trunk_segment, rows.segment, rows.fork, rows.start)
+    return bind(graphdef, params).rows(ids, positions, view, window=window, options=options)
 
 
 def predictors(rows: Rows) -> jax.Array:
-    """int ``[B, N * T]``: the position in ``row_states`` that each branch token is predicted from.
+    """int ``[B, N * T]``: the position in `row_states` from which each branch token is predicted.
 
-    Of tokens a0 a1 a2 b0 ... in lanes that begin at P0: start+fork-1, P0, P0+1, start+fork-1, ...
+    For tokens a0 a1 a2 b0 ... in lanes that begin at position S: start+fork-1, S, S+1, start+fork-1, ...
     """
     batch, lanes, length = rows.offset.shape
     before = rows.trunk_ids.shape[1] + jnp.arange(lanes * length).reshape(1, lanes, length) - 1

@@ -1,10 +1,10 @@
 """Drawing tokens from logits: temperature, top-k and nucleus per row, one uniform number per token.
 
-A token is drawn by inverting the cumulative distribution at one uniform number, in two levels (blocks, then inside one
-block), which on CPU is many times faster than adding Gumbel noise to the whole vocabulary. The number comes from a key
-that names the rollout and the position, so a rollout's tokens do not depend on what is decoded beside it.
+A token is drawn by inverting the cumulative distribution at one uniform number, in two levels: blocks, then inside one
+block. On CPU this is many times faster than adding Gumbel noise to the whole vocabulary. The number comes from a key
+that names the rollout and the position, so a rollout's tokens do not depend on the rollouts beside it.
 
-Dimension key: L lanes, V vocabulary.
+Dimension key: L lanes, V vocabulary, I stream names.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _BLOCK = 128
 
 
 class Draw(NamedTuple):
-    """Drawn tokens and what the policy thought of them; all ``[L]``."""
+    """Drawn tokens with their log-probs and entropies; all ``[L]``."""
 
-    token_ids: jax.Array
-    logprobs: jax.Array  # under the distribution that was drawn from; greedy rows: at temperature 1
+    token_ids: jax.Array  # int32
+    logprobs: jax.Array  # under the distribution that the token was drawn from; greedy rows: at temperature 1
     entropies: jax.Array  # nats, full vocabulary, temperature 1
 
 
@@ -50,7 +50,7 @@ def stream_keys(base: jax.Array, stream: jax.Array) -> jax.Array:
 
 
 def _first_above(cumulative: jax.Array, threshold: jax.Array, weights: jax.Array) -> jax.Array:
-    """First index whose cumulative weight exceeds the threshold; if by rounding none does, the last with weight > 0."""
+    """The first index of cumulative weight above the threshold; if by rounding none is, the last with weight > 0."""
     above = (cumulative > threshold[:, None]) & (weights > 0)
     last = weights.shape[-1] - 1 - jnp.argmax(weights[:, ::-1] > 0, axis=-1)
     return jnp.where(above.any(axis=-1), jnp.argmax(above, axis=-1), last)
@@ -72,7 +72,10 @@ def invert_cumulative(weights: jax.Array, uniforms: jax.Array) -> jax.Array:
 
 
 def allowed_tokens(logits: jax.Array, top_p: jax.Array, top_k: jax.Array) -> jax.Array:
-    """Bool ``[L, V]``: top-k, then the nucleus of what is left; ties at the border go to the lowest token ids."""
+    """Bool ``[L, V]``: top-k, then the nucleus of the remaining tokens; ties go to the lowest token ids.
+
+    The nucleus is the smallest set of most probable tokens whose mass reaches ``top_p``. (Holtzman et al. 2020, eq. 2.)
+    """
     ranked = jnp.sort(logits, axis=-1, descending=True)
     rank = jnp.arange(ranked.shape[-1])[None]
     weights = jnp.where((top_k[:, None] <= 0) | (rank < top_k[:, None]), jax.nn.softmax(ranked, axis=-1), 0.0)
@@ -85,9 +88,9 @@ def allowed_tokens(logits: jax.Array, top_p: jax.Array, top_k: jax.Array) -> jax
     return above | (ties & (jnp.cumsum(ties, axis=-1) <= count - above.sum(axis=-1, keepdims=True)))
 
 
-def take_given(token_ids: jax.Array, given: jax.Array | None) -> jax.Array:
-    """``given`` where it is a token, else ``token_ids``."""
-    return token_ids if given is None else jnp.where(given >= 0, given, token_ids)
+def take_forced(token_ids: jax.Array, forced: jax.Array | None) -> jax.Array:
+    """``forced`` where it is a token, else ``token_ids``."""
+    return token_ids if forced is None else jnp.where(forced >= 0, forced, token_ids)
 
 
 def draw_tokens(
@@ -96,7 +99,7 @@ def draw_tokens(
     temperature: jax.Array,
     top_p: jax.Array,
     top_k: jax.Array,
-    given: jax.Array | None = None,
+    forced: jax.Array | None = None,
     *,
     filtered: bool,
 ) -> Draw:
@@ -107,23 +110,23 @@ def draw_tokens(
       uniforms: ``[L]`` in [0, 1).
       temperature: ``[L]``; 0 takes the most probable token.
       top_p, top_k: ``[L]``; 1 and 0 switch them off. Read only where ``filtered``.
-      given: int32 ``[L]``, tokens to take and not to draw, with their log-probs before any filter; -1: draw.
-      filtered: whether any row uses top-p or top-k (a sort of the vocabulary, so it is compiled only when needed).
+      forced: int32 ``[L]``, tokens to take instead of drawing, with their log-probs before any filter; -1: draw.
+      filtered: whether any row uses top-p or top-k. These sort the vocabulary, so they are compiled only when needed.
     """
     greedy = temperature <= 0
     scaled = logits / jnp.where(greedy, 1.0, temperature)[:, None]
     if filtered:
-        # In the order of token ids, so that a row draws the same token whether or not another row is filtered.
+        # Tokens keep the order of their ids, so a row draws the same token whether or not another row is filtered.
         allowed = allowed_tokens(scaled, top_p, top_k)
-        allowed = allowed if given is None else allowed | (given >= 0)[:, None]
+        allowed = allowed if forced is None else allowed | (forced >= 0)[:, None]
         scaled = jnp.where(allowed, scaled, -jnp.inf)
-    weights = jnp.exp(scaled - scaled.max(axis=-1, keepdims=True))  # the same sweep as in their log-probs
-    token_ids = take_given(invert_cumulative(weights, uniforms), given)
+    weights = jnp.exp(scaled - scaled.max(axis=-1, keepdims=True))  # the log-probs below share this sweep
+    token_ids = take_forced(invert_cumulative(weights, uniforms), forced)
     logprobs = token_logprobs(scaled, token_ids)
-    # A sweep of the vocabulary of its own, so only where somebody asks for it.
+    # Needs a sweep of the vocabulary of its own, so it runs only if some row is greedy.
     most_probable = jax.lax.cond(
         greedy.any(), lambda: jnp.argmax(logits, axis=-1), lambda: jnp.zeros(greedy.shape, token_ids.dtype)
     )
-    token_ids = take_given(jnp.where(greedy, most_probable, token_ids).astype(jnp.int32), given)
+    token_ids = take_forced(jnp.where(greedy, most_probable, token_ids).astype(jnp.int32), forced)
     logprobs = jnp.where(greedy, token_logprobs(logits, token_ids), logprobs)
     return Draw(token_ids, logprobs, token_entropy(logits))

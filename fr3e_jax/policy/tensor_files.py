@@ -1,7 +1,6 @@
-"""Reading the safetensors files of a Hugging Face directory: which tensor is where, and slices of one at a time.
+"""The safetensors files of a Hugging Face directory: the file of each tensor, and slices of one tensor at a time.
 
-Nothing is read before it is asked for, and no more of a tensor than that: a checkpoint may be larger than the host's
-memory.
+Only the requested part of a tensor is read, when it is requested: a checkpoint may be larger than the host's memory.
 """
 
 from __future__ import annotations
@@ -27,11 +26,15 @@ class TensorFiles:
     """The tensors of ``model.safetensors``, or of its shards, by name.
 
     Attributes:
-      misplaced: names that the index puts into a file that lacks them, with that file.
+      misplaced: tensors that are not in the file that the index names, with that file.
     """
 
     def __init__(self, directory: str | Path):
-        """Reads what the files say of themselves. `UnsupportedModel`: there are none, one is missing or damaged."""
+        """Read the files' headers.
+
+        Raises:
+          UnsupportedModel: there are no files, one is missing or damaged, or two hold the same tensor.
+        """
         self.directory = Path(directory)
         self._kinds: dict[str, tuple[tuple[int, ...], str]] = {}  # shape and type of each tensor
         self._files: dict[str, str] = {}
@@ -41,7 +44,7 @@ class TensorFiles:
         self.misplaced = {name: file for name, file in index.items() if self._files.get(name) != file}
 
     def _read_index(self) -> dict[str, str]:
-        """The file of every tensor as the index says, after a check that the files exist; empty without an index."""
+        """The file of every tensor according to the index; empty without an index. All these files exist."""
         path = self.directory / INDEX
         if not path.is_file():
             return {}
@@ -103,11 +106,11 @@ class TensorFiles:
         return self._kinds[name][0]
 
     def dtype(self, name: str) -> str:
-        """As safetensors spells it, like ``"BF16"``."""
+        """The tensor's type in safetensors' spelling, such as ``"BF16"``."""
         return self._kinds[name][1]
 
     def read(self, name: str, index: tuple[slice, ...], dtype: np.dtype, *, transposed: bool = False) -> np.ndarray:
-        """Part of a tensor as a new array in memory order.
+        """A part of a tensor as a new array in memory order.
 
         Args:
           index: slices without steps, in the order of the result's dimensions.
@@ -123,9 +126,9 @@ class TensorFiles:
         result = np.empty(sizes[::-1] if transposed else sizes, dtype)
         rows, *others = ranges
         as_stored = result.T if transposed else result
-        # By blocks of rows: converting and transposing a whole tensor at once would need it twice.
+        # By blocks of rows: converting and transposing a whole tensor at once would hold it twice.
         step = max(1, _BLOCK_BYTES // max(1, 4 * math.prod(sizes[1:])))
-        # Opened for this part alone: what was read of a mapped file counts as the process's memory until it is closed.
+        # Opened for this part alone: pages read from a mapped file count as the process's memory until it is closed.
         with safe_open(path, "numpy") as tensors:
             stored = tensors.get_slice(name)
             for start in range(0, len(rows), step):

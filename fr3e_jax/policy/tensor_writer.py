@@ -1,7 +1,8 @@
-"""Writing safetensors shards tensor by tensor: the header first, from shapes alone, then one tensor after the other.
+"""Safetensors shards, written tensor by tensor: the header first, from shapes alone, then one tensor after the other.
 
-safetensors' own writer takes all tensors of a file at once; this one holds one. Format: eight bytes with the length of
-the header, the header (JSON: type, shape and byte range of every tensor), the tensors in memory order, nothing between.
+safetensors' own writer takes all tensors of a file at once; this one holds one at a time. Format: eight bytes with the
+length of the header, the header (JSON: type, shape and byte range of every tensor), then the tensors in memory order
+without gaps.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _BLOCK_BYTES = 16 * 2**20
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """``fetch()`` returns an array of ``shape``, of any float type and layout; called once, when it is written."""
+    """A tensor to write. ``fetch()`` returns its array, of ``shape`` and any float type; it is called once."""
 
     name: str
     shape: tuple[int, ...]
@@ -34,7 +35,7 @@ class StoredTensor:
 
 
 def write_shards(directory: Path, tensors: Sequence[StoredTensor], dtype: np.dtype, max_shard_bytes: int) -> None:
-    """``model.safetensors``, or ``model-00001-of-0000N.safetensors`` ... with ``model.safetensors.index.json``.
+    """Write ``model.safetensors``, or ``model-00001-of-0000N.safetensors`` ... and ``model.safetensors.index.json``.
 
     Raises:
       UnsupportedModel: a value is NaN or infinite, or becomes infinite as ``dtype``.
@@ -55,7 +56,7 @@ def write_shards(directory: Path, tensors: Sequence[StoredTensor], dtype: np.dty
 
 
 def split_into_shards(tensors: Sequence[StoredTensor], itemsize: int, max_bytes: int) -> list[list[StoredTensor]]:
-    """In order, each shard as full as ``max_bytes`` allows; a larger tensor is a shard of its own."""
+    """The tensors in order, in shards as full as ``max_bytes`` allows; a larger tensor is a shard of its own."""
     shards: list[list[StoredTensor]] = [[]]
     filled = 0
     for tensor in tensors:

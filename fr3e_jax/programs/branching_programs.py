@@ -1,4 +1,9 @@
-"""ARPO's decisions for many answers at once: the objective, compiled over padded batches. NumPy in, NumPy out."""
+"""ARPO's decisions for many answers at once: the objective, compiled over padded batches.
+
+NumPy in, NumPy out. Batches are padded to powers of two, so that few shapes are compiled.
+
+Dimension key: T tokens.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fr3e_jax.objectives.tool_branching import branches_after_answer, entropy_from
-from fr3e_jax.programs.decoder import power_of_two
+from fr3e_jax.programs.size_buckets import power_of_two
 
 _LEAST_ROWS = 16
 
 
-def _decisions(entropies, drawn, starts, uniforms, *, tokens, vocabulary, weight, probability):
+def _decisions(entropies, sampled, starts, uniforms, *, tokens, vocabulary, weight, probability):
     at = lambda h, mask, start: entropy_from(h, mask, start, tokens=tokens, vocabulary=vocabulary)
-    change = jax.vmap(at)(entropies, drawn, starts) - jax.vmap(lambda h, mask: at(h, mask, 0))(entropies, drawn)
+    change = jax.vmap(at)(entropies, sampled, starts) - jax.vmap(lambda h, mask: at(h, mask, 0))(entropies, sampled)
     changes = jnp.broadcast_to(change[:, None], uniforms.shape)
     return branches_after_answer(uniforms, changes, weight=weight, probability=probability)
 
@@ -26,7 +31,7 @@ _decide = jax.jit(_decisions, static_argnames=("tokens", "vocabulary", "weight",
 
 def branching_decisions(
     entropies: Sequence[np.ndarray],
-    drawn: Sequence[np.ndarray],
+    sampled: Sequence[np.ndarray],
     starts: Sequence[int],
     uniforms: np.ndarray,
     *,
@@ -36,17 +41,21 @@ def branching_decisions(
     weight: float,
     probability: float,
 ) -> np.ndarray:
-    """Bool ``[answers, tries]``, whether to branch; see `fr3e_jax.objectives.tool_branching`.
+    """Bool ``[answers, tries]``, whether to branch after each answer; see `fr3e_jax.objectives.tool_branching`.
 
     Args:
-      entropies, drawn: ``[T]`` each, of the response that an answer stands in; T at most ``most_tokens``.
-      starts: position behind each answer.
-      uniforms: ``[answers, tries]``.
+      entropies: float ``[T]`` for each answer, of the response that contains it; T at most ``most_tokens``.
+      sampled: bool ``[T]`` for each answer, tokens that the policy wrote.
+      starts: position after each answer.
+      uniforms: ``[answers, tries]`` in [0, 1).
+      most_tokens: the largest T; responses are padded to the power of two above it.
+      tokens, vocabulary: of `fr3e_jax.objectives.entropy_from`.
+      weight, probability: of `fr3e_jax.objectives.branches_after_answer`.
     """
     count = len(starts)
     rows, size = power_of_two(count, _LEAST_ROWS), power_of_two(most_tokens, 16)
     padded, mask = np.zeros((rows, size), np.float32), np.zeros((rows, size), bool)
-    for row, (values, own) in enumerate(zip(entropies, drawn, strict=True)):
+    for row, (values, own) in enumerate(zip(entropies, sampled, strict=True)):
         padded[row, : len(values)], mask[row, : len(own)] = values, own
     first = np.zeros(rows, np.int32)
     first[:count] = starts

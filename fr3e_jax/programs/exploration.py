@@ -2,7 +2,7 @@
 
 NumPy in, NumPy out. Batches are padded to powers of two, so that few shapes are compiled.
 
-Dimension key: R base rollouts, J states S_0..S_K, M branches per state, T tokens.
+Dimension key: P prompts, R base rollouts, J states S_0..S_K, M branches per state, T tokens.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fr3e_jax.objectives.anchors import (
     uniform_anchors,
 )
 from fr3e_jax.objectives.values import state_values, trajectory_modulation
-from fr3e_jax.programs.decoder import power_of_two
+from fr3e_jax.programs.size_buckets import power_of_two
 
 _LEAST_ROWS = 16
 
@@ -83,7 +83,7 @@ _group_advantages = jax.jit(estimated_advantages, static_argnames=("estimator", 
 
 
 def group_advantages(rewards: np.ndarray, *, estimator: str, unbiased_std: bool = False, k: int = 4) -> np.ndarray:
-    """Advantages ``[P, N]`` of full groups of rewards ``[P, N]``."""
+    """Advantages ``[P, R]`` of full groups of rewards ``[P, R]``; see `fr3e_jax.objectives.group_advantages`."""
     padded = _pad_rows(rewards.astype(np.float32), power_of_two(len(rewards), _LEAST_ROWS))
     found = _group_advantages(padded, np.ones(padded.shape, bool), estimator=estimator, unbiased_std=unbiased_std, k=k)
     return np.asarray(found)[: len(rewards)]

@@ -1,4 +1,4 @@
-"""Keeping the memory that compiled programs work in, where they run on the host's processors.
+"""Reuse of the memory that compiled programs work in, where they run on the host's processors.
 
 XLA on CPU takes one block for the temporaries of a run of a program and gives it back at the end. glibc maps such large
 blocks anew each time, so every run touches fresh pages, each of which costs a page fault: a third of the time of a
@@ -16,13 +16,13 @@ import jax
 
 # Of <malloc.h>; the values are part of glibc's interface.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
-COMPILED = "/jax/core/compile/backend_compile_duration"  # the event of jax.monitoring: compiled, or fetched
-_LONG_COMPILATION = 0.1  # seconds; of a shorter one little is left, and giving back takes some milliseconds
+COMPILED = "/jax/core/compile/backend_compile_duration"  # jax.monitoring's event: a program was compiled or fetched
+_LONG_COMPILATION = 0.1  # seconds; a shorter one leaves little memory free, and giving back takes some milliseconds
 _LARGEST = 2**31 - 1  # the largest int: up to 2 GiB at the end of the heap are kept
 
 
 def on_host_only() -> bool:
-    """Whether jax will compute on the host's processors, told without starting a backend."""
+    """Whether jax will compute on the host's processors. Starts no backend."""
     platforms = jax.config.jax_platforms
     if platforms:
         return platforms.split(",")[0] == "cpu"
@@ -30,15 +30,15 @@ def on_host_only() -> bool:
 
 
 def keep_host_memory() -> bool:
-    """Let freed blocks stay with the process for the next run of a program; true if that was done.
+    """Keep freed blocks with the process for the next run of a program; return whether that was done.
 
-    Call before the first array is made: threads that exist already have heaps of their own, too small for large blocks.
-    Does nothing where arrays will not live in host memory, and without glibc.
+    Call before the first array is made: existing threads have heaps of their own, too small for large blocks. Does
+    nothing if arrays will not live in host memory, or without glibc.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None or not on_host_only():
         return False
-    # One heap for all threads, no large block mapped on its own, and what is free at the heap's end is not given back.
+    # One heap for all threads; no large block is mapped on its own; free memory at the heap's end is kept.
     done = all([mallopt(_M_ARENA_MAX, 1), mallopt(_M_MMAP_MAX, 0), mallopt(_M_TRIM_THRESHOLD, _LARGEST)])
     if done:
         _give_back_after_compiling()
@@ -47,7 +47,7 @@ def keep_host_memory() -> bool:
 
 @functools.cache  # once in a process
 def _give_back_after_compiling() -> None:
-    """What compiling or fetching a program leaves free, up to 150 MB, goes back at once: no run takes it again soon."""
+    """Return the memory that compiling a program leaves free, up to 150 MB, at once: no run would reuse it soon."""
     trim = ctypes.CDLL(None).malloc_trim
 
     def on_duration(event: str, seconds: float, **details: object) -> None:

@@ -18,7 +18,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fr3e_jax.policy.architecture import Architecture
-from fr3e_jax.policy.network import Placement, through_block
+from fr3e_jax.policy.network import MeshLayout, call_layer
 
 MESH_AXES = ("replica", "fsdp", "tensor")
 BATCH = ("replica", "fsdp")
@@ -26,9 +26,9 @@ BATCH = ("replica", "fsdp")
 
 @dataclass(frozen=True)
 class Rule:
-    """Where a logical axis goes, and which arrays may stay whole on it where the mesh axis does not divide it.
+    """The mesh axis of a logical axis, and the arrays that may stay whole where the mesh axis does not divide it.
 
-    ``whole_up_to``: elements of the largest such array; any larger one is refused, so that nothing large is copied to
+    ``whole_up_to``: elements of the largest such array. A larger one is refused, so that nothing large is copied to
     every device in silence.
     """
 
@@ -43,7 +43,7 @@ RULES: dict[str, Rule] = {
     "heads": Rule("tensor"),
     "mlp": Rule("tensor"),
     "width": Rule("tensor"),  # of hidden states that are kept
-    # Grouped queries: with more shards than key/value heads each shard of query heads keeps all of these.
+    # Grouped queries: with more shards than key/value heads, each shard of query heads keeps all key/value heads.
     "kv_heads": Rule("tensor", math.inf),
 }
 
@@ -53,7 +53,7 @@ class MeshMismatch(ValueError):
 
 
 def make_mesh(replica: int = 1, fsdp: int = -1, tensor: int = 1, devices=None) -> Mesh:
-    """A mesh over all devices; a size of -1, at most one, takes what the others leave.
+    """A mesh over all devices; one size may be -1 and takes the devices that the others leave.
 
     On TPU the axes follow the torus of the chips, ``tensor`` on the nearest ones; with several slices ``replica`` spans
     them, so that only gradients cross the slow network between slices.
@@ -67,7 +67,11 @@ def make_mesh(replica: int = 1, fsdp: int = -1, tensor: int = 1, devices=None) -
 
 
 def resolve_sizes(count: int, *, prefix: str = "mesh.", **sizes: int) -> tuple[int, ...]:
-    """The sizes with -1 replaced; ``prefix`` is what their settings are called before the axis."""
+    """The sizes with -1 replaced; ``prefix``: of their settings' names, for the errors.
+
+    Raises:
+      MeshMismatch: a size is below 1, more than one is -1, or they do not multiply to ``count``.
+    """
     names = {axis: f"{prefix}{axis}" for axis in sizes}
     wrong = [f"{names[axis]}={size}" for axis, size in sizes.items() if size < 1 and size != -1]
     if wrong:
@@ -96,7 +100,7 @@ def _arranged(devices: list, shape: tuple[int, ...]) -> np.ndarray:
         return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
     if shape[0] % slices:
         raise MeshMismatch(
-            f"mesh.replica={shape[0]} is not a multiple of the {slices} slices, between which it lies; "
+            f"mesh.replica={shape[0]} is not a multiple of the {slices} slices that it spans; "
             f"set mesh.replica={slices}, and mesh.fsdp=-1 for the devices of a slice"
         )
     inside = (shape[0] // slices, *shape[1:])
@@ -120,7 +124,7 @@ def rollout_mesh(training: Mesh, *, replica: int = -1, fsdp: int = 1, tensor: in
 
 
 def head_counts(architecture: Architecture) -> dict[str, int]:
-    """Logical axes that are divided in units of a head, and how many units they have."""
+    """Number of heads on each logical axis that is divided in units of a head."""
     return {"heads": architecture.num_heads, "kv_heads": architecture.num_kv_heads}
 
 
@@ -133,14 +137,14 @@ def spec(
     name: str,
     prefix: str = "mesh.",
 ) -> P:
-    """Partition of one array by the rules table; mesh axes of one device stay out of it.
+    """Partition of one array by the rules table; mesh axes of one device do not appear in it.
 
     Args:
       units: `head_counts` of the network; other axes are divided in single elements.
       name, prefix: of the array, and of the mesh's settings (``mesh.`` or ``mesh.rollout_``), for the errors.
 
     Raises:
-      MeshMismatch: two dimensions go to one mesh axis, or a dimension is not divided that may not stay whole.
+      MeshMismatch: two dimensions go to one mesh axis, or a dimension that may not stay whole is not divisible.
     """
     chosen: list[str | None] = []
     for dimension, (axis, size) in enumerate(zip(axes, shape, strict=True)):
@@ -200,26 +204,26 @@ def param_shardings(mesh: Mesh, abstract: Any, axes: Any, architecture: Architec
 
 
 def cache_sharding(mesh: Mesh, architecture: Architecture) -> NamedSharding:
-    """Of keys and values ``[slots or lanes, kv_heads, ...]``: slots over the batch axes, heads as in the table."""
+    """Sharding of keys and values ``[B or L, K, ...]``: slots over the batch axes, heads as in the table."""
     units, shape = head_counts(architecture), (architecture.num_kv_heads,)
     return NamedSharding(mesh, P(BATCH, *spec(mesh, ("kv_heads",), shape, units=units, name="the key/value cache")))
 
 
 def kept_hidden_sharding(mesh: Mesh, architecture: Architecture) -> NamedSharding:
-    """Of kept hidden states ``[slots or lanes, positions, E]``: slots over the batch axes, width as in the table."""
+    """Sharding of kept hidden states ``[B or L, positions, E]``: slots over the batch axes, width as in the table."""
     width = spec(mesh, ("width",), (architecture.hidden_size,), units={}, name="the kept hidden states")
     return NamedSharding(mesh, P(BATCH, None, *width))
 
 
 def abstract_arrays(abstract: Any, shardings: Any) -> Any:
-    """Shapes and types with their shardings: what a checkpoint is restored into."""
+    """``abstract`` with shardings, to restore a checkpoint into."""
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings
     )
 
 
 def like_params(mesh: Mesh, abstract_state: Any, abstract_params: Any, shardings: Any) -> Any:
-    """Shardings of an optimizer state: a leaf that mirrors a parameter is sharded like it, a small one replicated.
+    """Shardings of an optimizer state: a leaf that mirrors a parameter is sharded like it, a small one is replicated.
 
     Raises:
       MeshMismatch: a large leaf mirrors no parameter.
@@ -242,6 +246,7 @@ def like_params(mesh: Mesh, abstract_state: Any, abstract_params: Any, shardings
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
+    """Whole on every device."""
     return NamedSharding(mesh, P())
 
 
@@ -250,31 +255,32 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P(BATCH))
 
 
-# Traced and lowered once for all layers of a program, and written out for each by XLA. A second start, which finds each
-# program in the compilation cache, traces and lowers it all the same.
-_layer = jax.jit(through_block, static_argnames=("graphdef", "place", "window", "block"))
+# jax traces and lowers this once for all layers of a program; XLA writes it out for each. At a second start the
+# compilation cache saves the work of XLA, but neither tracing nor lowering.
+_layer = jax.jit(call_layer, static_argnames=("method", "graphdef", "window", "block", "layout"))
 
 
-def placement(mesh: Mesh) -> Placement:
-    """What XLA has to be told of a pass on the mesh, to gather parameters where they are used and never a batch.
+def mesh_layout(mesh: Mesh) -> MeshLayout:
+    """The layout of a forward pass on the mesh, under which XLA gathers parameters where they are used, never a batch.
 
-    Hidden states are split by their first axis; else they may come to be split by width, as the parameters are. Those
-    that a layer of training passes on are split by position over ``tensor`` besides, where it divides a row, and
-    gathered for the products (Megatron's sequence parallelism, Korthikanti et al. 2022, section 4.2.2): what is kept
-    for the backward pass takes that much less, and what is sent is no more than sums over ``tensor`` send.
+    Hidden states are split by their first axis; else XLA might split them by width, as it does the parameters. In
+    training, hidden states between layers are also split by position over ``tensor``, where it divides a row, and
+    gathered for the products (Megatron's sequence parallelism, Korthikanti et al. 2022, section 4.2.2). The backward
+    pass then keeps that much less, and no more is sent than sums over ``tensor`` send.
 
-    Of an embedding split both ways every device gathers its rows, as of any kernel, and looks up the tokens it finds
-    there; else every device would look up those of the whole batch. The head is gathered once for all chunks of logits.
+    Of an embedding that is split both ways, every device gathers its rows in full width, as it does with kernels, and
+    looks up the tokens that it finds among them. Else every device would look up the tokens of the whole batch. The
+    head is gathered once for all chunks of logits.
     """
     if mesh.size == 1:
-        return Placement(layer=_layer)
+        return MeshLayout(layer=_layer)
     tensor = mesh.shape["tensor"]
 
     def put(x, *axes):
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes)))
 
     def between(x):  # [B, N, T, E]
-        # First whole: flattened for a product, XLA would split rows and positions together, and gather whole batches.
+        # First whole: else XLA would split rows and positions of a flattened product together, and gather batches.
         whole = put(x, BATCH)
         return put(whole, BATCH, None, "tensor") if tensor > 1 and x.shape[2] % tensor == 0 else whole
 
@@ -283,10 +289,10 @@ def placement(mesh: Mesh) -> Placement:
         return put(x, *(split if i == axis else None for i in range(x.ndim)))
 
     both = mesh.shape["fsdp"] > 1 and tensor > 1
-    return Placement(
+    return MeshLayout(
         hidden=lambda x: put(x, BATCH),
         between=between,
-        embedding=(lambda x: gathered(x, 0)) if both else Placement.embedding,
+        embedding=(lambda x: gathered(x, 0)) if both else MeshLayout.embedding,
         head=gathered,
         by_shard=lambda x: put(x, BATCH, *(P.UNCONSTRAINED,) * (x.ndim - 1)),
         layer=_layer,
@@ -294,5 +300,5 @@ def placement(mesh: Mesh) -> Placement:
 
 
 def batch_shards(mesh: Mesh) -> int:
-    """How many shards the batch is split into; batch sizes are multiples of it."""
+    """Number of shards that a batch is split into; batch sizes are multiples of it."""
     return mesh.shape["replica"] * mesh.shape["fsdp"]

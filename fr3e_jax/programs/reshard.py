@@ -1,8 +1,8 @@
-"""The weights as rollouts read them: laid out anew over the same devices, in another type, or the trained ones.
+"""The weights that rollouts read: the trained ones, or a copy in another layout or type on the same devices.
 
-Training wants parameters split over as many devices as there are (``fsdp``); a decode step that gathered them again for
-every token would do little else. So rollouts may have a mesh of their own (`fr3e_jax.programs.mesh.rollout_mesh`) and
-matrices of another type: one compiled program makes that copy when the weights have changed.
+Training splits parameters over all devices (``fsdp``). A decode step that gathered them again for every token would do
+little else. So rollouts may have a mesh of their own (`fr3e_jax.programs.mesh.rollout_mesh`) and matrices of another
+type. One compiled program makes that copy after the weights have changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _cuts(mesh: Mesh) -> list[int]:
 
 
 class _Refinement:
-    """A mesh whose axes, taken together in runs, are the axes of both meshes: 1x8x1 and 2x1x4 are both runs of 2x4."""
+    """A mesh whose axes refine those of both meshes: runs of its axes make up theirs, as 2x4 does 1x8x1 and 2x1x4."""
 
     def __init__(self, source: Mesh, target: Mesh):
         cuts = sorted({*_cuts(source), *_cuts(target)})
@@ -54,10 +54,10 @@ class _Refinement:
         return [() if axis is None else of_axis[axis] for axis in (*sharding.spec, *(None,) * ndim)[:ndim]]
 
     def half_way(self, source: NamedSharding, target: NamedSharding, ndim: int) -> NamedSharding:
-        """Split as in ``target``, and over what else ``source`` splits.
+        """The layout between: split as in ``target``, and over the other axes that ``source`` splits.
 
-        From ``source`` it is an exchange among devices, to ``target`` a gathering within it. In one step XLA gathers
-        the whole array on every device first.
+        Devices exchange parts to get there from ``source``, and gather to get from there to ``target``. In one step XLA
+        would first gather the whole array on every device.
         """
         before, after = self.parts(source, ndim), self.parts(target, ndim)
         kept = {part for dimension in after for part in dimension}
@@ -66,7 +66,7 @@ class _Refinement:
 
 
 def _half_way(abstract: Params, source: Params, target: Params) -> Params:
-    """The layouts between, ``source``'s own where the two meshes have no common refinement (sizes like 2 and 3)."""
+    """The layouts between; ``source`` itself if the two meshes have no common refinement (sizes like 2 and 3)."""
     meshes = jax.tree.leaves(source)[0].mesh, jax.tree.leaves(target)[0].mesh
     if not _Refinement.exists(*meshes):
         return source
@@ -75,9 +75,9 @@ def _half_way(abstract: Params, source: Params, target: Params) -> Params:
 
 
 def _reshard(abstract: Params, source: Params, between: Params, params: Params) -> Params:
-    """One array after another: all at once, what is under way would take as much memory as the result.
+    """Move one array after another: all at once, the copies under way would take as much memory as the result.
 
-    Converted before anything moves: a narrower type is less to send.
+    Arrays are converted before they move: a narrower type is less to send.
     """
     leaves, done = jax.tree.leaves(params), []
     for leaf, *plan in zip(leaves, *map(jax.tree.leaves, (abstract, source, between)), strict=True):
@@ -92,10 +92,10 @@ def _reshard(abstract: Params, source: Params, between: Params, params: Params) 
 
 
 class RolloutWeights:
-    """Gives rollouts the weights in the layout ``target`` with matrices of type ``dtype`` (empty: as trained).
+    """The weights for rollouts, in the layout ``target`` with matrices of type ``dtype`` (empty: as trained).
 
-    Where neither differs from training no copy exists and nothing is compiled. A copy lives from the first call of `of`
-    with new weights to `release`, so that it takes no memory while the next weights are computed.
+    If neither differs from training, no copy exists and nothing is compiled. A copy lives from the first call of `of`
+    with new weights until `release`, so that it takes no memory while the next weights are computed.
     """
 
     def __init__(self, abstract: Params, source: Params, target: Params, dtype: str = ""):
@@ -108,11 +108,11 @@ class RolloutWeights:
         self._copy: Params | None = None
 
     def jitted(self) -> dict[str, Callable]:
-        """The program by name, to lower without running it (`fr3e_jax.planning`); nothing where no copy is made."""
+        """The program by name, to lower without running it (`fr3e_jax.planning`); empty if no copy is made."""
         return {"reshard": self._reshard} if self.copies else {}
 
     def of(self, params: Params) -> Params:
-        """The copy of ``params``, finished: made now unless the last one was of the same arrays."""
+        """The finished copy of ``params``, made now unless the last copy was of the same arrays."""
         if not self.copies:
             return params
         first = jax.tree.leaves(params)[0]
@@ -122,5 +122,5 @@ class RolloutWeights:
         return self._copy
 
     def release(self) -> None:
-        """Give up the copy; call before the weights are updated."""
+        """Drop the copy; call before the weights are updated."""
         self._copy = self._made_from = None

@@ -1,6 +1,8 @@
 """The shaping steps of a mini-batch, compiled: NumPy in, NumPy out, padded to powers of two so that few shapes exist.
 
-On several processes each computes the same on a device of its own: the inputs are whole and equal everywhere.
+Several processes each compute the same on a device of their own: the inputs are whole and equal everywhere.
+
+Dimension key: T tokens.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from fr3e_jax.objectives.divergence import KL_ESTIMATORS
 from fr3e_jax.objectives.divergence import sequence_log_ratios as mean_log_ratios
 from fr3e_jax.objectives.returns import generalised_advantages as gae
 from fr3e_jax.objectives.steps import Tokens, apply_steps
-from fr3e_jax.programs.decoder import power_of_two
+from fr3e_jax.programs.size_buckets import power_of_two
 
 Steps = tuple[tuple[Callable, tuple[tuple[str, Any], ...]], ...]  # function and keywords, hashable
 
 
 class Shaped(NamedTuple):
-    """What the steps made of a mini-batch, each ``[N, T]``; see `Tokens`."""
+    """A mini-batch after the shaping steps; each ``[sequences, T]``, see `Tokens`."""
 
     advantages: np.ndarray
     counted: np.ndarray
@@ -37,7 +39,7 @@ def _shape(tokens: Tokens, *, steps: Steps):
 
 
 def shape_tokens(tokens: Tokens, steps: Steps) -> tuple[Shaped, dict[str, float]]:
-    """`fr3e_jax.objectives.steps.apply_steps`; sequences and tokens added as padding are not counted."""
+    """`fr3e_jax.objectives.steps.apply_steps` on the host; sequences and tokens added as padding are not counted."""
     (count, length), padding = tokens.counted.shape, _padding(tokens.counted.shape)
     padded = Tokens(*(np.pad(x, padding[: np.ndim(x)]) if np.ndim(x) else x for x in tokens))
     padded = padded._replace(group=np.pad(tokens.group, padding[0], constant_values=-1))
@@ -65,7 +67,7 @@ def _divergences(logprobs, reference, *, estimator):
 
 
 def token_divergences(logprobs: np.ndarray, reference: np.ndarray, *, estimator: str) -> np.ndarray:
-    """Estimates of KL(pi || pi_ref) per token, float32 ``[N, T]``; ``estimator``: k1, k2 or k3."""
+    """Estimates of KL(π ‖ π_ref) per token, float32 ``[sequences, T]`` in nats; ``estimator``: k1, k2 or k3."""
     (count, length), padding = logprobs.shape, _padding(logprobs.shape)
     found = _divergences(np.pad(logprobs, padding), np.pad(reference, padding), estimator=estimator)
     return np.asarray(found)[:count, :length]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fr3e_jax.programs.decode import Emitted
-from fr3e_jax.programs.decoder import power_of_two
+from fr3e_jax.programs.decode_steps import Emitted
+from fr3e_jax.programs.size_buckets import power_of_two
 from fr3e_jax.rollouts.requests import Rollout
 
 

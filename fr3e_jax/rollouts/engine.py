@@ -1,9 +1,9 @@
 """The rollout engine: trunks and branches in, rollouts out, decoder lanes kept busy.
 
-This is the host side of the decoder (`fr3e_jax.programs.decode`). Work is a list of trunks; branches leave a trunk at
-any fork. `fr3e_jax.rollouts.schedule` gives slots to trunks and lanes to branches. Between two chunks of decode steps,
-the host refills the lanes of ended branches. While the next chunk runs, the host cuts the tokens of the ended branches
-into rollouts and hands them on.
+This is the host side of the decoder (`fr3e_jax.programs.decode_steps`). Work is a list of trunks; branches leave a
+trunk at any fork. `fr3e_jax.rollouts.schedule` gives slots to trunks and lanes to branches. Between two chunks of decode
+steps, the host refills the lanes of ended branches. While the next chunk runs, the host cuts the tokens of the ended
+branches into rollouts and hands them on.
 
 Slots, lanes and chunks do not change the tokens of a rollout: its noise is keyed by its ``stream`` and the position
 alone. But the last digits of its log-probs depend on the neighbouring lanes. The schedule therefore follows from the
@@ -21,8 +21,10 @@ import numpy as np
 
 from fr3e_jax.policy.network import Params
 from fr3e_jax.policy.rows import Trunks
-from fr3e_jax.programs.decode import DecodeState, Emitted, Interruptions, LaneSettings
-from fr3e_jax.programs.decoder import DecoderPrograms, ring_size, size_bucket
+from fr3e_jax.programs.decode_steps import Emitted, Interruptions
+from fr3e_jax.programs.decoder_programs import DecoderPrograms
+from fr3e_jax.programs.decoder_state import DecodeState, LaneSettings
+from fr3e_jax.programs.size_buckets import ring_size, size_bucket
 from fr3e_jax.rollouts.drawn_tokens import Harvest
 from fr3e_jax.rollouts.pauses import Pauses
 from fr3e_jax.rollouts.promotion import LEAST_CAPACITY, Choices
@@ -253,14 +255,14 @@ class _Run:
         tokens, steps = self.harvest.take(emitted)
         counts = self.engine.counts
         counts.chunks += 1
-        given = 0 if interruptions is None else int((emitted.emitted & (interruptions.given >= 0)).sum())
-        counts.sampled_tokens += tokens - given
-        counts.tool_tokens += given
+        tool_tokens = 0 if interruptions is None else int((emitted.emitted & (interruptions.tool_written >= 0)).sum())
+        counts.sampled_tokens += tokens - tool_tokens
+        counts.tool_tokens += tool_tokens
         counts.lane_steps += steps * self.schedule.branch.size
         stopped = (emitted.stopped & emitted.emitted).any(axis=0)
         at_limit = self.harvest.generated >= self.schedule.limits[self.schedule.branch]
         if interruptions is not None:
-            called = self.pauses.take(emitted, interruptions.given)
+            called = self.pauses.take(emitted, interruptions.tool_written)
             stopped &= ~called
             self._pause(self.schedule.active & called & ~at_limit)  # at the cap there is no room for an answer
         over = self.schedule.active & (stopped | at_limit)

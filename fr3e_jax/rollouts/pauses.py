@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fr3e_jax.programs.decode import Emitted, Interruptions
+from fr3e_jax.programs.decode_steps import Emitted, Interruptions
 from fr3e_jax.rollouts.requests import Calls, Key
 
 _SAMPLE = -1  # in place of a tool's token

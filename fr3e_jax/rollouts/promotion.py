@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fr3e_jax.programs.decode import DecodeState
-from fr3e_jax.programs.decoder import DecoderPrograms, size_bucket
+from fr3e_jax.programs.decoder_programs import DecoderPrograms
+from fr3e_jax.programs.decoder_state import DecodeState
+from fr3e_jax.programs.size_buckets import size_bucket
 from fr3e_jax.rollouts.requests import CachedTrunk, Rollout, Selector, TrunkRequest
 from fr3e_jax.rollouts.schedule import IDLE, Schedule
 

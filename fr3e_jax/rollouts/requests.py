@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from fr3e_jax.policy.rows import Trunks
-from fr3e_jax.programs.decode import LaneSettings
+from fr3e_jax.programs.decoder_state import LaneSettings
 
 STREAM_NAMES = 6  # integers that name a noise stream: purpose, step, prompt, base, state, branch
 
@@ -128,7 +128,7 @@ class Calls(Protocol):
     if ``at_once`` is set or no other lane decodes. The schedule therefore never depends on the time that a tool takes.
     """
 
-    table: jax.Array  # `programs.decode.Interruptions.table`
+    table: jax.Array  # `programs.decode_steps.Interruptions.table`
     at_once: bool
 
     def begin(self, key: Key) -> int:

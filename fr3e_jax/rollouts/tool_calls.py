@@ -25,7 +25,7 @@ import numpy as np
 from fr3e_jax.cluster.processes import Processes
 from fr3e_jax.configuration.schema import ToolsConfig
 from fr3e_jax.data.tokenizer import TextCodec
-from fr3e_jax.programs.decoder import DecoderPrograms
+from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.rollouts.requests import Key, Rollout, TrunkRequest
 from fr3e_jax.tools.answer import Answer
 from fr3e_jax.tools.automaton import call_table

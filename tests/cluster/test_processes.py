@@ -13,8 +13,8 @@ from process_threads import together
 from fr3e_jax.cluster import processes as module
 from fr3e_jax.cluster.processes import Divergence, Processes
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.programs.host_arrays import on_mesh
 from fr3e_jax.programs.mesh import make_mesh
-from fr3e_jax.programs.placement import on_mesh
 
 
 def test_a_process_on_its_own_sends_nothing():

@@ -1,4 +1,4 @@
-"""Published sizes, checked by shape without a weight being allocated, and what an architecture refuses."""
+"""Published sizes, checked by shape without allocating a weight, and architectures that are refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def elements(tree) -> int:
 
 
 def expected_tensors(a: Architecture, layers: int) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor as PyTorch's Qwen2ForCausalLM and Qwen3ForCausalLM store them, written out."""
+    """Name and shape of every tensor that PyTorch's Qwen2ForCausalLM and Qwen3ForCausalLM store, written out."""
     d, q, kv, mlp = a.hidden_size, a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim, a.intermediate_size
     table = {"model.embed_tokens.weight": (a.vocab_size, d), "model.norm.weight": (d,)}
     block = {
@@ -62,13 +62,13 @@ def expected_tensors(a: Architecture, layers: int) -> dict[str, tuple[int, ...]]
     return table if a.tie_word_embeddings else table | {"lm_head.weight": (a.vocab_size, d)}
 
 
-def test_every_published_size_is_checked():
+def test_every_published_size_has_an_expected_count():
     assert PUBLISHED.keys() == PUBLISHED_PARAMETERS.keys()
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_sizes_have_their_known_number_of_parameters(name):
-    """Two layers are built, without a weight being allocated; all layers are alike."""
+def test_published_size_has_its_known_number_of_parameters(name):
+    """Two layers are built without allocating a weight; all layers are alike."""
     architecture, known = PUBLISHED[name], PUBLISHED_PARAMETERS[name]
     count = [elements(build_network(dataclasses.replace(architecture, num_layers=n))[1]) for n in (1, 2)]
     whole = count[0] + (count[1] - count[0]) * (architecture.num_layers - 1)
@@ -77,12 +77,12 @@ def test_published_sizes_have_their_known_number_of_parameters(name):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_sizes_have_the_tensors_of_the_released_files(name):
+def test_published_size_has_the_tensors_of_the_released_files(name):
     architecture = dataclasses.replace(PUBLISHED[name], num_layers=2)
     assert stored_shapes(architecture, build_network(architecture)[1]) == expected_tensors(architecture, layers=2)
 
 
-def test_a_whole_released_size_is_described_without_allocating_it():
+def test_building_a_released_size_allocates_no_weight():
     architecture = PUBLISHED["qwen3-0.6b"]
     shapes = stored_shapes(architecture, build_network(architecture)[1])
     assert shapes == expected_tensors(architecture, layers=28)
@@ -91,7 +91,7 @@ def test_a_whole_released_size_is_described_without_allocating_it():
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("family", [{}, {"model_type": "qwen3"}, {"model_type": "qwen3", "attention_bias": True}])
-def test_initial_parameters_are_as_many_as_the_architecture_says(key, tied, family):
+def test_number_of_initial_parameters_equals_num_parameters(key, tied, family):
     architecture = Architecture(11, 12, 2, 4, 2, 6, 20, tie_word_embeddings=tied, **family)  # heads wider than the net
     assert elements(initial_params(architecture, key)) == architecture.num_parameters
 
@@ -105,6 +105,6 @@ def test_initial_parameters_are_as_many_as_the_architecture_says(key, tied, fami
         ({"attention_bias": True}, "attention_bias=true is Qwen3's"),
     ],
 )
-def test_what_the_network_cannot_be_is_refused(changes, message):
+def test_unsupported_architecture_is_refused_with_the_reason(changes, message):
     with pytest.raises(UnsupportedModel, match=message):
         dataclasses.replace(Architecture(11, 12, 1, 4, 2, 6, 20), **changes)

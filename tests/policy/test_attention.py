@@ -28,7 +28,7 @@ def draw(kv_heads, group, *, dtype=jnp.float32, seed=0):
 
 
 def flattened_attention(query, own, trunk, forks, cotangent=None):
-    """softmax(q k / sqrt(D)) v over ``trunk[:fork]`` and what is seen of the branch, one query and head at a time.
+    """softmax(q k / sqrt(D)) v over ``trunk[:fork]`` and the visible branch tokens, one query and head at a time.
 
     NumPy in float64. With a cotangent: the result and the gradients of query, own and trunk.
     """
@@ -58,7 +58,7 @@ def flattened_attention(query, own, trunk, forks, cotangent=None):
 
 
 def values_and_gradients(inputs, cotangent, forks=FORKS):
-    """Of `trunk_branch_attention`; ``inputs`` is (query, own) or (query, own, trunk)."""
+    """Result and gradients of `trunk_branch_attention`; ``inputs``: (query, own) or (query, own, trunk)."""
 
     @jax.jit
     def run(inputs, forks):
@@ -70,7 +70,7 @@ def values_and_gradients(inputs, cotangent, forks=FORKS):
 
 
 @pytest.mark.parametrize(("kv_heads", "group"), [(2, 2), (4, 1), (1, 3)])
-def test_equals_softmax_over_the_flattened_sequence(kv_heads, group):
+def test_trunk_branch_attention_equals_softmax_over_the_flattened_sequence(kv_heads, group):
     inputs, cotangent = draw(kv_heads, group)
     ours = values_and_gradients(inputs, cotangent)
     plain = flattened_attention(*inputs, FORKS, cotangent)
@@ -78,7 +78,7 @@ def test_equals_softmax_over_the_flattened_sequence(kv_heads, group):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
-def test_a_fork_at_zero_sees_no_trunk_and_sends_it_no_gradient():
+def test_fork_at_zero_sees_no_trunk_and_sends_it_no_gradient():
     inputs, cotangent = draw(2, 2)
     out, gradients = values_and_gradients(inputs, cotangent, forks=np.zeros_like(FORKS))
     alone, alone_gradients = values_and_gradients(inputs[:2], cotangent)
@@ -89,7 +89,7 @@ def test_a_fork_at_zero_sees_no_trunk_and_sends_it_no_gradient():
 
 
 def test_scores_far_apart_in_trunk_and_branch_neither_overflow_nor_vanish():
-    """exp(300) is infinite in float32; the common maximum of both parts keeps the merge finite, whichever is larger."""
+    """exp(300) is infinite in float32; the common maximum keeps the merge finite, whichever part is larger."""
     (query, own, trunk), cotangent = draw(2, 2)
     for factors in ((300.0, 1.0), (1.0, 300.0)):
         scaled = own._replace(key=own.key * factors[0]), trunk._replace(key=trunk.key * factors[1])
@@ -98,7 +98,7 @@ def test_scores_far_apart_in_trunk_and_branch_neither_overflow_nor_vanish():
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
 
 
-def test_bfloat16_keeps_bfloat16_accuracy():
+def test_bfloat16_attention_is_within_four_roundings_of_the_exact_one():
     """Weights, products and result are rounded to 8 bits once each: within four such roundings of the exact value."""
     inputs, _ = draw(2, 2, dtype=jnp.bfloat16)
     out = jax.jit(trunk_branch_attention)(inputs[0], inputs[1], OWN_MASK, inputs[2], jnp.asarray(FORKS))
@@ -129,7 +129,7 @@ def test_rotary_frequencies_are_rounded_the_same_on_every_processor(head_dim, th
     np.testing.assert_array_equal(rotary_frequencies(head_dim, theta), np.float32(1) / np.array(powers, np.float32))
 
 
-def test_rotary_scores_depend_on_the_distance_only():
+def test_rotary_scores_depend_only_on_the_distance():
     rng = np.random.default_rng(0)
     query, key = (jnp.asarray(rng.standard_normal((1, 1, 1, 1, D)), jnp.float32) for _ in range(2))
 

@@ -1,4 +1,4 @@
-"""Which `config.json` are taken, refused by name, and written."""
+"""`config.json`: accepted ones, ones that are refused by name, and written ones."""
 
 from __future__ import annotations
 
@@ -71,17 +71,17 @@ def without(config, *names):
 
 
 @pytest.mark.parametrize(("config", "name"), [(QWEN2, "qwen2.5-0.5b"), (QWEN3, "qwen3-4b")])
-def test_reads_a_released_config(config, name):
+def test_released_config_reads_as_its_published_architecture(config, name):
     assert from_hf_config(config) == PUBLISHED[name]
 
 
-def test_reads_the_base_of_qwen2_5_math():
+def test_qwen2_5_math_config_keeps_its_rotary_base():
     config = QWEN2 | {"hidden_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 12}
     config |= {"intermediate_size": 8960, "rope_theta": 10000, "max_position_embeddings": 4096}
     assert from_hf_config(config) == PUBLISHED["qwen2.5-math-1.5b"]
 
 
-def test_reads_what_newer_transformers_write():
+def test_config_of_newer_transformers_reads_as_the_same_architecture():
     """Transformers 5 moves rope_theta, and lists the kind of every layer."""
     moved = without(QWEN3, "rope_theta", "rope_scaling") | {"layer_types": ["full_attention"] * 36, "dtype": "bfloat16"}
     config = moved | {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}
@@ -101,7 +101,7 @@ def test_reads_what_newer_transformers_write():
         (QWEN2 | {"rope_scaling": {"type": "default"}}, "rope_theta", 1e6),
     ],
 )
-def test_what_is_not_given_is_as_in_transformers(config, name, value):
+def test_missing_setting_has_the_default_of_transformers(config, name, value):
     assert getattr(from_hf_config(config), name) == value
 
 
@@ -136,13 +136,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("setting", "named"), REFUSED)
-def test_each_unsupported_setting_is_refused_alone(setting, named):
+def test_each_unsupported_setting_is_refused_by_name(setting, named):
     with pytest.raises(UnsupportedModel) as error:
         from_hf_config(QWEN2 | setting)
     assert named in str(error.value) and ";" not in str(error.value)
 
 
-def test_everything_unsupported_is_named_in_one_message():
+def test_all_unsupported_settings_are_named_in_one_message():
     wrong = without(QWEN2, "intermediate_size", "vocab_size") | {
         "model_type": "qwen3_moe",
         "num_experts": 8,
@@ -159,13 +159,13 @@ def test_everything_unsupported_is_named_in_one_message():
 
 
 @pytest.mark.parametrize("family", [{}, {"model_type": "qwen3", "attention_bias": True}])
-def test_written_config_reads_back_the_same(family):
+def test_written_config_reads_back_as_the_same_architecture(family):
     architecture = Architecture(11, 12, 3, 4, 2, 6, 20, 5e4, 1e-5, False, 99, **family)
     written = json.loads(json.dumps(to_hf_config(architecture, dtype="float32", eos_token_id=3, pad_token_id=None)))
     assert from_hf_config(written) == architecture
 
 
-def test_another_type_of_weights_changes_nothing_else():
+def test_retyped_config_changes_only_the_type_of_the_weights():
     moved = without(QWEN3, "rope_theta") | {"dtype": "bfloat16", "mine": 1, "rope_parameters": {"rope_theta": 1e6}}
     changed = retyped(moved, from_hf_config(moved), "float16")
     assert changed == moved | {"dtype": "float16", "torch_dtype": "float16", "rope_theta": 1e6}
@@ -181,7 +181,7 @@ def test_another_type_of_weights_changes_nothing_else():
         ('{"model_type": "qwen2"}', r"config\.json: it lacks vocab_size, hidden_size"),
     ],
 )
-def test_a_directory_without_config_or_with_a_broken_one_is_named(tmp_path, content, message):
+def test_missing_or_broken_config_is_refused_with_its_path(tmp_path, content, message):
     if content is not None:
         (tmp_path / "config.json").write_text(content)
     with pytest.raises(UnsupportedModel, match=message) as error:

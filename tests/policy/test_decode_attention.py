@@ -32,7 +32,7 @@ def draw(lanes, kv_heads, group, dtype=jnp.float32):
 
 
 def decode_attention(query, own, own_mask, trunk, fork, cut=C):
-    """With the own tokens before ``cut`` in one part and the others in a second one."""
+    """`decode_attention` with the own tokens before ``cut`` in one part and the others in a second one."""
     parts = [OwnPart(KeyValue(own.key[..., :cut], own.value[:, :, :cut]), own_mask[:, :cut])]
     if cut < C:
         parts.append(OwnPart(KeyValue(own.key[..., cut:], own.value[:, :, cut:]), own_mask[:, cut:]))
@@ -40,7 +40,7 @@ def decode_attention(query, own, own_mask, trunk, fork, cut=C):
 
 
 def flattened(query, own, own_mask, trunk, fork):
-    """One query and head at a time, NumPy in float64."""
+    """The same attention in NumPy's float64, one query and head at a time."""
     query, own, trunk = jax.tree.map(lambda x: np.asarray(x, np.float64), (query, own, trunk))
     out = np.zeros(query.shape)
     for b, n, k, g in np.ndindex(*query.shape[:-1]):
@@ -55,7 +55,7 @@ def flattened(query, own, own_mask, trunk, fork):
 
 @pytest.mark.parametrize("lanes", [1, 4])
 @pytest.mark.parametrize("heads", [(1, 1), (2, 3)], ids=["one_head", "grouped_heads"])
-def test_equals_the_flattened_sequence(lanes, heads):
+def test_decode_attention_equals_softmax_over_the_flattened_sequence(lanes, heads):
     inputs = draw(lanes, *heads)
     np.testing.assert_allclose(decode_attention(*inputs), flattened(*inputs), rtol=1e-5, atol=1e-6)
     # A part of which some lanes see nothing adds nothing to them.
@@ -63,7 +63,7 @@ def test_equals_the_flattened_sequence(lanes, heads):
     np.testing.assert_allclose(decode_attention(*inputs, cut=1), flattened(*inputs), rtol=1e-5, atol=1e-6)
 
 
-def test_equals_the_attention_of_whole_rows():
+def test_decode_attention_equals_the_attention_of_whole_rows():
     query, own, own_mask, trunk, fork = draw(4, 2, 3)
     grid = lambda x: x.reshape(3, 4, *x.shape[1:])
     rows = trunk_branch_attention(
@@ -81,7 +81,7 @@ def test_bfloat16_caches_have_float32_scores():
     assert len(dots) == 4 and all(dot.outvars[0].aval.dtype == jnp.float32 for dot in dots)
 
 
-def test_an_unseen_position_changes_nothing():
+def test_unseen_position_does_not_change_the_result():
     query, own, own_mask, trunk, fork = draw(4, 2, 3)
     hidden_own = ~own_mask[:, None, :, None]
     fork = np.minimum(fork, S - 1)

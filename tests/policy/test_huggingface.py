@@ -1,4 +1,4 @@
-"""Hugging Face directories: bit-exact there and back, sharded on arrival, all that does not fit in one message."""
+"""Hugging Face directories: saved and loaded bit for bit, loaded sharded, all misfits named in one message."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def load(directory, network):
 
 
 def edit(directory, **changes):
-    """Rewrites model.safetensors with tensors replaced, added, or (None) removed; names with __ for dots."""
+    """Rewrite model.safetensors with tensors replaced, added, or (None) removed; names have __ for dots."""
     tensors = load_file(directory / "model.safetensors")
     tensors |= {name.replace("__", "."): array for name, array in changes.items()}
     save_file({name: t for name, t in tensors.items() if t is not None}, directory / "model.safetensors")
@@ -54,7 +54,7 @@ def test_saved_parameters_load_bit_for_bit(family, dtype, max_shard_bytes, tiny_
 
 @pytest.mark.parametrize("stored", DTYPES)
 @pytest.mark.parametrize("asked", ["float32", "bfloat16"])
-def test_stored_and_asked_types_may_differ(stored, asked, tiny, tmp_path):
+def test_parameters_are_converted_to_the_requested_type(stored, asked, tiny, tmp_path):
     save_params(tmp_path, tiny.architecture, tiny.params, dtype=stored)
     with safe_open(tmp_path / "model.safetensors", "numpy") as file:
         assert file.get_tensor("model.norm.weight").dtype == DTYPES[stored]
@@ -64,7 +64,7 @@ def test_stored_and_asked_types_may_differ(stored, asked, tiny, tmp_path):
         np.testing.assert_array_equal(ours.astype(DTYPES[stored]).astype(DTYPES[asked]), theirs)
 
 
-def test_device_arrays_are_saved_like_host_arrays(tiny, tmp_path):
+def test_device_arrays_are_saved_as_host_arrays_are(tiny, tmp_path):
     for name, params in (("host", tiny.params), ("device", jax.tree.map(jax.device_put, tiny.params))):
         save_params(tmp_path / name, tiny.architecture, params)
     host, device = (tmp_path / name / "model.safetensors" for name in ("host", "device"))
@@ -72,7 +72,7 @@ def test_device_arrays_are_saved_like_host_arrays(tiny, tmp_path):
 
 
 def test_parameters_arrive_sharded_and_each_device_reads_its_own_slice(tiny_untied, tmp_path, monkeypatch):
-    """On one device all of every tensor is read once, on eight (make test-8) all of it once, in pieces."""
+    """Every tensor is read once: whole on one device, in pieces on eight (make test-8)."""
     network = tiny_untied
     mesh = make_mesh(tensor=2 if jax.device_count() % 2 == 0 else 1)
     shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
@@ -119,13 +119,13 @@ def test_one_message_names_all_missing_unexpected_misshaped_and_mistyped_tensors
     assert str(error.value).count(";") == 4 + 1  # and no other
 
 
-def test_the_families_do_not_pass_for_each_other(tiny, tiny_network, tmp_path):
+def test_checkpoint_of_another_family_is_refused(tiny, tiny_network, tmp_path):
     save_params(tmp_path, tiny.architecture, tiny.params)
     with pytest.raises(UnsupportedModel, match="missing model.layers.0.self_attn.q_norm.*unexpected.*q_proj.bias"):
         load(tmp_path, tiny_network(model_type="qwen3"))
 
 
-def test_a_tied_checkpoint_may_repeat_its_embedding_as_head_and_no_other(tiny, tmp_path):
+def test_tied_checkpoint_may_store_its_embedding_as_head_but_no_other_head(tiny, tmp_path):
     save_params(tmp_path, tiny.architecture, tiny.params)
     head = load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"].copy()
     edit(tmp_path, lm_head__weight=head)
@@ -136,13 +136,13 @@ def test_a_tied_checkpoint_may_repeat_its_embedding_as_head_and_no_other(tiny, t
         load(tmp_path, tiny)
 
 
-def test_an_untied_checkpoint_needs_its_head(tiny, tiny_untied, tmp_path):
+def test_untied_checkpoint_without_its_head_is_refused(tiny, tiny_untied, tmp_path):
     save_params(tmp_path, tiny.architecture, tiny.params)
     with pytest.raises(UnsupportedModel, match="missing lm_head.weight"):
         load(tmp_path, tiny_untied)
 
 
-def test_a_tensor_that_is_not_where_the_index_says_is_missing(tiny, tmp_path):
+def test_tensor_absent_from_the_file_of_the_index_is_reported_as_missing(tiny, tmp_path):
     save_params(tmp_path, tiny.architecture, tiny.params, max_shard_bytes=5000)
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     first = index["weight_map"]["model.embed_tokens.weight"]
@@ -156,7 +156,7 @@ def test_a_tensor_that_is_not_where_the_index_says_is_missing(tiny, tmp_path):
     assert "unexpected model.extra.weight" in str(error.value)
 
 
-def test_values_that_no_file_should_have_stop_reading_and_writing(tiny, tmp_path):
+def test_non_finite_values_are_refused_in_reading_and_writing(tiny, tmp_path):
     save_params(tmp_path, tiny.architecture, tiny.params)
     edit(tmp_path, model__norm__weight=np.array([1, np.nan] * 16, np.float32))
     with pytest.raises(UnsupportedModel, match=r"norm.weight in .*model.safetensors has values that are NaN or inf"):
@@ -167,7 +167,7 @@ def test_values_that_no_file_should_have_stop_reading_and_writing(tiny, tmp_path
             save_params(tmp_path / "out", tiny.architecture, params, dtype=dtype)
 
 
-def test_every_parameter_has_one_name(tiny_network):
+def test_every_parameter_has_exactly_one_stored_name(tiny_network):
     for family in FAMILIES.values():
         network = tiny_network(**family)
         names = list(parameter_names(network.architecture))

@@ -1,4 +1,4 @@
-"""Importing and exporting hold about one tensor on the host beyond the device arrays: the benchmark, on a small one."""
+"""The memory of import and export, measured by the benchmark on a small checkpoint."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="anonymous memory is read from Linux's /proc")
-def test_a_checkpoint_passes_through_the_host_one_tensor_at_a_time():
-    """Half of its 0.3 GB is one tensor, so that a second one at the same time would show."""
+def test_loading_a_checkpoint_holds_one_tensor_on_the_host_at_a_time():
+    """One tensor is half of the 0.3 GB, so a second copy of it would show."""
     command = [sys.executable, str(ROOT / "benchmarks" / "import_memory.py"), "--gigabytes", "0.3", "--devices", "2"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from fr3e_jax.policy.head import even_chunk
 from fr3e_jax.policy.huggingface import save_params
-from fr3e_jax.policy.network import rms_norm
+from fr3e_jax.policy.modules import rms_norm
 
 SEQUENCES = [[3, 17, 0, 5, 5, 9, 11, 2], [8], [19, 4, 1]]
 
@@ -63,7 +63,7 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_are_those_of_the_family_in_float64(family, tiny_network, tmp_path):
+def test_logits_equal_the_family_written_out_in_float64(family, tiny_network, tmp_path):
     network = tiny_network(**FAMILIES[family])
     save_params(tmp_path, network.architecture, network.params)
     weights = load_file(tmp_path / "model.safetensors")
@@ -72,7 +72,7 @@ def test_logits_are_those_of_the_family_in_float64(family, tiny_network, tmp_pat
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_parameter_has_an_axis_name_for_each_of_its_dimensions(family, tiny_network):
+def test_every_parameter_has_an_axis_name_for_each_dimension(family, tiny_network):
     network = tiny_network(**FAMILIES[family])
 
     def check(leaf, axes):
@@ -97,7 +97,7 @@ def test_bfloat16_compute_stays_near_float32_and_keeps_float32_logits(tiny, tiny
 # Elsewhere every norm's scale is 1 or random and its input well scaled; here also a row of zeros and tiny values.
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-6), ("bfloat16", 2e-2)])
 @pytest.mark.parametrize("shape", [(5, 8), (2, 1, 7, 3, 16)])
-def test_the_norm_has_the_slope_of_its_formula(dtype, tolerance, shape):
+def test_rms_norm_and_its_gradient_equal_the_formula(dtype, tolerance, shape):
     random = np.random.default_rng(0)
     x, scale, slope = (random.standard_normal(s) for s in (shape, shape[-1:], shape))
     x.reshape(-1, shape[-1])[0], x.reshape(-1, shape[-1])[1] = 0.0, x.reshape(-1, shape[-1])[1] * 1e-4
@@ -114,10 +114,10 @@ def test_the_norm_has_the_slope_of_its_formula(dtype, tolerance, shape):
         assert (np.abs(np.asarray(ours, np.float64) - theirs) <= tolerance * largest).all()
 
 
-def test_chunks_of_the_head_are_even_and_no_more_than_it_takes():
+def test_chunks_of_the_head_are_even_and_as_few_as_possible():
     for tokens in range(1, 60):
         for chunk in range(1, 70):
             size, count = even_chunk(chunk, tokens), -(-tokens // chunk)
             assert size <= chunk and -(-tokens // size) == count
             assert count * size - tokens < count, "less than one token of each chunk is empty"
-            assert even_chunk(chunk, count * size) == size, "the same for what was padded to whole chunks"
+            assert even_chunk(chunk, count * size) == size, "the same for tokens padded to whole chunks"

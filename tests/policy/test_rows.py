@@ -11,7 +11,7 @@ import pytest
 
 from fr3e_jax.objectives.entropy import token_entropy, token_logprobs
 from fr3e_jax.policy.head import Head, count_tokens, gather_tokens, token_loss, token_scores
-from fr3e_jax.policy.network import Pass, bind
+from fr3e_jax.policy.network import ForwardOptions, bind
 from fr3e_jax.policy.rows import Rows, predictors, row_states, run_trunks
 
 TRUNK_SIZE, LANE_SIZE, CHUNK, WINDOW = 12, 10, 7, 3
@@ -27,7 +27,7 @@ LANES = [
 
 
 def end_to_end(rows: Rows, lane_size: int) -> tuple[Rows, np.ndarray]:
-    """The same branches without gaps in lanes of another size, and where each token was, ``[tokens, 3]``."""
+    """The same branches without gaps in lanes of another size, and each token's old index, ``[tokens, 3]``."""
     moved = {}
     for name in ("branch_ids", "segment", "start", "fork", "offset"):
         streams = [x[real] for x, real in zip(getattr(rows, name), rows.segment > 0, strict=True)]
@@ -72,8 +72,8 @@ def branches(trunks=TRUNKS, lanes=LANES):
                 start += len(tokens)
 
 
-def _counted(graphdef, params, rows, mask, shards=1, chunk=CHUNK, **passing):
-    states = row_states(graphdef, params, rows, Pass(**passing))
+def _counted(graphdef, params, rows, mask, shards=1, chunk=CHUNK, **options):
+    states = row_states(graphdef, params, rows, ForwardOptions(**options))
     mask = jnp.asarray(mask).reshape(mask.shape[0], -1)
     counted = count_tokens(mask, predictors(rows), states.shape[1], shards=shards, chunk=chunk)
     return Head(*bind(graphdef, params).output_weight()), states, counted
@@ -86,7 +86,7 @@ def score(graphdef, params, rows, temperature, shards=1, chunk=CHUNK):
     return token_scores(*counted, rows.branch_ids, scores, chunk=chunk)
 
 
-def weighted_sum(graphdef, params, rows, mask, weights, shards=1, chunk=CHUNK, **passing):
+def weighted_sum(graphdef, params, rows, mask, weights, shards=1, chunk=CHUNK, **options):
     """Sum of weights times log-probs over ``mask``, and the number of tokens in it."""
 
     def loss(logits, valid, tokens, scalars):
@@ -94,7 +94,7 @@ def weighted_sum(graphdef, params, rows, mask, weights, shards=1, chunk=CHUNK, *
         logprobs = token_logprobs(logits, ids) * weights * scalars
         return jnp.where(valid, logprobs, 0.0).sum(), {"tokens": valid.sum()}
 
-    counted = _counted(graphdef, params, rows, mask, shards, chunk, **passing)
+    counted = _counted(graphdef, params, rows, mask, shards, chunk, **options)
     tokens = gather_tokens(counted[2], (rows.branch_ids, jnp.asarray(weights, jnp.float32)))
     return token_loss(*counted, tokens, jnp.float32(2.0), loss, chunk=chunk)
 
@@ -117,9 +117,9 @@ def test_scores_equal_those_of_the_flattened_sequences(fixture, request):
         np.testing.assert_allclose(entropies[place], token_entropy(predicting), rtol=1e-5, atol=1e-5)
 
 
-# The longest branch has nine tokens; with 5 the states of its last ones need what lies two lanes before.
+# The longest branch has nine tokens; in lanes of 5 its last tokens read keys from two lanes before.
 @pytest.mark.parametrize("lane_size", [4, 5, 16])
-def test_the_size_of_the_lanes_changes_nothing(tiny, lane_size):
+def test_scores_do_not_depend_on_the_size_of_the_lanes(tiny, lane_size):
     rows = pack()
     moved, before = end_to_end(rows, lane_size)
     assert rows.offset.max() + 1 == 9 <= (WINDOW - 1) * lane_size + 1
@@ -154,8 +154,8 @@ def flattened(request):
     return network, mask, weights, jax.jit(jax.value_and_grad(flattened_sum))(network.params)
 
 
-# A chunk of one token, one that divides nothing, all at once; the shards of a mesh; what is computed again; attention
-# in blocks, layers in a loop.
+# Chunks of one token, of a size that divides nothing, of all tokens; shards of a mesh; rematerialisation; attention in
+# blocks; layers in a loop.
 CUTS = [
     {"chunk": 1, "remat": "dots"},
     {"attention_block": 4, "chunk": 1000, "scan": True, "remat": "block"},  # trunks by 4 positions, lanes by 2
@@ -196,7 +196,7 @@ def test_gradient_equals_that_of_the_flattened_sequences(flattened, cut):
 
 
 def test_a_token_changes_no_earlier_score_and_no_other_branch(tiny):
-    """The first branch's last token, with all others as witnesses; its own score is the only one to change."""
+    """The first branch's last token changes: of all scores only its own does."""
     changed = [[[(0, 4, [7, 7, 18]), *LANES[0][0][1:]], LANES[0][1]], *LANES[1:]]
     before, after = logprobs_of(tiny, pack()), logprobs_of(tiny, pack(lanes=changed))
     assert before[0, 0, 2] != after[0, 0, 2]
@@ -205,7 +205,7 @@ def test_a_token_changes_no_earlier_score_and_no_other_branch(tiny):
     np.testing.assert_array_equal(before[others], after[others])
 
 
-def test_trunk_tokens_after_the_fork_are_not_seen(tiny):
+def test_trunk_tokens_after_the_fork_change_no_score(tiny):
     """The third trunk changes at position 3: forks at 3 stay, forks at 7 and 10 do not."""
     trunks = [TRUNKS[0], TRUNKS[1], [[*TRUNKS[2][0][:3], 0, *TRUNKS[2][0][4:]]]]
     before, after = logprobs_of(tiny, pack()), logprobs_of(tiny, pack(trunks))
@@ -214,7 +214,7 @@ def test_trunk_tokens_after_the_fork_are_not_seen(tiny):
     assert (before[fork >= 7] != after[fork >= 7]).all()
 
 
-def test_padding_ids_reach_no_score(tiny):
+def test_padding_ids_change_no_score(tiny):
     real = pack().segment > 0
     np.testing.assert_array_equal(logprobs_of(tiny, pack())[real], logprobs_of(tiny, pack(pad_id=13))[real])
 
@@ -232,15 +232,15 @@ def test_trunks_of_a_row_do_not_see_one_another(tiny):
     assert (before[first] != after[first]).all()
 
 
-def test_padding_scores_are_zero(tiny):
+def test_scores_of_padding_are_zero(tiny):
     logprobs, entropies = score(tiny.graphdef, tiny.params, pack(), jnp.float32(1.0))
     padding = pack().segment == 0
     assert not np.asarray(logprobs)[padding].any() and not np.asarray(entropies)[padding].any()
 
 
 @pytest.mark.parametrize(("shards", "chunk"), [(1, 1), (1, 1000), (3, 4)])
-def test_the_chunk_of_logits_changes_nothing(tiny, shards, chunk):
-    """Chunks of 7 elsewhere; here one token, all at once, and the rows in three shards of their own."""
+def test_scores_do_not_depend_on_the_chunk_of_logits_or_the_shards(tiny, shards, chunk):
+    """Chunks of 7 elsewhere; here of one token, of all tokens, and rows in three shards."""
     ours = score(tiny.graphdef, tiny.params, pack(), jnp.float32(1.0), shards=shards, chunk=chunk)
     for mine, other in zip(ours, score(tiny.graphdef, tiny.params, pack(), jnp.float32(1.0)), strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Drawing tokens: frequencies, impossible tokens, filters as they are defined, noise that its name alone decides."""
+"""Drawing tokens: frequencies, impossible tokens, filters, and noise that depends on its name alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def grid(count):
 
 
 def filtered_distribution(logits, temperature, top_p, top_k):
-    """Probabilities in float64 by sorting and walking: the k first, then until their mass reaches ``top_p``."""
+    """Probabilities in float64 by sorting: the first k tokens, then of these until their mass reaches ``top_p``."""
     weights = np.exp(np.float64(logits) / temperature - np.max(logits) / temperature)
     order = np.argsort(-weights, kind="stable")[: top_k or None]
     mass, total, chosen = 0.0, weights[order].sum(), []
@@ -162,8 +162,8 @@ def test_entropy_is_of_the_whole_vocabulary_at_temperature_one():
 
 
 @pytest.mark.parametrize("vocab_size", [12, 400])
-def test_rows_do_not_disturb_each_other(vocab_size):
-    """Greedy, hot, top-k, nucleus and plain rows in one call draw what each draws alone, filters compiled in or not."""
+def test_draw_of_a_row_does_not_depend_on_the_other_rows(vocab_size):
+    """Greedy, hot, top-k, nucleus and plain rows draw the same together and alone, with or without filters."""
     rng = np.random.default_rng(5)
     count = 40
     logits = 2 * rng.standard_normal((count, vocab_size)).astype(np.float32)
@@ -189,13 +189,13 @@ class TestNoise:
         other_seed = np.asarray(jax.jit(stream_keys)(KEY + np.uint32(1), names))
         assert not (keys == other_seed).all(axis=-1).any()
 
-    def test_a_name_has_the_same_key_wherever_it_stands(self):
+    def test_stream_has_the_same_key_in_every_lane(self):
         names = np.random.default_rng(0).integers(0, 2**32, (2, 3, 4), np.uint32)
         keys = jax.jit(stream_keys)(KEY, names)
         assert keys.shape == (2, 3, 2)
         np.testing.assert_array_equal(jax.jit(stream_keys)(KEY, names[1, 2][None])[0], keys[1, 2])
 
-    def test_the_number_depends_on_key_and_position_alone(self):
+    def test_number_depends_only_on_key_and_position(self):
         keys = np.asarray(jax.jit(stream_keys)(KEY, np.arange(30, dtype=np.uint32)[:, None]))
         positions = np.arange(30) % 7
         numbers = np.asarray(jax.jit(uniform)(keys, positions))
@@ -210,13 +210,13 @@ class TestNoise:
         assert chisquare(np.histogram(numbers, bins=20, range=(0, 1))[0]).pvalue > 0.01
 
 
-def test_a_given_token_is_taken_with_its_logprob_before_any_filter():
-    """Greedy rows, filtered rows and rows that draw: only those with a token to take differ from a plain draw."""
+def test_forced_token_is_taken_with_its_logprob_before_any_filter():
+    """Greedy, filtered and plain rows: only rows with a forced token differ from a plain draw."""
     logits = jax.random.normal(jax.random.key(3), (6, 20))
     uniforms, temperature = jnp.linspace(0.05, 0.95, 6), jnp.array([1.0, 0.0, 0.7, 1.0, 0.0, 0.7])
-    top_p, top_k, given = jnp.full(6, 0.3), jnp.array([0, 0, 1, 0, 0, 1]), jnp.array([-1, -1, -1, 7, 7, 7])
+    top_p, top_k, forced = jnp.full(6, 0.3), jnp.array([0, 0, 1, 0, 0, 1]), jnp.array([-1, -1, -1, 7, 7, 7])
     plain = draw(logits, uniforms, temperature, top_p, top_k, filtered=True)
-    found = draw(logits, uniforms, temperature, top_p, top_k, given, filtered=True)
+    found = draw(logits, uniforms, temperature, top_p, top_k, forced, filtered=True)
     assert found.token_ids.tolist() == [*plain.token_ids[:3].tolist(), 7, 7, 7]
     np.testing.assert_array_equal(found.logprobs[:3], plain.logprobs[:3])
     scaled = np.asarray(logits)[3:] / np.array([[1.0], [1.0], [0.7]])

@@ -1,4 +1,4 @@
-"""Reading and writing safetensors: which files count, what is refused before a byte is read, slices, shards."""
+"""Reading and writing safetensors: choice of files, refusals before any tensor is read, slices, shards."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def refusal(directory) -> str:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("block", [1, 50, 10**6])
-def test_slices_are_read_as_asked_whatever_the_block_size(tmp_path, monkeypatch, dtype, block):
+def test_slices_are_the_requested_ones_at_any_block_size(tmp_path, monkeypatch, dtype, block):
     monkeypatch.setattr("fr3e_jax.policy.tensor_files._BLOCK_BYTES", block)
     save_file({"a": MATRIX.astype(dtype)}, tmp_path / SINGLE)
     files = TensorFiles(tmp_path)
@@ -55,7 +55,7 @@ def test_slices_are_read_as_asked_whatever_the_block_size(tmp_path, monkeypatch,
     assert files.read("a", ALL, np.dtype(np.float32), transposed=True).shape == (6, 4)
 
 
-def test_what_is_written_is_what_safetensors_reads(tmp_path):
+def test_written_tensors_are_read_back_by_safetensors(tmp_path):
     write_shards(tmp_path, stored(), np.dtype(ml_dtypes.bfloat16), max_shard_bytes=10**6)
     (file,) = tmp_path.iterdir()
     assert file.name == SINGLE
@@ -64,7 +64,7 @@ def test_what_is_written_is_what_safetensors_reads(tmp_path):
         np.testing.assert_array_equal(read[name], array.astype(ml_dtypes.bfloat16))
 
 
-def test_arrays_that_do_not_lie_in_memory_order_are_written_in_order(tmp_path, monkeypatch):
+def test_transposed_arrays_are_written_in_memory_order(tmp_path, monkeypatch):
     monkeypatch.setattr("fr3e_jax.policy.tensor_writer._BLOCK_BYTES", 20)
     write_shards(tmp_path, stored({"t": MATRIX.T, "s": MATRIX[::2, ::-1]}), np.dtype(np.float32), 10**6)
     read = load_file(tmp_path / SINGLE)
@@ -72,7 +72,7 @@ def test_arrays_that_do_not_lie_in_memory_order_are_written_in_order(tmp_path, m
     np.testing.assert_array_equal(read["s"], MATRIX[::2, ::-1])
 
 
-def test_one_tensor_is_held_at_a_time(tmp_path):
+def test_writing_holds_one_tensor_at_a_time(tmp_path):
     held, fetched = [], []
 
     def fetch(name, array):
@@ -87,7 +87,7 @@ def test_one_tensor_is_held_at_a_time(tmp_path):
     assert fetched == list(TENSORS), "each once, in order"
 
 
-def test_shards_are_filled_in_order_and_a_larger_tensor_stands_alone():
+def test_shards_are_filled_in_order_and_a_larger_tensor_has_its_own():
     tensors = [StoredTensor(str(n), (size,), lambda: np.zeros(0)) for n, size in enumerate([3, 3, 4, 30, 1, 2])]
     sizes = [[tensor.shape[0] for tensor in shard] for shard in split_into_shards(tensors, 4, 40)]
     assert sizes == [[3, 3, 4], [30], [1, 2]]
@@ -108,7 +108,7 @@ def test_shards_are_found_with_and_without_an_index(sharded):
         (sharded / INDEX).unlink(missing_ok=True)
 
 
-def test_files_that_belong_to_no_checkpoint_are_left_alone(sharded):
+def test_files_of_no_checkpoint_are_ignored(sharded):
     (sharded / "adapter_model.safetensors").write_bytes(b"not one of ours")
     (sharded / "consolidated.safetensors").write_bytes(b"")
     files = TensorFiles(sharded)
@@ -125,26 +125,26 @@ def test_missing_shards_are_named(sharded, indexed):
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"weight_map": {"a": "../../a.safetensors"}}', "\xff"])
-def test_a_damaged_index_is_named(sharded, content):
+def test_damaged_index_is_refused_with_its_path(sharded, content):
     (sharded / INDEX).write_bytes(content.encode("latin-1"))
     message = refusal(sharded)
     assert INDEX in message and ("copy it again" in message or "expected a JSON object" in message)
 
 
 @pytest.mark.parametrize("keep", [0, 4, 40, 0.5, -1])
-def test_a_truncated_file_is_named(sharded, keep):
+def test_truncated_file_is_refused_with_its_path(sharded, keep):
     file = sharded / "model-00002-of-00003.safetensors"
     content = file.read_bytes()
     file.write_bytes(content[: int(len(content) * keep) if isinstance(keep, float) else keep])
     assert "model-00002-of-00003.safetensors is not a complete safetensors file" in refusal(sharded)
 
 
-def test_an_empty_directory_and_one_with_other_formats_say_what_is_looked_for(tmp_path):
+def test_directory_without_safetensors_is_refused_with_the_expected_names(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     assert "no model.safetensors, model.safetensors.index.json or model-00001-of-" in refusal(tmp_path)
 
 
-def test_two_checkpoints_in_one_directory_are_not_guessed_between(sharded):
+def test_two_checkpoints_in_one_directory_are_refused(sharded):
     save_file(TENSORS, sharded / SINGLE)
     assert "holds two checkpoints" in refusal(sharded)
     (sharded / SINGLE).unlink()
@@ -153,7 +153,7 @@ def test_two_checkpoints_in_one_directory_are_not_guessed_between(sharded):
     assert "mixes shards of several checkpoints" in refusal(sharded)
 
 
-def test_a_tensor_in_two_files_is_not_guessed_between(sharded):
+def test_tensor_in_two_files_is_refused(sharded):
     save_file(TENSORS, sharded / "model-00002-of-00003.safetensors")
     with pytest.raises(UnsupportedModel, match="a is both in model-00001-of-00003.safetensors and in model-"):
         TensorFiles(sharded)

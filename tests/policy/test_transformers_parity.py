@@ -21,7 +21,7 @@ from fr3e_jax.policy.config_file import from_hf_config, read_architecture, retyp
 from fr3e_jax.policy.huggingface import load_params, save_params, stored_shapes
 from fr3e_jax.policy.network import bind, build_network
 from fr3e_jax.policy.rows import Rows, run_trunks
-from fr3e_jax.programs.train_programs import Layout, score
+from fr3e_jax.programs.train_programs import RowScorer
 
 WARM_STARTS = Path(__file__).resolve().parents[2] / "warm_starts"
 SHIPPED = sorted(path.parent.name for path in WARM_STARTS.glob("*/config.json"))
@@ -99,7 +99,7 @@ def test_a_model_that_we_saved_has_the_same_logits_in_transformers(
 
 
 @families
-def test_a_model_of_transformers_that_passed_through_here_is_the_same(
+def test_a_model_of_transformers_loaded_and_saved_here_is_the_same(
     family, settings, transformers_model, loaded_silently, tmp_path
 ):
     """Import, export, and back: the same weights under the same configuration, to the last bit."""
@@ -126,7 +126,7 @@ def test_a_shipped_warm_start_has_the_same_logits(directory, transformers_model)
 
 
 @families
-def test_every_module_is_the_same(family, settings, transformers_model, tmp_path):
+def test_every_module_equals_that_of_transformers(family, settings, transformers_model, tmp_path):
     import torch
 
     model = transformers_model(family, **settings)
@@ -150,8 +150,8 @@ def test_every_module_is_the_same(family, settings, transformers_model, tmp_path
     found = {
         "norm": mine.attention_norm(lanes),
         "mlp": mine.mlp(lanes),
-        "attention": mine.attention(lanes, turn, causal)[0],
-        "block": mine(lanes, turn, causal)[0],
+        "attention": mine.attention.causal(lanes, turn, causal)[0],
+        "block": mine.causal(lanes, turn, causal)[0],
     }
     for name, value in expected.items():
         value = value[0] if isinstance(value, tuple) else value
@@ -160,7 +160,7 @@ def test_every_module_is_the_same(family, settings, transformers_model, tmp_path
 
 
 @pytest.mark.parametrize(("head_dim", "theta"), [(8, 1e4), (128, 1e6)])
-def test_rotary_embedding_is_the_same_at_all_positions(head_dim, theta, transformers_model):
+def test_rotary_embedding_equals_that_of_transformers_at_all_positions(head_dim, theta, transformers_model):
     import torch
     from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 
@@ -183,7 +183,7 @@ def test_rotary_embedding_is_the_same_at_all_positions(head_dim, theta, transfor
 
 @families
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_logprobs_of_given_tokens_are_the_same(family, settings, temperature, transformers_model, tmp_path):
+def test_scores_of_rows_equal_those_of_transformers(family, settings, temperature, transformers_model, tmp_path):
     """Three branches of one trunk, forks inside it and at its end, against their flattened sequences."""
     import torch
 
@@ -197,7 +197,7 @@ def test_logprobs_of_given_tokens_are_the_same(family, settings, temperature, tr
     segments = np.array([1, 2, 3])[None, :, None] + zeros
     geometry = (trunk, trunk * 0 + 1, np.arange(10)[None], branch_ids, segments, zeros, fork, offset)
     rows = Rows(*(jnp.asarray(x, jnp.int32) for x in geometry))
-    found, entropies = score(graphdef, params, rows, jnp.float32(temperature), layout=Layout(chunk=5))
+    found, entropies = RowScorer(graphdef, chunk=5).score(params, rows, jnp.float32(temperature))
     for branch, at in enumerate(forks):
         sequence = np.concatenate([trunk[0, :at], branch_ids[0, branch]])
         logits = torch.tensor(their_logits(model, sequence[None])[0, at - 1 : -1])

@@ -51,7 +51,7 @@ def critic_on(tiny, devices: int, **mesh) -> tuple[CriticPrograms, object]:
 
 
 def value_rows(tokens: int, shards: int = 1):
-    """Packed rows with returns and old values of each token; (micro-batch, rows)."""
+    """(micro-batch, packed rows with returns and old values of each token)."""
     for micro in pack(TRUNKS, tokens=tokens, pad_id=0, shards=shards):
         returns, old = (np.zeros(micro.batch.loss_mask.shape, np.float32) for _ in range(2))
         for p in micro.spans:
@@ -72,7 +72,7 @@ LENGTH = 16  # of the longest whole sequence, padding counted
 
 
 def whole(values, fill=0) -> np.ndarray:
-    """``[branches, LENGTH]``: each branch's values behind its prefix."""
+    """``[branches, LENGTH]``: each branch's values after its prefix."""
     out = np.full((len(BRANCHES), LENGTH), fill, np.asarray(values[0]).dtype)
     for row, (_, branch), value in zip(out, BRANCHES, values, strict=True):
         row[branch.fork : branch.fork + len(value)] = value
@@ -88,11 +88,8 @@ OWN = whole([np.ones(len(branch.token_ids), bool) for _, branch in BRANCHES])
 @partial(jax.jit, static_argnums=0)
 def flattened_values(graphdef, params):
     """``[branches, LENGTH]``, from plain causal passes over whole sequences: V of the state before each token."""
-    shape = (len(BRANCHES), 1, LENGTH)
-    causal = jnp.broadcast_to(jnp.tril(jnp.ones((LENGTH, LENGTH), bool)), (*shape, LENGTH))
-    positions = jnp.broadcast_to(jnp.arange(LENGTH), shape)
-    hidden, _ = bind(graphdef, params["network"])(IDS[:, None], positions, causal)
-    values = hidden[:, 0] @ params["value"]["kernel"] + params["value"]["bias"]
+    hidden, _ = bind(graphdef, params["network"]).causal(IDS)
+    values = hidden @ params["value"]["kernel"] + params["value"]["bias"]
     return jnp.pad(values, ((0, 0), (1, 0)))[:, :-1]
 
 
@@ -107,7 +104,7 @@ def single(tiny):
     return critic_on(tiny, 1)
 
 
-def test_values_of_shared_trunks_are_those_of_whole_sequences(tiny, single):
+def test_values_of_shared_trunks_equal_those_of_whole_sequences(tiny, single):
     programs, params = single
     expected = np.asarray(flattened_values(programs.graphdef, params))
     for micro, rows in value_rows(200):
@@ -118,7 +115,7 @@ def test_values_of_shared_trunks_are_those_of_whole_sequences(tiny, single):
         assert not found[~micro.batch.loss_mask].any()
 
 
-def test_gradients_of_shared_trunks_are_those_of_whole_sequences(single):
+def test_gradients_of_shared_trunks_equal_those_of_whole_sequences(single):
     programs, params = single
     expected_loss, expected = jax.value_and_grad(lambda p: published_loss(programs.graphdef, p))(params)
     for tokens in (60, 200):
@@ -128,7 +125,7 @@ def test_gradients_of_shared_trunks_are_those_of_whole_sequences(single):
             assert np.linalg.norm(ours - theirs) <= 1e-5 * np.linalg.norm(theirs) + 1e-8
 
 
-def test_a_new_critic_says_nothing_and_shares_no_memory_with_the_policy(tiny, single):
+def test_new_critic_has_values_of_zero_and_shares_no_memory_with_the_policy(tiny, single):
     programs, _ = single
     params = programs.initial_params(tiny.params)
     assert "head" not in params["network"]
@@ -144,7 +141,7 @@ def test_a_new_critic_says_nothing_and_shares_no_memory_with_the_policy(tiny, si
 
 @pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
 @pytest.mark.parametrize("mesh", [{"fsdp": 8, "tensor": 1}, {"replica": 2, "fsdp": 2, "tensor": 2}])
-def test_sharded_critics_are_the_single_one(tiny, single, mesh):
+def test_sharded_critic_equals_that_of_one_device(tiny, single, mesh):
     programs, params = critic_on(tiny, 8, **mesh)
     expected, loss = accumulated(*single, 200)
     found, sharded_loss = accumulated(programs, params, 200, shards=8 // mesh["tensor"])

@@ -1,6 +1,6 @@
-"""The decoder against full forward passes: what it draws, what it promotes, what it compiles and donates.
+"""The decoder against full forward passes: its tokens, promoted trunks, compiled programs and donated arrays.
 
-One run of branches of all kinds, long enough that the rings grow and then wrap, is looked at from several sides.
+Most tests look at one run of branches of all kinds, long enough that the rings grow and then wrap.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import pytest
 from scipy.special import log_softmax
 
 from fr3e_jax.policy.sampling import stream_keys, uniform
-from fr3e_jax.programs.decode import LaneSettings
-from fr3e_jax.programs.decoder import DecoderPrograms
+from fr3e_jax.programs.decoder_programs import DecoderPrograms
+from fr3e_jax.programs.decoder_state import LaneSettings
+from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
-from fr3e_jax.programs.train_programs import param_placement
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import STREAM_NAMES, Branch, Sampling, TrunkRequest
 
@@ -56,7 +56,7 @@ def decoder(tiny):
     """Programs, placed parameters, and an engine that has more branches than lanes and more trunks than slots."""
     mesh = make_mesh()
     programs = WatchedPrograms(tiny.graphdef, tiny.architecture, mesh)
-    params = param_placement(mesh, tiny.params, param_shardings(mesh, tiny.abstract, tiny.axes, tiny.architecture))
+    params = params_on_mesh(tiny.params, param_shardings(mesh, tiny.abstract, tiny.axes, tiny.architecture))
     engine = RolloutEngine(programs, trunk_slots=2, lanes_per_trunk=2, chunk=4, seed=5)
     return SimpleNamespace(programs=programs, params=params, engine=engine)
 
@@ -97,7 +97,7 @@ def passes(tiny, run):
     return found
 
 
-def test_the_run_grew_and_wrapped_its_rings(decoder, run):
+def test_the_run_grows_and_wraps_its_rings(decoder, run):
     """Otherwise the other tests would show less than they claim."""
     assert decoder.programs.grown >= 1 and decoder.programs.wrapped >= 1
 
@@ -106,7 +106,7 @@ def of_tokens(x, rollout):
     return np.take_along_axis(x, rollout.token_ids[:, None], -1)[:, 0]
 
 
-def test_logprobs_are_those_of_a_full_pass(passes):
+def test_logprobs_equal_those_of_a_full_pass(passes):
     for b, rollout, logits, _ in passes:
         if b.sampling.top_k:
             best = np.argsort(-logits, axis=-1)[:, : b.sampling.top_k]
@@ -117,7 +117,7 @@ def test_logprobs_are_those_of_a_full_pass(passes):
         np.testing.assert_allclose(rollout.logprobs, of_tokens(expected, rollout), **CLOSE)
 
 
-def test_entropies_and_update_magnitudes_are_those_of_a_full_pass(passes):
+def test_entropies_and_update_magnitudes_equal_those_of_a_full_pass(passes):
     for _, rollout, logits, hidden in passes:
         logprobs = log_softmax(np.float64(logits), axis=-1)
         np.testing.assert_allclose(rollout.entropies, -(np.exp(logprobs) * logprobs).sum(axis=-1), **CLOSE)
@@ -126,8 +126,8 @@ def test_entropies_and_update_magnitudes_are_those_of_a_full_pass(passes):
         np.testing.assert_allclose(rollout.magnitudes, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_tokens_are_where_the_branch_s_noise_falls_in_the_full_pass_s_distribution(passes, decoder):
-    """The number of (seed, stream, position), at the cumulative distribution that the whole sequence has there."""
+def test_tokens_invert_the_distribution_of_a_full_pass_at_the_branch_s_noise(passes, decoder):
+    """The random number of (seed, stream, position) lies in the token's share of the full pass's distribution."""
     streams = np.zeros((len(passes), STREAM_NAMES), np.uint32)
     streams[:, :2] = [b.stream for b, *_ in passes]
     keys = np.repeat(jax.jit(stream_keys)(decoder.engine.base_key, streams), 24, axis=0)
@@ -141,7 +141,7 @@ def test_tokens_are_where_the_branch_s_noise_falls_in_the_full_pass_s_distributi
         assert (starts - 1e-5 <= number).all() and (number <= ends + 1e-5).all()
 
 
-def test_greedy_branches_take_the_best_token_and_filtered_ones_stay_inside(passes):
+def test_greedy_branches_take_the_best_token_and_filtered_ones_a_kept_one(passes):
     for b, rollout, logits, _ in passes:
         rank = (logits > np.take_along_axis(logits, rollout.token_ids[:, None], -1)).sum(axis=-1)
         if not b.sampling.temperature:
@@ -186,7 +186,7 @@ def assert_equal_to_a_prefill(decoder, promoted):
             np.testing.assert_allclose(a.value[trunk.row, :, :length], b.value[row, :, :length], **CLOSE)
 
 
-def test_rings_shrink_behind_long_branches_and_nothing_changes(decoder, tiny):
+def test_rings_shrink_after_long_branches_without_changing_logprobs(decoder, tiny):
     """195 branches of 5 tokens after one of 40."""
     short = [branch(1 + i % 8, 1 + i, 5, stop_ids=()) for i in range(195)]
     request = TrunkRequest(TRUNKS[0], [branch(8, 0, 40, stop_ids=()), *short])
@@ -211,8 +211,8 @@ def test_rings_do_not_shrink_below_a_cache_that_may_yet_be_chosen(decoder):
     assert_equal_to_a_prefill(decoder, list(promoted.values()))
 
 
-def test_the_size_of_rings_does_not_depend_on_when_a_choice_is_made(decoder):
-    """A choice waits for grading, a larger ring rounds sums otherwise, and runs are to repeat to the last bit."""
+def test_size_of_rings_does_not_depend_on_when_a_choice_is_made(decoder):
+    """A choice waits for grading and a larger ring rounds sums differently, yet runs must repeat bit for bit."""
     alone, after = branch(8, 0, 40, stop_ids=()), [branch(3, n, tokens, stop_ids=()) for n, tokens in ((1, 38), (2, 5))]
     requests = [TrunkRequest(TRUNKS[0], [alone]), TrunkRequest(TRUNKS[1], after)]
     engine = RolloutEngine(decoder.programs, trunk_slots=2, lanes_per_trunk=1, chunk=2, seed=5)
@@ -225,7 +225,7 @@ def test_the_size_of_rings_does_not_depend_on_when_a_choice_is_made(decoder):
     assert seen[0] == seen[1] and seen[0][0], "rings were resized, and alike"
 
 
-def test_counts_add_up(run):
+def test_counts_equal_the_tokens_and_positions_of_the_run(run):
     sampled = sum(len(r.token_ids) for rollouts in run.rollouts for r in rollouts)
     assert run.counts.sampled_tokens == sampled <= run.counts.lane_steps
     assert run.counts.prefill_positions == sum(len(t) for t in TRUNKS)
@@ -258,7 +258,7 @@ def compiled_programs(programs) -> dict[str, int]:
 
 
 def test_a_second_run_of_the_same_shapes_compiles_nothing(decoder, run, started):
-    """Other prompts of other lengths, forks and noise; other slots and lanes to promote: none of them is a shape."""
+    """Prompts, lengths, forks, noise, and the slots and lanes to promote are no shapes."""
     programs, engine = decoder.programs, decoder.engine
     engine.sample(decoder.params, exploration([TRUNKS[0], TRUNKS[2]], 10))
     programs.promote(started.filled, [1, 0], [0, 1], capacity=16)
@@ -314,7 +314,7 @@ def test_trunks_go_to_their_slots_and_padding_to_none(decoder):
 
 
 def test_finished_lanes_keep_their_cache_while_others_go_on(decoder, started):
-    """The write column passes over lane 0's tokens twice more: lane 1 ends and is filled anew in between."""
+    """The write column passes lane 0's tokens twice more; in between, lane 1 ends and is filled again."""
     programs, state = decoder.programs, started.filled
     step = lambda state: programs.decode_chunk(decoder.params, state, steps=4, patience=99, filtered=False)[0]
     columns = []
@@ -331,7 +331,7 @@ def test_finished_lanes_keep_their_cache_while_others_go_on(decoder, started):
         columns.append(int(state.column))
     assert columns == [4, 8, 12, 0]
     after = jax.device_get(programs.promote(state, [0], [0], capacity=16))
-    seen = 2 + 3  # fork and tokens; beyond lies what nobody reads
+    seen = 2 + 3  # fork and tokens; the positions after them are never read
     np.testing.assert_array_equal(before.hidden[:, :seen], after.hidden[:, :seen])
     for a, b in zip(before.layers, after.layers, strict=True):
         np.testing.assert_array_equal(a.key[..., :seen], b.key[..., :seen])
@@ -348,7 +348,7 @@ def test_a_chunk_stops_early_when_no_lane_is_left(decoder, started):
     assert int(state.column) == 2
 
 
-def test_what_a_program_changes_is_donated_to_it_and_nothing_else(decoder, started):
+def test_programs_delete_only_the_arrays_that_they_change(decoder, started):
     is_gone = lambda tree: [leaf.is_deleted() for leaf in jax.tree.leaves(tree)]
     lanes = lambda state: (state.lanes, state.lane_hidden)
     assert all(is_gone(started.empty.trunks)) and not any(is_gone(lanes(started.empty)))
@@ -377,11 +377,11 @@ def test_resized_rings_hold_the_same_tokens_and_the_old_ones_are_gone(decoder, s
             np.testing.assert_array_equal(ours.value[row, :, :seen], theirs.value[row, :, :seen])
 
 
-def test_bfloat16_caches_draw_with_float32_logits_and_log_probs(tiny_network):
+def test_bfloat16_caches_draw_with_float32_logits_and_logprobs(tiny_network):
     network = tiny_network(compute_dtype="bfloat16")
     mesh = make_mesh()
     shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
-    params = param_placement(mesh, network.params, shardings)
+    params = params_on_mesh(network.params, shardings)
     engine = RolloutEngine(
         DecoderPrograms(network.graphdef, network.architecture, mesh), trunk_slots=2, lanes_per_trunk=2, chunk=8, seed=5
     )

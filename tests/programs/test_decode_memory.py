@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from fr3e_jax.programs.decode import cache_shape
-from fr3e_jax.programs.decoder import DecoderPrograms
+from fr3e_jax.programs.decoder_programs import DecoderPrograms
+from fr3e_jax.programs.decoder_state import DecoderSizes, cache_shape
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
 
 CAPACITY = TRUNK = 1024  # large enough that one layer's cache is larger than all that a step needs besides
@@ -18,7 +18,8 @@ def compiled_chunk(tiny, lanes):
     programs = DecoderPrograms(tiny.graphdef, tiny.architecture, mesh)
     slots = 2 * programs.shards
     trunks = jax.eval_shape(programs._prefill, tiny.params, jax.ShapeDtypeStruct((slots, TRUNK), np.int32))
-    placed = programs._empty.lower(cache_shape(trunks), slots, lanes, TRUNK, CAPACITY, 6, 1, True).out_info
+    sizes = DecoderSizes(slots, lanes, TRUNK, CAPACITY, names=6, stops=1, promotable=True)
+    placed = programs._empty.lower(cache_shape(trunks), sizes).out_info
     abstract = jax.tree.map(lambda out: jax.ShapeDtypeStruct(out.shape, out.dtype, sharding=out.sharding), placed)
     shardings = param_shardings(mesh, tiny.abstract, tiny.axes, tiny.architecture)
     params = jax.tree.map(

@@ -1,4 +1,4 @@
-"""On every mesh of eight devices: the tokens, the loss, the gradients and the new weights of one device.
+"""Every mesh of eight devices gives the tokens, loss, gradients and new weights of one device.
 
 The network has eight query heads and four key/value heads, so that it can be split in eight with the latter kept whole.
 """
@@ -14,11 +14,13 @@ import pytest
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import counted_tokens, pack
 from fr3e_jax.objectives.losses import aggregation_denominator
-from fr3e_jax.policy.network import WHOLE, Pass
-from fr3e_jax.programs.decoder import DecoderPrograms
+from fr3e_jax.policy.network import DEFAULT_OPTIONS, ForwardOptions
+from fr3e_jax.programs.decoder_programs import DecoderPrograms
+from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import make_mesh, param_shardings, rollout_mesh
+from fr3e_jax.programs.optimizer_programs import make_optimizer
 from fr3e_jax.programs.reshard import RolloutWeights
-from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms, make_optimizer, param_placement
+from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
 
@@ -57,7 +59,7 @@ def shardings_on(network, mesh):
 
 
 def sampled(network, mesh, params):
-    """Base rollouts, and rollouts from states in their middle read from promoted caches; all as (tokens, log-probs)."""
+    """Base rollouts, then rollouts from states in their middle that read promoted caches."""
     programs = DecoderPrograms(network.graphdef, network.architecture, mesh)
     engine = RolloutEngine(programs, trunk_slots=8, lanes_per_trunk=2, chunk=8, seed=5)
     how = Sampling(stop_ids=(0,))
@@ -87,7 +89,7 @@ def training_trunks():
     ]
 
 
-def trained(network, mesh, passing=WHOLE):
+def trained(network, mesh, options=DEFAULT_OPTIONS):
     """Scores, gradients, sums, norm and weights of two optimizer steps, and how many programs each step compiled."""
     shardings = shardings_on(network, mesh)
     optimizer = make_optimizer(
@@ -109,9 +111,9 @@ def trained(network, mesh, passing=WHOLE):
         optimizer,
         loss=LossSettings(),
         token_chunk=16,
-        passing=passing,
+        options=options,
     )
-    params = param_placement(mesh, network.params, shardings)
+    params = params_on_mesh(network.params, shardings)
     trunks, state, found = training_trunks(), programs.init_optimizer(params), SimpleNamespace(compiled=[], steps=[])
     denominator = aggregation_denominator(counted_tokens(trunks), "token_mean", norm_length=20)
     (micro,) = pack(trunks, tokens=10_000, pad_id=0, shards=programs.shards)
@@ -130,7 +132,7 @@ def trained(network, mesh, passing=WHOLE):
 @pytest.fixture(scope="module")
 def one_device(network):
     mesh = make_mesh(devices=jax.devices()[:1])
-    params = param_placement(mesh, network.params, shardings_on(network, mesh))
+    params = params_on_mesh(network.params, shardings_on(network, mesh))
     return SimpleNamespace(rollouts=sampled(network, mesh, params), training=trained(network, mesh))
 
 
@@ -143,22 +145,20 @@ def assert_same_rollouts(found, expected):
 
 
 @pytest.mark.parametrize("sizes", MESHES)
-def test_the_sampled_tokens_are_those_of_one_device(sizes, network, one_device):
+def test_sampled_tokens_equal_those_of_one_device(sizes, network, one_device):
     mesh = make_mesh(*sizes)
-    params = param_placement(mesh, network.params, shardings_on(network, mesh))
+    params = params_on_mesh(network.params, shardings_on(network, mesh))
     assert_same_rollouts(sampled(network, mesh, params), one_device.rollouts)
 
 
 @pytest.mark.parametrize("sizes", MESHES)
-def test_loss_gradients_and_weights_are_those_of_one_device_and_the_second_step_compiles_nothing(
-    sizes, network, one_device
-):
+def test_training_equals_that_of_one_device_and_a_second_step_compiles_nothing(sizes, network, one_device):
     assert_same_training(trained(network, make_mesh(*sizes)), one_device.training)
 
 
 @pytest.mark.slow
-def test_long_rows_train_like_whole_ones_on_one_device(network, one_device):
-    long = Pass(remat="block", attention_block=16, scan=True)
+def test_long_row_options_train_as_the_default_on_one_device(network, one_device):
+    long = ForwardOptions(remat="block", attention_block=16, scan=True)
     assert_same_training(trained(network, make_mesh(1, 2, 4), long), one_device.training)
 
 
@@ -170,12 +170,12 @@ def assert_same_training(found, expected):
 
 
 @pytest.mark.parametrize(("sizes", "tensor", "fsdp"), LAYOUTS, ids=str)
-def test_weights_laid_out_anew_sample_the_tokens_of_one_device(sizes, tensor, fsdp, network, one_device):
+def test_resharded_weights_sample_the_tokens_of_one_device(sizes, tensor, fsdp, network, one_device):
     mesh = make_mesh(*sizes)
     decoding = rollout_mesh(mesh, tensor=tensor, fsdp=fsdp)
     source, target = shardings_on(network, mesh), shardings_on(network, decoding)
     weights = RolloutWeights(network.abstract, source, target)
-    params = weights.of(param_placement(mesh, network.params, source))
+    params = weights.of(params_on_mesh(network.params, source))
     for leaf, sharding, value in zip(*map(jax.tree.leaves, (params, target, network.params)), strict=True):
         assert leaf.sharding == sharding
         np.testing.assert_array_equal(leaf, value)

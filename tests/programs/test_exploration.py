@@ -19,7 +19,7 @@ SOURCES = [RNG.standard_normal(n).astype(np.float32) for n in LENGTHS]
 class TestAnchors:
     @pytest.mark.parametrize("bounds", [{}, dict(min_spacing=3, exclude_first=2, exclude_last=1)])
     @pytest.mark.parametrize("selection", ["entropy", "logprob", "gradient", "random"])
-    def test_are_the_best_scores_of_each_response_by_itself(self, selection, bounds):
+    def test_anchors_are_the_best_scores_of_each_response(self, selection, bounds):
         """By sorting: highest score first (lowest log-prob), each bars its neighbourhood, position 0 is barred."""
         found = find_anchors(SOURCES, AnchorRules(3, **bounds), selection=selection)
         assert len(found) == len(LENGTHS)
@@ -33,7 +33,7 @@ class TestAnchors:
             assert anchors.tolist() == sorted(expected)
 
     @pytest.mark.parametrize("include", [False, True])
-    def test_equal_the_objective_on_the_unpadded_response(self, include):
+    def test_anchors_equal_the_objective_on_the_unpadded_response(self, include):
         rules = AnchorRules(4, include_anchor_token=include)
         evenly = find_anchors(SOURCES, rules, selection="uniform")
         peaks = find_anchors(SOURCES, rules, selection="entropy")
@@ -106,8 +106,8 @@ def test_a_trajectory_does_not_depend_on_those_beside_it():
         np.testing.assert_array_equal(all_of_them[2], alone[0])
 
 
-def test_states_without_signal_still_are_the_predecessors_of_others():
-    """V(S_0) = 1/2, V(S_1) = 1 (all right, will leave the loss), V(S_2) = 1/2: alpha_2 is exp(-(1/2 - 1))."""
+def test_state_without_signal_still_modulates_its_successor():
+    """V(S_0) = 1/2, V(S_1) = 1 (all right: no signal), V(S_2) = 1/2: alpha_2 is exp(-(1/2 - 1))."""
     rewards = np.array([[[0, 0], [1, 1], [1, 0]]], np.float64)
     mask = np.array([[[False] * 2, [True] * 2, [True] * 2]])
     advantages, values, alphas, credit = trajectory_advantages(

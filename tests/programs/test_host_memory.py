@@ -1,4 +1,4 @@
-"""Freed memory stays with the process, so that what takes it again touches no fresh pages."""
+"""Freed memory stays with the process, so that a later allocation touches no fresh pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from fr3e_jax.programs import host_memory
 from fr3e_jax.programs.host_memory import on_host_only
 
-# Blocks by hand: where a program's blocks come to lie depends on what its threads hold at that moment.
+# Blocks are allocated by hand: the addresses of a program's blocks depend on the other allocations of its threads.
 FAULTS_OF_LATER_BLOCKS = """
 import ctypes, resource, sys
 from fr3e_jax.programs.host_memory import keep_host_memory
@@ -40,7 +40,7 @@ def faults(how: str) -> int:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mallopt is glibc's")
-def test_a_large_block_taken_again_touches_no_fresh_pages():
+def test_large_block_allocated_again_touches_no_fresh_pages():
     assert faults("keep") < faults("leave") / 5
 
 
@@ -63,7 +63,7 @@ for seconds in (0.01, 10.0):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="malloc_trim is glibc's")
-def test_what_a_long_compilation_leaves_free_goes_back_to_the_system():
+def test_memory_freed_by_a_long_compilation_returns_to_the_system():
     command = [sys.executable, "-c", RESIDENT_AFTER_COMPILING]
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -73,7 +73,7 @@ def test_what_a_long_compilation_leaves_free_goes_back_to_the_system():
 
 @pytest.fixture
 def set_platforms():
-    """Sets jax_platforms; no backend is asked."""
+    """Set jax_platforms without starting a backend."""
     before = jax.config.jax_platforms
     yield lambda platforms: jax.config.update("jax_platforms", platforms)
     jax.config.update("jax_platforms", before)
@@ -82,12 +82,12 @@ def set_platforms():
 @pytest.mark.parametrize(
     ("platforms", "expected"), [("cpu", True), ("cpu,tpu", True), ("tpu,cpu", False), ("cuda", False)]
 )
-def test_the_first_platform_counts(set_platforms, platforms, expected):
+def test_on_host_only_reads_the_first_platform(set_platforms, platforms, expected):
     set_platforms(platforms)
     assert on_host_only() is expected
 
 
-def test_without_a_choice_an_installed_accelerator_counts(set_platforms, monkeypatch):
+def test_on_host_only_is_false_if_an_accelerator_is_installed_and_none_chosen(set_platforms, monkeypatch):
     set_platforms(None)
     installed: list[str] = []
     monkeypatch.setattr(host_memory, "entry_points", lambda group: installed)

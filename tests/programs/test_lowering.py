@@ -1,4 +1,4 @@
-"""What jax hands to XLA: a second start traces and lowers every program again, whatever the compilation cache holds."""
+"""The lowered programs: a second start traces and lowers every program again, whatever the compilation cache holds."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import optax
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.policy.network import Block
-from fr3e_jax.programs.decode import cache_shape
-from fr3e_jax.programs.decoder import DecoderPrograms
+from fr3e_jax.programs.decoder_programs import DecoderPrograms
+from fr3e_jax.programs.decoder_state import DecoderSizes, cache_shape
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
 from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
 
-WIDTH = 24  # that no other test has: what was traced before would not be traced here
+WIDTH = 24  # of no other test: a layer that another test has traced would not be traced here
 
 
 def lowered_programs(network):
@@ -22,7 +22,8 @@ def lowered_programs(network):
     mesh = make_mesh(devices=jax.devices()[:1])
     decoder = DecoderPrograms(network.graphdef, network.architecture, mesh)
     prefill = decoder._prefill.lower(network.abstract, np.zeros((2, 16), np.int32))
-    state = jax.eval_shape(lambda: decoder._empty(cache_shape(prefill.out_info), 2, 3, 16, 32, 6, 1, True))
+    sizes = DecoderSizes(slots=2, lanes=3, trunk_capacity=16, capacity=32, names=6, stops=1, promotable=True)
+    state = jax.eval_shape(lambda: decoder._empty(cache_shape(prefill.out_info), sizes))
     shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
     train = TrainPrograms(
         network.graphdef, network.abstract, shardings, mesh, optax.sgd(1.0), loss=LossSettings(), token_chunk=32
@@ -38,18 +39,21 @@ def lowered_programs(network):
     )
 
 
-def test_a_layer_is_traced_and_lowered_once_however_many_there_are(tiny_network, monkeypatch):
-    traced, call = [], Block.__call__
+def test_layer_is_traced_and_lowered_once_for_any_number_of_layers(tiny_network, monkeypatch):
+    traced = []
 
-    def counted(*inputs, **options):
-        traced.append(inputs)
-        return call(*inputs, **options)
+    def counted(name):
+        method = getattr(Block, name)
+        return lambda *inputs, **settings: traced.append(name) or method(*inputs, **settings)
 
-    monkeypatch.setattr(Block, "__call__", counted)
-    products = []
+    for name in ("causal", "rows", "decode"):
+        monkeypatch.setattr(Block, name, counted(name))
+    products, modes = [], set()
     for layers in (2, 5):
         traced.clear()
         programs = lowered_programs(tiny_network(num_layers=layers, hidden_size=WIDTH))
         assert len(traced) <= len(programs)
+        modes |= set(traced)
         products.append({name: program.as_text().count("dot_general") for name, program in programs.items()})
     assert products[0] == products[1] and min(products[0].values()) > 0
+    assert modes == {"causal", "rows", "decode"}, "the counter saw every way through a layer"

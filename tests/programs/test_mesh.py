@@ -1,4 +1,4 @@
-"""The sharding rules: golden tables for three models, what may stay whole, and meshes that do not fit."""
+"""The sharding rules: golden tables for three models, arrays that may stay whole, and meshes that do not fit."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def share(shape, partition, mesh):
 
 
 def sharding_table(name):
-    """Lines of everything that a run keeps on the mesh: one layer stands for all."""
+    """A line for each array that a run keeps on the mesh; one layer stands for all."""
     abstract, axes = one_layer(name)
     architecture, mesh = PUBLISHED[name], abstract_mesh(*MESHES[name])
     shardings = param_shardings(mesh, abstract, axes, architecture)
@@ -91,19 +91,19 @@ def sharding_table(name):
 
 
 @pytest.mark.parametrize("name", MESHES)
-def test_golden_table(name):
+def test_sharding_table_equals_the_golden_file(name):
     """Made by: FR3E_WRITE_GOLDEN=1 pytest tests/programs/test_mesh.py -k golden. Read the difference first."""
     file, sizes = GOLDEN / f"{name}.txt", "replica={} fsdp={} tensor={}".format(*MESHES[name])
     title = f"{name} on {sizes}: array, shape, mesh axes by dimension, elements on a device\n"
     text = title + "\n".join(line.rstrip() for line in sharding_table(name)) + "\n"
     if os.environ.get("FR3E_WRITE_GOLDEN"):
         file.write_text(text)
-    assert text == file.read_text(), test_golden_table.__doc__
+    assert text == file.read_text(), test_sharding_table_equals_the_golden_file.__doc__
 
 
 @pytest.mark.parametrize("name", MESHES)
 def test_no_large_array_of_a_run_is_whole_on_a_device(name):
-    """But for vectors and counters every array is split over all devices, or over those of the batch and the heads."""
+    """Every matrix is split over all devices."""
     devices = np.prod(MESHES[name])
     abstract, axes = one_layer(name)
     mesh = abstract_mesh(*MESHES[name])
@@ -139,7 +139,7 @@ def partition(sizes, axes, shape, units=None):
     return spec(mesh, axes, shape, units=units or {}, name="layers.0.gate.kernel")
 
 
-def test_what_is_small_stays_whole_where_the_axis_does_not_divide_it():
+def test_small_array_stays_whole_if_the_axis_does_not_divide_it():
     assert partition((1, 4, 2), ("vocab", "embed"), (21, 64)) == P(None, "fsdp")
     assert partition((1, 4, 2), ("vocab", "embed"), (20, 66)) == P("tensor", None)
     assert partition((1, 4, 2), ("embed",), (6,)) == P(None)
@@ -153,14 +153,14 @@ def test_what_is_small_stays_whole_where_the_axis_does_not_divide_it():
         (("embed", "mlp"), (64, 7), "mesh.tensor=2 does not divide dimension 1 (mlp, 7)", "mesh.tensor=1"),
     ],
 )
-def test_an_indivisible_dimension_is_refused_by_name(axes, shape, found, advice):
+def test_indivisible_dimension_of_a_large_array_is_refused_by_name(axes, shape, found, advice):
     with pytest.raises(MeshMismatch) as error:
         partition((1, 4, 2), axes, shape)
     assert f"{found} of layers.0.gate.kernel {list(shape)}" in str(error.value)
     assert f"nearest: {'mesh.' * (advice[:4] != 'mesh')}{advice}, and mesh." in str(error.value)
 
 
-def test_heads_are_divided_whole_and_key_value_heads_kept_where_there_are_fewer_than_shards():
+def test_heads_are_not_cut_and_fewer_key_value_heads_than_shards_stay_whole():
     with pytest.raises(MeshMismatch, match=r"mesh.tensor=8 does not divide dimension 1 \(heads, 28\)"):
         partition((1, 1, 8), ("embed", "heads"), (3584, 3584), {"heads": 28})
     assert partition((1, 2, 8), ("embed", "kv_heads"), (5120, 512), {"kv_heads": 4}) == P("fsdp", None)
@@ -175,12 +175,12 @@ def test_two_dimensions_on_one_mesh_axis_are_refused_by_name():
     assert "layers.0.gate.kernel: dimensions 0 (heads) and 1 (mlp) both go to mesh axis tensor" in message
 
 
-def test_a_mesh_axis_of_one_device_stays_out():
+def test_mesh_axis_of_one_device_appears_in_no_spec():
     assert partition((8, 1, 2), ("embed", "heads"), (64, 64)) == P(None, "tensor")
     assert partition((8, 2, 1), ("mlp", "mlp"), (63, 64)) == P(None, None)
 
 
-def test_a_size_of_minus_one_takes_the_devices_that_remain():
+def test_size_of_minus_one_takes_the_remaining_devices():
     devices = [Device(i) for i in range(8)]
     cases = {(1, -1, 1): (1, 8, 1), (2, -1, 2): (2, 2, 2), (8, -1, 1): (8, 1, 1), (-1, 2, 1): (4, 2, 1)}
     for given, expected in (cases | {(1, 2, -1): (1, 2, 4)}).items():
@@ -202,7 +202,7 @@ def test_a_size_of_minus_one_takes_the_devices_that_remain():
         ((-1, -1, 1), "mesh.replica=-1 and mesh.fsdp=-1 leave the mesh undetermined"),
     ],
 )
-def test_a_mesh_that_does_not_fit_names_its_sizes_and_the_devices(sizes, message):
+def test_sizes_that_do_not_fit_the_devices_are_refused_by_name(sizes, message):
     with pytest.raises(MeshMismatch) as error:
         make_mesh(*sizes, devices=[Device(i) for i in range(8)])
     assert message in str(error.value)

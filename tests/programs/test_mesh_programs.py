@@ -1,4 +1,4 @@
-"""The compiled programs on eight devices: what moves between them, and that no device holds what others hold too.
+"""The compiled programs on eight devices: their collectives, and that no device holds another's share.
 
 Read from the optimised HLO, whose shapes are those of one device.
 """
@@ -17,9 +17,9 @@ import pytest
 
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import pack
-from fr3e_jax.policy.network import Pass
-from fr3e_jax.programs.decode import cache_shape
-from fr3e_jax.programs.decoder import DecoderPrograms
+from fr3e_jax.policy.network import ForwardOptions
+from fr3e_jax.programs.decoder_programs import DecoderPrograms
+from fr3e_jax.programs.decoder_state import DecoderSizes, cache_shape
 from fr3e_jax.programs.mesh import (
     abstract_arrays,
     batch_sharding,
@@ -29,14 +29,15 @@ from fr3e_jax.programs.mesh import (
     replicated,
     rollout_mesh,
 )
+from fr3e_jax.programs.optimizer_programs import make_optimizer
 from fr3e_jax.programs.reshard import RolloutWeights
-from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms, make_optimizer
+from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
 
 pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
 
 SIZES = dict(vocab_size=1024, hidden_size=128, num_heads=8, num_kv_heads=8, head_dim=16, intermediate_size=256)
 SLOTS, LANES, POSITIONS = 16, 4, 64  # a trunk slot of each of eight batch shards has two trunks
-SMALL = 1500  # elements: more than scalars and what is fetched have, less than any activation here
+SMALL = 1500  # elements: more than scalars and fetched results have, less than any activation here
 REPLICA, FSDP, TENSOR, ALL = (8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2)
 MESHES = [ALL, *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in (REPLICA, FSDP, TENSOR))]
 _COLLECTIVE = re.compile(r" = (.*?) (all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
@@ -65,7 +66,7 @@ class Compiled:
         self.largest = max(map(math.prod, self.shapes), default=0)
 
     def kinds(self, least=0):
-        """Of the collectives that move more than ``least`` elements."""
+        """Kinds of the collectives that move more than ``least`` elements."""
         return {kind for kind, shapes in self.collectives if sum(map(math.prod, shapes)) > least}
 
     def gathered(self, least):
@@ -73,7 +74,7 @@ class Compiled:
 
 
 def states_of_a_step(mesh):
-    """Elements of the hidden states that a decode step has on a device: kept split by width, gathered to be used."""
+    """Elements of a decode step's hidden states on a device: kept split by width, gathered for use."""
     return SLOTS // batch_shards(mesh) * LANES * SIZES["hidden_size"]
 
 
@@ -105,7 +106,7 @@ def compile_all(network, mesh, slots):
     decoder = DecoderPrograms(network.graphdef, network.architecture, mesh)
     prefill = decoder._prefill.lower(params, on(mesh, (slots, POSITIONS), np.int32))
     like = cache_shape(abstract_outputs(prefill))
-    state = abstract_outputs(decoder._empty.lower(like, slots, LANES, POSITIONS, POSITIONS, 6, 1, True))
+    state = abstract_outputs(decoder._empty.lower(like, DecoderSizes(slots, LANES, POSITIONS, POSITIONS, 6, 1, True)))
     options = dict(learning_rate=1e-3, schedule="constant", warmup_updates=0, decay_updates=0, beta1=0.9, beta2=0.99)
     optimizer = make_optimizer(**options, epsilon=1e-8, weight_decay=0.1, max_grad_norm=1.0)
     train = TrainPrograms(
@@ -129,7 +130,7 @@ def on(mesh, shape, kind):
 
 
 def training_batch(mesh, rows):
-    """A trunk a row: branches fill the row's lanes, so none would be saved if trunks shared rows."""
+    """A trunk a row: branches fill the row's lanes, so trunks that shared rows would save none."""
     nothing = np.zeros(64, np.float32)
     branches = [TrainingBranch(20, np.ones(64, np.int32), nothing, nothing) for _ in range(6)]
     trunks = [TrainingTrunk(np.ones(20, np.int32), branches, 0) for _ in range(rows)]
@@ -158,8 +159,8 @@ def test_no_device_holds_more_than_it_would_with_its_share_of_the_batch_alone(pr
         assert program.largest <= programs.alone[name].largest, name
 
 
-def test_what_is_gathered_is_parameters(programs, network):
-    """No cache, and no activation but those that `placement` splits by position over ``tensor``."""
+def test_large_gathered_arrays_are_parameters(programs, network):
+    """No cache, and no activation but those that `mesh_layout` splits by position over ``tensor``."""
     tensor, fsdp = programs.mesh.shape["tensor"], programs.mesh.shape["fsdp"]
     gathered, batch = gathered_parameters(network, programs.mesh), training_batch(programs.mesh, SLOTS)
     for name, program in programs.here.items():
@@ -169,12 +170,12 @@ def test_what_is_gathered_is_parameters(programs, network):
         assert between <= large <= between | (gathered if fsdp > 1 else set()), (name, large)
 
 
-def test_each_program_moves_what_its_mesh_asks_for_and_nothing_else(programs):
-    """Of more than a few numbers: gradients are summed over the batch axes, products over ``tensor``."""
+def test_each_program_has_only_the_collectives_that_its_mesh_needs(programs):
+    """Gradients are summed over the batch axes, products over ``tensor``; a few numbers are not counted."""
     replica, fsdp, tensor = programs.mesh.devices.shape
     gather = {"all-gather"} if fsdp > 1 else set()
     total = {"all-reduce"} if tensor > 1 else set()
-    between = {"all-gather"} if tensor > 1 else set()  # of what layers of training pass on
+    between = {"all-gather"} if tensor > 1 else set()  # of hidden states between layers in training
     # Token ids go to the embedding's columns and the found columns back, where the embedding is split by them alone.
     exchange = {"all-to-all"} if fsdp > 1 and tensor == 1 else set()
     gradients = {"all-reduce"} if replica * fsdp > 1 else set()
@@ -189,13 +190,13 @@ def test_each_program_moves_what_its_mesh_asks_for_and_nothing_else(programs):
         assert found == kinds, name
 
 
-def test_what_layers_keep_is_split_by_position_and_gathered_over_tensor_alone(tiny_network):
-    """One row a shard: flattened, its states could be split by rows and positions together, and XLA tries to."""
+def test_states_between_layers_are_split_by_position_and_gathered_only_over_tensor(tiny_network):
+    """One row a shard: XLA tries to split the flattened states by rows and positions together."""
     network, mesh, layers = tiny_network(**SIZES, num_layers=3), make_mesh(1, 2, 4), 3
     shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
-    passing = Pass(remat="block", scan=True)
+    options = ForwardOptions(remat="block", scan=True)
     train = TrainPrograms(
-        network.graphdef, network.abstract, shardings, mesh, optax.sgd(1.0), loss=LossSettings(), passing=passing
+        network.graphdef, network.abstract, shardings, mesh, optax.sgd(1.0), loss=LossSettings(), options=options
     )
     params, one = abstract_arrays(network.abstract, shardings), on(mesh, (), np.float32)
     batch = training_batch(mesh, batch_shards(mesh))
@@ -213,7 +214,7 @@ def test_decoding_gathers_parameters_only_where_they_are_split_over_the_batch(pr
 
 
 @pytest.mark.parametrize("sizes", [FSDP, (1, 4, 2), ALL], ids=str)
-def test_laying_weights_out_anew_takes_no_more_than_both_layouts(sizes, network):
+def test_resharding_takes_no_more_memory_than_both_layouts(sizes, network):
     mesh = make_mesh(*sizes)
     source = param_shardings(mesh, network.abstract, network.axes, network.architecture)
     target = param_shardings(rollout_mesh(mesh, tensor=4), network.abstract, network.axes, network.architecture)

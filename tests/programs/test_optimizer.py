@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.programs.train_programs import make_optimizer
+from fr3e_jax.programs.optimizer_programs import make_optimizer
 
 DEFAULTS = dict(
     learning_rate=0.1, schedule="constant", warmup_updates=0, decay_updates=0, beta1=0.9, beta2=0.99, epsilon=1e-12,
@@ -19,7 +19,7 @@ DEFAULTS = dict(
 
 
 def updates(gradients, *, params=None, **settings):
-    """What each gradient adds to the parameters, which stay where they are."""
+    """The update of each gradient; the parameters stay the same."""
     optimizer = make_optimizer(**DEFAULTS | settings)
     params = jax.tree.map(jnp.zeros_like, gradients[0]) if params is None else params
     step, state, results = jax.jit(optimizer.update), jax.jit(optimizer.init)(params), []
@@ -44,11 +44,11 @@ def rates(count, **settings):
         (dict(schedule="cosine", warmup_updates=2, decay_updates=6), [0, 0.05, 0.1, 0.05 + 0.05 * 0.5**0.5, 0.05]),
     ],
 )
-def test_learning_rate_of_each_update(settings, expected):
+def test_learning_rate_of_each_update_follows_the_schedule(settings, expected):
     np.testing.assert_allclose(rates(len(expected), **settings), expected, rtol=1e-4, atol=1e-7)
 
 
-def test_only_matrices_decay():
+def test_weight_decay_reaches_only_matrices():
     """update = -rate (direction + decay * parameter); biases and norms have one dimension."""
     params = {"matrix": jnp.full((2, 3), 5.0), "vector": jnp.full(3, 5.0)}
     (update,) = updates([jax.tree.map(jnp.ones_like, params)], params=params, weight_decay=0.2)
@@ -57,7 +57,7 @@ def test_only_matrices_decay():
 
 
 def test_gradients_are_clipped_by_their_global_norm():
-    """Norms 10 and 1: clipped to 1 both weigh the same in Adam's means; unclipped the second is almost lost."""
+    """Norms 10 and 1: clipped to 1, both weigh the same in Adam's means; unclipped, the second is almost lost."""
     gradients = [{"a": jnp.array([6.0]), "b": jnp.array([8.0])}, {"a": jnp.array([0.6]), "b": jnp.array([-0.8])}]
 
     def second_update(g1, g2):

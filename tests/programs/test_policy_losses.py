@@ -99,7 +99,7 @@ def test_a_divergence_in_the_loss(estimator):
     assert sums["kl"] == pytest.approx(published(NOW) / 0.25, rel=1e-4)
 
 
-def test_kl_cov_is_not_clipped_and_penalises_its_tokens():
+def test_kl_cov_is_unclipped_and_penalises_the_selected_tokens():
     penalised = MASK & (np.arange(T) == 0)
 
     def published(logprobs):
@@ -114,8 +114,8 @@ def test_kl_cov_is_not_clipped_and_penalises_its_tokens():
     assert "clipped_low" not in sums
 
 
-def test_the_entropy_advantage_raises_advantages_up_to_a_share_of_them():
-    """RwE, eq. 5-7, with the entropies of the very pass; the ratio is a metric."""
+def test_entropy_advantage_raises_advantages_by_at_most_a_share_of_them():
+    """RwE, eq. 5-7, with the entropies of the same pass; the ratio is a metric."""
     shaped = BATCH.advantages + np.minimum(0.4 * ENTROPIES, np.abs(BATCH.advantages) / 2) * MASK
     value, slope, sums = loss_and_slope(BATCH, replace(PLAIN, entropy_advantage=(0.4, 2.0)), MASK)
     expected, expected_slope, _ = loss_and_slope(rows(advantages=shaped), PLAIN, MASK)

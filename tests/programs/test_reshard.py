@@ -1,4 +1,4 @@
-"""The rollouts' copy of the weights: what type it has, when it is made, and that sampling reads the same policy.
+"""The rollouts' copy of the weights: its type, the moment it is made, and that sampling reads the same policy.
 
 Layouts over several devices: test_every_mesh.py and test_mesh_programs.py.
 """
@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
 from fr3e_jax.programs.reshard import RolloutWeights, _Refinement
-from fr3e_jax.programs.train_programs import param_placement
 
 
 @pytest.fixture(scope="module")
@@ -20,10 +20,10 @@ def placed(tiny_network):
     """A network that computes in bfloat16 from float32 weights on all devices of the session."""
     network, mesh = tiny_network(compute_dtype="bfloat16", num_layers=1), make_mesh()
     shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
-    return network, mesh, shardings, param_placement(mesh, network.params, shardings)
+    return network, mesh, shardings, params_on_mesh(network.params, shardings)
 
 
-def test_without_another_layout_or_type_there_is_no_copy(placed):
+def test_same_layout_and_type_make_no_copy(placed):
     network, _, shardings, params = placed
     for dtype in ("", "float32"):
         weights = RolloutWeights(network.abstract, shardings, shardings, dtype)
@@ -53,8 +53,8 @@ def test_a_copy_is_made_once_for_each_set_of_weights_and_compiled_once(placed):
     assert weights._reshard._cache_size() == 1
 
 
-def test_a_network_that_computes_in_bfloat16_reads_the_same_policy_from_a_bfloat16_copy(placed):
-    """Up to the rounding of its products, where a pass would round the matrices itself."""
+def test_bfloat16_copy_has_the_policy_of_the_float32_weights(placed):
+    """Up to the rounding of products: with float32 weights the pass rounds the matrices itself."""
     network, _, shardings, params = placed
     copy = RolloutWeights(network.abstract, shardings, shardings, "bfloat16").of(params)
     sequence = [np.array([3, 17, 0, 5, 9, 11])]
@@ -63,7 +63,7 @@ def test_a_network_that_computes_in_bfloat16_reads_the_same_policy_from_a_bfloat
 
 
 class _Mesh:
-    """As much of a mesh as its cuts are read from."""
+    """The part of a mesh that its cuts are read from."""
 
     def __init__(self, *sizes):
         self.devices = np.arange(np.prod(sizes)).reshape(sizes)
@@ -78,5 +78,5 @@ class _Mesh:
         ((1, 3, 2), (2, 1, 3), False),
     ],
 )
-def test_two_meshes_have_a_common_refinement_where_their_sizes_nest(source, target, exists):
+def test_two_meshes_have_a_common_refinement_if_their_sizes_nest(source, target, exists):
     assert _Refinement.exists(_Mesh(*source), _Mesh(*target)) is exists

@@ -1,4 +1,4 @@
-"""What the compiled training programs hold: a few chunks of logits, and no copy of what is donated."""
+"""Memory of the compiled training programs: a few chunks of logits, and no copy of a donated array."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ import pytest
 
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import pack
-from fr3e_jax.policy.network import WHOLE, build_network
+from fr3e_jax.policy.network import build_network
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
-from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms, make_optimizer
+from fr3e_jax.programs.optimizer_programs import make_optimizer
+from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
 
 VOCABULARY, CHUNK = 151_936, 32
 ONE = jax.ShapeDtypeStruct((), jnp.float32)
 
 
-def lowered_programs(tiny_network, *, dtype="float32", passing=WHOLE, **sizes):
-    """(accumulate, score, apply) and the weights' bytes, for one micro-batch of 300 loss tokens; none is run."""
+def lowered_programs(tiny_network, *, dtype="float32", **sizes):
+    """(accumulate, score, apply) for one micro-batch of 300 loss tokens, none run; and the weights' bytes."""
     architecture = dataclasses.replace(tiny_network(num_layers=1).architecture, **sizes)
     graphdef, abstract, axes = build_network(architecture, param_dtype=dtype, compute_dtype=dtype)
     mesh = make_mesh(devices=jax.devices()[:1])
     options = dict(learning_rate=1e-3, schedule="constant", warmup_updates=0, decay_updates=0, beta1=0.9, beta2=0.99)
     optimizer = make_optimizer(**options, epsilon=1e-8, weight_decay=0.0, max_grad_norm=1.0)
     shardings = param_shardings(mesh, abstract, axes, architecture)
-    programs = TrainPrograms(
-        graphdef, abstract, shardings, mesh, optimizer, loss=LossSettings(), token_chunk=CHUNK, passing=passing
-    )
+    programs = TrainPrograms(graphdef, abstract, shardings, mesh, optimizer, loss=LossSettings(), token_chunk=CHUNK)
     nothing = np.zeros(60, np.float32)
     branches = [TrainingBranch(20, np.ones(60, np.int32), nothing, nothing) for _ in range(5)]
     (micro,) = pack([TrainingTrunk(np.ones(20, np.int32), branches, 0)], tokens=1000, pad_id=0)
@@ -43,7 +42,7 @@ def lowered_programs(tiny_network, *, dtype="float32", passing=WHOLE, **sizes):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_logits_of_a_large_vocabulary_are_a_few_chunks(tiny_network, dtype):
+def test_programs_hold_a_few_chunks_of_the_logits_of_a_large_vocabulary(tiny_network, dtype):
     """300 tokens in chunks of 32: all logits would be 182 MB in each of several arrays."""
     accumulate, score, _, size = lowered_programs(tiny_network, dtype=dtype, vocab_size=VOCABULARY)
     chunk, weight = CHUNK * VOCABULARY * 4, 32 * VOCABULARY * 4

@@ -1,4 +1,4 @@
-"""Scoring and updating: cutting, packing and sharding a mini-batch change nothing; the numbers are the objectives'."""
+"""Scoring and updating equal the objectives, however a mini-batch is cut, packed and sharded."""
 
 from __future__ import annotations
 
@@ -21,15 +21,10 @@ from fr3e_jax.objectives.losses import (
 )
 from fr3e_jax.policy.network import bind
 from fr3e_jax.policy.rows import Rows, run_trunks
+from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
-from fr3e_jax.programs.train_programs import (
-    LossSettings,
-    TrainPrograms,
-    TrainRows,
-    make_optimizer,
-    param_placement,
-    policy_token_losses,
-)
+from fr3e_jax.programs.optimizer_programs import make_optimizer
+from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms, TrainRows, policy_token_losses
 
 MODES = ["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "token_sum_norm"]
 GRADIENT_MODE = "seq_mean_token_mean"  # the one whose weights depend on the branch
@@ -72,7 +67,7 @@ def make_programs(network, *, loss, mesh=None, **optimizer):
     programs = TrainPrograms(
         network.graphdef, network.abstract, shardings, mesh, make_optimizer(**names), loss=loss, token_chunk=100
     )
-    return SimpleNamespace(programs=programs, params=param_placement(mesh, network.params, shardings))
+    return SimpleNamespace(programs=programs, params=params_on_mesh(network.params, shardings))
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +90,7 @@ def accumulate(at, micros, denominator):
 
 
 def assert_close(ours, theirs, tolerance=1e-5):
-    """Each leaf by the norm of its difference."""
+    """Compare each leaf by the norm of its difference."""
     for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(ours), jax.tree.leaves(theirs), strict=True):
         a, b = np.asarray(a), np.asarray(b)
         assert np.linalg.norm(a - b) <= tolerance * np.linalg.norm(b), jax.tree_util.keystr(path)
@@ -159,7 +154,7 @@ def references(tiny):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_loss_and_gradient_are_those_of_the_objective_on_whole_sequences(single, references, mode):
+def test_loss_and_gradient_equal_the_objective_on_whole_sequences(single, references, mode):
     values, gradient = references
     denominator = aggregation_denominator(counted_tokens(TRUNKS), mode, norm_length=NORM_LENGTH)
     ours, sums = accumulate(single, micro_batches(2, mode), denominator)
@@ -170,8 +165,8 @@ def test_loss_and_gradient_are_those_of_the_objective_on_whole_sequences(single,
 
 
 @pytest.mark.parametrize("rows", [1, 8])
-def test_gradient_does_not_depend_on_how_the_mini_batch_is_cut(single, references, rows):
-    """Five trunks in pairs above; here one by one, and all at once with three empty rows beside them."""
+def test_gradient_does_not_depend_on_the_cut_of_the_mini_batch(single, references, rows):
+    """Five trunks, in pairs above; here one by one, and all at once beside three empty rows."""
     micros = micro_batches(rows)
     assert len(micros) == -(-5 // rows)
     gradients, sums = accumulate(single, micros, DENOMINATOR)
@@ -179,7 +174,7 @@ def test_gradient_does_not_depend_on_how_the_mini_batch_is_cut(single, reference
     assert_close(gradients, references[1])
 
 
-def test_scores_are_those_of_whole_sequences_and_those_that_training_sees(single, tiny):
+def test_scores_equal_those_of_whole_sequences_and_of_the_training_pass(single, tiny):
     """With scores as old log-probs every ratio is 1 and nothing is clipped: the first mini-batch is on-policy."""
     scores = {}
     for micro in micro_batches(2):
@@ -203,8 +198,8 @@ def test_scores_are_those_of_whole_sequences_and_those_that_training_sees(single
     np.testing.assert_allclose(sums["entropy"], sum(e.sum() for _, e in scores.values()), rtol=1e-5)
 
 
-def test_token_losses_by_hand():
-    """One row of four tokens and one left out: ratios 1, 2, 3, 1/2; sampler weights 1, 1/2, capped at 2, 1."""
+def test_policy_token_losses_equal_hand_computed_ones():
+    """One row of four tokens and a masked one: ratios 1, 2, 3, 1/2; sampler weights 1, 1/2, 2 (capped), 1."""
     shape = (1, 1, 5)
     new, old = np.log([0.2, 0.4, 0.6, 0.1, 0.3]), np.log([0.2, 0.2, 0.2, 0.2, 0.9])
     sampler, advantages = np.log([0.2, 0.4, 0.05, 0.2, 0.1]), [1.0, 1.0, -1.0, -1.0, 5.0]
@@ -240,12 +235,12 @@ def test_token_losses_by_hand():
 
 
 def step(at, micros, denominator):
-    """Parameters after one update, the gradient norm, and what went in."""
+    """One update: its inputs (``inputs``), the gradient norm and the sums; the new parameters go to ``at``."""
     gradients, sums = accumulate(at, micros, denominator)
     state = at.programs.init_optimizer(at.params)
-    given = at.params, state, gradients
-    at.params, state, norm = at.programs.apply(*given)
-    return SimpleNamespace(given=given, gradients=gradients, state=state, norm=float(norm), sums=sums)
+    inputs = at.params, state, gradients
+    at.params, state, norm = at.programs.apply(*inputs)
+    return SimpleNamespace(inputs=inputs, gradients=gradients, state=state, norm=float(norm), sums=sums)
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +251,7 @@ def one_step(tiny):
     return SimpleNamespace(at=at, scores=scores, step=done)
 
 
-def test_an_update_is_adamw_on_the_clipped_gradient(one_step, tiny, references):
+def test_update_is_adamw_on_the_clipped_gradient(one_step, tiny, references):
     """First update of AdamW by hand: g / (|g| + epsilon), and decay of matrices."""
     gradients = references[1]
     norm = np.sqrt(sum((np.float64(g) ** 2).sum() for g in jax.tree.leaves(gradients)))
@@ -268,13 +263,13 @@ def test_an_update_is_adamw_on_the_clipped_gradient(one_step, tiny, references):
         np.testing.assert_allclose(after, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_parameters_and_state_are_donated_to_the_update(one_step):
-    params, state, _ = one_step.step.given
+def test_update_deletes_the_donated_parameters_and_state(one_step):
+    params, state, _ = one_step.step.inputs
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves((params, state)))
 
 
 @pytest.mark.parametrize("sizes", [(1, 8, 1), (2, 2, 2), (8, 1, 1)])
-def test_on_eight_devices_everything_is_as_on_one(sizes, tiny, one_step):
+def test_scores_gradients_and_update_on_eight_devices_equal_those_on_one(sizes, tiny, one_step):
     if len(jax.devices()) < 8:
         pytest.skip("needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
     at = make_programs(tiny, loss=SETTINGS, mesh=make_mesh(*sizes))
@@ -294,8 +289,8 @@ def test_on_eight_devices_everything_is_as_on_one(sizes, tiny, one_step):
     assert shardings(done.state) == jax.tree.map(lambda s: s.spec, at.programs.optimizer_shardings)
 
 
-def test_one_program_per_shape(tiny):
-    """Other data, denominators and temperatures, and the weights that an update returns, compile nothing new."""
+def test_second_step_of_the_same_shapes_compiles_nothing(tiny):
+    """Data, denominators and the weights that an update returns compile nothing new."""
     at = make_programs(tiny, loss=SETTINGS)
     for denominator in (3.0, 5.0):
         step(at, micro_batches(2)[:2], denominator)
@@ -304,8 +299,8 @@ def test_one_program_per_shape(tiny):
     assert compiled == used | {"_score": 0, "_branching": 0}
 
 
-def test_supervised_training_learns_its_sequences(tiny):
-    """The loss is the mean of -log pi of the tokens; it starts near that of chance and falls to almost nothing."""
+def test_supervised_loss_falls_from_chance_to_almost_zero(tiny):
+    """The loss is the mean of -log pi of the tokens."""
     at = make_programs(tiny, loss=None, learning_rate=0.02, weight_decay=0.0)
     (micro,) = pack(TRUNKS, tokens=1000, pad_id=0)
     count, losses = aggregation_denominator(counted_tokens(TRUNKS), "token_mean", norm_length=NORM_LENGTH), []
@@ -319,7 +314,7 @@ def test_supervised_training_learns_its_sequences(tiny):
     assert losses[0] > 2 and losses[-1] < 0.5
 
 
-def test_bfloat16_weights_keep_float32_scores_and_lead_the_same_way(tiny, tiny_network, references):
+def test_bfloat16_weights_keep_float32_scores_and_the_direction_of_the_gradient(tiny, tiny_network, references):
     """Scores are float32 with more bits than bfloat16 has; the gradient keeps its direction."""
     network = tiny_network(compute_dtype="bfloat16")
     network = network._replace(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fr3e_jax.programs.decode import Emitted
+from fr3e_jax.programs.decode_steps import Emitted
 from fr3e_jax.rollouts.drawn_tokens import Harvest
 
 

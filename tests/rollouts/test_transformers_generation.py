@@ -9,7 +9,7 @@ from fr3e_jax.configuration import load_config
 from fr3e_jax.policy.config_file import read_architecture
 from fr3e_jax.policy.huggingface import load_params
 from fr3e_jax.policy.network import build_network
-from fr3e_jax.programs.decoder import DecoderPrograms
+from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest

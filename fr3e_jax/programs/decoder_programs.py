@@ -1,4 +1,7 @@
-"""The decoder's programs, compiled: every `jax.jit` of decoding, with its shardings and donations, stands here."""
+"""The decoder's programs, compiled: every `jax.jit` of decoding, with its shardings and donations, stands here.
+
+`decoder_state` and `decode_steps` have the functions, `optimizer_programs` explains how programs are declared.
+"""
 
 from __future__ import annotations
 
@@ -14,88 +17,78 @@ from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.attention import KeyValue
 from fr3e_jax.policy.network import Params
 from fr3e_jax.policy.rows import Trunks
-from fr3e_jax.programs import decode
-from fr3e_jax.programs.decode import DecodeState, Emitted, Interruptions, LaneSettings
+from fr3e_jax.programs import decode_steps, decoder_state
+from fr3e_jax.programs.decode_steps import Emitted, Interruptions
+from fr3e_jax.programs.decoder_state import DecoderSizes, DecodeState, LaneSettings, cache_shape, without_caches
+from fr3e_jax.programs.host_arrays import on_mesh
 from fr3e_jax.programs.mesh import (
     batch_sharding,
     batch_shards,
     cache_sharding,
     kept_hidden_sharding,
-    placement,
+    mesh_layout,
     replicated,
 )
-from fr3e_jax.programs.placement import on_mesh
-
-_LEAST_RING = 16  # columns
+from fr3e_jax.programs.size_buckets import power_of_two
 
 
-def power_of_two(n: int, least: int = 1) -> int:
-    """The smallest power of two that is at least ``n`` and ``least``: the sizes that programs are compiled for."""
-    return 1 << int(max(n - 1, least - 1, 0)).bit_length()
-
-
-def size_bucket(size: int, least: int = 4) -> int:
-    """The next of 4, 6, 8, 12, 16, 24, 32, ...: at most a third of it is empty, above ``least``."""
-    whole = power_of_two(size, least)
-    return whole * 3 // 4 if whole > least and size <= whole * 3 // 4 else whole
-
-
-def ring_size(tokens: int, most: int) -> int:
-    """Columns of rings that are to hold ``tokens`` tokens now and ``most`` in the end: of 16, 64, 128, 256, 512, ...
-
-    Each size is a compiled program more, of some 20 MB on CPU; 32 would save less than that costs. Never more than
-    ``most`` tokens need.
-    """
-    size = power_of_two(tokens, _LEAST_RING)
-    return min(64 if size == 32 else size, power_of_two(most, _LEAST_RING))
-
-
-def _without_caches(state: DecodeState) -> DecodeState:
-    """What `decode.fill_lanes` needs: its program then does not depend on the capacities of the rings."""
-    return state._replace(trunks=state.trunks._replace(layers=()), lanes=(), lane_hidden=None)
+def _state_shardings(mesh: Mesh, architecture: Architecture) -> DecodeState:
+    """The sharding of every array of a `DecodeState`."""
+    by_slot, cache = batch_sharding(mesh), cache_sharding(mesh, architecture)
+    kept, caches = kept_hidden_sharding(mesh, architecture), (KeyValue(cache, cache),) * architecture.num_layers
+    return DecodeState(
+        trunks=Trunks(caches, kept),
+        lanes=caches,
+        lane_hidden=kept,
+        hidden=by_slot,
+        settings=LaneSettings(*(by_slot,) * len(LaneSettings._fields)),
+        keys=by_slot,
+        start=by_slot,
+        generated=by_slot,
+        active=by_slot,
+        column=replicated(mesh),
+    )
 
 
 class DecoderPrograms:
     """Compiled decoder programs for one network on one mesh.
 
     Caches are split over ``(replica, fsdp)`` by trunk slot, and over ``tensor`` by key/value head where that divides.
-    Every program that changes a `DecodeState` donates what it changes: the caller keeps the returned one only.
+    Every program that changes a `DecodeState` donates the arrays that it changes. The caller keeps only the returned
+    state.
     """
 
     def __init__(self, graphdef: nnx.GraphDef, architecture: Architecture, mesh: Mesh):
-        by_slot, whole, cache = batch_sharding(mesh), replicated(mesh), cache_sharding(mesh, architecture)
-        kept = kept_hidden_sharding(mesh, architecture)
-        trunks = Trunks((KeyValue(cache, cache),) * architecture.num_layers, kept)
-        state = DecodeState(
-            trunks=trunks,
-            lanes=(KeyValue(cache, cache),) * architecture.num_layers,
-            lane_hidden=kept,
-            hidden=by_slot,
-            settings=LaneSettings(*(by_slot,) * len(LaneSettings._fields)),
-            keys=by_slot,
-            start=by_slot,
-            generated=by_slot,
-            active=by_slot,
-            column=whole,
-        )
-        emitted = Emitted(*(whole,) * len(Emitted._fields))
-        self.mesh, self.shards, self._by_slot, self._whole = mesh, batch_shards(mesh), by_slot, whole
-        place = placement(mesh)
-        self._prefill = jax.jit(partial(decode.prefill, graphdef, place), out_shardings=trunks)
-        self._empty = jax.jit(decode.empty_state, static_argnums=range(8), out_shardings=state)
-        self._insert = jax.jit(decode.insert_trunks, donate_argnums=0, out_shardings=trunks)
-        self._copy = jax.jit(decode.copy_trunk, donate_argnums=0, out_shardings=trunks)
-        self._fill = jax.jit(decode.fill_lanes, donate_argnums=0, out_shardings=_without_caches(state))
+        """Declare the programs; each is compiled on its first call with arrays of new shapes.
+
+        Args:
+          graphdef: of `fr3e_jax.policy.network.build_network`.
+          architecture: of the same network.
+          mesh: on which the parameters lie, and the state will.
+        """
+        self.mesh, self.shards = mesh, batch_shards(mesh)
+        self._by_slot, self._whole = batch_sharding(mesh), replicated(mesh)
+        state, layout = _state_shardings(mesh, architecture), mesh_layout(mesh)
+        emitted = Emitted(*(self._whole,) * len(Emitted._fields))  # every process fetches all tokens
+        self._prefill = jax.jit(partial(decode_steps.prefill, graphdef, layout), out_shardings=state.trunks)
+        self._empty = jax.jit(decoder_state.empty_state, static_argnums=(0, 1), out_shardings=state)
+        self._insert = jax.jit(decoder_state.insert_trunks, donate_argnums=0, out_shardings=state.trunks)
+        self._copy = jax.jit(decoder_state.copy_trunk, donate_argnums=0, out_shardings=state.trunks)
+        self._fill = jax.jit(decoder_state.fill_lanes, donate_argnums=0, out_shardings=without_caches(state))
         self._chunk = jax.jit(
-            partial(decode.decode_chunk, graphdef, place),
+            partial(decode_steps.decode_chunk, graphdef, layout),
             static_argnames=("steps", "filtered"),
-            donate_argnums=1,
+            donate_argnums=1,  # the state
             out_shardings=(state, emitted),
         )
-        self._resize_cache = jax.jit(decode.resize_ring, static_argnames=("capacity", "axis"), out_shardings=cache)
-        self._resize_hidden = jax.jit(decode.resize_ring, static_argnames=("capacity", "axis"), out_shardings=kept)
-        self._restart = jax.jit(decode.resized_start, static_argnums=1, out_shardings=(by_slot, whole))
-        self._promote = jax.jit(decode.promote, static_argnames="capacity", out_shardings=trunks)
+        # Rings of another size cannot take over the old ones' memory: `resize` deletes each old buffer itself.
+        resize = partial(jax.jit, decoder_state.resize_ring, static_argnames=("capacity", "axis"))
+        self._resize_cache = resize(out_shardings=state.lanes[0].key)
+        self._resize_hidden = resize(out_shardings=state.lane_hidden)
+        self._restart = jax.jit(
+            decoder_state.resized_start, static_argnums=1, out_shardings=(self._by_slot, self._whole)
+        )
+        self._promote = jax.jit(decoder_state.promote, static_argnames="capacity", out_shardings=state.trunks)
 
     def jitted(self) -> dict[str, Callable]:
         """The programs by name, to lower without running them (`fr3e_jax.planning`)."""
@@ -112,13 +105,12 @@ class DecoderPrograms:
         return -(-count // self.shards) * self.shards
 
     def prefill(self, params: Params, trunk_ids: np.ndarray) -> Trunks:
-        """`decode.prefill`; the number of rows must be a multiple of the batch shards."""
+        """`decode_steps.prefill`; the number of rows must be a multiple of the batch shards."""
         return self._prefill(params, on_mesh(trunk_ids, self._by_slot))
 
-    def empty_state(
-        self, like: Trunks, *, slots, lanes, trunk_capacity, capacity, names, stops, promotable
-    ) -> DecodeState:
-        return self._empty(decode.cache_shape(like), slots, lanes, trunk_capacity, capacity, names, stops, promotable)
+    def empty_state(self, like: Trunks, **sizes: int) -> DecodeState:
+        """A decoder with every lane idle, for caches as those of ``like``; ``sizes``: fields of `DecoderSizes`."""
+        return self._empty(cache_shape(like), DecoderSizes(**sizes))
 
     def insert_trunks(self, state: DecodeState, source: Trunks, rows: list[int], slots: list[int]) -> DecodeState:
         """Copy ``source[rows]`` into ``slots``; padded to a power of two, so that few sizes are compiled."""
@@ -129,15 +121,17 @@ class DecoderPrograms:
         return state._replace(trunks=self._insert(state.trunks, source, padded_rows, padded_slots))
 
     def copy_trunk(self, state: DecodeState, source: int, target: int) -> DecodeState:
+        """Copy the trunk in slot ``source`` into slot ``target``."""
         return state._replace(trunks=self._copy(state.trunks, np.int32(source), np.int32(target)))
 
     def fill_lanes(self, state, base_key: np.ndarray, new: np.ndarray, settings: LaneSettings) -> DecodeState:
-        filled = self._fill(_without_caches(state), base_key, new, settings)
+        """Start a branch in every lane where ``new`` (bool ``[B, N]``) is true; see `decoder_state.fill_lanes`."""
+        filled = self._fill(without_caches(state), base_key, new, settings)
         trunks = state.trunks._replace(hidden=filled.trunks.hidden)
         return filled._replace(trunks=trunks, lanes=state.lanes, lane_hidden=state.lane_hidden)
 
     def on_all_devices(self, array: np.ndarray) -> jax.Array:
-        """A constant of several programs, such as the table of `Interruptions`, to be moved once."""
+        """Move a constant of several programs, such as the table of `Interruptions`, to all devices once."""
         return on_mesh(array, self._whole)
 
     def decode_chunk(
@@ -150,17 +144,17 @@ class DecoderPrograms:
         filtered: bool,
         interruptions: Interruptions | None = None,
     ) -> tuple[DecodeState, Emitted]:
-        """`decode.decode_chunk`; returns while it runs, `fetch` waits for what it drew."""
+        """`decode_steps.decode_chunk`; returns while it runs, `fetch` waits for its tokens."""
         return self._chunk(params, state, np.int32(patience), interruptions, steps=steps, filtered=filtered)
 
     def fetch(self, emitted: Emitted) -> Emitted:
-        """As NumPy arrays."""
+        """The chunk's tokens as NumPy arrays."""
         return Emitted(*jax.device_get(tuple(emitted)))
 
     def resize(self, state: DecodeState, *, capacity: int) -> DecodeState:
-        """Rings of another capacity; see `decode.resize_ring`. Like a donated state, the given one is gone.
+        """The state with rings of another capacity; see `decoder_state.resize_ring`. The old rings are deleted.
 
-        One buffer after another, so that old and new rings never exist together as wholes.
+        One buffer is resized after another, so that old and new rings never exist together as wholes.
         """
 
         def resized(ring: jax.Array, axis: int) -> jax.Array:

@@ -1,10 +1,10 @@
-"""The sizes that rings come in."""
+"""The sizes of rings."""
 
 from __future__ import annotations
 
 import pytest
 
-from fr3e_jax.programs.decoder import ring_size
+from fr3e_jax.programs.size_buckets import ring_size
 
 
 @pytest.mark.parametrize(
@@ -22,5 +22,5 @@ from fr3e_jax.programs.decoder import ring_size
         (3, 5, 16),
     ],
 )
-def test_rings_grow_in_few_sizes_and_not_beyond_what_is_needed(tokens, most, expected):
+def test_ring_sizes_are_few_and_never_above_the_largest_need(tokens, most, expected):
     assert ring_size(tokens, most) == expected

@@ -10,11 +10,11 @@ from jax.sharding import Sharding
 
 
 def on_mesh(tree: Any, sharding: Sharding) -> Any:
-    """Host or single-device arrays as arrays of ``sharding``.
+    """Put host or single-device arrays onto the mesh of ``sharding``, split as it says.
 
-    On a mesh of several processes each must hand over equal arrays, and gives its own devices their shards.
-    `jax.device_put` would do that too, but first compares the arrays over the network: 3.6 ms a call between two
-    processes of one machine against 0.07 ms. The loop compares what it decided, once a stage.
+    On a mesh of several processes all must pass equal arrays; each gives its own devices their shards.
+    `jax.device_put` would do the same, but first compares the arrays over the network: 3.6 ms a call between two
+    processes of one machine against 0.07 ms. The loop compares its decisions itself, once a stage.
     """
     if sharding.is_fully_addressable:
         return jax.device_put(tree, sharding)
@@ -26,3 +26,8 @@ def _own_shards(leaf: Any, sharding: Sharding) -> jax.Array:
         return jax.device_put(leaf, sharding)
     host = np.asarray(leaf)
     return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index], dtype=host.dtype)
+
+
+def params_on_mesh(params: Any, shardings: Any) -> Any:
+    """Put host or single-device parameters onto the mesh, each with its own sharding."""
+    return jax.tree.map(on_mesh, params, shardings)

@@ -1,0 +1,98 @@
+"""Building blocks of the network: linear map, RMSNorm, gated SiLU.
+
+Norm and gate have hand-written gradients. Each comment says what XLA would otherwise do.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+
+def parameter(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str | None, ...], std: float, dtype: str):
+    """A parameter drawn from normal(0, std), or zeros for ``std=0``; ``axes``: its logical axes, for sharding."""
+    if std == 0:
+        return nnx.Param(jnp.zeros(shape, dtype), axes=axes)
+    return nnx.Param((jax.random.normal(rngs.params(), shape) * std).astype(dtype), axes=axes)
+
+
+def _along_last(vector: nnx.Param | jax.Array, x: jax.Array) -> jax.Array:
+    """``vector`` reshaped to as many axes as ``x`` has, so that no broadcast promotes a rank."""
+    return vector[...].reshape((1,) * (x.ndim - 1) + (-1,))
+
+
+class Linear(nnx.Module):
+    """``x @ kernel + bias`` over the last axis, in x's dtype."""
+
+    def __init__(self, rngs, size_in: int, size_out: int, axes: tuple[str, str], dtype: str, *, bias: bool = False):
+        self.kernel = parameter(rngs, (size_in, size_out), axes, size_in**-0.5, dtype)
+        self.bias = parameter(rngs, (size_out,), axes[1:], 0.0, dtype) if bias else None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        # One matrix: with several token axes XLA on CPU copies y's gradient, transposed, for the kernel's gradient.
+        y = (x.reshape(-1, x.shape[-1]) @ self.kernel[...].astype(x.dtype)).reshape(*x.shape[:-1], -1)
+        return y if self.bias is None else y + _along_last(self.bias, y).astype(x.dtype)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def rms_norm(x: jax.Array, scale: jax.Array, epsilon: float) -> jax.Array:
+    """``scale * x / sqrt(mean(x**2) + epsilon)`` over the last axis, in x's dtype, computed in float32.
+
+    (Zhang and Sennrich 2019, eq. 4.)
+    """
+    return _normalise(x, scale, epsilon)[0]
+
+
+def _normalise(x, scale, epsilon):
+    wide = x.astype(jnp.float32)
+    inverse = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + epsilon)
+    return (wide * inverse * _along_last(scale, wide).astype(jnp.float32)).astype(x.dtype), (x, inverse, scale)
+
+
+def _normalise_backward(epsilon, saved, cotangent):
+    """Both sums over products of three factors are matrix products: XLA on CPU's own loop takes ten times as long."""
+    (x, inverse, scale), wide_slope = saved, cotangent.astype(jnp.float32)
+    wide, wide_scale, size = x.astype(jnp.float32), scale.astype(jnp.float32), x.shape[-1]
+    product = wide_slope * wide
+    leading = tuple(range(x.ndim - 1))
+    exact = partial(jax.lax.dot_general, precision="highest")
+    d_scale = exact(inverse[..., 0], product, ((leading, leading), ((), ())))
+    along = exact(product, wide_scale / size, (((x.ndim - 1,), (0,)), ((), ())))[..., None]
+    d_x = (wide_slope * _along_last(wide_scale, wide) - wide * (along * inverse * inverse)) * inverse
+    return d_x.astype(x.dtype), d_scale.astype(scale.dtype)
+
+
+rms_norm.defvjp(_normalise, _normalise_backward)
+
+
+class RMSNorm(nnx.Module):
+    """`rms_norm` with a trained scale."""
+
+    def __init__(self, size: int, epsilon: float, dtype: str):
+        self.scale = nnx.Param(jnp.ones((size,), dtype), axes=(None,))
+        self.epsilon = epsilon
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return rms_norm(x, self.scale[...], self.epsilon)
+
+
+@jax.custom_vjp
+def gated_silu(gate: jax.Array, up: jax.Array) -> jax.Array:
+    """``SiLU(gate) * up``. (Shazeer 2020, SwiGLU.)
+
+    The backward pass computes the sigmoid again: a tenth less to store, in the same time.
+    """
+    return jax.nn.silu(gate) * up
+
+
+def _gated_silu_backward(saved, cotangent):
+    gate, up = saved
+    gate = jax.lax.optimization_barrier(gate)  # else XLA finds the sigmoid of the forward pass equal, and stores it
+    sigmoid = jax.nn.sigmoid(gate)
+    return cotangent * up * (sigmoid * (1 + gate * (1 - sigmoid))), cotangent * (gate * sigmoid)
+
+
+gated_silu.defvjp(lambda gate, up: (gated_silu(gate, up), (gate, up)), _gated_silu_backward)

@@ -1,0 +1,230 @@
+"""Prefill of trunks, and a chunk of decode steps: the functions that draw tokens, before they are compiled.
+
+`decoder_state` describes the state; `decoder_programs` compiles the functions. A chunk of steps only reads the rings.
+It takes an aligned window of R columns out (the recent ones), writes its steps into that, and puts the window back at
+its end.
+
+A branch's first token is drawn from the trunk's hidden state at ``fork - 1``: no prefix position is computed again.
+
+Dimension key: B trunk slots, N lanes of each, L = B·N lanes, S trunk positions, C ring columns, R recent columns,
+K key/value heads, D head size, E width, V vocabulary, A states of the call table, n steps.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from fr3e_jax.objectives.entropy import update_magnitude
+from fr3e_jax.policy.attention import KeyValue, Rotation
+from fr3e_jax.policy.network import MeshLayout, OwnCache, Params, bind
+from fr3e_jax.policy.rows import Trunks, run_trunks
+from fr3e_jax.policy.sampling import draw_tokens, uniform
+from fr3e_jax.programs.decoder_state import DecodeState
+
+
+class Interruptions(NamedTuple):
+    """Pauses of lanes for a tool's answer, and the answers' tokens, which lanes read instead of sampling.
+
+    ``table`` is that of `fr3e_jax.tools.automaton.CallTable`. In its last state but one a call is complete, and the
+    lane that wrote the call ends as by a stop token. The lane's next chunk can go on from there, after `resize_ring`
+    has made the tokens of all lanes end at the same column again.
+    """
+
+    table: jax.Array  # int16 [A, V], the state of a lane after a token
+    states: jax.Array  # int32 [B, N], at the start of the chunk
+    tool_written: jax.Array  # int32 [n, B, N], token ids of answers; -1: sample
+    resumed: jax.Array  # bool [B, N], paused lanes that go on
+
+
+class Emitted(NamedTuple):
+    """Tokens of a chunk; all ``[n, B, N]``. Where ``emitted`` is false the other entries are meaningless."""
+
+    emitted: jax.Array
+    token_ids: jax.Array
+    logprobs: jax.Array
+    entropies: jax.Array
+    magnitudes: jax.Array
+    stopped: jax.Array  # the token is a stop token
+
+
+def prefill(graphdef: nnx.GraphDef, layout: MeshLayout, params: Params, trunk_ids: jax.Array) -> Trunks:
+    """Keys, values and hidden states of ``trunk_ids [B, S]``, padded on the right."""
+    return run_trunks(graphdef, params, trunk_ids, layout)
+
+
+def _chunk_rotations(network, state: DecodeState, steps: int) -> Rotation:
+    """The rotary angles ``[n, B, N, 1, D / 2]`` of a chunk's tokens."""
+    first = state.settings.fork + state.generated
+    turns = network.rotation(first[..., None] + jnp.arange(steps).reshape(1, 1, -1))
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 2, 0)[..., None, :], turns)
+
+
+def _chunk_uniforms(state: DecodeState, steps: int) -> jax.Array:
+    """The random numbers ``[n, L]`` of a chunk: a lane that is active at step i has taken i tokens in it.
+
+    They are computed at once, because one step's hashing is some hundred operations on a few numbers each.
+    """
+    positions = state.generated.reshape(1, -1) + jnp.arange(steps)[:, None]
+    return jax.vmap(uniform, in_axes=(None, 0))(state.keys.reshape(-1, 2), positions)
+
+
+class _Window(NamedTuple):
+    """The R ring columns that a chunk writes into."""
+
+    layers: tuple[KeyValue, ...]  # key [L, K, D, R], value [L, K, R, D]
+    hidden: jax.Array | None  # [L, R, E]
+
+
+def _window_size(capacity: int, steps: int) -> int:
+    """The largest power of two up to ``steps`` that divides the capacity."""
+    return math.gcd(capacity, 1 << (steps.bit_length() - 1))
+
+
+def _open_window(state: DecodeState, base: jax.Array, size: int) -> _Window:
+    cut = lambda x, axis: jax.lax.dynamic_slice_in_dim(x, base, size, axis)
+    layers = tuple(KeyValue(cut(kv.key, 3), cut(kv.value, 2)) for kv in state.lanes)
+    return _Window(layers, None if state.lane_hidden is None else cut(state.lane_hidden, 1))
+
+
+def _close_window(state: DecodeState, base: jax.Array, window: _Window) -> DecodeState:
+    put = lambda x, new, axis: jax.lax.dynamic_update_slice_in_dim(x, new, base, axis)
+    lanes = tuple(
+        KeyValue(put(kv.key, new.key, 3), put(kv.value, new.value, 2))
+        for kv, new in zip(state.lanes, window.layers, strict=True)
+    )
+    hidden = None if window.hidden is None else put(state.lane_hidden, window.hidden, 1)
+    return state._replace(lanes=lanes, lane_hidden=hidden)
+
+
+class _Reading(NamedTuple):
+    """`Interruptions` at one step."""
+
+    table: jax.Array
+    states: jax.Array  # int32 [B, N]
+    tool_written: jax.Array  # int32 [B, N]
+
+    def after(self, token_ids: jax.Array) -> jax.Array:
+        """The states after ``token_ids [B, N]``; a tool's answer opens and closes no call."""
+        return jnp.where(self.tool_written >= 0, self.states, self.table[self.states, token_ids].astype(jnp.int32))
+
+
+def _draw(network, state: DecodeState, uniforms: jax.Array, reading: _Reading | None, *, filtered: bool) -> Emitted:
+    """The next token of every lane, from the hidden states in the state."""
+    s, shape = state.settings, state.active.shape
+    flat = lambda x: x.reshape(-1, *x.shape[2:])
+    logits = network.logits(flat(state.hidden))
+    forced = None if reading is None else flat(reading.tool_written)
+    draw = draw_tokens(logits, uniforms, flat(s.temperature), flat(s.top_p), flat(s.top_k), forced, filtered=filtered)
+    hidden_norms = jnp.linalg.norm(flat(state.hidden).astype(jnp.float32), axis=-1)
+    magnitudes = update_magnitude(logits, draw.token_ids, hidden_norms).reshape(shape)
+    draw = jax.tree.map(lambda x: x.reshape(shape), draw)
+    stopped = (draw.token_ids[..., None] == s.stop_ids).any(axis=-1)
+    if reading is not None:
+        done = reading.table.shape[0] - 2
+        stopped = (reading.tool_written < 0) & (stopped | (reading.after(draw.token_ids) == done))
+    return Emitted(state.active, draw.token_ids, draw.logprobs, draw.entropies, magnitudes, stopped)
+
+
+def _own_cache(state: DecodeState, ring: tuple[KeyValue, ...], base: jax.Array, window: _Window) -> OwnCache:
+    """The lanes' own tokens that each lane sees: ring columns outside the window, window columns up to this step's."""
+    active, generated, start = (x.reshape(-1) for x in (state.active, state.generated, state.start))
+    size, capacity = window.layers[0].key.shape[-1], ring[0].key.shape[-1]
+    age = (jnp.arange(capacity)[None] - start[:, None]) % capacity
+    seen = age <= generated[:, None]  # the column being written has age == generated
+    inside = (jnp.arange(capacity) >= base) & (jnp.arange(capacity) < base + size)
+    return OwnCache(
+        ring=ring if capacity > size else (),
+        ring_seen=seen & ~inside[None],
+        recent=window.layers,
+        recent_seen=jax.lax.dynamic_slice_in_dim(seen, base, size, 1),
+        column=state.column - base,
+        writes=active,
+    )
+
+
+def _one_step(
+    network, layout: MeshLayout, state, ring, base, window: _Window, uniforms, turn: Rotation, reading, *, filtered
+):
+    """Draw a token in every active lane and pass it through the network; ``state`` comes without its rings."""
+    s, emitted = state.settings, _draw(network, state, uniforms, reading, filtered=filtered)
+    cache = _own_cache(state, ring, base, window)
+    hidden, layers = network.decode(emitted.token_ids, turn, cache, state.trunks.layers, s.fork, layout)
+    hidden = jnp.where(state.active[..., None], hidden, state.hidden)
+    if window.hidden is not None:
+        kept = jax.lax.dynamic_slice_in_dim(window.hidden, cache.column, 1, 1)
+        written = jnp.where(cache.writes[:, None, None], hidden.reshape(kept.shape), kept)
+        window = window._replace(hidden=jax.lax.dynamic_update_slice_in_dim(window.hidden, written, cache.column, 1))
+    generated = state.generated + state.active
+    state = state._replace(
+        hidden=hidden,
+        generated=generated,
+        active=state.active & ~emitted.stopped & (generated < s.limit),
+        column=state.column + 1,
+    )
+    return state, window._replace(layers=layers), emitted
+
+
+def decode_chunk(
+    graphdef: nnx.GraphDef,
+    layout: MeshLayout,
+    params: Params,
+    state: DecodeState,
+    patience: jax.Array,
+    interruptions: Interruptions | None = None,
+    *,
+    steps: int,
+    filtered: bool,
+) -> tuple[DecodeState, Emitted]:
+    """Draw up to ``steps`` tokens in every active lane.
+
+    The chunk ends early when no lane is active, when ``patience`` lanes have ended, or at the end of the window of ring
+    columns that it may write into. The caller must ensure that no active lane can come to hold more tokens than the
+    ring's capacity (`resize_ring`).
+    """
+    network = bind(graphdef, params)
+    if interruptions is not None:
+        state = state._replace(active=state.active | interruptions.resumed)
+    empty = lambda dtype: jnp.zeros((steps, *state.active.shape), dtype)
+    f32 = jnp.float32
+    nothing = Emitted(empty(bool), empty(jnp.int32), empty(f32), empty(f32), empty(f32), empty(bool))
+    size = _window_size(state.capacity, steps)
+    base = state.column // size * size
+    before, uniforms, turns = state.active.sum(), _chunk_uniforms(state, steps), _chunk_rotations(network, state, steps)
+
+    def going(carry):
+        step, current, *_ = carry
+        count = current.active.sum()
+        return (step < steps) & (current.column < base + size) & (count > 0) & (before - count < patience)
+
+    def body(carry):
+        step, current, window, states, out = carry
+        reading = interruptions and _Reading(interruptions.table, states, interruptions.tool_written[step])
+        was_active = current.active
+        current, window, one = _one_step(
+            network,
+            layout,
+            current,
+            state.lanes,
+            base,
+            window,
+            uniforms[step],
+            jax.tree.map(lambda x: x[step], turns),
+            reading,
+            filtered=filtered,
+        )
+        put = lambda buffer, row: jax.lax.dynamic_update_index_in_dim(buffer, row, step, 0)
+        if reading is not None:
+            states = jnp.where(was_active, reading.after(one.token_ids), states)
+        return step + 1, current, window, states, jax.tree.map(put, out, one)
+
+    light = state._replace(lanes=(), lane_hidden=None)
+    states = None if interruptions is None else interruptions.states
+    start = (jnp.zeros((), jnp.int32), light, _open_window(state, base, size), states, nothing)
+    _, light, window, _, out = jax.lax.while_loop(going, body, start)
+    light = light._replace(lanes=state.lanes, lane_hidden=state.lane_hidden, column=light.column % state.capacity)
+    return _close_window(light, base, window), out

@@ -1,0 +1,147 @@
+"""The compiled programs of an optimizer step, the same for the policy and the critic:
+
+    gradients = programs.zero_gradients(params)
+    for batch in micro_batches:
+        gradients, sums = programs.accumulate(params, gradients, batch, denominator)
+    params, state, norm = programs.apply(params, state, gradients)
+
+`decoder_programs` and `reshard` declare their programs in the same way. For a newcomer, the four decisions in a
+declaration:
+
+**What jit is given.** A pure function of arrays: parameters, gradients, a batch, a few numbers. Everything that shapes
+the program (the network's graphdef, the optimizer, options) is bound beforehand with `partial`. On the first call with
+arrays of new shapes jax traces the function and XLA compiles it for all devices of the mesh. Later calls with the same
+shapes only dispatch the compiled program. Numbers that change between steps are passed as arrays: a number bound
+beforehand would be a constant of the program, and each new value would compile another one.
+
+**Why shardings are pinned.** Inputs bring their shardings along. For outputs XLA would choose some. Then updated
+parameters might lie differently from those of the step before, and the next step would compile again. So
+``out_shardings`` says where each output lies: parameters, gradients and optimizer state as the rules of
+`fr3e_jax.programs.mesh` split them, and metrics whole on every device, so that every process can fetch them.
+
+**Why arguments are donated.** Parameters, gradients and optimizer state fill most of a device's memory. With
+``donate_argnums`` an output takes over the memory of an input of the same shape and layout, so the new arrays need no
+second copy. The donated array is deleted: callers must go on with the returned one.
+
+**Why the update is a program of its own.** A mini-batch is processed in micro-batches to fit into memory, and clipping
+by the global norm needs the gradient of all of them. The update does not depend on the shape of a micro-batch. On its
+own it is compiled once and runs once per mini-batch, while `accumulate` is compiled for each shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from fr3e_jax.programs.host_arrays import on_mesh
+from fr3e_jax.programs.mesh import abstract_arrays, batch_sharding, like_params, replicated
+
+
+def apply_gradients(optimizer: optax.GradientTransformation, params, optimizer_state, gradients):
+    """New parameters, new optimizer state, and the global norm of ``gradients`` before any clipping."""
+    norm = optax.tree.norm(gradients)
+    updates, optimizer_state = optimizer.update(gradients, optimizer_state, params)
+    return optax.apply_updates(params, updates), optimizer_state, norm
+
+
+class OptimizerPrograms:
+    """Compiled programs that train one set of parameters on one mesh.
+
+    Attributes:
+      abstract_state: shapes and types of ``params`` and ``optimizer``, by these names.
+      param_shardings, optimizer_shardings: their shardings; gradients are split as the parameters.
+      init_optimizer: ``params -> optimizer state``.
+      zero_gradients: ``params -> gradients`` of 0.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        optimizer: optax.GradientTransformation,
+        abstract_params: Any,
+        param_shardings: Any,
+        accumulate: Callable,
+    ):
+        """``accumulate(params, gradients, batch, *numbers) -> (gradients, sums)`` adds a micro-batch's gradient."""
+        abstract_optimizer = jax.eval_shape(optimizer.init, abstract_params)
+        self.abstract_state = {"params": abstract_params, "optimizer": abstract_optimizer}
+        self.param_shardings = param_shardings
+        self.optimizer_shardings = like_params(mesh, abstract_optimizer, abstract_params, param_shardings)
+        self._rows, whole = batch_sharding(mesh), replicated(mesh)
+        self.init_optimizer = jax.jit(optimizer.init, out_shardings=self.optimizer_shardings)
+        self.zero_gradients = jax.jit(partial(jax.tree.map, jnp.zeros_like), out_shardings=self.param_shardings)
+        self._accumulate = jax.jit(
+            accumulate,
+            donate_argnums=1,  # gradients
+            out_shardings=(self.param_shardings, whole),
+        )
+        self._apply = jax.jit(
+            partial(apply_gradients, optimizer),
+            donate_argnums=(0, 1),  # parameters and optimizer state
+            out_shardings=(self.param_shardings, self.optimizer_shardings, whole),
+        )
+
+    def abstract_arrays(self) -> dict[str, Any]:
+        """Abstract parameters and optimizer state with their shardings, to restore a checkpoint into."""
+        return abstract_arrays(
+            self.abstract_state, {"params": self.param_shardings, "optimizer": self.optimizer_shardings}
+        )
+
+    def place(self, batch: Any) -> Any:
+        """Put host arrays of rows onto the mesh; the number of rows must be a multiple of the batch shards."""
+        return on_mesh(batch, self._rows)
+
+    def accumulate(self, params: Any, gradients: Any, batch: Any, *numbers: float) -> tuple[Any, dict[str, jax.Array]]:
+        """Add one micro-batch's gradient; returns the gradients (donated) and device sums for the metrics.
+
+        ``numbers``: the loss's denominator, then (for the policy) the temperature of its log-probs.
+        """
+        return self._accumulate(params, gradients, self.place(batch), *map(jnp.float32, numbers))
+
+    def apply(self, params: Any, optimizer_state: Any, gradients: Any) -> tuple[Any, Any, jax.Array]:
+        """One optimizer step; parameters and state are donated. Returns parameters, state and the gradient norm."""
+        return self._apply(params, optimizer_state, gradients)
+
+
+def make_optimizer(
+    *,
+    learning_rate: float,
+    schedule: str,
+    warmup_updates: int,
+    decay_updates: int,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    weight_decay: float,
+    max_grad_norm: float,
+) -> optax.GradientTransformation:
+    """AdamW (Loshchilov and Hutter 2019) with decay of matrices only, and clipping by the global norm (0: none).
+
+    Args:
+      learning_rate, schedule, warmup_updates, decay_updates: see `learning_rates`.
+      beta1, beta2, epsilon, weight_decay: of AdamW.
+      max_grad_norm: largest global norm of the gradients; 0: no clipping.
+    """
+    rate = learning_rates(learning_rate, schedule, warmup_updates, decay_updates)
+    matrices = partial(jax.tree.map, lambda leaf: leaf.ndim >= 2)
+    adamw = optax.adamw(rate, b1=beta1, b2=beta2, eps=epsilon, weight_decay=weight_decay, mask=matrices)
+    return optax.chain(optax.clip_by_global_norm(max_grad_norm), adamw) if max_grad_norm else adamw
+
+
+def learning_rates(peak: float, schedule: str, warmup_updates: int, decay_updates: int) -> optax.ScalarOrSchedule:
+    """The learning rate of each update: linear from 0 to ``peak`` in ``warmup_updates``, then as ``schedule`` says.
+
+    ``schedule``: constant, or linear or cosine down to 0 at update ``decay_updates``.
+    """
+    if schedule == "constant":
+        return optax.linear_schedule(0.0, peak, warmup_updates) if warmup_updates else peak
+    decay = {"linear": optax.linear_schedule, "cosine": lambda peak, _, n: optax.cosine_decay_schedule(peak, n)}
+    after = decay[schedule](peak, 0.0, max(decay_updates - warmup_updates, 1))
+    warmup = optax.linear_schedule(0.0, peak, max(warmup_updates, 1))
+    return optax.join_schedules([warmup, after], [warmup_updates]) if warmup_updates else after

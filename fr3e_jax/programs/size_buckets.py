@@ -1,0 +1,26 @@
+"""The few sizes that programs are compiled for: lengths are padded up to one of them."""
+
+from __future__ import annotations
+
+_LEAST_RING = 16  # columns
+
+
+def power_of_two(n: int, least: int = 1) -> int:
+    """The smallest power of two that is at least ``n`` and ``least``."""
+    return 1 << int(max(n - 1, least - 1, 0)).bit_length()
+
+
+def size_bucket(size: int, least: int = 4) -> int:
+    """The next of 4, 6, 8, 12, 16, 24, 32, ...: at most a third of it is empty, above ``least``."""
+    whole = power_of_two(size, least)
+    return whole * 3 // 4 if whole > least and size <= whole * 3 // 4 else whole
+
+
+def ring_size(tokens: int, most: int) -> int:
+    """Columns of a ring that must hold ``tokens`` tokens now and ``most`` in the end: 16, 64, 128, 256, 512, ...
+
+    Each size is one more compiled program, of some 20 MB on CPU. A size of 32 would save less than its program costs.
+    A ring is never larger than ``most`` tokens need.
+    """
+    size = power_of_two(tokens, _LEAST_RING)
+    return min(64 if size == 32 else size, power_of_two(most, _LEAST_RING))
