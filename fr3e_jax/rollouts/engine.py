@@ -1,9 +1,9 @@
 """The rollout engine: trunks and branches in, rollouts out, decoder lanes kept busy.
 
 This is the host side of the decoder (`fr3e_jax.programs.decode_steps`). Work is a list of trunks; branches leave a
-trunk at any fork. `fr3e_jax.rollouts.schedule` gives slots to trunks and lanes to branches. Between two chunks of decode
-steps, the host refills the lanes of ended branches. While the next chunk runs, the host cuts the tokens of the ended
-branches into rollouts and hands them on.
+trunk at any fork. `fr3e_jax.rollouts.schedule` gives slots to trunks and lanes to branches. Between two chunks of
+decode steps, the host refills the lanes of ended branches. While the next chunk runs, the host cuts the tokens of the
+ended branches into rollouts and hands them on.
 
 Slots, lanes and chunks do not change the tokens of a rollout: its noise is keyed by its ``stream`` and the position
 alone. But the last digits of its log-probs depend on the neighbouring lanes. The schedule therefore follows from the
@@ -25,9 +25,8 @@ from fr3e_jax.programs.decode_steps import Emitted, Interruptions
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecodeState, LaneSettings
 from fr3e_jax.programs.size_buckets import ring_size, size_bucket
-from fr3e_jax.rollouts.drawn_tokens import Harvest
 from fr3e_jax.rollouts.pauses import Pauses
-from fr3e_jax.rollouts.promotion import LEAST_CAPACITY, Choices
+from fr3e_jax.rollouts.promotion import LEAST_CAPACITY, Promotion
 from fr3e_jax.rollouts.requests import (
     STREAM_NAMES,
     CachedTrunk,
@@ -41,6 +40,7 @@ from fr3e_jax.rollouts.requests import (
     check_requests,
     lane_settings,
 )
+from fr3e_jax.rollouts.sampled_tokens import SampledTokens
 from fr3e_jax.rollouts.schedule import Schedule, SlotAssignment
 
 _CHUNKS_TO_SPARE = 2  # chunks for which rings have room after they have shrunk
@@ -114,10 +114,10 @@ class _Run:
         self.schedule = Schedule([[b.max_tokens for b in r.branches] for r in requests], engine.slots, engine.lanes)
         self.cached = {i: r.trunk for i, r in enumerate(requests) if isinstance(r.trunk, CachedTrunk)}
         self.longest = max(branch.max_tokens for branch in self.branches)
-        self.harvest = Harvest(engine.slots, engine.lanes)
+        self.sampled = SampledTokens(engine.slots, engine.lanes)
         self.pauses = None if calls is None else Pauses(calls, engine.slots, engine.lanes)
         self.results: list[list[Rollout | None]] = [[None] * len(r.branches) for r in requests]
-        self.choices = Choices(engine.programs, self.schedule, requests, self.results, select)
+        self.promotion = Promotion(engine.programs, self.schedule, requests, self.results, select)
         self.state: DecodeState | None = None
         self.ending: _Ending | None = None
 
@@ -135,8 +135,8 @@ class _Run:
             self._hand_on()  # branches that the chunk before has ended, while this chunk runs
             self._take(self.programs.fetch(emitted), interruptions)
         self._hand_on()
-        self.choices.decide(self.state, wait=True)
-        return self.results, self.choices.promoted
+        self.promotion.decide(self.state, wait=True)
+        return self.results, self.promotion.promoted
 
     def _assign(self) -> bool:
         """Bring trunks into free slots and branches into idle lanes; return whether any lane has a branch."""
@@ -144,8 +144,8 @@ class _Run:
         if self.promotable and (placed or new.any()):
             self._hand_on()  # the lanes to fill may hold caches from which the caller still has to choose
         for one in placed:
-            self.choices.vacate(self.state, one.slot)
-        self.choices.clear(self.state, new)
+            self.promotion.vacate(self.state, one.slot)
+        self.promotion.clear(self.state, new)
         self._insert(placed)
         if new.any():
             self._start(new)
@@ -205,7 +205,7 @@ class _Run:
         # An idle lane gets the settings of the last branch; no program uses them.
         settings = LaneSettings(*(column[self.schedule.branch] for column in self.settings))
         self.state = self.programs.fill_lanes(self.state, self.engine.base_key, new, settings)
-        self.harvest.start(new)
+        self.sampled.start(new)
         if self.pauses is not None:
             self.pauses.start(new, self._keys(new))
         # Without the cache, each branch would prefill the positions before its fork.
@@ -214,16 +214,16 @@ class _Run:
     def _room_needed(self) -> int:
         """Ring columns that the next chunk fills at most."""
         active = self.schedule.active
-        most = np.minimum(self.harvest.generated + self.engine.chunk, self.schedule.limits[self.schedule.branch])
+        most = np.minimum(self.sampled.generated + self.engine.chunk, self.schedule.limits[self.schedule.branch])
         return int(most[active].max())
 
     def _resume(self, aligned: bool) -> Interruptions | None:
         """Resume lanes whose tools have answered; ``aligned``: the tokens of all lanes end at one column already."""
         if self.pauses is None:
             return None
-        if self.pauses.resume(self.schedule.active, self.harvest.generated) and not aligned:
+        if self.pauses.resume(self.schedule.active, self.sampled.generated) and not aligned:
             self.state = self.programs.resize(self.state, capacity=self.state.capacity)
-        return self.pauses.inputs(self.harvest.generated, self.engine.chunk)
+        return self.pauses.inputs(self.sampled.generated, self.engine.chunk)
 
     def _make_room(self) -> bool:
         """Grow the rings if the next chunk could fill them, or shrink them; return whether they were resized.
@@ -234,11 +234,11 @@ class _Run:
         and the size of the rings decides how sums are rounded.
         """
         needed, now = self._room_needed(), self.state.capacity
-        self.harvest.make_room(needed)
+        self.sampled.make_room(needed)
         if needed > now:
             capacity = ring_size(needed, self.longest)
         else:
-            kept = int(self.harvest.generated.max()) if self.promotable else 0
+            kept = int(self.sampled.generated.max()) if self.promotable else 0
             capacity = ring_size(max(needed + _CHUNKS_TO_SPARE * self.engine.chunk, kept), self.longest)
             if capacity > now // 2:
                 return False
@@ -252,7 +252,7 @@ class _Run:
 
     def _take(self, emitted: Emitted, interruptions: Interruptions | None) -> None:
         """Take over as much of a chunk's tokens as the next chunk depends on, and free the lanes that ended."""
-        tokens, steps = self.harvest.take(emitted)
+        tokens, steps = self.sampled.take(emitted)
         counts = self.engine.counts
         counts.chunks += 1
         tool_tokens = 0 if interruptions is None else int((emitted.emitted & (interruptions.tool_written >= 0)).sum())
@@ -260,20 +260,20 @@ class _Run:
         counts.tool_tokens += tool_tokens
         counts.lane_steps += steps * self.schedule.branch.size
         stopped = (emitted.stopped & emitted.emitted).any(axis=0)
-        at_limit = self.harvest.generated >= self.schedule.limits[self.schedule.branch]
+        at_limit = self.sampled.generated >= self.schedule.limits[self.schedule.branch]
         if interruptions is not None:
             called = self.pauses.take(emitted, interruptions.tool_written)
             stopped &= ~called
             self._pause(self.schedule.active & called & ~at_limit)  # at the cap there is no room for an answer
         over = self.schedule.active & (stopped | at_limit)
-        lengths = self.harvest.generated[over]
+        lengths = self.sampled.generated[over]
         masks = None if interruptions is None else self.pauses.tool_written_in(over, lengths)
-        self.choices.end(over)
+        self.promotion.end(over)
         keys = self._keys(over)
         self.ending = _Ending(over, stopped, lengths, keys, masks, self.schedule.end(over))
 
     def _pause(self, asking: np.ndarray) -> None:
-        written = self.harvest.cut(asking, asking, self.harvest.generated[asking])
+        written = self.sampled.cut(asking, asking, self.sampled.generated[asking])
         self.pauses.pause(asking, self._keys(asking), [rollout.token_ids for rollout in written])
 
     def _hand_on(self) -> None:
@@ -281,7 +281,7 @@ class _Run:
         if self.ending is None:
             return
         ending, self.ending = self.ending, None
-        rollouts = self.harvest.cut(ending.over, ending.stopped, ending.lengths)
+        rollouts = self.sampled.cut(ending.over, ending.stopped, ending.lengths)
         if ending.masks is not None:
             rollouts = [
                 replace(rollout, tool_written=mask) for rollout, mask in zip(rollouts, ending.masks, strict=True)
@@ -290,8 +290,8 @@ class _Run:
             self.results[request][branch] = rollout
         if self.ended is not None and rollouts:
             self.ended([(*key, rollout) for key, rollout in zip(ending.keys, rollouts, strict=True)])
-        self.choices.await_decision(ending.requests)
-        self.choices.decide(self.state, wait=False)
+        self.promotion.await_decision(ending.requests)
+        self.promotion.decide(self.state, wait=False)
 
 
 class _Ending(NamedTuple):

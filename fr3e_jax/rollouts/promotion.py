@@ -16,7 +16,7 @@ LEAST_CAPACITY = 16  # of caches, in tokens
 MOST_DISPLACED = 2  # undecided requests whose caches are kept outside of their slot
 
 
-class Choices:
+class Promotion:
     """The choice of ended branches to promote in one call of `RolloutEngine.sample`.
 
     A cache stays in its lane until the lane or its slot is needed; then it is copied out as a trunk. When all branches

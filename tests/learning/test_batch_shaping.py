@@ -143,9 +143,9 @@ def test_selected_tokens_leave_the_rows_and_stay_in_the_denominator(shaping, pro
 
 
 def test_the_last_entropy_advantage_is_the_losss(shaping, tiny_run):
-    assert [name for name, _ in mini_batch_steps(shaping.config)] == EVERY_STEP[:-1]
+    assert [step.__name__ for step, _ in mini_batch_steps(shaping.config)] == EVERY_STEP[:-1]
     twin = tiny_run.changed(shaping, shaping__steps=["entropy_advantage", "forking_tokens"])
-    assert [name for name, _ in mini_batch_steps(twin.config)] == ["entropy_advantage", "forking_tokens"]
+    assert [step.__name__ for step, _ in mini_batch_steps(twin.config)] == ["entropy_advantage", "forking_tokens"]
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fr3e_jax.programs.decode_steps import Emitted
-from fr3e_jax.rollouts.drawn_tokens import Harvest
+from fr3e_jax.rollouts.sampled_tokens import SampledTokens
 
 
 def chunk(counts: np.ndarray, steps: int, first: int) -> Emitted:
@@ -20,13 +20,13 @@ def chunk(counts: np.ndarray, steps: int, first: int) -> Emitted:
 def test_rollouts_hold_the_tokens_of_their_lanes_in_order():
     counts = [np.array([[2, 1, 3], [0, 3, 2]]), np.array([[3, 0, 1], [2, 3, 0]])]
     chunks = [chunk(each, 3, 100 * n) for n, each in enumerate(counts)]
-    harvest = Harvest(2, 3)
+    sampled = SampledTokens(2, 3)
     for n, each in enumerate(chunks):
-        harvest.make_room(3 * (n + 1))
-        assert harvest.take(each) == (counts[n].sum(), 3)
+        sampled.make_room(3 * (n + 1))
+        assert sampled.take(each) == (counts[n].sum(), 3)
     over = np.array([[True, False, True], [False, True, False]])
     stopped = np.array([[True, False, False], [True, True, True]])
-    rollouts = harvest.cut(over, stopped, harvest.generated[over])
+    rollouts = sampled.cut(over, stopped, sampled.generated[over])
     assert [r.finished for r in rollouts] == [True, False, True]
     for (slot, lane), rollout in zip(np.argwhere(over), rollouts, strict=True):
         drawn = [each.token_ids[each.emitted[:, slot, lane], slot, lane] for each in chunks]
@@ -35,17 +35,17 @@ def test_rollouts_hold_the_tokens_of_their_lanes_in_order():
         for array, scale in ((rollout.logprobs, -0.5), (rollout.entropies, 0.25), (rollout.magnitudes, 2.0)):
             np.testing.assert_array_equal(array, wanted * np.float32(scale))
             assert array.dtype == np.float32
-    assert harvest.cut(np.zeros((2, 3), bool), stopped, np.zeros(0, int)) == []
+    assert sampled.cut(np.zeros((2, 3), bool), stopped, np.zeros(0, int)) == []
 
 
 def test_a_restarted_lane_holds_no_token_of_the_branch_before():
-    harvest = Harvest(1, 2)
-    harvest.make_room(4)
-    harvest.take(chunk(np.array([[4, 2]]), 4, 0))
-    harvest.start(np.array([[True, False]]))
+    sampled = SampledTokens(1, 2)
+    sampled.make_room(4)
+    sampled.take(chunk(np.array([[4, 2]]), 4, 0))
+    sampled.start(np.array([[True, False]]))
     fresh = chunk(np.array([[1, 2]]), 2, 50)
-    harvest.take(fresh)
+    sampled.take(fresh)
     both = np.ones((1, 2), bool)
-    first, second = harvest.cut(both, ~both, harvest.generated[both])
+    first, second = sampled.cut(both, ~both, sampled.generated[both])
     np.testing.assert_array_equal(first.token_ids, fresh.token_ids[:1, 0, 0])
     assert len(second.token_ids) == 4

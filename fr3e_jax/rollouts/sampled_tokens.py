@@ -9,7 +9,7 @@ from fr3e_jax.programs.size_buckets import power_of_two
 from fr3e_jax.rollouts.requests import Rollout
 
 
-class Harvest:
+class SampledTokens:
     """Tokens by slot and lane, with the sampler's figures for each.
 
     Args:
