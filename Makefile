@@ -30,12 +30,12 @@ test-optimised: $(VENV)/.installed-dev
 test-slow-8: $(VENV)/.installed-dev
 	FR3E_TEST_DEVICES=8 $(PYTEST) -m slow tests/programs/test_every_mesh.py tests/programs/test_mesh_programs.py
 
-# What places something on devices.
+# The rooms that place something on devices.
 test-8: $(VENV)/.installed-dev
-	FR3E_TEST_DEVICES=8 $(PYTEST) -m "not slow" tests/programs tests/loop \
-		tests/policy/test_huggingface.py tests/planning/test_hlo.py tests/planning/test_estimate.py \
-		--ignore tests/loop/test_several_processes.py --ignore tests/runs/test_profile.py \
-		--ignore tests/loop/test_end_to_end.py
+	FR3E_TEST_DEVICES=8 $(PYTEST) -m "not slow" tests/programs tests/rollouts tests/learning tests/loop tests/verbs \
+		tests/runs tests/cluster tests/policy/test_huggingface.py tests/planning/test_collectives.py \
+		tests/planning/test_estimate.py --ignore tests/loop/test_several_processes.py \
+		--ignore tests/runs/test_profile.py --ignore tests/loop/test_end_to_end.py
 
 # The same numbers as torch and transformers; the variable makes their absence a failure, where `make test` skips.
 test-parity: $(PARITY)/.installed
