@@ -15,7 +15,7 @@ from fr3e_jax.programs.critic_programs import CriticPrograms
 from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms, make_optimizer
 
 IN_LOSS = "entropy_advantage"
-"""The shaping step that needs its own token alone: last in the list, the loss applies it, and no pass is made."""
+"""The shaping step that reads only its own token. As the last of the list, the loss applies it: no scoring pass."""
 
 
 def configured_train_programs(
@@ -41,7 +41,7 @@ def configured_train_programs(
 
 
 def configured_critic_programs(config: Config, architecture: Architecture, mesh: Mesh) -> CriticPrograms:
-    """The critic of a run: `critic` in its settings, all else as the policy's."""
+    """The critic programs of a run: ``critic`` sets learning rate and clip, the rest is set as for the policy."""
     return CriticPrograms(
         architecture,
         mesh,
@@ -54,7 +54,7 @@ def configured_critic_programs(config: Config, architecture: Architecture, mesh:
 
 
 def loss_settings(config: Config) -> LossSettings:
-    """The policy loss of a run."""
+    """The settings of a run's policy loss."""
     loss, kl, shaping = config.loss, config.kl, config.shaping
     bonus = shaping.entropy_advantage
     return LossSettings(
