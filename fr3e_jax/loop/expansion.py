@@ -1,6 +1,6 @@
 """The carriers of a step, each complete when it is made: a prompt's group, then Anchored -> Explored -> Credited.
 
-Dimension key: N base rollouts of a prompt, M rollouts of a state.
+Dimension key: R base rollouts of a prompt, M rollouts of a state.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class PromptGroup:
     problem: Problem
     prompt_ids: np.ndarray
     rollouts: list[Rollout]
-    rewards: np.ndarray  # [N]
+    rewards: np.ndarray  # [R]
     kept: bool = True  # false: rejected, because all rewards are equal
-    outcomes: list[Outcome] = field(default_factory=list)  # [N], how each reward came about
+    outcomes: list[Outcome] = field(default_factory=list)  # [R], how each reward came about
     chosen: list[int] = field(default_factory=list)  # base rollouts to expand
     trunks: dict[int, CachedTrunk | np.ndarray] = field(default_factory=dict)  # of the chosen bases; ids: not cached
-    advantages: np.ndarray | None = None  # [N], where the base rollouts train
+    advantages: np.ndarray | None = None  # [R], where the base rollouts train
 
     @property
     def success_rate(self) -> float:

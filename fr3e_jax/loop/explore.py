@@ -194,7 +194,7 @@ def assign_advantages(config: Config, explored: list[Explored]) -> list[Credited
 
 
 def _padded_rewards(explore: ExploreConfig, explored: list[Explored]) -> tuple[np.ndarray, np.ndarray]:
-    """Rewards and their mask ``[R, J, M]``; J and M are the same in all rounds of a run."""
+    """Rewards and their mask ``[bases, J, M]``; J and M are the same in all rounds of a run."""
     most = explore.allocation_most if explore.allocation == "success_rate" else explore.rollouts_per_state
     rewards = np.zeros((len(explored), explore.num_anchors + 1, most), np.float32)
     mask = np.zeros(rewards.shape, bool)
@@ -205,7 +205,7 @@ def _padded_rewards(explore: ExploreConfig, explored: list[Explored]) -> tuple[n
 
 
 def _root_values(explored: list[Explored]) -> np.ndarray:
-    """Mean reward of all leaves of each base's prompt: base rollouts, and rollouts from their states; ``[R]``."""
+    """Mean reward of all leaves of each base's prompt: base rollouts, and rollouts from their states; ``[bases]``."""
     leaves: dict[int, list[np.ndarray]] = {}
     for one in explored:
         leaves.setdefault(id(one.group), [one.group.rewards]).extend(one.rewards)

@@ -151,5 +151,5 @@ def _merged(parts: list[list[tuple[int, float, str]]]) -> list[Verdict]:
 
 
 def rewards_of(verdicts: list[Verdict]) -> np.ndarray:
-    """Rewards of the verdicts, float64 ``[N]``."""
+    """Rewards of the verdicts, float64 ``[verdicts]``."""
     return np.array([verdict.reward for verdict in verdicts])
