@@ -24,8 +24,8 @@ from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
 def first_return(session: Session, params: Params, step: int, prompts: list[Prompt]) -> list[PromptGroup]:
     """Sample and grade the base rollouts of ``prompts``, reject prompts without signal, choose the bases to expand.
 
-    Rollouts are graded while others still decode. A prompt's bases are chosen as soon as its last verdict arrives, so
-    that only the caches of the chosen base rollouts are kept. The groups have the order of ``prompts``.
+    Rollouts are graded while others still decode. A prompt's bases are chosen as soon as its last verdict arrives:
+    only the caches of chosen bases are kept. The groups have the order of ``prompts``.
     """
     r, requests = session.config.rollout, base_requests(session, step, prompts)
     groups: dict[int, PromptGroup] = {}

@@ -40,7 +40,7 @@ def compilation_line(ledger: TokenLedger) -> str:
 
 
 def no_signal_message(config: Config, groups: list[PromptGroup], credited: list[Credited], rounds: int) -> str:
-    """The message of `NoSignal`: what the rounds of this step gave, and what to change."""
+    """The message of `NoSignal`: the results of the step's rounds, and the settings to change."""
     counts = step_report.rollout_metrics(groups, credited)
     right, wrong = int(counts["base_groups/all_right"]), int(counts["base_groups/all_wrong"])
     seen = (

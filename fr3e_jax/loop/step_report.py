@@ -107,7 +107,7 @@ def batch_metrics(batch: list[TrainingTrunk], step: int) -> dict[str, float]:
 
 
 def rollout_records(step: int, groups: list[PromptGroup], credited: list[Credited]) -> Iterator[RolloutRecord]:
-    """Records of every rollout of a step; explored ones follow their base, those of archived bases come last."""
+    """Records of every rollout of a step. Explored rollouts follow their base; those from archived bases come last."""
     by_base = {(e.group.position, e.base): e for e in credited if not e.parent}
     for group in groups:
         for n, rollout in enumerate(group.rollouts):

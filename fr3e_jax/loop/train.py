@@ -71,7 +71,7 @@ def train(config: Config, run_dir: Path | None = None, resume: bool = False) -> 
 
 
 class Trainer:
-    """One training run: what it holds between steps, and the steps in their order."""
+    """One training run: its state between steps, and the steps in their order."""
 
     def __init__(self, session: Session, run: RunDirectory, checkpoints: Checkpointer, ledger: TokenLedger):
         self.session, self.config, self.run_dir = session, session.config, run

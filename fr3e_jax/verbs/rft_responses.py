@@ -31,7 +31,7 @@ class Response:
     """A graded response in the form that would train."""
 
     prompt: Prompt
-    number: int  # among those of its prompt
+    number: int  # index among the responses to its prompt
     rollout: Rollout  # log-prob and entropy of an appended stop token are NaN
     verdict: Verdict
     dropped: str = ""  # the filter that it failed, one of `DROPPED`; empty: none

@@ -85,8 +85,8 @@ class Group:
 def assert_like(found: Path, wanted: Path, steps: int | None = None) -> None:
     """The same rewards, tokens and choices in the first steps, metrics to 1e-5, after updates to 1e-4.
 
-    Gradient norms after updates to 1e-3: Adam divides each weight's gradient by its size, so that rounding, 1e-7 at
-    first, grows by about ten with each step (1e-5, 6e-5, 1.4e-4 with four processes).
+    Gradient norms after updates to 1e-3: Adam divides each weight's gradient by its size. Rounding is 1e-7 at first and
+    grows by about ten with each step (1e-5, 6e-5, 1.4e-4 with four processes).
     """
     records, wanted_records = (
         [without_timing(r) for r in read_metrics(path / "metrics.jsonl") if steps is None or r["step"] <= steps]
