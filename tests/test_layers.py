@@ -1,6 +1,6 @@
-"""The arrows between layers, read from the source: who imports whom, where jit lives, what a folder must not touch.
+"""The arrows between layers, read from the source: imports, places of jit, and names that a folder must not use.
 
-`LAYERS` is the one table to change when a layer is added; the checker itself is tested on small wrong sources.
+`LAYERS` is the only table to change when a layer is added. Small wrong sources test the checker itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COMPILERS = {"jax.jit", "jax.pmap", "jax.experimental.pjit.pjit", "flax.nnx.jit"
 
 @dataclass(frozen=True)
 class Layer:
-    """What a folder may import from this package, and what it must not name from anywhere."""
+    """The imports from this package that a folder may make, and the names that it must not use from anywhere."""
 
     may_import: set[str] = field(default_factory=set)
     must_not_name: set[str] = field(default_factory=set)  # dotted prefixes of modules and attributes, and builtins
@@ -66,7 +66,7 @@ class WithoutTypeImports(ast.NodeTransformer):
 
 
 def dotted(node: ast.AST, aliases: dict[str, str]) -> str | None:
-    """``jnp.where`` -> ``jax.numpy.where``; None for what does not start from a plain name."""
+    """``jnp.where`` -> ``jax.numpy.where``; None for an expression that does not start from a plain name."""
     if isinstance(node, ast.Name):
         return aliases.get(node.id, node.id)
     if isinstance(node, ast.Attribute):
@@ -76,7 +76,7 @@ def dotted(node: ast.AST, aliases: dict[str, str]) -> str | None:
 
 
 def imports(tree: ast.AST, module: list[str]) -> list[tuple[int, str, str]]:
-    """(line, local name, what it stands for) of each imported name; relative imports are resolved from ``module``."""
+    """(line, local name, imported target) of each import; relative imports are resolved from ``module``."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -89,7 +89,7 @@ def imports(tree: ast.AST, module: list[str]) -> list[tuple[int, str, str]]:
 
 
 def names_used(tree: ast.AST, module: list[str]) -> set[tuple[int, str]]:
-    """(line, full dotted name) of everything imported or named."""
+    """(line, full dotted name) of every import and every name used."""
     imported = imports(tree, module)
     # `import a.b` binds `a`, `import a.b as c` binds c to a.b.
     aliases = {local: target if local != target.split(".")[0] else local for _, local, target in imported}
@@ -142,7 +142,7 @@ def test_every_file_belongs_to_a_layer():
 
 
 def test_verifier_processes_load_no_jax():
-    """By importing for real, in a fresh process: what the source does not show counts too."""
+    """The test really imports them, in a fresh process: imports that the source does not show count too."""
     files = (ROOT / PACKAGE / "rewards").rglob("*.py")
     modules = sorted({".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for p in files})
     program = "import sys, importlib\nfor m in sys.argv[1:]: importlib.import_module(m)\nsys.exit('jax' in sys.modules)"

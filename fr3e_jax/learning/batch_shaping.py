@@ -1,4 +1,4 @@
-"""The shaping steps of a recipe on a mini-batch: tokens out of the packed rows, through the steps, and back."""
+"""The shaping steps of a recipe on a mini-batch: collect its tokens, shape them, write them into the packed rows."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def needs_entropies(config: Config) -> bool:
 def shape_mini_batch(
     setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk], mini_batch: MiniBatch, old: Scores
 ) -> dict[str, float]:
-    """Apply the steps; the packed rows get what came of them. Returns the steps' metrics.
+    """Apply the shaping steps, write their results into the packed rows, and return the steps' metrics.
 
-    Where a step (or GSPO's ratio) reads the policy as it is now, and an update has passed since the scoring pass, the
-    mini-batch is scored again.
+    A step (or GSPO's ratio) may read the current policy. The mini-batch is then scored again if an update has passed
+    since the scoring pass.
     """
     steps, by_sequence = mini_batch_steps(setup.config), setup.config.loss.ratio == "sequence"
     if not steps and not by_sequence:
@@ -73,6 +73,7 @@ def _sequence_log_ratios(batch: list[TrainingTrunk], mini_batch: MiniBatch, old:
 def _tokens(
     setup: LearningSetup, learner: Learner, step: int, mini_batch: MiniBatch, old: Scores, current: Scores
 ) -> Tokens:
+    """The tokens of a mini-batch as the steps read them: a row for each branch, padded with 0."""
     members = [
         (number, index, branch, trunk)
         for number, trunk in zip(mini_batch.members, mini_batch.trunks, strict=True)
@@ -107,7 +108,7 @@ def _tokens(
 
 
 def _relative(trunk: TrainingTrunk, branch: TrainingBranch) -> np.ndarray:
-    """Place of a branch's tokens in the whole response, which begins behind the prompt."""
+    """Relative position of a branch's tokens in the whole response, which begins after the prompt; float32 ``[T]``."""
     before = branch.fork - trunk.prompt_tokens
     places = before + np.arange(len(branch.token_ids), dtype=np.float32)
     return places / np.float32(before + len(branch.token_ids))

@@ -39,7 +39,7 @@ def configured_train_programs(
 
 
 def configured_critic_programs(config: Config, architecture: Architecture, mesh: Mesh) -> CriticPrograms:
-    """The critic of a run: `critic` in its settings, all else as the policy's."""
+    """The critic programs of a run: ``critic`` sets learning rate and clip, the rest is set as for the policy."""
     return CriticPrograms(
         architecture,
         mesh,
@@ -52,7 +52,7 @@ def configured_critic_programs(config: Config, architecture: Architecture, mesh:
 
 
 def loss_settings(config: Config) -> LossSettings:
-    """The policy loss of a run."""
+    """The settings of a run's policy loss."""
     loss, kl, shaping = config.loss, config.kl, config.shaping
     bonus = shaping.entropy_advantage
     return LossSettings(

@@ -1,4 +1,4 @@
-"""The critic of PPO in the loop: its values of a batch, its updates, what they say of it."""
+"""The critic of PPO: its values of a batch, its updates, and their metrics."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fr3e_jax.programs.critic_programs import ValueRows
 
 @dataclass
 class CriticBatch:
-    """A full batch as the critic learns it: returns, and its values before the first update; per token."""
+    """A full batch for the critic: returns, and the critic's values before the first update, per token."""
 
     batch: list[TrainingTrunk]
     returns: PerToken
     values: PerToken
 
     def metrics(self, sums: list[dict[str, float]]) -> dict[str, float]:
-        """Of the values before the updates, and of the updates."""
+        """Metrics of the values before the updates, and means over the updates; ``sums``: from `update_critic`."""
         values, returns = (trained_tokens(self.batch, x) for x in (self.values, self.returns))
         spread = float(np.var(returns)) if returns.size else 0.0
         explained = 1.0 - float(np.var(returns - values)) / spread if spread > 0 else 0.0
@@ -34,14 +34,14 @@ class CriticBatch:
 
 
 def values_of(critic: Critic, batch: list[TrainingTrunk], packed: Iterable[MiniBatch]) -> PerToken:
-    """V of the state that each token is drawn from."""
+    """V of the state in which each token is sampled, ``[trunk][branch] -> [T]``."""
     return read_placed(batch, packed, lambda micro: [critic.programs.values(critic.params, micro.batch.rows)], 1)[0]
 
 
 def update_critic(critic: Critic, mini_batch: MiniBatch, learns: CriticBatch) -> dict[str, float]:
-    """One optimizer step of the critic on a mini-batch: the token mean of the clipped value loss.
+    """Take one optimizer step of the critic on a mini-batch: the token mean of the clipped value loss.
 
-    To be called before the shaping steps, which select tokens for the policy alone.
+    Call it before the shaping steps: they select tokens for the policy only. Returns the loss and the gradient norm.
     """
     denominator = float(max(counted_tokens(mini_batch.trunks).sum(), 1))
     gradients = critic.programs.zero_gradients(critic.params)

@@ -16,10 +16,10 @@ class TrainingBranch:
     token_ids: np.ndarray
     advantages: np.ndarray
     sampler_logprobs: np.ndarray
-    reward: float = 0.0  # of a base rollout as the estimators of advantages read it
-    finished: bool = True  # ended by itself, not at the cap on its length
+    reward: float = 0.0  # of a base rollout: as the advantage estimators read it
+    finished: bool = True  # ended by a stop token, not by the cap on its length
     group: int = 0  # branches of a trunk with the same number share a baseline
-    loss_mask: np.ndarray | None = None  # bool, which tokens train (not what a tool wrote); None: all
+    loss_mask: np.ndarray | None = None  # bool, the tokens that train (a tool's do not); None: all
 
     @property
     def trains(self) -> np.ndarray:
@@ -27,6 +27,7 @@ class TrainingBranch:
         return np.ones(len(self.token_ids), bool) if self.loss_mask is None else self.loss_mask
 
     def to_json(self) -> dict[str, Any]:
+        """JSON content that `from_json` restores bit for bit."""
         return {
             "fork": self.fork,
             "token_ids": self.token_ids.tolist(),
@@ -40,6 +41,7 @@ class TrainingBranch:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> TrainingBranch:
+        """The branch that `to_json` described."""
         mask = content["loss_mask"]
         return cls(
             fork=content["fork"],
@@ -55,15 +57,15 @@ class TrainingBranch:
 
 @dataclass
 class TrainingTrunk:
-    """A trunk and the branches that train on it; ``step`` sampled them."""
+    """A trunk and the branches that train on it; ``step`` is the step that sampled them."""
 
     token_ids: np.ndarray
     branches: list[TrainingBranch]
     step: int
-    prompt_tokens: int = 0  # of the trunk; the response begins behind them
+    prompt_tokens: int = 0  # of the trunk; the response begins after them
 
     def to_json(self) -> dict[str, Any]:
-        """JSON that gives back the same arrays bit for bit (a float32 is exact as a Python float)."""
+        """JSON content that `from_json` restores bit for bit (a float32 is exact as a Python float)."""
         return {
             "token_ids": self.token_ids.tolist(),
             "step": self.step,
@@ -73,16 +75,18 @@ class TrainingTrunk:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> TrainingTrunk:
+        """The trunk that `to_json` described."""
         branches = [TrainingBranch.from_json(branch) for branch in content["branches"]]
         return cls(np.asarray(content["token_ids"], np.int32), branches, content["step"], content["prompt_tokens"])
 
 
 def count_rollouts(trunks: list[TrainingTrunk]) -> int:
+    """The number of branches of all trunks."""
     return sum(len(trunk.branches) for trunk in trunks)
 
 
 def split_full_batch(trunks: list[TrainingTrunk], rollouts: int) -> tuple[list[TrainingTrunk], list[TrainingTrunk]]:
-    """The first trunks that hold at least ``rollouts`` rollouts together, and the rest. Groups are never cut."""
+    """The first trunks that together hold at least ``rollouts`` rollouts, and the rest. Trunks are never cut."""
     held = 0
     for index, trunk in enumerate(trunks):
         held += len(trunk.branches)

@@ -1,4 +1,4 @@
-"""What learns: the policy, and where the method has them its critic and its reference policy."""
+"""The learner: the policy with its optimizer and, if the method has them, a critic and a reference policy."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from fr3e_jax.programs.train_programs import TrainPrograms
 
 @dataclass
 class Critic:
-    """The value network of PPO; its arrays are donated to each update and replaced by its result."""
+    """The value network of PPO; an update donates its arrays and replaces them by the result."""
 
     programs: CriticPrograms
     params: Any
     optimizer_state: Any
 
     def arrays(self) -> dict[str, Any]:
+        """The arrays that a checkpoint holds."""
         return {"params": self.params, "optimizer": self.optimizer_state}
 
 
 @dataclass
 class Learner:
-    """Weights and optimizer state; both are donated to each update and replaced by its result."""
+    """Weights and optimizer state; an update donates both and replaces them by the result."""
 
     programs: TrainPrograms
     params: Params
     optimizer_state: object
     updates: int = 0  # optimizer steps so far
-    reference: Params | None = None  # weights that a divergence is taken from, where there is one
+    reference: Params | None = None  # weights of the reference policy; None: the method has none
     critic: Critic | None = None
 
     def arrays(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """The arrays that a checkpoint holds, by part of the learner."""
         held = {"params": self.params, "optimizer": self.optimizer_state}
         if self.reference is not None:
             held["reference"] = self.reference
@@ -46,23 +47,23 @@ class Learner:
         return held
 
     def restart_optimizer(self) -> None:
-        """Moments, and with them the schedule, begin anew."""
+        """Reset the optimizer's moments and its schedule."""
         self.optimizer_state = self.programs.init_optimizer(self.params)
 
     def reset_reference(self) -> None:
-        """The policy becomes its own reference."""
+        """Make a copy of the policy the reference."""
         self.reference = copied(self.params)
 
 
 def copied(params: Params) -> Params:
-    """The same weights, lying alike, in memory of their own: an update donates the policy's."""
+    """A copy of the weights under the same sharding; updates donate the memory of the policy's own weights."""
     return jax.tree.map(jnp.copy, params)
 
 
 def fresh_learner(
     programs: TrainPrograms, params: Params, critic: CriticPrograms | None, *, reference: bool
 ) -> Learner:
-    """A run's start: the critic is a copy of the policy with a new value head, the reference another."""
+    """The learner at the start of a run: critic and reference copy the policy; the critic gets a new value head."""
     learner = Learner(programs, params, programs.init_optimizer(params))
     if reference:
         learner.reset_reference()
@@ -85,7 +86,7 @@ def abstract_learner(programs: TrainPrograms, critic: CriticPrograms | None, *, 
 def restored_learner(
     programs: TrainPrograms, critic: CriticPrograms | None, arrays: dict[str, Any], updates: int
 ) -> Learner:
-    """From the arrays of a checkpoint, as `abstract_learner` describes them."""
+    """The learner that a checkpoint's arrays hold; `abstract_learner` describes them."""
     learner = Learner(programs, arrays["params"], arrays["optimizer"], updates, arrays.get("reference"))
     if critic is not None:
         learner.critic = Critic(critic, arrays["critic"]["params"], arrays["critic"]["optimizer"])

@@ -1,4 +1,4 @@
-"""What an optimizer step works on: mini-batches of trunks, packed into rows, and values per token, in and out."""
+"""Mini-batches: the trunks of an optimizer step, packed into rows; per-token values are written and read here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PerToken = list[list[np.ndarray]]  # ``[trunk][branch] -> [T]``, of a full batch
 class MiniBatch:
     """Trunks that share an optimizer step, packed."""
 
-    members: list[int]  # their numbers in the full batch
+    members: list[int]  # indices of the trunks in the full batch
     trunks: list[TrainingTrunk]
     micros: list[MicroBatch]
     counted: np.ndarray | None = None  # tokens of each branch in the loss's denominator; None: all that train
@@ -35,9 +35,9 @@ class MiniBatch:
 def split_mini_batches(
     members: list[tuple[int, TrainingTrunk]], rollouts: int
 ) -> Iterator[list[tuple[int, TrainingTrunk]]]:
-    """Whole trunks until ``rollouts`` rollouts are together; less than half of that at the end joins the last one.
+    """Mini-batches of whole trunks with at least ``rollouts`` rollouts; a rest of less than half joins the last one.
 
-    A rest of one or two trunks would otherwise get an optimizer step as large as any other.
+    On its own, a rest of one or two trunks would get an optimizer step as large as any other.
     """
     while members:
         taken, rest = split_full_batch([trunk for _, trunk in members], rollouts)
@@ -49,20 +49,20 @@ def split_mini_batches(
 def mini_batches(
     setup: LearningSetup, step: int, epoch: int, batch: list[TrainingTrunk]
 ) -> Iterator[list[tuple[int, TrainingTrunk]]]:
-    """A full batch in the order of ``epoch``, cut by `split_mini_batches`; trunks with their numbers in it."""
+    """The full batch in the random order of ``epoch``, cut by `split_mini_batches`; each trunk with its index."""
     order = setup.noise.generator(SHUFFLE, step, epoch).permutation(len(batch))
     return split_mini_batches([(int(i), batch[i]) for i in order], setup.config.training.mini_batch_rollouts)
 
 
 def pack_mini_batch(setup: LearningSetup, learner: Learner, members: list[tuple[int, TrainingTrunk]]) -> MiniBatch:
-    """Packed with advantages and masks; log-probs come with the scoring pass (`fr3e_jax.learning.scoring`)."""
+    """Pack trunks with advantages and masks; the scoring pass (`fr3e_jax.learning.scoring`) adds log-probs."""
     numbers, trunks = [number for number, _ in members], [trunk for _, trunk in members]
     micros = pack(trunks, **row_options(setup, learner), aggregation=setup.config.loss.aggregation)
     return MiniBatch(numbers, trunks, micros)
 
 
 class Packing:
-    """The mini-batches of a full batch, each packed when it is first come to: those before it are scored meanwhile."""
+    """The mini-batches of a full batch; the first iteration packs each while the device scores earlier ones."""
 
     def __init__(self, setup: LearningSetup, learner: Learner, step: int, epoch: int, batch: list[TrainingTrunk]):
         members = mini_batches(setup, step, epoch, batch)
@@ -77,13 +77,13 @@ class Packing:
 
 
 def row_options(setup: LearningSetup, learner: Learner) -> dict[str, int]:
-    """How `pack` is to cut a batch."""
+    """The options of `pack` that settings and devices determine."""
     tokens = setup.config.training.micro_batch_tokens
     return {"tokens": tokens, "shards": learner.programs.shards, "pad_id": setup.pad_id}
 
 
 def placed(mini_batch: MiniBatch, values: PerToken) -> Iterator[np.ndarray]:
-    """Values of each token as an array ``[B, N, T]`` for each micro-batch; 0 on padding."""
+    """Per-token values as an array ``[B, N, T]`` for each micro-batch; 0 on padding."""
     kind = np.asarray(values[mini_batch.members[0]][0]).dtype
     for micro in mini_batch.micros:
         array = np.zeros(micro.batch.loss_mask.shape, kind)
@@ -93,14 +93,14 @@ def placed(mini_batch: MiniBatch, values: PerToken) -> Iterator[np.ndarray]:
 
 
 def fill(packed: Iterable[MiniBatch], name: str, values: PerToken) -> None:
-    """Write values of each token into the field ``name`` of the micro-batches' `TrainRows`."""
+    """Write per-token values into the field ``name`` of the micro-batches' `TrainRows`."""
     for mini_batch in packed:
         for micro, array in zip(mini_batch.micros, placed(mini_batch, values), strict=True):
             micro.batch = micro.batch._replace(**{name: array})
 
 
 def stacked(values: PerToken) -> np.ndarray:
-    """Values of each token as one array ``[branches of the batch, T]``, padded with 0."""
+    """Per-token values as one array ``[branches of the batch, T]``, padded with 0."""
     rows = [array for trunk in values for array in trunk]
     out = np.zeros((len(rows), max(map(len, rows))), rows[0].dtype)
     for target, row in zip(out, rows, strict=True):
@@ -109,13 +109,13 @@ def stacked(values: PerToken) -> np.ndarray:
 
 
 def nested(batch: Sequence[TrainingTrunk], array: np.ndarray) -> PerToken:
-    """The reverse of `stacked`."""
+    """Per-token values of an array ``[branches of the batch, T]``: the inverse of `stacked`."""
     rows = iter(array)
     return [[next(rows)[: len(branch.token_ids)] for branch in trunk.branches] for trunk in batch]
 
 
 def trained_tokens(batch: Sequence[TrainingTrunk], values: PerToken) -> np.ndarray:
-    """The values of all tokens that train, one behind the other."""
+    """The values of all tokens that train, concatenated."""
     return np.concatenate(
         [
             array[branch.trains]
@@ -132,12 +132,12 @@ def read_placed(
     count: int,
     into: str = "",
 ) -> list[PerToken]:
-    """``count`` arrays ``[B, N, T]`` that ``compute`` returns for each micro-batch, as values of each token.
+    """Per-token values from the ``count`` arrays ``[B, N, T]`` that ``compute`` returns for each micro-batch.
 
-    They are fetched when all are on their way, so that the host need not wait for one to start the next.
+    The first array is fetched after all computations are dispatched, so that the host never waits in between.
 
     Args:
-      into: the field of the micro-batches' `TrainRows` that gets the first of the arrays; empty: none.
+      into: the field of the micro-batches' `TrainRows` that gets the first array; empty: none.
     """
     running = [(mini_batch, micro, compute(micro)) for mini_batch in packed for micro in mini_batch.micros]
     found = [[[np.zeros(0, np.float32)] * len(trunk.branches) for trunk in batch] for _ in range(count)]

@@ -16,7 +16,7 @@ from fr3e_jax.programs.train_programs import TrainRows
 
 @dataclass(frozen=True, slots=True)
 class RowSpan:
-    """The place of a branch in a micro-batch: from position ``start`` of its row's lanes, over one or several lanes."""
+    """The place of a branch in a micro-batch: ``length`` positions of a row's lanes, from ``start`` on."""
 
     trunk: int
     branch: int
@@ -33,9 +33,11 @@ class RowSpan:
 
 @dataclass
 class MicroBatch:
+    """Packed rows of one forward and backward pass, and the place of each branch in them."""
+
     batch: TrainRows  # NumPy arrays
     spans: list[RowSpan]
-    positions: int  # that pass the network, padding not counted
+    positions: int  # without padding
     padded_positions: int
 
 
@@ -52,15 +54,15 @@ def pack(
     """Micro-batches of about ``tokens`` positions, padding counted; each has at least one row a shard.
 
     Args:
-      trunks: what trains; each branch has at least one token.
-      tokens: positions of a micro-batch. A trunk with more branches than fit is put into several rows, and passes the
-        network once in each; only a trunk with its longest branch alone may make a micro-batch larger.
+      trunks: the trunks to train on; each branch has at least one token.
+      tokens: positions of a micro-batch. A trunk with more branches than fit takes several rows, and passes the network
+        once in each. Only a trunk that does not fit with its longest branch alone makes a micro-batch larger.
       pad_id: token id of unused positions.
       shards: the number of rows is a multiple of it.
       aggregation: sets the weight of each token in the aggregated sum.
-      old_logprobs: ``(trunk, branch) -> [T]``; 0 where not given yet.
-      sizes: positions of a trunk and of a lane, at least as many as the longest trunk and branch need, one trunk a row;
-        None: chosen from usual sizes to leave little empty.
+      old_logprobs: ``(trunk, branch) -> [T]``; None: 0, to be filled in later.
+      sizes: positions of a trunk and of a lane, enough for the longest trunk and branch, with one trunk in each row.
+        None: chosen from usual sizes, to leave little empty.
     """
     if not trunks:
         return []
@@ -71,7 +73,7 @@ def pack(
 
 
 def _filled(rows: list[Row], shape: RowShape, trunks, pad_id, aggregation, old_logprobs) -> MicroBatch:
-    """The arrays of a micro-batch, each written once for all branches: one branch at a time takes far longer."""
+    """The arrays of a micro-batch. Each is written once for all branches: one branch at a time takes far longer."""
     batch = _empty(shape, pad_id)
     starts = _fill_trunks(batch.rows, rows, trunks)
     spans = [
@@ -112,13 +114,13 @@ def _filled(rows: list[Row], shape: RowShape, trunks, pad_id, aggregation, old_l
 
 
 def _counted_up(lengths: np.ndarray) -> np.ndarray:
-    """0, 1, ..., n - 1 for each n of ``lengths``, one behind the other."""
+    """0, 1, ..., n - 1 for each n of ``lengths``, concatenated."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
 
 
 def _numbered_by_row(spans: list[RowSpan]) -> list[int]:
-    """1, 2, ... from the first branch of each row on."""
+    """The number of each branch in its row: 1, 2, ..."""
     numbers, row = [], -1
     for p in spans:
         numbers.append(numbers[-1] + 1 if p.row == row else 1)
@@ -127,7 +129,7 @@ def _numbered_by_row(spans: list[RowSpan]) -> list[int]:
 
 
 def _fill_trunks(arrays: Rows, rows: list[Row], trunks) -> dict[tuple[int, int], int]:
-    """Put the trunks into their rows; returns where each begins, by row and trunk."""
+    """Write the trunks into their rows; return the start of each by (row, trunk)."""
     starts = {}
     for number, row in enumerate(rows):
         end = 0
@@ -165,5 +167,5 @@ def _empty(shape: RowShape, pad_id: int) -> TrainRows:
 
 
 def counted_tokens(trunks: Sequence[TrainingTrunk]) -> np.ndarray:
-    """The number of tokens that train of each branch, trunk by trunk, int64 ``[branches]``."""
+    """The number of each branch's tokens that train, trunk by trunk, int64 ``[branches]``."""
     return np.array([branch.trains.sum() for trunk in trunks for branch in trunk.branches], np.int64)

@@ -1,4 +1,7 @@
-"""When the policy becomes its own reference: every n steps, or when its reward has stopped to rise. (ProRL.)"""
+"""Resets of the reference to the policy: every n steps, or when the reward has stopped rising.
+
+Source: ProRL (Liu et al. 2025), section 3.3.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,18 @@ from fr3e_jax.configuration.schema import KlConfig
 
 @dataclass
 class ReferenceResets:
-    """What is known of the rewards since the last reset; part of a checkpoint."""
+    """The best reward since the last reset and the steps without a better one; part of a checkpoint."""
 
     best_reward: float | None = None
     steps_without_gain: int = 0
 
     def due(self, kl: KlConfig, step: int, reward: float | None) -> bool:
-        """Whether to reset after ``step`` (full batches), whose base rollouts earned ``reward`` on average.
+        """Record the reward of ``step``; return whether to reset the reference after it.
 
-        None: the step trained on what was carried over, and sampled nothing.
+        Args:
+          kl: the settings of the divergence.
+          step: full batches trained on.
+          reward: mean reward of the step's base rollouts; None: the step sampled nothing.
         """
         if not kl.coefficient:
             return False

@@ -1,6 +1,6 @@
-"""Which trunks and branches share a row, and which rows a micro-batch: arithmetic on lengths alone.
+"""The plan of rows: trunks and branches that share a row, and rows that share a micro-batch, from lengths alone.
 
-Sizes come from short lists, so that few programs are compiled; see `fr3e_jax.policy.rows` for the layout.
+Sizes come from short lists, so that few programs are compiled. `fr3e_jax.policy.rows` describes the layout.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import NamedTuple
 from fr3e_jax.programs.size_buckets import power_of_two, size_bucket
 
 WINDOW = 3  # lanes that a token sees where branches lie end to end (docs/developers/performance_notebook.md)
-_LONG_BRANCH = 2048  # longer ones do not cross lanes: what more there is to score would cost more than gaps do
+_LONG_BRANCH = 2048  # longer branches do not cross lanes: the extra scores would cost more than the gaps
 _LEAST_TRUNK = 16
 _LEAST_LANE = 16
-_SHARED_ROW = 256  # shorter trunks share a row: every lane's token scores all trunk positions of its row
-_WORTH_SHARING = 0.95  # of the positions, or every trunk keeps a row of its own
+_SHARED_ROW = 256  # trunk positions of a shared row: every lane's token scores all of them
+_WORTH_SHARING = 0.95  # rows are shared only if that takes less than this part of the positions
 
 
 class Branch(NamedTuple):
@@ -28,15 +28,15 @@ class Branch(NamedTuple):
     length: int
 
 
-Branches = list[Branch]  # of a trunk, the longest first, equals by their numbers
+Branches = list[Branch]  # of a trunk, the longest first, ties by number
 
 
 @dataclass
 class Row:
-    """Trunks of a row, and the (trunk, branch) pairs in its lanes, each with the position where it begins.
+    """The trunks of a row, and its branches as (trunk, branch, start in the lanes).
 
-    Branches lie end to end over all lanes (``crossing``), or each in the first lane with room for it. Of a trunk the
-    row holds what its branches here see.
+    With ``crossing`` the branches lie end to end over all lanes, else each in the first lane with room for it. The row
+    holds only the trunk positions that its branches see.
     """
 
     capacity: int
@@ -44,21 +44,22 @@ class Row:
     trunks: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)  # positions of each trunk
     branches: list[tuple[int, int, int]] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)  # where each lane is filled to; crossing: where all are
+    ends: list[int] = field(default_factory=list)  # filled positions of each lane; crossing: of all together
 
     @property
     def filled(self) -> int:
-        """Trunk positions."""
+        """The number of trunk positions."""
         return sum(self.sizes)
 
     @property
     def lanes(self) -> int:
+        """The number of lanes in use."""
         return -(-self.ends[0] // self.capacity) if self.crossing else len(self.ends)
 
     def add(self, index: int, branches: Branches, lanes: int = 1 << 30) -> Branches:
-        """Place a trunk and its branches, which come longest first; returns those that ``lanes`` lanes cannot hold.
+        """Place a trunk and its branches, longest first; return the branches that ``lanes`` lanes cannot hold.
 
-        An empty row takes the first branch whatever its length.
+        An empty row takes the first branch at any length.
         """
         room, most = (self.capacity * lanes, 1) if self.crossing else (self.capacity, lanes)
         left_over, size = [], 0
@@ -78,7 +79,7 @@ class Row:
 
 
 class RowShape(NamedTuple):
-    """Of a micro-batch: rows, trunk positions of each, lanes of each, positions of a lane, lanes that a token sees."""
+    """The shape of a micro-batch: rows, trunk positions and lanes of each, positions of a lane, lanes a token sees."""
 
     rows: int
     trunk_size: int
@@ -88,6 +89,7 @@ class RowShape(NamedTuple):
 
     @property
     def positions(self) -> int:
+        """The positions of the micro-batch, padding counted."""
         return self.rows * (self.trunk_size + self.lanes * self.capacity)
 
 
@@ -103,15 +105,15 @@ def plan_rows(
     fixed: tuple[int, int] | None,
     halves: bool = True,
 ) -> Plan:
-    """Micro-batches of about ``tokens`` positions; see `fr3e_jax.learning.packing.pack`.
+    """Plan micro-batches of about ``tokens`` positions; see `fr3e_jax.learning.packing.pack`.
 
     Args:
       forks: ``forks[i][b]``, positions of trunk i that its branch b sees.
       lengths: ``lengths[i][b]``, tokens of branch b of trunk i.
       tokens: positions of a micro-batch, padding counted.
       shards: the number of rows is a multiple of it.
-      fixed: positions of a trunk and of a lane, one trunk a row; None: chosen to leave little empty.
-      halves: a trunk in several rows may have rows of half of the trunk positions, for the branches that see no more.
+      fixed: positions of a trunk and of a lane, with one trunk in each row; None: chosen to leave little empty.
+      halves: branches that see at most half of their trunk may have rows of half of the trunk positions.
     """
     families = [
         sorted(map(Branch, range(len(row)), seen, row), key=lambda branch: -branch.length)
@@ -141,20 +143,22 @@ def plan_rows(
 
 
 class _TrunkSizes(NamedTuple):
-    """Trunk positions of rows: two sizes, because each is a compilation more for every number of lanes."""
+    """Trunk positions of rows. Two sizes at most: each costs one more compilation for every number of lanes."""
 
     whole: int
-    half: int  # about; equal to ``whole`` where there is only one
+    half: int  # about half; equal to ``whole`` if there is only one size
 
     def of(self, filled: int) -> int:
+        """The size that holds ``filled`` positions."""
         return self.half if filled <= self.half else self.whole
 
 
 def _trunk_bucket(size: int, lanes: int) -> int:
-    """A power of two where trunks may share a row, since the lanes make most of it; else in eighths of the next one.
+    """``size`` trunk positions of a row, rounded up.
 
-    Finer than an eighth of the positions of all ``lanes`` is not worth a compilation; of long trunks at most 1024 are
-    empty, so many are.
+    Trunks that may share a row get a power of two, since lanes make most of such a row. Steps finer than about an
+    eighth of the positions of all ``lanes`` are not worth a compilation. Longer trunks get a multiple of an eighth of
+    the next power of two, and at most of 1024: so many empty positions are worth a compilation.
     """
     if size > _SHARED_ROW:
         return _whole(size, min(power_of_two(size) // 8, 1024))
@@ -162,15 +166,15 @@ def _trunk_bucket(size: int, lanes: int) -> int:
 
 
 def _count_bucket(count: int) -> int:
-    """Of rows and lanes: the next of 1, 2, 3, 4, 6, 8, 12, 16, 24, ..."""
+    """A number of rows or lanes, rounded up to the next of 1, 2, 3, 4, 6, 8, 12, 16, 24, ..."""
     return count if count <= 3 else size_bucket(count)
 
 
 def _lanes_bucket(lanes: int, capacity: int, most: int) -> int:
-    """As `_count_bucket`, or the next 512 positions (of as many lanes as are a power of two) where that is nearer.
+    """A number of lanes, rounded up as by `_count_bucket` or to the next 512 positions, whichever is nearer.
 
-    So many are worth a compilation. Never more than ``most``, what fits into a row, where that is enough: full rows are
-    worth a shape of their own.
+    512 positions are worth a compilation; as a step they are a power of two of lanes. If a row has room for the lanes,
+    the result does not exceed ``most``, the lanes of a full row: full rows are worth a shape of their own.
     """
     step = 1 << max(512 // capacity, 1).bit_length() - 1
     bucket = min(_count_bucket(lanes), _whole(lanes, step))
@@ -178,15 +182,17 @@ def _lanes_bucket(lanes: int, capacity: int, most: int) -> int:
 
 
 def _whole(size: int, step: int) -> int:
+    """``size`` rounded up to a multiple of ``step``."""
     return -(-size // step) * step
 
 
 def _one_trunk_a_row(
     families: list[Branches], empty: Callable[[], Row], sizes: _TrunkSizes, lanes: Callable[[int], int]
 ) -> list[Row]:
-    """A row for each trunk, or as many as it takes to have at most ``lanes(size)`` lanes beside ``size`` positions.
+    """Rows of one trunk each; a row of ``size`` trunk positions has at most ``lanes(size)`` lanes.
 
-    Branches that see half of their trunk have rows of that size as long as they fill one.
+    A trunk takes as many rows as its branches need. Branches that see at most half of their trunk have rows of that
+    half as long as they fill one.
     """
     rows = []
     for index, left in enumerate(families):
@@ -206,9 +212,9 @@ def _one_trunk_a_row(
 def _shared_rows(
     families: list[Branches], sizes: Sequence[int], empty: Callable[[], Row], most: int, shards: int
 ) -> list[Row] | None:
-    """Fewer rows than trunks, a multiple of ``shards``, of at most ``most`` positions; None where that cannot be.
+    """Fewer rows than trunks, a multiple of ``shards``, of at most ``most`` positions; None if that is impossible.
 
-    The trunk with the most branch positions goes first, each to the row that holds the fewest so far.
+    Trunks are placed in falling order of branch positions, each into the row that holds the fewest positions so far.
     """
     room = max(_SHARED_ROW, max(sizes))
     held = [sum(branch.length for branch in branches) for branches in families]
@@ -228,9 +234,9 @@ def _shared_rows(
 def _cut(
     rows: list[Row], sizes: _TrunkSizes, *, capacity: int, window: int, tokens: int, shards: int, full: bool
 ) -> Plan:
-    """Micro-batches of like rows.
+    """Cut the rows into micro-batches of similar rows.
 
-    With ``full`` every micro-batch has as many rows as ``tokens`` allow; else only as many as are needed, rounded up.
+    With ``full`` every micro-batch has as many rows as ``tokens`` allow; else only as many as needed, rounded up.
     """
     rows, cut = sorted(rows, key=lambda row: (row.lanes, row.filled, row.trunks)), []
     while rows:

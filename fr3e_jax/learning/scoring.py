@@ -1,4 +1,4 @@
-"""What a full batch looks like to the weights before its first update, and how far that is from the sampler's view."""
+"""Scores of a full batch under the weights before its first update, and their gap to the sampler's log-probs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from fr3e_jax.learning.packing import MicroBatch, pack
 from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.policy.network import Params
 
-_PROBE_EVERY = 8  # trunks: one of so many is scored to see whether the sampler's log-probs are exact enough
+_PROBE_EVERY = 8  # one trunk of this many is scored, to check the sampler's log-probs
 
 
 @dataclass
 class Scores:
-    """Log-probs (at the training temperature) and entropies (nats) of the trained tokens under one set of weights."""
+    """Log-probs (at the training temperature) and entropies (nats) of a batch's tokens under one set of weights."""
 
     logprobs: PerToken
-    entropies: PerToken | None  # None: not asked for
+    entropies: PerToken | None  # None: not requested
     updates: int  # optimizer steps that the weights had seen
 
 
 def score_trunks(setup: LearningSetup, learner: Learner, batch: list[TrainingTrunk]) -> PerToken:
-    """Log-probs of the batch under the learner's weights, packed for this alone."""
+    """Log-probs of the batch under the learner's weights, packed for this call only."""
     members = list(range(len(batch)))
     packed = [MiniBatch(members, batch, pack(batch, **row_options(setup, learner)))]
     return score_packed(setup, learner, learner.params, batch, packed).logprobs
@@ -44,7 +44,7 @@ def score_packed(
     into: str = "",
     entropies: bool = False,
 ) -> Scores:
-    """Log-probs, and ``entropies``, under ``params`` of what ``packed`` holds of the batch.
+    """Log-probs, and with ``entropies`` also entropies, of the batch's tokens in ``packed`` under ``params``.
 
     ``into``: the field of its `TrainRows` that gets the log-probs.
     """
@@ -68,11 +68,11 @@ def score_batch(
 ) -> tuple[Scores, dict[str, float]]:
     """Scores under the weights before the batch's first update, and metrics: their gap to the sampler's log-probs.
 
-    The rows of ``packed`` are scored as they will be trained on, and get the log-probs written into them.
+    The rows of ``packed`` are scored as they will be trained on. Their log-probs are written into them.
 
-    With ``training.sampler_logprob_tolerance``, every eighth trunk sampled in this step is scored first, and all that
-    are older. Where no token's gap is larger than that, the sampler's own log-probs serve for the others: most of a
-    pass saved.
+    With ``training.sampler_logprob_tolerance`` a probe comes first: every eighth trunk sampled in this step is scored,
+    and all older trunks. If no token's gap exceeds the tolerance, the sampler's log-probs serve for the other trunks.
+    That saves most of a pass.
     """
     tolerance = setup.config.training.sampler_logprob_tolerance
     fresh = [i for i, trunk in enumerate(batch) if trunk.step == step]
@@ -90,7 +90,7 @@ def score_batch(
 
 
 def _probe(setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk], spared: set[int]):
-    """Scored log-probs of all trunks but the ``spared``, of those the sampler's; and the gap of the scored ones."""
+    """Log-probs of the batch, the sampler's for the ``spared`` trunks, scored for the others; and the others' gap."""
     scored = [i for i in range(len(batch)) if i not in spared]
     trunks = [batch[i] for i in scored]
     found = score_trunks(setup, learner, trunks)
@@ -101,7 +101,10 @@ def _probe(setup: LearningSetup, learner: Learner, step: int, batch: list[Traini
 
 
 def logprob_gap(batch: list[TrainingTrunk], old: PerToken, step: int) -> dict[str, float]:
-    """|log-prob of the trainer - of the sampler| over the tokens sampled in this step (carried ones are older)."""
+    """Mean and maximum of |trainer's - sampler's log-prob| over the tokens that train and were sampled in ``step``.
+
+    Carried trunks are left out, because older weights sampled them.
+    """
     fresh = [
         (logprobs[branch.trains], branch.sampler_logprobs[branch.trains])
         for trunk, row in zip(batch, old, strict=True)

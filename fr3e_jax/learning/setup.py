@@ -1,4 +1,4 @@
-"""The part of a run that learning depends on: nothing of its decoder, task, grader or files."""
+"""The part of a run that learning depends on, without its decoder, task, grader or files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fr3e_jax.rollouts.noise import Noise
 
 @dataclass(frozen=True)
 class LearningSetup:
-    """What the functions of this room get in place of a session."""
+    """Settings, noise and sizes that the functions of this room take in place of a session."""
 
     config: Config
     noise: Noise
@@ -19,5 +19,5 @@ class LearningSetup:
 
     @property
     def loss_temperature(self) -> float:
-        """The temperature of the distribution that trains: that of sampling, 1 where decoding is greedy."""
+        """The temperature of the distribution that trains: that of sampling, or 1 if decoding is greedy."""
         return self.config.rollout.temperature or 1.0

@@ -1,4 +1,4 @@
-"""Advantages that need more than rewards: values of a critic, a divergence in the reward, statistics of the batch."""
+"""Advantages that need more than rewards: a critic's values, a divergence in the reward, statistics of the batch."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from fr3e_jax.programs.shaping_programs import generalised_advantages, token_div
 
 @dataclass
 class Estimates:
-    """What `estimate_advantages` found, per token of the batch; None: the batch's advantages stand as they are."""
+    """The result of `estimate_advantages`, per token of the batch."""
 
-    advantages: PerToken | None
-    returns: PerToken | None  # what the critic learns, where there is one
+    advantages: PerToken
+    returns: PerToken | None  # the critic's targets; None: there is no critic
     metrics: dict[str, float]
 
 
@@ -33,11 +33,18 @@ def estimates_after_scoring(config: Config) -> bool:
 def estimate_advantages(
     setup: LearningSetup, batch: list[TrainingTrunk], old: PerToken, reference: PerToken | None, values: PerToken | None
 ) -> Estimates:
-    """Advantages of the batch, from ``old`` log-probs, a ``reference``'s and a critic's ``values`` (None: none).
+    """Estimate the advantages of the batch per token.
 
-    The reward of a token is −β k(π_old, π_ref) with ``kl.place=reward``, and at the last token the response's reward on
-    top. With a critic: GAE. Estimators of groups read the sum over a response; ``reward`` (REINFORCE++) what is still
-    to come at each token.
+    With ``kl.place=reward`` each token earns −β k(π_old, π_ref), and the last one the response's reward on top. With a
+    critic, GAE reads these token rewards. Group estimators read their sum over a response. The estimator ``reward``
+    (REINFORCE++) sums them from each token on.
+
+    Args:
+      setup: the settings.
+      batch: the full batch; it is not changed.
+      old: log-probs before the first update.
+      reference: log-probs of the reference policy; None: the method has none.
+      values: the critic's values; None: the method has no critic.
     """
     config, metrics, returns = setup.config, {}, None
     advantages = [[branch.advantages for branch in trunk.branches] for trunk in batch]
@@ -59,12 +66,13 @@ def estimate_advantages(
 
 
 def _divergences(config: Config, batch: list[TrainingTrunk], old: PerToken, reference: PerToken) -> PerToken:
+    """k(π_old, π_ref) of each token; 0 for tokens that do not train."""
     found = token_divergences(stacked(old), stacked(reference), estimator=config.kl.estimator)
     return nested(batch, np.where(_trained_mask(batch), found, 0.0))
 
 
 def _token_rewards(setup: LearningSetup, batch: list[TrainingTrunk], divergences: PerToken | None) -> PerToken:
-    """The branch's reward at its last trained token, less the divergences."""
+    """The branch's reward at its last trained token, less β times the divergences."""
     found: PerToken = []
     for number, trunk in enumerate(batch):
         found.append([])
@@ -81,7 +89,7 @@ def _token_rewards(setup: LearningSetup, batch: list[TrainingTrunk], divergences
 def _generalised(
     setup: LearningSetup, batch: list[TrainingTrunk], rewards: PerToken, values: PerToken | None
 ) -> tuple[PerToken, PerToken]:
-    """GAE of every branch; without ``values`` the sum of the rewards still to come."""
+    """Advantages and returns of every branch by GAE; without ``values`` the sum of rewards from each token on."""
     c = setup.config.critic
     by_token = stacked(rewards)
     known = np.zeros_like(by_token) if values is None else stacked(values)
@@ -91,7 +99,7 @@ def _generalised(
 
 
 def _grouped(config: Config, rewards: PerToken) -> PerToken:
-    """A group's estimator on the sums of its branches' token rewards."""
+    """Group advantages from the sums of the branches' token rewards, constant over each branch."""
     a, found = config.advantage, []
     for row in rewards:
         sums = np.array([[array.sum() for array in row]], np.float32)
@@ -107,5 +115,5 @@ def _normalised(batch: list[TrainingTrunk], advantages: PerToken) -> PerToken:
 
 
 def _trained_mask(batch: list[TrainingTrunk]) -> np.ndarray:
-    """bool ``[branches of the batch, T]``."""
+    """The tokens that train, bool ``[branches of the batch, T]``."""
     return stacked([[branch.trains for branch in trunk.branches] for trunk in batch])

@@ -1,4 +1,4 @@
-"""From a full batch to new weights: scores, advantages that read them, mini-batches, one optimizer step each."""
+"""From a full batch to new weights: scores, advantages that read them, mini-batches with an optimizer step each."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ from fr3e_jax.runs.ledger import TokenLedger
 
 @dataclass
 class _Sums:
+    """Sums over the updates of a full batch, for its metrics."""
+
     totals: Counter = field(default_factory=Counter)
     loss_tokens: int = 0
     gradient_norms: list[float] = field(default_factory=list)
     positions: int = 0
     padded_positions: int = 0
     shaping: list[dict[str, float]] = field(default_factory=list)  # of each mini-batch
-    empty: int = 0  # mini-batches without a token to learn from
+    empty: int = 0  # mini-batches without a token to train on
 
 
 @dataclass
 class _Scored:
-    """A full batch with all that its mini-batches read."""
+    """A full batch with the scores that its mini-batches read."""
 
     batch: list[TrainingTrunk]
     old: Scores
@@ -43,7 +45,7 @@ class _Scored:
 
 
 class NonFiniteUpdate(RuntimeError):
-    """A gradient is NaN or infinite; the step that would have spread it to the weights was stopped after it ran."""
+    """A gradient is NaN or infinite. Its update has already run, so that the weights must not be saved."""
 
 
 def update_policy(
@@ -51,11 +53,11 @@ def update_policy(
 ) -> dict[str, float]:
     """Train on a full batch: ``epochs`` passes of mini-batches of about ``mini_batch_rollouts`` rollouts.
 
-    Where advantages depend on log-probs, a critic or the whole batch, those of ``batch`` are replaced first. While a
-    critic warms up, the policy stays as it is.
+    Advantages that depend on log-probs, a critic or the whole batch replace those of ``batch`` first. While a critic
+    warms up, the policy does not change. Returns the metrics of the updates.
 
     Raises:
-      NonFiniteUpdate: with the values found; the last checkpoint is untouched.
+      NonFiniteUpdate: a gradient norm is NaN or infinite; the last checkpoint is untouched.
     """
     with ledger.stage("score"):
         packed = Packing(setup, learner, step, 0, batch)
@@ -77,7 +79,7 @@ def update_policy(
 def _score(
     setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk], packed: Iterable[MiniBatch]
 ) -> tuple[_Scored, dict[str, float]]:
-    """Scores of the batch by all that learns or is compared with; the advantages that follow from them, in place."""
+    """Score the batch by policy, reference and critic; replace advantages that depend on these scores, in place."""
     config = setup.config
     old, metrics = score_batch(setup, learner, step, batch, packed, entropies=needs_entropies(config))
     reference = critic = None
@@ -110,7 +112,7 @@ def _passes(
     packed: Iterable[MiniBatch],
     scored: _Scored,
 ) -> Iterator[MiniBatch]:
-    """The mini-batches of every epoch; from the second on they are cut, and packed, in another order."""
+    """The mini-batches of every epoch; each later epoch cuts and packs them in an order of its own."""
     yield from packed
     for epoch in range(1, setup.config.training.epochs):
         for part in Packing(setup, learner, step, epoch, batch):
@@ -122,7 +124,7 @@ def _passes(
 def update_on_mini_batch(
     setup: LearningSetup, learner: Learner, mini_batch: MiniBatch, sums: _Sums, ledger: TokenLedger
 ) -> None:
-    """One optimizer step; none where no token is left to learn from."""
+    """Take one optimizer step, or none if no token is left to train on."""
     tokens = sum(int(micro.batch.loss_mask.sum()) for micro in mini_batch.micros)
     if not tokens:
         sums.empty += 1
@@ -168,7 +170,7 @@ _TOKEN_MEANS = {
     "kl": "kl/mean",
     "entropy_advantage": "shaping/entropy_advantage/ratio",
 }
-"""Sums over loss tokens that the gradient program returns, and the metrics that their means are."""
+"""Sums over loss tokens that the gradient program returns -> metrics that hold their means."""
 
 
 def _update_metrics(sums: _Sums) -> dict[str, float]:

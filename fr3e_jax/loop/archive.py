@@ -1,7 +1,7 @@
 """The archive: correct base rollouts of hard prompts, kept with their anchors and returned to in later steps.
 
 This is the "first return" of Go-Explore, an option beyond the FR3E paper. Only token ids and anchors are kept: one
-prefill under the current weights rebuilds the cache of a revisited base. The archive is open only while most prompts
+prefill under the current weights rebuilds the cache of a revisited base. The archive is open only while enough prompts
 are All-Wrong.
 """
 
@@ -29,25 +29,31 @@ SHARE_DECAY = 0.9  # of the running All-Wrong share, per round
 
 @dataclass
 class ArchivedBase:
-    position: int  # of the prompt in the stream
+    """A kept base rollout; a checkpoint holds these fields under their names."""
+
+    position: int  # the prompt's position in the stream
     parent: str  # id of the base's rollout record
     token_ids: list[int]  # of the response
     anchors: list[int]
     rewards: list[float]  # of its prompt's base rollouts when it was sampled, its own first
-    explored: int  # the last step that explored it
+    explored: int  # the last step that sampled or revisited it
     given: list[bool] | None = None  # which tokens a tool wrote
 
 
 @dataclass
 class Archive:
+    """The archived bases and the running share of All-Wrong prompts; part of a checkpoint."""
+
     entries: list[ArchivedBase] = field(default_factory=list)  # oldest first
     all_wrong_share: float | None = None
 
     def state_dict(self) -> dict[str, Any]:
+        """JSON content for a checkpoint."""
         return asdict(self)
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Archive:
+        """The archive that `state_dict` described."""
         return cls([ArchivedBase(**entry) for entry in state["entries"]], state["all_wrong_share"])
 
     def observe(self, groups: list[PromptGroup]) -> None:
@@ -62,13 +68,13 @@ class Archive:
         return share is not None and bool(archive_open(share, explore.archive_threshold))
 
     def revisit(self, session: Session, step: int, stream: PromptStream | PromptFeed) -> list[Anchored]:
-        """Some archived bases, drawn at random, to be rolled out again; none while the archive is closed."""
-        # Once a step: noise is named by step, prompt and base, so a second time would give the same rollouts again.
+        """Draw archived bases at random, to be explored again in ``step``; none while the archive is closed."""
+        # A base is revisited once per step: step, prompt and base name the noise, so a second visit would repeat it.
         waiting = [entry for entry in self.entries if entry.explored < step]
         if not waiting or not self.is_open(session.config.explore):
             return []
         count = min(session.config.explore.archive_revisits, len(waiting))
-        # The stream's position tells the rounds of one step apart.
+        # The stream's position distinguishes the rounds of one step.
         chosen = session.noise.generator(ARCHIVE, step, stream.position).choice(len(waiting), count, replace=False)
         anchored = []
         for i in sorted(chosen):
@@ -81,8 +87,8 @@ class Archive:
         prompt_ids = session.texts.prompt_ids(problem.prompt)
         ids = np.asarray(entry.token_ids, np.int32)
         nothing = np.zeros(len(ids), np.float32)
-        given = None if entry.given is None else np.asarray(entry.given, bool)
-        base = Rollout(ids, nothing, nothing, nothing, finished=True, tool_written=given)
+        tool_written = None if entry.given is None else np.asarray(entry.given, bool)
+        base = Rollout(ids, nothing, nothing, nothing, finished=True, tool_written=tool_written)
         group = PromptGroup(entry.position, problem, prompt_ids, [base], np.asarray(entry.rewards))
         group.trunks[0] = np.concatenate([prompt_ids, ids])
         explore = session.config.explore
@@ -90,13 +96,13 @@ class Archive:
         return anchored_at(group, 0, entry.anchors, anchor_rules(explore), fresh=fresh, parent=entry.parent)
 
     def add(self, explore: ExploreConfig, step: int, anchored: Sequence[Anchored]) -> None:
-        """Keep the correct bases of hard prompts; the oldest leave first."""
+        """Add the correct bases of hard prompts; beyond ``explore.archive_size`` the oldest leave."""
         for one in anchored:
             group, base = one.group, one.base
             hard = group.success_rate <= explore.archive_max_success_rate
             if one.parent or not one.anchors or not hard or group.rewards[base] < SUCCESS:
                 continue
-            given = one.rollout.tool_written
+            tool_written = one.rollout.tool_written
             own_first = [group.rewards[base], *np.delete(group.rewards, base)]
             self.entries.append(
                 ArchivedBase(
@@ -106,13 +112,13 @@ class Archive:
                     anchors=list(one.anchors),
                     rewards=[float(reward) for reward in own_first],
                     explored=step,
-                    given=None if given is None else given.tolist(),
+                    given=None if tool_written is None else tool_written.tolist(),
                 )
             )
         self.entries = self.entries[-explore.archive_size :]
 
     def metrics(self, explore: ExploreConfig) -> dict[str, float]:
-        """Size and gate of the archive."""
+        """Metrics: the archive's size, whether it is open, and the running All-Wrong share."""
         return {
             "archive/size": len(self.entries),
             "archive/open": self.is_open(explore),

@@ -1,11 +1,15 @@
-"""ARPO: some rollouts of a prompt first, then continuations of the states in which a tool's answer raised the entropy.
+"""ARPO: sample some rollouts of a prompt, then continue the states in which a tool's answer raised the entropy.
 
-Dong et al. 2025 (arXiv:2507.19849), section 3.1. A continuation leaves the cached rollout right behind the answer, so
-no position is computed twice. Decisions are made in rounds (of the first rollouts, then of those that branched from
-them, and so on) where the released code makes them call by call for all rollouts in step: which answers branch does
-not depend on that, only which of them are dropped when the prompt has its rollouts. What is left in the end is drawn
-from the prompt. Every rollout trains as a whole, shared prefix included: the paper's soft advantage (section 3.2), in
-which a shared token is weighted by the advantages of all rollouts that share it.
+Source: Dong et al. 2025 (arXiv:2507.19849), section 3.1. A continuation leaves the cached rollout right after the
+answer, so no position is computed twice.
+
+Forks are decided in rounds: for the first rollouts, then for the rollouts that branched from them, and so on. The
+released code decides call by call, for all rollouts in step. Both accept the same answers. They differ only in which
+forks are dropped once the prompt has all its rollouts. After a round without forks, the missing rollouts are sampled
+from the prompt.
+
+Every rollout trains as a whole, shared prefix included. This is the paper's soft advantage (section 3.2): the
+advantages of all rollouts that share a token weight that token.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ _NOTHING = Rollout(np.zeros(0, np.int32), *(np.zeros(0, np.float32) for _ in ran
 
 @dataclass(frozen=True)
 class _Fork:
-    """A state to continue: behind ``position`` response tokens of rollout ``parent``."""
+    """A state to continue: the first ``position`` response tokens of rollout ``parent``."""
 
     parent: int
     position: int
@@ -35,22 +39,23 @@ class _Fork:
 
 @dataclass
 class _Tree:
-    """One prompt."""
+    """The rollouts of one prompt so far, and the forks to continue."""
 
     request: TrunkRequest
     rollouts: list[Rollout] = field(default_factory=list)
     forks: list[_Fork] = field(default_factory=list)  # to continue in the next round
     trunks: dict[int, CachedTrunk] = field(default_factory=dict)  # of the rollouts that forks leave
-    root: CachedTrunk | None = None  # a rollout that has the prompt's cache
+    root: CachedTrunk | None = None  # the first rollout; its cache begins with the prompt's
 
     @property
     def missing(self) -> int:
+        """The number of rollouts still to sample."""
         return len(self.request.branches) - len(self.rollouts)
 
 
 @dataclass
 class _Part:
-    """What one request of a round asks for: the rollouts ``numbers`` of a tree, behind a prefix each."""
+    """One request of a round: the rollouts ``numbers`` of a tree, each with the prefix that it continues."""
 
     tree: int
     numbers: list[int]
@@ -64,9 +69,12 @@ def sample_branching(
     select: Selector,
     ended: Ended,
 ) -> tuple[list[list[Rollout]], dict[Key, CachedTrunk]]:
-    """As `Sampler.sample`, with whole responses as rollouts, the continued ones of other rollouts among them.
+    """Sample as `Sampler.sample` does, but let rollouts branch after tool answers; return whole responses.
 
-    ``select`` is asked at the end and can choose nothing: the caches are gone.
+    ``select`` is called at the end and must choose nothing, because the caches are gone.
+
+    Raises:
+      ValueError: ``select`` chose a rollout.
     """
     first = session.config.tools.initial_rollouts
     trees = [_Tree(request) for request in requests]
@@ -82,16 +90,16 @@ def sample_branching(
 
 
 class _Round:
-    """One call of the engine."""
+    """One call of the engine: it samples the parts of a round."""
 
     def __init__(self, session: Session, trees: list[_Tree], parts: list[_Part], ended: Ended):
         self._session, self._trees, self._parts, self._ended = session, trees, parts, ended
         self._forks: dict[int, list[_Fork]] = {}  # by part
 
     def sample(self, params: Params, requests: Sequence[TrunkRequest]) -> None:
-        """Adds the new rollouts to their trees, and the forks that they ask for, as many as the trees have room."""
+        """Add the new rollouts to their trees, and their forks while the trees have room."""
         results, promoted = self._session.sampler.sample(params, requests, self._select, self._relay)
-        for index, part in enumerate(self._parts):  # a tree's parts stand in the order of its rollouts' numbers
+        for index, part in enumerate(self._parts):  # a tree's parts come in the order of its rollouts' numbers
             tree = self._trees[part.tree]
             tree.rollouts += self._whole(index, results[index])
             for branch, number in enumerate(part.numbers):
@@ -103,14 +111,16 @@ class _Round:
             tree.forks += self._forks.get(index, [])[: tree.missing - len(tree.forks)]
 
     def _whole(self, index: int, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """Whole responses: the prefixes of a part, each followed by its continuation."""
         return [prefix.then(own) for prefix, own in zip(self._parts[index].prefixes, rollouts, strict=True)]
 
     def _relay(self, rollouts: Sequence[tuple[int, int, Rollout]]) -> None:
+        """Pass ended rollouts on to the caller, as whole responses with their prompt and number."""
         parts = self._parts
         self._ended([(parts[i].tree, parts[i].numbers[b], parts[i].prefixes[b].then(own)) for i, b, own in rollouts])
 
     def _select(self, index: int, rollouts: list[Rollout], wait: bool) -> list[int]:
-        """Branches whose caches are needed: those with a fork; the first rollout, to come back to its prompt."""
+        """Branches whose caches are needed: those with a fork, and the first rollout for the prompt's cache."""
         part = self._parts[index]
         room = len(self._trees[part.tree].request.branches) - max(part.numbers) - 1
         if room < 1:
@@ -120,7 +130,7 @@ class _Round:
         return [branch for branch, number in enumerate(part.numbers) if number in parents]
 
     def _wanted(self, part: _Part, rollouts: list[Rollout]) -> list[_Fork]:
-        """A fork for each try, of ``tools.beam`` − 1 at each answer, that the rule accepts."""
+        """The forks that the rule accepts, out of ``tools.beam`` − 1 tries after each answer."""
         tools, cap = self._session.config.tools, self._session.config.rollout.max_response_tokens
         places = [
             (rollout, _Fork(number, end))
@@ -149,7 +159,7 @@ class _Round:
 
 
 def _next_round(session: Session, trees: list[_Tree]) -> tuple[list[_Part], list[TrunkRequest]]:
-    """The forks of the last round; of a prompt without any, all that it misses, from the prompt."""
+    """The parts and requests that continue the forks; a prompt without forks samples all its missing rollouts."""
     parts, requests = [], []
     for index, tree in enumerate(trees):
         if not tree.missing:
@@ -172,6 +182,6 @@ def _next_round(session: Session, trees: list[_Tree]) -> tuple[list[_Part], list
 
 
 def _continued(branch: Branch, prefix: Rollout) -> Branch:
-    """The branch, as one that leaves a rollout behind ``prefix`` and not the prompt."""
+    """The branch, continued after ``prefix``: a later fork and fewer tokens to sample."""
     length = len(prefix.token_ids)
     return replace(branch, fork=branch.fork + length, max_tokens=branch.max_tokens - length, prefix=prefix)

@@ -29,13 +29,13 @@ from fr3e_jax.tools.answer import Outcome as Answered
 
 
 def best_metric(config: Config) -> str:
-    """The metric by which checkpoints are ranked."""
+    """The name of the metric that ranks checkpoints."""
     return f"avg@{config.evaluation.samples}"
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A held-out problem: its index in the test split names its noise; ``benchmark`` is the set that it is from."""
+    """A held-out problem: ``index`` in the test split names its noise, ``benchmark`` names its set."""
 
     index: int
     problem: Problem
@@ -44,7 +44,7 @@ class HeldOut:
 
 
 def benchmark_names(problems: Sequence[Problem]) -> Callable[[Problem], str]:
-    """The name of a problem's set in the metrics: its card, or ``card/split`` if several splits are evaluated."""
+    """A function that names a problem's set: its card, or ``card/split`` if several splits of it are evaluated."""
     sets = {(problem.extra.get("dataset", ""), problem.id.rpartition("/")[0]) for problem in problems}
     splits = Counter(card for card, _ in sets)
 
@@ -56,7 +56,7 @@ def benchmark_names(problems: Sequence[Problem]) -> Callable[[Problem], str]:
 
 
 def held_out_problems(session: Session) -> tuple[list[HeldOut], int]:
-    """The first ``evaluation.prompts`` problems of each set of the test split, and the number passed over as too long.
+    """The first ``evaluation.prompts`` problems of each set of the test split, and the number skipped as too long.
 
     Raises:
       ValueError: a set has no problem whose prompt is short enough.
@@ -65,7 +65,7 @@ def held_out_problems(session: Session) -> tuple[list[HeldOut], int]:
     chosen: list[HeldOut] = []
     counts: Counter[str] = Counter()
     too_long: Counter[str] = Counter()
-    several = len(data.eval) > 1  # otherwise the first set that is full is the last, and the split may be very long
+    several = len(data.eval) > 1  # a single set ends when it is full: the split may be very long
     name_of = benchmark_names(problems if several else ())
     for index in range(len(problems)):
         problem = problems[index]
@@ -90,10 +90,13 @@ def held_out_problems(session: Session) -> tuple[list[HeldOut], int]:
 
 
 def evaluate(session: Session, params: Params) -> dict[str, float]:
-    """``avg@k``, ``pass@k``, ``greedy`` and mean length on the held-out problems.
+    """Metrics on the held-out problems: ``avg@k``, ``pass@k``, ``greedy``, mean length, and counts.
 
-    Of several benchmarks the metrics are given for each (``aime24/avg@16``) and as the mean over benchmarks. The
-    sampling noise is the same at every evaluation of a run, so that the weights make all the difference.
+    With several benchmarks each has its own metrics (``aime24/avg@16``), and the plain names hold the mean over
+    benchmarks. The sampling noise is the same at every evaluation of a run, so that only the weights make a difference.
+
+    Raises:
+      ConfigError: see `held_out_problems`; or the verifier cannot be used.
     """
     with as_config_error():
         problems, too_long = held_out_problems(session)
@@ -107,7 +110,7 @@ def evaluate(session: Session, params: Params) -> dict[str, float]:
     rewards = np.array([rewards_of(row) for row in grading.verdicts(range(len(problems)))])
     lengths = np.array([[len(rollout.token_ids) for rollout in row] for row in results])
     outcomes = session.grader.take_outcomes()
-    session.grader.take_wait_seconds()  # nor of a training step's time
+    session.grader.take_wait_seconds()  # a training step does not count this waiting
     names = np.array([held_out.benchmark for held_out in problems])
     benchmarks = list(dict.fromkeys(names.tolist()))
     each = {name: _scores(session.config, rewards[names == name], lengths[names == name]) for name in benchmarks}
@@ -126,7 +129,7 @@ def evaluate(session: Session, params: Params) -> dict[str, float]:
 
 
 def _scores(config: Config, rewards: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
-    """Metrics of one benchmark from ``[problems, 1 + samples]``, the greedy answer first."""
+    """Metrics of one benchmark from rewards and lengths ``[problems, 1 + samples]``, the greedy answer first."""
     e, samples = config.evaluation, rewards[:, 1:]
     correct = (samples >= SUCCESS).sum(axis=1)
     scores = {f"avg@{e.samples}": avg_at_k(samples).mean()}
@@ -137,16 +140,16 @@ def _scores(config: Config, rewards: np.ndarray, lengths: np.ndarray) -> dict[st
 
 def _request(session: Session, held_out: HeldOut) -> TrunkRequest:
     e, ids, index = session.config.evaluation, held_out.prompt_ids, held_out.index
-    drawn = Sampling(e.temperature, e.top_p, 0, session.texts.codec.stop_ids)
-    kinds = [Sampling(0.0, stop_ids=session.texts.codec.stop_ids), *[drawn] * e.samples]
+    sampled = Sampling(e.temperature, e.top_p, 0, session.texts.codec.stop_ids)
+    kinds = [Sampling(0.0, stop_ids=session.texts.codec.stop_ids), *[sampled] * e.samples]
     cap = session.config.rollout.max_response_tokens
     return TrunkRequest(ids, [Branch(len(ids), (EVALUATION, 0, index, m), cap, how) for m, how in enumerate(kinds)])
 
 
 def load_run_params(session: Session, run_dir: Path | None) -> tuple[Params, int]:
-    """Weights of a run's newest checkpoint, and its step; without a run those of ``model.path`` or fresh ones, and 0.
+    """Weights and step of a run's newest checkpoint; without a run, the weights that a run would start from, and 0.
 
-    Nothing in the run is changed: it may be going on.
+    Nothing in the run is changed, because the run may still be training.
     """
     if run_dir is None:
         return session.model.fresh_params(), 0
@@ -154,11 +157,16 @@ def load_run_params(session: Session, run_dir: Path | None) -> tuple[Params, int
 
 
 def read_run_params(run_dir: Path, abstract: Params, step: int | None = None) -> tuple[Params, int]:
-    """Weights of a run's checkpoint of ``step``, or the newest, as ``abstract`` describes them; and its step.
+    """Weights of a run's checkpoint, in the layout of ``abstract``, and the checkpoint's step.
+
+    Args:
+      run_dir: the run's directory.
+      abstract: shapes, types and shardings of the weights.
+      step: which checkpoint; None: the newest.
 
     Raises:
       FileNotFoundError: there is no run, no checkpoint, or none of that step.
-      ValueError: the weights are of another model than ``abstract``.
+      ValueError: the checkpoint's weights have other shapes than ``abstract``.
     """
     run = RunDirectory.existing(run_dir)
     if not run.checkpoints.is_dir():
@@ -173,7 +181,10 @@ def read_run_params(run_dir: Path, abstract: Params, step: int | None = None) ->
 
 @across_processes
 def evaluate_run(config: Config, run_dir: Path | None) -> int:
-    """``fr3e eval``: the configured model, or a run's newest checkpoint; prints JSON, saves it in the run."""
+    """``fr3e eval``: evaluate the configured model or a run's newest checkpoint; return the exit code.
+
+    The metrics are printed as JSON and, for a run, saved in its directory.
+    """
     session = open_session(config)
     with as_config_error():
         params, step = load_run_params(session, run_dir)

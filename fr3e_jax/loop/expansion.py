@@ -1,6 +1,6 @@
 """The carriers of a step, each complete when it is made: a prompt's group, then Anchored -> Explored -> Credited.
 
-Dimension key: N base rollouts of a prompt, M rollouts of a state.
+Dimension key: R base rollouts of a prompt, M rollouts of a state.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class PromptGroup:
     problem: Problem
     prompt_ids: np.ndarray
     rollouts: list[Rollout]
-    rewards: np.ndarray  # [N]
-    kept: bool = True
-    outcomes: list[Outcome] = field(default_factory=list)  # [N], how each reward came about
+    rewards: np.ndarray  # [R]
+    kept: bool = True  # false: rejected, because all rewards are equal
+    outcomes: list[Outcome] = field(default_factory=list)  # [R], how each reward came about
     chosen: list[int] = field(default_factory=list)  # base rollouts to expand
-    trunks: dict[int, CachedTrunk | np.ndarray] = field(default_factory=dict)  # of the chosen ones; ids: not cached
-    advantages: np.ndarray | None = None  # [N], where the base rollouts train
+    trunks: dict[int, CachedTrunk | np.ndarray] = field(default_factory=dict)  # of the chosen bases; ids: not cached
+    advantages: np.ndarray | None = None  # [R], where the base rollouts train
 
     @property
     def success_rate(self) -> float:
@@ -52,7 +52,7 @@ class Anchored:
     anchors: list[int]
     states: list[int]
     forks: list[int]
-    parent: str = ""  # record of the base where an earlier step sampled it (archive)
+    parent: str = ""  # id of the base's record if an earlier step sampled it (archive)
 
     @property
     def rollout(self) -> Rollout:
@@ -61,14 +61,14 @@ class Anchored:
 
     @property
     def base_number(self) -> int:
-        """Index of the base among the base rollouts that it was sampled with: it names its noise and its records."""
+        """Index of the base among the rollouts sampled with it; this index names its noise and its records."""
         return int(self.parent.rsplit("/", 1)[1]) if self.parent else self.base
 
 
 def anchored_at(
     group: PromptGroup, base: int, anchors: list[int], rules: AnchorRules, *, fresh: bool, parent: str = ""
 ) -> Anchored:
-    """A base rollout with the states that ``anchors`` open; ``fresh``: S_0 is one of them."""
+    """A base rollout with the states that ``anchors`` open; with ``fresh`` S_0 is one of them."""
     states, forks = list(range(1, len(anchors) + 1)), [rules.fork(anchor) for anchor in anchors]
     if fresh:
         states, forks = [0, *states], [0, *forks]
@@ -77,7 +77,7 @@ def anchored_at(
 
 @dataclass(frozen=True, kw_only=True)
 class Explored(Anchored):
-    """A base rollout with the graded rollouts of its states; lists follow ``states``."""
+    """A base rollout with the graded rollouts of its states; lists have the order of ``states``."""
 
     rollouts: list[list[Rollout]]  # of each state, M of them
     rewards: list[np.ndarray]  # of each state [M]
@@ -86,17 +86,17 @@ class Explored(Anchored):
 
 @dataclass(frozen=True, kw_only=True)
 class Credited(Explored):
-    """An explored base rollout with the credit that its rollouts earned; lists and arrays follow ``states``."""
+    """An explored base rollout with the credit that its rollouts earned; lists have the order of ``states``."""
 
     advantages: list[np.ndarray]  # of each state [M]
-    values: np.ndarray
-    alphas: np.ndarray
+    values: np.ndarray  # V(S_j) of each state
+    alphas: np.ndarray  # α_j of each state
     initial_value: float  # V(S_0)
-    trained: list[bool]  # false: no loss, as all rewards are equal or states do not train
+    trained: list[bool]  # false: no loss, because the state has no signal or states do not train
     block_credit: list[float]  # of the base's own blocks
 
 
 def by_state(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
-    """``values`` of the rollouts of all states, one state after the other, cut into states of ``counts`` rollouts."""
+    """Cut the ``values`` of all states' rollouts, one state after the other, into ``counts`` values per state."""
     ends = np.cumsum(counts)
     return [values[end - count : end] for count, end in zip(counts, ends, strict=True)]

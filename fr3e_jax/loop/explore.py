@@ -27,11 +27,11 @@ from fr3e_jax.programs.exploration import block_numbers, find_anchors, trajector
 from fr3e_jax.rollouts.noise import CHOICE, STATE, Noise
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
 
-_OWN_GROUP = -1  # of a credited base, which no state's rollouts share a baseline with
+_OWN_GROUP = -1  # of a credited base, which shares no baseline with a state's rollouts
 
 
 def anchor_rules(explore: ExploreConfig) -> AnchorRules:
-    """The rules that settings give to anchors."""
+    """The anchor rules of the settings."""
     return AnchorRules(
         num_anchors=explore.num_anchors,
         min_spacing=explore.min_spacing,
@@ -42,7 +42,7 @@ def anchor_rules(explore: ExploreConfig) -> AnchorRules:
 
 
 def place_anchors(session: Session, step: int, groups: list[PromptGroup]) -> list[Anchored]:
-    """Anchors of every chosen base rollout (FR3E, eq. 7) and the states they open."""
+    """Place anchors on every chosen base rollout (FR3E, eq. 7); a base without a state to explore is left out."""
     explore, codec, noise = session.config.explore, session.texts.codec, session.noise
     rules, fresh = anchor_rules(explore), explore.initial_state == "fresh"
     bases = [(group, base) for group in groups for base in group.chosen]
@@ -53,7 +53,7 @@ def place_anchors(session: Session, step: int, groups: list[PromptGroup]) -> lis
     anchored = []
     found = find_anchors(barred, rules, selection=explore.anchor_selection)
     for (group, base), anchors in zip(bases, found, strict=True):
-        sampled = group.rollouts[base].sampled  # a state within a tool's answer leaves the policy nothing to choose
+        sampled = group.rollouts[base].sampled  # the policy chooses nothing within a tool's answer
         positions = [a for a in anchors.tolist() if sampled[a] and sampled[rules.fork(a)]]
         if positions or fresh:
             anchored.append(anchored_at(group, base, positions, rules, fresh=fresh))
@@ -61,7 +61,7 @@ def place_anchors(session: Session, step: int, groups: list[PromptGroup]) -> lis
 
 
 def _bar_tool_tokens(explore: ExploreConfig, rollout: Rollout, source: np.ndarray) -> np.ndarray:
-    """``source`` with its worst value where a tool wrote the anchor, or the token that the state leaves to be drawn."""
+    """``source`` with its worst value where a tool wrote the anchor or the token that follows its state."""
     if rollout.tool_written is None:
         return source
     barred = rollout.tool_written
@@ -73,7 +73,7 @@ def _bar_tool_tokens(explore: ExploreConfig, rollout: Rollout, source: np.ndarra
 def _anchor_source(
     explore: ExploreConfig, codec: TextCodec, noise: Noise, step: int, group: PromptGroup, base: int
 ) -> np.ndarray:
-    """The array ``[T]`` that ``explore.anchor_selection`` reads of a base rollout."""
+    """The array ``[T]`` of a base rollout that ``explore.anchor_selection`` reads."""
     rollout = group.rollouts[base]
     match explore.anchor_selection:
         case "logprob":
@@ -84,15 +84,16 @@ def _anchor_source(
             return _step_borders(explore, codec, rollout.token_ids)
         case "random":
             return noise.generator(CHOICE, step, group.position, base).random(len(rollout.token_ids))
-        case _:  # evenly spaced anchors read the length only
+        case _:  # by entropy; evenly spaced anchors read only the length
             return rollout.entropies
 
 
 def _step_borders(explore: ExploreConfig, codec: TextCodec, token_ids: np.ndarray) -> np.ndarray:
-    """1 at the tokens that may be anchors, those that a step of reasoning begins with, else 0.
+    """1 at the tokens that may be anchors, because a reasoning step begins with them, else 0; float32 ``[T]``.
 
-    A step ends with a token whose own text contains ``explore.delimiter``; of several in a row, with the last. Special
-    tokens have no text. With ``include_anchor_token`` that token itself is the anchor: the state is the same.
+    A step ends with a token whose own text contains ``explore.delimiter``, or with the last of several such tokens in a
+    row. Special tokens have no text. With ``include_anchor_token`` the anchor is the token that ends the step: the
+    state is the same.
     """
     delimiter = explore.delimiter.replace("\\n", "\n")  # a command line has no line breaks
     distinct, of_token = np.unique(token_ids, return_inverse=True)
@@ -102,9 +103,9 @@ def _step_borders(explore: ExploreConfig, codec: TextCodec, token_ids: np.ndarra
 
 
 def allocate(explore: ExploreConfig, anchored: Sequence[Anchored]) -> list[list[int]]:
-    """The rollouts that each state of each base gets: M, or with ``allocation=success_rate`` a share of the same total.
+    """Rollout counts for each state of each base: M, or with ``allocation=success_rate`` a share of the same total.
 
-    That share grows with the share of the prompt's base rollouts that failed (`divide_rollouts`).
+    The share grows with the prompt's failure rate among its base rollouts (`divide_rollouts`).
     """
     needs = [1.0 - one.group.success_rate for one in anchored for _ in one.states]
     total = explore.rollouts_per_state * len(needs)
@@ -115,7 +116,7 @@ def allocate(explore: ExploreConfig, anchored: Sequence[Anchored]) -> list[list[
 
 
 def roll_out_states(session: Session, params: Params, step: int, anchored: list[Anchored]) -> list[Explored]:
-    """Rollouts from each state (FR3E, eq. 11), from the cached base; graded on base prefix + continuation."""
+    """Sample rollouts from each state of the cached bases (FR3E, eq. 11); grade base prefix + continuation."""
     counts = allocate(session.config.explore, anchored)
     requests = [_request(session, step, one, own) for one, own in zip(anchored, counts, strict=True)]
     forks = [np.repeat(one.forks, own) for one, own in zip(anchored, counts, strict=True)]
@@ -155,7 +156,7 @@ def _request(session: Session, step: int, anchored: Anchored, counts: list[int])
 
 
 def assign_advantages(config: Config, explored: list[Explored]) -> list[Credited]:
-    """V(S_j), α_j and A' of every explored base (FR3E, eq. 13-15), from all its states, before any is filtered."""
+    """Compute V(S_j), α_j and A' of every explored base (FR3E, eq. 13-15), before any of its states is filtered."""
     if not explored:
         return []
     explore, a = config.explore, config.advantage
@@ -198,7 +199,7 @@ def assign_advantages(config: Config, explored: list[Explored]) -> list[Credited
 
 
 def _padded_rewards(explore: ExploreConfig, explored: list[Explored]) -> tuple[np.ndarray, np.ndarray]:
-    """Rewards and their mask ``[R, J, M]``, of one size for all rounds of a run."""
+    """Rewards and their mask ``[bases, J, M]``; J and M are the same in all rounds of a run."""
     most = explore.allocation_most if explore.allocation == "success_rate" else explore.rollouts_per_state
     rewards = np.zeros((len(explored), explore.num_anchors + 1, most), np.float32)
     mask = np.zeros(rewards.shape, bool)
@@ -209,26 +210,32 @@ def _padded_rewards(explore: ExploreConfig, explored: list[Explored]) -> tuple[n
 
 
 def _root_values(explored: list[Explored]) -> np.ndarray:
-    """Mean reward of all the leaves of each base's prompt: base rollouts, and those of its expanded bases."""
+    """Mean reward of all leaves of each base's prompt: base rollouts, and rollouts from their states; ``[bases]``."""
     leaves: dict[int, list[np.ndarray]] = {}
     for one in explored:
         leaves.setdefault(id(one.group), [one.group.rewards]).extend(one.rewards)
     found = []
     for one in explored:
         earned, own = np.concatenate(leaves[id(one.group)]), one.group.rewards[one.base]
-        found.append(own + np.mean(earned - own))  # exact where all are equal
+        found.append(own + np.mean(earned - own))  # exact if all rewards are equal
     return np.array(found)
 
 
 def _has_signal(advantage: AdvantageConfig, rewards: np.ndarray, advantages: np.ndarray) -> bool:
-    """FR3E's second filter. Equal leaves of a tree still have an advantage over the rest of the tree."""
+    """Whether a state's rollouts can train (FR3E's second filter).
+
+    With a tree estimator, equal leaves still have an advantage over the rest of the tree.
+    """
     if advantage.state_estimator in TREE_ESTIMATORS:
         return bool(np.any(advantages))
     return not is_degenerate(rewards)
 
 
 def explored_trunks(config: Config, step: int, credited: list[Credited]) -> list[TrainingTrunk]:
-    """The new tokens of every rollout of a mixed state, on the base rollout as trunk (FR3E's second filter)."""
+    """Training trunks: base rollouts, with the new tokens of their trained states' rollouts as branches.
+
+    With ``explore.block_credit`` the base's own response is a branch too.
+    """
     trunks = []
     for one in credited:
         prompt = one.group.prompt_ids
@@ -249,7 +256,7 @@ def explored_trunks(config: Config, step: int, credited: list[Credited]) -> list
             if trained
             for rollout, advantage, reward in zip(state, row, rewards, strict=True)
         ]
-        # An archived base is of older weights; blocks without credit are filtered as states without signal are.
+        # Older weights sampled an archived base, so it does not train; nor does a base without any credit.
         if config.explore.block_credit and not one.parent and any(one.block_credit):
             branches.append(_credited_base(anchor_rules(config.explore), one))
         if branches:

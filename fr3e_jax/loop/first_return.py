@@ -1,4 +1,4 @@
-"""First Return: base rollouts of some prompts, graded, the degenerate ones rejected, the bases to expand picked."""
+"""First Return: sample and grade base rollouts, reject prompts without signal, choose the bases to expand."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
 def first_return(session: Session, params: Params, step: int, prompts: list[Prompt]) -> list[PromptGroup]:
     """Sample and grade the base rollouts of ``prompts``, reject prompts without signal, choose the bases to expand.
 
-    Rollouts are graded while others still decode. A prompt's bases are chosen as soon as its last verdict is there, so
-    that only the caches of the chosen base rollouts are kept.
+    Rollouts are graded while others still decode. A prompt's bases are chosen as soon as its last verdict arrives:
+    only the caches of chosen bases are kept. The groups have the order of ``prompts``.
     """
     r, requests = session.config.rollout, base_requests(session, step, prompts)
     groups: dict[int, PromptGroup] = {}
@@ -35,6 +35,7 @@ def first_return(session: Session, params: Params, step: int, prompts: list[Prom
     grading = Grading(session.grader, lambda index, _: (prompts[index].problem, nothing))
 
     def choose_when_graded(index: int, rollouts: list[Rollout], wait: bool) -> list[int] | None:
+        """Make a prompt's group once it is graded and return its chosen bases; None: a verdict is missing."""
         verdicts = grading.verdicts([index])[0] if wait else grading.verdicts_if_done(index)
         if verdicts is None:
             return None
@@ -48,7 +49,7 @@ def first_return(session: Session, params: Params, step: int, prompts: list[Prom
         return group.chosen
 
     if not (session.config.explore.enabled or session.config.tools.branching):
-        # Nothing will be promoted: lanes keep no hidden states for it, and none waits for a verdict.
+        # Nothing will be promoted, so lanes keep no hidden states and wait for no verdict.
         for index, rollouts in enumerate(session.sampler.sample(params, requests, ended=grading.ended)[0]):
             choose_when_graded(index, rollouts, True)
         return [groups[index] for index in range(len(prompts))]
@@ -60,7 +61,7 @@ def first_return(session: Session, params: Params, step: int, prompts: list[Prom
 
 
 def base_requests(session: Session, step: int, prompts: list[Prompt]) -> list[TrunkRequest]:
-    """``rollouts_per_prompt`` responses to each prompt, each a branch of it."""
+    """A request for each prompt, with ``rollouts_per_prompt`` responses as branches."""
     r, sampling, requests = session.config.rollout, session.sampling(), []
     for prompt in prompts:
         fork = len(prompt.token_ids)
@@ -73,10 +74,11 @@ def base_requests(session: Session, step: int, prompts: list[Prompt]) -> list[Tr
 
 
 def choose_bases(explore: ExploreConfig, noise: Noise, step: int, group: PromptGroup) -> list[int]:
-    """At most ``max_correct`` correct and ``max_wrong`` wrong base rollouts of a kept prompt.
+    """Indices of at most ``max_correct`` correct and ``max_wrong`` wrong base rollouts of a kept prompt, ascending.
 
-    They are drawn at random, or (``base_choice=best``) by their mean log-prob of a token, the highest first, ties at
-    random. Responses of one token have no state between the prompt and their end, and are passed over.
+    The choice is random. With ``base_choice=best`` the highest mean log-probs of sampled tokens come first, ties in
+    random order. Responses of one token are passed over: they have no state between the prompt and their end. A prompt
+    whose success rate exceeds ``max_success_rate`` has none.
     """
     if not explore.enabled or not group.kept or group.success_rate > explore.max_success_rate:
         return []
@@ -90,9 +92,9 @@ def choose_bases(explore: ExploreConfig, noise: Noise, step: int, group: PromptG
 
 
 def estimator_rewards(config: Config, rewards: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Rewards in the range of the estimators of advantages, less a penalty on ``lengths`` near the cap.
+    """Rewards in the range of the advantage estimators, less a penalty on ``lengths`` near the cap.
 
-    ``lengths``: tokens of the whole responses, shaped as ``rewards``.
+    ``lengths``: tokens of the whole responses, in the shape of ``rewards``.
     """
     read, margin = ranged_rewards(rewards, config.advantage.reward_range), config.advantage.overlong_margin
     if not margin:
@@ -110,7 +112,7 @@ def base_trunks(config: Config, step: int, groups: list[PromptGroup]) -> list[Tr
     rewards = estimator_rewards(config, np.stack([group.rewards for group in groups]), np.array(lengths))
     options = {"estimator": a.base_estimator, "unbiased_std": a.unbiased_std, "k": a.pass_at_k}
     if a.base_estimator == "gae":
-        advantages = np.zeros(rewards.shape, np.float32)  # a critic's, once it has seen the full batch
+        advantages = np.zeros(rewards.shape, np.float32)  # replaced once the critic has scored the full batch
     else:
         advantages = group_advantages(rewards, **options)
     trunks = []

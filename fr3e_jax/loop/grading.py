@@ -1,6 +1,6 @@
-"""Grading beside decoding: a rollout goes to the grader when it ends, its verdict is fetched when it is needed.
+"""Grading beside decoding: rollouts go to the grader when they end; verdicts are fetched when they are needed.
 
-On several processes each grades its share; the verdicts are gathered where they are fetched.
+Each of several processes grades its share. Fetching a verdict gathers it from all processes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from fr3e_jax.rewards.verdict import Verdict
 from fr3e_jax.rollouts.requests import Rollout
 
 Case = Callable[[int, int], tuple[Problem, np.ndarray]]
+"""(request, branch) -> its problem, and the response tokens before the branch's own."""
 
 
 class ResponseGrader:
@@ -33,7 +34,7 @@ class ResponseGrader:
     Args:
       grader: grades texts.
       texts: turns token ids into the text that is graded.
-      processes: which share the rollouts.
+      processes: they share the rollouts.
     """
 
     def __init__(self, grader: Grader, texts: Texts, processes: Processes):
@@ -67,36 +68,36 @@ class ResponseGrader:
         self._wait_seconds += time.perf_counter() - start
 
     def take_wait_seconds(self) -> float:
-        """Seconds of waiting that decoding did not cover, since the last call."""
+        """Seconds spent waiting for verdicts since the last call; decoding did not cover them."""
         seconds, self._wait_seconds = self._wait_seconds, 0.0
         return seconds
 
     def take_outcomes(self) -> Counter[str]:
-        """`Grader.take_outcomes`, added up over the processes."""
+        """`Grader.take_outcomes`, summed over the processes."""
         return sum(map(Counter, self.processes.gather(self.grader.take_outcomes())), Counter())
 
 
 _UNUSABLE = (TypeError, ValueError, VerifierError)
-"""Errors of a verifier that cannot be used; their messages are for the user."""
+"""Errors of an unusable verifier; the user gets to read their messages."""
 
 
 class Grading:
     """The verdicts of one call of `RolloutEngine.sample`; ``ended`` is its callback.
 
-    On several processes all must fetch the verdicts of the same requests in the same order.
+    All processes must fetch the verdicts of the same requests in the same order.
 
     Args:
       grader: grades the responses.
-      case: ``case(request, branch)`` is the problem and the response tokens that stand before the branch's own.
+      case: the problem and the earlier response tokens of a branch.
     """
 
     def __init__(self, grader: ResponseGrader, case: Case):
         self._grader, self._case, self._processes = grader, case, grader.processes
         self._pending: dict[int, dict[int, Pending]] = {}  # of the rollouts that this process grades
-        self._token_ids: dict[int, dict[int, np.ndarray]] = {}  # of all, to compare what the processes sampled
+        self._token_ids: dict[int, dict[int, np.ndarray]] = {}  # of all rollouts, to compare the processes' samples
 
     def ended(self, rollouts: Sequence[tuple[int, int, Rollout]]) -> None:
-        """Start grading rollouts, each with its request and branch."""
+        """Start grading the rollouts, each given as (request, branch, rollout)."""
         for request, branch, rollout in rollouts:
             self._token_ids.setdefault(request, {})[branch] = rollout.token_ids
             if self._processes.is_mine(request + branch):
@@ -104,12 +105,16 @@ class Grading:
                 self._pending.setdefault(request, {})[branch] = self._grader.submit(problem, prefix, rollout)
 
     def verdicts_if_done(self, request: int) -> list[Verdict] | None:
-        """The verdicts of a request's branches if all processes have theirs, else None; does not wait for a worker."""
+        """The verdicts of a request's branches if all processes have theirs, else None; waits for no worker."""
         own = all(pending.done() for pending in self._pending.get(request, {}).values())
         return self.verdicts([request])[0] if all(self._processes.gather(own)) else None
 
     def verdicts(self, requests: Iterable[int]) -> list[list[Verdict]]:
-        """The verdicts of all branches of each request, in their order; waits for those that are not there yet."""
+        """The verdicts of all branches of each request, in their order; waits for missing ones.
+
+        Raises:
+          ConfigError: the verifier of any process cannot be used.
+        """
         requests = list(requests)
         with self._grader.waiting():
             told = self._exchange(requests)
@@ -119,7 +124,7 @@ class Grading:
         return [_merged([rows[n] for _, rows in told]) for n in range(len(requests))]
 
     def _exchange(self, requests: list[int]) -> list[Any]:
-        """From each process its fault, or None, and its verdicts of each request."""
+        """Of each process: its fault or None, and its verdicts of each request."""
         own, fault = [], None
         try:
             own = [self._own(request) for request in requests]
@@ -140,11 +145,11 @@ class Grading:
 
 
 def _merged(parts: list[list[tuple[int, float, str]]]) -> list[Verdict]:
-    """One request's verdicts in the order of its branches, from what each process told."""
+    """One request's verdicts in the order of its branches, from the parts of all processes."""
     graded = sorted(entry for part in parts for entry in map(tuple, part))
     return [Verdict(reward, outcome) for _, reward, outcome in graded]
 
 
 def rewards_of(verdicts: list[Verdict]) -> np.ndarray:
-    """Rewards ``[N]``."""
+    """Rewards of the verdicts, float64 ``[verdicts]``."""
     return np.array([verdict.reward for verdict in verdicts])

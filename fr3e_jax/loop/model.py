@@ -1,4 +1,4 @@
-"""The network that settings describe, where its weights lie, and the weights that a run starts from."""
+"""The configured network, the layout of its weights, and the weights that a run starts from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fr3e_jax.programs.mesh import abstract_arrays, make_mesh, param_shardings, 
 from fr3e_jax.programs.reshard import RolloutWeights
 from fr3e_jax.programs.train_programs import TrainPrograms
 
-# A longer or shorter context is the same network: base and instruct models of a size differ in it.
+# The context length does not make another network: base and instruct models of one size differ in it.
 _SAME_NETWORK_WITHOUT = {"max_position_embeddings"}
 
 
@@ -40,10 +40,16 @@ def model_directory(path: str) -> Path:
 
 
 def configured_architecture(config: Config, vocab_size: int) -> Architecture:
-    """From ``model.path``; without one ``model.architecture``; without that the sizes in ``model``.
+    """The architecture of ``model.path``, else of ``model.architecture``, else of the sizes in ``model``.
 
-    ``vocab_size``: of the tokenizer. Raises `UnsupportedModel` where the embedding is smaller, or where the directory
-    holds another network than ``model.architecture`` names.
+    Args:
+      config: the settings.
+      vocab_size: number of tokens of the tokenizer.
+
+    Raises:
+      FileNotFoundError: ``model.path`` is no directory.
+      UnsupportedModel: the embedding has fewer rows than the tokenizer has tokens, or the directory holds another
+        network than ``model.architecture`` names.
     """
     model = config.model
     named = model.architecture != "custom"
@@ -126,19 +132,19 @@ class Model:
         )
 
     def critic_programs(self) -> CriticPrograms | None:
-        """The programs of PPO's value network; None where the method has none."""
+        """The programs of PPO's value network; None if the method has no critic."""
         if self.config.advantage.base_estimator != "gae":
             return None
         return configured_critic_programs(self.config, self.architecture, self.mesh)
 
 
 def open_model(config: Config, vocab_size: int) -> tuple[Model, DecoderPrograms, RolloutWeights]:
-    """The model that ``config`` names, the programs that decode with it, and its weights as rollouts read them.
+    """The model that ``config`` names, the programs that decode with it, and the rollout layout of its weights.
 
-    ``vocab_size``: of the tokenizer.
+    ``vocab_size``: number of tokens of the tokenizer.
 
     Raises:
-      ValueError, OSError: as `configured_architecture`; or the mesh does not fit the devices or the network.
+      ValueError, OSError: see `configured_architecture`; or the mesh does not fit the devices or the network.
     """
     architecture = configured_architecture(config, vocab_size)
     m = config.mesh

@@ -1,4 +1,4 @@
-"""The prompts of the next round, drawn, templated and tokenised while the device works on this one."""
+"""Prompts of the next round: drawn, templated and tokenised while the device works on the current round."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fr3e_jax.runs.background import Background
 @dataclass(frozen=True)
 class _Round:
     prompts: list[Prompt]
-    position: int  # of the stream after them
+    position: int  # of the stream after these prompts
     dropped_too_long: int
 
 
@@ -31,9 +31,9 @@ class PromptFeed:
     Args:
       problems: the train split.
       texts: the template and the tokenizer.
-      data: the order, and the longest prompt that is drawn.
-      count: prompts of a round.
-      background: prepares; None: every round is prepared when it is asked for.
+      data: the seed of the order, and the longest prompt allowed.
+      count: number of prompts of a round.
+      background: prepares the next round; None: each round is prepared on request.
     """
 
     def __init__(
@@ -48,9 +48,10 @@ class PromptFeed:
         self._count, self._background = count, background
         self._stream = PromptStream(problems, data.seed, texts.prompt_ids, data.max_prompt_tokens)
         self._ahead: Future[_Round] | None = None
-        self._reading = threading.Lock()  # a task's problems need not bear two threads
+        self._reading = threading.Lock()  # a task's problems need not be thread-safe
 
     def state_dict(self) -> dict[str, int]:
+        """Position and count after the prompts handed out, for a checkpoint."""
         return {"position": self.position, "dropped_too_long": self.dropped_too_long}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -59,10 +60,10 @@ class PromptFeed:
         self.position, self.dropped_too_long = state["position"], state["dropped_too_long"]
 
     def next(self) -> list[Prompt]:
-        """The prompts of a round; those of the round after it are begun.
+        """The prompts of a round; the background starts on the round after it.
 
         Raises:
-          ValueError: see `PromptStream.next`; also a prompt that cannot be tokenised or put into the template.
+          ValueError: see `PromptStream.next`; or a prompt cannot be tokenised or put into the template.
         """
         ahead, self._ahead = self._ahead, None
         taken = ahead.result() if ahead else self._read(self.position, self.dropped_too_long)
@@ -72,7 +73,7 @@ class PromptFeed:
         return taken.prompts
 
     def problem_at(self, position: int) -> Problem:
-        """The problem that was drawn with this position."""
+        """The problem at this position of the stream."""
         with self._reading:
             return self._stream.problem_at(position)
 

@@ -1,4 +1,4 @@
-"""Sampling as a run does it: its decoder, its tools, and its weights in the layout of rollouts."""
+"""The sampler of a run: its decoder, its tools, and its weights in the layout of rollouts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fr3e_jax.rollouts.tool_calls import Toolbox, ToolCalls
 
 @dataclass(frozen=True)
 class Sampler:
-    """The rollout engine of a run with the run's tools, where it has some."""
+    """The rollout engine of a run with the run's tools, if it has any."""
 
     engine: RolloutEngine
     weights: RolloutWeights
@@ -28,11 +28,11 @@ class Sampler:
         select: Selector | None = None,
         ended: Ended | None = None,
     ) -> tuple[list[list[Rollout]], dict[Key, CachedTrunk]]:
-        """`RolloutEngine.sample`, with the run's tools. ``params``: as ``weights.of`` gives them."""
+        """`RolloutEngine.sample` with the run's tools. ``params``: from ``weights.of``."""
         if self.toolbox is None:
             return self.engine.sample(params, requests, select, ended)
         return self.engine.sample(params, requests, select, ended, ToolCalls(self.toolbox, requests))
 
     def take_tool_counts(self) -> Counter[str]:
-        """`Toolbox.take_counts`; nothing where there are no tools."""
+        """`Toolbox.take_counts`; empty without tools."""
         return self.toolbox.take_counts() if self.toolbox is not None else Counter()

@@ -44,7 +44,7 @@ class Session:
 
     @cached_property
     def noise(self) -> Noise:
-        """The random choices of the host."""
+        """The source of the host's random choices."""
         return Noise(self.config.seed)
 
     @cached_property
@@ -53,13 +53,13 @@ class Session:
         return LearningSetup(self.config, self.noise, self.texts.codec.pad_id, self.model.architecture.vocab_size)
 
     def sampling(self) -> Sampling:
-        """How base and explored rollouts are drawn."""
+        """Sampling settings of base and explored rollouts."""
         r = self.config.rollout
         return Sampling(r.temperature, r.top_p, r.top_k, self.texts.codec.stop_ids)
 
 
 def start_runtime(config: Config) -> None:
-    """Process-wide settings of jax; call before the first array is made."""
+    """Apply process-wide settings of JAX; call it before the first array is made."""
     if config.runtime.keep_host_memory:
         keep_host_memory()
     cache = config.runtime.compilation_cache
@@ -73,7 +73,7 @@ def start_runtime(config: Config) -> None:
 
 
 def open_session(config: Config) -> Session:
-    """Build a session.
+    """Build the session that ``config`` describes.
 
     Raises:
       ConfigError: a setting names a task, tokenizer, template, verifier, model or mesh that cannot be used.
@@ -85,7 +85,7 @@ def open_session(config: Config) -> Session:
         codec = TextCodec.load(config.model.tokenizer or path, model=path)
         task = load_task(config.data)
         texts = Texts(codec, load_template(config.data.template))
-        texts.prompt_text("?")  # a missing chat template is told now, before there is a run directory
+        texts.prompt_text("?")  # a missing chat template fails here, before a run directory exists
         grader = Grader(user_verifier(config.data.verifier) or task.verifier(), config.rewards)
         model, programs, weights = open_model(config, len(codec))
         toolbox = open_toolbox(config.tools, codec, model.architecture.vocab_size, programs, processes)

@@ -22,7 +22,7 @@ from fr3e_jax.tools.answer import Outcome as Answered
 def rollout_metrics(groups: list[PromptGroup], credited: list[Credited]) -> dict[str, float]:
     """Means over the base rollouts of all prompts, rejected ones included, and over explored rollouts.
 
-    Only counts where a step sampled nothing, because carried trunks filled its batch.
+    A step that sampled nothing, because carried trunks filled its batch, has only counts.
     """
     if not groups:
         return {"prompts/kept": 0, "prompts/rejected": 0, "prompts/expanded": 0}
@@ -71,14 +71,14 @@ def _exploration_metrics(credited: list[Credited]) -> dict[str, float]:
 
 
 def grading_metrics(grader: ResponseGrader) -> dict[str, float]:
-    """How the rewards since the last call came about, and the seconds of waiting that decoding did not cover."""
+    """Counts of verdict outcomes since the last call, and the seconds spent waiting for verdicts."""
     outcomes = grader.take_outcomes()
     metrics = {f"verifier/{outcome}": outcomes[outcome] for outcome in get_args(Outcome)}
     return metrics | {"seconds/grading_wait": grader.take_wait_seconds()}
 
 
 def tool_metrics(sampler: Sampler, groups: list[PromptGroup], credited: list[Credited]) -> dict[str, float]:
-    """Calls of the step's rollouts by how they were answered, and the share of their tokens that tools wrote."""
+    """Tool calls of the step's rollouts by outcome, and the share of their tokens that tools wrote."""
     if sampler.toolbox is None:
         return {}
     counts = sampler.take_tool_counts()
@@ -92,7 +92,7 @@ def tool_metrics(sampler: Sampler, groups: list[PromptGroup], credited: list[Cre
 
 
 def batch_metrics(batch: list[TrainingTrunk], step: int) -> dict[str, float]:
-    """Advantages over the loss tokens of a full batch, and how much of it an earlier step sampled."""
+    """Statistics of the advantages over a full batch's tokens, and how many rollouts an earlier step sampled."""
     branches = [branch for trunk in batch for branch in trunk.branches]
     advantages = np.concatenate([branch.advantages for branch in branches])
     carried = sum(len(trunk.branches) for trunk in batch if trunk.step < step)
@@ -107,7 +107,7 @@ def batch_metrics(batch: list[TrainingTrunk], step: int) -> dict[str, float]:
 
 
 def rollout_records(step: int, groups: list[PromptGroup], credited: list[Credited]) -> Iterator[RolloutRecord]:
-    """Every rollout of a step; explored ones follow their base."""
+    """Records of every rollout of a step. Explored rollouts follow their base; those from archived bases come last."""
     by_base = {(e.group.position, e.base): e for e in credited if not e.parent}
     for group in groups:
         for n, rollout in enumerate(group.rollouts):

@@ -1,4 +1,4 @@
-"""Texts to tokens and back: questions in their template, and the responses that are graded."""
+"""Text to tokens and back: questions in their template, and responses as the verifier reads them."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ import dataclasses
 import gc
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,16 +23,16 @@ from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts, split_full_batch
 from fr3e_jax.learning.learner import abstract_learner, fresh_learner, restored_learner
-from fr3e_jax.learning.reference import ReferenceResets
 from fr3e_jax.learning.update import NonFiniteUpdate, update_policy
 from fr3e_jax.loop import step_report
-from fr3e_jax.loop.archive import Archive
 from fr3e_jax.loop.evaluate import best_metric, evaluate
 from fr3e_jax.loop.expansion import Anchored, Credited, PromptGroup
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.grading import Grading
+from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.prompts import PromptFeed
+from fr3e_jax.loop.run_report import compilation_line, no_signal_message, run_summary
 from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs import exploration
@@ -49,56 +48,15 @@ from fr3e_jax.runs.signals import StopRequest
 
 
 class NoSignal(RuntimeError):
-    """Refilling found no prompt to learn from."""
-
-
-@dataclass
-class Progress:
-    """What a checkpoint holds beside the arrays: with it a run continues exactly."""
-
-    step: int = 0  # full batches trained on
-    updates: int = 0
-    before: dict[str, float] = field(default_factory=dict)  # held-out metrics of the start
-    evaluated: dict[str, float] = field(default_factory=dict)  # held-out metrics of this very step, if any
-    carried: list[TrainingTrunk] = field(default_factory=list)  # the partial batch
-    archive: Archive = field(default_factory=Archive)
-    resets: ReferenceResets = field(default_factory=ReferenceResets)
-
-    def host_state(self, config: Config, prompts: PromptFeed, ledger: TokenLedger) -> dict[str, Any]:
-        return {
-            "verb": "train",
-            "step": self.step,
-            "updates": self.updates,
-            "before": self.before,
-            "evaluated": self.evaluated,
-            "partial_batch": [trunk.to_json() for trunk in self.carried],
-            "archive": self.archive.state_dict(),
-            "reference_resets": dataclasses.asdict(self.resets),
-            "stream": prompts.state_dict(),
-            # All noise is keyed by the seed and names such as the step: this is the whole state of the generator.
-            "random": {"seed": config.seed, "step": self.step},
-            "ledger": ledger.state_dict(),
-        }
-
-    @classmethod
-    def restore(cls, host: dict[str, Any], prompts: PromptFeed, ledger: TokenLedger) -> Progress:
-        prompts.load_state_dict(host["stream"])
-        ledger.load_state_dict(host["ledger"])
-        carried = [TrainingTrunk.from_json(content) for content in host["partial_batch"]]
-        return cls(
-            step=host["step"],
-            updates=host["updates"],
-            before=host["before"],
-            evaluated=host["evaluated"],
-            carried=carried,
-            archive=Archive.from_state(host["archive"]),
-            resets=ReferenceResets(**host["reference_resets"]),
-        )
+    """Several rounds of prompts in a row gave nothing to train on."""
 
 
 @across_processes
 def train(config: Config, run_dir: Path | None = None, resume: bool = False) -> int:
-    """``fr3e train``: returns the exit code. With ``resume``, continues the run in ``run_dir`` exactly where it was."""
+    """``fr3e train``: train and return the exit code.
+
+    With ``resume``, the run in ``run_dir`` continues exactly from its last checkpoint.
+    """
     if run_dir is not None:
         config.runtime.run_dir = str(run_dir)
     ledger = TokenLedger()
@@ -107,13 +65,13 @@ def train(config: Config, run_dir: Path | None = None, resume: bool = False) -> 
     keep = {"keep_last": config.checkpoint.keep_last, "keep_best": config.checkpoint.keep_best}
     with session.grader, Checkpointer(run.checkpoints, **keep, best_metric=best_metric(config)) as checkpoints:
         trainer = Trainer(session, run, checkpoints, ledger)
-        if resume and session.processes.first:  # only now: misfits must not replace the settings that fit
+        if resume and session.processes.first:  # only now: settings that do not fit the checkpoint have raised
             save_config(config, run.path)
         return trainer.run()
 
 
 class Trainer:
-    """One run of the loop."""
+    """One training run: its state between steps, and the steps in their order."""
 
     def __init__(self, session: Session, run: RunDirectory, checkpoints: Checkpointer, ledger: TokenLedger):
         self.session, self.config, self.run_dir = session, session.config, run
@@ -154,7 +112,7 @@ class Trainer:
         self.profiler = Profiler(steps, run, ledger, self.background, owners, Grading)
 
     def run(self) -> int:
-        """Trains to the end of the budget or to a signal; returns the exit code."""
+        """Train to the end of the budget or to a signal; return the exit code."""
         try:
             code = self._run()
         except (WriteFailed, Divergence) as error:
@@ -173,13 +131,13 @@ class Trainer:
             if not self.progress.before:
                 self.progress.before = self._evaluate("evaluating the start")
             gc.collect()
-            gc.freeze()  # modules and traced programs: to look through them took 0.25 s each time that it was done
+            gc.freeze()  # modules and traced programs: each collection took 0.25 s to look through them
             while not self._budget_spent():
                 try:
                     with self.profiler.step(self.progress.step + 1):
                         self._step()
                 except (NoSignal, NonFiniteUpdate) as error:
-                    if isinstance(error, NoSignal):  # after a non-finite update the weights are not to be kept
+                    if isinstance(error, NoSignal):  # the weights of a non-finite update must not be saved
                         self._save()
                     print(f"fr3e: stopped at step {self.progress.step + 1}: {error}", file=sys.stderr)
                     return 1
@@ -226,28 +184,14 @@ class Trainer:
         if self.progress.evaluated or step % self.config.checkpoint.every == 0:
             self._save()
 
-    def _reset_reference(self, step: int, reward: float | None) -> bool:
-        """Reset the reference to the policy if due; return whether it was."""
-        due = self.progress.resets.due(self.config.kl, step, reward)
-        if due:
-            self.learner.reset_reference()
-            if self.config.kl.reset_optimizer:
-                self.learner.restart_optimizer()
-        return due
-
-    def _write(self, what: str, function: Callable[..., None], *arguments: Any, **named: Any) -> None:
-        """In the background, on the one process that writes."""
-        if self.session.processes.first:
-            self.background.write(what, partial(function, *arguments, **named))
-
-    def _add_metrics(self, step: int, metrics: dict[str, float], kind: str = "train") -> None:
-        self.metrics.write(step, metrics, kind=kind)
-
-    def _store(self, step: int, groups: list[PromptGroup], credited: list[Credited]) -> None:
-        rollout_store.write_rollouts(self.run_dir, step, step_report.rollout_records(step, groups, credited))
-
     def _collect_full_batch(self, step: int) -> tuple[list[TrainingTrunk], list[PromptGroup], list[Credited]]:
-        """Rounds of prompts until ``training.batch_rollouts`` rollouts are ready to train; what is over is carried."""
+        """Run rounds of prompts until ``training.batch_rollouts`` rollouts are ready to train.
+
+        The next step starts with the surplus (``training.surplus=carry``), or the surplus is dropped.
+
+        Raises:
+          NoSignal: too many rounds in a row gave nothing to train on.
+        """
         config = self.config
         ready, groups, credited = self.progress.carried, [], []
         rounds_without_signal = 0
@@ -290,12 +234,12 @@ class Trainer:
                     self.progress.archive.add(explore, step, credited)
                 trunks += explored_trunks(self.config, step, credited)
         for group in groups:
-            group.trunks.clear()  # the caches of these weights are not needed any more
+            group.trunks.clear()  # no later stage reads the caches of these weights
         self.ledger.count_decoding(session.sampler.engine.take_counts())
         return groups, credited, trunks
 
     def _rollout_params(self) -> Params:
-        """The weights as rollouts read them; a copy of another layout or type is made once for each set of weights."""
+        """The weights in the layout and type of rollouts; they are copied at most once for each set of weights."""
         weights = self.session.sampler.weights
         if not weights.copies:
             return self.learner.params
@@ -303,31 +247,52 @@ class Trainer:
             return weights.of(self.learner.params)
 
     def _revisit_archive(self, step: int, groups: list[PromptGroup]) -> list[Anchored]:
+        """Archived bases to explore again; none without an archive."""
         if not self.config.explore.archive_size:
             return []
         self.progress.archive.observe(groups)
         return self.progress.archive.revisit(self.session, step, self.prompts)
 
+    def _reset_reference(self, step: int, reward: float | None) -> bool:
+        """Reset the reference to the policy if due; return whether it was."""
+        due = self.progress.resets.due(self.config.kl, step, reward)
+        if due:
+            self.learner.reset_reference()
+            if self.config.kl.reset_optimizer:
+                self.learner.restart_optimizer()
+        return due
+
+    def _write(self, what: str, function: Callable[..., None], *arguments: Any, **named: Any) -> None:
+        """Call ``function`` in the background, on the first process; ``what`` names its content in an error."""
+        if self.session.processes.first:
+            self.background.write(what, partial(function, *arguments, **named))
+
+    def _add_metrics(self, step: int, metrics: dict[str, float], kind: str = "train") -> None:
+        self.metrics.write(step, metrics, kind=kind)
+
+    def _store(self, step: int, groups: list[PromptGroup], credited: list[Credited]) -> None:
+        rollout_store.write_rollouts(self.run_dir, step, step_report.rollout_records(step, groups, credited))
+
     # -- with the other processes ------------------------------------------------------------------------------------
 
     def _compare(self, stage: str, describe: Callable[..., dict[str, Any]], *of: Any) -> None:
-        """All processes are at this stage of this step with the same ``describe(*of)``, or the run stops."""
+        """Stop the run unless all processes are at this stage of this step with the same ``describe(*of)``."""
         if self.session.processes.count > 1:
             self.session.processes.agree(f"step {self.progress.step + 1}, {stage}", **describe(*of))
 
     def _asked_to_stop(self, stop: StopRequest) -> str:
-        """The signal that asked any of the processes to stop after this step, or nothing; the same on all."""
+        """The signal or notice that asks all processes to stop after this step, or ""."""
         processes, step = self.session.processes, self.progress.step
         told = processes.exchange(f"the end of step {step}", cpu_seconds_of_process(), **self._counted())
         self.ledger.cpu_seconds_elsewhere = sum(told) - told[processes.index]
         return processes.asked_to_stop(stop.received, step)
 
     def _counted(self) -> dict[str, int]:
-        """What is spent of the budget."""
+        """Counts that all processes must agree on."""
         return {"updates": self.progress.updates, "sampled_tokens": self.ledger.sampled_tokens}
 
     def _announce(self) -> None:
-        """What each process says should it be ended."""
+        """Set the last words of each process: how to continue the run if the process is ended."""
         processes = self.session.processes
         if processes.count > 1:
             again = f"fr3e train {self.run_dir.config} --resume {self.run_dir.path}"
@@ -358,7 +323,7 @@ class Trainer:
             self.checkpoints.save(self.progress.step, self.learner.arrays(), host, self.progress.evaluated)
 
     def _finish(self) -> None:
-        # A finished run that is resumed has it already: a second record would not be in an uninterrupted run.
+        # A finished run that is resumed was evaluated already: an uninterrupted run has no second record.
         after = self.progress.evaluated = self.progress.evaluated or self._evaluate("evaluating the end")
         self._save()
         self.checkpoints.wait()
@@ -369,55 +334,6 @@ class Trainer:
 
 
 def _start(config: Config, *progress: int) -> dict[str, Any]:
-    """What must be the same on all processes: every setting but where and how a process runs, and where they stand."""
+    """The settings and progress that all processes must share; ``runtime`` and ``rewards`` may differ."""
     settings = {name: value for name, value in dataclasses.asdict(config).items() if name not in ("runtime", "rewards")}
     return {"settings": settings, "progress": list(progress)}
-
-
-def run_summary(config: Config, progress: Progress, ledger: TokenLedger, after: dict[str, float]) -> dict[str, Any]:
-    """What ``summary.json`` says of a finished run."""
-    return {
-        "recipe": config.name,
-        "algorithm": config.algorithm,
-        "seed": config.seed,
-        "steps": progress.step,
-        "updates": progress.updates,
-        "sampled_tokens": ledger.sampled_tokens,
-        "loss_tokens": ledger.loss_tokens,
-        "trained_positions": ledger.trained_positions,
-        "cpu_seconds": ledger.cpu_seconds,
-        "wall_seconds": ledger.wall_seconds,
-        "compilations": ledger.compilations._asdict(),
-        "before": progress.before,
-        "after": after,
-    }
-
-
-def compilation_line(ledger: TokenLedger) -> str:
-    """What compiling has cost."""
-    made = ledger.compilations
-    return (
-        f"compiled {made.programs - made.cache_hits} programs and fetched {made.cache_hits} from the cache "
-        f"(runtime.compilation_cache) in {made.seconds:.1f} s"
-    )
-
-
-def no_signal_message(config: Config, groups: list[PromptGroup], credited: list[Credited], rounds: int) -> str:
-    """What was seen while refilling, and what to change."""
-    counts = step_report.rollout_metrics(groups, credited)
-    right, wrong = int(counts["base_groups/all_right"]), int(counts["base_groups/all_wrong"])
-    seen = (
-        f"{rounds} rounds in a row gave nothing to train on; of {len(groups)} prompts {right} were all right, "
-        f"{wrong} all wrong, {len(groups) - right - wrong} mixed"
-    )
-    if credited:
-        dull = int(counts["state_groups/all_right"] + counts["state_groups/all_wrong"])
-        seen += f"; {dull} of {dull + int(counts['state_groups/mixed'])} explored states had equal rewards"
-    if wrong >= right:
-        advice = "The task is too hard for this policy: warm it up longer with fr3e sft, choose easier problems"
-    else:
-        advice = "The policy already solves these problems: choose harder ones"
-    return (
-        f"{seen}. {advice}, raise rollout.rollouts_per_prompt (now {config.rollout.rollouts_per_prompt}) or "
-        f"rollout.temperature (now {config.rollout.temperature:g}), or raise rollout.max_rounds_without_signal"
-    )

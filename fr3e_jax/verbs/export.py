@@ -1,4 +1,4 @@
-"""A run's weights as a Hugging Face directory: what ``fr3e export`` and the end of ``fr3e sft`` write."""
+"""A run's weights as a Hugging Face directory, for ``fr3e export`` and the end of ``fr3e sft`` and ``fr3e rft``."""
 
 from __future__ import annotations
 
@@ -33,15 +33,18 @@ def export_run(
     max_shard_bytes: int = MAX_SHARD_BYTES,
     step: int | None = None,
 ) -> int:
-    """``fr3e export``: a run's checkpoint as a Hugging Face directory; returns the exit code.
+    """``fr3e export``: write a run's checkpoint as a Hugging Face directory; return the exit code.
 
     Args:
-      config: the run's saved settings; nothing of its task, and no mesh like its own, is needed.
+      config: the run's saved settings; neither its task nor its mesh is needed.
+      run_dir: the run's directory.
+      directory: new, empty, or an earlier export.
       dtype: type of the weights, ``"float32"``, ``"bfloat16"`` or ``"float16"``; empty: the run's own, without loss.
-      step: which checkpoint; None takes the newest.
+      max_shard_bytes: largest size of a weight file.
+      step: which checkpoint; None: the newest.
 
     Raises:
-      ConfigError: no such checkpoint, or ``directory`` holds something else than an earlier export.
+      ConfigError: there is no such checkpoint, or ``directory`` holds something other than an earlier export.
     """
     model = config.model
     with as_config_error():
@@ -49,7 +52,7 @@ def export_run(
         codec = TextCodec.load(model.tokenizer or model.path, model=model.path)
         architecture = configured_architecture(config, len(codec))
         _, abstract, axes = build_network(architecture, param_dtype=model.param_dtype)
-        devices = jax.devices()[: math.gcd(jax.device_count(), architecture.hidden_size)]  # any number may be attached
+        devices = jax.devices()[: math.gcd(jax.device_count(), architecture.hidden_size)]  # any number works
         shardings = param_shardings(make_mesh(devices=devices), abstract, axes, architecture)
         params, step = read_run_params(run_dir, abstract_arrays(abstract, shardings), step)
         record = {"run": str(run_dir), "step": step, "dtype": dtype or model.param_dtype}
@@ -60,7 +63,7 @@ def export_run(
 
 
 def save_model(session: Session, params: Params, directory: Path, dtype: str) -> None:
-    """A Hugging Face directory with these weights, the session's configuration and its tokenizer."""
+    """Write these weights with the session's architecture and tokenizer as a Hugging Face directory."""
     record = {"run": session.config.name, "dtype": dtype}
     write_model(directory, session.model.architecture, params, session.texts.codec, session.config.model.path, record)
 
@@ -74,11 +77,16 @@ def write_model(
     record: dict[str, Any],
     max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> None:
-    """Weights, config.json, generation_config.json and the tokenizer's files, all or nothing.
+    """Write weights, config.json, generation_config.json and the tokenizer's files, all or nothing.
 
     Args:
+      directory: new, empty, or an earlier export.
+      architecture: the network of the weights.
+      params: the weights.
+      codec: the tokenizer.
       source: the Hugging Face directory that the run started from, whose other settings are kept; or empty.
-      record: what is noted in the directory; ``record["dtype"]`` is the type of the weights.
+      record: notes for the record in the directory; ``record["dtype"]`` is the type of the weights.
+      max_shard_bytes: largest size of a weight file.
     """
     found = Path(source).expanduser() if source else None
     config = _config(architecture, codec, _read(found, "config.json"), record["dtype"])
@@ -101,7 +109,7 @@ def _config(architecture: Architecture, codec: TextCodec, source: dict[str, Any]
 
 
 def _generation_config(codec: TextCodec, source: dict[str, Any]) -> dict[str, Any]:
-    """The source's, stopping wherever the run's responses stopped."""
+    """The source's generation settings, with the run's stop tokens."""
     listed = source.get("eos_token_id")
     listed = listed if isinstance(listed, list) else [listed]
     if set(listed) != set(codec.stop_ids):

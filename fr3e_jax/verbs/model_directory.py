@@ -1,4 +1,4 @@
-"""A directory that appears whole or not at all, and replaces only what this package wrote there before."""
+"""A directory that appears whole or not at all, and replaces only an earlier export."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from fr3e_jax.runs.run_directory import write_json_atomic
 
-RECORD = "fr3e_export.json"  # lists the files of an export: by it a later one knows what it may replace
+RECORD = "fr3e_export.json"  # lists the files of an export, which a later export may replace
 
 
 def check_replaceable(directory: str | Path) -> Path:
@@ -41,7 +41,7 @@ def check_replaceable(directory: str | Path) -> Path:
 def _recorded_files(target: Path) -> set[str]:
     try:
         return set(json.loads((target / RECORD).read_text(encoding="utf-8"))["files"])
-    except (OSError, ValueError, KeyError, TypeError):  # no record, or none of ours
+    except (OSError, ValueError, KeyError, TypeError):  # no record, or not a record of fr3e
         return set()
 
 
@@ -51,13 +51,13 @@ def replaced_directory(directory: str | Path, record: dict[str, Any]) -> Iterato
 
     Args:
       directory: new, empty, or an earlier export.
-      record: what to note in it besides the list of its files.
+      record: notes to save besides the list of its files.
 
     Raises:
       FileExistsError: see `check_replaceable`; checked again at the end, when hours may have passed.
     """
     target = check_replaceable(directory)
-    # Fixed names beside the target: what a killed writer left is overwritten by the next, not collected.
+    # The names beside the target are fixed: the next writer overwrites the remains of a killed one.
     filled, former = target.with_name(f".{target.name}.tmp"), target.with_name(f".{target.name}.former")
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove(filled)

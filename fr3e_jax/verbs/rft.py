@@ -1,6 +1,6 @@
 """Rejection-sampling fine-tuning: sample, filter, select, fine-tune, and again. (STUDY 4.4.1.)
 
-Each iteration samples from the weights that the last one left, and fine-tunes those with an optimizer that starts anew.
+Each iteration samples from the weights of the last one, and fine-tunes them with a fresh optimizer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ from fr3e_jax.verbs.supervised import SupervisedRun, start_run
 
 @across_processes
 def rft(config: Config, run_dir: Path | None = None, resume: bool = False) -> int:
-    """``fr3e rft``: returns the exit code; writes a Hugging Face directory that ``model.path`` can name."""
+    """``fr3e rft``: run the iterations and return the exit code.
+
+    At the end the model is written as a Hugging Face directory that ``model.path`` can name.
+    """
     if run_dir is not None:
         config.runtime.run_dir = str(run_dir)
     ledger = TokenLedger()
@@ -48,18 +51,20 @@ def rft(config: Config, run_dir: Path | None = None, resume: bool = False) -> in
 
 @dataclass
 class Iteration:
-    """What is being fine-tuned on, and how far; a checkpoint holds it."""
+    """The trunks of an iteration and its progress; part of a checkpoint."""
 
     trunks: list[TrainingTrunk]
-    metrics: dict[str, float]  # of sampling and selecting
+    metrics: dict[str, float]  # of sampling and selection
     updates: int = 0  # optimizer steps of this iteration so far
-    sums: Counter[str] = field(default_factory=Counter)  # of their metrics
+    sums: Counter[str] = field(default_factory=Counter)  # of the metrics of these steps
 
     def to_json(self) -> dict[str, Any]:
+        """JSON content for a checkpoint."""
         return dataclasses.asdict(self) | {"trunks": [t.to_json() for t in self.trunks], "sums": dict(self.sums)}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Iteration:
+        """The iteration that `to_json` described."""
         trunks = [TrainingTrunk.from_json(trunk) for trunk in content["trunks"]]
         return cls(trunks, content["metrics"], content["updates"], Counter(content["sums"]))
 
@@ -68,7 +73,7 @@ class _Run(SupervisedRun):
     verb, rate = "rft", "rft.learning_rate"
 
     def __init__(self, session: Session, run: RunDirectory, checkpoints: Checkpointer, ledger: TokenLedger):
-        self.iteration = 0  # finished ones
+        self.iteration = 0  # finished iterations
         self.current: Iteration | None = None
         self.feed = PromptFeed(
             session.task.problems("train"), session.texts, session.config.data, session.config.rft.prompts
@@ -109,10 +114,10 @@ class _Run(SupervisedRun):
         return 0
 
     def _fine_tune(self, current: Iteration, stop: StopRequest) -> str | None:
-        """Train on what is left of an iteration.
+        """Train on the rest of an iteration.
 
-        Returns the signal that ended it before its last update, or came with that; "" without one. None after an update
-        that was not finite.
+        Returns the signal that asked to stop, "" without one, or None after an update that is not finite. A signal
+        before the last update ends the iteration early, with a checkpoint.
         """
         self.console.stage(f"fine-tuning, iteration {self.iteration + 1}")
         batches, asked = self._batches(current), ""
@@ -131,8 +136,8 @@ class _Run(SupervisedRun):
         return asked
 
     def _gather(self) -> Iteration:
-        """Sample, filter and select what this iteration trains on."""
-        session, learner, step = self.session, self.learner, self.step + 1  # of the first update on them
+        """Sample, filter and select the responses that this iteration trains on."""
+        session, learner, step = self.session, self.learner, self.step + 1  # the first update on the responses
         self.console.stage(f"sampling, iteration {self.iteration + 1}")
         with self.ledger.stage("sample"):
             with as_config_error():
@@ -175,7 +180,7 @@ class _Run(SupervisedRun):
         self.console.step(self.iteration, metrics)
         every, evaluated = self.config.evaluation.every, None
         if self.iteration == self.config.rft.iterations:
-            return  # saved behind the last evaluation, whose metrics it is ranked by
+            return  # `finish` saves after the last evaluation, whose metrics rank the checkpoint
         if every and self.iteration % every == 0:
             evaluated = self.evaluate()
         self.save(evaluated)

@@ -1,4 +1,4 @@
-"""The responses that rejection-sampling fine-tuning chooses from: sampled, cut behind the answer, graded, filtered."""
+"""Responses of rejection-sampling fine-tuning: sampled, cut after the answer, graded and filtered."""
 
 from __future__ import annotations
 
@@ -23,33 +23,34 @@ from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.rollout_store import RolloutRecord
 
 READ = ("right", "wrong", "string_only")  # outcomes of a response whose answer the verifier could read
-DROPPED = ("unfinished", "no_answer", "no_digit", "redundant")
+DROPPED = ("unfinished", "no_answer", "no_digit", "redundant")  # reasons, in the order of the filters
 
 
 @dataclass
 class Response:
-    """A response as it would be trained on."""
+    """A graded response in the form that would train."""
 
     prompt: Prompt
-    number: int  # among those of its prompt
-    rollout: Rollout  # log-prob and entropy of a stop token that was not drawn are NaN
+    number: int  # index among the responses to its prompt
+    rollout: Rollout  # log-prob and entropy of an appended stop token are NaN
     verdict: Verdict
-    dropped: str = ""  # why it is not trained on, one of `DROPPED`
+    dropped: str = ""  # the filter that it failed, one of `DROPPED`; empty: none
 
     @property
     def right(self) -> bool:
+        """Whether the verifier accepted the answer."""
         return self.verdict.reward >= SUCCESS
 
     @property
     def entropy(self) -> float:
-        """Mean over the tokens that were drawn, in nats."""
+        """Mean entropy of the sampled tokens, in nats."""
         return float(np.nanmean(self.rollout.entropies[self.rollout.sampled]))
 
 
 def sample_responses(session: Session, params: Params, iteration: int, prompts: list[Prompt]) -> list[Response]:
-    """``rollout.rollouts_per_prompt`` responses to each prompt, prompt by prompt.
+    """Sample, cut, grade and filter ``rollout.rollouts_per_prompt`` responses to each prompt, prompt by prompt.
 
-    They are cut before they are graded: the verdict is of what would train.
+    Responses are cut before grading, so that the verdict is on the tokens that would train.
     """
     cut: dict[tuple[int, int], Rollout] = {}
     nothing = np.zeros(0, np.int32)
@@ -75,8 +76,8 @@ def sample_responses(session: Session, params: Params, iteration: int, prompts: 
 def cut_after_answer(texts: Texts, rollout: Rollout) -> Rollout:
     """The response up to the token that closes its first box, and a stop token. (STUDY 4.4.1, truncation.)
 
-    The same rollout where it has no closed box, or ends there already. Token ids never go through text: the text only
-    says how many of them stay.
+    A rollout without a closed box, or that ends there already, is returned as it is. Token ids never go through text:
+    the text only determines how many of them stay.
     """
     decode, ids = texts.codec.decode, rollout.token_ids[: len(rollout.token_ids) - rollout.finished]
     text = decode(ids)
@@ -84,7 +85,7 @@ def cut_after_answer(texts: Texts, rollout: Rollout) -> Rollout:
     if not boxes:
         return rollout
     end = boxes[0][2]
-    while text[end : end + 1] == "}":  # of the box, and of what stands around it
+    while text[end : end + 1] == "}":  # closing braces of the box and of commands around it
         end += 1
     count = bisect.bisect_left(range(len(ids)), end, key=lambda n: len(decode(ids[:n])))
     if count == len(ids) and rollout.finished:
@@ -95,9 +96,9 @@ def cut_after_answer(texts: Texts, rollout: Rollout) -> Rollout:
 
 
 def reason_to_drop(rft: RftConfig, texts: Texts, response: Response) -> str:
-    """The first of the filters that the response does not pass, or nothing. (STUDY 4.4.1.)
+    """The first filter that the response fails, one of `DROPPED`, or "". (STUDY 4.4.1.)
 
-    "Answer box presence" is the verifier's word on whether there is an answer in the form that the prompt asked for.
+    The verifier decides on "answer box presence": whether the answer has the form that the prompt asked for.
     """
     rollout = response.rollout
     if not rollout.finished:
@@ -112,7 +113,7 @@ def reason_to_drop(rft: RftConfig, texts: Texts, response: Response) -> str:
 
 
 def response_records(step: int, responses: Sequence[Response], selected: Sequence[Response]) -> list[RolloutRecord]:
-    """What is stored of all of them; ``kept``: those that train."""
+    """The stored records of all responses; ``kept`` marks the ``selected`` ones."""
     kept = {(response.prompt.position, response.number) for response in selected}
     return [
         RolloutRecord(

@@ -1,4 +1,4 @@
-"""Which of the filtered responses rejection-sampling fine-tuning trains on. (STUDY 4.4.1.)"""
+"""The selection of filtered responses that rejection-sampling fine-tuning trains on. (STUDY 4.4.1.)"""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fr3e_jax.verbs.rft_responses import DROPPED, Response
 def select_responses(
     setup: LearningSetup, learner: Learner, iteration: int, responses: Sequence[Response]
 ) -> tuple[list[Response], dict[str, float]]:
-    """Right responses by ``rft.select``, wrong ones drawn at random, in the order of ``responses``; and metrics.
+    """Select right responses by ``rft.select`` and wrong ones at random; return them in their order, and metrics.
 
-    Both are taken from what the filters left: noise is to be wrong, not malformed.
+    Both kinds have passed the filters: the noise is to be wrong, not malformed.
     """
     rft, generator = setup.config.rft, setup.noise.generator(CHOICE, iteration)
     right = [n for n, r in enumerate(responses) if r.right and not r.dropped]
@@ -38,7 +38,7 @@ def select_responses(
             if rft.select == "entropy"
             else mean_branching_factors(setup, learner, candidates)
         )
-        order = np.argsort(-diversity, kind="stable")[:wanted]  # of equal ones the first sampled
+        order = np.argsort(-diversity, kind="stable")[:wanted]  # ties: the first sampled
         chosen = np.array(right, int)[order]
         if len(right):
             metrics[f"rft/{rft.select}_right"] = float(diversity.mean())
@@ -62,7 +62,7 @@ def select_responses(
 
 
 def mean_branching_factors(setup: LearningSetup, learner: Learner, responses: Sequence[Response]) -> np.ndarray:
-    """Mean rollout branching factor of each response, ``[n]``, over the tokens that were drawn. (STUDY 2.2.)"""
+    """Mean rollout branching factor of each response, ``[n]``, over its sampled tokens. (STUDY 2.2.)"""
     found = np.zeros(len(responses))
     trunks, numbers = training_trunks(responses, 0)
     for micro in pack(trunks, **row_options(setup, learner)):
@@ -75,7 +75,7 @@ def mean_branching_factors(setup: LearningSetup, learner: Learner, responses: Se
 
 
 def training_trunks(responses: Sequence[Response], step: int) -> tuple[list[TrainingTrunk], list[list[int]]]:
-    """Each prompt a trunk, its responses the branches; and the number in ``responses`` of each branch."""
+    """Each prompt as a trunk with its responses as branches; and each branch's index in ``responses``."""
     numbers: dict[int, list[int]] = {}
     for n, response in enumerate(responses):
         numbers.setdefault(response.prompt.position, []).append(n)

@@ -1,4 +1,4 @@
-"""Completions of one prompt, with log-probs and entropies: what ``fr3e sample`` prints."""
+"""Completions of one prompt with log-probs and entropies, for ``fr3e sample``."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
 
 
 def sample(config: Config, prompt: str, num: int, as_json: bool, run_dir: Path | None) -> int:
-    """``num`` completions of ``prompt``, drawn with ``rollout``'s temperature, top-p and top-k; returns the exit code.
+    """``fr3e sample``: print ``num`` completions of ``prompt``; return the exit code.
 
-    By the configured model, or a run's newest checkpoint.
+    The configured model samples them, or a run's newest checkpoint, at the temperature, top-p and top-k of ``rollout``.
 
     Raises:
       ConfigError: the prompt is empty, or holds a character that the tokenizer lacks; the run has no checkpoint, or one

@@ -25,17 +25,20 @@ from fr3e_jax.verbs.supervised import SupervisedRun, start_run
 
 @across_processes
 def sft(config: Config, run_dir: Path | None = None, resume: bool = False) -> int:
-    """``fr3e sft``: returns the exit code; writes a Hugging Face directory that ``model.path`` can name."""
+    """``fr3e sft``: fine-tune and return the exit code.
+
+    At the end the model is written as a Hugging Face directory that ``model.path`` can name.
+    """
     if run_dir is not None:
         config.runtime.run_dir = str(run_dir)
     if config.sft.start == "random":
-        config.model.path = ""  # saved like that: the shape of the network is then in the run's own config.yaml
+        config.model.path = ""  # saved so: the run's config.yaml then holds the sizes of the network
     ledger = TokenLedger()
     session = open_session(_supervised(config))
     with as_config_error():
         if config.sft.output:
             check_replaceable(config.sft.output)  # now, not after hours of training
-        session.task.demonstration(0, 1.0)  # that there are none is told before there is a run directory
+        session.task.demonstration(0, 1.0)  # a task without demonstrations fails before a run directory exists
     return start_run(_Run, session, config, run_dir, resume, ledger)
 
 
@@ -78,7 +81,7 @@ class _Run(SupervisedRun):
                     self.write(metrics)
                     self.console.step(self.step, metrics)
                     self.console.note(f"step {self.step}: loss {metrics['loss/supervised']:.4f}")
-                    if not self.is_finite(metrics):  # looked at before every checkpoint
+                    if not self.is_finite(metrics):  # checked before every checkpoint
                         return 1
                 due = self.step % (config.checkpoint.every * s.log_every) == 0 and self.step < s.steps
                 asked = self.session.processes.asked_to_stop(stop.received, self.step)
@@ -91,7 +94,7 @@ class _Run(SupervisedRun):
         return 0
 
     def _packing(self) -> dict[str, Any]:
-        """Rows of the same sizes at every step."""
+        """Options of `pack` for rows of the same sizes at every step."""
         shards, s = self.learner.programs.shards, self.config.sft
         rows = -(-(s.micro_batch_size or s.batch_size) // shards) * shards
         sizes = (size_bucket(self.longest[0]), size_bucket(self.longest[1]))
@@ -100,7 +103,7 @@ class _Run(SupervisedRun):
     def _batch(self, step: int) -> list[TrainingTrunk]:
         """Demonstrations ``step * batch_size ...`` of the task, each a trunk (prompt) with one branch (response).
 
-        Longer ones than ``data.max_prompt_tokens`` and ``rollout.max_response_tokens`` are left out and counted.
+        Those longer than ``data.max_prompt_tokens`` or ``rollout.max_response_tokens`` are left out and counted.
         """
         s, codec = self.config.sft, self.session.texts.codec
         fraction = min(step / s.curriculum_steps, 1.0) if s.curriculum_steps else 1.0

@@ -1,4 +1,4 @@
-"""What the verbs that fine-tune on responses share: a run with checkpoints, and the model it leaves to start from."""
+"""The shared part of the verbs that fine-tune on responses: a run with checkpoints, and a model at its end."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from fr3e_jax.verbs.export import save_model
 
 
 class SupervisedRun:
-    """Weights, optimizer and their checkpoints, metrics, evaluations before and after, the model at the end.
+    """A run of supervised training: checkpoints, metrics, evaluations before and after, and the model at the end.
 
-    A subclass is a verb: `run` says what it trains on, `state` and `restore` what a checkpoint holds of it besides.
+    A subclass is a verb. Its `run` chooses the responses to train on; its `state` and `restore` extend a checkpoint.
     """
 
     verb = ""
-    rate = ""  # the setting of its learning rate
+    rate = ""  # name of its learning-rate setting
 
     def __init__(
         self, session: Session, run: RunDirectory, checkpoints: Checkpointer, ledger: TokenLedger, *, max_steps: int
@@ -43,7 +43,7 @@ class SupervisedRun:
         self.session, self.config, self.run_dir = session, session.config, run
         self.checkpoints, self.ledger = checkpoints, ledger
         self.before: dict[str, float] = {}
-        self.after: dict[str, float] = {}  # of a finished run
+        self.after: dict[str, float] = {}  # held-out metrics of a finished run
         self.first = session.processes.first  # one process writes
         programs = session.model.train_programs(supervised=True)
         self.resumed_step = checkpoints.latest_step()
@@ -64,10 +64,10 @@ class SupervisedRun:
         shown = self.config.runtime.console if self.first else "none"
         self.console = Console(shown, max_steps=max_steps, first_step=self.finished_steps())
 
-    # -- what a verb says --------------------------------------------------------------------------------------------
+    # -- defined by each verb -----------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Trains to the end or to a signal; returns the exit code."""
+        """Train to the end or to a signal; return the exit code."""
         raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
@@ -75,25 +75,25 @@ class SupervisedRun:
         raise NotImplementedError
 
     def restore(self, host: dict[str, Any]) -> None:
-        """Take `state` back; called before anything else is done."""
+        """Restore the content of `state`; the constructor calls this method."""
         raise NotImplementedError
 
     def finished_steps(self) -> int:
-        """Of those that the display counts."""
+        """The number of finished steps, as the display counts them."""
         return self.step
 
-    # -- what verbs have in common -----------------------------------------------------------------------------------
+    # -- shared by the verbs -----------------------------------------------------------------------------------------
 
     @property
     def step(self) -> int:
-        """Optimizer steps so far: the number of metrics and checkpoints."""
+        """Optimizer steps so far; metrics and checkpoints carry this number."""
         return self.learner.updates
 
     def fine_tune(self, trunks: Sequence[TrainingTrunk], **packing: Any) -> Callable[[], dict[str, float]]:
-        """One optimizer step of cross-entropy, the mean over the tokens that train.
+        """Take one optimizer step of cross-entropy, the mean over the tokens that train.
 
-        ``packing``: for `pack`, its ``tokens`` at least. Returns a function that waits for the step and gives its
-        metrics.
+        ``packing``: options of `pack`, at least its ``tokens``. Returns a function that waits for the step and returns
+        its metrics.
         """
         learner, counted = self.learner, int(counted_tokens(trunks).sum())
         gradients, parts = learner.programs.zero_gradients(learner.params), []
@@ -113,7 +113,7 @@ class SupervisedRun:
         return partial(_step_metrics, parts, norm, counted)
 
     def is_finite(self, metrics: dict[str, float]) -> bool:
-        """Whether the gradient norm is a number; if not, the user is told what to change. For before a checkpoint."""
+        """Whether the gradient norm is finite; if not, print what to change. Call it before each checkpoint."""
         if math.isfinite(metrics["gradient_norm/mean"]):
             return True
         print(
@@ -125,6 +125,7 @@ class SupervisedRun:
         return False
 
     def evaluate(self) -> dict[str, float]:
+        """Evaluate the current weights; write and return the held-out metrics."""
         self.console.stage("evaluating")
         with self.ledger.stage("evaluate"):
             result = evaluate(self.session, self.learner.params)
@@ -133,11 +134,12 @@ class SupervisedRun:
         return result
 
     def write(self, metrics: dict[str, float], kind: str = "train") -> None:
+        """Write metrics of the current step, on the first process."""
         if self.first:
             self.metrics.write(self.step, metrics, kind=kind)
 
     def save(self, evaluated: dict[str, float] | None = None) -> None:
-        """Save a checkpoint; ``evaluated``: held-out metrics of this very step, by which it is ranked."""
+        """Save a checkpoint; ``evaluated``: held-out metrics of this very step, which rank it."""
         host = {
             "verb": self.verb,
             "step": self.step,
@@ -150,7 +152,7 @@ class SupervisedRun:
     def finish(self, output: str, dtype: str, **amounts: int) -> None:
         """Evaluate, save, and write the model and the summary (with ``amounts``).
 
-        ``output``: Hugging Face directory, or empty: model/ in the run's own.
+        ``output``: the Hugging Face directory to write; empty: ``model/`` in the run directory.
         """
         after = self.after = self.after or self.evaluate()
         self.save(after)
@@ -187,11 +189,11 @@ def _step_metrics(parts: list[dict[str, jax.Array]], norm: jax.Array, counted: i
 def start_run(
     kind: type[SupervisedRun], session: Session, config: Config, run_dir: Path | None, resume: bool, ledger: TokenLedger
 ) -> int:
-    """Open the run's directory and checkpoints, and run; returns the exit code. ``config``: as it is to be saved."""
+    """Open the run's directory and checkpoints, run, and return the exit code. ``config``: the settings to save."""
     run = RunDirectory(session.processes.on_first(partial(open_run, config, run_dir, resume, kind.verb)))
     keep = {"keep_last": config.checkpoint.keep_last, "keep_best": config.checkpoint.keep_best}
     with session.grader, Checkpointer(run.checkpoints, **keep, best_metric=best_metric(config)) as checkpoints:
         supervised = kind(session, run, checkpoints, ledger)
-        if resume and session.processes.first:  # only now: misfits must not replace the settings that fit
+        if resume and session.processes.first:  # only now: settings that do not fit the checkpoint have raised
             save_config(config, run.path, verb=kind.verb)
         return supervised.run()

@@ -1,4 +1,4 @@
-"""Shaping in the loop: what the rows get, whatever they are cut into; GSPO's ratios; which passes are made."""
+"""Shaping of mini-batches: the contents of the rows however they are cut, GSPO's ratios, the scoring passes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def batch(session, params) -> list[TrainingTrunk]:
     trunks = base_trunks(session.config, STEP, groups)
     for trunk in trunks:
         for number, branch in enumerate(trunk.branches):
-            branch.finished = number != 0  # untrained, nearly all are cut
+            branch.finished = number != 0  # an untrained policy finishes hardly any response
     return trunks
 
 
@@ -66,7 +66,7 @@ def programs(shaping):
 
 @pytest.fixture(scope="module")
 def alone(shaping, params):
-    """The programs of `shaping` on one device, whatever there are, and the parameters there."""
+    """The programs of `shaping` on one device, however many exist, and the parameters there."""
     mesh = make_mesh(devices=jax.devices()[:1])
     _, abstract, axes = build_network(shaping.model.architecture)
     shardings = param_shardings(mesh, abstract, axes, shaping.model.architecture)
@@ -142,15 +142,15 @@ def test_selected_tokens_leave_the_rows_and_stay_in_the_denominator(shaping, pro
     assert sum(penalised.sum() for *_, penalised in found.values()) == np.floor(0.2 * sum(mini_batch.counted))
 
 
-def test_the_last_entropy_advantage_is_the_losss(shaping, tiny_run):
+def test_the_loss_applies_an_entropy_advantage_at_the_end_of_the_list(shaping, tiny_run):
     assert [step.__name__ for step, _ in mini_batch_steps(shaping.config)] == EVERY_STEP[:-1]
     twin = tiny_run.changed(shaping, shaping__steps=["entropy_advantage", "forking_tokens"])
     assert [step.__name__ for step, _ in mini_batch_steps(twin.config)] == ["entropy_advantage", "forking_tokens"]
 
 
 @pytest.mark.slow
-def test_in_the_loss_or_before_it_the_entropy_advantage_is_the_same(session, plain, params, batch, tiny_run):
-    """Steps that do not touch what it reads: last in the list, in the loss; or first, on scored entropies."""
+def test_the_entropy_advantage_is_the_same_in_the_loss_and_before_it(session, plain, params, batch, tiny_run):
+    """The other steps do not touch its inputs: as the last step it is in the loss, as the first on scored entropies."""
     results = []
     for steps in (["forking_tokens", "entropy_advantage"], ["entropy_advantage", "forking_tokens"]):
         options = {"shaping__steps": steps, "training__mini_batch_rollouts": count_rollouts(batch)}
@@ -165,7 +165,7 @@ def test_in_the_loss_or_before_it_the_entropy_advantage_is_the_same(session, pla
         np.testing.assert_allclose(left, right, atol=1e-6)
 
 
-def test_mini_batches_are_scored_again_only_behind_an_update(session, plain, params, batch, tiny_run, monkeypatch):
+def test_mini_batches_are_scored_again_only_after_an_update(session, plain, params, batch, tiny_run, monkeypatch):
     """The first mini-batch of a full batch is shaped by the scoring pass, each later one by its own."""
     from fr3e_jax.learning import batch_shaping as module
 

@@ -1,4 +1,4 @@
-"""What a run holds: a reference and a critic only where the method has them, in memory of their own."""
+"""The learner: a reference and a critic only if the method has them, in memory of their own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def kinds(arrays) -> dict:
 
 @pytest.mark.parametrize("reference", [False, True])
 @pytest.mark.parametrize("with_critic", [False, True])
-def test_a_checkpoint_holds_what_the_method_has(session, programs, critic, reference, with_critic):
+def test_a_checkpoint_holds_the_parts_that_the_method_has(session, programs, critic, reference, with_critic):
     held = critic if with_critic else None
     learner = fresh_learner(programs, session.model.fresh_params(), held, reference=reference)
     found = learner.arrays()
@@ -38,7 +38,7 @@ def test_a_checkpoint_holds_what_the_method_has(session, programs, critic, refer
     assert again.updates == 7 and kinds(again.arrays()) == kinds(found)
 
 
-def test_the_reference_lies_like_the_policy_and_outlives_its_update(session, programs):
+def test_the_reference_is_sharded_like_the_policy_and_outlives_its_update(session, programs):
     learner = fresh_learner(programs, session.model.fresh_params(), None, reference=True)
     assert kinds(learner.reference) == kinds(learner.params)
     before = jax.device_get(learner.params["embedding"])

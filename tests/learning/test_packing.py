@@ -1,4 +1,4 @@
-"""Packing loses, repeats and mixes up nothing, and a mini-batch weighs its tokens as a whole."""
+"""Packing loses, repeats and mixes up no token, and weights are those of the whole mini-batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAD = 0
 
 
 def training_trunk(seed: int, trunk_length: int, branches: list[tuple[int, int]]) -> TrainingTrunk:
-    """``branches``: fork and length of each."""
+    """A training trunk; ``branches``: fork and length of each."""
     random = np.random.default_rng(seed)
     made = [
         TrainingBranch(
@@ -84,7 +84,7 @@ def test_branches_do_not_overlap_and_the_rest_is_empty(trunks, tokens):
             assert len(set(segments)) == len(segments), "two branches of a row would see one another"
 
 
-def test_trunks_are_cut_behind_their_largest_fork_and_share_a_row(trunks):
+def test_trunks_are_cut_after_their_largest_fork_and_share_a_row(trunks):
     (micro,) = pack(trunks, tokens=10_000, pad_id=PAD)
     assert len(micro.batch.rows.trunk_ids) == 1
     largest = [12, 3, 40, 1, 17]
@@ -96,7 +96,7 @@ def test_trunks_are_cut_behind_their_largest_fork_and_share_a_row(trunks):
 
 
 def test_micro_batches_keep_to_their_tokens_and_to_the_shards(trunks):
-    """Only a trunk with one lane that is too large for it makes a micro-batch larger; one with more is cut."""
+    """Only a trunk that is too large with a single lane makes a micro-batch larger; one with more lanes is cut."""
     many = [training_trunk(seed, 20, [(20, 30)] * 4) for seed in range(21)]
     for shards in (1, 4):
         cut = pack(many, tokens=1000, shards=shards, pad_id=PAD)
@@ -116,8 +116,8 @@ def test_a_branch_lies_in_lanes_that_see_one_another(tokens):
     crossing = 0
     for seed in range(20):
         random = np.random.default_rng(seed)
-        drawn = [[(int(random.integers(1, 20)), int(random.integers(1, 150))) for _ in range(9)] for _ in range(3)]
-        for micro in pack([training_trunk(seed, 20, row) for row in drawn], tokens=tokens, pad_id=PAD):
+        rows = [[(int(random.integers(1, 20)), int(random.integers(1, 150))) for _ in range(9)] for _ in range(3)]
+        for micro in pack([training_trunk(seed, 20, row) for row in rows], tokens=tokens, pad_id=PAD):
             window = micro.batch.rows.window
             assert window is None or window.shape == (len(micro.batch.loss_mask), WINDOW)
             for row in range(len(micro.batch.loss_mask) if window is not None else 0):
@@ -135,14 +135,14 @@ def test_a_branch_lies_in_lanes_that_see_one_another(tokens):
     [([1000], 1100, (1, 1024)), ([1000, 24], 2000, (1, 1024)), ([2049, 2000, 500], 10_000, (2, 3072))],
 )
 def test_long_branches_and_those_alone_in_a_row_do_not_cross_lanes(lengths, tokens, lanes):
-    """Smaller lanes would make each token score some half more."""
+    """With smaller lanes each token would score about half more positions."""
     (micro,) = pack([training_trunk(1, 20, [(20, length) for length in lengths])], tokens=tokens, pad_id=PAD)
     assert micro.batch.rows.window is None
     assert micro.batch.loss_mask.shape == (1, *lanes)
 
 
 def test_full_rows_are_filled_to_the_last_lane():
-    """The harness's branching batch: more than nine tenths of the positions that pass the network are of use."""
+    """The harness's branching batch: more than nine tenths of its positions are useful."""
     trunk = training_trunk(1, 320, [(320 - length, length) for length in (236, 213, 190, 52) for _ in range(16)])
     micros = pack([trunk], tokens=5120, pad_id=PAD)
     assert sum(m.positions for m in micros) / sum(m.padded_positions for m in micros) > 0.9
@@ -150,7 +150,7 @@ def test_full_rows_are_filled_to_the_last_lane():
 
 
 def test_branches_that_see_half_of_their_trunk_have_rows_of_that_size():
-    """Where they fill them; the others, and those that are left over, have rows of the whole trunk."""
+    """They must fill such rows; other branches and left-over ones have rows of the whole trunk."""
     family = [(fork, 320 - fork) for fork in (65, 190, 260, 297) for _ in range(16)]
     trunk, small = training_trunk(1, 320, family), training_trunk(2, 320, [(100, 90), (300, 20)])
     micros = pack([trunk, small], tokens=2400, pad_id=PAD)
@@ -211,8 +211,8 @@ def test_a_long_trunk_leaves_less_than_1024_positions_empty(size, positions):
     assert shape.trunk_size == positions < size + min(size / 4, 1024)
 
 
-def test_given_sizes_always_make_the_same_shape():
-    """As supervised fine-tuning asks for: demonstrations of any length and number, one compiled program."""
+def test_fixed_sizes_always_make_the_same_shape():
+    """As supervised fine-tuning needs: demonstrations of any length and number, one compiled program."""
     shapes = set()
     for count in range(1, 20):
         trunks = [training_trunk(seed, 1 + seed % 12, [(1 + seed % 12, 1 + seed)]) for seed in range(count)]
@@ -247,5 +247,5 @@ def test_weights_and_denominator_make_the_mean_of_the_whole_mini_batch(aggregati
     )
 
 
-def test_nothing_is_packed_into_nothing():
+def test_no_trunks_give_no_micro_batches():
     assert pack([], tokens=4, pad_id=PAD) == []

@@ -49,7 +49,7 @@ OLD, REFERENCE, VALUES = draw(0), draw(1), draw(2)
 
 
 def token_rewards(i: int, j: int, beta: float = 0.0, estimator=lambda gap: gap) -> list[float]:
-    """Of the trained tokens."""
+    """The rewards of the tokens that train."""
     branch = BATCH[i].branches[j]
     gap = (OLD[i][j] - REFERENCE[i][j])[branch.trains].astype(np.float64)
     rewards = -beta * estimator(gap)
@@ -63,13 +63,13 @@ def estimates(session, tiny_run, **settings):
     return estimate_advantages(twin.learning, copy.deepcopy(BATCH), OLD, REFERENCE, VALUES)
 
 
-def test_rewards_alone_need_nothing_more(session, tiny_run):
+def test_estimators_of_rewards_alone_need_no_scores(session, tiny_run):
     assert not estimates_after_scoring(session.config)
     assert not estimates_after_scoring(tiny_run.changed(session, kl__coefficient=0.5).config)
 
 
 @pytest.mark.parametrize("gamma, lam", [(1.0, 1.0), (0.9, 0.8)])
-def test_generalised_advantages_pass_over_what_does_not_train(session, tiny_run, gamma, lam):
+def test_generalised_advantages_skip_tokens_that_do_not_train(session, tiny_run, gamma, lam):
     settings = BASES | {"advantage__base_estimator": "gae", "critic__gamma": gamma, "critic__lam": lam}
     found = estimates(session, tiny_run, **settings)
     for i, trunk in enumerate(BATCH):
@@ -85,7 +85,7 @@ def test_generalised_advantages_pass_over_what_does_not_train(session, tiny_run,
 
 
 def test_a_divergence_in_the_reward_counts_from_each_token_on(session, tiny_run):
-    """REINFORCE++: no baseline, what is still to come."""
+    """REINFORCE++: no baseline, the sum of the rewards still to come."""
     found = estimates(session, tiny_run, **IN_REWARD, advantage__base_estimator="reward", kl__estimator="k2")
     divergences = []
     for i, trunk in enumerate(BATCH):

@@ -39,7 +39,7 @@ def programs(session):
 
 
 def learner_of(programs, params) -> Learner:
-    """With weights of its own, which updates may donate."""
+    """A learner with weights of its own, which updates may donate."""
     own = jax.tree.map(lambda leaf: leaf.copy(), params)
     return Learner(programs, own, programs.init_optimizer(own))
 
@@ -75,7 +75,7 @@ def test_a_full_batch_is_the_first_trunks_that_hold_enough(batch):
     assert count_rollouts(batch) == sum(sizes)
 
 
-def test_old_logprobs_are_the_samplers(session, programs, params, batch):
+def test_old_logprobs_equal_the_samplers(session, programs, params, batch):
     old = score_trunks(session.learning, learner_of(programs, params), batch)
     for trunk, row in zip(batch, old, strict=True):
         for branch, logprobs in zip(trunk.branches, row, strict=True):
@@ -84,7 +84,7 @@ def test_old_logprobs_are_the_samplers(session, programs, params, batch):
     assert 0 <= gap["logprob_gap/mean"] <= gap["logprob_gap/max"] < 1e-4
 
 
-def test_the_gap_leaves_out_what_an_earlier_step_sampled(batch):
+def test_the_gap_leaves_out_rollouts_of_earlier_steps(batch):
     old = [[branch.sampler_logprobs + 0.5 for branch in trunk.branches] for trunk in batch]
     mixed = [copy.copy(trunk) for trunk in batch]
     mixed[0].step, old[0] = STEP - 1, [branch.sampler_logprobs + 9 for branch in batch[0].branches]
@@ -96,7 +96,7 @@ def test_the_gap_leaves_out_what_an_earlier_step_sampled(batch):
 def test_the_samplers_logprobs_serve_while_they_are_exact_enough(
     session, programs, params, batch, tiny_run, monkeypatch
 ):
-    """Nine of the trunks, one of them carried over: it and every eighth fresh one are scored, the others are spared."""
+    """Nine trunks, one of them carried over: that one and every eighth fresh one are scored, the others are spared."""
     from fr3e_jax.learning import scoring
 
     sent, original = [], scoring.score_trunks
@@ -138,7 +138,7 @@ def test_the_samplers_logprobs_serve_while_they_are_exact_enough(
 
 
 def assert_rows_hold(packed, old) -> None:
-    """The rows that train have the log-probs of their branches, and zeros where nothing is."""
+    """The rows that train have the log-probs of their branches, and zeros elsewhere."""
     for mini_batch in packed:
         for micro in mini_batch.micros:
             left = micro.batch.old_logprobs.copy()

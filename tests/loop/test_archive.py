@@ -83,7 +83,7 @@ def test_a_base_is_revisited_once_a_step_and_not_in_the_step_that_sampled_it(arc
     assert len(archive.revisit(archiving, 6, stream)) == 2
 
 
-def test_the_archive_comes_back_from_a_checkpoint(archiving, stream):
+def test_an_archive_restored_from_json_equals_the_saved_one(archiving, stream):
     archive = filled(archiving, stream, positions=(0, 1, 2))
     archive.revisit(archiving, 2, stream)
     found = Archive.from_state(json.loads(json.dumps(archive.state_dict())))
@@ -91,7 +91,7 @@ def test_the_archive_comes_back_from_a_checkpoint(archiving, stream):
 
 
 @pytest.mark.parametrize("initial_state", ["base_mean", "fresh"])
-def test_revisited_states_are_those_of_the_archived_base_under_todays_weights(
+def test_revisited_states_are_those_of_the_archived_base_under_the_current_weights(
     archiving, stream, params, tiny_run, initial_state
 ):
     twin = tiny_run.changed(archiving, explore__initial_state=initial_state, explore__block_credit=True)
@@ -116,7 +116,7 @@ def test_revisited_states_are_those_of_the_archived_base_under_todays_weights(
     assert len(trunk.branches) == 3 * len(expansion.states), "the archived base itself is of older weights"
 
 
-def test_noise_and_records_are_named_by_the_base_as_it_was_sampled(archiving, stream, params, monkeypatch):
+def test_revisited_bases_name_noise_and_records_by_their_original_index(archiving, stream, params, monkeypatch):
     streams, sample = [], archiving.sampler.engine.sample
 
     def noted(params, requests, *callbacks, **named):

@@ -1,4 +1,4 @@
-"""ARPO's sampling: who branches from whom by the rule alone, every position computed once, every rollout exact."""
+"""ARPO's sampling: forks follow from the rule alone, each position is computed once, each rollout is exact."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def branching(scripted_tool, session, probability: float, **engine) -> SimpleNam
 
 @pytest.fixture(scope="module")
 def requests(scripted_tool, session):
-    """Of six rollouts each, all drawn at temperature 1."""
+    """Requests of six rollouts each, all sampled at temperature 1."""
     found = []
     for request in scripted_tool.requests_of(session):
         likely = request.branches[1]
@@ -65,13 +65,13 @@ def expected(sampled):
 
 
 def forks_of(session, rollouts, number: int, start: int, position: int) -> list[tuple[int, int]]:
-    """(parent, fork) of the tries that the rule accepts at the answers of a rollout behind ``start``, one by one."""
+    """(parent, fork) of the tries that the rule accepts at the answers of a rollout after ``start``, one by one."""
     tools, rollout, found = session.config.tools, rollouts[number], []
-    drawn = np.flatnonzero(rollout.sampled)
+    own = np.flatnonzero(rollout.sampled)
     entropy = lambda places: rollout.entropies[places[:TOKENS]].sum() / np.log(session.model.architecture.vocab_size)
     for _, end in answer_spans(rollout.tool_written):
         if start < end < len(rollout.token_ids):
-            change = entropy(drawn[drawn >= end]) - entropy(drawn)
+            change = entropy(own[own >= end]) - entropy(own)
             uniforms = session.noise.generator(TOOL, 0, 1, position, number, end).random(tools.beam - 1)
             kept = np.clip(uniforms - tools.entropy_weight * change, 0, 1) <= tools.branch_probability
             found += [(number, end)] * int(kept.sum())
@@ -123,7 +123,7 @@ def test_slots_and_lanes_change_no_token(sampled, expected):
             np.testing.assert_array_equal(rollout.sampled, other.sampled)
 
 
-def test_where_nothing_branches_the_rollouts_are_those_of_plain_sampling(sampled, params, requests):
+def test_without_forks_the_rollouts_equal_plain_sampling(sampled, params, requests):
     found = sampled(probability=-1.0)
     plain, _ = found.session.sampler.sample(params, requests)
     assert found.calls["branched"] == 0

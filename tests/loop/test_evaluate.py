@@ -61,7 +61,7 @@ def test_the_first_answer_is_greedy_and_the_noise_of_the_others_is_the_same_ever
     assert all(len(set(row[1:])) > 1 for row in first)
 
 
-def test_evaluating_is_no_part_of_the_training_budget(session, params):
+def test_evaluation_does_not_count_in_the_training_budget(session, params):
     session.sampler.engine.take_counts()
     evaluate(session, params)
     counts = session.sampler.engine.take_counts()
@@ -94,7 +94,7 @@ class TwoBenchmarks:
         return [Problem(f"t/{i}", p, "", {"dataset": "ab"[i > 2]}) for i, p in enumerate(self.prompts)]
 
 
-def test_several_benchmarks_are_scored_each_and_count_equally(session, params, tiny_run):
+def test_several_benchmarks_are_scored_separately_and_weigh_equally(session, params, tiny_run):
     twin = tiny_run.changed(session, evaluation__prompts=4, data__eval=["a", "b"])
     grader = tiny_run.in_order(lambda problem, response, finished: float(problem.extra["dataset"] == "a"))
     metrics = evaluate(tiny_run.graded_by(dataclasses.replace(twin, task=TwoBenchmarks()), grader), params)
@@ -122,7 +122,7 @@ def test_a_benchmark_without_a_short_enough_problem_is_named(session, params, ti
         evaluate(dataclasses.replace(twin, task=long), params)
 
 
-def test_failures_of_the_grader_and_missing_answers_are_told(session, params, tiny_run):
+def test_failures_of_the_grader_and_missing_answers_are_counted(session, params, tiny_run):
     verdicts = iter(
         [Verdict(0.0, "no_answer"), Verdict(0.0, "timeout"), Verdict(0.0, "wrong"), Verdict(1.0, "right")] * 4
     )
@@ -139,7 +139,7 @@ def trained_params(path, session):
     return arrays["params"]
 
 
-def test_weights_of_a_run_load_whatever_its_optimizer_was(finished_run, session, tiny_run):
+def test_weights_of_a_run_load_with_any_optimizer(finished_run, session, tiny_run):
     other = tiny_run.changed(session, optimizer__warmup_updates=3, optimizer__max_grad_norm=0.0)
     found, step = load_run_params(other, finished_run)
     assert step == 4
@@ -152,7 +152,7 @@ def test_weights_of_a_run_load_whatever_its_optimizer_was(finished_run, session,
     assert not np.array_equal(found["embedding"], start["embedding"])
 
 
-def test_reading_a_run_leaves_what_it_is_writing(finished_run, session):
+def test_reading_a_run_leaves_its_unfinished_checkpoint_alone(finished_run, session):
     half = finished_run / "checkpoints" / "5.orbax-checkpoint-tmp-0"
     half.mkdir()
     try:
@@ -163,7 +163,7 @@ def test_reading_a_run_leaves_what_it_is_writing(finished_run, session):
         half.rmdir()
 
 
-def test_a_run_without_weights_says_so(session, tmp_path, tiny_run):
+def test_a_run_without_weights_is_refused(session, tmp_path, tiny_run):
     with pytest.raises(FileNotFoundError, match="holds no run"):
         load_run_params(session, tmp_path)
     (tmp_path / "config.yaml").write_text(to_yaml(session.config))
@@ -174,7 +174,7 @@ def test_a_run_without_weights_says_so(session, tmp_path, tiny_run):
         load_run_params(session, tmp_path)
 
 
-def test_fr3e_eval_of_a_run_gives_what_the_run_found_at_its_end(finished_run, tmp_path, tiny_run, capsys):
+def test_fr3e_eval_of_a_run_repeats_its_last_evaluation(finished_run, tmp_path, tiny_run, capsys):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(to_yaml(tiny_run.config(model__hidden_size=32)))  # the run's own model settings win
     assert main(["eval", str(recipe), "--run", str(finished_run)]) == 0

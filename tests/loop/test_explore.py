@@ -28,7 +28,7 @@ STEP, CAP, M = 4, 10, 3
 
 
 def explored(session, params, tiny_run, grader=None, **settings) -> SimpleNamespace:
-    """Base rollouts of four prompts, and what was rolled out from the states of all of them."""
+    """Base rollouts of four prompts, and the rollouts from all their states."""
     defaults = {"explore__max_correct": 4, "explore__max_wrong": 4}
     session = tiny_run.changed(session, **defaults | settings)
     session = tiny_run.graded_by(session, grader) if grader else session
@@ -73,7 +73,7 @@ def test_including_the_anchor_token_bars_the_last_position_and_frees_the_first(i
 
 
 @pytest.mark.parametrize("name", ["stage", "including_stage"])
-def test_each_state_draws_its_first_token_where_the_base_drew_the_one_after_the_fork(name, request):
+def test_each_state_samples_its_first_token_where_the_base_sampled_the_one_after_the_fork(name, request):
     """Same prefix, same cache: the entropy there is the base's. Pairs of another row or position differ."""
     stage, compared = request.getfixturevalue(name), 0
     for expansion, fork, _, rollouts in states_of(stage.expansions):
@@ -86,7 +86,7 @@ def test_each_state_draws_its_first_token_where_the_base_drew_the_one_after_the_
     assert np.median(np.diff(all_entropies)) > 1e-4, "entropies are too equal to tell positions apart"
 
 
-def test_rewards_are_of_the_base_prefix_and_the_continuation(session, params, tiny_run):
+def test_rewards_judge_base_prefix_and_continuation_together(session, params, tiny_run):
     """The verifier reads the first character, which lies before every anchor: each state has its base's reward."""
     calls = []
 
@@ -109,7 +109,7 @@ def test_rewards_are_of_the_base_prefix_and_the_continuation(session, params, ti
     assert next(graded, None) is None and outcomes == {0.0, 1.0}
 
 
-def test_a_whole_response_is_no_longer_than_a_base_rollout_may_be(stage):
+def test_whole_responses_keep_to_the_cap_of_base_rollouts(stage):
     cut = 0
     for _, fork, _, rollouts in states_of(stage.expansions):
         for rollout in rollouts:
@@ -141,7 +141,7 @@ def test_every_rollout_of_a_step_has_noise_of_its_own(session, params, tiny_run,
     assert all(stream[1] == STEP for stream in streams)
 
 
-def test_a_fresh_initial_state_leaves_from_the_prompt_and_trains_as_state_0(session, params, tiny_run):
+def test_a_fresh_initial_state_starts_at_the_prompt_and_trains_as_state_0(session, params, tiny_run):
     fresh = explored(session, params, tiny_run, explore__initial_state="fresh")
     for expansion in assign_advantages(fresh.session.config, fresh.expansions):
         assert expansion.states == [0, *range(1, len(expansion.anchors) + 1)]
@@ -158,7 +158,7 @@ def test_a_fresh_initial_state_leaves_from_the_prompt_and_trains_as_state_0(sess
 
 
 def scripted_group(session, bases: list[dict], rewards, position: int = 0) -> PromptGroup:
-    """Base rollouts with given arrays; all are chosen."""
+    """Base rollouts with the arrays of ``bases``; all are chosen."""
     rollouts = []
     for base in bases:
         length = len(next(iter(base.values())))
@@ -189,13 +189,13 @@ def test_each_selection_reads_its_own_array(session, tiny_run, selection, expect
 
 
 def test_random_anchors_depend_on_seed_step_prompt_and_base_alone(session, tiny_run):
-    def drawn(seed=0, step=STEP, position=0):
+    def placed(seed=0, step=STEP, position=0):
         twin = tiny_run.changed(session, explore__anchor_selection="random", seed=seed)
         group = scripted_group(session, [{"entropies": [0] * 40}] * 3, [1, 0, 1], position)
         return [tuple(e.anchors) for e in place_anchors(twin, step, [group])]
 
-    assert drawn() == drawn()
-    assert len({*drawn(), *drawn(seed=1), *drawn(step=5), *drawn(position=1)}) == 12
+    assert placed() == placed()
+    assert len({*placed(), *placed(seed=1), *placed(step=5), *placed(position=1)}) == 12
 
 
 def test_spacing_and_excluded_ends_are_respected(session, tiny_run):
@@ -237,7 +237,7 @@ def test_steps_end_with_a_delimiter(session, tiny_run, text, anchors, include):
     assert [anchor for e in found for anchor in e.anchors] == [fork - include for fork in anchors]
 
 
-def test_lines_are_the_steps_unless_told_otherwise(session, tiny_run, monkeypatch):
+def test_steps_are_lines_by_default(session, tiny_run, monkeypatch):
     twin = tiny_run.changed(session, explore__anchor_selection="delimiter")
     texts = dict(enumerate("12\n34"))
     monkeypatch.setattr(type(twin.texts.codec), "decode", lambda _, ids, **options: "".join(texts[i] for i in ids))
@@ -247,7 +247,7 @@ def test_lines_are_the_steps_unless_told_otherwise(session, tiny_run, monkeypatc
     assert expansion.anchors == [3]
 
 
-def test_no_step_begins_behind_a_response_that_was_cut_and_special_tokens_have_no_text(session, tiny_run):
+def test_no_step_begins_after_a_cut_response_and_special_tokens_have_no_text(session, tiny_run):
     twin = tiny_run.changed(session, explore__anchor_selection="delimiter", explore__delimiter=">")
     group = scripted_group(session, [{"entropies": [0]}], [1])
     group.rollouts = [written(session, "1>2>", stop=False)]
@@ -257,7 +257,7 @@ def test_no_step_begins_behind_a_response_that_was_cut_and_special_tokens_have_n
     assert expansion.anchors == [2]
 
 
-def test_short_responses_have_fewer_anchors_and_no_anchor_is_no_expansion(session, tiny_run):
+def test_short_responses_have_fewer_anchors_and_are_left_out_without_any(session, tiny_run):
     twin = tiny_run.changed(session, explore__num_anchors=4)
     bases = [{"entropies": [1, 2, 3]}, {"entropies": [1, 2]}, {"entropies": [1]}]
     group = scripted_group(session, bases, [1, 0, 1])
@@ -428,7 +428,7 @@ def test_rewards_of_plus_and_minus_one_double_differences_and_stay_out_of_the_re
     np.testing.assert_allclose(wide.block_credit, 2 * np.array(narrow.block_credit), atol=1e-6)
 
 
-# -- where the rollouts go --------------------------------------------------------------------------------------------
+# -- allocation of rollouts -------------------------------------------------------------------------------------------
 
 
 def with_success_rate(session, rate, position, states=2) -> Anchored:
@@ -458,8 +458,8 @@ def allocated_stage(session, params, tiny_run):
     return explored(session, params, tiny_run, explore__allocation="success_rate", explore__allocation_most=7)
 
 
-def test_allocated_rollouts_are_those_of_a_uniform_exploration_and_more(stage, allocated_stage):
-    """A rollout's noise is named by state and branch: the first ones are the same, whatever the others get."""
+def test_allocated_and_uniform_exploration_share_the_first_rollouts_of_each_state(stage, allocated_stage):
+    """State and branch name a rollout's noise, so that the number of rollouts does not change the first ones."""
     sizes, shared = set(), 0
     for e, uniform in zip(allocated_stage.expansions, stage.expansions, strict=True):
         for ours, theirs, rewards, outcomes in zip(e.rollouts, uniform.rollouts, e.rewards, e.outcomes, strict=True):

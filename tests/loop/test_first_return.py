@@ -1,4 +1,4 @@
-"""First Return: what the verifier sees, which prompts stay, and which base rollouts are expanded."""
+"""First Return: the text that the verifier gets, the prompts that stay, and the base rollouts that are expanded."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def recorded(session, tiny_run):
 
 def test_every_base_rollout_is_graded_once_on_its_text_without_the_stop_token(recorded, params):
     session, calls = recorded
-    drawn = drawn_problems(session, 3)
-    groups = first_return(session, params, 1, prepare(session.texts, drawn))
-    assert [(g.position, g.problem) for g in groups] == drawn
+    problems = drawn_problems(session, 3)
+    groups = first_return(session, params, 1, prepare(session.texts, problems))
+    assert [(g.position, g.problem) for g in groups] == problems
     seen = Counter(calls)
     finished = 0
     for group in groups:
@@ -63,7 +63,9 @@ def test_every_base_rollout_is_graded_once_on_its_text_without_the_stop_token(re
     assert sum(seen.values()) == 12 and 0 < finished < 12
 
 
-def test_without_exploration_the_same_is_sampled_and_lanes_keep_nothing_for_it(recorded, params, tiny_run, monkeypatch):
+def test_without_exploration_base_rollouts_are_the_same_and_lanes_keep_no_hidden_states(
+    recorded, params, tiny_run, monkeypatch
+):
     session, _ = recorded
     kept, make = [], session.sampler.engine.programs.empty_state
     noting = lambda *args, **options: kept.append(options["promotable"]) or make(*args, **options)
@@ -92,7 +94,7 @@ def test_special_tokens_inside_a_response_stay_visible(session, tiny_run):
     assert calls == ["2<pad>3", "452", "23", ""]
 
 
-def test_prompts_with_equal_rewards_are_rejected_unless_told_otherwise(session, params, tiny_run):
+def test_prompts_with_equal_rewards_are_rejected_by_default(session, params, tiny_run):
     rewards = {"train/0": [1, 1, 1, 1], "train/1": [0, 0, 0, 0], "train/2": [0, 0, 1, 0]}
     script = {name: list(values) for name, values in rewards.items()}
 

@@ -15,7 +15,7 @@ from fr3e_jax.rewards.verdict import Verdict
 
 
 class _Slow:
-    """A verdict that is there after it was asked for a few times."""
+    """A verdict that arrives after ``asked`` polls."""
 
     def __init__(self, verdict, asked=0):
         self._verdict, self._left = verdict, asked
@@ -31,7 +31,7 @@ class _Slow:
 
 
 def graded(processes, verdict_of, tokens_of=lambda index, branch: np.int32([branch])):
-    """A `Grading` that was given two requests of three branches, and the cases that this process graded."""
+    """A `Grading` of two requests with three branches each, and the cases that this process graded."""
     mine = []
 
     def submit(problem, response, finished):

@@ -1,4 +1,4 @@
-"""Every recipe of configs/methods trains three steps, small, and its own metric moves as its header says."""
+"""Every recipe of configs/methods trains for three small steps, and its own metric moves as its header says."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ UNTRAINED = [  # one layer, and a task that such a policy solves half of the tim
 ]
 WARM_STARTED = ["rft.prompts=24", "rft.responses=64", "rft.batch_size=16"]  # what an untrained policy cannot do
 
-EARLIER = {  # what lies beyond three steps in the recipe itself
+EARLIER = {  # events that lie beyond three steps in the recipe itself
     "ppo": ["critic.warmup_steps=1"],
     "entropy_advantage_ppo": ["critic.warmup_steps=1"],
     "prorl": ["kl.reset_every=2"],
@@ -88,21 +88,21 @@ METHOD: dict[str, Callable[[Metrics], bool]] = {
     "unlikeliness": lambda m: all(0.75 < s["shaping/unlikeliness/kept"] < 1 for s in m),
     "weighted_reinforce": lambda m: all(0 < s["shaping/sample_reinforcement/positive_share"] < 0.3 for s in m),
 }
-"""What the recipe's header says of its own metric, where it says so."""
+"""The expectation that a recipe's header states of its own metric, if it states one."""
 
 
 OWN_SESSION = ("rft", "tools", "arpo", "vineppo", "truncated")
-"""Recipes that sample in a way of their own: from the warm start, with tools, with weights of another type."""
+"""Recipes with programs of their own: from the warm start, with tools, with weights of another type."""
 
 
 @pytest.fixture(scope="module")
 def shared() -> Session:
-    """Programs that sample, compiled once for all the other recipes."""
+    """A session whose sampling programs are compiled once for all other recipes."""
     return open_session(load_config(ROOT / "configs" / "demo_grpo.yaml", [*RUN, *UNTRAINED]))
 
 
 def train_small(recipe: Path, run_dir: Path, shared: Callable[[], Session]) -> Metrics:
-    """Three steps of the recipe, a few prompts each; the metrics of its training steps."""
+    """Train three small steps of the recipe; return the metrics of its training steps."""
     kind = recipe.stem.partition("_")[0]
     warm = kind in OWN_SESSION[:-1]
     config = load_config(recipe, [*RUN, *(WARM_STARTED if warm else UNTRAINED), *EARLIER.get(recipe.stem, [])])

@@ -1,4 +1,4 @@
-"""The network that settings name, and what is refused."""
+"""The configured network, and the models that are refused."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_a_named_network_needs_no_sizes_that_fit_together():
 
 
 def test_a_directory_of_the_named_network_is_taken(directory):
-    given = f"model.path={directory}"
-    assert configured(given, "model.architecture=qwen2.5-7b") == PUBLISHED["qwen2.5-7b"] == configured(given)
+    path = f"model.path={directory}"
+    assert configured(path, "model.architecture=qwen2.5-7b") == PUBLISHED["qwen2.5-7b"] == configured(path)
 
 
 def test_a_directory_of_another_network_is_refused_with_the_differences(directory):

@@ -1,4 +1,4 @@
-"""Prompts prepared ahead: the same ones in the same order, and a position that counts only what was handed out."""
+"""Prompts prepared ahead: the same ones in the same order; the position counts only prompts handed out."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def feed_of(session, count: int, background: Background | None) -> PromptFeed:
 
 
 def settled(background: Background) -> None:
-    """Returns when what was begun before is done."""
+    """Wait until the background has done all earlier calls."""
     background.call(lambda: None).result()
 
 
 @pytest.mark.parametrize("ahead", [True, False])
-def test_the_feed_is_the_stream(short_and_long, ahead):
+def test_the_feed_gives_the_prompts_of_the_stream(short_and_long, ahead):
     session = short_and_long
     stream = PromptStream(session.task.problems("train"), session.config.data.seed, session.texts.prompt_ids, 9)
     with Background() as background:
@@ -63,7 +63,7 @@ def test_each_prompt_is_encoded_once_for_each_time_it_is_handed_out(short_and_lo
     assert encoded["1" * 12 + "="] == 14  # the 14 problems that are too long share a text
 
 
-def test_a_feed_goes_on_where_the_state_of_another_was_taken(short_and_long):
+def test_a_feed_continues_from_the_state_of_another(short_and_long):
     with Background() as background:
         first = feed_of(short_and_long, 4, background)
         for _ in range(3):
@@ -77,7 +77,7 @@ def test_a_feed_goes_on_where_the_state_of_another_was_taken(short_and_long):
             assert second.state_dict() == first.state_dict()
 
 
-def test_a_prompt_that_cannot_be_prepared_is_an_error_of_the_round_that_needs_it(session):
+def test_a_prompt_that_cannot_be_prepared_fails_in_the_round_that_needs_it(session):
     fifth = PromptStream(range(6), session.config.data.seed, lambda _: [1], 9).problem_at(4)
 
     class Odd:

@@ -63,12 +63,12 @@ def assert_same_run(found: Path, wanted: Path, session) -> None:
 
 @pytest.fixture(scope="module")
 def resumed_run(tmp_path_factory, tiny_run) -> Path:
-    """Two steps, then two more in what would be another process; the checkpoint between holds a partial batch."""
+    """Two steps, then two more after a resume; the checkpoint between them holds a partial batch."""
     path = tmp_path_factory.mktemp("resumed") / "run"
     assert train(tiny_run.config(training__max_steps=2, runtime__run_dir=str(path))) == 0
     with reader(path) as checkpoints:
-        assert checkpoints.host_state(2)["partial_batch"], "this case is to carry rollouts over the checkpoint"
-    # What a process killed in step 3 leaves behind the checkpoint.
+        assert checkpoints.host_state(2)["partial_batch"], "this case must carry rollouts over the checkpoint"
+    # The remains of a process killed in step 3, after the checkpoint.
     with open(path / "metrics.jsonl", "a") as metrics:
         metrics.write('{"step": 3, "kind": "train", "reward/mean": 9}\n{"step": 3, "kind": "ev')
     (path / "rollouts" / "step_000003.jsonl.gz").write_bytes(b"torn")
@@ -81,8 +81,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(resumed_run, finished_run, se
 
 
 @pytest.mark.slow
-def test_critic_reference_and_plateau_come_back(tmp_path, tiny_run):
-    """PPO with a divergence: what else learns or is compared with, and when the reference was last reset."""
+def test_critic_reference_and_plateau_are_restored(tmp_path, tiny_run):
+    """PPO with a divergence: the checkpoint also holds critic, reference and the rewards since the last reset."""
     settings = {
         "explore__enabled": False,
         "advantage__base_estimator": "gae",
@@ -113,7 +113,7 @@ def test_critic_reference_and_plateau_come_back(tmp_path, tiny_run):
 
 
 def test_a_finished_run_resumed_stays_as_it_is(resumed_run, tiny_run, session, finished_run):
-    """What a fifth step has left, of a run that was to be longer, belongs to no checkpoint."""
+    """The remains of a fifth step, from a longer run, belong to no checkpoint."""
     (resumed_run / "rollouts" / "step_000005.jsonl.gz").write_bytes(b"torn")
     assert train(tiny_run.config(training__max_steps=4), resumed_run, resume=True) == 0
     with reader(resumed_run) as checkpoints:
@@ -141,7 +141,7 @@ def test_the_archive_is_part_of_a_checkpoint(tmp_path, tiny_run):
         assert checkpoints.host_state(1)["archive"]["entries"]
 
 
-def test_sigterm_finishes_the_step_saves_and_ends_well(tmp_path, tiny_run, monkeypatch, finished_run, session):
+def test_sigterm_finishes_the_step_saves_and_exits_with_0(tmp_path, tiny_run, monkeypatch, finished_run, session):
     path = tmp_path / "run"
     monkeypatch.setenv("FR3E_TEST_SIGNAL", "SIGTERM 30")
     assert train(tiny_run.config(), path) == 0
@@ -182,7 +182,7 @@ def test_a_checkpoint_of_another_model_is_refused_and_nothing_is_lost(resumed_ru
     assert contents(resumed_run) == before
 
 
-def test_resuming_what_is_no_run_is_a_mistake_of_the_settings(tmp_path, tiny_run):
+def test_resuming_a_directory_without_a_run_is_a_config_error(tmp_path, tiny_run):
     with pytest.raises(ConfigError, match="holds no run"):
         train(tiny_run.config(), tmp_path / "nothing", resume=True)
     (tmp_path / "run").mkdir()
@@ -212,7 +212,7 @@ class Process:
         return self.start(*arguments, signal_at=signal_at).wait(timeout=300)
 
     def kill_after_line(self, step: int, *arguments: str) -> None:
-        """SIGKILL as soon as the metrics of a step are there: while its checkpoint is being written."""
+        """Send SIGKILL as soon as the metrics of a step appear: its checkpoint is being written."""
         process, metrics = self.start(*arguments), self.run_dir / "metrics.jsonl"
         while process.poll() is None:
             if metrics.exists() and f'{{"step": {step}, "kind": "train"' in metrics.read_text():
@@ -227,8 +227,8 @@ def process(tmp_path, tiny_run) -> Process:
 
 
 @pytest.mark.slow
-def test_a_process_told_to_stop_exits_with_0_and_says_how_to_go_on(process, finished_run, session):
-    """While it evaluates the start: the first step is still made."""
+def test_a_process_told_to_stop_exits_with_0_and_says_how_to_continue(process, finished_run, session):
+    """The signal comes while the start is evaluated: the first step is still made."""
     assert process.run(signal_at="SIGTERM 5") == 0, process.log.read_text()
     assert "SIGTERM: step 1 is finished and saved; continue with" in process.log.read_text()
     with reader(process.run_dir) as checkpoints:
@@ -240,7 +240,7 @@ def test_a_process_told_to_stop_exits_with_0_and_says_how_to_go_on(process, fini
 
 @pytest.mark.slow
 @pytest.mark.parametrize("graded", [5, 40], ids=["while evaluating the start", "while exploring"])
-def test_sigkill_before_any_checkpoint_starts_again(process, finished_run, session, graded):
+def test_a_run_killed_before_any_checkpoint_starts_again(process, finished_run, session, graded):
     assert process.run(signal_at=f"SIGKILL {graded}") == -signal.SIGKILL
     with reader(process.run_dir) as checkpoints:
         assert checkpoints.latest_step() is None
@@ -249,7 +249,7 @@ def test_sigkill_before_any_checkpoint_starts_again(process, finished_run, sessi
 
 
 @pytest.mark.slow
-def test_sigkill_in_the_middle_of_later_steps_again_and_again(process, finished_run, session):
+def test_a_run_killed_again_and_again_equals_an_uninterrupted_one(process, finished_run, session):
     """Every process dies at its 60th graded response, wherever in a step or an evaluation that is."""
     codes = [process.run(signal_at="SIGKILL 60")]
     while codes[-1] == -signal.SIGKILL and len(codes) < 5:
@@ -261,7 +261,7 @@ def test_sigkill_in_the_middle_of_later_steps_again_and_again(process, finished_
 
 
 @pytest.mark.slow
-def test_sigkill_while_checkpoints_are_written(process, finished_run, session):
+def test_a_run_killed_while_writing_checkpoints_equals_an_uninterrupted_one(process, finished_run, session):
     process.kill_after_line(1)
     process.kill_after_line(2, "--resume")
     process.kill_after_line(4, "--resume")

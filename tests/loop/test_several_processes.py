@@ -1,4 +1,4 @@
-"""Two and four processes on one machine do what one process does, stop together, and go on as any other number."""
+"""Two and four processes on one machine do the same as one, stop together, and continue as any other number."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Group:
         self.recipe.write_text(to_yaml(config))
 
     def run(self, count: int, *arguments: str, environments: Mapping[int, Mapping[str, str]] | None = None):
-        """Exit codes of ``count`` processes; ``environments`` of those that have more than the common variables."""
+        """Exit codes of ``count`` processes; ``environments``: further variables of single processes."""
         with self.started(count, *arguments, environments=environments) as processes:
             end = time.monotonic() + TIMEOUT
             return [process.wait(timeout=max(1, end - time.monotonic())) for process in processes]
@@ -85,14 +85,14 @@ class Group:
 def assert_like(found: Path, wanted: Path, steps: int | None = None) -> None:
     """The same rewards, tokens and choices in the first steps, metrics to 1e-5, after updates to 1e-4.
 
-    Gradient norms after updates to 1e-3: Adam divides each weight's gradient by its size, so that rounding, 1e-7 at
-    first, grows by about ten with each step (1e-5, 6e-5, 1.4e-4 with four processes).
+    Gradient norms after updates to 1e-3: Adam divides each weight's gradient by its size. Rounding is 1e-7 at first and
+    grows by about ten with each step (1e-5, 6e-5, 1.4e-4 with four processes).
     """
     records, wanted_records = (
         [without_timing(r) for r in read_metrics(path / "metrics.jsonl") if steps is None or r["step"] <= steps]
         for path in (found, wanted)
     )
-    if steps is not None:  # the last step of a run is evaluated, of a longer one perhaps not
+    if steps is not None:  # a run evaluates its last step; a longer run perhaps not that step
         records, wanted_records = (
             [r for r in rows if r["kind"] == "train" or not r["step"]] for rows in (records, wanted_records)
         )
@@ -104,7 +104,7 @@ def assert_like(found: Path, wanted: Path, steps: int | None = None) -> None:
             close = 1e-5 if record["step"] <= 1 else 1e-3 if name.startswith("gradient_norm/") else 1e-4
             np.testing.assert_allclose(record[name], expected[name], rtol=close, atol=1e-5, err_msg=where)
     for number, file in enumerate(sorted((wanted / "rollouts").iterdir())[:steps]):
-        # What is rounding in a gradient is a step of full size in Adam's first updates: later weights agree less.
+        # Adam's first updates turn a rounding error of a gradient into a full step: later weights agree less.
         tolerance = 1e-4 if number else 1e-5
         pairs = zip(read_rollouts(found / "rollouts" / file.name), read_rollouts(file), strict=True)
         for rollout, expected in pairs:
@@ -128,7 +128,7 @@ def saved_steps(group: Group) -> list[int]:
         return checkpoints.all_steps()
 
 
-def test_two_processes_sample_earn_and_learn_what_one_does(tmp_path, tiny_run, finished_run):
+def test_two_processes_have_the_rollouts_rewards_and_updates_of_one(tmp_path, tiny_run, finished_run):
     group = Group(tmp_path, tiny_run, training__max_steps=1)
     assert group.run(2) == [0, 0], group.logs()
     assert_like(group.run_dir, finished_run, steps=1)
@@ -159,7 +159,7 @@ def test_a_whole_run_of_four_processes_equals_that_of_one(tmp_path, tiny_run, fi
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 4)])
-def test_a_run_goes_on_with_another_number_of_processes(tmp_path, tiny_run, finished_run, before, after):
+def test_a_run_continues_with_another_number_of_processes(tmp_path, tiny_run, finished_run, before, after):
     group = Group(tmp_path, tiny_run)
     first = group.run(before, environments={before - 1: {"FR3E_TEST_SIGNAL": f"SIGTERM {30 // before}"}})
     assert first == [0] * before, group.logs()
@@ -171,7 +171,7 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path, tiny_run, fini
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_process_ends_the_others_who_say_how_to_go_on(tmp_path, tiny_run, two_processes, victim):
+def test_a_killed_process_ends_the_others_and_they_say_how_to_continue(tmp_path, tiny_run, two_processes, victim):
     group = Group(tmp_path, tiny_run)
     with group.started(2, environments={victim: {"FR3E_TEST_SIGNAL": "SIGKILL 45"}}) as processes:
         assert processes[victim].wait(timeout=300) == -signal.SIGKILL, group.logs()
@@ -180,7 +180,7 @@ def test_a_killed_process_ends_the_others_who_say_how_to_go_on(tmp_path, tiny_ru
         waited = time.monotonic() - start
     assert waited < 3 * HEARTBEAT
     assert saved_steps(group), "this case is to be killed after a checkpoint"
-    for index in range(2):  # of the killed one a companion speaks
+    for index in range(2):  # a companion process speaks for the killed one
         assert f"process {index} of 2 was ended" in group.log(index), group.logs()
         assert "continue from the last checkpoint with fr3e train" in group.log(index), group.logs()
     assert group.run(2, "--resume") == [0, 0], group.logs()
@@ -188,7 +188,7 @@ def test_a_killed_process_ends_the_others_who_say_how_to_go_on(tmp_path, tiny_ru
 
 
 @pytest.mark.slow
-def test_other_prompts_on_one_process_stop_all_with_both_values(tmp_path, tiny_run):
+def test_different_prompts_on_one_process_stop_all_with_both_values(tmp_path, tiny_run):
     group = Group(tmp_path, tiny_run, data__task=f"{tiny_run.task}:Diverging")
     codes = group.run(2, environments={1: {"FR3E_TEST_DIVERGE": "1"}})
     assert codes == [1, 1], group.logs()
@@ -199,7 +199,7 @@ def test_other_prompts_on_one_process_stop_all_with_both_values(tmp_path, tiny_r
 
 @pytest.mark.slow
 def test_a_fault_of_one_process_ends_all(tmp_path, tiny_run):
-    """Its verifier raises at once, in a place where the others do not meet it."""
+    """Its task raises at once, where the others do not exchange anything with it."""
     group = Group(tmp_path, tiny_run, data__task=f"{tiny_run.task}:Unloadable")
     codes = group.run(2, environments={1: {"FR3E_TEST_UNLOADABLE": "1"}})
     assert codes[1] == 2 and codes[0] != 0, group.logs()
@@ -216,7 +216,7 @@ def test_a_directory_that_holds_a_run_is_refused_by_all(tmp_path, tiny_run):
 
 
 @pytest.mark.slow
-def test_who_misses_the_others_says_so(tmp_path, tiny_run):
+def test_a_process_that_cannot_join_the_others_says_so(tmp_path, tiny_run):
     group = Group(tmp_path, tiny_run, runtime__join_seconds=5)
     with group.started(2) as processes:
         processes[1].kill()

@@ -1,4 +1,4 @@
-"""Metrics and records say what the step's rollouts were."""
+"""Metrics and records of a step's rollouts."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_step_that_sampled_nothing_reports_counts_alone():
     assert rollout_metrics([], []) == {"prompts/kept": 0, "prompts/rejected": 0, "prompts/expanded": 0}
 
 
-def test_advantages_are_summed_up_over_tokens_and_carried_rollouts_counted():
+def test_advantage_statistics_are_over_tokens_and_carried_rollouts_are_counted():
     def branch(*advantages):
         values = np.array(advantages, np.float32)
         return TrainingBranch(1, np.zeros(len(values), np.int32), values, values)

@@ -1,4 +1,4 @@
-"""What a tool wrote is context: no anchor lies in it, no loss reaches it, and it survives storing and resuming."""
+"""A tool's answer is context: no anchor lies in it, no loss reaches it, and it survives storing and resuming."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.rollout_store import read_rollouts, write_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
 
-GIVEN = np.array([0, 0, 1, 1, 1, 0, 0, 0, 1, 0], bool)
+WRITTEN = np.array([0, 0, 1, 1, 1, 0, 0, 0, 1, 0], bool)
 STEP = 3
 
 
 def tempting_group(session) -> PromptGroup:
     """A base rollout whose every measure is most extreme where a tool wrote."""
     ids = np.arange(2, 12, dtype=np.int32)
-    extreme = np.where(GIVEN, 9.0, np.linspace(0.1, 1.0, 10)).astype(np.float32)
-    rollout = Rollout(ids, -extreme, extreme, extreme, finished=True, tool_written=GIVEN)
+    extreme = np.where(WRITTEN, 9.0, np.linspace(0.1, 1.0, 10)).astype(np.float32)
+    rollout = Rollout(ids, -extreme, extreme, extreme, finished=True, tool_written=WRITTEN)
     problem = Problem("train/0", "1=", "1")
     return PromptGroup(0, problem, session.texts.prompt_ids("1="), [rollout], np.array([1.0]), chosen=[0])
 
@@ -46,9 +46,9 @@ def test_no_anchor_lies_in_an_answer_and_no_state_ends_before_one(session, tiny_
         explore__delimiter=session.texts.codec.decode([5]),
     )
     for expansion in place_anchors(changed, STEP, [tempting_group(session)]):
-        assert not GIVEN[expansion.anchors].any() and not GIVEN[expansion.forks].any()
+        assert not WRITTEN[expansion.anchors].any() and not WRITTEN[expansion.forks].any()
         if selection in ("entropy", "logprob", "gradient"):
-            allowed = [k for k in range(1 - include, 10 - include) if not GIVEN[k] and not GIVEN[k + include]]
+            allowed = [k for k in range(1 - include, 10 - include) if not WRITTEN[k] and not WRITTEN[k + include]]
             assert expansion.anchors == allowed[-4:]
 
 
@@ -98,18 +98,18 @@ def test_explored_rollouts_read_the_calls_of_their_prefix(scripted_tool, stage):
         base = expansion.group.rollouts[expansion.base]
         for fork, state in zip(expansion.forks, expansion.rollouts, strict=True):
             for rollout in state:
-                whole, text, calls, given = base.head(fork).then(rollout), "", 0, []
-                for token, drawn in zip(whole.token_ids, whole.sampled, strict=True):
-                    text = text + own.texts.codec.decode([token], special_tokens=True) if drawn else ""
+                whole, text, calls, tool_written = base.head(fork).then(rollout), "", 0, []
+                for token, sampled in zip(whole.token_ids, whole.sampled, strict=True):
+                    text = text + own.texts.codec.decode([token], special_tokens=True) if sampled else ""
                     complete = own.sampler.toolbox.tool.call_in(text) is not None
                     calls += complete and calls < scripted_tool.MOST_CALLS
-                    given.append(not drawn)
-                starts = np.flatnonzero(np.diff(np.array([False, *given], np.int8)) == 1)
+                    tool_written.append(not sampled)
+                starts = np.flatnonzero(np.diff(np.array([False, *tool_written], np.int8)) == 1)
                 ended_in_call = own.sampler.toolbox.tool.call_in(text) is not None and len(starts) < calls
                 assert len(starts) == calls - ended_in_call
 
 
-def test_records_and_metrics_tell_what_tools_wrote(stage, tmp_path):
+def test_records_and_metrics_mark_the_tokens_of_tools(stage, tmp_path):
     own, groups, expansions = stage
     own.sampler.toolbox.counts.update({"answered": 3, "error": 1})
     metrics = tool_metrics(own.sampler, groups, expansions)
@@ -127,19 +127,19 @@ def test_records_and_metrics_tell_what_tools_wrote(stage, tmp_path):
 
 def test_an_archived_base_keeps_its_answers(stage):
     own, groups, _ = stage
-    entry = ArchivedBase(0, "3/0/0", list(range(2, 12)), [6], [1.0, 0.0], explored=3, given=GIVEN.tolist())
+    entry = ArchivedBase(0, "3/0/0", list(range(2, 12)), [6], [1.0, 0.0], explored=3, given=WRITTEN.tolist())
     archive = Archive.from_state(Archive([entry]).state_dict())
 
     class Stream:
         problem_at = staticmethod(lambda position: groups[0].problem)
 
     anchored = archive._anchored(own, archive.entries[0], Stream())
-    np.testing.assert_array_equal(~anchored.rollout.sampled, GIVEN)
+    np.testing.assert_array_equal(~anchored.rollout.sampled, WRITTEN)
 
 
 @pytest.mark.slow
 def test_a_policy_that_is_rewarded_for_answers_learns_to_call(tmp_path, tiny_run):
-    """And does not learn to write answers itself, which it reads as often: they carry no loss."""
+    """It reads answers as often as calls, but answers carry no loss: only calls are learned."""
     settings = {
         "data__task": f"{tiny_run.task}:Calling",
         "tools__kind": "calculator",

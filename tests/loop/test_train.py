@@ -1,4 +1,4 @@
-"""The training loop from end to end: what a run leaves behind, and how it ends when there is nothing to learn."""
+"""The training loop from end to end: the files of a run, and its end when there is nothing to learn."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_run_leaves_its_settings_metrics_rollouts_checkpoints_and_summary(fini
     assert {3, 4} <= kept and len(kept) <= 3
 
 
-def test_every_step_reports_what_was_promised(finished_run, grpo_run):
+def test_every_step_reports_the_promised_metrics(finished_run, grpo_run):
     for path, promised in ((finished_run, PROMISED + PROMISED_OF_FR3E), (grpo_run, PROMISED)):
         records = read_metrics(path / "metrics.jsonl", kind="train")
         assert [record["step"] for record in records] == list(range(1, len(records) + 1))
@@ -137,7 +137,7 @@ def test_the_ledger_counts_the_stored_rollouts(a_run):
     assert sorted(set(positions)) == list(range(len(set(positions)))), "a prompt was skipped"
 
 
-def test_what_trained_is_what_was_kept_less_what_is_carried(finished_run):
+def test_the_trained_tokens_are_the_kept_ones_less_the_carried_ones(finished_run):
     carried = [TrainingTrunk.from_json(content) for content in host_state(finished_run)["partial_batch"]]
     waiting = sum(len(branch.token_ids) for trunk in carried for branch in trunk.branches)
     kept = sum(len(r.token_ids) for r in stored(finished_run) if r.kind == "state" and r.kept)
@@ -194,8 +194,8 @@ def test_grpo_trains_the_base_rollouts_of_kept_prompts(grpo_run):
             np.testing.assert_allclose(advantages, wanted, atol=1e-4)
 
 
-def test_surplus_that_is_dropped_is_sampled_and_stored_and_does_not_train(grpo_run):
-    """Two groups of six fill a batch of ten, the third one of a round is left."""
+def test_dropped_surplus_is_stored_but_does_not_train(grpo_run):
+    """Two groups of six fill a batch of ten; the third group of the round is dropped."""
     for record in read_metrics(grpo_run / "metrics.jsonl", kind="train"):
         assert record["batch/trunks"] == 2 and record["batch/carried_rollouts"] == 0
         rollouts = read_rollouts(grpo_run / "rollouts" / f"step_{record['step']:06d}.jsonl.gz")
@@ -213,7 +213,7 @@ def test_the_last_checkpoint_is_ranked_by_the_last_evaluation(grpo_run):
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_to_learn_stops_with_what_was_seen_and_a_checkpoint(session, tmp_path, tiny_run, capsys):
+def test_a_run_without_signal_stops_with_its_counts_and_a_checkpoint(session, tmp_path, tiny_run, capsys):
     twin = tiny_run.changed(session, rollout__max_rounds_without_signal=2)
     twin = tiny_run.graded_by(twin, Grader(all_wrong))
     code = run_here(twin, tmp_path / "run")
@@ -233,7 +233,7 @@ def all_wrong(problem, response, finished):
     return 0.0
 
 
-def test_all_right_is_told_apart_from_all_wrong(session, tmp_path, tiny_run, capsys):
+def test_the_message_distinguishes_all_right_from_all_wrong(session, tmp_path, tiny_run, capsys):
     twin = tiny_run.changed(session, rollout__max_rounds_without_signal=1)
     code = run_here(tiny_run.graded_by(twin, Grader(lambda *case: 1.0)), tmp_path / "run")
     message = capsys.readouterr().err
@@ -241,7 +241,7 @@ def test_all_right_is_told_apart_from_all_wrong(session, tmp_path, tiny_run, cap
 
 
 def test_explored_states_without_signal_are_reported(session, tmp_path, tiny_run, capsys):
-    """Base rollouts of a prompt are mixed, those from its states never."""
+    """Base rollouts of a prompt are mixed, rollouts from its states never."""
     graded = []
 
     def verifier(problem, response, finished):
@@ -255,7 +255,7 @@ def test_explored_states_without_signal_are_reported(session, tmp_path, tiny_run
 
 
 def test_a_partial_batch_survives_a_stop_without_signal(session, tmp_path, tiny_run, capsys):
-    """One round with signal, then none: what the first one gave is in the checkpoint and trains after a resume."""
+    """One round with signal, then none: the checkpoint holds the trunks of the first, which train after a resume."""
     graded = []
 
     def verifier(problem, response, finished):
@@ -300,7 +300,7 @@ def test_a_non_finite_update_keeps_the_last_checkpoint_as_it_was(session, tmp_pa
 
 
 def test_a_non_finite_update_leaves_no_checkpoint_of_half_a_step(session, tmp_path, tiny_run, monkeypatch):
-    """Between checkpoints, too: weights that other mini-batches of the step have moved are those of no step."""
+    """The same between checkpoints: weights that only some mini-batches have moved belong to no step."""
     original = train_module.explored_trunks
 
     def poisoned(config, step, credited):
@@ -316,8 +316,8 @@ def test_a_non_finite_update_leaves_no_checkpoint_of_half_a_step(session, tmp_pa
     assert not [path for path in (tmp_path / "run" / "checkpoints").iterdir() if path.name.isdigit()]
 
 
-def test_a_batch_that_was_carried_in_full_needs_no_rollouts(session, tmp_path, tiny_run):
-    """One round fills several batches: the later steps train on what the first one sampled."""
+def test_a_step_with_a_fully_carried_batch_samples_nothing(session, tmp_path, tiny_run):
+    """One round fills several batches: the later steps train on rollouts of the first."""
     twin = tiny_run.changed(
         session,
         explore__enabled=False,
@@ -336,11 +336,11 @@ def test_a_batch_that_was_carried_in_full_needs_no_rollouts(session, tmp_path, t
     assert read_rollouts(tmp_path / "run" / "rollouts" / "step_000002.jsonl.gz") == []
 
 
-# -- written beside the loop -------------------------------------------------------------------------------------------
+# -- background writes -------------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_is_saved_behind_everything_it_claims(session, tmp_path, tiny_run, monkeypatch):
-    """With a slow disk: what a resumed run takes for done is there before the checkpoint is begun."""
+def test_a_checkpoint_is_saved_after_everything_it_claims(session, tmp_path, tiny_run, monkeypatch):
+    """On a slow disk, all files that a resumed run relies on are complete before the checkpoint begins."""
     run_dir, seen = tmp_path / "run", []
     write, save = train_module.rollout_store.write_rollouts, Checkpointer.save
 
@@ -383,6 +383,6 @@ def test_a_write_that_fails_stops_the_run_and_claims_nothing(session, tmp_path, 
 
 
 def test_prompts_prepared_ahead_are_not_in_the_checkpoint(finished_run):
-    """The position of the stream is that behind the prompts that were rolled out."""
+    """The position of the stream is the one after the prompts that were rolled out."""
     used = {record.prompt_position for record in stored(finished_run)}
     assert host_state(finished_run)["stream"]["position"] == max(used) + 1

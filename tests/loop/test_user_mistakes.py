@@ -22,7 +22,7 @@ def recipe(tmp_path, tiny_run) -> str:
 
 @pytest.fixture
 def mistake(recipe, tmp_path, capsys):
-    """Runs a verb that must fail; returns its line."""
+    """Run a verb that must fail; return the line that it prints."""
 
     def run(verb: str, *arguments: str) -> str:
         assert main([verb, recipe, *arguments]) == 2
@@ -36,7 +36,7 @@ def mistake(recipe, tmp_path, capsys):
 
 @pytest.fixture
 def model(tmp_path, session) -> Path:
-    """A Hugging Face directory that works, for one thing to be broken in it."""
+    """A working Hugging Face directory, in which each test breaks one thing."""
     directory = tmp_path / "model"
     save_model(session, session.model.fresh_params(), directory, "float32")
     return directory
@@ -165,12 +165,12 @@ def test_a_mesh_that_does_not_fit_the_devices(mistake):
     assert "mesh.replica=16 x mesh.fsdp=1 x mesh.tensor=1 is 16 devices" in mistake("train", "mesh.replica=16")
 
 
-def test_evaluating_a_run_that_is_none(mistake, tmp_path):
+def test_evaluating_a_directory_without_a_run(mistake, tmp_path):
     assert "is not a run directory" in mistake("eval", "--run", str(tmp_path))
 
 
 def test_bugs_in_a_task_keep_their_traceback(recipe, tmp_path):
-    """They are not mistakes in the settings: one line would hide where."""
+    """A bug is not a mistake in the settings: one line would hide its place."""
     (tmp_path / "broken.py").write_text("class Task:\n    def __init__(self, config):\n        self.name = undefined\n")
     with pytest.raises(NameError, match="undefined"):
         main(["train", recipe, f"data.task={tmp_path}/broken.py:Task"])

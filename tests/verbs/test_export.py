@@ -1,4 +1,4 @@
-"""`fr3e export`: any run's weights, whole, replaceable, and with all that came with the model it started from."""
+"""`fr3e export`: any run's weights, complete and replaceable, with the settings and tokenizer of its first model."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def exported(finished_run, tmp_path_factory):
 
 @pytest.fixture
 def foreign(tmp_path, tiny_run):
-    """A Qwen3 checkpoint as somebody else left it: two stops, sampling defaults, a chat template, bfloat16, shards."""
+    """A Qwen3 checkpoint from elsewhere: two stops, sampling defaults, a chat template, bfloat16, shards."""
     directory, codec = tmp_path / "foreign", TextCodec.load()
     architecture = dataclasses.replace(
         configured_architecture(tiny_run.config(), len(codec)), model_type="qwen3", tie_word_embeddings=False
@@ -91,7 +91,7 @@ def test_transformers_reads_configuration_tokenizer_and_generation(exported, ses
     )
 
 
-def test_types_and_shards_are_as_asked(finished_run, session, tmp_path, capsys):
+def test_types_and_shards_are_as_requested(finished_run, session, tmp_path, capsys):
     arguments = ["--dtype", "bf16", "--max-shard-size", "2KB", "--step", "4"]
     assert main(["export", str(finished_run), str(tmp_path / "model"), *arguments]) == 0
     assert f"step 4 of {finished_run} as bfloat16" in capsys.readouterr().out
@@ -106,7 +106,7 @@ def test_types_and_shards_are_as_asked(finished_run, session, tmp_path, capsys):
     assert json.loads((tmp_path / "model" / "config.json").read_text())["torch_dtype"] == "bfloat16"
 
 
-def test_a_foreign_checkpoint_comes_back_with_all_that_it_had(foreign, tmp_path, tiny_run):
+def test_an_untrained_foreign_checkpoint_is_exported_with_equal_files(foreign, tmp_path, tiny_run):
     settings = {"sft__steps": 1, "sft__batch_size": 2, "evaluation__prompts": 1, "optimizer__weight_decay": 0.0}
     config = tiny_run.config(
         model__path=str(foreign), model__param_dtype="bfloat16", sft__learning_rate=0.0, **settings
@@ -157,7 +157,7 @@ def test_an_earlier_export_is_replaced_whole(exported, finished_run, tmp_path):
 
 
 @pytest.mark.parametrize("failing", ["save_params", "TextCodec.save"])
-def test_an_export_that_fails_leaves_what_was_there(failing, exported, finished_run, tmp_path, monkeypatch):
+def test_a_failed_export_leaves_the_earlier_directory(failing, exported, finished_run, tmp_path, monkeypatch):
     target = tmp_path / "model"
     shutil.copytree(exported, target)
     before = {path.name: path.read_bytes() for path in target.iterdir()}
@@ -171,7 +171,7 @@ def test_an_export_that_fails_leaves_what_was_there(failing, exported, finished_
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_what_no_export_wrote_is_never_replaced(exported, finished_run, tmp_path, capsys):
+def test_files_that_no_export_wrote_are_never_replaced(exported, finished_run, tmp_path, capsys):
     cases = {"model": ("config.json", "was not written by fr3e"), "earlier": ("README.md", "holds README.md, which no")}
     shutil.copytree(exported, tmp_path / "earlier")
     (tmp_path / "model").mkdir()
@@ -184,7 +184,7 @@ def test_what_no_export_wrote_is_never_replaced(exported, finished_run, tmp_path
     assert "is a file; expected a directory" in capsys.readouterr().err
 
 
-def test_supervised_training_refuses_such_an_output_before_it_starts(tmp_path, tiny_run, capsys):
+def test_supervised_training_refuses_a_foreign_output_directory_before_it_starts(tmp_path, tiny_run, capsys):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "config.json").write_text("{}")
     recipe = tmp_path / "recipe.yaml"
@@ -207,7 +207,7 @@ def test_mistakes_are_one_line(finished_run, tmp_path, capsys, arguments, messag
     assert message in captured and captured.count("\n") == 1 and not (tmp_path / "out").exists()
 
 
-def test_a_model_that_the_run_started_from_and_is_gone_is_named(finished_run, tmp_path, capsys):
+def test_a_missing_starting_model_is_named(finished_run, tmp_path, capsys):
     run = tmp_path / "run"
     shutil.copytree(finished_run, run)
     text = (run / "config.yaml").read_text()

@@ -1,4 +1,4 @@
-"""Rejection-sampling fine-tuning as a run: it trains on what it kept, resumes exactly, and leaves a model."""
+"""Rejection-sampling fine-tuning as a run: it trains on the selected responses, resumes exactly, and leaves a model."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_an_update_is_cross_entropy_on_the_responses_that_are_kept(one_update, s
     assert metrics["tokens/sampled_tokens"] == sum(len(record.token_ids) for record in records)
 
 
-def test_the_model_at_the_end_is_a_start_for_the_next(one_update, session, tiny_run):
+def test_the_final_model_can_start_another_run(one_update, session, tiny_run):
     summary = json.loads((one_update / "summary.json").read_text())
     assert (summary["algorithm"], summary["iterations"], summary["updates"]) == ("rft", 1, 1)
     assert {"avg@3", "greedy"} <= summary["before"].keys() & summary["after"].keys()
@@ -67,7 +67,7 @@ def test_the_model_at_the_end_is_a_start_for_the_next(one_update, session, tiny_
         np.testing.assert_array_equal(ours, saved)
 
 
-def test_where_nothing_is_right_the_run_ends_with_what_was_found(tmp_path, tiny_run, capsys):
+def test_a_run_without_right_responses_ends_with_its_counts(tmp_path, tiny_run, capsys):
     task = f"{tiny_run.task}:NothingRight"
     config = tiny_run.config(**SETTINGS, data__task=task)
     assert rft(config, tmp_path / "run") == 1

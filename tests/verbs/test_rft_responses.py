@@ -1,4 +1,4 @@
-"""Fine-tuning by rejection: where a response is cut, what is filtered, and which responses are taken."""
+"""Rejection-sampling fine-tuning: the cut of a response, the filters, and the selection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fr3e_jax.verbs.rft_selection import mean_branching_factors, select_response
 
 
 class Spelling:
-    """A codec whose tokens are given pieces of text, the stop token last."""
+    """A codec whose tokens are these pieces of text, the stop token last."""
 
     def __init__(self, *pieces: str):
         self.pieces, self.stop_ids = [*pieces, ""], (len(pieces),)
@@ -31,7 +31,7 @@ class Spelling:
 
 
 def spelled(*pieces: str, finished: bool = True):
-    """Texts of just that codec, and the rollout that the pieces are."""
+    """Texts with that codec, and a rollout of all the pieces."""
     length = len(pieces) + finished
     arrays = [np.arange(length, dtype=np.float32) + 10 * k for k in range(3)]
     codec = Spelling(*pieces)
@@ -68,12 +68,12 @@ def test_a_response_ends_with_the_token_that_closes_its_first_box(pieces, kept, 
         (["no"], False),
     ],
 )
-def test_without_a_box_or_behind_it_nothing_is_cut(pieces, finished):
+def test_a_response_without_a_box_or_that_ends_with_it_is_not_cut(pieces, finished):
     texts, rollout = spelled(*pieces, finished=finished)
     assert cut_after_answer(texts, rollout) is rollout
 
 
-def test_a_box_that_the_cap_cut_behind_gets_its_stop_token():
+def test_a_response_capped_right_after_its_box_gets_a_stop_token():
     texts, rollout = spelled("so ", r"\boxed{4}", finished=False)
     cut = cut_after_answer(texts, rollout)
     assert cut.token_ids.tolist() == [0, 1, 2] and cut.finished
@@ -123,7 +123,7 @@ def learner(session, params):
     return Learner(session.model.train_programs(supervised=True), params, None)
 
 
-def drawn(session, right=8, wrong=6):
+def sampled_responses(session, right=8, wrong=6):
     """Responses of four prompts with rising entropy, the right ones first; one of each kind is malformed."""
     found = []
     for n in range(right + wrong):
@@ -135,7 +135,7 @@ def drawn(session, right=8, wrong=6):
 
 def chosen(session, learner, tiny_run, **settings):
     twin = tiny_run.changed(session, **{f"rft__{name}": value for name, value in settings.items()})
-    responses = drawn(session)
+    responses = sampled_responses(session)
     selected, metrics = select_responses(twin.learning, learner, 0, responses)
     assert metrics["rft/sampled"] == 14 and metrics["rft/usable_right"] == 7 and metrics["rft/usable_wrong"] == 5
     assert metrics["rft/dropped_redundant"] == 2
@@ -146,8 +146,8 @@ def chosen(session, learner, tiny_run, **settings):
     return numbers[:split], numbers[split:]
 
 
-def test_all_right_ones_are_taken_unless_told_otherwise(session, learner, tiny_run):
-    assert chosen(session, learner, tiny_run) == ([0, 2, 3, 4, 5, 6, 7], [])  # 5 % of 7 is none
+def test_all_right_responses_are_taken_by_default(session, learner, tiny_run):
+    assert chosen(session, learner, tiny_run) == ([0, 2, 3, 4, 5, 6, 7], [])  # 5 % of 7 rounds to none
 
 
 def test_the_highest_entropies_are_taken_first(session, learner, tiny_run):
@@ -167,10 +167,10 @@ def test_wrong_ones_are_their_share_of_what_trains_as_far_as_there_are_any(sessi
     assert len(right) == 7 and len(wrong) == count
 
 
-def test_nothing_right_is_nothing(session, learner, tiny_run):
+def test_without_right_responses_nothing_is_selected(session, learner, tiny_run):
     for select in ("random", "entropy", "branching_factor"):
         twin = tiny_run.changed(session, rft__select=select)
-        selected, metrics = select_responses(twin.learning, learner, 0, drawn(session, right=0, wrong=3))
+        selected, metrics = select_responses(twin.learning, learner, 0, sampled_responses(session, right=0, wrong=3))
         assert selected == [] and metrics["rft/selected_right"] == 0
 
 
@@ -193,7 +193,7 @@ def test_branching_factors_are_those_of_the_whole_sequence(session, params, lear
 
 def test_the_highest_branching_factors_are_taken_first(session, learner, tiny_run):
     twin = tiny_run.changed(session, rft__select="branching_factor", rft__share=0.5, rft__negative_share=0.0)
-    responses = [r for r in drawn(session) if r.right and not r.dropped]
+    responses = [r for r in sampled_responses(session) if r.right and not r.dropped]
     factors = mean_branching_factors(session.learning, learner, responses)
     selected, metrics = select_responses(twin.learning, learner, 0, responses)
     order = sorted(range(7), key=lambda n: (-factors[n], n))[:4]
@@ -203,7 +203,7 @@ def test_the_highest_branching_factors_are_taken_first(session, learner, tiny_ru
 
 
 def test_responses_of_a_prompt_share_its_trunk(session):
-    responses = drawn(session)
+    responses = sampled_responses(session)
     trunks, numbers = training_trunks(responses, 3)
     assert [sorted(n % 4 for n in row) for row in numbers] == [[p] * len(row) for p, row in enumerate(numbers)]
     for trunk, row in zip(trunks, numbers, strict=True):

@@ -1,4 +1,4 @@
-"""`fr3e sample` prints what the policy says, with the log-probs and entropies that a full forward gives."""
+"""`fr3e sample` prints completions with the log-probs and entropies of a full forward pass."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def assert_of(params, printed, session, tiny_run):
         ids = completion["token_ids"]
         logits = tiny_run.full_logits(session, params, [*prompt, *ids])[len(prompt) - 1 : -1]
         logprobs = tiny_run.log_softmax(logits)
-        drawn = logprobs[np.arange(len(ids)), ids]
-        np.testing.assert_allclose(completion["logprobs"], drawn, atol=1e-5)
+        expected = logprobs[np.arange(len(ids)), ids]
+        np.testing.assert_allclose(completion["logprobs"], expected, atol=1e-5)
         np.testing.assert_allclose(completion["entropies"], -(np.exp(logprobs) * logprobs).sum(axis=1), atol=1e-5)
 
 
@@ -67,7 +67,7 @@ def test_text_shows_the_same_completions_with_their_sums(recipe, capsys):
         assert int(at) == int(np.argmax(entropies))
 
 
-def test_settings_of_the_rollout_apply(recipe, capsys):
+def test_the_rollout_settings_apply(recipe, capsys):
     printed = json.loads(sampled(recipe, capsys, "--json", "rollout.temperature=0", "rollout.max_response_tokens=3"))
     assert len({tuple(completion["token_ids"]) for completion in printed["completions"]}) == 1
     assert len(printed["completions"][0]["token_ids"]) <= 3

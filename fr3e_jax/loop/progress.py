@@ -1,0 +1,59 @@
+"""The progress of a training run, as a checkpoint holds it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.learning.experience import TrainingTrunk
+from fr3e_jax.learning.reference import ReferenceResets
+from fr3e_jax.loop.archive import Archive
+from fr3e_jax.loop.prompts import PromptFeed
+from fr3e_jax.runs.ledger import TokenLedger
+
+
+@dataclass
+class Progress:
+    """The host state of a run: with it and the arrays of a checkpoint a run continues exactly."""
+
+    step: int = 0  # full batches trained on
+    updates: int = 0  # optimizer steps
+    before: dict[str, float] = field(default_factory=dict)  # held-out metrics of the start
+    evaluated: dict[str, float] = field(default_factory=dict)  # held-out metrics of this very step; empty: none
+    carried: list[TrainingTrunk] = field(default_factory=list)  # the partial batch
+    archive: Archive = field(default_factory=Archive)
+    resets: ReferenceResets = field(default_factory=ReferenceResets)
+
+    def host_state(self, config: Config, prompts: PromptFeed, ledger: TokenLedger) -> dict[str, Any]:
+        """JSON content of a checkpoint beside its arrays."""
+        return {
+            "verb": "train",
+            "step": self.step,
+            "updates": self.updates,
+            "before": self.before,
+            "evaluated": self.evaluated,
+            "partial_batch": [trunk.to_json() for trunk in self.carried],
+            "archive": self.archive.state_dict(),
+            "reference_resets": asdict(self.resets),
+            "stream": prompts.state_dict(),
+            # The seed and names such as the step key all noise: this is the whole state of the generator.
+            "random": {"seed": config.seed, "step": self.step},
+            "ledger": ledger.state_dict(),
+        }
+
+    @classmethod
+    def restore(cls, host: dict[str, Any], prompts: PromptFeed, ledger: TokenLedger) -> Progress:
+        """The progress that `host_state` described; ``prompts`` and ``ledger`` are set back to it."""
+        prompts.load_state_dict(host["stream"])
+        ledger.load_state_dict(host["ledger"])
+        carried = [TrainingTrunk.from_json(content) for content in host["partial_batch"]]
+        return cls(
+            step=host["step"],
+            updates=host["updates"],
+            before=host["before"],
+            evaluated=host["evaluated"],
+            carried=carried,
+            archive=Archive.from_state(host["archive"]),
+            resets=ReferenceResets(**host["reference_resets"]),
+        )
