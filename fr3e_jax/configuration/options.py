@@ -35,7 +35,7 @@ class Implementation:
 
     function: str  # module:name, below fr3e_jax
     source: str  # paper, and equation or section
-    reads: tuple[str, ...] = ()  # fields of `objectives.steps.Tokens` that cost a pass over the mini-batch
+    reads: tuple[str, ...] = ()  # fields of `objectives.shaping_steps.Tokens` that cost a pass over the mini-batch
     in_loss: bool = False  # last in shaping.steps, the loss applies it and no pass is made
 
     def load(self) -> Callable:

@@ -1,6 +1,6 @@
 """The sections of the shaping steps: one for each step, with its function, its source and its settings.
 
-A new step is a section here, a field of `ShapingConfig`, and its function in ``objectives/steps.py``.
+A new step is a section here, a field of `ShapingConfig`, and its function in ``objectives/shaping_steps.py``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal
 from fr3e_jax.configuration.options import implementations, implemented_by, option
 
 
-@implemented_by("objectives.steps:entropy_advantage", source="RwE, eq. 5-7", reads=("entropies",), in_loss=True)
+@implemented_by("objectives.shaping_steps:entropy_advantage", source="RwE, eq. 5-7", reads=("entropies",), in_loss=True)
 @dataclass
 class EntropyAdvantageConfig:
     """A_t + min(alpha H_t, |A_t| / kappa), H the entropy of the policy that is updated."""
@@ -20,7 +20,7 @@ class EntropyAdvantageConfig:
     kappa: float = option(2.0, "the bonus is at most |A_t| / kappa; above 1 it keeps the sign", gt=1)
 
 
-@implemented_by("objectives.steps:perplexity", source="STUDY, eq. 11")
+@implemented_by("objectives.shaping_steps:perplexity", source="STUDY, eq. 11")
 @dataclass
 class PerplexityConfig:
     """A (1 - alpha w), w the standardised ln PPL of a response in its group."""
@@ -32,7 +32,7 @@ class PerplexityConfig:
     until_step: int = option(0, "first training step in which it is no longer active; 0: to the end", ge=0)
 
 
-@implemented_by("objectives.steps:position", source="STUDY, eq. 12")
+@implemented_by("objectives.shaping_steps:position", source="STUDY, eq. 12")
 @dataclass
 class PositionConfig:
     """A + sign(A) gamma sigmoid(direction steepness (l_t - centre)), l_t a token's place in the response."""
@@ -46,7 +46,7 @@ class PositionConfig:
     until_step: int = option(300, "first training step in which it is no longer active; 0: to the end", ge=0)
 
 
-@implemented_by("objectives.steps:sample_reinforcement", source="Zhu et al. 2025; STUDY Table 2")
+@implemented_by("objectives.shaping_steps:sample_reinforcement", source="Zhu et al. 2025; STUDY Table 2")
 @dataclass
 class SampleReinforcementConfig:
     """Factors of advantages by their sign: negative sample reinforcement, Weighted-REINFORCE."""
@@ -55,7 +55,7 @@ class SampleReinforcementConfig:
     negative: float = option(1.0, "factor of negative advantages; 0: positive samples alone", ge=0)
 
 
-@implemented_by("objectives.steps:unlikeliness", source="He et al. 2025, section 4")
+@implemented_by("objectives.shaping_steps:unlikeliness", source="He et al. 2025, section 4")
 @dataclass
 class UnlikelinessConfig:
     """Rewarding the unlikely: A (1 - beta (G - rank) / G) where A > 0, G the group's size."""
@@ -63,7 +63,7 @@ class UnlikelinessConfig:
     beta: float = option(0.25, "share of its advantage that the likeliest response of a group loses", gt=0, le=1)
 
 
-@implemented_by("objectives.steps:sequence_weighting", source="EGSW, eq. 6-10", reads=("entropies",))
+@implemented_by("objectives.shaping_steps:sequence_weighting", source="EGSW, eq. 6-10", reads=("entropies",))
 @dataclass
 class SequenceWeightingConfig:
     """Token losses times softmax_i((A_i + alpha H_i) / temperature)."""
@@ -76,7 +76,9 @@ class SequenceWeightingConfig:
     rescale: bool = option(False, "multiply weights by the number of sequences, so that the gradient keeps its scale")
 
 
-@implemented_by("objectives.steps:forking_tokens", source="Wang et al. 2025; STUDY Table 2", reads=("old_entropies",))
+@implemented_by(
+    "objectives.shaping_steps:forking_tokens", source="Wang et al. 2025; STUDY Table 2", reads=("old_entropies",)
+)
 @dataclass
 class ForkingTokensConfig:
     """80/20: only the tokens with the highest entropy carry gradient."""
@@ -84,7 +86,9 @@ class ForkingTokensConfig:
     share: float = option(0.2, "share of the mini-batch's tokens that keep their gradient", gt=0, le=1)
 
 
-@implemented_by("objectives.steps:clip_cov", source="Cui et al. 2025, eq. 10-12; STUDY Table 2", reads=("logprobs",))
+@implemented_by(
+    "objectives.shaping_steps:clip_cov", source="Cui et al. 2025, eq. 10-12; STUDY Table 2", reads=("logprobs",)
+)
 @dataclass
 class ClipCovConfig:
     """Clip-Cov: a random share of the tokens of high covariance leaves the gradient."""
@@ -94,7 +98,7 @@ class ClipCovConfig:
     high: float = option(5.0, "upper bound of that covariance")
 
 
-@implemented_by("objectives.steps:kl_cov", source="Cui et al. 2025, eq. 13; STUDY Table 2", reads=("logprobs",))
+@implemented_by("objectives.shaping_steps:kl_cov", source="Cui et al. 2025, eq. 13; STUDY Table 2", reads=("logprobs",))
 @dataclass
 class KlCovConfig:
     """KL-Cov: an unclipped loss, and a penalty on the tokens of the highest covariance."""
@@ -103,7 +107,7 @@ class KlCovConfig:
     coefficient: float = option(1.0, "weight of |log pi - log pi_old| on those tokens", gt=0)
 
 
-@implemented_by("objectives.steps:mismatch_mask", source="Yao et al. 2025")
+@implemented_by("objectives.shaping_steps:mismatch_mask", source="Yao et al. 2025")
 @dataclass
 class MismatchMaskConfig:
     """Tokens whose probability differs too much between trainer and sampler leave the gradient."""
@@ -112,7 +116,7 @@ class MismatchMaskConfig:
     high: float = option(2.0, "largest such ratio", ge=1)
 
 
-@implemented_by("objectives.steps:overlong_mask", source="DAPO, 3.4")
+@implemented_by("objectives.shaping_steps:overlong_mask", source="DAPO, 3.4")
 @dataclass
 class OverlongMaskConfig:
     """Responses cut at the cap leave the loss and its denominator. No settings."""

@@ -13,7 +13,7 @@ from fr3e_jax.learning.mini_batches import MiniBatch, PerToken, fill, stacked
 from fr3e_jax.learning.scoring import Scores, score_packed
 from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.objectives.losses import token_divisors
-from fr3e_jax.objectives.steps import CURRENT_POLICY, Tokens
+from fr3e_jax.objectives.shaping_steps import CURRENT_POLICY, Tokens
 from fr3e_jax.programs.shaping_programs import Shaped, Steps, sequence_log_ratios, shape_tokens
 from fr3e_jax.rollouts.noise import SHUFFLE
 

@@ -11,7 +11,7 @@ from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.mini_batches import PerToken, nested, stacked, trained_tokens
 from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.objectives.advantages import whitening
-from fr3e_jax.programs.exploration import group_advantages
+from fr3e_jax.programs.explore_programs import group_advantages
 from fr3e_jax.programs.shaping_programs import generalised_advantages, token_divergences
 
 

@@ -23,7 +23,7 @@ from fr3e_jax.objectives.allocation import divide_rollouts
 from fr3e_jax.objectives.anchors import AnchorRules
 from fr3e_jax.objectives.filters import is_degenerate
 from fr3e_jax.policy.network import Params
-from fr3e_jax.programs.exploration import block_numbers, find_anchors, trajectory_advantages
+from fr3e_jax.programs.explore_programs import block_numbers, find_anchors, trajectory_advantages
 from fr3e_jax.rollouts.noise import CHOICE, STATE, Noise
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
 

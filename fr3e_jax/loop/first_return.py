@@ -17,7 +17,7 @@ from fr3e_jax.objectives.advantages import ranged_rewards
 from fr3e_jax.objectives.filters import is_degenerate
 from fr3e_jax.objectives.selection import soft_overlong_penalty
 from fr3e_jax.policy.network import Params
-from fr3e_jax.programs.exploration import group_advantages
+from fr3e_jax.programs.explore_programs import group_advantages
 from fr3e_jax.rewards.verifier import SUCCESS
 from fr3e_jax.rollouts.noise import BASE, CHOICE, Noise
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest

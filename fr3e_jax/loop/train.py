@@ -35,7 +35,7 @@ from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.run_report import compilation_line, no_signal_message, run_summary
 from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.policy.network import Params
-from fr3e_jax.programs import exploration
+from fr3e_jax.programs import explore_programs
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.background import Background, WriteFailed
 from fr3e_jax.runs.checkpoints import Checkpointer
@@ -107,7 +107,7 @@ class Trainer:
             first_step=self.progress.step,
             sampled_tokens=ledger.sampled_tokens,
         )
-        owners = [session.sampler.engine.programs, programs, session.sampler.weights, exploration]
+        owners = [session.sampler.engine.programs, programs, session.sampler.weights, explore_programs]
         steps = self.config.runtime.profile_steps * first
         self.profiler = Profiler(steps, run, ledger, self.background, owners, Grading)
 

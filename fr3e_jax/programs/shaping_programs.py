@@ -17,7 +17,7 @@ import numpy as np
 from fr3e_jax.objectives.divergence import KL_ESTIMATORS
 from fr3e_jax.objectives.divergence import sequence_log_ratios as mean_log_ratios
 from fr3e_jax.objectives.returns import generalised_advantages as gae
-from fr3e_jax.objectives.steps import Tokens, apply_steps
+from fr3e_jax.objectives.shaping_steps import Tokens, apply_steps
 from fr3e_jax.programs.size_buckets import power_of_two
 
 Steps = tuple[tuple[Callable, tuple[tuple[str, Any], ...]], ...]  # function and keywords, hashable
@@ -39,7 +39,7 @@ def _shape(tokens: Tokens, *, steps: Steps):
 
 
 def shape_tokens(tokens: Tokens, steps: Steps) -> tuple[Shaped, dict[str, float]]:
-    """`fr3e_jax.objectives.steps.apply_steps` on the host; sequences and tokens added as padding are not counted."""
+    """`fr3e_jax.objectives.shaping_steps.apply_steps` on the host; padding is not counted."""
     (count, length), padding = tokens.counted.shape, _padding(tokens.counted.shape)
     padded = Tokens(*(np.pad(x, padding[: np.ndim(x)]) if np.ndim(x) else x for x in tokens))
     padded = padded._replace(group=np.pad(tokens.group, padding[0], constant_values=-1))

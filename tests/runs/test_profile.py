@@ -10,7 +10,7 @@ import pytest
 
 from fr3e_jax.loop.grading import Grading
 from fr3e_jax.loop.train import train
-from fr3e_jax.programs import exploration
+from fr3e_jax.programs import explore_programs
 from fr3e_jax.runs import profile
 from fr3e_jax.runs.metrics import read_metrics, without_timing
 from fr3e_jax.runs.profile import Stopwatch, compiled_programs, replaced
@@ -96,19 +96,19 @@ def test_compiled_programs_are_found_among_attributes_and_module_names(session):
         session.sampler.engine.programs
     ).keys()
     assert {"_score", "_accumulate", "_apply"} <= compiled_programs(session.model.train_programs()).keys()
-    assert len(compiled_programs(exploration)) == 4
+    assert len(compiled_programs(explore_programs)) == 4
     assert "decode_chunk" not in compiled_programs(session.sampler.engine.programs)
 
 
 @pytest.fixture(scope="module")
 def profiled_run(tmp_path_factory, tiny_run):
     path = tmp_path_factory.mktemp("profiled") / "run"
-    before = (jax.device_get, jax.device_put, Grading.ended, Grading.verdicts, dict(vars(exploration)))
+    before = (jax.device_get, jax.device_put, Grading.ended, Grading.verdicts, dict(vars(explore_programs)))
     settings = {"runtime__profile_steps": 1, "checkpoint__every": 2}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(profile, "WARM_UP_STEPS", 1)  # of four steps there is one for each part of a profile
         assert train(tiny_run.config(**settings, runtime__run_dir=str(path))) == 0
-    assert (jax.device_get, jax.device_put, Grading.ended, Grading.verdicts, dict(vars(exploration))) == before
+    assert (jax.device_get, jax.device_put, Grading.ended, Grading.verdicts, dict(vars(explore_programs))) == before
     return path
 
 

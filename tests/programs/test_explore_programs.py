@@ -9,7 +9,7 @@ from fr3e_jax.objectives.advantages import block_credit, fr3e_advantages
 from fr3e_jax.objectives.advantages import group_advantages as estimated_advantages
 from fr3e_jax.objectives.anchors import AnchorRules, select_anchors, uniform_anchors
 from fr3e_jax.objectives.values import trajectory_modulation
-from fr3e_jax.programs.exploration import block_numbers, find_anchors, group_advantages, trajectory_advantages
+from fr3e_jax.programs.explore_programs import block_numbers, find_anchors, group_advantages, trajectory_advantages
 
 LENGTHS = (7, 1, 19, 2, 12)
 RNG = np.random.default_rng(0)

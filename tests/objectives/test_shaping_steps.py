@@ -10,8 +10,8 @@ import pytest
 
 from fr3e_jax.configuration.options import configured_call
 from fr3e_jax.configuration.shaping_sections import SHAPING_STEPS, ShapingConfig
-from fr3e_jax.objectives import steps
-from fr3e_jax.objectives.steps import CURRENT_POLICY, Tokens, apply_steps
+from fr3e_jax.objectives import shaping_steps
+from fr3e_jax.objectives.shaping_steps import CURRENT_POLICY, Tokens, apply_steps
 from fr3e_jax.objectives.weighting import entropy_guided_weights
 
 N, T = 6, 9
@@ -56,7 +56,11 @@ def test_the_function_of_a_section_has_its_name_and_requires_its_settings_as_key
 
 
 def test_every_step_has_a_section():
-    public = {name for name, f in vars(steps).items() if inspect.isfunction(f) and f.__module__ == steps.__name__}
+    public = {
+        name
+        for name, f in vars(shaping_steps).items()
+        if inspect.isfunction(f) and f.__module__ == shaping_steps.__name__
+    }
     assert {name for name in public if not name.startswith("_")} == set(SHAPING_STEPS) | {"apply_steps"}
 
 
@@ -127,15 +131,15 @@ def test_clip_cov_passes_over_tokens_that_are_clipped_already(tokens):
 
 
 def test_steps_are_applied_in_the_order_of_the_list(tokens):
-    entropy = (steps.entropy_advantage, {"alpha": 10.0, "kappa": 2.0})  # half of |A| is added everywhere
-    negative = (steps.sample_reinforcement, {"positive": 0.0, "negative": 1.0})
+    entropy = (shaping_steps.entropy_advantage, {"alpha": 10.0, "kappa": 2.0})  # half of |A| is added everywhere
+    negative = (shaping_steps.sample_reinforcement, {"positive": 0.0, "negative": 1.0})
     first, metrics = apply_steps(tokens, (negative, entropy))
     second, _ = apply_steps(tokens, (entropy, negative))
     assert set(metrics) == {"entropy_advantage/ratio", "sample_reinforcement/positive_share"}
     a, mask = tokens.advantages, tokens.counted
     np.testing.assert_allclose(first.advantages[mask], np.where(a > 0, 0, a / 2)[mask], atol=1e-6)
     np.testing.assert_allclose(second.advantages[mask], np.where(a > 0, 0, a / 2)[mask], atol=1e-6)
-    penalised = (steps.kl_cov, {"share": 0.1, "coefficient": 1.0})
+    penalised = (shaping_steps.kl_cov, {"share": 0.1, "coefficient": 1.0})
     third, _ = apply_steps(tokens, (negative, penalised))
     fourth, _ = apply_steps(tokens, (penalised, negative))
     assert np.asarray(third.penalised).sum() == np.asarray(fourth.penalised).sum() == 3
