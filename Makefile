@@ -1,11 +1,12 @@
-# `make demo` trains FR3E on the embedded task, `make test` runs the tests. Both make .venv, once, by themselves.
-# Another interpreter: make PYTHON=python3.12 demo (only when .venv does not exist yet).
+# `make demo` trains FR3E on the embedded task, and `make test` runs the tests. Both make .venv if it is missing.
+# For another interpreter run `make PYTHON=python3.12 demo`, only when .venv does not exist yet.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-# Most of the time of tests that run once on a machine is LLVM's; test-optimised leaves it the level that users have.
+# LLVM takes most of the time of a first test run, so tests compile at its level 0. test-optimised keeps the level that
+# users have.
 OPTIMISED := $(BIN)/python -m pytest -n 2 --dist loadfile
 PYTEST := XLA_FLAGS=--xla_backend_optimization_level=0 $(OPTIMISED)
 
@@ -22,50 +23,52 @@ test: $(VENV)/.installed-dev
 test-slow: $(VENV)/.installed-dev
 	$(PYTEST) -m slow
 
-# What vectorised code could round differently: sampling whatever the slots and lanes, shared scores and gradients.
+# Tests in which vectorised code could round differently: sampling with any slots and lanes, shared rows' scores and
+# gradients.
 test-optimised: $(VENV)/.installed-dev
 	$(OPTIMISED) -m "not slow" tests/rollouts/test_engine.py tests/policy/test_rows.py
 
-# The slow ones of eight devices: meshes other than the one that uses every axis.
+# The slow tests on eight devices: meshes other than the one that uses every axis.
 test-slow-8: $(VENV)/.installed-dev
 	FR3E_TEST_DEVICES=8 $(PYTEST) -m slow tests/programs/test_every_mesh.py tests/programs/test_mesh_programs.py
 
-# The rooms that place something on devices.
+# The tests of packages that place arrays on devices, on eight virtual devices.
 test-8: $(VENV)/.installed-dev
 	FR3E_TEST_DEVICES=8 $(PYTEST) -m "not slow" tests/programs tests/rollouts tests/learning tests/loop tests/verbs \
 		tests/runs tests/cluster tests/policy/test_huggingface.py tests/planning/test_collectives.py \
 		tests/planning/test_estimate.py --ignore tests/loop/test_several_processes.py \
 		--ignore tests/runs/test_profile.py --ignore tests/loop/test_end_to_end.py
 
-# The same numbers as torch and transformers; the variable makes their absence a failure, where `make test` skips.
+# Parity with torch and transformers. Without these packages the tests fail, because the variable is set; `make test`
+# skips them.
 test-parity: $(PARITY)/.installed
 	FR3E_REQUIRE_TORCH=1 $(PARITY)/bin/python -m pytest -n 2 --dist loadfile \
 		tests/policy/test_transformers_parity.py tests/rollouts/test_transformers_generation.py \
 		tests/loop/test_end_to_end.py::test_transformers_loads_the_export_without_a_warning_and_gives_equal_logits
 
-# `fr3e plan` on small TPU topologies, compiled by libtpu; the variable makes its absence a failure, where `make test`
-# skips.
+# `fr3e plan` on small TPU topologies, compiled by libtpu. Without libtpu the tests fail, because the variable is set;
+# `make test-slow` skips them.
 test-plan: $(VENV)/.installed-dev $(VENV)/libtpu/.installed
 	FR3E_REQUIRE_LIBTPU=1 $(BIN)/python -m pytest -m slow tests/planning
 
-# The compiler of TPU programs (0.7 GB on disk), for `fr3e plan` on a machine without a TPU. Beside the packages, not
-# among them: jax would look for a TPU in every process.
+# The compiler of TPU programs (0.7 GB on disk), for `fr3e plan` on a machine without a TPU. It lies outside of
+# site-packages; from there jax would look for a TPU in every process.
 libtpu: $(VENV)/libtpu/.installed
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# The modules that pyproject.toml names under [tool.mypy].
+# mypy checks the modules that pyproject.toml names under [tool.mypy].
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
-# Same packages for every platform and every Python from 3.11 on.
+# The lock files name the same packages for every platform and every Python from 3.11 on.
 lock: $(VENV)/.installed
 	$(call compile,requirements.txt -o requirements.lock)
 	$(call compile,requirements.txt requirements-dev.txt -c requirements.lock -o requirements-dev.lock)
 
-# uv takes half a minute where pip takes minutes; pip is the way out where there is no uv.
+# uv takes half a minute, and pip takes minutes. pip is used where uv cannot be installed.
 define install
 	@if $(BIN)/python -m uv --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet uv; then \
 		$(BIN)/python -m uv pip install --python $(BIN)/python $(1); \
@@ -98,7 +101,8 @@ $(VENV)/libtpu/.installed: requirements-plan.txt $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/libtpu -r requirements-plan.txt
 	touch $@
 
-# torch apart from all the rest, which it finds in .venv through a path file. By pip, which picks the build for CPUs.
+# torch has an environment of its own, which finds all other packages in .venv through a path file. pip installs torch,
+# because pip picks the build for CPUs.
 $(PARITY)/.installed: requirements-torch.txt $(VENV)/.installed-dev
 	test -x $(PARITY)/bin/pip || $(BIN)/python -m venv $(PARITY)
 	@$(PARITY)/bin/python -c "import pathlib, sys, sysconfig; pathlib.Path(sysconfig.get_path('purelib'), \

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Train on TPU slices of a GKE cluster: fill in gke_jobset.yaml.tmpl and print it, or pass it to kubectl.
 #
-#   export NAME=fr3e-7b IMAGE=us-docker.pkg.dev/my-project/fr3e/fr3e:1 BUCKET=my-runs ACCELERATOR=tpu-v5p-slice TOPOLOGY=4x4x4
+#   export NAME=fr3e-7b IMAGE=us-docker.pkg.dev/my-project/fr3e/fr3e:1 BUCKET=my-runs
+#   export ACCELERATOR=tpu-v5p-slice TOPOLOGY=4x4x4
 #   launch/gke_jobset.sh configs/fr3e_qwen2.5_7b.yaml model.path=/runs/models/7b          # print the manifest
 #   launch/gke_jobset.sh --apply configs/fr3e_qwen2.5_7b.yaml model.path=/runs/models/7b  # start, or start again
 #
-# The image has the repository as its working directory, and fr3e with jax[tpu] on PATH (docs/users/launch.md). The bucket is
-# mounted at /runs: its folder NAME holds the run, and NAME/logs the logs of all pods.
+# The image has the repository as its working directory, and fr3e with jax[tpu] on PATH (docs/users/launch.md). The
+# bucket is mounted at /runs: its folder NAME holds the run, and NAME/logs has the logs of all pods.
 # Optional: SLICES (1), CHIPS of a host (4), NAMESPACE (default), SERVICE_ACCOUNT (default; it must have access to the
 # bucket), MAX_RESTARTS (10), GRACE_SECONDS (600).
 set -euo pipefail

@@ -4,9 +4,9 @@
 #   export RUN_DIR=/shared/runs/mine RECIPE=configs/fr3e_qwen2.5_7b.yaml
 #   sbatch --nodes=4 --gpus-per-node=8 --ntasks-per-node=8 launch/slurm.sh [key=value ...]
 #
-# RUN_DIR must be on a file system that all nodes share. Before the time limit Slurm sends SIGTERM, and the run saves and
-# ends. The job then requeues itself until the run's budget is spent; with REQUEUE=0 it does not. Submitting the same
-# command again also continues the run. RUN_DIR/logs has a log for each process and slurm-JOB.log.
+# RUN_DIR must be on a file system that all nodes share. Before the time limit Slurm sends SIGTERM, and the run saves
+# and ends. The job then requeues itself until the run's budget is spent; with REQUEUE=0 it does not. Submitting the
+# same command again also continues the run. RUN_DIR/logs has a log for each process and slurm-JOB.log.
 #SBATCH --job-name=fr3e
 #SBATCH --output=slurm-%j.log
 #SBATCH --open-mode=append

@@ -7,8 +7,8 @@
 #
 # Each call copies the committed files (git HEAD) to the workers, installs the packages if the lock file has changed,
 # mounts the bucket, and starts the run unless it is running. Then it shows the output of worker 0 and waits. If the
-# connection breaks, the run goes on. RUN is the run's name in RUNS (default: the recipe's file name). RUNS may also be an
-# absolute path on a file system that the workers share. RUNS/RUN/logs has the logs of all workers.
+# connection breaks, the run goes on. RUN is the run's name in RUNS (default: the recipe's file name). RUNS may also be
+# an absolute path on a file system that the workers share. RUNS/RUN/logs has the logs of all workers.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR

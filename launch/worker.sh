@@ -2,8 +2,8 @@
 # One process of a run. Every launcher runs this script on every machine; a user does not call it.
 #   RUN_DIR=DIR [WORKER=NAME] [FR3E=.venv/bin/fr3e] launch/worker.sh RECIPE [key=value ...]
 # It starts the run in RUN_DIR or continues it after an interruption. The output is also appended to
-# RUN_DIR/logs/WORKER.log. On SIGTERM the run saves and ends with code 0, or with UNFINISHED_CODE if that is set, because
-# some schedulers take 0 for the end of the run.
+# RUN_DIR/logs/WORKER.log. On SIGTERM the run saves and ends with code 0, or with UNFINISHED_CODE if that is set,
+# because some schedulers take 0 for the end of the run.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/require.sh"

@@ -152,7 +152,7 @@ def load_run_params(session: Session, run_dir: Path | None) -> tuple[Params, int
     Nothing in the run is changed, because the run may still be training.
     """
     if run_dir is None:
-        return session.model.fresh_params(), 0
+        return session.model.fresh_params(session.config), 0
     return read_run_params(run_dir, session.model.sharded_abstract_params())
 
 

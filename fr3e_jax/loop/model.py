@@ -101,41 +101,40 @@ def _check_same_network(found: Architecture, model: ModelConfig) -> None:
 
 @dataclass(frozen=True)
 class Model:
-    """The network of a run on its mesh, without weights."""
+    """The network of a run on its mesh, without weights and without settings: those are the session's."""
 
-    config: Config
     architecture: Architecture
     mesh: Mesh
     graphdef: nnx.GraphDef
     abstract_params: Params
     param_shardings: Params
 
-    def fresh_params(self) -> Params:
+    def fresh_params(self, config: Config) -> Params:
         """The weights that a run starts from: those of ``model.path``, or random ones of ``seed``."""
-        model = self.config.model
+        model = config.model
         if model.path:
             with as_config_error():
                 directory = model_directory(model.path)
                 params = load_params(directory, self.architecture, self.abstract_params, self.param_shardings)
         else:
-            params = initial_params(self.architecture, jax.random.key(self.config.seed), param_dtype=model.param_dtype)
+            params = initial_params(self.architecture, jax.random.key(config.seed), param_dtype=model.param_dtype)
         return params_on_mesh(params, self.param_shardings)
 
     def sharded_abstract_params(self) -> Params:
         """Shapes, types and shardings of the weights, to restore a checkpoint into."""
         return abstract_arrays(self.abstract_params, self.param_shardings)
 
-    def train_programs(self, *, supervised: bool = False) -> TrainPrograms:
+    def train_programs(self, config: Config, *, supervised: bool = False) -> TrainPrograms:
         """The training programs of the run; ``supervised``: those of ``fr3e sft``."""
         return configured_train_programs(
-            self.config, self.graphdef, self.abstract_params, self.param_shardings, self.mesh, supervised=supervised
+            config, self.graphdef, self.abstract_params, self.param_shardings, self.mesh, supervised=supervised
         )
 
-    def critic_programs(self) -> CriticPrograms | None:
+    def critic_programs(self, config: Config) -> CriticPrograms | None:
         """The programs of PPO's value network; None if the method has no critic."""
-        if self.config.advantage.base_estimator != "gae":
+        if config.advantage.base_estimator != "gae":
             return None
-        return configured_critic_programs(self.config, self.architecture, self.mesh)
+        return configured_critic_programs(config, self.architecture, self.mesh)
 
 
 def open_model(config: Config, vocab_size: int) -> tuple[Model, DecoderPrograms, RolloutWeights]:
@@ -155,6 +154,6 @@ def open_model(config: Config, vocab_size: int) -> tuple[Model, DecoderPrograms,
     )
     shardings = param_shardings(mesh, abstract, axes, architecture)
     targets = param_shardings(decoding, abstract, axes, architecture, prefix="mesh.rollout_")
-    model = Model(config, architecture, mesh, graphdef, abstract, shardings)
+    model = Model(architecture, mesh, graphdef, abstract, shardings)
     weights = RolloutWeights(abstract, shardings, targets, config.rollout.param_dtype)
     return model, DecoderPrograms(graphdef, architecture, decoding), weights

@@ -85,11 +85,13 @@ class Trainer:
             self.background,
         )
         self.progress = Progress()
-        programs, critic = session.model.train_programs(), session.model.critic_programs()
+        programs, critic = session.model.train_programs(session.config), session.model.critic_programs(session.config)
         reference = self.config.kl.coefficient > 0
         latest = checkpoints.latest_step()
         if latest is None:
-            self.learner = fresh_learner(programs, session.model.fresh_params(), critic, reference=reference)
+            self.learner = fresh_learner(
+                programs, session.model.fresh_params(session.config), critic, reference=reference
+            )
         else:
             with as_config_error():
                 arrays, host = checkpoints.restore(latest, abstract_learner(programs, critic, reference=reference))

@@ -45,10 +45,10 @@ class SupervisedRun:
         self.before: dict[str, float] = {}
         self.after: dict[str, float] = {}  # held-out metrics of a finished run
         self.first = session.processes.first  # one process writes
-        programs = session.model.train_programs(supervised=True)
+        programs = session.model.train_programs(session.config, supervised=True)
         self.resumed_step = checkpoints.latest_step()
         if self.resumed_step is None:
-            params = session.model.fresh_params()
+            params = session.model.fresh_params(session.config)
             self.learner = Learner(programs, params, programs.init_optimizer(params))
         else:
             with as_config_error():

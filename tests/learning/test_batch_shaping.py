@@ -61,7 +61,7 @@ def shaping(session, tiny_run):
 
 @pytest.fixture(scope="module")
 def programs(shaping):
-    return shaping.model.train_programs()
+    return shaping.model.train_programs(shaping.config)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def alone(shaping, params):
 @pytest.fixture(scope="module")
 def plain(session):
     """Programs of the plain loss."""
-    return session.model.train_programs()
+    return session.model.train_programs(session.config)
 
 
 def learner_of(programs, params) -> Learner:
@@ -155,7 +155,9 @@ def test_the_entropy_advantage_is_the_same_in_the_loss_and_before_it(session, pl
     for steps in (["forking_tokens", "entropy_advantage"], ["entropy_advantage", "forking_tokens"]):
         options = {"shaping__steps": steps, "training__mini_batch_rollouts": count_rollouts(batch)}
         twin = tiny_run.changed(session, explore__enabled=False, **options)
-        learner = learner_of(twin.model.train_programs() if steps[-1] == "entropy_advantage" else plain, params)
+        learner = learner_of(
+            twin.model.train_programs(twin.config) if steps[-1] == "entropy_advantage" else plain, params
+        )
         metrics = update_policy(twin.learning, learner, STEP, copy.deepcopy(batch), TokenLedger())
         results.append((jax.device_get(learner.params), metrics))
     (first, metrics), (second, other) = results

@@ -12,13 +12,13 @@ from fr3e_jax.runs.checkpoints import flatten_arrays
 
 @pytest.fixture(scope="module")
 def programs(session):
-    return session.model.train_programs()
+    return session.model.train_programs(session.config)
 
 
 @pytest.fixture(scope="module")
 def critic(session, tiny_run):
     ppo = tiny_run.changed(session, explore__enabled=False, advantage__base_estimator="gae")
-    return ppo.model.critic_programs()
+    return ppo.model.critic_programs(ppo.config)
 
 
 def kinds(arrays) -> dict:
@@ -29,7 +29,7 @@ def kinds(arrays) -> dict:
 @pytest.mark.parametrize("with_critic", [False, True])
 def test_a_checkpoint_holds_the_parts_that_the_method_has(session, programs, critic, reference, with_critic):
     held = critic if with_critic else None
-    learner = fresh_learner(programs, session.model.fresh_params(), held, reference=reference)
+    learner = fresh_learner(programs, session.model.fresh_params(session.config), held, reference=reference)
     found = learner.arrays()
     others = [name for name, there in (("reference", reference), ("critic", with_critic)) if there]
     assert list(found) == ["params", "optimizer", *others]
@@ -39,7 +39,7 @@ def test_a_checkpoint_holds_the_parts_that_the_method_has(session, programs, cri
 
 
 def test_the_reference_is_sharded_like_the_policy_and_outlives_its_update(session, programs):
-    learner = fresh_learner(programs, session.model.fresh_params(), None, reference=True)
+    learner = fresh_learner(programs, session.model.fresh_params(session.config), None, reference=True)
     assert kinds(learner.reference) == kinds(learner.params)
     before = jax.device_get(learner.params["embedding"])
     ones = jax.tree.map(lambda leaf: leaf * 0 + 1, learner.params)

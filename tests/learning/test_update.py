@@ -35,7 +35,7 @@ def batch(session, params, tiny_run) -> list[TrainingTrunk]:
 
 @pytest.fixture(scope="module")
 def programs(session):
-    return session.model.train_programs()
+    return session.model.train_programs(session.config)
 
 
 def learner_of(programs, params) -> Learner:
@@ -231,7 +231,7 @@ def test_the_ratio_is_one_until_the_first_update_and_moves_afterwards(session, p
 
 def test_clipped_tokens_are_counted(session, params, batch, tiny_run):
     twin = tiny_run.changed(session, training__epochs=4, optimizer__learning_rate=0.1)
-    _, metrics = updated(twin, twin.model.train_programs(), params, batch)
+    _, metrics = updated(twin, twin.model.train_programs(twin.config), params, batch)
     assert metrics["clip/low"] > 0.01 and metrics["clip/high"] > 0.01
     assert metrics["clip/low"] + metrics["clip/high"] <= 1
 

@@ -135,7 +135,9 @@ def test_failures_of_the_grader_and_missing_answers_are_counted(session, params,
 def trained_params(path, session):
     options = {"keep_last": 1, "keep_best": 0, "best_metric": "", "read_only": True}
     with Checkpointer(path / "checkpoints", **options) as checkpoints:
-        arrays, _ = checkpoints.restore(checkpoints.latest_step(), session.model.train_programs().abstract_arrays())
+        arrays, _ = checkpoints.restore(
+            checkpoints.latest_step(), session.model.train_programs(session.config).abstract_arrays()
+        )
     return arrays["params"]
 
 
@@ -143,7 +145,7 @@ def test_weights_of_a_run_load_with_any_optimizer(finished_run, session, tiny_ru
     other = tiny_run.changed(session, optimizer__warmup_updates=3, optimizer__max_grad_norm=0.0)
     found, step = load_run_params(other, finished_run)
     assert step == 4
-    start = session.model.fresh_params()
+    start = session.model.fresh_params(session.config)
     for left, right, before in zip(
         *map(jax.tree.leaves, (found, trained_params(finished_run, session), start)), strict=True
     ):

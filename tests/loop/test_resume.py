@@ -30,7 +30,7 @@ def reader(path: Path) -> Checkpointer:
 def newest(path: Path, session) -> tuple[dict, dict]:
     """Arrays and host state of the newest checkpoint."""
     with reader(path) as checkpoints:
-        programs, critic = session.model.train_programs(), session.model.critic_programs()
+        programs, critic = session.model.train_programs(session.config), session.model.critic_programs(session.config)
         held = abstract_learner(programs, critic, reference=session.config.kl.coefficient > 0)
         return checkpoints.restore(checkpoints.latest_step(), held)
 

@@ -294,7 +294,7 @@ def test_a_non_finite_update_keeps_the_last_checkpoint_as_it_was(session, tmp_pa
     options = {"keep_last": 2, "keep_best": 1, "best_metric": "avg@3"}
     with Checkpointer(tmp_path / "run" / "checkpoints", **options) as checkpoints:
         assert checkpoints.latest_step() == 2
-        arrays, host = checkpoints.restore(2, session.model.train_programs().abstract_arrays())
+        arrays, host = checkpoints.restore(2, session.model.train_programs(session.config).abstract_arrays())
     assert host["step"] == 2
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(arrays["params"]))
 

@@ -95,7 +95,7 @@ def test_compiled_programs_are_found_among_attributes_and_module_names(session):
     assert {"_prefill", "_insert", "_fill", "_chunk", "_resize_cache", "_promote"} <= compiled_programs(
         session.sampler.engine.programs
     ).keys()
-    assert {"_score", "_accumulate", "_apply"} <= compiled_programs(session.model.train_programs()).keys()
+    assert {"_score", "_accumulate", "_apply"} <= compiled_programs(session.model.train_programs(session.config)).keys()
     assert len(compiled_programs(explore_programs)) == 4
     assert "decode_chunk" not in compiled_programs(session.sampler.engine.programs)
 

@@ -49,7 +49,9 @@ def test_an_update_is_cross_entropy_on_the_responses_that_are_kept(one_update, s
     losses = []
     for record in kept:
         prompt, ids = record.prompt_ids, record.token_ids
-        logits = tiny_run.full_logits(session, session.model.fresh_params(), [*prompt, *ids])[len(prompt) - 1 : -1]
+        logits = tiny_run.full_logits(session, session.model.fresh_params(session.config), [*prompt, *ids])[
+            len(prompt) - 1 : -1
+        ]
         losses += [-row[token] for row, token in zip(tiny_run.log_softmax(logits), ids, strict=True)]
     assert metrics["loss/supervised"] == pytest.approx(np.mean(losses), abs=1e-5)
     assert metrics["tokens/loss_tokens"] == len(losses)
@@ -63,7 +65,9 @@ def test_the_final_model_can_start_another_run(one_update, session, tiny_run):
     again = open_session(tiny_run.config(model__path=str(one_update / "model")))
     trained, step = load_run_params(session, one_update)
     assert step == 1
-    for ours, saved in zip(jax.tree.leaves(again.model.fresh_params()), jax.tree.leaves(trained), strict=True):
+    for ours, saved in zip(
+        jax.tree.leaves(again.model.fresh_params(again.config)), jax.tree.leaves(trained), strict=True
+    ):
         np.testing.assert_array_equal(ours, saved)
 
 

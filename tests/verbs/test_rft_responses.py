@@ -120,7 +120,7 @@ def test_filters_can_be_switched_off(session, tiny_run):
 
 @pytest.fixture(scope="module")
 def learner(session, params):
-    return Learner(session.model.train_programs(supervised=True), params, None)
+    return Learner(session.model.train_programs(session.config, supervised=True), params, None)
 
 
 def sampled_responses(session, right=8, wrong=6):

@@ -28,7 +28,7 @@ def sampled(recipe: str, capsys, *arguments: str) -> str:
 def test_json_has_every_token_with_the_numbers_of_a_full_forward(recipe, capsys, session, tiny_run):
     printed = json.loads(sampled(recipe, capsys, "--json"))
     assert (printed["prompt"], printed["step"], len(printed["completions"])) == ("12+3=", 0, 4)
-    assert_of(session.model.fresh_params(), printed, session, tiny_run)
+    assert_of(session.model.fresh_params(session.config), printed, session, tiny_run)
     for completion in printed["completions"]:
         ids = completion["token_ids"]
         assert completion["finished"] == (ids[-1] == session.texts.codec.stop_ids[0])

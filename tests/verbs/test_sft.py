@@ -65,7 +65,9 @@ def test_the_loss_is_the_mean_of_minus_log_prob_over_response_tokens(one_step_ru
             session.texts.codec.encode(f"{n}="),
             [*session.texts.codec.encode(str(n)), session.texts.codec.stop_ids[0]],
         )
-        logits = tiny_run.full_logits(session, session.model.fresh_params(), [*prompt, *response])[len(prompt) - 1 : -1]
+        logits = tiny_run.full_logits(session, session.model.fresh_params(session.config), [*prompt, *response])[
+            len(prompt) - 1 : -1
+        ]
         losses += [-row[token] for row, token in zip(tiny_run.log_softmax(logits), response, strict=True)]
     assert record["loss/supervised"] == pytest.approx(np.mean(losses), abs=1e-5)
 
@@ -106,9 +108,9 @@ def test_the_output_directory_is_the_same_model_again(sft_run, tiny_run, session
     assert again.texts.codec.stop_ids == session.texts.codec.stop_ids
     ids = session.texts.encode("17=17")
     trained, _ = load_run_params(session, sft_run)
-    found = tiny_run.full_logits(again, again.model.fresh_params(), ids)
+    found = tiny_run.full_logits(again, again.model.fresh_params(again.config), ids)
     np.testing.assert_array_equal(found, tiny_run.full_logits(session, trained, ids))
-    assert np.abs(found - tiny_run.full_logits(session, session.model.fresh_params(), ids)).max() > 0.1
+    assert np.abs(found - tiny_run.full_logits(session, session.model.fresh_params(session.config), ids)).max() > 0.1
     assert AutoConfig.from_pretrained(model).hidden_size == 16
     assert AutoTokenizer.from_pretrained(model)("17=")["input_ids"] == session.texts.codec.encode("17=")
 
