@@ -8,10 +8,16 @@ from fr3e_jax.rewards.math.expression_tree import Node
 from fr3e_jax.rewards.math.limits import Unreadable
 
 
-def with_sign(sign: str, operand: Node) -> Node:
+def with_sign(sign: str | None, operand: Node) -> Node:
+    """The operand after a sign; None: after no sign."""
     if sign == "-":
         return Node("negate", (operand,))
-    return operand if sign == "+" else Node("plusminus", (operand,), sign)
+    return operand if sign in ("+", None) else Node("plusminus", (operand,), sign)
+
+
+def listed(node: Node) -> tuple[Node, ...]:
+    """The items of a list; any other tree is one item."""
+    return node.args if node.head == "list" else (node,)
 
 
 def product(left: Node, right: Node) -> Node:

@@ -15,23 +15,26 @@ loose to tight::
 and Math-Verify read them. A bar closes an absolute value wherever it can. If the text cannot be read so, an outermost
 absolute value may hold all bars of its product: ``||x||y||`` is the absolute value of ``|x||y|``.
 
-The rules are functions of one ``Cursor``: in ``expressions`` down to factors, in ``atoms``, ``commands``,
-``big_operators`` and ``environments`` for the rest.
+The rules are functions of one ``Cursor``. Each file imports only files below it: ``expressions`` (down to factors),
+``atoms``, ``commands``, ``big_operators``, ``brackets``. For the way up the cursor carries ``Rules``, named here.
 """
 
 from __future__ import annotations
 
-from fr3e_jax.rewards.math.cursor import END, Cursor
+from fr3e_jax.rewards.math.atoms import atom
+from fr3e_jax.rewards.math.brackets import stacked
+from fr3e_jax.rewards.math.cursor import END, Cursor, Rules
 from fr3e_jax.rewards.math.expression_tree import Node
-from fr3e_jax.rewards.math.expressions import stacked
+from fr3e_jax.rewards.math.expressions import additive, answer, item, postfix, term
 from fr3e_jax.rewards.math.limits import Unreadable
-from fr3e_jax.rewards.math.tokens import Token, tokenise
+from fr3e_jax.rewards.math.tokens import Token
 from fr3e_jax.rewards.math.words import inward_brackets, plain_words, split_commas
 
+_RULES = Rules(answer, item, additive, term, postfix, atom)
 _NESTED_BARS = 6  # the fewest bars in which an absolute value holds two others
 
 
-def read(text: str, commas_group: bool = True) -> Node:
+def read_tokens(tokens: list[Token], commas_group: bool = True) -> Node:
     """The tree of an answer.
 
     Args:
@@ -41,11 +44,6 @@ def read(text: str, commas_group: bool = True) -> Node:
       Refused: beyond a limit.
       Unreadable: not in the grammar.
     """
-    return read_tokens(tokenise(text), commas_group)
-
-
-def read_tokens(tokens: list[Token], commas_group: bool = True) -> Node:
-    """Like ``read``, from tokens."""
     prepared = plain_words(split_commas(inward_brackets(tokens), commas_group))
     try:
         return _read(prepared, enclosing_bars=False)
@@ -56,8 +54,8 @@ def read_tokens(tokens: list[Token], commas_group: bool = True) -> Node:
 
 
 def _read(tokens: list[Token], enclosing_bars: bool) -> Node:
-    cursor = Cursor(list(tokens), enclosing_bars)
-    answer = stacked(cursor)
+    cursor = Cursor(list(tokens), _RULES, enclosing_bars)
+    tree = stacked(cursor)
     if cursor.next is not END:
         raise Unreadable(f"{cursor.next.value!r} was not expected there")
-    return answer
+    return tree
