@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING
 
 from fr3e_jax.configuration.schema import RewardsConfig
 from fr3e_jax.rewards.pool import Pool
-from fr3e_jax.rewards.pool_messages import Reply, load_only
 from fr3e_jax.rewards.verdict import Job, Verdict
 from fr3e_jax.rewards.verifier import Verifier, checked_verdict, unusable
-from fr3e_jax.rewards.workers import OWN
+from fr3e_jax.rewards.workers import OWN, Reply, load_only
 
 if TYPE_CHECKING:
     from fr3e_jax.data.problem import Problem

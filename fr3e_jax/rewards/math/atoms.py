@@ -7,9 +7,8 @@ from fractions import Fraction
 from fr3e_jax.rewards.math.brackets import bracket, in_braces, operand, within_bars
 from fr3e_jax.rewards.math.commands import command
 from fr3e_jax.rewards.math.cursor import END, Cursor
-from fr3e_jax.rewards.math.expression_tree import Node, number
+from fr3e_jax.rewards.math.expression_tree import Node, listed, literal_node, mixed_number, number, three_digits
 from fr3e_jax.rewards.math.limits import Unreadable
-from fr3e_jax.rewards.math.nodes import listed, literal_node, mixed_number, three_digits
 from fr3e_jax.rewards.math.tokens import Token
 from fr3e_jax.rewards.math.vocabulary import OPENING, UNDEFINED_FUNCTIONS
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from fr3e_jax.rewards.math.brackets import in_braces
 from fr3e_jax.rewards.math.cursor import Cursor
-from fr3e_jax.rewards.math.expression_tree import Node, number
+from fr3e_jax.rewards.math.expression_tree import Node, literal_node, number, with_index, with_sign
 from fr3e_jax.rewards.math.limits import Unreadable
-from fr3e_jax.rewards.math.nodes import literal_node, with_index, with_sign
 from fr3e_jax.rewards.math.vocabulary import CONSTANTS, GREEK_SYMBOLS
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from fr3e_jax.rewards.math.cursor import Cursor
-from fr3e_jax.rewards.math.expression_tree import Node
+from fr3e_jax.rewards.math.expression_tree import Node, listed, literal_node, with_sign
 from fr3e_jax.rewards.math.limits import LIST_ITEMS, Refused, Unreadable
-from fr3e_jax.rewards.math.nodes import listed, literal_node, with_sign
 from fr3e_jax.rewards.math.tokens import Token
 from fr3e_jax.rewards.math.vocabulary import OPENING
 

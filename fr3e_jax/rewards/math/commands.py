@@ -5,9 +5,8 @@ from __future__ import annotations
 from fr3e_jax.rewards.math import big_operators
 from fr3e_jax.rewards.math.brackets import bracket, exponent, in_braces, operand
 from fr3e_jax.rewards.math.cursor import END, Cursor
-from fr3e_jax.rewards.math.expression_tree import Node, number
+from fr3e_jax.rewards.math.expression_tree import Node, integer_value, listed, number, product, with_sign
 from fr3e_jax.rewards.math.limits import MATRIX_ENTRIES, Refused, Unreadable
-from fr3e_jax.rewards.math.nodes import integer_value, listed, product, with_sign
 from fr3e_jax.rewards.math.vocabulary import ACCENTS, CONSTANTS, FUNCTIONS, GREEK_SYMBOLS, INVERSE, SETS
 
 _NO_FURTHER_ARGUMENT = {*FUNCTIONS, "\\log", "(", "["}

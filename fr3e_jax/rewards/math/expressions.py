@@ -5,9 +5,8 @@ from __future__ import annotations
 from fr3e_jax.rewards.math.atoms import atom, based
 from fr3e_jax.rewards.math.brackets import exponent
 from fr3e_jax.rewards.math.cursor import END, Cursor
-from fr3e_jax.rewards.math.expression_tree import Node
+from fr3e_jax.rewards.math.expression_tree import Node, decorated, integer_value, mixed, product, with_sign
 from fr3e_jax.rewards.math.limits import LIST_ITEMS, Refused, Unreadable
-from fr3e_jax.rewards.math.nodes import decorated, integer_value, mixed, product, with_sign
 from fr3e_jax.rewards.math.shapes import is_name
 from fr3e_jax.rewards.math.vocabulary import RELATIONS
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from fr3e_jax.rewards.math.arithmetic import ExactArithmetic, NeedsWorker
 from fr3e_jax.rewards.math.compare import same
 from fr3e_jax.rewards.math.limits import LITERAL_DIGITS, Contradiction, Refused, Unreadable
-from fr3e_jax.rewards.math.readings import keys, readings
+from fr3e_jax.rewards.math.reader import keys, readings
 from fr3e_jax.rewards.verdict import Verdict
 
 RIGHT = Verdict(1.0, "right")

@@ -16,7 +16,7 @@ from fr3e_jax.rewards.math.limits import Contradiction, Refused, Unreadable
 from fr3e_jax.rewards.math.numeric_arithmetic import NumericArithmetic
 from fr3e_jax.rewards.math.quantity import Quantity, units_conflict
 from fr3e_jax.rewards.math.quick import REFUSED, RIGHT, WRONG, quick_verdict
-from fr3e_jax.rewards.math.readings import readings
+from fr3e_jax.rewards.math.reader import readings
 from fr3e_jax.rewards.verdict import Verdict
 
 _STRING_ONLY = Verdict(0.0, "string_only")

@@ -11,9 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from fr3e_jax.rewards.math.characters import fold
+from fr3e_jax.rewards.math.characters import BOXES, SYNONYMS, TEXT_COMMANDS, VANISHING, fold
 from fr3e_jax.rewards.math.limits import LITERAL_DIGITS, TOKENS, Refused, Unreadable, check_length
-from fr3e_jax.rewards.math.synonyms import BOXES, SYNONYMS, TEXT_COMMANDS, VANISHING
 
 Kind = Literal["number", "commas", "letter", "command", "text", "mark"]
 
