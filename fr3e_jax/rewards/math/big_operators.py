@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fr3e_jax.rewards.math.brackets import in_braces
 from fr3e_jax.rewards.math.cursor import Cursor
-from fr3e_jax.rewards.math.expression_tree import Node, literal_node, number, with_index, with_sign
+from fr3e_jax.rewards.math.expression_tree import Node, literal_node, number, replaced, with_sign
 from fr3e_jax.rewards.math.limits import Unreadable
 from fr3e_jax.rewards.math.vocabulary import CONSTANTS, GREEK_SYMBOLS
 
@@ -24,7 +24,8 @@ def big_operator(cursor: Cursor, head: str) -> Node:
         cursor.expect("^")
         upper = _script(cursor)
     body = cursor.rules.term(cursor)
-    return Node(head, (with_index(body, index.value), lower, upper), index.value)
+    body = replaced(body, Node("constant", (), index.value), Node("symbol", (), index.value))  # i is not imaginary here
+    return Node(head, (body, lower, upper), index.value)
 
 
 def _script(cursor: Cursor) -> Node:

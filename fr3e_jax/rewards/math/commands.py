@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fr3e_jax.rewards.math import big_operators
+from fr3e_jax.rewards.math.big_operators import big_operator, derivative, integral, limit
 from fr3e_jax.rewards.math.brackets import bracket, exponent, in_braces, operand
 from fr3e_jax.rewards.math.cursor import END, Cursor
 from fr3e_jax.rewards.math.expression_tree import Node, integer_value, listed, number, product, with_sign
@@ -25,15 +25,13 @@ def command(cursor: Cursor, name: str) -> Node:
     if name in GREEK_SYMBOLS:
         return Node("symbol", (), name + cursor.subscript())
     if name in ("\\sum", "\\prod"):
-        return big_operators.big_operator(cursor, "sum" if name == "\\sum" else "product")
-    if name in FUNCTIONS:
-        return _function_call(cursor, FUNCTIONS[name])
-    if name == "\\log":
-        return _logarithm(cursor)
+        return big_operator(cursor, "sum" if name == "\\sum" else "product")
+    if name in FUNCTIONS or name == "\\log":
+        return _function_call(cursor, FUNCTIONS.get(name, "log"))
     if name in ("\\lfloor", "\\lceil"):
         inner = cursor.rules.additive(cursor)
-        cursor.expect({"\\lfloor": "\\rfloor", "\\lceil": "\\rceil"}[name])
-        return Node("function", (inner,), {"\\lfloor": "floor", "\\lceil": "ceil"}[name])
+        cursor.expect(f"\\r{name[2:]}")
+        return Node("function", (inner,), name[2:])
     if name in ACCENTS:
         return _accented(cursor, name)
     if name == "\\mathbb" or name in SETS:
@@ -41,14 +39,14 @@ def command(cursor: Cursor, name: str) -> Node:
     if name == "\\begin":
         return environment(cursor)
     if name in ("\\int", "\\lim"):
-        return big_operators.integral(cursor) if name == "\\int" else big_operators.limit(cursor)
+        return integral(cursor) if name == "\\int" else limit(cursor)
     raise Unreadable(f"{name!r} is not in the grammar")
 
 
 def _fraction(cursor: Cursor) -> Node:
     """A fraction, or a derivative written as one."""
     if cursor.next.value == "{" and cursor.peek(1).value in ("d", "\\partial") and cursor.peek(2).value == "}":
-        return big_operators.derivative(cursor)
+        return derivative(cursor)
     upper = operand(cursor)
     return Node("divide", (upper, operand(cursor)), "\\frac")
 
@@ -64,21 +62,12 @@ def _root(cursor: Cursor) -> Node:
 
 
 def _function_call(cursor: Cursor, name: str) -> Node:
-    """A function with its exponent and arguments: ``\\sin^2 x``."""
-    power = None
-    if cursor.accept("^"):
-        power = exponent(cursor)
-        if name in INVERSE and power == Node("negate", (number(1),)):
-            name, power = INVERSE[name], None
-    called = Node("function", _arguments(cursor), name)
-    return Node("power", (called, power)) if power else called
-
-
-def _logarithm(cursor: Cursor) -> Node:
-    """A logarithm with its base."""
-    base = (operand(cursor),) if cursor.accept("_") else ()
+    """A function with its exponent and arguments, ``\\sin^2 x``; a logarithm with its base, too."""
+    base = (operand(cursor),) if name == "log" and cursor.accept("_") else ()
     power = exponent(cursor) if cursor.accept("^") else None
-    called = Node("function", (*_arguments(cursor), *base), "log")
+    if name in INVERSE and power == Node("negate", (number(1),)):
+        name, power = INVERSE[name], None
+    called = Node("function", (*_arguments(cursor), *base), name)
     return Node("power", (called, power)) if power else called
 
 

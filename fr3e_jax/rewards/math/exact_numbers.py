@@ -156,9 +156,9 @@ def substituted(node: Node, name: str, replacement: Node) -> Node:
     """The tree with every free ``name`` replaced."""
     if node.head == "symbol":
         return replacement if node.value == name else node
-    if not node.args or (node.head in ("sum", "product") and node.value == name):
+    if node.head in ("sum", "product") and node.value == name:
         return node
-    return Node(node.head, tuple(substituted(part, name, replacement) for part in node.args), node.value)
+    return node.mapped(lambda part: substituted(part, name, replacement))
 
 
 def _function(node: Node) -> Fraction:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -47,9 +47,18 @@ class Node:
             yield node
             stack.extend(node.args)
 
+    def mapped(self, change: Callable[[Node], Node]) -> Node:
+        """This node with each of its parts changed."""
+        return Node(self.head, tuple(map(change, self.args)), self.value)
+
 
 def number(value: int | Fraction) -> Node:
     return Node("number", (), Fraction(value))
+
+
+def replaced(node: Node, old: Node, new: Node) -> Node:
+    """The tree with ``new`` wherever ``old`` was."""
+    return new if node == old else node.mapped(lambda part: replaced(part, old, new))
 
 
 def symbols(node: Node) -> set[str]:
@@ -130,10 +139,3 @@ def decorated(base: Node, mark: str) -> Node:
     if base.head not in ("symbol", "constant"):
         raise Unreadable("a prime stands after something that is not a name")
     return Node("symbol", (), base.value + mark)
-
-
-def with_index(body: Node, index: str) -> Node:
-    """The body of a sum over ``i`` with ``i`` as the index instead of the imaginary unit."""
-    if body.head == "constant" and body.value == index:
-        return Node("symbol", (), index)
-    return Node(body.head, tuple(with_index(part, index) for part in body.args), body.value) if body.args else body

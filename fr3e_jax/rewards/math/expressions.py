@@ -142,21 +142,19 @@ def postfix(cursor: Cursor) -> Node:
 
 def _raised(cursor: Cursor, base: Node) -> Node:
     """A base after ``^``: degrees, primes or a power."""
-    if cursor.next.value == "\\circ" or (cursor.next.value == "{" and cursor.peek(1).value == "\\circ"):
-        braced = cursor.accept("{")
-        cursor.take()
-        if braced:
-            cursor.expect("}")
-        return Node("degrees", (base,))
-    if cursor.next.value == "'" or (cursor.next.value == "{" and cursor.peek(1).value == "'"):
-        braced = cursor.accept("{")
-        mark = ""
+    braced = cursor.peek(1).value in ("\\circ", "'") and cursor.accept("{")
+    if cursor.accept("\\circ"):
+        raised = Node("degrees", (base,))
+    elif cursor.next.value == "'":
+        marks = ""
         while cursor.accept("'"):
-            mark += "'"
-        if braced:
-            cursor.expect("}")
-        return decorated(base, mark)
-    return Node("power", (base, exponent(cursor)))
+            marks += "'"
+        raised = decorated(base, marks)
+    else:
+        return Node("power", (base, exponent(cursor)))
+    if braced:
+        cursor.expect("}")
+    return raised
 
 
 def _measured(cursor: Cursor, quantity: Node) -> Node:

@@ -10,9 +10,10 @@ from mpmath import mp
 from fr3e_jax.rewards.math import numeric
 from fr3e_jax.rewards.math.arithmetic import as_decimal, rounds, rounds_to
 from fr3e_jax.rewards.math.exact_numbers import NotRational, rational
-from fr3e_jax.rewards.math.expression_tree import Node, symbols
+from fr3e_jax.rewards.math.expression_tree import Node, replaced, symbols
 
 _IMAGINARY = Node("symbol", (), "I")
+_INFINITY = Node("constant", (), "infinity")
 _DIGITS = 60
 _SCALE = 10**50
 
@@ -54,14 +55,9 @@ def opaque(node: Node) -> Node:
     If two such trees are equal, so are the sums, and nothing had to be summed.
     """
     if node.head in ("sum", "product") and any(bound.head != "number" for bound in node.args[1:]):
-        return Node("apply", tuple(map(_named_infinity, node.args)), f"{node.head} over {node.value}")
-    return Node(node.head, tuple(map(opaque, node.args)), node.value) if node.args else node
-
-
-def _named_infinity(node: Node) -> Node:
-    if node == Node("constant", (), "infinity"):
-        return Node("symbol", (), "infinity")
-    return Node(node.head, tuple(map(_named_infinity, node.args)), node.value) if node.args else node
+        parts = tuple(replaced(part, _INFINITY, Node("symbol", (), "infinity")) for part in node.args)
+        return Node("apply", parts, f"{node.head} over {node.value}")
+    return node.mapped(opaque)
 
 
 def _rational(node: Node) -> Fraction | None:
@@ -77,13 +73,10 @@ def _has(node: Node, name: str) -> bool:
 
 
 def _natural(node: Node) -> Node:
-    parts = tuple(map(_natural, node.args))
-    natural = node.head == "function" and node.value == "log" and len(parts) == 1
-    return Node(node.head, parts, "ln" if natural else node.value)
+    natural = node.head == "function" and node.value == "log" and len(node.args) == 1
+    return Node(node.head, tuple(map(_natural, node.args)), "ln" if natural else node.value)
 
 
 def _imaginary(node: Node) -> Node:
     """The tree with ``I`` as the imaginary unit."""
-    if node == _IMAGINARY:
-        return Node("constant", (), "i")
-    return Node(node.head, tuple(map(_imaginary, node.args)), node.value) if node.args else node
+    return replaced(node, _IMAGINARY, Node("constant", (), "i"))

@@ -38,24 +38,13 @@ def _judged(gold: str, answer: str) -> Verdict:
     if quick is not None:
         return quick
     try:
-        pairs = list(readings(gold, answer))
-    except (Refused, RecursionError):
-        return REFUSED
-    except Unreadable:
-        return _STRING_ONLY
-    return _compared(pairs)
-
-
-def _compared(pairs: list[tuple[Node, Node]]) -> Verdict:
-    """The verdict on trees; "string_only" if one has no meaning after all."""
-    try:
-        arithmetic = NumericArithmetic()
+        pairs, arithmetic = list(readings(gold, answer)), NumericArithmetic()
         return RIGHT if any(same(left, right, arithmetic) for left, right in pairs) else WRONG
     except (Refused, RecursionError):
         return REFUSED
     except (Contradiction, Undefined):
         return WRONG
-    except (Unreadable, ArithmeticError):
+    except (Unreadable, ArithmeticError):  # of a tree, too, which may have no meaning after all
         return _STRING_ONLY
 
 
