@@ -49,7 +49,7 @@ class Node:
 
     def mapped(self, change: Callable[[Node], Node]) -> Node:
         """This node with each of its parts changed."""
-        return Node(self.head, tuple(map(change, self.args)), self.value)
+        return Node(self.head, tuple(map(change, self.args)), self.value) if self.args else self
 
 
 def number(value: int | Fraction) -> Node:
