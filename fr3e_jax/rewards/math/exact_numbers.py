@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from fractions import Fraction
-from functools import reduce
+from functools import partial, reduce
 
 from fr3e_jax.rewards.math.expression_tree import Node, number
 from fr3e_jax.rewards.math.limits import EXPONENT, FACTORIAL, TERMS, VALUE_DIGITS, Refused, Unreadable
@@ -152,7 +152,7 @@ def substituted(node: Node, name: str, replacement: Node) -> Node:
         return replacement if node.value == name else node
     if node.head in ("sum", "product") and node.value == name:
         return node
-    return node.mapped(lambda part: substituted(part, name, replacement))
+    return node.mapped(partial(substituted, name=name, replacement=replacement))
 
 
 def _function(node: Node) -> Fraction:

@@ -58,7 +58,9 @@ def number(value: int | Fraction) -> Node:
 
 def replaced(node: Node, old: Node, new: Node) -> Node:
     """The tree with ``new`` wherever ``old`` was."""
-    return new if node == old else node.mapped(lambda part: replaced(part, old, new))
+    if node == old:
+        return new
+    return Node(node.head, tuple(replaced(part, old, new) for part in node.args), node.value)
 
 
 def symbols(node: Node) -> set[str]:

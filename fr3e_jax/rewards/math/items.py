@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from fr3e_jax.rewards.math.exact_numbers import substituted
 from fr3e_jax.rewards.math.expression_tree import Node, symbols
@@ -106,7 +107,7 @@ def _with_signs(node: Node, sign: int) -> Node:
     if node.head == "plusminus":
         operand = _with_signs(node.args[0], sign)
         return operand if (sign > 0) == (node.value == "\\pm") else Node("negate", (operand,))
-    return node.mapped(lambda part: _with_signs(part, sign))
+    return node.mapped(partial(_with_signs, sign=sign))
 
 
 def members(node: Node) -> tuple[Node, ...]:
