@@ -1,4 +1,4 @@
-"""The arrows between layers, read from the source: imports, places of jit, and names that a folder must not use.
+"""The arrows between layers and files, read from the source: imports, circles, places of jit, forbidden names.
 
 `LAYERS` is the only table to change when a layer is added. Small wrong sources test the checker itself.
 """
@@ -8,7 +8,10 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -63,6 +66,15 @@ class WithoutTypeImports(ast.NodeTransformer):
     def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
         self.generic_visit(node)
         return node.orelse if ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING") else node
+
+
+class AtModuleLevel(WithoutTypeImports):
+    """Drops the functions, too: their imports run when they are called."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        return None
+
+    visit_AsyncFunctionDef = visit_FunctionDef
 
 
 def dotted(node: ast.AST, aliases: dict[str, str]) -> str | None:
@@ -122,6 +134,31 @@ def violations(source: str, path: str) -> list[str]:
         if within(name, layer.must_not_name):
             wrong.append(f"{path}:{line}: {folder or 'the package root'} must not touch {name}")
     return wrong
+
+
+def circle(sources: Mapping[str, str]) -> list[str]:
+    """The imports of one circle of files, a line each; empty if there is none. ``sources``: path to source."""
+    paths = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in sources}
+    graph: dict[str, dict[str, int]] = {path: {} for path in sources}  # to each imported file: the line
+    for path, source in sources.items():
+        tree = AtModuleLevel().visit(ast.parse(source))
+        for line, _, name in imports(tree, list(Path(path).with_suffix("").parts)):
+            target = paths.get(name) or paths.get(name.rpartition(".")[0])
+            if target is not None and target != path:
+                graph[path].setdefault(target, line)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        around = reversed(error.args[1])  # from a file to one that it imports
+        return [f"{path}:{graph[path][target]} imports {target}" for path, target in pairwise(around)]
+    return []
+
+
+def test_files_import_each_other_in_no_circle():
+    """At module level: the lower file takes what it calls as an argument, or both belong into one file."""
+    files = (ROOT / PACKAGE).rglob("*.py")
+    found = circle({file.relative_to(ROOT).as_posix(): file.read_text() for file in files})
+    assert not found, "a circle of imports:\n" + "\n".join(found)
 
 
 @pytest.mark.parametrize("folder", LAYERS)
@@ -198,3 +235,23 @@ def test_checker_finds(path, source, complaint):
 )
 def test_checker_accepts(path, source):
     assert violations(source, f"{PACKAGE}/{path}") == []
+
+
+@pytest.mark.parametrize(
+    ("sources", "lines"),
+    [
+        (
+            {"p/a.py": "import p.b", "p/b.py": "x = 1\nfrom p import a"},
+            {"p/a.py:1 imports p/b.py", "p/b.py:2 imports p/a.py"},
+        ),
+        (
+            {"p/__init__.py": "from .a import f", "p/a.py": "from p.b import g", "p/b.py": "from p import f"},
+            {"p/__init__.py:1 imports p/a.py", "p/a.py:1 imports p/b.py", "p/b.py:1 imports p/__init__.py"},
+        ),
+        ({"p/a.py": "from p import b", "p/b.py": "def f():\n    from p import a"}, set()),
+        ({"p/a.py": "from p import b", "p/b.py": "if TYPE_CHECKING:\n    from p import a"}, set()),
+        ({"p/__init__.py": "from p.a import f", "p/a.py": "from p import b", "p/b.py": "import os"}, set()),
+    ],
+)
+def test_circle_is_the_imports_that_close_it(sources, lines):
+    assert set(circle(sources)) == lines

@@ -18,8 +18,7 @@ from fr3e_jax.data.jsonl import existing_file, read_rows
 from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.shuffle import shuffled_indices
 from fr3e_jax.data.task import Demonstration, Split
-from fr3e_jax.rewards.exact_match import exact_match
-from fr3e_jax.rewards.verifier import Verifier
+from fr3e_jax.rewards.verifier import Verifier, exact_match
 
 ANNOTATION = re.compile(r"<<(.*?)>>")
 CHARACTERS = frozenset("0123456789+-*/().=%")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
-from fr3e_jax.rewards.exact_match import exact_match
 from fr3e_jax.rewards.math import CONVENTIONS, EXTRACTIONS
-from fr3e_jax.rewards.verifier import Verifier
+from fr3e_jax.rewards.verifier import Verifier, exact_match
 
 
 def _code(extraction: str) -> Verifier:

@@ -38,6 +38,11 @@ class Verifier(Protocol):
     def __call__(self, problem: Problem, response: str, finished: bool) -> float | Verdict | Job: ...
 
 
+def exact_match(problem: Problem, response: str, finished: bool) -> float:
+    """1 if the response was finished and equals ``problem.gold`` exactly (nothing is stripped), else 0."""
+    return float(finished and response == problem.gold)
+
+
 def is_number(reward: object) -> bool:
     """Whether ``reward`` is a real number, of Python or of NumPy, true and false included."""
     return isinstance(reward, numbers.Real | np.bool_)

@@ -1,4 +1,7 @@
-"""Worker processes as the pool sees them: start the zygote, have workers forked, talk to each over its socket."""
+"""Worker processes as the pool sees them, with their tasks and replies.
+
+Start the zygote, have workers forked, talk to each over its socket.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from fr3e_jax.rewards import wire
 from fr3e_jax.rewards.child_processes import cpu_seconds
@@ -33,18 +36,48 @@ main(*arguments)
 # One thread each, as there are as many workers as cores. No accelerator: it belongs to the run. Equal hashes, so that
 # loops over sets take the same path in every worker and every run.
 ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
     "JAX_PLATFORMS": "cpu",
     "CUDA_VISIBLE_DEVICES": "",
     "PYTHONHASHSEED": "0",
 }
-
-
+LOAD_SECONDS = 120.0  # of CPU time, to import a verifier and run its canaries
 OWN = "fr3e_jax."  # functions of this package can be imported before the first worker has tried them
 SLOW_SHARE = 0.25  # of its deadline: more than nearly every answer takes
 SHORTEST_LOOK = 0.01  # seconds between two looks at a worker's CPU time, which the kernel counts in such ticks
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The result of a job.
+
+    ``verdict``: ``reward`` and ``outcome`` as the function returned them, not yet checked. ``raised``: the function
+    raised, ``text`` is its traceback. ``unusable``: it returned neither a number nor a ``Verdict`` but ``text``.
+    ``timeout``: it was not done at its deadline. ``worker_died``: twice. ``broken``: no worker can run the function;
+    ``text`` says why.
+    """
+
+    kind: Literal["verdict", "raised", "unusable", "timeout", "worker_died", "broken"]
+    reward: float = 0.0
+    outcome: str | None = None
+    text: str = ""
+
+
+@dataclass(eq=False)
+class Task:
+    """A job in the pool: ``payload`` is the pickled request, ``key`` names its verdict in the caller's cache."""
+
+    function: str
+    payload: bytes
+    deadline: float
+    deliver: Callable[[Reply], None]
+    key: Hashable = None
+    deaths: int = 0
+
+
+def load_only(function: str, deliver: Callable[[Reply], None]) -> Task:
+    """A task that imports a function, checks its canaries, and does nothing else; its reply is a verdict of 0."""
+    return Task(function, b"", LOAD_SECONDS, deliver)
 
 
 class ZygoteGone(RuntimeError):
@@ -68,7 +101,7 @@ class Worker:
     number: int
     sock: socket.socket
     unsent: bytes = b""
-    task: Any = None
+    task: Task | None = None
     checking: str | None = None
     pid: int = 0
     slow_from: float = 0.0
@@ -95,7 +128,7 @@ class Worker:
         self._unchecked_jobs[function] = 0
         self.suspects.clear()
 
-    def finished(self) -> Any:
+    def finished(self) -> Task:
         """Free the worker and return the task that it has answered."""
         task, self.task = self.task, None
         self.jobs += 1

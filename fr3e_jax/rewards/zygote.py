@@ -164,9 +164,7 @@ def main(control: int, parent: int, memory_mb: int, scratch: str, functions: Seq
       scratch: directory for the temporary files of workers, removed at the end.
       functions: to be imported before the first fork.
     """
-    child_processes.die_with_parent(
-        parent, signal.SIGTERM
-    )  # not SIGKILL: the workers' descendants are to be ended, too
+    child_processes.die_with_parent(parent, signal.SIGTERM)  # not SIGKILL: the workers' descendants must end, too
     child_processes.adopt_orphans()
     preload(functions)
     least = used_memory_mb() + 64

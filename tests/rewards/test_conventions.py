@@ -1,10 +1,10 @@
-"""The verifiers of benchmarks, each by its own convention."""
+"""The verifiers by name, each with its benchmark's own convention."""
 
 import pytest
 
 from fr3e_jax.data.task import Problem
 from fr3e_jax.rewards.math import judge
-from fr3e_jax.rewards.named_verifiers import named_verifier
+from fr3e_jax.rewards.named_verifiers import VERIFIERS, named_verifier
 from fr3e_jax.rewards.verdict import Job
 
 
@@ -15,6 +15,32 @@ def grade(name, gold, response, extraction="boxed", finished=True, **extra):
         hash(verdict.arguments)  # the pool remembers verdicts by their arguments
         verdict = judge(*verdict.arguments)
     return verdict.outcome
+
+
+def test_every_name_makes_a_verifier():
+    expected = "math gsm8k aime minerva olympiad gaokao college_math multiple_choice code exact".split()
+    assert sorted(VERIFIERS) == sorted(expected)
+    for name in VERIFIERS:
+        assert callable(named_verifier(name))
+        assert callable(named_verifier(name, "answer_line"))
+
+
+def test_extraction_reaches_the_verifier():
+    problem = Problem("1", "?", "4")
+    assert named_verifier("math", "answer_line")(problem, "Answer: 4", True).outcome == "right"
+    assert named_verifier("math", "boxed")(problem, "Answer: 4", True).outcome == "no_answer"
+
+
+def test_exact_compares_the_whole_response():
+    assert named_verifier("exact")(Problem("1", "?", "4"), "4", True) == 1.0
+    assert named_verifier("exact")(Problem("1", "?", "4"), r"\boxed{4}", True) == 0.0
+
+
+def test_an_unknown_name_is_an_error_with_a_suggestion():
+    with pytest.raises(ValueError, match="no verifier 'gms8k'; expected one of .*; did you mean 'gsm8k'"):
+        named_verifier("gms8k")
+    with pytest.raises(ValueError, match="no extraction 'last_number'; expected one of boxed"):
+        named_verifier("math", "last_number")
 
 
 def test_math_grades_the_boxed_answer():

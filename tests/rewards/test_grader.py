@@ -210,20 +210,22 @@ def test_a_user_s_verifier_that_reads_a_missing_key_gets_the_outcome_error(grade
     assert grader.submit(Problem("p", "q", "4"), "4", True).result() == Verdict(0.0, "error")
 
 
-def test_a_user_s_verifier_that_cannot_be_loaded_is_refused_with_the_error_and_its_place(tmp_path):
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (
+            "def verify(problem, response, finished):\n    return 1.0\n\n1 / 0\n",
+            r"^no worker can run the verifier PATH:verify: ZeroDivisionError: division by zero \(PATH, line 4\)$",
+        ),
+        ("def verify(problem, response, finished)\n    0\n", r"verify: SyntaxError: expected ':' \(mine.py, line 1\)$"),
+        ("", "verify: AttributeError: PATH defines no verify$"),
+        ("verify = 7\n", r"mine.py:verify is 7; expected a function of \(problem, response, finished"),
+    ],
+)
+def test_a_user_s_verifier_that_cannot_be_loaded_is_refused_with_the_error_and_its_place(tmp_path, source, message):
     path = tmp_path / "mine.py"
-    path.write_text("def verify(problem, response, finished):\n    return 1.0\n\n1 / 0\n")
-    refused = rf"^no worker can run the verifier {path}:verify: ZeroDivisionError: division by zero \({path}, line 4\)$"
-    with pytest.raises(ValueError, match=refused):
-        Grader(user_verifier(f"{path}:verify"), SETTINGS)
-    path.write_text("def verify(problem, response, finished)\n    return 1.0\n")
-    with pytest.raises(ValueError, match=r"verify: SyntaxError: expected ':' \(mine.py, line 1\)$"):
-        Grader(user_verifier(f"{path}:verify"), SETTINGS)
-    with pytest.raises(ValueError, match=rf"check: AttributeError: {path} defines no check$"):
-        path.write_text("")
-        Grader(user_verifier(f"{path}:check"), SETTINGS)
-    path.write_text("verify = 7\n")
-    with pytest.raises(ValueError, match=r"mine.py:verify is 7; expected a function of \(problem, response, finished"):
+    path.write_text(source)
+    with pytest.raises(ValueError, match=message.replace("PATH", str(path))):
         Grader(user_verifier(f"{path}:verify"), SETTINGS)
 
 

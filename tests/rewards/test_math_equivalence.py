@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fr3e_jax.rewards.math import judge, quick_verdict
+from fr3e_jax.rewards.verdict import Verdict
 
 _SPEC = importlib.util.spec_from_file_location("equivalence_cases", Path(__file__).with_name("equivalence_cases.py"))
 cases = importlib.util.module_from_spec(_SPEC)
@@ -14,13 +15,12 @@ _SPEC.loader.exec_module(cases)
 
 @pytest.mark.parametrize(("category", "gold", "answer"), cases.pairs(cases.EQUAL))
 def test_equal_answers_are_right(category, gold, answer):
-    verdict = quick_verdict(gold, answer) or judge(gold, answer)
-    assert (verdict.reward, verdict.outcome) == (1.0, "right")
+    assert judge(gold, answer) == Verdict(1.0, "right")
 
 
 @pytest.mark.parametrize(("category", "gold", "answer"), cases.pairs(cases.DIFFERENT))
 def test_different_answers_are_not_right(category, gold, answer):
-    verdict = quick_verdict(gold, answer) or judge(gold, answer)
+    verdict = judge(gold, answer)
     assert verdict.reward == 0.0
     assert verdict.outcome in ("wrong", "refused", "string_only")
 
@@ -36,8 +36,7 @@ def test_the_worker_gives_the_verdict_of_the_main_process(category, gold, answer
 def test_golds_with_other_blanks_and_styles_are_right(category, gold, answer):
     rewritten = gold.replace(r"\frac", r"\dfrac").replace(",", " , " if "," in gold and " " in gold else ",")
     for text in (f"${rewritten}$", f"  {rewritten} ", f"{gold}.", rf"{{{gold}}}" if "=" not in gold else gold):
-        verdict = quick_verdict(gold, text) or judge(gold, text)
-        assert verdict.reward == 1.0, text
+        assert judge(gold, text).reward == 1.0, text
 
 
 @pytest.mark.parametrize(
@@ -55,7 +54,7 @@ def test_golds_with_other_blanks_and_styles_are_right(category, gold, answer):
     ],
 )
 def test_each_kind_of_answer_has_its_outcome(gold, answer, outcome):
-    assert (quick_verdict(gold, answer) or judge(gold, answer)).outcome == outcome
+    assert judge(gold, answer).outcome == outcome
 
 
 def test_an_answer_beyond_the_limits_is_right_if_it_is_the_gold_answer_literally():

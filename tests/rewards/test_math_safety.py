@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fr3e_jax.rewards.math import judge, limits, quick_verdict
+from fr3e_jax.rewards.math import judge, limits
 
 PACKAGE = Path(__file__).resolve().parents[2] / "fr3e_jax" / "rewards"
 BUILTINS = {"eval", "exec", "compile", "__import__", "open"}
@@ -74,8 +74,7 @@ def test_hostile_answers_reach_no_evaluator(template, tmp_path, exploding_evalua
     sentinel = tmp_path / "executed"
     answer = template.format(sentinel)
     for gold in ("4", r"\sqrt{5}", "x+1", r"\{1,2\}", r"\text{yes}"):
-        verdict = quick_verdict(gold, answer) or judge(gold, answer)
-        assert verdict.reward == 0.0
+        assert judge(gold, answer).reward == 0.0
     assert not sentinel.exists()
     assert not exploding_evaluators
 
@@ -120,8 +119,7 @@ def test_mathematics_reaches_no_evaluator_either(exploding_evaluators):
 def test_bombs_are_refused_or_cheap_without_a_deadline(answer):
     """Without the pool. Any of these answers would run for minutes if it were neither refused nor cheap."""
     for gold in ("4", r"\sqrt{5}", "x^{400}", "1,2,3"):
-        verdict = quick_verdict(gold, answer) or judge(gold, answer)
-        assert verdict.reward == 0.0
+        assert judge(gold, answer).reward == 0.0
 
 
 def test_the_document_quotes_every_limit():

@@ -14,8 +14,8 @@ import pytest
 
 from fr3e_jax.configuration.schema import RewardsConfig
 from fr3e_jax.rewards.pool import Pool
-from fr3e_jax.rewards.pool_messages import Reply
 from fr3e_jax.rewards.verdict import Job
+from fr3e_jax.rewards.workers import Reply
 
 FUNCTIONS = str(Path(__file__).with_name("grading_functions.py"))
 PATIENCE = 6  # seconds; generous, for a busy machine

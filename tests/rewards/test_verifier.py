@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from fr3e_jax.data.task import Problem
-from fr3e_jax.rewards.exact_match import exact_match
-from fr3e_jax.rewards.verifier import checked_verdict
+from fr3e_jax.rewards.verifier import checked_verdict, exact_match
 
 PROBLEM = Problem(id="train/7", prompt="48/2=", gold="24")
 
@@ -51,7 +50,7 @@ def test_exact_match_strips_nothing_and_wants_the_stop_token(response, finished,
 
 def test_rewards_and_task_definitions_import_without_jax():
     code = (
-        "import sys, fr3e_jax.rewards.grader, fr3e_jax.rewards.exact_match, fr3e_jax.rewards.order_verifier\n"
+        "import sys, fr3e_jax.rewards.grader, fr3e_jax.rewards.verifier, fr3e_jax.rewards.order_verifier\n"
         "import fr3e_jax.data.order_task\n"
         "sys.exit('jax' in sys.modules)"
     )

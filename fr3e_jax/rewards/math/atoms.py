@@ -1,14 +1,14 @@
-"""The rules for atoms: numbers, names, brackets, sets, absolute values."""
+"""The rules for atoms: numbers and names; brackets and commands are in files of their own."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
-from fr3e_jax.rewards.math import commands, expressions
+from fr3e_jax.rewards.math.brackets import bracket, in_braces, operand, within_bars
+from fr3e_jax.rewards.math.commands import command
 from fr3e_jax.rewards.math.cursor import END, Cursor
-from fr3e_jax.rewards.math.expression_tree import Node, number
-from fr3e_jax.rewards.math.limits import LIST_ITEMS, Refused, Unreadable
-from fr3e_jax.rewards.math.nodes import literal_node, mixed_number, three_digits
+from fr3e_jax.rewards.math.expression_tree import Node, listed, literal_node, mixed_number, number, three_digits
+from fr3e_jax.rewards.math.limits import Unreadable
 from fr3e_jax.rewards.math.tokens import Token
 from fr3e_jax.rewards.math.vocabulary import OPENING, UNDEFINED_FUNCTIONS
 
@@ -16,10 +16,9 @@ from fr3e_jax.rewards.math.vocabulary import OPENING, UNDEFINED_FUNCTIONS
 def atom(cursor: Cursor) -> Node:
     """The smallest expression: a number, name, bracket, absolute value or command with its arguments."""
     cursor.enter()
-    try:
-        return _atom(cursor)
-    finally:
-        cursor.depth -= 1
+    found = _atom(cursor)
+    cursor.depth -= 1
+    return found
 
 
 def _atom(cursor: Cursor) -> Node:
@@ -38,8 +37,8 @@ def _atom(cursor: Cursor) -> Node:
     if token.value in OPENING:
         return bracket(cursor, token.value)
     if token.value in ("|", "\\|"):
-        return _bars_around(cursor, token.value)
-    return commands.command(cursor, token.value)
+        return within_bars(cursor, token.value)
+    return command(cursor, token.value)
 
 
 def _literal(cursor: Cursor, token: Token) -> Node:
@@ -69,7 +68,7 @@ def _literal(cursor: Cursor, token: Token) -> Node:
 def _repeating(cursor: Cursor, digits: str) -> Node:
     """``0.1\\overline{6}`` is a sixth."""
     cursor.take()
-    period = commands.operand(cursor)
+    period = operand(cursor)
     written = str(cursor.tokens[cursor.position - (2 if cursor.tokens[cursor.position - 1].value == "}" else 1)].value)
     if period.head != "number" or not written.isdigit():
         raise Unreadable("a repeating decimal has a period that is no number")
@@ -100,7 +99,7 @@ def based(cursor: Cursor, digits: str) -> Node:
 
 def _named(cursor: Cursor, letter: str) -> Node:
     """A letter with its subscript: a constant, a symbol, or a function that nobody defined."""
-    name = letter + subscript(cursor)
+    name = letter + cursor.subscript()
     if name == "e":
         return Node("constant", (), "e")
     at_zero = [cursor.peek(ahead).value for ahead in range(3)] == ["(", "0", ")"]
@@ -119,95 +118,6 @@ def _named(cursor: Cursor, letter: str) -> Node:
 def _applied(cursor: Cursor, name: str) -> Node:
     """A function that nobody defined, with its arguments."""
     cursor.expect("(")
-    arguments = expressions.answer(cursor, ")")
+    arguments = cursor.rules.answer(cursor, ")")
     cursor.expect(")")
-    return Node("apply", arguments.args if arguments.head == "list" else (arguments,), name)
-
-
-def subscript(cursor: Cursor) -> str:
-    """The subscript as written, without blanks and braces; it is part of a name."""
-    if not cursor.accept("_"):
-        return ""
-    if not cursor.accept("{"):
-        return f"_{cursor.take().value}"
-    depth, parts = 1, []
-    while depth:
-        token = cursor.take()
-        if token is END:
-            raise Unreadable("a subscript does not end")
-        depth += {"{": 1, "}": -1}.get(token.value, 0)
-        parts.append(token.value)
-    return "_" + "".join(parts[:-1])
-
-
-def in_braces(cursor: Cursor) -> Node:
-    """The content of ``{...}``."""
-    cursor.expect("{")
-    if cursor.accept("}"):
-        raise Unreadable("there are empty braces")
-    bars, cursor.bars = cursor.bars, 0
-    inner = expressions.stacked(cursor, "}")
-    cursor.bars = bars
-    cursor.expect("}")
-    return inner
-
-
-def bracket(cursor: Cursor, opening: str) -> Node:
-    """Brackets after their opening one: a grouped expression, a tuple, an interval or a set."""
-    bars, cursor.bars = cursor.bars, 0
-    inner = _set_braces(cursor) if opening == "\\{" else _bracket_content(cursor, opening)
-    cursor.bars = bars
-    return inner
-
-
-def _bracket_content(cursor: Cursor, opening: str) -> Node:
-    if cursor.accept(OPENING[opening]):
-        raise Unreadable("there are empty brackets")
-    content = expressions.answer(cursor, ")", "]", "\\rangle")
-    closing = cursor.accept(")", "]", "\\rangle")
-    if closing is None:
-        raise Unreadable(f"{opening!r} is not closed")
-    items = (
-        tuple(i for g in content.args for i in (g.args if g.head == "list" else (g,)))
-        if content.head == "list"
-        else (content,)
-    )
-    if len(items) == 1 and OPENING[opening] == closing and opening != "\\langle":
-        return items[0] if items[0].head != "list" else Node("bracket", items, opening + closing)
-    if len(items) == 1:
-        raise Unreadable("an interval has one end")
-    return Node("bracket", items, "()" if opening == "\\langle" else opening + closing)
-
-
-def _set_braces(cursor: Cursor) -> Node:
-    """A set by its elements or by a condition."""
-    if cursor.accept("\\}"):
-        return Node("set")
-    cursor.bars = 1  # so that | after the first item is "such that", not the start of an absolute value
-    cursor.heading, before = True, cursor.heading
-    first = expressions.item(cursor)
-    cursor.heading = before
-    if cursor.accept("|", ":"):
-        cursor.bars = 0
-        condition = expressions.answer(cursor, "\\}")
-        cursor.expect("\\}")
-        return Node("builder", (first, condition))
-    cursor.bars = 0
-    items = [first]
-    while expressions.separator(cursor) and cursor.next.value != "\\}":
-        items.append(expressions.item(cursor))
-        if len(items) > LIST_ITEMS:
-            raise Refused(f"a set has more than {LIST_ITEMS} elements")
-    cursor.expect("\\}")
-    return Node("set", tuple(items))
-
-
-def _bars_around(cursor: Cursor, bar: str) -> Node:
-    """An absolute value, or the determinant of a matrix."""
-    cursor.bars += 1
-    inner = expressions.additive(cursor)
-    cursor.bars -= 1
-    cursor.expect(bar)
-    if inner.head == "matrix":
-        return Node("function", (inner,), "det")
-    return Node("function", (inner,), "abs")
+    return Node("apply", listed(arguments), name)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from fr3e_jax.rewards.math import atoms, expressions
+from fr3e_jax.rewards.math.brackets import in_braces
 from fr3e_jax.rewards.math.cursor import Cursor
-from fr3e_jax.rewards.math.expression_tree import Node, number
+from fr3e_jax.rewards.math.expression_tree import Node, literal_node, number, replaced, with_sign
 from fr3e_jax.rewards.math.limits import Unreadable
-from fr3e_jax.rewards.math.nodes import literal_node, with_index, with_sign
 from fr3e_jax.rewards.math.vocabulary import CONSTANTS, GREEK_SYMBOLS
 
 
@@ -19,19 +18,20 @@ def big_operator(cursor: Cursor, head: str) -> Node:
     if index.kind != "letter":
         raise Unreadable("a sum has an index that is not a letter")
     cursor.expect("=")
-    lower = expressions.additive(cursor)
+    lower = cursor.rules.additive(cursor)
     cursor.expect("}")
     if upper is None:
         cursor.expect("^")
         upper = _script(cursor)
-    body = expressions.term(cursor)
-    return Node(head, (with_index(body, index.value), lower, upper), index.value)
+    body = cursor.rules.term(cursor)
+    body = replaced(body, Node("constant", (), index.value), Node("symbol", (), index.value))  # i is not imaginary here
+    return Node(head, (body, lower, upper), index.value)
 
 
 def _script(cursor: Cursor) -> Node:
     """A bound of a sum or integral: in braces, or one token."""
     if cursor.next.value == "{":
-        return atoms.in_braces(cursor)
+        return in_braces(cursor)
     sign, token = cursor.accept("-", "+"), cursor.take()
     if token.kind == "number":
         bound = literal_node(token.value)
@@ -41,7 +41,7 @@ def _script(cursor: Cursor) -> Node:
         bound = Node("symbol", (), token.value)
     else:
         raise Unreadable("a bound of a sum or integral was expected")
-    return with_sign(sign, bound) if sign else bound
+    return with_sign(sign, bound)
 
 
 def integral(cursor: Cursor) -> Node:
@@ -56,7 +56,7 @@ def integral(cursor: Cursor) -> Node:
         cursor.expect("_")
         bounds = (_script(cursor), upper)
     before, cursor.differential = cursor.differential, True
-    body = expressions.additive(cursor) if cursor.next.value != "d" else number(1)
+    body = cursor.rules.additive(cursor) if cursor.next.value != "d" else number(1)
     cursor.differential = before
     cursor.expect("d")
     return Node("integral", (body, *bounds), _variable_name(cursor))
@@ -69,7 +69,7 @@ def limit(cursor: Cursor) -> Node:
     variable = _variable_name(cursor)
     if not cursor.accept("\\to", "\\Rightarrow"):
         raise Unreadable("a limit has no arrow")
-    point, side = _signed_atom(cursor), "+-"
+    point, side = with_sign(cursor.accept("-", "+"), cursor.rules.atom(cursor)), "+-"
     if cursor.accept("^"):
         side = cursor.accept("+", "-") or ""
         if not side:
@@ -77,12 +77,7 @@ def limit(cursor: Cursor) -> Node:
             side = cursor.take().value
             cursor.expect("}")
     cursor.expect("}")
-    return Node("limit", (expressions.term(cursor), point), (variable, side))
-
-
-def _signed_atom(cursor: Cursor) -> Node:
-    sign = cursor.accept("-", "+")
-    return with_sign(sign, atoms.atom(cursor)) if sign else atoms.atom(cursor)
+    return Node("limit", (cursor.rules.term(cursor), point), (variable, side))
 
 
 def derivative(cursor: Cursor) -> Node:
@@ -92,11 +87,11 @@ def derivative(cursor: Cursor) -> Node:
     cursor.take()
     variable = _variable_name(cursor)
     cursor.expect("}")
-    return Node("derivative", (expressions.term(cursor),), variable)
+    return Node("derivative", (cursor.rules.term(cursor),), variable)
 
 
 def _variable_name(cursor: Cursor) -> str:
     token = cursor.take()
     if token.kind != "letter" and token.value not in GREEK_SYMBOLS:
         raise Unreadable("a variable was expected")
-    return token.value + atoms.subscript(cursor)
+    return token.value + cursor.subscript()

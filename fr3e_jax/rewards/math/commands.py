@@ -1,13 +1,12 @@
-"""The rules for LaTeX commands: fractions, roots, functions, accents, sets of numbers."""
+"""The rules for LaTeX commands: fractions, roots, functions, accents, sets of numbers, matrices."""
 
 from __future__ import annotations
 
-from fr3e_jax.rewards.math import atoms, big_operators, environments, expressions
-from fr3e_jax.rewards.math.cursor import Cursor
-from fr3e_jax.rewards.math.expression_tree import Node, number
-from fr3e_jax.rewards.math.limits import Unreadable
-from fr3e_jax.rewards.math.nodes import integer_value, literal_node, product, with_sign
-from fr3e_jax.rewards.math.tokens import Token
+from fr3e_jax.rewards.math.big_operators import big_operator, derivative, integral, limit
+from fr3e_jax.rewards.math.brackets import bracket, exponent, in_braces, operand
+from fr3e_jax.rewards.math.cursor import END, Cursor
+from fr3e_jax.rewards.math.expression_tree import Node, integer_value, listed, number, product, with_sign
+from fr3e_jax.rewards.math.limits import MATRIX_ENTRIES, Refused, Unreadable
 from fr3e_jax.rewards.math.vocabulary import ACCENTS, CONSTANTS, FUNCTIONS, GREEK_SYMBOLS, INVERSE, SETS
 
 _NO_FURTHER_ARGUMENT = {*FUNCTIONS, "\\log", "(", "["}
@@ -24,45 +23,30 @@ def command(cursor: Cursor, name: str) -> Node:
     if name in CONSTANTS:
         return Node("constant", (), CONSTANTS[name])
     if name in GREEK_SYMBOLS:
-        return Node("symbol", (), name + atoms.subscript(cursor))
+        return Node("symbol", (), name + cursor.subscript())
     if name in ("\\sum", "\\prod"):
-        return big_operators.big_operator(cursor, "sum" if name == "\\sum" else "product")
-    if name in FUNCTIONS:
-        return _function_call(cursor, FUNCTIONS[name])
-    if name == "\\log":
-        return _logarithm(cursor)
+        return big_operator(cursor, "sum" if name == "\\sum" else "product")
+    if name in FUNCTIONS or name == "\\log":
+        return _function_call(cursor, FUNCTIONS.get(name, "log"))
     if name in ("\\lfloor", "\\lceil"):
-        inner = expressions.additive(cursor)
-        cursor.expect({"\\lfloor": "\\rfloor", "\\lceil": "\\rceil"}[name])
-        return Node("function", (inner,), {"\\lfloor": "floor", "\\lceil": "ceil"}[name])
+        inner = cursor.rules.additive(cursor)
+        cursor.expect(f"\\r{name[2:]}")
+        return Node("function", (inner,), name[2:])
     if name in ACCENTS:
         return _accented(cursor, name)
     if name == "\\mathbb" or name in SETS:
         return _number_set(cursor, name)
     if name == "\\begin":
-        return environments.environment(cursor)
+        return environment(cursor)
     if name in ("\\int", "\\lim"):
-        return big_operators.integral(cursor) if name == "\\int" else big_operators.limit(cursor)
+        return integral(cursor) if name == "\\int" else limit(cursor)
     raise Unreadable(f"{name!r} is not in the grammar")
-
-
-def operand(cursor: Cursor) -> Node:
-    """An argument of a command: in braces, or the one digit, letter or command that follows."""
-    if cursor.next.value == "{":
-        return atoms.in_braces(cursor)
-    if cursor.next.kind == "number" and len(cursor.next.value) > 1:
-        digits = cursor.take().value
-        cursor.position -= 1
-        rest = Token("number", digits[1:]) if digits[1] != "." else Token("number", "0" + digits[1:])
-        cursor.tokens[cursor.position] = rest
-        return literal_node(digits[0])
-    return atoms.atom(cursor)
 
 
 def _fraction(cursor: Cursor) -> Node:
     """A fraction, or a derivative written as one."""
     if cursor.next.value == "{" and cursor.peek(1).value in ("d", "\\partial") and cursor.peek(2).value == "}":
-        return big_operators.derivative(cursor)
+        return derivative(cursor)
     upper = operand(cursor)
     return Node("divide", (upper, operand(cursor)), "\\frac")
 
@@ -71,53 +55,36 @@ def _root(cursor: Cursor) -> Node:
     """A root with its index."""
     index = number(2)
     if cursor.accept("["):
-        index = expressions.additive(cursor)
+        index = cursor.rules.additive(cursor)
         cursor.expect("]")
-    return Node("root", (_operand_of_root(cursor), index))
-
-
-def _operand_of_root(cursor: Cursor) -> Node:
-    return atoms.bracket(cursor, cursor.take().value) if cursor.next.value == "(" else operand(cursor)
+    radicand = bracket(cursor, cursor.take().value) if cursor.next.value == "(" else operand(cursor)
+    return Node("root", (radicand, index))
 
 
 def _function_call(cursor: Cursor, name: str) -> Node:
-    """A function with its exponent and arguments: ``\\\\sin^2 x``."""
-    power = None
-    if cursor.accept("^"):
-        power = expressions.exponent(cursor)
-        if name in INVERSE and power == Node("negate", (number(1),)):
-            name, power = INVERSE[name], None
-    called = Node("function", _arguments(cursor), name)
-    return Node("power", (called, power)) if power else called
-
-
-def _logarithm(cursor: Cursor) -> Node:
-    """A logarithm with its base."""
-    base = (operand(cursor),) if cursor.accept("_") else ()
-    power = expressions.exponent(cursor) if cursor.accept("^") else None
-    called = Node("function", (*_arguments(cursor), *base), "log")
+    """A function with its exponent and arguments, ``\\sin^2 x``; a logarithm with its base, too."""
+    base = (operand(cursor),) if name == "log" and cursor.accept("_") else ()
+    power = exponent(cursor) if cursor.accept("^") else None
+    if name in INVERSE and power == Node("negate", (number(1),)):
+        name, power = INVERSE[name], None
+    called = Node("function", (*_arguments(cursor), *base), name)
     return Node("power", (called, power)) if power else called
 
 
 def _arguments(cursor: Cursor) -> tuple[Node, ...]:
     """The arguments of a function: in brackets, in braces, or the product that follows."""
     if cursor.accept("("):
-        content = expressions.answer(cursor, ")")
+        content = cursor.rules.answer(cursor, ")")
         cursor.expect(")")
-        return content.args if content.head == "list" else (content,)
+        return listed(content)
     if cursor.next.value == "{":
-        return (atoms.in_braces(cursor),)
+        return (in_braces(cursor),)
     if cursor.next.value in FUNCTIONS or cursor.next.value == "\\log":
-        return (expressions.postfix(cursor),)
-    argument = _signed_postfix(cursor)
-    while expressions.starts_factor(cursor) and cursor.next.value not in _NO_FURTHER_ARGUMENT:
-        argument = product(argument, expressions.postfix(cursor))
+        return (cursor.rules.postfix(cursor),)
+    argument = with_sign(cursor.accept("-", "+"), cursor.rules.postfix(cursor))
+    while cursor.starts_factor() and cursor.next.value not in _NO_FURTHER_ARGUMENT:
+        argument = product(argument, cursor.rules.postfix(cursor))
     return (argument,)
-
-
-def _signed_postfix(cursor: Cursor) -> Node:
-    sign = cursor.accept("-", "+")
-    return with_sign(sign, expressions.postfix(cursor)) if sign else expressions.postfix(cursor)
 
 
 def _accented(cursor: Cursor, accent: str) -> Node:
@@ -125,9 +92,9 @@ def _accented(cursor: Cursor, accent: str) -> Node:
     inner = operand(cursor)
     if accent in ("\\angle", "\\triangle"):
         while cursor.next.kind == "letter":
-            inner = product(inner, expressions.postfix(cursor))
+            inner = product(inner, cursor.rules.postfix(cursor))
     names = [n.value for n in inner.walk() if n.head in ("symbol", "constant", "number", "text")]
-    return Node("symbol", (), accent + "".join(str(n) for n in sorted(map(str, names))) + atoms.subscript(cursor))
+    return Node("symbol", (), accent + "".join(str(n) for n in sorted(map(str, names))) + cursor.subscript())
 
 
 def _number_set(cursor: Cursor, name: str) -> Node:
@@ -143,5 +110,54 @@ def _number_set(cursor: Cursor, name: str) -> Node:
         raise Unreadable("a letter in blackboard bold is no known set")
     if cursor.accept("^"):
         signed = cursor.next.value in ("+", "-")
-        name += cursor.take().value if signed else f"^{integer_value(expressions.exponent(cursor))}"
+        name += cursor.take().value if signed else f"^{integer_value(exponent(cursor))}"
     return Node("set_name", (), name)
+
+
+def environment(cursor: Cursor) -> Node:
+    """A matrix or array, after ``\\begin``."""
+    kind = _environment_name(cursor)
+    if kind == "array" and cursor.next.value == "{":
+        while cursor.take().value != "}":
+            if cursor.next is END:
+                raise Unreadable("an array has no end")
+    if not kind.endswith("matrix") and kind != "array":
+        raise Unreadable(f"the environment {kind!r} is not in the grammar")
+    rows = _rows(cursor)
+    if _environment_name(cursor) != kind:
+        raise Unreadable("environments are nested wrongly")
+    columns = len(rows[0])
+    if any(len(row) != columns for row in rows):
+        raise Unreadable("the rows of a matrix differ in length")
+    matrix = Node("matrix", tuple(entry for row in rows for entry in row), columns)
+    return Node("function", (matrix,), "det") if kind == "vmatrix" else matrix
+
+
+def _environment_name(cursor: Cursor) -> str:
+    cursor.expect("{")
+    letters = []
+    while not cursor.accept("}"):
+        token = cursor.take()
+        if token is END:
+            raise Unreadable("an environment has no name")
+        letters.append(token.value)
+    return "".join(letters)
+
+
+def _rows(cursor: Cursor) -> list[list[Node]]:
+    rows, entries, bars, cursor.bars = [[]], 0, cursor.bars, 0
+    while not cursor.accept("\\end"):
+        if cursor.accept("\\\\"):
+            rows.append([])
+        elif not cursor.accept("&", "\\hline"):
+            rows[-1].append(cursor.rules.item(cursor))
+            entries += 1
+        if entries > MATRIX_ENTRIES:
+            raise Refused(f"a matrix has more than {MATRIX_ENTRIES} entries")
+        if cursor.next is END:
+            raise Unreadable("a matrix has no end")
+    cursor.bars = bars
+    rows = [row for row in rows if row]
+    if not rows:
+        raise Unreadable("a matrix is empty")
+    return rows

@@ -154,8 +154,7 @@ class _Comparison:
         return self.arithmetic.proportional(difference(gold), difference(answer), False)
 
     def same_inequalities(self, gold: Node, answer: Node) -> bool:
-        pairs = [(gold, answer), (gold, mirrored(answer))] if mirrored(answer) else [(gold, answer)]
-        return any(self._same_direction(left, right) for left, right in pairs)
+        return any(self._same_direction(gold, side) for side in (answer, mirrored(answer)) if side is not None)
 
     def _same_direction(self, gold: Node, answer: Node) -> bool:
         if gold.value != answer.value:
@@ -275,7 +274,7 @@ class _Comparison:
 
     def same_lists(self, gold: Node, answer: Node) -> bool:
         """Whether two lists are equal in any order; items without names are in the order of the gold one's names."""
-        if gold.head in ("bracket",) or answer.head == "bracket":
+        if "bracket" in (gold.head, answer.head):
             return self._list_and_tuple(gold, answer)
         golds, answers = ([self.item(node) for node in members(side)] for side in (gold, answer))
         if ordered := paired_by_name(golds, answers):
@@ -283,7 +282,7 @@ class _Comparison:
         if distinct_names(golds) and len(golds) != len(answers):
             return False
         if distinct_names(golds) and not any(item.name for item in answers):
-            return self._aligned(golds, answers)
+            return len(golds) == len(answers) and all(map(self.same_items, golds, answers))
         return self._matching(golds, answers, self.same_items)
 
     def _list_and_tuple(self, gold: Node, answer: Node) -> bool:
@@ -292,9 +291,6 @@ class _Comparison:
             return False
         items = [self.item(node).value for node in listed.args]
         return self.ordered(*((items, other.args) if listed is gold else (other.args, items)))
-
-    def _aligned(self, golds: list[Item], answers: list[Item]) -> bool:
-        return len(golds) == len(answers) and all(self.same_items(a, b) for a, b in zip(golds, answers, strict=True))
 
     def ordered(self, golds, answers) -> bool:
         return len(golds) == len(answers) and all(

@@ -134,7 +134,9 @@ class MultipleChoiceVerifier(MathVerifier):
 
     def verdict(self, golds: tuple[str, ...], answer: str, problem: Problem) -> Verdict | Job:
         choices = tuple(problem.extra.get("choices", ()))
-        wanted = chosen_letter(golds[0]) or _letter_of(golds[0], choices)
+        wanted = chosen_letter(golds[0])
+        if wanted is None and golds[0] in choices:
+            wanted = chr(ord("A") + choices.index(golds[0]))
         given = chosen_letter(answer)
         if wanted is None:
             raise ValueError(
@@ -156,10 +158,6 @@ CONVENTIONS: dict[str, type[MathVerifier]] = {
     "college_math": TextbookVerifier,
     "multiple_choice": MultipleChoiceVerifier,
 }
-
-
-def _letter_of(text: str, choices: tuple[str, ...]) -> str | None:
-    return chr(ord("A") + choices.index(text)) if text in choices else None
 
 
 @lru_cache(maxsize=4096)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 from fractions import Fraction
+from functools import partial, reduce
 
 from fr3e_jax.rewards.math.expression_tree import Node, number
 from fr3e_jax.rewards.math.limits import EXPONENT, FACTORIAL, TERMS, VALUE_DIGITS, Refused, Unreadable
@@ -39,18 +41,10 @@ def _bounded(value: Fraction) -> Fraction:
     return value
 
 
-def _multiply(node: Node) -> Fraction:
-    product = Fraction(1)
-    for part in node.args:
-        product = _bounded(product * rational(part))
-    return product
-
-
-def _add(node: Node) -> Fraction:
-    total = Fraction(0)
-    for part in node.args:
-        total = _bounded(total + rational(part))
-    return total
+def _folded(node: Node) -> Fraction:
+    """A sum or product of parts; its partial results are bounded, too."""
+    combine, start = (operator.add, 0) if node.head == "add" else (operator.mul, 1)
+    return reduce(lambda total, part: _bounded(combine(total, rational(part))), node.args, Fraction(start))
 
 
 def _divide(node: Node) -> Fraction:
@@ -156,9 +150,9 @@ def substituted(node: Node, name: str, replacement: Node) -> Node:
     """The tree with every free ``name`` replaced."""
     if node.head == "symbol":
         return replacement if node.value == name else node
-    if not node.args or (node.head in ("sum", "product") and node.value == name):
+    if node.head in ("sum", "product") and node.value == name:
         return node
-    return Node(node.head, tuple(substituted(part, name, replacement) for part in node.args), node.value)
+    return node.mapped(partial(substituted, name=name, replacement=replacement))
 
 
 def _function(node: Node) -> Fraction:
@@ -200,8 +194,8 @@ _FUNCTIONS = {
 _EVALUATORS = {
     "number": lambda node: node.value,
     "decimal": lambda node: node.value[0],
-    "add": _add,
-    "multiply": _multiply,
+    "add": _folded,
+    "multiply": _folded,
     "divide": _divide,
     "negate": lambda node: -rational(node.args[0]),
     "power": _power,

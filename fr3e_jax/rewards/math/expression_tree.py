@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
+
+from fr3e_jax.rewards.math.limits import Unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,20 @@ class Node:
             yield node
             stack.extend(node.args)
 
+    def mapped(self, change: Callable[[Node], Node]) -> Node:
+        """This node with each of its parts changed."""
+        return Node(self.head, tuple(map(change, self.args)), self.value) if self.args else self
+
 
 def number(value: int | Fraction) -> Node:
     return Node("number", (), Fraction(value))
+
+
+def replaced(node: Node, old: Node, new: Node) -> Node:
+    """The tree with ``new`` wherever ``old`` was."""
+    if node == old:
+        return new
+    return Node(node.head, tuple(replaced(part, old, new) for part in node.args), node.value)
 
 
 def symbols(node: Node) -> set[str]:
@@ -66,3 +79,65 @@ def symbols(node: Node) -> set[str]:
 def bound_variable(node: Node) -> str:
     """The variable of a sum, product, integral, limit or derivative."""
     return node.value[0] if node.head == "limit" else node.value
+
+
+# ---- builders of small trees, for the rules of the grammar
+
+
+def with_sign(sign: str | None, operand: Node) -> Node:
+    """The operand after a sign; None: after no sign."""
+    if sign == "-":
+        return Node("negate", (operand,))
+    return operand if sign in ("+", None) else Node("plusminus", (operand,), sign)
+
+
+def listed(node: Node) -> tuple[Node, ...]:
+    """The items of a list; any other tree is one item."""
+    return node.args if node.head == "list" else (node,)
+
+
+def product(left: Node, right: Node) -> Node:
+    return Node("multiply", (*left.args, right) if left.head == "multiply" else (left, right))
+
+
+def mixed(left: Node, right: Node) -> Node | None:
+    """The sum for a mixed number such as ``3\\frac{1}{2}``; None for products such as ``3\\frac{x}{2}``."""
+    if right.head in ("measured", "percent", "degrees"):  # 2\\frac{1}{2} \\text{ cups}
+        inner = mixed(left, right.args[0])
+        return inner and Node(right.head, (inner,), right.value)
+    if left.head != "number" or left.value.denominator != 1 or right.head != "divide" or right.value != "\\frac":
+        return None
+    if all(part.head == "number" and part.value.denominator == 1 for part in right.args):
+        return Node("add", (left, right))
+    return None
+
+
+def mixed_number(whole: str, upper: str, lower: str) -> Node:
+    if not (whole + upper + lower).isdigit():
+        raise Unreadable("two numbers stand side by side")
+    return Node("add", (literal_node(whole), Node("divide", (literal_node(upper), literal_node(lower)))))
+
+
+def literal_node(digits: str) -> Node:
+    if "." not in digits:
+        return Node("number", (), Fraction(int(digits)))
+    whole, _, decimals = digits.partition(".")
+    significant = len((whole + decimals).lstrip("0"))
+    return Node("decimal", (), (Fraction(int(whole + decimals), 10 ** len(decimals)), len(decimals), significant))
+
+
+def three_digits(text: str) -> bool:
+    return len(text.partition(".")[0]) == 3 and text[0] != "."
+
+
+def integer_value(node: Node) -> int:
+    sign, node = (-1, node.args[0]) if node.head == "negate" else (1, node)
+    if node.head != "number" or node.value.denominator != 1:
+        raise Unreadable("an exponent is not a number")
+    return sign * int(node.value)
+
+
+def decorated(base: Node, mark: str) -> Node:
+    if base.head not in ("symbol", "constant"):
+        raise Unreadable("a prime stands after something that is not a name")
+    return Node("symbol", (), base.value + mark)

@@ -1,28 +1,20 @@
-"""The rules of the grammar from a whole answer down to a factor; ``reader`` shows all rules.
-
-A rule is a function that reads a tree and moves the cursor past it. Rules call each other in circles, since brackets
-hold answers. So the files of rules import each other as modules, whose functions are looked up when called.
-"""
+"""The rules of the grammar from a whole answer down to a factor; ``reader`` shows all rules."""
 
 from __future__ import annotations
 
-from fr3e_jax.rewards.math import atoms
+from fr3e_jax.rewards.math.atoms import atom, based
+from fr3e_jax.rewards.math.brackets import exponent
 from fr3e_jax.rewards.math.cursor import END, Cursor
-from fr3e_jax.rewards.math.expression_tree import Node
+from fr3e_jax.rewards.math.expression_tree import Node, decorated, integer_value, mixed, product, with_sign
 from fr3e_jax.rewards.math.limits import LIST_ITEMS, Refused, Unreadable
-from fr3e_jax.rewards.math.nodes import decorated, integer_value, mixed, product, with_sign
 from fr3e_jax.rewards.math.shapes import is_name
-from fr3e_jax.rewards.math.vocabulary import ACCENTS, CONSTANTS, FUNCTIONS, GREEK_SYMBOLS, RELATIONS, SEPARATORS
-
-_FACTOR_COMMANDS = {*FUNCTIONS, *CONSTANTS, *GREEK_SYMBOLS, *ACCENTS} | set(
-    r"\frac \sqrt \binom \sum \prod \int \lim \begin \lfloor \lceil \langle \log \operatorname \mathbb".split()
-)
+from fr3e_jax.rewards.math.vocabulary import RELATIONS
 
 
 def answer(cursor: Cursor, *closing: str) -> Node:
     """A list of items, grouped by ``;``, ``and`` and ``or`` if the groups hold as many items each."""
     groups, separators = [[item(cursor)]], set()
-    while (word := separator(cursor)) is not None:
+    while (word := cursor.separator()) is not None:
         if cursor.next is END or cursor.next.value in closing:
             break  # a comma at the end
         separators.add(word)
@@ -38,24 +30,6 @@ def answer(cursor: Cursor, *closing: str) -> Node:
     if len(groups) > 1 and len(sizes) == 1 and sizes != {1}:
         return Node("list", tuple(Node("list", tuple(group), ",") for group in groups), ";")
     return Node("list", tuple(items), next((word for word in ("or", "and") if word in separators), ","))
-
-
-def stacked(cursor: Cursor, *closing: str) -> Node:
-    """The content of braces: an answer, or two of them around ``\\over`` or ``\\choose``."""
-    upper = answer(cursor, *closing)
-    if cursor.accept("\\over"):
-        return Node("divide", (upper, answer(cursor, *closing)), "\\frac")
-    if cursor.accept("\\choose"):
-        return Node("function", (upper, answer(cursor, *closing)), "binomial")
-    return upper
-
-
-def separator(cursor: Cursor) -> str | None:
-    """Take the separators that stand next to each other as one; None if there is none."""
-    found = None
-    while (token := cursor.accept(*SEPARATORS)) is not None:
-        found = token if found in (None, ",") and token != "and" or found is None else found
-    return found
 
 
 def item(cursor: Cursor) -> Node:
@@ -126,7 +100,7 @@ def term(cursor: Cursor) -> Node:
             cursor.position += 2
             left = Node("modulo", (left, _factor(cursor)))
             cursor.expect(")")
-        elif starts_factor(cursor):
+        elif cursor.starts_factor():
             right = postfix(cursor)
             left = mixed(left, right) or product(left, right)
         else:
@@ -144,26 +118,9 @@ def _factor(cursor: Cursor) -> Node:
     return operand
 
 
-def starts_factor(cursor: Cursor) -> bool:
-    """Whether a factor begins here without a multiplication sign."""
-    token = cursor.next
-    if token is END:
-        return False
-    if token.kind == "number":
-        before = cursor.tokens[cursor.position - 1]
-        return before.kind != "number"
-    if token.value == "|":
-        return not cursor.bars or (cursor.enclosing_bars and cursor.bar_opens_within_bars())
-    if token.kind == "letter":
-        return not (cursor.differential and token.value == "d" and cursor.peek(1).kind in ("letter", "command"))
-    if token.kind == "mark":
-        return token.value in ("(", "[", "{", "\\{", "\\|")
-    return token.kind == "command" and token.value in _FACTOR_COMMANDS
-
-
 def postfix(cursor: Cursor) -> Node:
     """An atom and what follows it closely: exponents, factorials, per cent, primes, units."""
-    base = atoms.atom(cursor)
+    base = atom(cursor)
     while True:
         if cursor.accept("^"):
             base = _raised(cursor, base)
@@ -172,7 +129,7 @@ def postfix(cursor: Cursor) -> Node:
         elif cursor.accept("%"):
             base = Node("percent", (base,))
         elif base.head == "number" and cursor.next.value == "_" and cursor.tokens[cursor.position - 1].value == ")":
-            base = atoms.based(cursor, str(base.value))
+            base = based(cursor, str(base.value))
         elif base.head in ("number", "decimal") and cursor.accept("\\circ"):
             base = Node("degrees", (base,))
         elif cursor.next.value == "'" and cursor.accept("'"):
@@ -185,34 +142,19 @@ def postfix(cursor: Cursor) -> Node:
 
 def _raised(cursor: Cursor, base: Node) -> Node:
     """A base after ``^``: degrees, primes or a power."""
-    if cursor.next.value == "\\circ" or (cursor.next.value == "{" and cursor.peek(1).value == "\\circ"):
-        braced = cursor.accept("{")
-        cursor.take()
-        if braced:
-            cursor.expect("}")
-        return Node("degrees", (base,))
-    if cursor.next.value == "'" or (cursor.next.value == "{" and cursor.peek(1).value == "'"):
-        braced = cursor.accept("{")
-        mark = ""
+    braced = cursor.peek(1).value in ("\\circ", "'") and cursor.accept("{")
+    if cursor.accept("\\circ"):
+        raised = Node("degrees", (base,))
+    elif cursor.next.value == "'":
+        marks = ""
         while cursor.accept("'"):
-            mark += "'"
-        if braced:
-            cursor.expect("}")
-        return decorated(base, mark)
-    return Node("power", (base, exponent(cursor)))
-
-
-def exponent(cursor: Cursor) -> Node:
-    """An exponent, in braces or a single atom."""
-    cursor.enter()
-    sign = cursor.accept("-", "+")
-    inner = atoms.in_braces(cursor) if cursor.next.value == "{" else atoms.atom(cursor)
-    if inner.head == "set" and len(inner.args) == 1:
-        inner = inner.args[0]
-    if cursor.next.value == "^" and inner.head in ("number", "symbol", "constant") and cursor.accept("^"):
-        inner = Node("power", (inner, exponent(cursor)))
-    cursor.depth -= 1
-    return with_sign(sign, inner) if sign else inner
+            marks += "'"
+        raised = decorated(base, marks)
+    else:
+        return Node("power", (base, exponent(cursor)))
+    if braced:
+        cursor.expect("}")
+    return raised
 
 
 def _measured(cursor: Cursor, quantity: Node) -> Node:

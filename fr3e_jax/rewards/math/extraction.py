@@ -22,8 +22,7 @@ _JOINT = re.compile(
 )
 _JOINTS = 20
 _LOOKBACK = 60
-_DOLLARS = ("$$", "$")
-_DISPLAYS = (("\\[", "\\]"), ("\\(", "\\)"))
+_WRAPPINGS = (("$$", "$$"), ("$", "$"), ("\\[", "\\]"), ("\\(", "\\)"))
 
 
 def extract(response: str, extraction: Extraction = "boxed") -> str | None:
@@ -134,7 +133,7 @@ def readable_gold(text: str) -> str | None:
     boxed = last_boxed(text)
     if boxed is not None:
         text = boxed
-    for opening, closing in (*((dollars, dollars) for dollars in _DOLLARS), *_DISPLAYS):
+    for opening, closing in _WRAPPINGS:
         inner = text[len(opening) : -len(closing)]
         whole = text.startswith(opening) and text.endswith(closing) and len(text) > 2 * len(opening)
         if whole and "$" not in inner and not inner.endswith("\\"):

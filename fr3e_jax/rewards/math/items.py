@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from fr3e_jax.rewards.math.exact_numbers import substituted
 from fr3e_jax.rewards.math.expression_tree import Node, symbols
@@ -49,7 +50,7 @@ def condition(node: Node) -> Node:
             raise Unreadable("a set is described by a condition on something else")
         return described
     if node.head in ("union", "intersection", "difference", "list"):
-        return Node(node.head, tuple(condition(part) for part in node.args), node.value)
+        return node.mapped(condition)
     if node.head == "relation" and node.args[-1].head == "builder":
         return condition(node.args[-1]) if node.value == ("in",) or node.value == ("=",) else node
     return node
@@ -83,9 +84,8 @@ def same_variable(gold: Node, answer: Node) -> tuple[Node, Node]:
 
 def named_set(node: Node) -> Node:
     """``S = \\{1, 2\\}`` as the set."""
-    if node.head == "relation" and node.value == ("=",) and node.args[1].head == "set" and is_name(node.args[0]):
-        return node.args[1]
-    return node
+    value = _unnamed(node)
+    return value if value.head == "set" else node
 
 
 def componentwise(node: Node) -> Node:
@@ -107,7 +107,7 @@ def _with_signs(node: Node, sign: int) -> Node:
     if node.head == "plusminus":
         operand = _with_signs(node.args[0], sign)
         return operand if (sign > 0) == (node.value == "\\pm") else Node("negate", (operand,))
-    return Node(node.head, tuple(_with_signs(part, sign) for part in node.args), node.value) if node.args else node
+    return node.mapped(partial(_with_signs, sign=sign))
 
 
 def members(node: Node) -> tuple[Node, ...]:

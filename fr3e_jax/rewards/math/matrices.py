@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 from fr3e_jax.rewards.math.expression_tree import Node
 from fr3e_jax.rewards.math.limits import MATRIX_ENTRIES, Refused, Unreadable
 
@@ -28,9 +30,9 @@ def collapsed(node: Node) -> Node:
     if node.head == "negate":
         return _scaled(Node("number", (), -1), parts[0])
     if node.head == "add":
-        return _folded(_sum, parts)
+        return reduce(_sum, parts)
     if node.head == "multiply":
-        return _folded(_product, parts)
+        return reduce(_product, parts)
     if node.head == "divide":
         return _map(parts[0], lambda entry: Node("divide", (entry, parts[1])))
     if node.head == "power":
@@ -55,17 +57,10 @@ def determinant(matrix: Node) -> Node:
     return Node("add", tuple(terms))
 
 
-def _folded(combine, parts: list[Node]) -> Node:
-    result = parts[0]
-    for part in parts[1:]:
-        result = combine(result, part)
-    return result
-
-
 def _map(matrix: Node, function) -> Node:
     if matrix.head != "matrix":
         raise Unreadable("a division by a matrix")
-    return Node("matrix", tuple(map(function, matrix.args)), matrix.value)
+    return matrix.mapped(function)
 
 
 def _scaled(factor: Node, other: Node) -> Node:
@@ -109,4 +104,4 @@ def _power(base: Node, exponent: Node) -> Node:
         raise Refused("a power of a matrix that is not a natural number")
     if not 1 <= exponent.value <= _POWER:
         raise Refused(f"a power of a matrix beyond {_POWER}")
-    return _folded(_product, [base] * int(exponent.value))
+    return reduce(_product, [base] * int(exponent.value))

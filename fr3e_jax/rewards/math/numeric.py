@@ -287,7 +287,7 @@ def _function(node: Node, point: Point):
 def _in_radians(node: Node) -> Node:
     if node.head == "degrees":
         return Node("multiply", (node.args[0], Node("divide", (Node("constant", (), "pi"), number(180)))))
-    return Node(node.head, tuple(_in_radians(part) for part in node.args), node.value) if node.args else node
+    return node.mapped(_in_radians)
 
 
 def _common(node: Node, point: Point):

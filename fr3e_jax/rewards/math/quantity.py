@@ -19,16 +19,8 @@ _SAME_UNIT = {
     **dict.fromkeys(("meter", "metre"), "m"),
     **{"kilogram": "kg", "gram": "g", "milligram": "mg", "liter": "l", "litre": "l", "milliliter": "ml"},
     **{"second": "s", "sec": "s", "minute": "min", "hour": "h", "hr": "h", "inche": "inch", "in": "inch"},
-    **{
-        "feet": "ft",
-        "foot": "ft",
-        "degree": "deg",
-        "mile": "mi",
-        "pound": "lb",
-        "ounce": "oz",
-        "yard": "yd",
-        "radian": "rad",
-    },
+    **{"feet": "ft", "foot": "ft", "mile": "mi", "yard": "yd", "pound": "lb", "ounce": "oz"},
+    **{"degree": "deg", "radian": "rad"},
 }
 _KNOWN_UNITS = set(_SAME_UNIT.values()) | {"am", "pm", "cent", "dollar", "day", "week", "month", "year"}
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from fr3e_jax.rewards.math.arithmetic import ExactArithmetic, NeedsWorker
 from fr3e_jax.rewards.math.compare import same
 from fr3e_jax.rewards.math.limits import LITERAL_DIGITS, Contradiction, Refused, Unreadable
-from fr3e_jax.rewards.math.readings import keys, readings
+from fr3e_jax.rewards.math.reader import keys, readings
 from fr3e_jax.rewards.verdict import Verdict
 
 RIGHT = Verdict(1.0, "right")
@@ -40,7 +40,8 @@ def quick_verdict(gold: str, answer: str) -> Verdict | None:
     try:
         if keys(answer) == _gold_keys(gold):
             return RIGHT
-        return _rational_verdict(gold, answer)
+        arithmetic = ExactArithmetic()
+        return RIGHT if any(same(left, right, arithmetic) for left, right in readings(gold, answer)) else WRONG
     except (Refused, RecursionError):
         return REFUSED
     except Contradiction:
@@ -60,14 +61,6 @@ def _gold_keys(gold: str):
 def _integer(text: str) -> int | None:
     match = _INTEGER.fullmatch(text) if len(text) <= LITERAL_DIGITS else None
     return int(match[1] + match[2].replace(",", "")) if match else None
-
-
-def _rational_verdict(gold: str, answer: str) -> Verdict:
-    arithmetic = ExactArithmetic()
-    for gold_tree, answer_tree in readings(gold, answer):
-        if same(gold_tree, answer_tree, arithmetic):
-            return RIGHT
-    return WRONG
 
 
 def chosen_letter(text: str) -> str | None:

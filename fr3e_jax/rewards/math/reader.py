@@ -1,4 +1,4 @@
-r"""From tokens to a tree: a recursive-descent grammar of answers, in LaTeX and in plain text.
+r"""From texts to trees: a recursive-descent grammar of answers, in LaTeX and in plain text.
 
 Nothing here evaluates anything, and no text of a model ever reaches Python's or sympy's own parsers. The grammar, from
 loose to tight::
@@ -15,23 +15,32 @@ loose to tight::
 and Math-Verify read them. A bar closes an absolute value wherever it can. If the text cannot be read so, an outermost
 absolute value may hold all bars of its product: ``||x||y||`` is the absolute value of ``|x||y|``.
 
-The rules are functions of one ``Cursor``: in ``expressions`` down to factors, in ``atoms``, ``commands``,
-``big_operators`` and ``environments`` for the rest.
+The rules are functions of one ``Cursor``. Each file imports only files below it: ``expressions`` (down to factors),
+``atoms``, ``commands``, ``big_operators``, ``brackets``. For the way up the cursor carries ``Rules``, named here.
 """
 
 from __future__ import annotations
 
-from fr3e_jax.rewards.math.cursor import END, Cursor
+import re
+from collections.abc import Iterator
+
+from fr3e_jax.rewards.math.atoms import atom
+from fr3e_jax.rewards.math.brackets import stacked
+from fr3e_jax.rewards.math.cursor import END, Cursor, Rules
 from fr3e_jax.rewards.math.expression_tree import Node
-from fr3e_jax.rewards.math.expressions import stacked
+from fr3e_jax.rewards.math.expressions import additive, answer, item, postfix, term
 from fr3e_jax.rewards.math.limits import Unreadable
 from fr3e_jax.rewards.math.tokens import Token, tokenise
 from fr3e_jax.rewards.math.words import inward_brackets, plain_words, split_commas
 
+_RULES = Rules(answer=answer, item=item, additive=additive, term=term, postfix=postfix, atom=atom)
+_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
+_DECIMAL_POINT = re.compile(r"[-+]?\d*\.\d+")
+_TEXT_PIECES = re.compile(r"\d+(?:\.\d+)?|\S")
 _NESTED_BARS = 6  # the fewest bars in which an absolute value holds two others
 
 
-def read(text: str, commas_group: bool = True) -> Node:
+def read_tokens(tokens: list[Token], commas_group: bool = True) -> Node:
     """The tree of an answer.
 
     Args:
@@ -41,11 +50,6 @@ def read(text: str, commas_group: bool = True) -> Node:
       Refused: beyond a limit.
       Unreadable: not in the grammar.
     """
-    return read_tokens(tokenise(text), commas_group)
-
-
-def read_tokens(tokens: list[Token], commas_group: bool = True) -> Node:
-    """Like ``read``, from tokens."""
     prepared = plain_words(split_commas(inward_brackets(tokens), commas_group))
     try:
         return _read(prepared, enclosing_bars=False)
@@ -56,8 +60,66 @@ def read_tokens(tokens: list[Token], commas_group: bool = True) -> Node:
 
 
 def _read(tokens: list[Token], enclosing_bars: bool) -> Node:
-    cursor = Cursor(list(tokens), enclosing_bars)
-    answer = stacked(cursor)
+    cursor = Cursor(list(tokens), _RULES, enclosing_bars)
+    tree = stacked(cursor)
     if cursor.next is not END:
         raise Unreadable(f"{cursor.next.value!r} was not expected there")
-    return answer
+    return tree
+
+
+def keys(text: str) -> list[tuple[str, str]]:
+    """The keys by which texts are literally equal: their tokens, without blanks, styles and a final full stop.
+
+    Raises:
+      Refused, Unreadable: see ``tokenise``.
+    """
+    tokens = tokenise(text)
+    found: list[tuple[str, str]] = []
+    for index, token in enumerate(tokens):
+        if token.kind == "text":
+            found += [_piece_key(piece) for piece in _TEXT_PIECES.findall(token.value)]
+        else:
+            found.append(("spaced", token.value) if _between_digits(tokens, index) else token.key)
+    return found[:-1] if found and found[-1][1] == "." else found
+
+
+def _piece_key(piece: str) -> tuple[str, str]:
+    """The key of a letter, number or mark in words, as if it stood outside of them."""
+    return ("number" if piece[0].isdigit() else "letter" if piece.isalpha() else "mark"), piece
+
+
+def _between_digits(tokens: list[Token], index: int) -> bool:
+    """Whether a blank before this token keeps two numbers apart: 1 1/2 is not 11/2."""
+    token = tokens[index]
+    return token.kind == "number" and token.spaced and index > 0 and tokens[index - 1].kind == "number"
+
+
+def readings(gold: str, answer: str) -> Iterator[tuple[Node, Node]]:
+    """The trees of gold and answer, the likeliest reading first: two where ``1,000`` is one number or two.
+
+    Raises:
+      Refused, Unreadable: see ``read_tokens``.
+    """
+    gold_tokens, answer_tokens = _trimmed(tokenise(gold)), _trimmed(tokenise(answer))
+    yield read_tokens(gold_tokens), read_tokens(answer_tokens)
+    if _has_commas(gold_tokens) or _has_commas(answer_tokens):
+        yield read_tokens(gold_tokens, commas_group=False), read_tokens(answer_tokens, commas_group=False)
+    for one, other in ((gold, answer), (answer, gold)):
+        if _DECIMAL_COMMA.fullmatch(one) and _DECIMAL_POINT.fullmatch(other):
+            pair = read_tokens(tokenise(one.replace(",", "."))), read_tokens(tokenise(other))
+            yield pair if one is gold else pair[::-1]
+
+
+def _has_commas(tokens: list[Token]) -> bool:
+    return any(token.kind == "commas" for token in tokens)
+
+
+def _trimmed(tokens: list[Token]) -> list[Token]:
+    """Without a final full stop, comma or backslash, and without a relation that has nothing before it."""
+    while tokens and tokens[0].value in ("=", "\\approx", ":"):
+        tokens = tokens[1:]
+    while tokens and tokens[-1].value in (".", ",", ";", "\\", "\\\\"):
+        tokens = tokens[:-1]
+    if len(tokens) == 2 and "." in tokens[0].value and tokens[1].value == r"\ldots":
+        tokens = tokens[:1]  # 0.333333...
+    return tokens

@@ -9,9 +9,9 @@ from fractions import Fraction
 from fr3e_jax.rewards.math.arithmetic import Arithmetic
 from fr3e_jax.rewards.math.expression_tree import Node, symbols
 from fr3e_jax.rewards.math.limits import Unreadable
+from fr3e_jax.rewards.math.shapes import MIRROR
 
 _INFINITY = 10**9999
-_FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -98,7 +98,7 @@ def _system(node: Node, arithmetic: Arithmetic) -> list[Interval]:
 def _solutions(node: Node, arithmetic: Arithmetic) -> list[Interval]:
     """The solutions of ``a < 2x + 1 <= b``, ``x > a``, ``|x| > a``, ``x \\ne a`` and the like in their one name."""
     places = [index for index, operand in enumerate(node.args) if symbols(operand)]
-    if len(places) != 1 or any(operator not in _FLIPPED for operator in node.value):
+    if len(places) != 1 or any(operator not in MIRROR for operator in node.value):
         raise Unreadable("not an inequality in one name")
     place = places[0]
     unknown = node.args[place]
@@ -109,7 +109,7 @@ def _solutions(node: Node, arithmetic: Arithmetic) -> list[Interval]:
         if place not in (index, index + 1):
             raise Unreadable("an inequality has parts without the variable")
         other = node.args[index + 1 if place == index else index]
-        operator = operator if place == index else _FLIPPED[operator]
+        operator = operator if place == index else MIRROR[operator]
         result = _meet(result, _half_line(operator, _value(other, arithmetic)))
     result = _unfolded(result) if absolute else result
     return _normal([_scaled(interval, slope, constant) for interval in result])

@@ -7,7 +7,7 @@ import math
 from fr3e_jax.rewards.math.expression_tree import Node, symbols
 
 _TRANSPARENT = {"apply", "bracket", "ratio", "multiply", "function", "degrees", "list"}
-_MIRROR = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!=", "=": "="}
+MIRROR = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!=", "=": "="}
 
 
 def is_open(node: Node) -> bool:
@@ -23,9 +23,9 @@ def difference(relation: Node) -> Node:
 
 def mirrored(relation: Node) -> Node | None:
     """``a < b`` as ``b > a``; None for relations that have no mirror image."""
-    if not set(relation.value) <= set(_MIRROR):
+    if not set(relation.value) <= set(MIRROR):
         return None
-    return Node("relation", relation.args[::-1], tuple(_MIRROR[operator] for operator in relation.value[::-1]))
+    return Node("relation", relation.args[::-1], tuple(MIRROR[operator] for operator in relation.value[::-1]))
 
 
 def letters(node: Node) -> str:

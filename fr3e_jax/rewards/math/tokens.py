@@ -11,9 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from fr3e_jax.rewards.math.characters import fold
+from fr3e_jax.rewards.math.characters import BOXES, SYNONYMS, TEXT_COMMANDS, VANISHING, fold
 from fr3e_jax.rewards.math.limits import LITERAL_DIGITS, TOKENS, Refused, Unreadable, check_length
-from fr3e_jax.rewards.math.synonyms import BOXES, SYNONYMS, TEXT_COMMANDS, VANISHING
 
 Kind = Literal["number", "commas", "letter", "command", "text", "mark"]
 
@@ -47,6 +46,7 @@ _OPERATORS = {
     "<=": "\\le", ">=": "\\ge", "!=": "\\ne", "==": "=", ":=": "=", "**": "^", "&=": "=", "\\%": "%", "\\{": "\\{",
     "\\}": "\\}", "\\|": "\\|", "\\\\": "\\\\", "\\#": "#", "\\&": "&", "\\_": "_",
 }  # fmt: skip
+_DOLLARS = {"\\$", "\\)", "\\[", "\\]"}  # and their like, which say nothing
 _UNIT_LETTERS = set("mgshlLNJKWVCFT")
 _QUANTITY_ENDS = {"}", ")", "]", "|", "%", "!", r"\pi"}
 _CALCULATION = re.compile(r"[\d\s.,+\-*/^()%{}]+")
@@ -99,16 +99,11 @@ def _token(kind: str, value: str, spaced: bool) -> list[Token]:
         if len(value) > LITERAL_DIGITS:
             raise Refused(f"the answer has a number of {len(value)} digits; at most {LITERAL_DIGITS} are read")
         return [Token(kind, value, spaced)]
-    if kind == "command":
-        if value in VANISHING or value in BOXES:
+    if kind in ("command", "operator"):
+        if value in VANISHING or value in BOXES or value in _DOLLARS:
             return []
-        value = SYNONYMS.get(value, value)
+        value = SYNONYMS.get(value) or _OPERATORS.get(value, value)
         return [Token("command" if len(value) > 2 and value[0] == "\\" else "mark", value, spaced)]
-    if kind == "operator":
-        if value in ("\\$", "\\)", "\\[", "\\]"):
-            return []
-        value = _OPERATORS.get(value, value)
-        return [Token("command" if value in ("\\le", "\\ge", "\\ne") else "mark", value, spaced)]
     return [Token(kind, value, spaced)]
 
 

@@ -6,12 +6,8 @@ from fr3e_jax.rewards.math.characters import GREEK, GREEK_CAPITALS
 from fr3e_jax.rewards.math.tokens import Token
 
 CONSTANTS = {
-    r"\pi": "pi",
-    r"\infty": "infinity",
-    r"\emptyset": "emptyset",
-    r"\ldots": "ellipsis",
-    r"\exponentialE": "e",
-}
+    r"\pi": "pi", r"\infty": "infinity", r"\emptyset": "emptyset", r"\ldots": "ellipsis", r"\exponentialE": "e",
+}  # fmt: skip
 FUNCTION_NAMES = (
     "sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh coth arcsinh arccosh arctanh "
     "exp ln floor ceil max min gcd lcm det sgn abs"

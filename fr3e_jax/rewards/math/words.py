@@ -8,6 +8,7 @@ from fr3e_jax.rewards.math.vocabulary import CLOSING, FUNCTION_NAMES, OPENING, P
 
 _PROSE_LETTERS, _PROSE_WORDS = 3, 3
 _RATE_UNITS = UNITS | set("hsgmlL")
+_RATES = [[amount, "/", time] for amount in "mg" for time in "sh"]
 _AFTER_INTERVALS = {r"\cup", r"\cap", r"\setminus", ",", ";", "and", "or"}
 _BEFORE_INTERVALS = _AFTER_INTERVALS | {r"\in", "="}
 
@@ -95,11 +96,4 @@ def _after_unit(before: list[Token]) -> bool:
 def _rate(tokens: list[Token], position: int) -> bool:
     """Whether metres or grams per second or hour begin here: ``45 m/s``."""
     values = [token.value for token in tokens[position : position + 3]]
-    return (
-        position > 0
-        and tokens[position - 1].kind == "number"
-        and len(values) == 3
-        and values[0] in ("m", "g")
-        and values[1] == "/"
-        and values[2] in ("s", "h")
-    )
+    return position > 0 and tokens[position - 1].kind == "number" and values in _RATES
