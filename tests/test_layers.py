@@ -56,7 +56,7 @@ LAYERS = {
     ),
     "planning": Layer({"policy", "programs", "data", "configuration", "learning", "rollouts", "loop"}),
     "methods": Layer(must_not_name=DEVICE_LIBRARIES),
-    "cli": Layer({"methods", "rewards", "data", "configuration", "runs", "loop", "verbs", "planning"}),
+    "cli": Layer({"methods", "data", "configuration", "loop", "verbs", "planning"}),
 }
 
 
