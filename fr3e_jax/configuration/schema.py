@@ -106,7 +106,7 @@ class RewardsConfig:
     )
     deadline_seconds: float = option(2.0, "CPU time for one answer; then its worker is killed, the reward is 0", gt=0)
     wall_clock_factor: float = option(
-        5.0, "a worker that waits instead is killed after so many times its deadline on the clock", ge=1
+        5.0, "a worker is killed after so many times its deadline on the clock, whether it computes or waits", ge=1
     )
     memory_mb: int = option(2048, "address space of a worker, in MB", ge=256)
     jobs_per_worker: int = option(1000, "answers after which a worker is replaced", ge=1)

@@ -87,7 +87,8 @@ def read_methods(configs: Path | None = None) -> list[Method]:
     """
     configs = configs or find_configs()
     paths = [*sorted(configs.glob("*.yaml")), *sorted((configs / "methods").glob("*.yaml"))]
-    found = [read_method(path, path.relative_to(configs.parent).as_posix()) for path in paths]
+    headed = [path for path in paths if path.read_text(encoding="utf-8").startswith("# ")]  # not a user's own recipe
+    found = [read_method(path, path.relative_to(configs.parent).as_posix()) for path in headed]
     return sorted(found, key=lambda method: GROUPS.index(method.group))
 
 

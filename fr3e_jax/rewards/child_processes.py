@@ -49,12 +49,12 @@ def children() -> list[int]:
     return found
 
 
-def cpu_seconds(pid: int) -> float:
-    """CPU time of a process and of its descendants that run or were waited for; 0 if the process is gone."""
+def cpu_seconds(pid: int) -> float | None:
+    """CPU time of a process and of its descendants that run or were waited for; None if the process is gone."""
     with contextlib.suppress(OSError):
         own = sum(map(int, _stat(str(pid)).rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")
-        return own + sum(map(cpu_seconds, _children_of(pid)))
-    return 0.0
+        return own + sum(cpu_seconds(child) or 0.0 for child in _children_of(pid))
+    return None
 
 
 def _children_of(pid: int) -> list[int]:

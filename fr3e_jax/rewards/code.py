@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 RUN = "fr3e_jax.rewards.code:run_program"
 PROGRAM_LIMIT = 100_000  # characters
 START_SECONDS = 2.0  # on top of the time for the tests: two processes have to start
-CLOCK = 5  # times the CPU time: on the clock, so that a busy machine changes no verdict
+CLOCK = 5  # times the CPU time on the clock, so that a program may get as little as a fifth of a core
 BOOT = """
 import sys
 sys.path.insert(0, sys.argv[1])

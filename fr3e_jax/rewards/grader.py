@@ -68,7 +68,7 @@ class _Waiting:
 
 
 class Grader:
-    """A verifier made safe: one broken case cannot end a run, and no case can delay it beyond its deadline.
+    """A verifier made safe: one broken case cannot end a run, nor delay it beyond the backstop of its deadline.
 
     A verifier that raises gives reward 0 and the outcome "error"; the first few errors are logged with the problem's
     id. Equal jobs that are pending run once. Verdicts are remembered by function and arguments, a time-out only after

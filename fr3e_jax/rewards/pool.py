@@ -1,7 +1,7 @@
 """Worker processes that can be killed: each job has a deadline, a memory limit and, if its worker dies, a second try.
 
 One thread of this process (`Pool`) hands jobs to workers and watches their deadlines. A deadline is CPU time of the
-worker, so that a busy machine changes no verdict; a worker that waits instead is killed some time later by the clock.
+worker, so that other load changes no verdict while a worker gets a fifth of a core. The clock ends one that waits.
 The workers are forked from a jax-free process (``fr3e_jax.rewards.zygote``), which takes milliseconds. Why not pebble:
 docs/users/code_execution.md has the figures.
 
@@ -295,7 +295,8 @@ class Pool:
     def _lose_unready(self, worker: Worker, late: bool) -> None:
         self._failed_starts += 1
         if late or self._failed_starts >= FAILED_STARTS:
-            how = f"was not ready after {LOAD_SECONDS:.0f} s of CPU time" if late else "died"
+            clock = LOAD_SECONDS * self._settings.wall_clock_factor
+            how = f"was not ready after {LOAD_SECONDS:.0f} s of CPU time or {clock:.0f} s" if late else "died"
             what = f"a worker {how} while it imported this and ran its canaries, {self._failed_starts} in a row"
             self._give_up_on(worker.checking, f"{what}; the process it was forked from: {self._workers.complaint()}")
         self._dismiss_and_requeue(worker)

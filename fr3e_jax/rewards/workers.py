@@ -141,7 +141,7 @@ class Worker:
         """Start to send a request, to be answered in so many seconds of CPU time and so many on the clock."""
         now = time.monotonic()
         self.slow_from, self.look_at, self.ends = now + SLOW_SHARE * seconds, now + seconds, now + clock_seconds
-        self._cpu_end = self._cpu_seconds() + seconds
+        self._cpu_end = (cpu_seconds(self.pid) or 0.0 if self.pid else 0.0) + seconds
         self.unsent = wire.framed(message)
         self.flush()
 
@@ -149,12 +149,12 @@ class Worker:
         """Whether it has used up its CPU time or its time on the clock."""
         if now < min(self.look_at, self.ends):
             return False
-        left = self._cpu_end - self._cpu_seconds()
+        used = cpu_seconds(self.pid) if self.pid else 0.0
+        if used is None:  # gone since: the kernel ends a worker at twice its CPU time
+            return True
+        left = self._cpu_end - used
         self.look_at = now + max(left, SHORTEST_LOOK)
         return left <= 0 or now >= self.ends
-
-    def _cpu_seconds(self) -> float:
-        return cpu_seconds(self.pid) if self.pid else 0.0
 
     def flush(self) -> None:
         """Send as much as the socket takes now. Reading shows whether the worker is gone."""

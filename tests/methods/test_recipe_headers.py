@@ -184,6 +184,17 @@ def test_a_page_without_markers_is_left_alone(tmp_path, capsys):
     assert main(["methods", "--write", str(page)]) == 2 and "add them" in capsys.readouterr().err
 
 
+def test_every_shipped_recipe_is_in_the_catalogue():
+    shipped = {*(ROOT / "configs").glob("*.yaml"), *(ROOT / "configs" / "methods").glob("*.yaml")}
+    assert {path.relative_to(ROOT).as_posix() for path in shipped} == {method.recipe for method in METHODS}
+
+
+def test_a_users_recipe_without_a_header_is_left_out_of_the_catalogue(tmp_path):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "mine.yaml").write_text("name: mine\n")
+    assert read_methods(tmp_path / "configs") == []
+
+
 def test_the_list_names_every_recipe(capsys):
     assert main(["methods"]) == 0
     text = capsys.readouterr().out

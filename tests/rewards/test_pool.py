@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import pytest
 from fr3e_jax.configuration.schema import RewardsConfig
 from fr3e_jax.rewards.pool import Pool
 from fr3e_jax.rewards.verdict import Job
-from fr3e_jax.rewards.workers import Reply
+from fr3e_jax.rewards.workers import Reply, Worker
 
 FUNCTIONS = str(Path(__file__).with_name("grading_functions.py"))
 PATIENCE = 6  # seconds; generous, for a busy machine
@@ -75,6 +76,18 @@ def test_a_job_is_run_and_answered_with_a_number_or_a_verdict(pool):
     assert run(pool, "grade", "4", "4") == Reply("verdict", 1.0)
     assert run(pool, "grade", "4", "5") == Reply("verdict", 0.0)
     assert run(pool, "refuse") == Reply("verdict", 0.0, "refused")
+
+
+def test_a_worker_that_is_gone_after_its_deadline_counts_as_late_and_not_as_dead():
+    """The kernel ends a worker at twice its CPU time: such a job is a time-out and does not run again."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        worker = Worker(0, ours, pid=gone.pid)
+        worker.request(b"", seconds=1.0, clock_seconds=5.0)
+        assert not worker.is_late(time.monotonic())
+        assert worker.is_late(time.monotonic() + 1.5)
 
 
 @pytest.mark.parametrize("call", [("behave", "spin"), ("behave", "spin past every signal"), ("spin_in_a_child",)])
