@@ -38,8 +38,8 @@ class PromptStream:
     Args:
       problems: any sequence; it is indexed, never copied. A ``Mixture`` is drawn in its shares.
       seed: seed of the order.
-      encode: maps a problem's prompt to token ids. It is called once for each prompt that is handed out, and once
-        altogether for a prompt that is too long.
+      encode: maps a problem's prompt to token ids. It is called once for each prompt that is drawn, those of other
+        processes included, and once altogether for a prompt that is too long (for the first million of them).
       max_prompt_tokens: the longest prompt that is handed out.
     """
 

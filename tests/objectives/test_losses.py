@@ -14,7 +14,7 @@ from fr3e_jax.objectives.losses import (
     token_divisors,
     truncated_importance_weight,
 )
-from fr3e_jax.objectives.reductions import masked_mean
+from fr3e_jax.objectives.reductions import masked_mean, masked_sum
 
 OLD = np.array([[-0.1, -2.0, -0.5, -1.2], [-0.05, -3.0, -0.9, -0.4]], np.float32)
 NEW = np.array([[0.2, -1.5, -0.5, -1.6], [-0.02, -1.2, -0.7, -0.4]], np.float32)
@@ -122,7 +122,7 @@ def aggregate(losses, mask, mode: str, **options) -> tuple[float, float]:
     """(Σ ℓ / divisor, denominator) of sequences in rows, as the trainer puts them together."""
     counts = np.asarray(mask, bool).sum(axis=-1)
     weighted = np.asarray(losses) / token_divisors(counts, mode)[:, None]
-    return np.sum(weighted, where=np.asarray(mask, bool)), aggregation_denominator(counts, mode, **options)
+    return masked_sum(weighted, mask), aggregation_denominator(counts, mode, **options)
 
 
 class TestAggregation:

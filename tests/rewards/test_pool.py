@@ -19,7 +19,7 @@ from fr3e_jax.rewards.verdict import Job
 from fr3e_jax.rewards.workers import Reply, Worker
 
 FUNCTIONS = str(Path(__file__).with_name("grading_functions.py"))
-PATIENCE = 6  # seconds; generous, for a busy machine
+PATIENCE = 60  # seconds; generous, for a busy machine
 
 
 def run(pool: Pool, function: str, *arguments: object, deadline: float | None = None, key=None) -> Reply:
