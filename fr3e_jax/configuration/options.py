@@ -1,4 +1,4 @@
-"""How a setting is declared: its meaning and bounds, and for a method's section the function that it configures.
+"""Declarations of settings: meaning and bounds, and for a method's section the function that it configures.
 
 A method that is one function has one settings section. The section names the function, the source and the state of the
 policy that the function reads; its fields are the function's keywords, and their defaults stand nowhere else. From this

@@ -397,7 +397,7 @@ class EvaluationConfig:
 
 @dataclass
 class CheckpointConfig:
-    """When checkpoints are written and which are kept."""
+    """The steps at which checkpoints are written, and the checkpoints that are kept."""
 
     every: int = option(10, "training steps between checkpoints; the last step is always saved", ge=1)
     keep_last: int = option(2, "newest checkpoints kept", ge=1)

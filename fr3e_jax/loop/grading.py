@@ -124,7 +124,7 @@ class Grading:
         return [_merged([rows[n] for _, rows in told]) for n in range(len(requests))]
 
     def _exchange(self, requests: list[int]) -> list[Any]:
-        """Of each process: its fault or None, and its verdicts of each request."""
+        """The fault of each process, or None, and its verdicts of each request."""
         own, fault = [], None
         try:
             own = [self._own(request) for request in requests]

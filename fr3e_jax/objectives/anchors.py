@@ -28,7 +28,7 @@ from fr3e_jax.objectives.arrays import AnyArray
 
 @dataclass(frozen=True)
 class AnchorRules:
-    """Which positions may be anchors, and how many of them: hashable, so that a compiled program can depend on it.
+    """The positions that may be anchors, and their number: hashable, so that a compiled program can depend on it.
 
     Position p of a response is allowed if exclude_first ≤ p < length − exclude_last; see the module for position 0.
 

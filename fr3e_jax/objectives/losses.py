@@ -88,7 +88,7 @@ AGGREGATIONS = {
 
 
 def token_divisors(counts: Shaped[AnyArray, "*batch"], mode: str) -> AnyArray:
-    """What the losses of a sequence of ``counts`` tokens are divided by before they are summed.
+    """The divisors of the token losses of sequences of ``counts`` tokens, applied before the sum.
 
     |o_i| (1 for an empty sequence) for ``seq_mean_token_mean``, else 1. NumPy arrays give NumPy arrays.
     """

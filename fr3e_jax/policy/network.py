@@ -206,7 +206,7 @@ REMATERIALISATION = {
 
 @dataclass(frozen=True)
 class ForwardOptions:
-    """How the forward pass over whole rows is computed. Results differ by rounding alone."""
+    """Options of the forward pass over whole rows. They change its results by rounding alone."""
 
     remat: str = "none"  # recomputed in the backward pass: none, dots (all but products with kernels) or block (all)
     attention_block: int = 0  # tokens of a row whose attention scores exist at once; 0: all

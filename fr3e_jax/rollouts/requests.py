@@ -17,7 +17,7 @@ STREAM_NAMES = 6  # integers that name a noise stream: purpose, step, prompt, ba
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are sampled; ``temperature = 0`` is greedy, ``top_p = 1`` and ``top_k = 0`` filter nothing."""
+    """The filters of sampling; ``temperature = 0`` is greedy, ``top_p = 1`` and ``top_k = 0`` filter nothing."""
 
     temperature: float = 1.0
     top_p: float = 1.0

@@ -102,7 +102,7 @@ class TokenLedger:
             self.seconds[name] = self.seconds.get(name, 0.0) + self.wall_clock() - start
 
     def step_metrics(self) -> dict[str, float]:
-        """What was added since the last call, as metrics, and the run's total wall and CPU seconds.
+        """The counts added since the last call, as metrics, and the run's total wall and CPU seconds.
 
         Keys: ``tokens/<counter>``, ``seconds/<stage>``, ``speed/sampled_tokens_per_second`` (over all the time since
         the last call, training included; absent when no time has passed), ``compile/programs``, ``compile/cache_hits``,

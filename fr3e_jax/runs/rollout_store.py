@@ -41,9 +41,9 @@ class RolloutRecord:
     token_ids: Sequence[int]
     """The new tokens alone, with the stop token."""
     logprobs: Sequence[float]
-    """Of each new token, under the distribution that it was sampled from."""
+    """Log-prob of each new token under the distribution that it was sampled from."""
     entropies: Sequence[float]
-    """Of the full vocabulary at each new token, in nats."""
+    """Entropy of the full vocabulary at each new token, in nats."""
     reward: float
     finished: bool
     """True if a stop token ended it, False if the length cap did."""
