@@ -3,62 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from run_comparison import assert_same_run, newest, reader
+from run_process import RunProcess
 
-from fr3e_jax.configuration import ConfigError, to_yaml
-from fr3e_jax.learning.learner import abstract_learner
+from fr3e_jax.configuration import ConfigError
 from fr3e_jax.loop.session import open_session
 from fr3e_jax.loop.train import train
-from fr3e_jax.runs.checkpoints import Checkpointer, flatten_arrays
-from fr3e_jax.runs.metrics import read_metrics, without_timing
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def reader(path: Path) -> Checkpointer:
-    return Checkpointer(path / "checkpoints", keep_last=1, keep_best=0, best_metric="", read_only=True)
-
-
-def newest(path: Path, session) -> tuple[dict, dict]:
-    """Arrays and host state of the newest checkpoint."""
-    with reader(path) as checkpoints:
-        programs, critic = session.model.train_programs(session.config), session.model.critic_programs(session.config)
-        held = abstract_learner(programs, critic, reference=session.config.kl.coefficient > 0)
-        return checkpoints.restore(checkpoints.latest_step(), held)
-
-
-def without_clocks(host: dict) -> dict:
-    counters = {name: state["counters"] for name, state in host["ledger"].items()}
-    return host | {"ledger": counters}
-
-
-def assert_same_run(found: Path, wanted: Path, session) -> None:
-    metrics, wanted_metrics = (
-        [without_timing(record) for record in read_metrics(path / "metrics.jsonl")] for path in (found, wanted)
-    )
-    assert metrics == wanted_metrics
-    files, wanted_files = (
-        {path.name: path.read_bytes() for path in (run / "rollouts").iterdir()} for run in (found, wanted)
-    )
-    assert files == wanted_files
-    (arrays, host), (wanted_arrays, wanted_host) = newest(found, session), newest(wanted, session)
-    flat, wanted_flat = flatten_arrays(arrays), flatten_arrays(wanted_arrays)
-    assert flat.keys() == wanted_flat.keys()
-    for name, array in flat.items():
-        assert np.asarray(array).tobytes() == np.asarray(wanted_flat[name]).tobytes(), name
-    assert without_clocks(host) == without_clocks(wanted_host)
-    summaries = [json.loads((path / "summary.json").read_text()) for path in (found, wanted)]
-    for summary in summaries:
-        del summary["cpu_seconds"], summary["wall_seconds"], summary["compilations"]
-    assert summaries[0] == summaries[1]
+from fr3e_jax.runs.checkpoints import flatten_arrays
+from fr3e_jax.runs.metrics import read_metrics
 
 
 @pytest.fixture(scope="module")
@@ -194,36 +151,9 @@ def test_resuming_a_directory_without_a_run_is_a_config_error(tmp_path, tiny_run
 # -- processes that are told to stop, or killed ------------------------------------------------------------------------
 
 
-class Process:
-    """``fr3e train`` on the tiny recipe in processes of its own."""
-
-    def __init__(self, folder: Path, tiny_run):
-        self.run_dir, self.recipe = folder / "run", folder / "recipe.yaml"
-        self.recipe.write_text(to_yaml(tiny_run.config(runtime__run_dir=str(self.run_dir), runtime__console="plain")))
-        self.log = folder / "log.txt"
-
-    def start(self, *arguments: str, signal_at: str = "") -> subprocess.Popen:
-        command = [sys.executable, "-m", "fr3e_jax", "train", str(self.recipe), *arguments]
-        environment = os.environ | {"FR3E_TEST_SIGNAL": signal_at, "PYTHONPATH": str(ROOT)}
-        with open(self.log, "a") as log:
-            return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
-
-    def run(self, *arguments: str, signal_at: str = "") -> int:
-        return self.start(*arguments, signal_at=signal_at).wait(timeout=300)
-
-    def kill_after_line(self, step: int, *arguments: str) -> None:
-        """Send SIGKILL as soon as the metrics of a step appear: its checkpoint is being written."""
-        process, metrics = self.start(*arguments), self.run_dir / "metrics.jsonl"
-        while process.poll() is None:
-            if metrics.exists() and f'{{"step": {step}, "kind": "train"' in metrics.read_text():
-                process.kill()
-            time.sleep(0.001)
-        assert process.wait() == -signal.SIGKILL, self.log.read_text()
-
-
 @pytest.fixture
-def process(tmp_path, tiny_run) -> Process:
-    return Process(tmp_path, tiny_run)
+def process(tmp_path, tiny_run) -> RunProcess:
+    return RunProcess(tmp_path, tiny_run)
 
 
 @pytest.mark.slow
