@@ -12,16 +12,21 @@ PYTEST := XLA_FLAGS=--xla_backend_optimization_level=0 $(OPTIMISED)
 
 PARITY := .venv-parity
 
-.PHONY: demo test test-slow test-8 test-slow-8 test-optimised test-parity test-plan libtpu lint types lock
+.PHONY: demo test test-slow test-campaign test-8 test-slow-8 test-optimised test-parity test-plan libtpu lint types lock
 
 demo: $(VENV)/.installed
 	$(BIN)/fr3e train configs/demo.yaml
 
 test: $(VENV)/.installed-dev
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not campaign"
 
 test-slow: $(VENV)/.installed-dev
 	$(PYTEST) -m slow
+
+# Kills, signals, damaged files, faulty verifiers, full disks, two writers. FR3E_CAMPAIGN_CASES multiplies the seeds of
+# each fault, FR3E_CAMPAIGN_EXAMPLES sets the inputs of each reader.
+test-campaign: $(VENV)/.installed-dev
+	$(PYTEST) -m campaign tests/campaign
 
 # Tests in which vectorised code could round differently: sampling with any slots and lanes, shared rows' scores and
 # gradients.

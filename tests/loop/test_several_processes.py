@@ -2,84 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from process_group import HEARTBEAT, Group, assert_same_records, saved_steps
 
-from fr3e_jax.configuration import to_yaml
-from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.metrics import read_metrics, without_timing
 from fr3e_jax.runs.rollout_store import read_rollouts
 
-ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT = 400  # seconds; two busy cores compile for four processes
-HEARTBEAT = 20
 # What depends on the number of shards: rows and slots are multiples of it.
 SHARDED = ("packing/useful_share", "tokens/padded_positions", "tokens/lane_steps")
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-class Group:
-    """The processes of one run; ``folder`` has its recipe, its run directory and a log of each process."""
-
-    def __init__(self, folder: Path, tiny_run: Any, **settings: Any):
-        self.run_dir, self.recipe, self.folder = folder / "run", folder / "recipe.yaml", folder
-        common = {"runtime__run_dir": str(self.run_dir), "runtime__console": "plain"}
-        config = tiny_run.config(**common | {"runtime__heartbeat_seconds": HEARTBEAT} | settings)
-        self.recipe.write_text(to_yaml(config))
-
-    def run(self, count: int, *arguments: str, environments: Mapping[int, Mapping[str, str]] | None = None):
-        """Exit codes of ``count`` processes; ``environments``: further variables of single processes."""
-        with self.started(count, *arguments, environments=environments) as processes:
-            end = time.monotonic() + TIMEOUT
-            return [process.wait(timeout=max(1, end - time.monotonic())) for process in processes]
-
-    @contextlib.contextmanager
-    def started(self, count: int, *arguments: str, environments=None) -> Iterator[list[subprocess.Popen]]:
-        common = {"PYTHONPATH": str(ROOT), "JAX_NUM_CPU_DEVICES": "1"}
-        if count > 1:
-            common |= {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(count)}
-        command = [sys.executable, str(ROOT / "tests/fixtures/one_of_several.py"), "train", str(self.recipe)]
-        processes = []
-        try:
-            for index in range(count):
-                own = {"JAX_PROCESS_ID": str(index)} if count > 1 else {}
-                environment = os.environ | common | own | dict((environments or {}).get(index, {}))
-                with open(self.folder / f"log.{index}", "a") as log:
-                    processes.append(
-                        subprocess.Popen(
-                            [*command, *arguments], cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT
-                        )
-                    )
-            yield processes
-        finally:
-            for process in processes:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
-
-    def log(self, index: int) -> str:
-        return (self.folder / f"log.{index}").read_text()
-
-    def logs(self) -> str:
-        """All logs, for the message of a failed assertion."""
-        return "\n".join(f"--- {path.name}\n{path.read_text()[-6000:]}" for path in sorted(self.folder.glob("log.*")))
 
 
 def assert_like(found: Path, wanted: Path, steps: int | None = None) -> None:
@@ -111,21 +47,6 @@ def assert_like(found: Path, wanted: Path, steps: int | None = None) -> None:
             for name in ("id", "token_ids", "reward", "outcome", "anchors", "kept", "finished", "fork"):
                 assert getattr(rollout, name) == getattr(expected, name), f"{name} of rollout {expected.id}"
             np.testing.assert_allclose(rollout.logprobs, expected.logprobs, rtol=tolerance, atol=tolerance)
-
-
-def assert_same(found: Path, wanted: Path) -> None:
-    """The same metrics and rollouts to the last digit."""
-    metrics = [[without_timing(r) for r in read_metrics(path / "metrics.jsonl")] for path in (found, wanted)]
-    assert metrics[0] == metrics[1]
-    files = [{path.name: path.read_bytes() for path in (run / "rollouts").iterdir()} for run in (found, wanted)]
-    assert files[0] == files[1]
-
-
-def saved_steps(group: Group) -> list[int]:
-    with Checkpointer(
-        group.run_dir / "checkpoints", keep_last=1, keep_best=0, best_metric="", read_only=True
-    ) as checkpoints:
-        return checkpoints.all_steps()
 
 
 def test_two_processes_have_the_rollouts_rewards_and_updates_of_one(tmp_path, tiny_run, finished_run):
@@ -184,7 +105,7 @@ def test_a_killed_process_ends_the_others_and_they_say_how_to_continue(tmp_path,
         assert f"process {index} of 2 was ended" in group.log(index), group.logs()
         assert "continue from the last checkpoint with fr3e train" in group.log(index), group.logs()
     assert group.run(2, "--resume") == [0, 0], group.logs()
-    assert_same(group.run_dir, two_processes)
+    assert_same_records(group.run_dir, two_processes)
 
 
 @pytest.mark.slow

@@ -1,0 +1,84 @@
+"""Kills and signals at random moments: the resumed run equals the run that nothing interrupted."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+from campaign_cases import generator, log, seeded
+from run_comparison import assert_same_run
+
+pytestmark = pytest.mark.campaign
+START_UP = 2.5  # seconds before a process does anything that a signal could spoil
+
+
+def interrupt(process, number: int, seconds: float) -> int:
+    """Send a signal after ``seconds``, unless the process ends before; return its exit code."""
+    end = time.monotonic() + seconds
+    while process.poll() is None and time.monotonic() < end:
+        time.sleep(0.002)
+    if process.poll() is None:
+        process.send_signal(number)
+    return process.wait(timeout=300)
+
+
+@seeded(4)
+def test_a_run_killed_at_random_moments_equals_an_uninterrupted_one(run_process, finished_run, session, seed):
+    rng, run, kills = generator("kills", seed), run_process(), 0
+    code = -signal.SIGKILL
+    while code == -signal.SIGKILL and kills < 4:
+        code = interrupt(run.start(*run.resume_arguments()), signal.SIGKILL, START_UP + rng.expovariate(1 / 2))
+        kills += code == -signal.SIGKILL
+    if code:
+        code = run.run(*run.resume_arguments())
+    assert code == 0, run.log.read_text()
+    assert_same_run(run.run_dir, finished_run, session)
+    log("SIGKILL at a random moment", "equal to the last bit", kills=kills)
+
+
+@seeded(2)
+def test_a_run_killed_at_random_verdicts_equals_an_uninterrupted_one(run_process, finished_run, session, seed):
+    """The moment lies between two rollouts of a round, so that each stage of a step is met."""
+    rng, run, kills = generator("verdicts", seed), run_process(), 0
+    code = -signal.SIGKILL
+    while code == -signal.SIGKILL and kills < 4:
+        code = run.run(*run.resume_arguments(), signal_at=f"SIGKILL {rng.randrange(1, 120)}")
+        kills += code == -signal.SIGKILL
+    if code:
+        code = run.run(*run.resume_arguments())
+    assert code == 0, run.log.read_text()
+    assert_same_run(run.run_dir, finished_run, session)
+    log("SIGKILL between two verdicts", "equal to the last bit", kills=kills)
+
+
+@seeded()
+def test_a_run_killed_while_a_checkpoint_is_written_equals_an_uninterrupted_one(
+    run_process, finished_run, session, seed
+):
+    run, steps = run_process(), sorted(generator("checkpoints", seed).sample(range(1, 5), 2))
+    for step in steps:
+        run.kill_after_line(step, *run.resume_arguments())
+    assert run.run(*run.resume_arguments()) == 0, run.log.read_text()
+    assert_same_run(run.run_dir, finished_run, session)
+    log("SIGKILL while a checkpoint is written", "equal to the last bit", kills=len(steps))
+
+
+@seeded()
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+def test_a_run_told_to_stop_at_a_random_moment_equals_an_uninterrupted_one(
+    run_process, finished_run, session, seed, name
+):
+    number, rng, run, stops = signal.Signals[name], generator(name, seed), run_process(), 0
+    for _ in range(3):
+        code = interrupt(run.start(*run.resume_arguments()), number, rng.uniform(0.5, 7))
+        # 0: the step is finished and saved, or the run was over; else nothing had begun that cannot be repeated
+        assert code in (0, 128 + number, -number), run.log.read_text()
+        stops += 1
+        if (run.run_dir / "summary.json").exists():
+            break
+    else:
+        assert run.run(*run.resume_arguments()) == 0, run.log.read_text()
+    assert "Traceback" not in run.log.read_text()
+    assert_same_run(run.run_dir, finished_run, session)
+    log(f"{name} at a random moment", "equal to the last bit", signals=stops)
