@@ -1,4 +1,7 @@
-"""The `fr3e` command. Exit codes: 0 success, 1 a run failed, 2 a mistake in the command line or a recipe."""
+"""The `fr3e` command.
+
+Exit codes: 0 success, 1 a run failed, 2 a mistake in the command line or a recipe, 130 Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         print("fr3e: interrupted", file=sys.stderr)
-        return 1
+        return 130  # 128 + SIGINT, as shells have it
 
 
 def _run_verb(arguments: list[str]) -> int:

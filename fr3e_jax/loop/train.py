@@ -38,13 +38,14 @@ from fr3e_jax.policy.network import Params
 from fr3e_jax.programs import explore_programs
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.background import Background, WriteFailed
-from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.checkpoints import Checkpointer, CheckpointFailed, told_in_a_line
 from fr3e_jax.runs.console import Console
 from fr3e_jax.runs.ledger import TokenLedger, cpu_seconds_of_process
-from fr3e_jax.runs.metrics import MetricsWriter
+from fr3e_jax.runs.metrics import MetricsWriter, recorded_evaluation
 from fr3e_jax.runs.profile import Profiler
 from fr3e_jax.runs.run_directory import RunDirectory, open_run, write_json_atomic
-from fr3e_jax.runs.signals import StopRequest
+from fr3e_jax.runs.run_lock import RunDirectoryGone, RunLock
+from fr3e_jax.runs.signals import Stopped, StopRequest
 
 
 class NoSignal(RuntimeError):
@@ -61,21 +62,25 @@ def train(config: Config, run_dir: Path | None = None, resume: bool = False) -> 
         config.runtime.run_dir = str(run_dir)
     ledger = TokenLedger()
     session = open_session(config)
-    run = RunDirectory(session.processes.on_first(partial(open_run, config, run_dir, resume, "train")))
     keep = {"keep_last": config.checkpoint.keep_last, "keep_best": config.checkpoint.keep_best}
-    with session.grader, Checkpointer(run.checkpoints, **keep, best_metric=best_metric(config)) as checkpoints:
-        trainer = Trainer(session, run, checkpoints, ledger)
-        if resume and session.processes.first:  # only now: settings that do not fit the checkpoint have raised
-            save_config(config, run.path)
-        return trainer.run()
+    with RunLock() as lock, session.grader, told_in_a_line():
+        run = RunDirectory(session.processes.on_first(partial(open_run, config, run_dir, resume, "train", lock)))
+        with Checkpointer(run.checkpoints, **keep, best_metric=best_metric(config)) as checkpoints:
+            trainer = Trainer(session, run, lock, checkpoints, ledger)
+            if resume and session.processes.first:  # only now: settings that do not fit the checkpoint have raised
+                save_config(config, run.path)
+            return trainer.run()
+    return 1
 
 
 class Trainer:
     """One training run: its state between steps, and the steps in their order."""
 
-    def __init__(self, session: Session, run: RunDirectory, checkpoints: Checkpointer, ledger: TokenLedger):
-        self.session, self.config, self.run_dir = session, session.config, run
-        self.checkpoints, self.ledger = checkpoints, ledger
+    def __init__(
+        self, session: Session, run: RunDirectory, lock: RunLock, checkpoints: Checkpointer, ledger: TokenLedger
+    ):
+        self.session, self.config, self.run_dir, self.lock = session, session.config, run, lock
+        self.checkpoints, self.ledger, self.stop = checkpoints, ledger, StopRequest()
         self.background = Background()
         self.prompts = PromptFeed(
             session.task.problems("train"),
@@ -102,6 +107,9 @@ class Trainer:
         if first:
             rollout_store.drop_after(run, latest)
             self.metrics = MetricsWriter(run, tensorboard=self.config.runtime.tensorboard, resume_step=latest)
+        if latest and not self.progress.evaluated:  # a signal interrupted the evaluation; perhaps it was made since
+            recorded = partial(recorded_evaluation, run.metrics, latest)
+            self.progress.evaluated = session.processes.on_first(recorded)
         self.console = Console(
             self.config.runtime.console if first else "none",
             max_steps=self.config.training.max_steps,
@@ -117,7 +125,7 @@ class Trainer:
         """Train to the end of the budget or to a signal; return the exit code."""
         try:
             code = self._run()
-        except (WriteFailed, Divergence) as error:
+        except (WriteFailed, CheckpointFailed, RunDirectoryGone, Divergence) as error:
             print(f"fr3e: stopped at step {self.progress.step}: {error}", file=sys.stderr)
             code = 1
         for line in self.profiler.report():
@@ -125,33 +133,49 @@ class Trainer:
         return code
 
     def _run(self) -> int:
-        with self.metrics, self.console, self.background, StopRequest() as stop:
+        with self.metrics, self.console, self.background, self.stop:
             self._compare("start", _start, self.config, self.progress.step, self.prompts.position)
             self._announce()
             if self.progress.step:
                 self.console.note(f"resumed from the checkpoint of step {self.progress.step}")
-            if not self.progress.before:
-                self.progress.before = self._evaluate("evaluating the start")
-            gc.collect()
-            gc.freeze()  # modules and traced programs: each collection took 0.25 s to look through them
-            while not self._budget_spent():
-                try:
-                    with self.profiler.step(self.progress.step + 1):
-                        self._step()
-                except (NoSignal, NonFiniteUpdate) as error:
-                    if isinstance(error, NoSignal):  # the weights of a non-finite update must not be saved
-                        self._save()
-                    print(f"fr3e: stopped at step {self.progress.step + 1}: {error}", file=sys.stderr)
-                    return 1
-                if signal := self._asked_to_stop(stop):
+            try:
+                return self._steps()
+            except Stopped as signal:
+                return self._stopped_evaluating(str(signal))
+
+    def _steps(self) -> int:
+        if not self.progress.before:
+            self.progress.before = self._evaluate("evaluating the start")
+        elif self._evaluation_due() and not self.progress.evaluated:  # a signal had interrupted it
+            self.progress.evaluated = self._evaluate("evaluating")
+        gc.collect()
+        gc.freeze()  # modules and traced programs: each collection took 0.25 s to look through them
+        while not self._budget_spent():
+            try:
+                with self.profiler.step(self.progress.step + 1):
+                    self._step()
+            except (NoSignal, NonFiniteUpdate) as error:
+                if isinstance(error, NoSignal):  # the weights of a non-finite update must not be saved
                     self._save()
-                    self.console.note(
-                        f"{signal}: step {self.progress.step} is finished and saved; continue with "
-                        f"fr3e train {self.run_dir.config} --resume {self.run_dir.path}"
-                    )
-                    return 0
-            self._finish()
+                print(f"fr3e: stopped at step {self.progress.step + 1}: {error}", file=sys.stderr)
+                return 1
+            if signal := self._asked_to_stop():
+                self._save()
+                self.console.note(f"{signal}: step {self.progress.step} is finished and saved; {self._way_on()}")
+                return 0
+        self._finish()
         return 0
+
+    def _stopped_evaluating(self, signal: str) -> int:
+        """Save the weights whose evaluation a signal has interrupted; a resumed run begins with that evaluation."""
+        if self.progress.step:
+            self._save()
+        what = f"after step {self.progress.step}, which is saved" if self.progress.step else "of the start"
+        self.console.note(f"{signal}: stopped in the evaluation {what}; {self._way_on()}")
+        return 0
+
+    def _way_on(self) -> str:
+        return f"continue with fr3e train {self.run_dir.config} --resume {self.run_dir.path}"
 
     # -- one step ----------------------------------------------------------------------------------------------------
 
@@ -180,8 +204,7 @@ class Trainer:
         self.console.step(step, metrics)
         if self._budget_spent():
             return  # the last checkpoint is saved after the last evaluation, whose metrics rank it
-        every = self.config.evaluation.every
-        if every and step % every == 0:
+        if self._evaluation_due():
             self.progress.evaluated = self._evaluate("evaluating")
         if self.progress.evaluated or step % self.config.checkpoint.every == 0:
             self._save()
@@ -267,6 +290,7 @@ class Trainer:
     def _write(self, what: str, function: Callable[..., None], *arguments: Any, **named: Any) -> None:
         """Call ``function`` in the background, on the first process; ``what`` names its content in an error."""
         if self.session.processes.first:
+            self.lock.check()
             self.background.write(what, partial(function, *arguments, **named))
 
     def _add_metrics(self, step: int, metrics: dict[str, float], kind: str = "train") -> None:
@@ -282,12 +306,12 @@ class Trainer:
         if self.session.processes.count > 1:
             self.session.processes.agree(f"step {self.progress.step + 1}, {stage}", **describe(*of))
 
-    def _asked_to_stop(self, stop: StopRequest) -> str:
+    def _asked_to_stop(self) -> str:
         """The signal or notice that asks all processes to stop after this step, or ""."""
         processes, step = self.session.processes, self.progress.step
         told = processes.exchange(f"the end of step {step}", cpu_seconds_of_process(), **self._counted())
         self.ledger.cpu_seconds_elsewhere = sum(told) - told[processes.index]
-        return processes.asked_to_stop(stop.received, step)
+        return processes.asked_to_stop(self.stop.received, step)
 
     def _counted(self) -> dict[str, int]:
         """Counts that all processes must agree on."""
@@ -297,9 +321,8 @@ class Trainer:
         """Set the last words of each process: how to continue the run if the process is ended."""
         processes = self.session.processes
         if processes.count > 1:
-            again = f"fr3e train {self.run_dir.config} --resume {self.run_dir.path}"
             number = f"process {processes.index} of {processes.count}"
-            last_words.set(farewell(number, f"continue from the last checkpoint with {again}"))
+            last_words.set(farewell(number, self._way_on().replace("continue", "continue from the last checkpoint", 1)))
 
     # -- around the steps --------------------------------------------------------------------------------------------
 
@@ -308,9 +331,13 @@ class Trainer:
         steps_done = t.max_steps and self.progress.step >= t.max_steps
         return bool(steps_done or (t.max_sampled_tokens and self.ledger.sampled_tokens >= t.max_sampled_tokens))
 
+    def _evaluation_due(self) -> bool:
+        every, step = self.config.evaluation.every, self.progress.step
+        return bool(every and step and step % every == 0 and not self._budget_spent())
+
     def _evaluate(self, stage: str) -> dict[str, float]:
         self.console.stage(stage)
-        with self.ledger.stage("evaluate"):
+        with self.ledger.stage("evaluate"), self.stop.at_once(self.session.processes.count == 1):
             result = evaluate(self.session, self.learner.params)
         what = f"the evaluation of step {self.progress.step}"
         self._write(what, self._add_metrics, self.progress.step, result, kind="eval")
@@ -321,6 +348,7 @@ class Trainer:
     def _save(self) -> None:
         with self.ledger.stage("checkpoint"):
             self.background.drain()  # a checkpoint claims that everything up to its step is on disk
+            self.lock.check()
             host = self.progress.host_state(self.config, self.prompts, self.ledger)
             self.checkpoints.save(self.progress.step, self.learner.arrays(), host, self.progress.evaluated)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,28 @@ ArrayTree = Any
 JSON_SCALARS = {str, int, float, bool, type(None)}
 
 
-def _below_error_from_orbax(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.ERROR or "orbax" not in record.pathname
+def _not_from_orbax(record: logging.LogRecord) -> bool:
+    return "orbax" not in record.pathname
+
+
+def _silence_orbax() -> None:
+    """Drop Orbax's own reports: it raises each error as well, and prints it once for every array and thread."""
+    logger = logging.getLogger("absl")
+    logger.removeFilter(_not_from_orbax)
+    logger.addFilter(_not_from_orbax)
+    if not isinstance(sys.unraisablehook, _WithoutClosedLoops):
+        sys.unraisablehook = _WithoutClosedLoops(sys.unraisablehook)
+
+
+class _WithoutClosedLoops:
+    """A hook that passes on all but the complaints of writes that were under way when another write failed."""
+
+    def __init__(self, hook: Any):
+        self._hook = hook
+
+    def __call__(self, unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            self._hook(unraisable)
 
 
 def flatten_arrays(arrays: ArrayTree) -> dict[str, Any]:
@@ -55,6 +77,19 @@ def _mismatches(found: Mapping[str, str], expected: Mapping[str, str]) -> list[s
     return lines
 
 
+class CheckpointFailed(RuntimeError):
+    """A checkpoint could not be written or read."""
+
+
+@contextlib.contextmanager
+def told_in_a_line() -> Iterator[None]:
+    """Print a `CheckpointFailed` that comes out of the block, and go on after it."""
+    try:
+        yield
+    except CheckpointFailed as error:
+        print(f"fr3e: {error}", file=sys.stderr)
+
+
 class Checkpointer:
     """Saves and restores the steps of one run.
 
@@ -71,9 +106,8 @@ class Checkpointer:
         """Open the checkpoints in ``directory``; ``read_only`` changes nothing on disk, so that the run can go on."""
         self._directory = Path(directory).absolute()
         self._best_metric = best_metric
-        absl_logger = logging.getLogger("absl")
-        absl_logger.removeFilter(_below_error_from_orbax)
-        absl_logger.addFilter(_below_error_from_orbax)
+        self._failed = False  # and said so
+        _silence_orbax()
 
         def score(metrics: Mapping[str, float]) -> float:
             return metrics[best_metric]
@@ -108,7 +142,7 @@ class Checkpointer:
         Raises:
           TypeError: ``host`` would not come back equal from JSON, or a leaf of ``arrays`` is not an array.
           ValueError: a later step is saved.
-          RuntimeError: an earlier save failed in the background.
+          CheckpointFailed: an earlier save failed in the background.
         """
         self.wait()
         latest = self.latest_step()
@@ -122,6 +156,7 @@ class Checkpointer:
         _check_json(host, "host")
         flat = flatten_arrays(arrays)
         content = {"host": dict(host), "arrays": {name: _describe(leaf) for name, leaf in flat.items()}}
+        self._check_space(step, flat)
         with self._explained_errors(f"saving step {step}"):
             self._manager.save(
                 step,
@@ -129,6 +164,22 @@ class Checkpointer:
                 metrics=self._ranked(metrics),
             )
         return True
+
+    def _check_space(self, step: int, arrays: Mapping[str, Any]) -> None:
+        """Refuse a checkpoint that cannot fit before any byte is written.
+
+        Raises:
+          CheckpointFailed: the file system has less free space than this process's share of the arrays.
+        """
+        needed = sum(shard.data.nbytes for leaf in arrays.values() for shard in getattr(leaf, "addressable_shards", ()))
+        free = shutil.disk_usage(self._directory).free
+        if free < needed:
+            self._failed = True
+            raise CheckpointFailed(
+                f"saving step {step} failed: No space left in {self._directory}: {free / 1e6:,.1f} MB are free, the "
+                f"arrays take {needed / 1e6:,.1f} MB; complete steps there: {self._complete_steps()}; make space, then "
+                "continue with --resume"
+            )
 
     def _ranked(self, metrics: Mapping[str, Any] | None) -> dict[str, float] | None:
         value = (metrics or {}).get(self._best_metric)
@@ -201,7 +252,7 @@ class Checkpointer:
         """Block until the save under way is on disk.
 
         Raises:
-          RuntimeError: the save failed; the checkpoint before it is still there.
+          CheckpointFailed: the save failed; the checkpoint before it is still there.
         """
         with self._explained_errors("saving the last checkpoint in the background"):
             self._manager.wait_until_finished()
@@ -211,7 +262,8 @@ class Checkpointer:
         try:
             yield
         except Exception as error:
-            raise RuntimeError(
+            self._failed = True
+            raise CheckpointFailed(
                 f"{action} failed in {self._directory}: {type(error).__name__}: {error}; complete steps there: "
                 f"{self._complete_steps()}; check free space and permissions, then continue with --resume"
             ) from error
@@ -234,7 +286,15 @@ class Checkpointer:
         return self._manager.best_step()
 
     def close(self) -> None:
-        """Wait for the save under way and end the background threads."""
+        """Wait for the save under way and end the background threads.
+
+        Raises:
+          CheckpointFailed: the save failed, and no earlier call has raised an error.
+        """
+        if self._failed:
+            with contextlib.suppress(Exception):
+                self._manager.close()
+            return
         with self._explained_errors("saving the last checkpoint in the background"):
             self._manager.close()
 

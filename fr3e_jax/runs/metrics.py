@@ -148,3 +148,9 @@ def read_metrics(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]
         for flag in [key for key in record if key.endswith(NONFINITE_SUFFIX)]:
             record[flag.removesuffix(NONFINITE_SUFFIX)] = float(record.pop(flag))
     return [record for record in records if kind is None or record["kind"] == kind]
+
+
+def recorded_evaluation(path: Path, step: int) -> dict[str, float]:
+    """The held-out metrics that a run recorded after this step; empty if it recorded none."""
+    records = [record for record in read_metrics(path, kind="eval") if record["step"] == step]
+    return {name: value for name, value in records[-1].items() if name not in ("step", "kind")} if records else {}

@@ -14,6 +14,7 @@ from typing import IO, Any, cast
 
 from fr3e_jax.configuration import ConfigError, save_config
 from fr3e_jax.configuration.schema import Config
+from fr3e_jax.runs.run_lock import RunLock
 
 
 @contextlib.contextmanager
@@ -177,16 +178,21 @@ class RunDirectory:
         return self.path / "profile"
 
 
-def open_run(config: Config, run_dir: Path | None, resume: bool, verb: str) -> str:
+def open_run(config: Config, run_dir: Path | None, resume: bool, verb: str, lock: RunLock) -> str:
     """Path of a run's directory: ``run_dir`` to resume, else a new directory with the settings of ``verb`` in it.
 
+    The ``lock`` of the directory is taken.
+
     Raises:
-      ConfigError: ``run_dir`` holds no run to resume, or ``runtime.run_dir`` holds one already.
+      ConfigError: ``run_dir`` holds no run to resume, ``runtime.run_dir`` holds one already, or another run writes
+        there.
     """
     try:
         run = RunDirectory.existing(cast(Path, run_dir)) if resume else RunDirectory.create(config)
+        lock.acquire(run.path)
+        if not resume:
+            run = RunDirectory.create(config) if config.runtime.run_dir else run  # another run may have been quicker
+            save_config(config, run.path, verb=verb)
     except (OSError, ValueError) as error:
         raise ConfigError(str(error)) from error
-    if not resume:
-        save_config(config, run.path, verb=verb)
     return str(run.path)

@@ -1,22 +1,30 @@
-"""Stopping on request: SIGTERM and the first Ctrl-C ask the loop to finish its step and save."""
+"""Stopping on request: SIGTERM, SIGHUP and the first Ctrl-C ask the loop to finish its step and save."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
 
-class StopRequest:
-    """Context manager that turns SIGTERM and SIGINT into a flag for the loop to read between steps.
+class Stopped(BaseException):
+    """A signal came in work that can be repeated. Not an ``Exception``: no handler of errors may swallow it."""
 
-    A second SIGINT raises ``KeyboardInterrupt`` at once. The exit puts the earlier handlers back. Python allows
-    handlers in the main thread only. In another thread, the entry installs nothing and the flag stays False.
+
+class StopRequest:
+    """Context manager that turns SIGTERM, SIGHUP and SIGINT into a flag for the loop to read between steps.
+
+    In an `at_once` block they raise `Stopped` instead. A second SIGINT raises ``KeyboardInterrupt`` at once. A SIGHUP
+    that is ignored, as ``nohup`` has it, stays ignored. The exit puts the earlier handlers back. Python allows handlers
+    in the main thread only. In another thread, the entry installs nothing and the flag stays False.
     """
 
     def __init__(self) -> None:
         self.received: list[str] = []
+        self._at_once = False
         self._previous: dict[signal.Signals, Any] = {}
 
     @property
@@ -24,9 +32,25 @@ class StopRequest:
         """True once a signal has asked the run to stop."""
         return bool(self.received)
 
+    @contextlib.contextmanager
+    def at_once(self, applies: bool = True) -> Iterator[None]:
+        """A block of work that can be repeated: a signal that has come, or comes in it, raises `Stopped`.
+
+        ``applies=False`` makes it an ordinary block, for processes that have to stop at the same point.
+        """
+        self._at_once = applies
+        try:
+            if applies and self.requested:
+                raise Stopped(self.received[0])
+            yield
+        finally:
+            self._at_once = False
+
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                    continue
                 self._previous[number] = signal.signal(number, self._handle)
         return self
 
@@ -41,3 +65,6 @@ class StopRequest:
         if name == "SIGINT" and name in self.received:
             raise KeyboardInterrupt("second Ctrl-C: stopping without finishing the step")
         self.received.append(name)
+        if self._at_once:
+            self._at_once = False  # a second signal must not interrupt the way out
+            raise Stopped(name)

@@ -25,7 +25,6 @@ from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.run_directory import RunDirectory
-from fr3e_jax.runs.signals import StopRequest
 from fr3e_jax.verbs.model_directory import check_replaceable
 from fr3e_jax.verbs.rft_responses import response_records, sample_responses
 from fr3e_jax.verbs.rft_selection import select_responses, training_trunks
@@ -96,24 +95,23 @@ class _Run(SupervisedRun):
 
     def run(self) -> int:
         config = self.config
-        with self.metrics, self.console, StopRequest() as stop:
-            self.before = self.before or self.evaluate()
-            while self.iteration < config.rft.iterations:
-                if self.current is None:
-                    self.current = self._gather()
-                if not self.current.trunks:
-                    print(f"fr3e: stopped in iteration {self.iteration + 1}: {self._nothing()}", file=sys.stderr)
-                    return 1
-                asked = self._fine_tune(self.current, stop)
-                if asked is None:
-                    return 1
-                if asked and self.iteration < config.rft.iterations:
-                    self.console.note(f"{asked}: step {self.step} is saved; continue with --resume")
-                    return 0
-            self.finish(config.rft.output, config.rft.output_dtype, iterations=self.iteration)
+        self.before = self.before or self.evaluate()
+        while self.iteration < config.rft.iterations:
+            if self.current is None:
+                self.current = self._gather()
+            if not self.current.trunks:
+                print(f"fr3e: stopped in iteration {self.iteration + 1}: {self._nothing()}", file=sys.stderr)
+                return 1
+            asked = self._fine_tune(self.current)
+            if asked is None:
+                return 1
+            if asked and self.iteration < config.rft.iterations:
+                self.console.note(f"{asked}: step {self.step} is saved; continue with --resume")
+                return 0
+        self.finish(config.rft.output, config.rft.output_dtype, iterations=self.iteration)
         return 0
 
-    def _fine_tune(self, current: Iteration, stop: StopRequest) -> str | None:
+    def _fine_tune(self, current: Iteration) -> str | None:
         """Train on the rest of an iteration.
 
         Returns the signal that asked to stop, "" without one, or None after an update that is not finite. A signal
@@ -127,7 +125,7 @@ class _Run(SupervisedRun):
                 return None
             current.updates += 1
             current.sums.update(updated)
-            asked = self.session.processes.asked_to_stop(stop.received, self.step)
+            asked = self.session.processes.asked_to_stop(self.stop.received, self.step)
             if left and (asked or current.updates % self.config.checkpoint.every == 0):
                 self.save()
             if left and asked:

@@ -18,7 +18,6 @@ from fr3e_jax.programs.size_buckets import size_bucket
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.run_directory import RunDirectory
-from fr3e_jax.runs.signals import StopRequest
 from fr3e_jax.verbs.model_directory import check_replaceable
 from fr3e_jax.verbs.supervised import SupervisedRun, start_run
 
@@ -70,27 +69,26 @@ class _Run(SupervisedRun):
 
     def run(self) -> int:
         config, s = self.config, self.config.sft
-        with self.metrics, self.console, StopRequest() as stop:
-            self.before = self.before or self.evaluate()
-            self.console.stage("supervised fine-tuning")
-            while self.step < s.steps:
-                updated = self.fine_tune(self._batch(self.step), **self._packing())
-                if self.step % s.log_every == 0 or self.step == s.steps:
-                    metrics = updated() | {"data/dropped_too_long": self.dropped_too_long}
-                    metrics |= self.ledger.step_metrics()
-                    self.write(metrics)
-                    self.console.step(self.step, metrics)
-                    self.console.note(f"step {self.step}: loss {metrics['loss/supervised']:.4f}")
-                    if not self.is_finite(metrics):  # checked before every checkpoint
-                        return 1
-                due = self.step % (config.checkpoint.every * s.log_every) == 0 and self.step < s.steps
-                asked = self.session.processes.asked_to_stop(stop.received, self.step)
-                if asked or due:
-                    self.save()
-                if asked:
-                    self.console.note(f"{asked}: step {self.step} is saved; continue with --resume")
-                    return 0
-            self.finish(s.output, s.output_dtype)
+        self.before = self.before or self.evaluate()
+        self.console.stage("supervised fine-tuning")
+        while self.step < s.steps:
+            updated = self.fine_tune(self._batch(self.step), **self._packing())
+            if self.step % s.log_every == 0 or self.step == s.steps:
+                metrics = updated() | {"data/dropped_too_long": self.dropped_too_long}
+                metrics |= self.ledger.step_metrics()
+                self.write(metrics)
+                self.console.step(self.step, metrics)
+                self.console.note(f"step {self.step}: loss {metrics['loss/supervised']:.4f}")
+                if not self.is_finite(metrics):  # checked before every checkpoint
+                    return 1
+            due = self.step % (config.checkpoint.every * s.log_every) == 0 and self.step < s.steps
+            asked = self.session.processes.asked_to_stop(self.stop.received, self.step)
+            if asked or due:
+                self.save()
+            if asked:
+                self.console.note(f"{asked}: step {self.step} is saved; continue with --resume")
+                return 0
+        self.finish(s.output, s.output_dtype)
         return 0
 
     def _packing(self) -> dict[str, Any]:

@@ -20,11 +20,13 @@ from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.packing import counted_tokens, pack
 from fr3e_jax.loop.evaluate import best_metric, evaluate
 from fr3e_jax.loop.session import Session
-from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.checkpoints import Checkpointer, CheckpointFailed, told_in_a_line
 from fr3e_jax.runs.console import Console
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.metrics import MetricsWriter
 from fr3e_jax.runs.run_directory import RunDirectory, open_run, write_json_atomic
+from fr3e_jax.runs.run_lock import RunDirectoryGone, RunLock
+from fr3e_jax.runs.signals import Stopped, StopRequest
 from fr3e_jax.verbs.export import save_model
 
 
@@ -42,6 +44,7 @@ class SupervisedRun:
     ):
         self.session, self.config, self.run_dir = session, session.config, run
         self.checkpoints, self.ledger = checkpoints, ledger
+        self.lock, self.stop = RunLock(), StopRequest()
         self.before: dict[str, float] = {}
         self.after: dict[str, float] = {}  # held-out metrics of a finished run
         self.first = session.processes.first  # one process writes
@@ -64,10 +67,25 @@ class SupervisedRun:
         shown = self.config.runtime.console if self.first else "none"
         self.console = Console(shown, max_steps=max_steps, first_step=self.finished_steps())
 
+    def start(self) -> int:
+        """Run to the end, to a signal or to a failed write; return the exit code."""
+        try:
+            with self.metrics, self.console, self.stop:
+                try:
+                    return self.run()
+                except Stopped as signal:
+                    if self.step > (self.resumed_step or 0):
+                        self.save()
+                    self.console.note(f"{signal}: stopped in the evaluation; continue with --resume")
+                    return 0
+        except (CheckpointFailed, RunDirectoryGone) as error:
+            print(f"fr3e: stopped at step {self.step}: {error}", file=sys.stderr)
+            return 1
+
     # -- defined by each verb -----------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Train to the end or to a signal; return the exit code."""
+        """Train to the end or to a signal; return the exit code. `start` calls it."""
         raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
@@ -127,7 +145,7 @@ class SupervisedRun:
     def evaluate(self) -> dict[str, float]:
         """Evaluate the current weights; write and return the held-out metrics."""
         self.console.stage("evaluating")
-        with self.ledger.stage("evaluate"):
+        with self.ledger.stage("evaluate"), self.stop.at_once(self.session.processes.count == 1):
             result = evaluate(self.session, self.learner.params)
         self.session.sampler.weights.release()
         self.write(result, kind="eval")
@@ -136,6 +154,7 @@ class SupervisedRun:
     def write(self, metrics: dict[str, float], kind: str = "train") -> None:
         """Write metrics of the current step, on the first process."""
         if self.first:
+            self.lock.check()
             self.metrics.write(self.step, metrics, kind=kind)
 
     def save(self, evaluated: dict[str, float] | None = None) -> None:
@@ -147,6 +166,7 @@ class SupervisedRun:
             "after": self.after,
             "ledger": self.ledger.state_dict(),
         } | self.state()
+        self.lock.check()
         self.checkpoints.save(self.step, self.learner.arrays(), host, evaluated)
 
     def finish(self, output: str, dtype: str, **amounts: int) -> None:
@@ -190,10 +210,13 @@ def start_run(
     kind: type[SupervisedRun], session: Session, config: Config, run_dir: Path | None, resume: bool, ledger: TokenLedger
 ) -> int:
     """Open the run's directory and checkpoints, run, and return the exit code. ``config``: the settings to save."""
-    run = RunDirectory(session.processes.on_first(partial(open_run, config, run_dir, resume, kind.verb)))
     keep = {"keep_last": config.checkpoint.keep_last, "keep_best": config.checkpoint.keep_best}
-    with session.grader, Checkpointer(run.checkpoints, **keep, best_metric=best_metric(config)) as checkpoints:
-        supervised = kind(session, run, checkpoints, ledger)
-        if resume and session.processes.first:  # only now: settings that do not fit the checkpoint have raised
-            save_config(config, run.path, verb=kind.verb)
-        return supervised.run()
+    with RunLock() as lock, session.grader, told_in_a_line():
+        run = RunDirectory(session.processes.on_first(partial(open_run, config, run_dir, resume, kind.verb, lock)))
+        with Checkpointer(run.checkpoints, **keep, best_metric=best_metric(config)) as checkpoints:
+            supervised = kind(session, run, checkpoints, ledger)
+            supervised.lock = lock
+            if resume and session.processes.first:  # only now: settings that do not fit the checkpoint have raised
+                save_config(config, run.path, verb=kind.verb)
+            return supervised.start()
+    return 1

@@ -15,6 +15,7 @@ from fr3e_jax.loop.train import Trainer, train
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.run_directory import RunDirectory, open_run
+from fr3e_jax.runs.run_lock import RunLock
 from fr3e_jax.verbs.rft import rft
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,7 +118,7 @@ def train_small(recipe: Path, run_dir: Path, shared: Callable[[], Session]) -> M
         )
         keep = {"keep_last": 1, "keep_best": 0, "best_metric": ""}
         with Checkpointer(run.checkpoints, **keep) as checkpoints:
-            assert Trainer(session, run, checkpoints, TokenLedger()).run() == 0
+            assert Trainer(session, run, RunLock(), checkpoints, TokenLedger()).run() == 0
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if line["kind"] == "train"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -12,10 +13,12 @@ from run_comparison import assert_same_run, newest, reader
 from run_process import RunProcess
 
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.loop.evaluate import evaluate
 from fr3e_jax.loop.session import open_session
 from fr3e_jax.loop.train import train
 from fr3e_jax.runs.checkpoints import flatten_arrays
 from fr3e_jax.runs.metrics import read_metrics
+from fr3e_jax.runs.run_lock import RunLock
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +131,28 @@ def contents(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
 
 
+def test_a_run_directory_that_disappears_ends_the_run_with_1(tmp_path, tiny_run, monkeypatch, capsys):
+    path = tmp_path / "run"
+
+    def moving(*arguments):
+        if (path / "rollouts").exists():
+            path.rename(tmp_path / "elsewhere")
+        return evaluate(*arguments)
+
+    monkeypatch.setattr("fr3e_jax.loop.train.evaluate", moving)
+    assert train(tiny_run.config(), path) == 1
+    assert f"stopped at step 2: {path} was deleted or moved" in capsys.readouterr().err
+
+
+def test_a_run_directory_in_use_is_refused(tmp_path, tiny_run, finished_run):
+    before = contents(finished_run)
+    with RunLock() as lock:
+        lock.acquire(finished_run)
+        with pytest.raises(ConfigError, match="is in use by the run of process"):
+            train(tiny_run.config(), finished_run, resume=True)
+    assert contents(finished_run) == before
+
+
 def test_a_checkpoint_of_another_model_is_refused_and_nothing_is_lost(resumed_run, tiny_run):
     before = contents(resumed_run)
     with pytest.raises(ConfigError) as caught:
@@ -156,13 +181,36 @@ def process(tmp_path, tiny_run) -> RunProcess:
     return RunProcess(tmp_path, tiny_run)
 
 
+@pytest.mark.parametrize(("evaluation", "saved"), [(0, []), (1, [2]), (2, [2, 4])], ids=["of the start", "due", "last"])
+def test_a_signal_in_an_evaluation_is_honoured_at_once_and_the_evaluation_repeated(
+    tmp_path, tiny_run, monkeypatch, capsys, finished_run, session, evaluation, saved
+):
+    path, config, calls = tmp_path / "run", tiny_run.config(checkpoint__every=10), []
+
+    def interrupted(*arguments):
+        if len(calls) == evaluation:
+            os.kill(os.getpid(), signal.SIGHUP)
+        calls.append(arguments)
+        return evaluate(*arguments)
+
+    monkeypatch.setattr("fr3e_jax.loop.train.evaluate", interrupted)
+    assert train(config, path) == 0
+    with reader(path) as checkpoints:
+        assert checkpoints.all_steps() == saved
+    assert len(calls) == evaluation, "the interrupted evaluation has not begun"
+    assert not (path / "summary.json").exists()
+    monkeypatch.undo()
+    for _ in range(2):  # the second time, nothing is left to do or to record
+        assert train(tiny_run.config(), path, resume=True) == 0
+        assert_same_run(path, finished_run, session)
+
+
 @pytest.mark.slow
 def test_a_process_told_to_stop_exits_with_0_and_says_how_to_continue(process, finished_run, session):
-    """The signal comes while the start is evaluated: the first step is still made."""
-    assert process.run(signal_at="SIGTERM 5") == 0, process.log.read_text()
+    assert process.run(signal_at="SIGTERM 30") == 0, process.log.read_text()
     assert "SIGTERM: step 1 is finished and saved; continue with" in process.log.read_text()
-    with reader(process.run_dir) as checkpoints:
-        assert checkpoints.all_steps() == [1]
+    assert process.run("--resume", signal_at="SIGHUP 30") == 0, process.log.read_text()
+    assert "SIGHUP: stopped in the evaluation after step 2, which is saved; continue with" in process.log.read_text()
     assert not (process.run_dir / "summary.json").exists()
     assert process.run("--resume") == 0, process.log.read_text()
     assert_same_run(process.run_dir, finished_run, session)

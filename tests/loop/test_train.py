@@ -20,6 +20,7 @@ from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.rollout_store import read_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.runs.run_lock import RunLock
 
 PROMISED = (
     "reward/mean length/mean entropy/mean prompts/kept prompts/rejected base_groups/all_right base_groups/all_wrong "
@@ -39,7 +40,7 @@ def run_here(session, path) -> int:
     path.mkdir(exist_ok=True)
     options = {"keep_last": 2, "keep_best": 1, "best_metric": "avg@3"}
     with Checkpointer(run.checkpoints, **options) as checkpoints:
-        return Trainer(session, run, checkpoints, TokenLedger()).run()
+        return Trainer(session, run, RunLock(), checkpoints, TokenLedger()).run()
 
 
 def host_state(path, step=None):
@@ -77,7 +78,8 @@ def a_run(request, finished_run, grpo_run):
 
 def test_a_run_leaves_its_settings_metrics_rollouts_checkpoints_and_summary(finished_run):
     names = {path.name for path in finished_run.iterdir()}
-    assert names == {"config.yaml", "provenance.json", "metrics.jsonl", "rollouts", "checkpoints", "summary.json"}
+    files = {"config.yaml", "provenance.json", "metrics.jsonl", "rollouts", "checkpoints", "summary.json"}
+    assert names == files | {".lock"}
     assert load_config(finished_run / "config.yaml").training.batch_rollouts == 20
     assert sorted(path.name for path in (finished_run / "rollouts").iterdir()) == [
         f"step_{step:06d}.jsonl.gz" for step in (1, 2, 3, 4)

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fr3e_jax.runs.checkpoints import Checkpointer, flatten_arrays
+from fr3e_jax.runs.checkpoints import Checkpointer, CheckpointFailed, flatten_arrays
 
 
 def opened(tmp_path, *, keep_last: int = 2, keep_best: int = 1) -> Checkpointer:
@@ -236,7 +237,18 @@ def test_leaves_must_be_arrays_with_paths_of_their_own():
         flatten_arrays({"0": {"w": jnp.ones(1)}, "0/w": jnp.ones(1)})
 
 
-def test_orbax_logs_errors_alone_and_other_loggers_are_untouched(tmp_path, caplog):
+def test_a_checkpoint_that_cannot_fit_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    checkpointer = opened(tmp_path)
+    checkpointer.save(1, tiny(1), {}, None)
+    checkpointer.wait()
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=3))
+    with pytest.raises(CheckpointFailed, match=r"saving step 2 failed: No space left in .*: 0.0 MB are free, .*steps"):
+        checkpointer.save(2, tiny(2), {}, None)
+    checkpointer.close()  # says nothing for a second time
+    assert sorted(path.name for path in tmp_path.rglob("[0-9]*") if path.is_dir()) == ["1"]
+
+
+def test_orbax_logs_nothing_and_other_loggers_are_untouched(tmp_path, caplog):
     with caplog.at_level(logging.DEBUG):
         with opened(tmp_path) as checkpointer:
             checkpointer.save(1, tiny(1), {}, None)

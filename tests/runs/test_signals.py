@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from fr3e_jax.runs.signals import StopRequest
+from fr3e_jax.runs.signals import Stopped, StopRequest
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_first_signal_only_sets_the_flag(number):
     with StopRequest() as stop:
         assert not stop.requested
@@ -49,3 +49,33 @@ def test_other_threads_get_a_flag_that_stays_false():
     thread.start()
     thread.join()
     assert found == [False, True]
+
+
+def test_a_signal_in_a_block_that_can_be_repeated_raises_once():
+    with StopRequest() as stop:
+        with pytest.raises(Stopped, match="SIGTERM"), stop.at_once():
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)  # on the way out
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert stop.received == ["SIGTERM", "SIGTERM", "SIGHUP"]
+
+
+def test_a_signal_from_before_the_block_raises_at_its_entry():
+    with StopRequest() as stop:
+        os.kill(os.getpid(), signal.SIGHUP)
+        with pytest.raises(Stopped, match="SIGHUP"), stop.at_once():
+            pytest.fail("the block was entered")
+        with stop.at_once(False):
+            assert stop.requested
+
+
+def test_nohup_keeps_sighup_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequest() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop.requested
+    finally:
+        signal.signal(signal.SIGHUP, before)
