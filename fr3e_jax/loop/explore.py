@@ -25,7 +25,7 @@ from fr3e_jax.objectives.filters import is_degenerate
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.explore_programs import block_numbers, find_anchors, trajectory_advantages
 from fr3e_jax.rollouts.noise import CHOICE, STATE, Noise
-from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
+from fr3e_jax.rollouts.requests import Branch, TrunkRequest
 
 _OWN_GROUP = -1  # of a credited base, which shares no baseline with a state's rollouts
 
@@ -47,27 +47,13 @@ def place_anchors(session: Session, step: int, groups: list[PromptGroup]) -> lis
     rules, fresh = anchor_rules(explore), explore.initial_state == "fresh"
     bases = [(group, base) for group in groups for base in group.chosen]
     sources = [_anchor_source(explore, codec, noise, step, group, n) for group, n in bases]
-    barred = [
-        _bar_tool_tokens(explore, group.rollouts[n], source) for (group, n), source in zip(bases, sources, strict=True)
-    ]
+    sampled = [group.rollouts[n].sampled for group, n in bases]
     anchored = []
-    found = find_anchors(barred, rules, selection=explore.anchor_selection)
+    found = find_anchors(sources, rules, selection=explore.anchor_selection, sampled=sampled)
     for (group, base), anchors in zip(bases, found, strict=True):
-        sampled = group.rollouts[base].sampled  # the policy chooses nothing within a tool's answer
-        positions = [a for a in anchors.tolist() if sampled[a] and sampled[rules.fork(a)]]
-        if positions or fresh:
-            anchored.append(anchored_at(group, base, positions, rules, fresh=fresh))
+        if len(anchors) or fresh:
+            anchored.append(anchored_at(group, base, anchors.tolist(), rules, fresh=fresh))
     return anchored
-
-
-def _bar_tool_tokens(explore: ExploreConfig, rollout: Rollout, source: np.ndarray) -> np.ndarray:
-    """``source`` with its worst value where a tool wrote the anchor or the token that follows its state."""
-    if rollout.tool_written is None:
-        return source
-    barred = rollout.tool_written
-    if explore.include_anchor_token:
-        barred = barred | np.append(barred[1:], False)
-    return np.where(barred, np.inf if explore.anchor_selection == "logprob" else -np.inf, source)
 
 
 def _anchor_source(
@@ -89,7 +75,7 @@ def _anchor_source(
 
 
 def _step_borders(explore: ExploreConfig, codec: TextCodec, token_ids: np.ndarray) -> np.ndarray:
-    """1 at the tokens that may be anchors, because a reasoning step begins with them, else 0; float32 ``[T]``.
+    """The tokens that may be anchors, because a reasoning step begins with them; bool ``[T]``.
 
     A step ends with a token whose own text contains ``explore.delimiter``, or with the last of several such tokens in a
     row. Special tokens have no text. With ``include_anchor_token`` the anchor is the token that ends the step: the
@@ -99,7 +85,7 @@ def _step_borders(explore: ExploreConfig, codec: TextCodec, token_ids: np.ndarra
     distinct, of_token = np.unique(token_ids, return_inverse=True)
     ends = np.array([delimiter in codec.decode([int(i)]) for i in distinct])[of_token]
     last = ends & ~np.append(ends[1:], False)
-    return (last if explore.include_anchor_token else np.append(False, last[:-1])).astype(np.float32)
+    return last if explore.include_anchor_token else np.append(False, last[:-1])
 
 
 def allocate(explore: ExploreConfig, anchored: Sequence[Anchored]) -> list[list[int]]:

@@ -12,6 +12,10 @@ min(K, length − 1) anchors of a response. Under the other reading (``include_a
 letter, the state ends *with* the anchor token) position 0 is free and the last one is barred, whose state is the
 finished response; there the forks are ``anchors + 1``.
 
+Tools write a part of some responses. The mask ``sampled`` is true for the tokens that the policy chose; None stands for
+all. A tool's token is never an anchor, and never the first token after a state: rollouts would not re-draw a choice of
+the policy there.
+
 Functions take one response; `jax.vmap` them over a batch. Dimension key: J states after S_0 (= anchors), T tokens.
 """
 
@@ -53,6 +57,18 @@ class AnchorRules:
             return self.exclude_first, length - max(self.exclude_last, 1)
         return max(self.exclude_first, 1), length - self.exclude_last
 
+    def allowed(self, length: int | AnyArray, size: int, sampled: Bool[AnyArray, " T"] | None) -> Bool[jax.Array, " T"]:
+        """The positions that may be anchors, of a response padded to ``size`` tokens."""
+        positions = jnp.arange(size)
+        first, end = self.bounds(length)
+        allowed = (positions >= first) & (positions < end)
+        if sampled is None:
+            return allowed
+        sampled = jnp.asarray(sampled)
+        if self.include_anchor_token:
+            sampled &= jnp.concatenate([sampled[1:], jnp.ones_like(sampled[:1])])
+        return allowed & sampled
+
     def fork(self, anchor: int) -> int:
         """The response tokens that the state of ``anchor`` holds."""
         return anchor + self.include_anchor_token
@@ -62,6 +78,7 @@ def select_anchors(
     scores: Float[AnyArray, " T"],
     length: int | Int[AnyArray, ""],
     rules: AnchorRules,
+    sampled: Bool[AnyArray, " T"] | None = None,
 ) -> tuple[Int[jax.Array, " J"], Bool[jax.Array, " J"]]:
     """𝒦 = TopK_k score_k over the response, in increasing order of position. (FR3E, eq. 7.)
 
@@ -73,7 +90,6 @@ def select_anchors(
     """
     size = scores.shape[0]
     positions = jnp.arange(size)
-    first, end = rules.bounds(length)
     finite = jnp.finfo(jnp.float32)  # infinite scores stay in the race: only barred positions are at −inf
     scores = jnp.nan_to_num(jnp.asarray(scores, jnp.float32), nan=finite.min, neginf=finite.min, posinf=finite.max)
 
@@ -82,7 +98,7 @@ def select_anchors(
         anchor = jnp.where(allowed.any(), best, size)
         return allowed & (jnp.abs(positions - best) >= rules.min_spacing), anchor
 
-    _, anchors = jax.lax.scan(take_best, (positions >= first) & (positions < end), length=rules.num_anchors)
+    _, anchors = jax.lax.scan(take_best, rules.allowed(length, size, sampled), length=rules.num_anchors)
     anchors = jnp.sort(anchors).astype(jnp.int32)
     return anchors, anchors < size
 
@@ -115,54 +131,58 @@ def anchor_scores(
 
 
 def uniform_anchors(
-    length: int | Int[AnyArray, ""], rules: AnchorRules, *, T: int
+    length: int | Int[AnyArray, ""], rules: AnchorRules, *, T: int, sampled: Bool[AnyArray, " T"] | None = None
 ) -> tuple[Int[jax.Array, " J"], Bool[jax.Array, " J"]]:
-    """Evenly spaced anchors: k_j = first − 1 + ⌊ j (n + 1) / (K + 1) ⌋ for j = 1..K and n allowed positions.
+    """Evenly spaced anchors: of the n allowed positions those of rank ⌊ j (n + 1) / (K + 1) ⌋, j = 1..K.
 
-    With nothing excluded that is ⌊ j · length / (K + 1) ⌋: K + 1 blocks of equal length, to a token. (VinePPO's fixed
-    boundaries.) K falls below ``rules.num_anchors`` where the positions or the spacing do not allow more. Bounds and
-    return values as for `select_anchors`; ``T`` is the padded length.
+    With nothing excluded these are the positions ⌊ j · length / (K + 1) ⌋: K + 1 blocks of equal length, to a token.
+    (VinePPO's fixed boundaries.) Tokens that tools wrote do not count. K falls below ``rules.num_anchors`` where the
+    positions or the spacing do not allow more. Bounds and return values as for `select_anchors`; ``T`` is the padded
+    length.
     """
-    first, end = rules.bounds(length)
-    allowed = jnp.maximum(jnp.minimum(end, T) - first, 0)
-    spaced = jnp.maximum((allowed + 1) // rules.min_spacing - 1, 1)
-    count = jnp.minimum(jnp.minimum(allowed, spaced), rules.num_anchors)
-    order = jnp.arange(1, rules.num_anchors + 1)
-    valid = order <= count
-    anchors = jnp.where(valid, first - 1 + order * (allowed + 1) // (count + 1), T)
-    return anchors.astype(jnp.int32), valid
+    allowed = rules.allowed(length, T, sampled)
+    number = jnp.sum(allowed, dtype=jnp.int32)
+    spaced = jnp.maximum((number + 1) // rules.min_spacing - 1, 1)
+    return _evenly_among(allowed, jnp.minimum(number, spaced), rules.num_anchors)
 
 
 def boundary_anchors(
     boundaries: Shaped[AnyArray, " T"],
     length: int | Int[AnyArray, ""],
     rules: AnchorRules,
+    sampled: Bool[AnyArray, " T"] | None = None,
 ) -> tuple[Int[jax.Array, " J"], Bool[jax.Array, " J"]]:
-    """Anchors at given positions, the ``boundaries`` that are not 0: the ends of reasoning steps, say. (VinePPO.)
+    """Anchors at given positions: the ends of reasoning steps, say. (VinePPO.)
 
-    Boundaries out of bounds, or closer than ``rules.min_spacing`` to the last one taken, are passed over. Of the n that
-    are left, all are anchors if n ≤ ``rules.num_anchors``, else those of rank ⌊ j (n + 1) / (K + 1) ⌋, j = 1..K: evenly
-    among them. Bounds and return values as for `select_anchors`.
+    ``boundaries`` is true, or positive, there; 0, −∞ and NaN mark no boundary. Boundaries out of bounds, or closer than
+    ``rules.min_spacing`` to the last one taken, are passed over. Of the n that are left, all are anchors if n ≤
+    ``rules.num_anchors``, else those of rank ⌊ j (n + 1) / (K + 1) ⌋, j = 1..K: evenly among them. Bounds and return
+    values as for `select_anchors`.
     """
     size = boundaries.shape[0]
-    positions = jnp.arange(size)
-    first, end = rules.bounds(length)
-    allowed = (jnp.asarray(boundaries) != 0) & (positions >= first) & (positions < end)
+    candidates = (jnp.asarray(boundaries) > 0) & rules.allowed(length, size, sampled)
 
     def take(next_free: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         position, candidate = now
         taken = candidate & (position >= next_free)
         return jnp.where(taken, position + rules.min_spacing, next_free), taken
 
-    _, taken = jax.lax.scan(take, jnp.zeros((), positions.dtype), (positions, allowed))
-    ranks = jnp.cumsum(taken)
-    total = ranks[-1]
-    count = jnp.minimum(total, rules.num_anchors)
-    order = jnp.arange(1, rules.num_anchors + 1)
-    wanted = order * (total + 1) // (count + 1)
-    anchors = jnp.argmax(taken[None] & (ranks[None] == wanted[:, None]), axis=-1)
+    positions = jnp.arange(size)
+    _, taken = jax.lax.scan(take, jnp.zeros((), positions.dtype), (positions, candidates))
+    return _evenly_among(taken, jnp.sum(taken, dtype=jnp.int32), rules.num_anchors)
+
+
+def _evenly_among(
+    candidates: Bool[jax.Array, " T"], most: Int[jax.Array, ""], num_anchors: int
+) -> tuple[Int[jax.Array, " J"], Bool[jax.Array, " J"]]:
+    """Anchors of rank ⌊ j (n + 1) / (K + 1) ⌋ among the n candidates, j = 1..K; K is ``most``, or J if that is less."""
+    ranks = jnp.cumsum(candidates, dtype=jnp.int32)
+    count = jnp.minimum(most, num_anchors)
+    order = jnp.arange(1, num_anchors + 1)
+    wanted = order * (ranks[-1] + 1) // (count + 1)
+    anchors = jnp.argmax(candidates[None] & (ranks[None] == wanted[:, None]), axis=-1)
     valid = order <= count
-    return jnp.where(valid, anchors, size).astype(jnp.int32), valid
+    return jnp.where(valid, anchors, candidates.shape[0]).astype(jnp.int32), valid
 
 
 def block_index(

@@ -34,35 +34,42 @@ TreeEstimator = tuple[Callable, tuple[tuple[str, Any], ...]]  # function and key
 
 
 @partial(jax.jit, static_argnames=("selection", "rules"))
-def _select_anchors(sources, lengths, *, selection: str, rules: AnchorRules):
-    if selection == "delimiter":
-        return jax.vmap(lambda boundaries, n: boundary_anchors(boundaries, n, rules))(sources, lengths)
-    if selection == "uniform":
-        return jax.vmap(lambda n: uniform_anchors(n, rules, T=sources.shape[1]))(lengths)
-
-    def one(source, n):
+def _select_anchors(sources, lengths, sampled, *, selection: str, rules: AnchorRules):
+    def one(source, n, own):
+        if selection == "delimiter":
+            return boundary_anchors(source, n, rules, own)
+        if selection == "uniform":
+            return uniform_anchors(n, rules, T=sources.shape[1], sampled=own)
         names = {"entropy": "entropies", "logprob": "logprobs", "gradient": "magnitudes", "random": "uniforms"}
         scores = anchor_scores(selection, length=n, **{names[selection]: source})
-        return select_anchors(scores, n, rules)
+        return select_anchors(scores, n, rules, own)
 
-    return jax.vmap(one)(sources, lengths)
+    return jax.vmap(one)(sources, lengths, sampled)
 
 
-def find_anchors(sources: Sequence[np.ndarray], rules: AnchorRules, *, selection: str) -> list[np.ndarray]:
+def find_anchors(
+    sources: Sequence[np.ndarray],
+    rules: AnchorRules,
+    *,
+    selection: str,
+    sampled: Sequence[np.ndarray] | None = None,
+) -> list[np.ndarray]:
     """Anchor positions of each response, rising; at most ``rules.num_anchors`` each.
 
     ``sources``: per response the ``[T]`` array that ``selection`` reads: entropies, log-probs, update magnitudes,
-    uniform random numbers, or 1 at each step border and else 0 (for ``uniform`` only its length counts).
+    uniform random numbers, or 1 at each step border and else 0 (for ``uniform`` only its length counts). ``sampled``:
+    bool ``[T]`` each, the tokens that no tool wrote; None: all.
     """
     if not sources:
         return []
     lengths = np.array([len(s) for s in sources], np.int32)
     rows, size = power_of_two(len(sources), _LEAST_ROWS), power_of_two(int(lengths.max()), 16)
-    padded = np.zeros((rows, size), np.float32)
-    for row, source in zip(padded, sources, strict=False):
-        row[: len(source)] = source
+    padded, own = np.zeros((rows, size), np.float32), np.zeros((rows, size), bool)
+    for number, source in enumerate(sources):
+        padded[number, : len(source)] = source
+        own[number, : len(source)] = True if sampled is None else sampled[number]
     lengths = np.pad(lengths, (0, rows - len(sources)))
-    anchors, valid = jax.device_get(_select_anchors(padded, lengths, selection=selection, rules=rules))
+    anchors, valid = jax.device_get(_select_anchors(padded, lengths, own, selection=selection, rules=rules))
     return [a[v] for a, v in zip(anchors[: len(sources)], valid, strict=False)]
 
 

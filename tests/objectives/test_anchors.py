@@ -187,3 +187,49 @@ class TestBoundaryAnchors:
     @pytest.mark.parametrize(("boundaries", "length"), [(np.zeros(6), 6), (np.ones(6), 1), (np.ones(6), 0)])
     def test_none_is_none(self, boundaries, length):
         assert self.anchors_of(length, boundaries) == []
+
+
+class TestTokensThatToolsWrote:
+    """24 tokens in steps of four that end with '>'; a tool wrote the inside of the first three steps."""
+
+    STEPS = np.array([t > 0 and t % 4 == 0 for t in range(24)])
+    SAMPLED = np.array([not (t < 12 and t % 4) for t in range(24)])
+    SELECTIONS = {
+        "boundary": lambda rules, sampled: boundary_anchors(np.ones(24, bool), 24, rules, sampled),
+        "uniform": lambda rules, sampled: uniform_anchors(24, rules, T=24, sampled=sampled),
+        "best": lambda rules, sampled: select_anchors(np.arange(24.0) % 7, 24, rules, sampled),
+    }
+
+    @pytest.mark.parametrize("barred", [-np.inf, np.nan, 0.0])
+    def test_a_position_without_a_positive_entry_is_no_border(self, barred):
+        borders = np.where(self.SAMPLED, self.STEPS, barred)
+        assert chosen(boundary_anchors(borders, 24, AnchorRules(4)), 24) == [4, 8, 12, 16]
+
+    def test_borders_are_spread_over_those_that_the_policy_sampled(self):
+        found = boundary_anchors(np.ones(24, bool), 24, AnchorRules(2), self.SAMPLED)
+        assert chosen(found, 24) == [14, 19]  # the fifth and the tenth of 4, 8, 12, 13, ..., 23
+
+    def test_blocks_have_equally_many_sampled_tokens(self):
+        assert chosen(uniform_anchors(24, AnchorRules(2), T=24, sampled=self.SAMPLED), 24) == [14, 19]
+
+    @pytest.mark.parametrize("include", [False, True])
+    @pytest.mark.parametrize("spacing", [1, 3])
+    @pytest.mark.parametrize("count", [1, 4, 30])
+    @pytest.mark.parametrize("selection", SELECTIONS)
+    def test_anchors_and_the_tokens_after_their_states_are_the_policys(self, selection, count, spacing, include):
+        """K anchors, or all that fit where the response has fewer; T = 24 is less than the largest K."""
+        rules = AnchorRules(count, min_spacing=spacing, include_anchor_token=include)
+        found = chosen(self.SELECTIONS[selection](rules, self.SAMPLED), 24)
+        allowed = [p for p in range(24) if self.SAMPLED[p] and rules.fork(p) < 24 and self.SAMPLED[rules.fork(p)]]
+        allowed = allowed if include else allowed[1:]
+        assert set(found) <= set(allowed) and all(b - a >= spacing for a, b in itertools.pairwise(found))
+        assert 1 <= len(found) <= count and (spacing > 1 or len(found) == min(count, len(allowed)))
+
+    @pytest.mark.parametrize("selection", SELECTIONS)
+    def test_a_response_that_tools_wrote_has_no_anchor(self, selection):
+        assert chosen(self.SELECTIONS[selection](AnchorRules(4), np.zeros(24, bool)), 24) == []
+
+    @pytest.mark.parametrize("selection", SELECTIONS)
+    def test_where_the_policy_sampled_everything_the_mask_changes_nothing(self, selection):
+        rules, choose = AnchorRules(3, min_spacing=2), self.SELECTIONS[selection]
+        assert chosen(choose(rules, np.ones(24, bool)), 24) == chosen(choose(rules, None), 24)
