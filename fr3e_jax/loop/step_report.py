@@ -92,9 +92,10 @@ def tool_metrics(sampler: Sampler, groups: list[PromptGroup], credited: list[Cre
 
 
 def batch_metrics(batch: list[TrainingTrunk], step: int) -> dict[str, float]:
-    """Statistics of the advantages over a full batch's tokens, and how many rollouts an earlier step sampled."""
+    """Statistics of the advantages over the tokens that train, and how many rollouts an earlier step sampled."""
     branches = [branch for trunk in batch for branch in trunk.branches]
-    advantages = np.concatenate([branch.advantages for branch in branches])
+    advantages = np.concatenate([branch.advantages[branch.trains] for branch in branches])
+    advantages = advantages if advantages.size else np.zeros(1)
     carried = sum(len(trunk.branches) for trunk in batch if trunk.step < step)
     return {
         "advantage/mean": float(advantages.mean()),

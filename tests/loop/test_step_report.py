@@ -100,17 +100,30 @@ def test_means_and_counts_of_base_and_explored_rollouts(groups, expansions):
     assert not any(name.startswith(("explore", "value", "alpha", "state")) for name in rollout_metrics(groups, []))
 
 
+def test_a_batch_without_a_trained_token_has_no_advantages():
+    branch = TrainingBranch(1, np.zeros(2, np.int32), *np.ones((2, 2), np.float32), loss_mask=np.zeros(2, bool))
+    metrics = batch_metrics([TrainingTrunk(np.zeros(1, np.int32), [branch], 3)], 3)
+    assert [metrics[f"advantage/{name}"] for name in ("mean", "std", "max_abs")] == [0, 0, 0]
+
+
 def test_a_step_that_sampled_nothing_reports_counts_alone():
     assert rollout_metrics([], []) == {"prompts/kept": 0, "prompts/rejected": 0, "prompts/expanded": 0}
 
 
-def test_advantage_statistics_are_over_tokens_and_carried_rollouts_are_counted():
-    def branch(*advantages):
-        values = np.array(advantages, np.float32)
-        return TrainingBranch(1, np.zeros(len(values), np.int32), values, values)
+@pytest.mark.parametrize("written", [(), (7,), (7, 7, -9)])
+def test_advantage_statistics_are_over_trained_tokens_and_carried_rollouts_are_counted(written):
+    """A tool wrote the tokens ``written``, here the last ones of a response."""
+
+    def branch(*advantages, written=()):
+        values = np.array([*advantages, *written], np.float32)
+        mask = np.arange(len(values)) < len(advantages) if written else None
+        return TrainingBranch(1, np.zeros(len(values), np.int32), values, values, loss_mask=mask)
 
     trunk = np.zeros(1, np.int32)
-    batch = [TrainingTrunk(trunk, [branch(1, 1, 1), branch(-2)], 3), TrainingTrunk(trunk, [branch(0, 0)], 2)]
+    batch = [
+        TrainingTrunk(trunk, [branch(1, 1, 1, written=written), branch(-2)], 3),
+        TrainingTrunk(trunk, [branch(0, 0)], 2),
+    ]
     assert batch_metrics(batch, 3) == pytest.approx(
         {
             "advantage/mean": 1 / 6,
