@@ -105,7 +105,7 @@ def math_verify(case: dict) -> Verdict:
 
 def report(name: str, grade: Callable[[dict], Verdict], cases: list[dict]) -> int:
     """Prints each disagreement of a grader and its share of agreement; returns the number of disagreements."""
-    wrong = [(case, verdict) for case in cases if ((verdict := grade(case)).reward == 1) != case["expected"]]
+    wrong = [(case, verdict) for case in cases if (verdict := grade(case)).right != case["expected"]]
     for case, verdict in wrong:
         print(
             f"{case.get('id', '')}: expected {case['expected']}, {verdict.outcome}: {case['gold']!r} / {case['pred']!r}"

@@ -133,7 +133,7 @@ def subsets_read_what_is_right(config: Config) -> str | None:
         return None
     return (
         "kl.place=reward changes rewards by a divergence, but advantage.base_estimator=pass_at_k only asks which "
-        "rewards are 1; set kl.place=loss"
+        "responses are right; set kl.place=loss"
     )
 
 
@@ -186,6 +186,17 @@ def overlong_margin_fits(config: Config) -> str | None:
     return (
         f"advantage.overlong_margin={margin} is more than rollout.max_response_tokens={most}; "
         f"nearest: advantage.overlong_margin={most}"
+    )
+
+
+@training_rule("advantage.overlong_margin", "advantage.base_estimator")
+def overlong_rewards_are_read(config: Config) -> str | None:
+    if not config.advantage.overlong_margin or config.advantage.base_estimator != "pass_at_k":
+        return None
+    return (
+        f"advantage.overlong_margin={config.advantage.overlong_margin} lowers rewards of long responses, but "
+        "advantage.base_estimator=pass_at_k only asks which responses are right; set advantage.overlong_margin=0, and "
+        "add overlong_mask to shaping.steps to leave out responses that are cut"
     )
 
 

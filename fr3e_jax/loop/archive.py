@@ -20,7 +20,7 @@ from fr3e_jax.loop.explore import anchor_rules
 from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.session import Session
 from fr3e_jax.objectives.filters import archive_open, running_share
-from fr3e_jax.rewards.verifier import SUCCESS
+from fr3e_jax.rewards.verdict import Outcome
 from fr3e_jax.rollouts.noise import ARCHIVE
 from fr3e_jax.rollouts.requests import Rollout
 
@@ -38,6 +38,7 @@ class ArchivedBase:
     rewards: list[float]  # of its prompt's base rollouts when it was sampled, its own first
     explored: int  # the last step that sampled or revisited it
     given: list[bool] | None = None  # which tokens a tool wrote
+    outcomes: list[Outcome] = field(default_factory=list)  # of those rewards; empty: as `PromptGroup` has it
 
 
 @dataclass
@@ -58,7 +59,7 @@ class Archive:
 
     def observe(self, groups: list[PromptGroup]) -> None:
         """Update the running share of prompts whose base rollouts are all wrong."""
-        share = float(np.mean([np.all(group.rewards < SUCCESS) for group in groups]))
+        share = float(np.mean([not group.right.any() for group in groups]))
         before = share if self.all_wrong_share is None else self.all_wrong_share
         self.all_wrong_share = float(running_share(before, share, SHARE_DECAY))
 
@@ -89,7 +90,8 @@ class Archive:
         nothing = np.zeros(len(ids), np.float32)
         tool_written = None if entry.given is None else np.asarray(entry.given, bool)
         base = Rollout(ids, nothing, nothing, nothing, finished=True, tool_written=tool_written)
-        group = PromptGroup(entry.position, problem, prompt_ids, [base], np.asarray(entry.rewards))
+        rewards, outcomes = np.asarray(entry.rewards), list(entry.outcomes)
+        group = PromptGroup(entry.position, problem, prompt_ids, [base], rewards, outcomes=outcomes)
         group.trunks[0] = np.concatenate([prompt_ids, ids])
         explore = session.config.explore
         fresh = explore.initial_state == "fresh"
@@ -100,19 +102,20 @@ class Archive:
         for one in anchored:
             group, base = one.group, one.base
             hard = group.success_rate <= explore.archive_max_success_rate
-            if one.parent or not one.anchors or not hard or group.rewards[base] < SUCCESS:
+            if one.parent or not one.anchors or not hard or not group.right[base]:
                 continue
             tool_written = one.rollout.tool_written
-            own_first = [group.rewards[base], *np.delete(group.rewards, base)]
+            own_first = [base, *(n for n in range(len(group.rewards)) if n != base)]
             self.entries.append(
                 ArchivedBase(
                     position=group.position,
                     parent=f"{step}/{group.position}/{base}",
                     token_ids=one.rollout.token_ids.tolist(),
                     anchors=list(one.anchors),
-                    rewards=[float(reward) for reward in own_first],
+                    rewards=[float(group.rewards[n]) for n in own_first],
                     explored=step,
                     given=None if tool_written is None else tool_written.tolist(),
+                    outcomes=[group.outcomes[n] for n in own_first],
                 )
             )
         self.entries = self.entries[-explore.archive_size :]

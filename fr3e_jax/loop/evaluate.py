@@ -20,7 +20,6 @@ from fr3e_jax.loop.grading import Grading, rewards_of
 from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.objectives.pass_at_k import avg_at_k, pass_at_k
 from fr3e_jax.policy.network import Params
-from fr3e_jax.rewards.verifier import SUCCESS
 from fr3e_jax.rollouts.noise import EVALUATION
 from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
 from fr3e_jax.runs.checkpoints import Checkpointer
@@ -107,13 +106,18 @@ def evaluate(session: Session, params: Params) -> dict[str, float]:
     results, _ = session.sampler.sample(weights, requests, ended=grading.ended)
     session.sampler.engine.take_counts()  # evaluation is not part of the training budget
     calls = session.sampler.take_tool_counts()
-    rewards = np.array([rewards_of(row) for row in grading.verdicts(range(len(problems)))])
+    graded = grading.verdicts(range(len(problems)))
+    rewards = np.array([rewards_of(row) for row in graded])
+    right = np.array([[verdict.right for verdict in row] for row in graded])
     lengths = np.array([[len(rollout.token_ids) for rollout in row] for row in results])
     outcomes = session.grader.take_outcomes()
     session.grader.take_wait_seconds()  # a training step does not count this waiting
     names = np.array([held_out.benchmark for held_out in problems])
     benchmarks = list(dict.fromkeys(names.tolist()))
-    each = {name: _scores(session.config, rewards[names == name], lengths[names == name]) for name in benchmarks}
+    each = {
+        name: _scores(session.config, *(array[names == name] for array in (rewards, right, lengths)))
+        for name in benchmarks
+    }
     metrics = {key: float(np.mean([scores[key] for scores in each.values()])) for key in each[benchmarks[0]]}
     metrics |= {
         "prompts": len(problems),
@@ -128,11 +132,13 @@ def evaluate(session: Session, params: Params) -> dict[str, float]:
     return metrics
 
 
-def _scores(config: Config, rewards: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
-    """Metrics of one benchmark from rewards and lengths ``[problems, 1 + samples]``, the greedy answer first."""
-    e, samples = config.evaluation, rewards[:, 1:]
-    correct = (samples >= SUCCESS).sum(axis=1)
-    scores = {f"avg@{e.samples}": avg_at_k(samples).mean()}
+def _scores(config: Config, rewards: np.ndarray, right: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
+    """Metrics of one benchmark from rewards, verdicts and lengths ``[problems, 1 + samples]``, the greedy answer first.
+
+    pass@k counts right answers; the means are of rewards, which a verifier may grade.
+    """
+    e, correct = config.evaluation, right[:, 1:].sum(axis=1)
+    scores = {f"avg@{e.samples}": avg_at_k(rewards[:, 1:]).mean()}
     scores |= {f"pass@{k}": pass_at_k(e.samples, correct, k).mean() for k in e.pass_at}
     scores |= {"greedy": rewards[:, 0].mean(), "length/mean": lengths[:, 1:].mean()}
     return {name: float(value) for name, value in scores.items()}

@@ -14,7 +14,7 @@ import numpy as np
 from fr3e_jax.data.problem import Problem
 from fr3e_jax.objectives.anchors import AnchorRules
 from fr3e_jax.rewards.verdict import Outcome
-from fr3e_jax.rewards.verifier import SUCCESS
+from fr3e_jax.rewards.verifier import plain_outcome
 from fr3e_jax.rollouts.requests import CachedTrunk, Rollout
 
 
@@ -28,15 +28,24 @@ class PromptGroup:
     rollouts: list[Rollout]
     rewards: np.ndarray  # [R]
     kept: bool = True  # false: rejected, because all rewards are equal
-    outcomes: list[Outcome] = field(default_factory=list)  # [R], how each reward came about
+    outcomes: list[Outcome] = field(default_factory=list)  # [R], how each reward came about; empty: `plain_outcome`
     chosen: list[int] = field(default_factory=list)  # base rollouts to expand
     trunks: dict[int, CachedTrunk | np.ndarray] = field(default_factory=dict)  # of the chosen bases; ids: not cached
     advantages: np.ndarray | None = None  # [R], where the base rollouts train
 
+    def __post_init__(self):
+        if not self.outcomes:
+            self.outcomes = [plain_outcome(reward) for reward in self.rewards]
+
+    @property
+    def right(self) -> np.ndarray:
+        """bool ``[R]``, the base rollouts that the verifier accepted."""
+        return are_right(self.outcomes)
+
     @property
     def success_rate(self) -> float:
         """The share of base rollouts that are right."""
-        return float(np.mean(self.rewards >= SUCCESS))
+        return float(np.mean(self.right))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +103,11 @@ class Credited(Explored):
     initial_value: float  # V(S_0)
     trained: list[bool]  # false: no loss, because the state has no signal or states do not train
     block_credit: list[float]  # of the base's own blocks
+
+
+def are_right(outcomes: Sequence[Outcome]) -> np.ndarray:
+    """bool ``[outcomes]``, where the verifier accepted the response."""
+    return np.array([outcome == "right" for outcome in outcomes], bool)
 
 
 def by_state(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:

@@ -18,7 +18,6 @@ from fr3e_jax.objectives.filters import is_degenerate
 from fr3e_jax.objectives.selection import soft_overlong_penalty
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.explore_programs import group_advantages
-from fr3e_jax.rewards.verifier import SUCCESS
 from fr3e_jax.rollouts.noise import BASE, CHOICE, Noise
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
 
@@ -43,7 +42,7 @@ def first_return(session: Session, params: Params, step: int, prompts: list[Prom
         rewards = rewards_of(verdicts)
         outcomes = [verdict.outcome for verdict in verdicts]
         group = PromptGroup(prompt.position, prompt.problem, prompt.token_ids, rollouts, rewards, outcomes=outcomes)
-        group.kept = not (r.reject_degenerate and is_degenerate(rewards))
+        group.kept = not (r.reject_degenerate and is_degenerate(_read_rewards(session.config, group)))
         group.chosen = choose_bases(session.config.explore, session.noise, step, group)
         groups[index] = group
         return group.chosen
@@ -58,6 +57,12 @@ def first_return(session: Session, params: Params, step: int, prompts: list[Prom
     for (index, base), trunk in promoted.items():
         groups[index].trunks[base] = trunk
     return [groups[index] for index in range(len(prompts))]
+
+
+def _read_rewards(config: Config, group: PromptGroup) -> np.ndarray:
+    """What the group's advantages depend on, ``[R]``: the rewards, or for pass@k only which responses are right."""
+    verdicts_alone = config.advantage.base_estimator == "pass_at_k" and not config.explore.enabled
+    return group.right if verdicts_alone else group.rewards
 
 
 def base_requests(session: Session, step: int, prompts: list[Prompt]) -> list[TrunkRequest]:
@@ -86,8 +91,9 @@ def choose_bases(explore: ExploreConfig, noise: Noise, step: int, group: PromptG
     order = [int(n) for n in generator.permutation(len(group.rollouts)) if len(group.rollouts[n].token_ids) > 1]
     if explore.base_choice == "best":
         order.sort(key=lambda n: -float(np.mean(group.rollouts[n].logprobs[group.rollouts[n].sampled])))
-    correct = [n for n in order if group.rewards[n] >= SUCCESS][: explore.max_correct]
-    wrong = [n for n in order if group.rewards[n] < SUCCESS][: explore.max_wrong]
+    right = group.right
+    correct = [n for n in order if right[n]][: explore.max_correct]
+    wrong = [n for n in order if not right[n]][: explore.max_wrong]
     return sorted(correct + wrong)
 
 
@@ -114,7 +120,7 @@ def base_trunks(config: Config, step: int, groups: list[PromptGroup]) -> list[Tr
     if a.base_estimator == "gae":
         advantages = np.zeros(rewards.shape, np.float32)  # replaced once the critic has scored the full batch
     else:
-        advantages = group_advantages(rewards, **options)
+        advantages = group_advantages(rewards, right=np.stack([group.right for group in groups]), **options)
     trunks = []
     for group, own, read in zip(groups, advantages, rewards, strict=True):
         group.advantages = own

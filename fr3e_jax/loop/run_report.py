@@ -49,7 +49,7 @@ def no_signal_message(config: Config, groups: list[PromptGroup], credited: list[
     )
     if credited:
         dull = int(counts["state_groups/all_right"] + counts["state_groups/all_wrong"])
-        seen += f"; {dull} of {dull + int(counts['state_groups/mixed'])} explored states had equal rewards"
+        seen += f"; {dull} of {dull + int(counts['state_groups/mixed'])} explored states were all right or all wrong"
     if wrong >= right:
         advice = "The task is too hard for this policy: warm it up longer with fr3e sft, choose easier problems"
     else:

@@ -8,12 +8,10 @@ from typing import get_args
 import numpy as np
 
 from fr3e_jax.learning.experience import TrainingTrunk
-from fr3e_jax.loop.expansion import Credited, PromptGroup
+from fr3e_jax.loop.expansion import Credited, PromptGroup, are_right
 from fr3e_jax.loop.grading import ResponseGrader
 from fr3e_jax.loop.sampler import Sampler
-from fr3e_jax.objectives.filters import is_degenerate
 from fr3e_jax.rewards.verdict import Outcome
-from fr3e_jax.rewards.verifier import SUCCESS
 from fr3e_jax.rollouts.tool_calls import answer_spans
 from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.tools.answer import Outcome as Answered
@@ -35,18 +33,19 @@ def rollout_metrics(groups: list[PromptGroup], credited: list[Credited]) -> dict
         "prompts/kept": sum(group.kept for group in groups),
         "prompts/rejected": sum(not group.kept for group in groups),
         "prompts/expanded": sum(bool(group.chosen) for group in groups),
-    } | _right_and_wrong("base", [group.rewards for group in groups])
+    } | _right_and_wrong("base", [group.right for group in groups])
     if credited:
         metrics |= _exploration_metrics(credited)
     return metrics
 
 
-def _right_and_wrong(name: str, rewards: list[np.ndarray]) -> dict[str, float]:
-    equal = [r[0] for r in rewards if is_degenerate(r)]
+def _right_and_wrong(name: str, right: list[np.ndarray]) -> dict[str, float]:
+    """Numbers of groups by the verdicts on their rollouts (FR3E, figure 5); ``right``: bool ``[M]`` of each group."""
+    all_right, all_wrong = sum(bool(r.all()) for r in right), sum(not r.any() for r in right)
     return {
-        f"{name}_groups/all_right": sum(r >= SUCCESS for r in equal),
-        f"{name}_groups/all_wrong": sum(r < SUCCESS for r in equal),
-        f"{name}_groups/mixed": len(rewards) - len(equal),
+        f"{name}_groups/all_right": all_right,
+        f"{name}_groups/all_wrong": all_wrong,
+        f"{name}_groups/mixed": len(right) - all_right - all_wrong,
     }
 
 
@@ -67,7 +66,7 @@ def _exploration_metrics(credited: list[Credited]) -> dict[str, float]:
     for state in sorted({s for e in credited for s in e.states if s > 0}):
         values = [e.values[e.states.index(state)] for e in credited if state in e.states]
         metrics[f"value/S_{state}"] = float(np.mean(values))
-    return metrics | _right_and_wrong("state", [row for e in credited for row in e.rewards])
+    return metrics | _right_and_wrong("state", [are_right(row) for e in credited for row in e.outcomes])
 
 
 def grading_metrics(grader: ResponseGrader) -> dict[str, float]:
@@ -129,7 +128,7 @@ def rollout_records(step: int, groups: list[PromptGroup], credited: list[Credite
                 entropies=rollout.entropies,
                 answers=answer_spans(rollout.tool_written),
                 reward=float(group.rewards[n]),
-                outcome=group.outcomes[n] if group.outcomes else None,
+                outcome=group.outcomes[n],
                 finished=rollout.finished,
                 anchors=one.anchors if one else [],
                 kept=group.kept,

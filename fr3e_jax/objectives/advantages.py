@@ -20,7 +20,6 @@ from fr3e_jax.objectives.shaping import pass_at_k_advantages
 from fr3e_jax.objectives.values import state_values, value_modulation
 
 LEAST_DEVIATION = 1e-6  # advantages that spread less are taken as equal
-SUCCESS = 1.0  # the reward of a right response, as verifiers grade
 
 
 def ranged_rewards(rewards: Shaped[AnyArray, "*batch"], reward_range: str) -> AnyArray:
@@ -75,11 +74,13 @@ def group_advantages(
     estimator: str,
     unbiased_std: bool = False,
     k: int = 4,
+    right: Shaped[AnyArray, "*batch M"] | None = None,
 ) -> Float[jax.Array, "*batch M"]:
     """The advantage named by ``estimator``.
 
-    ``mean``, ``grpo`` (the only reader of ``unbiased_std``), ``rloo``; ``pass_at_k`` (`pass_at_k_advantages` of subsets
-    of ``k``; right is a reward of 1); ``reward``: the reward itself, without a baseline (REINFORCE).
+    ``mean``, ``grpo`` (the only reader of ``unbiased_std``), ``rloo``; ``reward``: the reward itself, without baseline
+    (REINFORCE); ``pass_at_k`` (`pass_at_k_advantages` of subsets of ``k``). The last one reads the verdicts ``right``
+    and no reward: a graded reward, or one less a penalty, does not tell what is right.
     """
     if estimator == "mean":
         return mean_advantages(rewards, mask)
@@ -88,7 +89,9 @@ def group_advantages(
     if estimator == "rloo":
         return rloo_advantages(rewards, mask)
     if estimator == "pass_at_k":
-        return pass_at_k_advantages(jnp.asarray(rewards, jnp.float32) >= SUCCESS, mask, k=k)
+        if right is None:
+            raise ValueError("estimator 'pass_at_k' asks which responses are right: pass right=, got None")
+        return pass_at_k_advantages(right, mask, k=k)
     if estimator == "reward":
         return jnp.where(jnp.asarray(mask, bool), jnp.asarray(rewards, jnp.float32), 0.0)
     raise ValueError(f"unknown advantage estimator {estimator!r}; expected grpo, rloo, mean, pass_at_k, reward")

@@ -89,10 +89,24 @@ def block_numbers(cuts: Sequence[int], length: int, num_blocks: int) -> np.ndarr
 _group_advantages = jax.jit(estimated_advantages, static_argnames=("estimator", "unbiased_std", "k"))
 
 
-def group_advantages(rewards: np.ndarray, *, estimator: str, unbiased_std: bool = False, k: int = 4) -> np.ndarray:
-    """Advantages ``[P, R]`` of full groups of rewards ``[P, R]``; see `fr3e_jax.objectives.group_advantages`."""
-    padded = _pad_rows(rewards.astype(np.float32), power_of_two(len(rewards), _LEAST_ROWS))
-    found = _group_advantages(padded, np.ones(padded.shape, bool), estimator=estimator, unbiased_std=unbiased_std, k=k)
+def group_advantages(
+    rewards: np.ndarray,
+    *,
+    estimator: str,
+    unbiased_std: bool = False,
+    k: int = 4,
+    right: np.ndarray | None = None,
+) -> np.ndarray:
+    """Advantages ``[P, R]`` of full groups of rewards ``[P, R]``; see `group_advantages` of ``objectives.advantages``.
+
+    ``right``: bool ``[P, R]``; only ``pass_at_k`` reads it.
+    """
+    rows = power_of_two(len(rewards), _LEAST_ROWS)
+    padded = _pad_rows(rewards.astype(np.float32), rows)
+    verdicts = _pad_rows(right, rows) if estimator == "pass_at_k" and right is not None else None
+    found = _group_advantages(
+        padded, np.ones(padded.shape, bool), estimator=estimator, unbiased_std=unbiased_std, k=k, right=verdicts
+    )
     return np.asarray(found)[: len(rewards)]
 
 

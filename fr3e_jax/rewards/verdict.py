@@ -1,4 +1,9 @@
-"""The verdict on a response, and the job that a verifier gives to a worker process where grading is slow or unsafe."""
+"""The verdict on a response, and the job that a verifier gives to a worker process where grading is slow or unsafe.
+
+A response is *right* if its outcome is ``right``. All counts of successes ask the outcome: pass@k, success rates, the
+choice of bases, the archive, all-right and all-wrong groups, the selection of RFT. Baselines and values read the
+reward. A verifier may grade it, and a method may subtract a penalty from it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Outcome = Literal[
-    "right",  # the reward is the verifier's, and at least SUCCESS
+    "right",  # the verifier accepts the response; a reward without an outcome is right from SUCCESS on
     "wrong",  # the answer was read and is not the gold answer
     "no_answer",  # the response has no answer in the place that was asked for (or was cut)
     "refused",  # the answer is beyond a limit: too long, too deep, too large a number
@@ -23,6 +28,11 @@ class Verdict:
 
     reward: float
     outcome: Outcome
+
+    @property
+    def right(self) -> bool:
+        """Whether the verifier accepts the response, whatever the reward."""
+        return self.outcome == "right"
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ A verifier is any callable ``(problem, response, finished) -> float | Verdict | 
 
     def shares_first_digit(problem, response, finished):
         return 0.5 * (response[:1] == problem.gold[:1]) + 0.5 * float(finished and response == problem.gold)
+
+A number alone is right from 1 on. A verifier of graded rewards that accepts less says so: ``Verdict(0.8, "right")``.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from fr3e_jax.rewards.verdict import Job, Outcome, Verdict
 if TYPE_CHECKING:
     from fr3e_jax.data.problem import Problem
 
-SUCCESS = 1.0  # the least reward of a right response
+SUCCESS = 1.0  # the least reward that makes a response right, if the verifier gives no outcome
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
 
 
@@ -48,8 +50,13 @@ def is_number(reward: object) -> bool:
     return isinstance(reward, numbers.Real | np.bool_)
 
 
+def plain_outcome(reward: float) -> Outcome:
+    """The outcome of a reward that came without one: "right" from ``SUCCESS`` on, "wrong" below."""
+    return "right" if reward >= SUCCESS else "wrong"
+
+
 def checked_verdict(reward: float, outcome: str | None, problem_id: str) -> Verdict:
-    """The verdict of a reward; without an outcome it is "right" from ``SUCCESS`` on and "wrong" below.
+    """The verdict of a reward; without an outcome it has that of `plain_outcome`.
 
     Raises:
       TypeError, ValueError: not a finite number in [0, 1], or no outcome of that name. That is a bug in the verifier,
@@ -60,7 +67,7 @@ def checked_verdict(reward: float, outcome: str | None, problem_id: str) -> Verd
     if not 0 <= reward <= 1:  # false for NaN, too
         raise unusable(ValueError, repr(reward), problem_id)
     if outcome is None:
-        outcome = "right" if reward >= SUCCESS else "wrong"
+        outcome = plain_outcome(reward)
     elif outcome not in OUTCOMES:
         raise ValueError(
             f"the verifier returned the outcome {outcome!r} for problem {problem_id}; expected one of {OUTCOMES}"

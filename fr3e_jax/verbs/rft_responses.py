@@ -18,7 +18,6 @@ from fr3e_jax.objectives.redundancy import n_gram_redundancy
 from fr3e_jax.policy.network import Params
 from fr3e_jax.rewards.math import closed_boxes
 from fr3e_jax.rewards.verdict import Verdict
-from fr3e_jax.rewards.verifier import SUCCESS
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.rollout_store import RolloutRecord
 
@@ -39,7 +38,7 @@ class Response:
     @property
     def right(self) -> bool:
         """Whether the verifier accepted the answer."""
-        return self.verdict.reward >= SUCCESS
+        return self.verdict.right
 
     @property
     def entropy(self) -> float:

@@ -222,6 +222,11 @@ CASES = {
         ["explore.enabled=false"],
         "set explore.enabled=false, or advantage.overlong_margin=0",
     ),
+    "overlong_rewards_are_read": (
+        ["advantage.overlong_margin=8", "advantage.base_estimator=pass_at_k", "explore.enabled=false"],
+        ["advantage.overlong_margin=0"],
+        "add overlong_mask to shaping.steps",
+    ),
     "overlong_margin_fits": (
         ["advantage.overlong_margin=65", "explore.enabled=false"],
         ["advantage.overlong_margin=64"],

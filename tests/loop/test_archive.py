@@ -58,13 +58,31 @@ def test_correct_bases_of_hard_prompts_are_kept_and_the_oldest_leave(archiving, 
     assert archive.entries[-1].token_ids == expansions[0].group.rollouts[3].token_ids.tolist()
 
 
+def test_the_archive_asks_the_verdict_and_keeps_it(archiving, stream):
+    """Rewards are graded: the second response is accepted for 0.7, and the third is wrong with 1."""
+    expansion = expansion_of(archiving, stream, 3, [0, 0.7, 1, 0.2], base=1)
+    expansion.group.outcomes = ["wrong", "right", "wrong", "no_answer"]
+    archive = Archive(all_wrong_share=1.0)
+    archive.add(archiving.config.explore, 1, [expansion, dataclasses.replace(expansion, base=2)])
+    (entry,) = archive.entries
+    assert (entry.rewards, entry.outcomes) == ([0.7, 0, 1, 0.2], ["right", "wrong", "wrong", "no_answer"])
+    (revisited,) = Archive.from_state(json.loads(json.dumps(archive.state_dict()))).revisit(archiving, 2, stream)
+    assert revisited.group.success_rate == 0.25
+    state = archive.state_dict() | {"entries": [{**vars(entry), "explored": 1, "rewards": [1, 0, 0, 1]}]}
+    del state["entries"][0]["outcomes"]  # as checkpoints of earlier versions have it
+    (revisited,) = Archive.from_state(state).revisit(archiving, 2, stream)
+    assert revisited.group.success_rate == 0.5
+    archive.observe([expansion.group])
+    assert archive.all_wrong_share == pytest.approx(0.9)
+
+
 def test_the_archive_is_open_while_most_prompts_are_all_wrong(archiving, stream):
     archive = filled(archiving, stream)
     archive.all_wrong_share = None
     assert archive.revisit(archiving, 2, stream) == []
 
     def groups(*rewards):
-        return [SimpleNamespace(rewards=np.array(row, float)) for row in rewards]
+        return [SimpleNamespace(right=np.array(row, bool)) for row in rewards]
 
     archive.observe(groups([0, 0], [0, 0], [0, 1], [1, 1]))
     assert archive.all_wrong_share == 0.5 and archive.revisit(archiving, 2, stream) == []

@@ -40,6 +40,14 @@ def test_metrics_are_means_over_problems_of_greedy_and_sampled_rewards(session, 
     )
 
 
+def test_graded_rewards_have_means_and_pass_at_k_counts_what_the_verifier_accepts(session, params, tiny_run):
+    verdicts = [Verdict(0.5, "wrong"), Verdict(0.7, "right"), Verdict(0.9, "wrong"), Verdict(0.0, "no_answer")]
+    script = verdicts * 4
+    metrics = evaluate(tiny_run.graded_by(session, tiny_run.in_order(lambda *case: script.pop(0))), params)
+    wanted = {"greedy": 0.5, "avg@3": 1.6 / 3, "pass@1": 1 / 3, "pass@2": 2 / 3}
+    assert {name: metrics[name] for name in wanted} == pytest.approx(wanted)
+
+
 def texts_of(session, params, tiny_run):
     seen = []
 

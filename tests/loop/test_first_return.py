@@ -12,6 +12,7 @@ from fr3e_jax.data.task import Problem
 from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.first_return import base_trunks, choose_bases, first_return
 from fr3e_jax.rewards.grader import Grader
+from fr3e_jax.rewards.verdict import Verdict
 from fr3e_jax.rollouts.requests import Rollout
 
 
@@ -20,10 +21,11 @@ def rollout_of(*token_ids: int, finished: bool = True) -> Rollout:
     return Rollout(np.array(token_ids, np.int32), zeros, zeros, zeros, finished)
 
 
-def group_of(session, rewards, lengths=None, position=0) -> PromptGroup:
+def group_of(session, rewards, lengths=None, position=0, outcomes=()) -> PromptGroup:
     rollouts = [rollout_of(*[5] * n) for n in lengths or [4] * len(rewards)]
     problem = Problem("p", "1=", "1")
-    return PromptGroup(position, problem, session.texts.encode(problem.prompt), rollouts, np.array(rewards, float))
+    prompt_ids = session.texts.encode(problem.prompt)
+    return PromptGroup(position, problem, prompt_ids, rollouts, np.array(rewards, float), outcomes=list(outcomes))
 
 
 def drawn_problems(session, count: int):
@@ -220,3 +222,45 @@ def test_base_trunks_take_the_advantages_of_their_estimator(session, tiny_run):
     for reward_range in ("zero_one", "minus_one_one"):  # half of the pairs succeed: 1/2 over 1/2, and 1/2 - 2/3
         found = advantages(base_estimator="pass_at_k", pass_at_k=2, reward_range=reward_range)
         np.testing.assert_allclose(found, [1, -1 / 3, -1 / 3, -1 / 3], atol=1e-6)
+
+
+GRADED = [Verdict(0.6, "right"), Verdict(0.9, "wrong"), Verdict(0.3, "wrong"), Verdict(0.0, "no_answer")]
+"""Of a verifier with graded rewards: it accepts the first response, and the best reward is a wrong one's."""
+
+
+def test_pass_at_k_counts_right_answers_within_the_overlong_margin(session, tiny_run):
+    """The penalty takes 0.5 from the reward of each response; half of the pairs still succeed."""
+    twin = tiny_run.changed(
+        session, advantage__base_estimator="pass_at_k", advantage__pass_at_k=2, advantage__overlong_margin=4
+    )
+    (trunk,) = base_trunks(twin.config, 1, [group_of(session, [1, 0, 0, 0], lengths=[8, 8, 8, 8])])
+    assert [branch.reward for branch in trunk.branches] == [0.5, -0.5, -0.5, -0.5]
+    found = [float(branch.advantages[0]) for branch in trunk.branches]
+    np.testing.assert_allclose(found, [1, -1 / 3, -1 / 3, -1 / 3], atol=1e-6)
+
+
+def test_the_verifiers_outcome_says_what_is_right_and_baselines_read_the_reward(session, tiny_run):
+    rewards, outcomes = [v.reward for v in GRADED], [v.outcome for v in GRADED]
+    group = group_of(session, rewards, outcomes=outcomes)
+    assert group.right.tolist() == [True, False, False, False] and group.success_rate == 0.25
+    twin = tiny_run.changed(session, explore__max_correct=4, explore__max_wrong=0)
+    assert choose_bases(twin.config.explore, twin.noise, 1, group) == [0]
+    found = {}
+    for estimator in ("mean", "pass_at_k"):
+        twin = tiny_run.changed(session, advantage__base_estimator=estimator, advantage__pass_at_k=2)
+        base_trunks(twin.config, 1, [group])
+        found[estimator] = group.advantages.tolist()
+    np.testing.assert_allclose(found["mean"], np.subtract(rewards, 0.45), atol=1e-6)
+    np.testing.assert_allclose(found["pass_at_k"], [1, -1 / 3, -1 / 3, -1 / 3], atol=1e-6)
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "pass_at_k"])
+def test_graded_rewards_without_a_right_answer_train_every_estimator_but_pass_at_k(
+    session, params, tiny_run, estimator
+):
+    twin = tiny_run.changed(session, explore__enabled=False, advantage__base_estimator=estimator)
+    script = [Verdict(0.6, "wrong"), *GRADED[1:], *GRADED]
+    twin = tiny_run.graded_by(twin, tiny_run.in_order(lambda *case: script.pop(0)))
+    groups = first_return(twin, params, 1, prepare(twin.texts, drawn_problems(twin, 2)))
+    assert [group.kept for group in groups] == [estimator == "grpo", True]
+    assert groups[1].outcomes == [verdict.outcome for verdict in GRADED]

@@ -100,6 +100,18 @@ def test_means_and_counts_of_base_and_explored_rollouts(groups, expansions):
     assert not any(name.startswith(("explore", "value", "alpha", "state")) for name in rollout_metrics(groups, []))
 
 
+def test_groups_are_counted_by_verdicts_and_not_by_graded_rewards(groups, expansions):
+    """A partial reward is no success; the verifier may accept a response for less than the full reward."""
+    groups[0].rewards, groups[0].outcomes = np.array([0.9, 0.4]), ["wrong", "wrong"]
+    groups[1].rewards, groups[1].outcomes = np.array([0.8, 0.6]), ["right", "right"]
+    expansions[1].rewards[0][:] = [0.5, 0.5]
+    expansions[1].outcomes[0][:] = ["right", "wrong"]
+    metrics = rollout_metrics(groups, expansions)
+    kinds = ("all_right", "all_wrong", "mixed")
+    assert [metrics[f"base_groups/{kind}"] for kind in kinds] == [1, 2, 0]
+    assert [metrics[f"state_groups/{kind}"] for kind in kinds] == [1, 0, 2]
+
+
 def test_a_batch_without_a_trained_token_has_no_advantages():
     branch = TrainingBranch(1, np.zeros(2, np.int32), *np.ones((2, 2), np.float32), loss_mask=np.zeros(2, bool))
     metrics = batch_metrics([TrainingTrunk(np.zeros(1, np.int32), [branch], 3)], 3)

@@ -49,13 +49,16 @@ class TestGroupAdvantages:
         expected = [r - np.mean(np.delete(rewards, i)) for i, r in enumerate(rewards)]
         np.testing.assert_allclose(rloo_advantages(rewards, np.ones(4)), expected, rtol=1e-5)
 
-    def test_pass_at_k_reads_which_are_right_in_either_range(self):
-        rewards = np.array([1.0, 0.5, 0.0, 1.0, 0.0])
-        wanted = pass_at_k_advantages(rewards == 1, np.ones(5), k=2)
+    @pytest.mark.parametrize("rewards", [[1, 0, 0, 1, 0], [1, -1, -1, 1, -1], [0.2, 0.5, 1, 0.1, 0]])
+    def test_pass_at_k_reads_the_verdicts_and_no_reward(self, rewards):
+        right = np.array([True, False, False, True, False])
+        wanted = pass_at_k_advantages(right, np.ones(5), k=2)
         assert np.abs(wanted).max() > 0.3
-        for reward_range in ("zero_one", "minus_one_one"):
-            read = ranged_rewards(rewards, reward_range)
-            np.testing.assert_array_equal(group_advantages(read, np.ones(5), estimator="pass_at_k", k=2), wanted)
+        rewards = np.array(rewards, np.float32)
+        found = group_advantages(rewards, np.ones(5), estimator="pass_at_k", k=2, right=right)
+        np.testing.assert_array_equal(found, wanted)
+        with pytest.raises(ValueError, match="asks which responses are right: pass right="):
+            group_advantages(rewards, np.ones(5), estimator="pass_at_k", k=2)
 
     def test_the_reward_itself_has_no_baseline(self):
         np.testing.assert_array_equal(group_advantages(REWARDS, MASK, estimator="reward"), [[1, 0, 1, 0], [0, 1, 0, 0]])

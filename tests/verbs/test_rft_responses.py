@@ -108,6 +108,11 @@ def test_each_filter_drops_its_own(session, text, change, reason):
     assert reason_to_drop(session.config.rft, session.texts, response_of(session, text, **change)) == reason
 
 
+def test_right_is_what_the_verifier_accepts_whatever_the_reward(session):
+    assert response_of(session, "12", outcome="right", reward=0.7).right
+    assert not response_of(session, "12", outcome="wrong", reward=1.0).right
+
+
 def test_filters_can_be_switched_off(session, tiny_run):
     twin = tiny_run.changed(session, rft__require_digit=False, rft__max_redundancy=1.0)
     assert [
