@@ -49,16 +49,16 @@ class PositionConfig:
 @implemented_by("objectives.shaping_steps:sample_reinforcement", source="Zhu et al. 2025; STUDY Table 2")
 @dataclass
 class SampleReinforcementConfig:
-    """Factors of advantages by their sign: negative sample reinforcement, Weighted-REINFORCE."""
+    """Factors of the advantages of right and of wrong responses: negative sample reinforcement, Weighted-REINFORCE."""
 
-    positive: float = option(0.1, "factor of positive advantages; 0: negative samples alone", ge=0)
-    negative: float = option(1.0, "factor of negative advantages; 0: positive samples alone", ge=0)
+    positive: float = option(0.1, "factor of the advantages of right responses; 0: wrong responses alone", ge=0)
+    negative: float = option(1.0, "factor of the advantages of wrong responses; 0: right responses alone", ge=0)
 
 
 @implemented_by("objectives.shaping_steps:unlikeliness", source="He et al. 2025, section 4")
 @dataclass
 class UnlikelinessConfig:
-    """Rewarding the unlikely: A (1 - beta (G - rank) / G) where A > 0, G the group's size."""
+    """Rewarding the unlikely: A (1 - beta (G - rank) / G) of right responses with A > 0, G the group's size."""
 
     beta: float = option(0.25, "share of its advantage that the likeliest response of a group loses", gt=0, le=1)
 

@@ -99,6 +99,7 @@ def _tokens(
         relative=rows(_relative(trunk, branch) for *_, branch, trunk in members),
         uniforms=setup.noise.generator(SHUFFLE, step, learner.updates, 1).random(nothing.shape).astype(np.float32),
         group=np.array([groups[number, branch.group] for number, _, branch, _ in members], np.int32),
+        right=np.array([branch.right for *_, branch, _ in members]),
         finished=np.array([branch.finished for *_, branch, _ in members]),
         step=np.int32(step),
         epsilon_low=np.float32(loss.epsilon_low),

@@ -19,6 +19,7 @@ class TrainingBranch:
     reward: float = 0.0  # of a base rollout: as the advantage estimators read it
     finished: bool = True  # ended by a stop token, not by the cap on its length
     group: int = 0  # branches of a trunk with the same number share a baseline
+    right: bool = False  # the verifier accepted the response that ends with this branch
     loss_mask: np.ndarray | None = None  # bool, the tokens that train (a tool's do not); None: all
 
     @property
@@ -36,6 +37,7 @@ class TrainingBranch:
             "reward": float(self.reward),
             "finished": bool(self.finished),
             "group": int(self.group),
+            "right": bool(self.right),
             "loss_mask": None if self.loss_mask is None else self.loss_mask.tolist(),
         }
 
@@ -51,6 +53,7 @@ class TrainingBranch:
             reward=content["reward"],
             finished=content["finished"],
             group=content["group"],
+            right=content.get("right", content["reward"] >= 1),  # checkpoints of earlier versions lack it
             loss_mask=None if mask is None else np.asarray(mask, bool),
         )
 

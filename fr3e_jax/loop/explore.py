@@ -234,13 +234,15 @@ def explored_trunks(config: Config, step: int, credited: list[Credited]) -> list
                 reward=float(reward),
                 finished=rollout.finished,
                 group=number,
+                right=outcome == "right",
                 loss_mask=rollout.loss_mask,
             )
-            for number, fork, state, row, rewards, trained in zip(
-                one.states, one.forks, one.rollouts, one.advantages, one.rewards, one.trained, strict=True
+            for number, fork, state, row, rewards, outcomes, trained in zip(
+                *(one.states, one.forks, one.rollouts, one.advantages, one.rewards, one.outcomes, one.trained),
+                strict=True,
             )
             if trained
-            for rollout, advantage, reward in zip(state, row, rewards, strict=True)
+            for rollout, advantage, reward, outcome in zip(state, row, rewards, outcomes, strict=True)
         ]
         # Older weights sampled an archived base, so it does not train; nor does a base without any credit.
         if config.explore.block_credit and not one.parent and any(one.block_credit):
@@ -265,5 +267,6 @@ def _credited_base(rules: AnchorRules, credited: Credited) -> TrainingBranch:
         reward=float(credited.group.rewards[credited.base]),
         finished=base.finished,
         group=_OWN_GROUP,
+        right=bool(credited.group.right[credited.base]),
         loss_mask=base.loss_mask,
     )

@@ -123,6 +123,7 @@ def base_trunks(config: Config, step: int, groups: list[PromptGroup]) -> list[Tr
         advantages = group_advantages(rewards, right=np.stack([group.right for group in groups]), **options)
     trunks = []
     for group, own, read in zip(groups, advantages, rewards, strict=True):
+        graded = zip(group.rollouts, own, read, group.right, strict=True)
         group.advantages = own
         branches = [
             TrainingBranch(
@@ -132,9 +133,10 @@ def base_trunks(config: Config, step: int, groups: list[PromptGroup]) -> list[Tr
                 rollout.logprobs,
                 reward=float(reward),
                 finished=rollout.finished,
+                right=bool(right),
                 loss_mask=rollout.loss_mask,
             )
-            for rollout, advantage, reward in zip(group.rollouts, own, read, strict=True)
+            for rollout, advantage, reward, right in graded
         ]
         trunks.append(TrainingTrunk(group.prompt_ids, branches, step, prompt_tokens=len(group.prompt_ids)))
     return trunks

@@ -119,14 +119,14 @@ def position_shaped_advantages(
 
 
 def sample_reinforcement(
-    advantages: Float[AnyArray, "*shape"], *, positive: float, negative: float
+    advantages: Float[AnyArray, "*shape"], right: Shaped[AnyArray, "*shape"], *, positive: float, negative: float
 ) -> Float[jax.Array, "*shape"]:
-    """Positive advantages times ``positive``, negative ones times ``negative``. (Zhu et al. 2025: weighted reinforce.)
+    """Advantages of right responses times ``positive``, those of wrong ones times ``negative``. (Zhu et al. 2025.)
 
-    ``positive=0``: negative sample reinforcement alone; ``negative=0``: positive alone.
+    ("Weighted reinforce".) ``positive=0``: negative sample reinforcement alone; ``negative=0``: positive alone. The
+    verdict decides, as in the source: a right answer that pays a penalty may have a negative advantage.
     """
-    advantages = jnp.asarray(advantages, jnp.float32)
-    return advantages * jnp.where(advantages > 0, positive, negative)
+    return jnp.asarray(advantages, jnp.float32) * jnp.where(jnp.asarray(right, bool), positive, negative)
 
 
 def unlikeliness_factors(

@@ -37,6 +37,7 @@ class Tokens(NamedTuple):
     relative: jax.Array  # float32 [N, T]: place in the whole response, 0 at its first token, below 1 at its last
     uniforms: jax.Array  # float32 [N, T], random numbers in [0, 1)
     group: jax.Array  # int32 [N]: sequences with the same number share a baseline
+    right: jax.Array  # bool [N]: the verifier accepted the response
     finished: jax.Array  # bool [N]: ended by themselves, not at the cap on their length
     step: jax.Array  # int32 scalar, full batches trained on, this one included
     epsilon_low: jax.Array  # float32 scalar, of the clipped surrogate
@@ -112,20 +113,28 @@ def position(
 
 
 def sample_reinforcement(tokens: Tokens, *, positive: float, negative: float) -> tuple[Tokens, Metrics]:
-    """Positive advantages times ``positive``, negative ones times ``negative``. (Zhu et al. 2025; STUDY Table 2.)"""
-    shaped = shaping.sample_reinforcement(tokens.advantages, positive=positive, negative=negative)
-    share = masked_sum(jnp.maximum(shaped, 0.0), tokens.counted)
+    """Right responses times ``positive``, wrong ones times ``negative``. (Zhu et al. 2025; STUDY Table 2.)
+
+    The metric is the share of right responses in the sum of |A|.
+    """
+    right = jnp.broadcast_to(tokens.right[:, None], tokens.advantages.shape)
+    shaped = shaping.sample_reinforcement(tokens.advantages, right, positive=positive, negative=negative)
+    share = masked_sum(jnp.abs(shaped), tokens.counted & right)
     whole = masked_sum(jnp.abs(shaped), tokens.counted)
     return tokens._replace(advantages=shaped), {"positive_share": share / jnp.maximum(whole, 1e-12)}
 
 
 def unlikeliness(tokens: Tokens, *, beta: float) -> tuple[Tokens, Metrics]:
-    """A factor on positive advantages, the smaller, the likelier the response is in its group. (He et al. 2025.)"""
+    """A factor on positive advantages of right responses, the smaller, the likelier one is in its group.
+
+    (He et al. 2025.) A wrong response, to which a graded reward gives a positive advantage, keeps it.
+    """
     logprobs = masked_sum(tokens.old_logprobs, tokens.counted, axis=-1)
     factors = shaping.unlikeliness_factors(logprobs, _peers(tokens), beta=beta)[:, None]
-    shaped = jnp.where(tokens.advantages > 0, tokens.advantages * factors, tokens.advantages)
-    kept = masked_sum(jnp.maximum(shaped, 0.0), tokens.counted)
-    whole = masked_sum(jnp.maximum(tokens.advantages, 0.0), tokens.counted)
+    rewarded = tokens.right[:, None] & (tokens.advantages > 0)
+    shaped = jnp.where(rewarded, tokens.advantages * factors, tokens.advantages)
+    kept = masked_sum(shaped, tokens.counted & rewarded)
+    whole = masked_sum(tokens.advantages, tokens.counted & rewarded)
     return tokens._replace(advantages=shaped), {"kept": kept / jnp.maximum(whole, 1e-12)}
 
 

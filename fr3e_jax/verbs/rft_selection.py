@@ -90,6 +90,10 @@ def training_trunks(responses: Sequence[Response], step: int) -> tuple[list[Trai
 def _branch(fork: int, response: Response) -> TrainingBranch:
     rollout = response.rollout
     nothing = np.zeros(len(rollout.token_ids), np.float32)  # cross-entropy reads no advantage and no old log-prob
+    verdict = response.verdict
     return TrainingBranch(
-        fork, rollout.token_ids, nothing, nothing, reward=response.verdict.reward, loss_mask=rollout.loss_mask
+        *(fork, rollout.token_ids, nothing, nothing),
+        reward=verdict.reward,
+        right=verdict.right,
+        loss_mask=rollout.loss_mask,
     )

@@ -319,6 +319,8 @@ def test_values_and_modulation_survive_the_filtering_of_neighbours(four_anchors)
 def test_training_trunks_hold_the_new_tokens_of_mixed_states(four_anchors):
     rewards = [[1, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 0]]
     expansion = scripted_expansion(four_anchors, [1, 3, 5, 7], rewards)
+    outcomes = [["right" if reward else "wrong" for reward in row] for row in rewards]
+    expansion = dataclasses.replace(expansion, outcomes=outcomes)
     dull = scripted_expansion(four_anchors, [1, 2], [[0, 0, 0], [1, 1, 1]])
     expansion, dull = credited(four_anchors, expansion, dull)
     (trunk,) = explored_trunks(four_anchors.config, STEP, [expansion, dull])
@@ -330,7 +332,7 @@ def test_training_trunks_hold_the_new_tokens_of_mixed_states(four_anchors):
     for (i, m), branch in zip(trained, trunk.branches, strict=True):
         assert branch.token_ids.tolist() == [30 * i + m, 1]
         np.testing.assert_allclose(branch.advantages, [expansion.advantages[i][m]] * 2)
-        assert branch.sampler_logprobs is expansion.rollouts[i][m].logprobs
+        assert branch.sampler_logprobs is expansion.rollouts[i][m].logprobs and branch.right == rewards[i][m]
 
 
 def test_without_modulation_the_advantages_are_those_of_the_estimator(four_anchors, tiny_run):
@@ -357,7 +359,7 @@ def test_block_credit_trains_each_block_of_the_base_on_the_change_of_value(four_
     (expansion,) = credited(twin, expansion)
     (trunk,) = explored_trunks(twin.config, STEP, [expansion])
     base = trunk.branches[-1]
-    assert len(trunk.branches) == M + 1 and base.fork == 3
+    assert len(trunk.branches) == M + 1 and base.fork == 3 and base.right
     assert base.token_ids is expansion.rollout.token_ids and base.sampler_logprobs is expansion.rollout.logprobs
     first, second = 2 + include, 5 + include  # where the states end
     blocks = [2 / 3 - 0.25] * first + [0 - 2 / 3] * (second - first) + [1.0] * (9 - second)

@@ -235,6 +235,7 @@ def test_pass_at_k_counts_right_answers_within_the_overlong_margin(session, tiny
     )
     (trunk,) = base_trunks(twin.config, 1, [group_of(session, [1, 0, 0, 0], lengths=[8, 8, 8, 8])])
     assert [branch.reward for branch in trunk.branches] == [0.5, -0.5, -0.5, -0.5]
+    assert [branch.right for branch in trunk.branches] == [True, False, False, False]
     found = [float(branch.advantages[0]) for branch in trunk.branches]
     np.testing.assert_allclose(found, [1, -1 / 3, -1 / 3, -1 / 3], atol=1e-6)
 

@@ -155,7 +155,8 @@ def test_shapings(seed, fill):
     positions = position_shaped_advantages(
         advantages, case.mask, gamma=0.2, direction=-1.0, steepness=15.0, centre=0.5, variant="paper"
     )
-    signed = sample_reinforcement(advantages, positive=0.2, negative=0.7)
+    right = entropies > 0.5
+    signed = sample_reinforcement(advantages, right, positive=0.2, negative=0.7)
     bonus, ratio, positions, signed = jax.device_get((bonus, ratio, positions, signed))
     for i, t in case.tokens():
         a, h = float(advantages[i, t]), float(entropies[i, t])
@@ -163,7 +164,7 @@ def test_shapings(seed, fill):
         close([bonus[i, t], ratio[i, t]], [a + extra, extra / abs(a)])
         place = case.mask[i, :t].sum() / case.mask[i].sum()
         close(positions[i, t], a + np.sign(a) * 0.2 / (1 + exp(15.0 * (place - 0.5))))
-        close(signed[i, t], a * (0.2 if a > 0 else 0.7))
+        close(signed[i, t], a * (0.2 if right[i, t] else 0.7))
     assert not np.any(bonus[~case.mask]) and not np.any(positions[~case.mask])
 
 

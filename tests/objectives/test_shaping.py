@@ -114,10 +114,15 @@ class TestPosition:
 
 
 def test_sample_reinforcement():
-    advantages = np.array([[1.0] * 3, [-1.0, -1.0, -0.0]], np.float32)
-    np.testing.assert_allclose(sample_reinforcement(advantages), [[0.1] * 3, [-1, -1, 0]], rtol=1e-6)
-    np.testing.assert_array_equal(sample_reinforcement(advantages, positive=0.0)[0], [0, 0, 0])
-    np.testing.assert_array_equal(sample_reinforcement(advantages, positive=1.0, negative=0.0)[1], [0, 0, 0])
+    """The verdict decides: a penalty leaves the second right response a negative advantage."""
+    advantages = np.array([[1.0] * 3, [-1.0, -1.0, -0.0], [-0.5] * 3, [0.25] * 3], np.float32)
+    right = np.array([[True] * 3, [False] * 3, [True] * 3, [False] * 3])
+    wanted = [[0.1] * 3, [-1, -1, 0], [-0.05] * 3, [0.25] * 3]
+    np.testing.assert_allclose(sample_reinforcement(advantages, right), wanted, rtol=1e-6)
+    alone = np.asarray(sample_reinforcement(advantages, right, positive=0.0))
+    np.testing.assert_array_equal(alone[[0, 2]], np.zeros((2, 3)))
+    alone = np.asarray(sample_reinforcement(advantages, right, positive=1.0, negative=0.0))
+    np.testing.assert_array_equal(alone[[1, 3]], np.zeros((2, 3)))
 
 
 class TestPassAtK:

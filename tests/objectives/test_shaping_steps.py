@@ -38,6 +38,7 @@ def tokens() -> Tokens:
         relative=(np.arange(T, dtype=np.float32) / np.maximum(lengths, 1)[:, None]).astype(np.float32),
         uniforms=random.random((N, T)).astype(np.float32),
         group=np.array([0, 0, 0, 1, 1, -1], np.int32),
+        right=np.array([True, True, False, False, False, False]),  # signs of the advantages: - + - - +
         finished=np.array([True, True, False, True, True, False]),
         step=np.int32(5),
         epsilon_low=np.float32(0.2),
@@ -130,15 +131,24 @@ def test_clip_cov_passes_over_tokens_that_are_clipped_already(tokens):
     assert clipped[tokens.counted].any() and np.array_equal(masked, tokens.counted & ~clipped)
 
 
+def test_unlikeliness_changes_the_positive_advantages_of_right_responses_alone(tokens):
+    shaped, metrics = STEPS["unlikeliness"](tokens)
+    a, mask = tokens.advantages, tokens.counted
+    expected = mask & tokens.right[:, None] & (a > 0)
+    assert np.array_equal((np.asarray(shaped.advantages) != a) & mask, expected) and expected.any()
+    assert (mask & ~tokens.right[:, None] & (a > 0)).any() and 0.75 <= metrics["kept"] < 1
+
+
 def test_steps_are_applied_in_the_order_of_the_list(tokens):
-    entropy = (shaping_steps.entropy_advantage, {"alpha": 10.0, "kappa": 2.0})  # half of |A| is added everywhere
+    entropy = (shaping_steps.entropy_advantage, {"alpha": 1000.0, "kappa": 2.0})  # half of |A| is added everywhere
     negative = (shaping_steps.sample_reinforcement, {"positive": 0.0, "negative": 1.0})
     first, metrics = apply_steps(tokens, (negative, entropy))
     second, _ = apply_steps(tokens, (entropy, negative))
     assert set(metrics) == {"entropy_advantage/ratio", "sample_reinforcement/positive_share"}
-    a, mask = tokens.advantages, tokens.counted
-    np.testing.assert_allclose(first.advantages[mask], np.where(a > 0, 0, a / 2)[mask], atol=1e-6)
-    np.testing.assert_allclose(second.advantages[mask], np.where(a > 0, 0, a / 2)[mask], atol=1e-6)
+    a, mask, right = tokens.advantages, tokens.counted, tokens.right[:, None]
+    shaped = np.where(right, 0, a + np.abs(a) / 2)[mask]
+    np.testing.assert_allclose(first.advantages[mask], shaped, atol=1e-6)
+    np.testing.assert_allclose(second.advantages[mask], shaped, atol=1e-6)
     penalised = (shaping_steps.kl_cov, {"share": 0.1, "coefficient": 1.0})
     third, _ = apply_steps(tokens, (negative, penalised))
     fourth, _ = apply_steps(tokens, (penalised, negative))

@@ -93,7 +93,7 @@ CALLS = {
     "ranged_rewards": ((floats(M),), dict(reward_range="minus_one_one")),
     "rloo_advantages": ((floats(M), bits(M)), {}),
     "running_share": ((floats(), floats()), dict(decay=0.9)),
-    "sample_reinforcement": ((floats(T),), dict(positive=0.1, negative=1.0)),
+    "sample_reinforcement": ((floats(T), bits(T)), dict(positive=0.1, negative=1.0)),
     "safe_sqrt": ((floats(T),), {}),
     "sequence_log_ratios": ((floats(T), floats(T), bits(T)), {}),
     "select_anchors": ((floats(T), LENGTHS), dict(rules=AnchorRules(J, min_spacing=2))),
