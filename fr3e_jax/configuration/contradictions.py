@@ -249,16 +249,27 @@ def rollouts_differ(config: Config) -> str | None:
     return f"{culprit} makes all rollouts of a prompt equal, so that no advantage differs from 0; set {remedy}"
 
 
-@training_rule("training.sampler_logprob_tolerance", "rollout.top_p", "rollout.top_k")
-def samplers_logprobs_are_the_policys(config: Config) -> str | None:
+@training_rule(
+    "rollout.top_p", "rollout.top_k", "loss.importance_cap", "shaping.steps", "training.sampler_logprob_tolerance"
+)
+def rollouts_follow_the_distribution_that_trains(config: Config) -> str | None:
+    """Truncation renormalises what is left, so that π_trainer / π_sampler is the mass that the filter keeps."""
     rollout = config.rollout
-    if config.training.sampler_logprob_tolerance == 0 or (rollout.top_p == 1 and rollout.top_k == 0):
+    if rollout.top_p == 1 and rollout.top_k == 0:
         return None
+    if config.loss.importance_cap:
+        effect = f"loss.importance_cap={config.loss.importance_cap:g} would weigh tokens by the mass that is kept"
+    elif "mismatch_mask" in config.shaping.steps:
+        effect = "mismatch_mask in shaping.steps would drop tokens by the mass that is kept"
+    elif tolerance := config.training.sampler_logprob_tolerance:
+        effect = f"training.sampler_logprob_tolerance={tolerance:g} would take the sampler's log-probs for the policy's"
+    else:
+        effect = "the gradient would be that of a policy that no rollout follows"
     culprit = f"rollout.top_p={rollout.top_p:g}" if rollout.top_p < 1 else f"rollout.top_k={rollout.top_k}"
+    remedy = " and ".join(["rollout.top_p=1"] * (rollout.top_p < 1) + ["rollout.top_k=0"] * (rollout.top_k > 0))
     return (
-        f"training.sampler_logprob_tolerance={config.training.sampler_logprob_tolerance:g} uses the sampler's "
-        f"log-probs as the policy's, but {culprit} draws from a truncated distribution; "
-        "set training.sampler_logprob_tolerance=0"
+        f"{culprit} draws from a truncated distribution, but training scores the full one: {effect}; set {remedy} "
+        "(evaluation.top_p may stay below 1)"
     )
 
 

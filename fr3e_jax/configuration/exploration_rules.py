@@ -109,6 +109,18 @@ def something_trains(config: Config) -> str | None:
     )
 
 
+@training_rule("explore.block_credit", "explore.train_base")
+def bases_train_once(config: Config) -> str | None:
+    explore = config.explore
+    if not explore.enabled or not explore.block_credit or not explore.train_base:
+        return None
+    return (
+        "explore.block_credit=true trains the expanded bases with the credit of their blocks, and "
+        "explore.train_base=true trains them a second time with the advantage of their group; set "
+        "explore.train_base=false, or explore.block_credit=false"
+    )
+
+
 @training_rule("explore.archive_size", "explore.train_states")
 def archived_bases_have_rollouts_that_train(config: Config) -> str | None:
     explore = config.explore

@@ -117,6 +117,17 @@ def divergence_settings_are_read(config: Config) -> str | None:
     return f"kl.{unread[0]} is not read with kl.coefficient=0; set kl.coefficient=0.001, or leave kl.{unread[0]} out"
 
 
+@training_rule("kl.estimator", "kl.place", "kl.coefficient")
+def the_divergence_has_a_gradient(config: Config) -> str | None:
+    """E[∇ k1] = E[∇ log π] = 0 over the policy's own tokens; as a term of the reward, k1 has the gradient of the KL."""
+    if not config.kl.coefficient or config.kl.place == "reward" or config.kl.estimator != "k1":
+        return None
+    return (
+        "kl.estimator=k1 with kl.place=loss adds noise alone: its gradient is that of log pi, whose mean over the "
+        "policy's own tokens is 0; set kl.estimator=k3 or kl.estimator=k2, or kl.place=reward, where k1 is exact"
+    )
+
+
 @training_rule("kl.place", "explore.enabled")
 def rewards_of_tokens_have_a_group(config: Config) -> str | None:
     if not config.kl.coefficient or config.kl.place == "loss" or not config.explore.enabled:

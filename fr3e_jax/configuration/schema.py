@@ -124,8 +124,10 @@ class RolloutConfig:
         64, "cap on a response, stop token included; an explored response counts its prefix", ge=1
     )
     temperature: float = option(1.0, "sampling temperature of base and explored rollouts; 0 is greedy", ge=0)
-    top_p: float = option(1.0, "nucleus: the smallest set of tokens with at least this mass", gt=0, le=1)
-    top_k: int = option(0, "only the k most probable tokens; 0: all", ge=0)
+    top_p: float = option(
+        1.0, "nucleus: the smallest set of tokens with at least this mass; 1: all, as training needs", gt=0, le=1
+    )
+    top_k: int = option(0, "only the k most probable tokens; 0: all, as training needs", ge=0)
     reject_degenerate: bool = option(True, "drop prompts whose base rewards are all equal (FR3E 3.2)")
     max_rounds_without_signal: int = option(
         10, "rounds that keep no prompt, after which the run stops with a message", ge=1
@@ -267,7 +269,9 @@ class KlConfig:
     """Divergence from a reference policy, which is held only where the coefficient is above 0."""
 
     coefficient: float = option(0.0, "weight of the divergence; 0: no reference policy is held", ge=0)
-    estimator: Literal["k1", "k2", "k3"] = option("k3", "log-ratio, half its square, or the unbiased positive one")
+    estimator: Literal["k1", "k2", "k3"] = option(
+        "k3", "log-ratio (kl.place=reward only), half its square, or the unbiased positive one"
+    )
     place: Literal["loss", "reward"] = option("loss", "a term of the loss, or subtracted from each token's reward")
     reset_every: int = option(0, "training steps between two resets of the reference to the policy; 0: never", ge=0)
     reset_on_plateau: int = option(

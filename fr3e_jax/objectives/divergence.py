@@ -33,7 +33,7 @@ def sequence_log_ratios(
 def kl_k1(
     policy_logprobs: Float[AnyArray, "*shape"], ref_logprobs: Float[AnyArray, "*shape"]
 ) -> Float[jax.Array, "*shape"]:
-    """k1 = log π − log π_ref: unbiased, of either sign."""
+    """k1 = log π − log π_ref: unbiased, of either sign; for a reward. As a loss its mean gradient is E[∇ log π] = 0."""
     return jnp.asarray(policy_logprobs, jnp.float32) - jnp.asarray(ref_logprobs, jnp.float32)
 
 
@@ -47,7 +47,10 @@ def kl_k2(
 def kl_k3(
     policy_logprobs: Float[AnyArray, "*shape"], ref_logprobs: Float[AnyArray, "*shape"]
 ) -> Float[jax.Array, "*shape"]:
-    """k3 = π_ref/π − log(π_ref/π) − 1: unbiased, never negative. (EGSW, eq. 4.) The log-ratio is bounded by ±20."""
+    """k3 = π_ref/π − log(π_ref/π) − 1: unbiased, never negative. (EGSW, eq. 4.) The log-ratio is bounded by ±20.
+
+    As a loss its mean gradient is that of KL(π_ref ‖ π); near π = π_ref the two divergences agree.
+    """
     log_ratio = bounded_log_ratio(ref_logprobs, policy_logprobs)
     return jnp.expm1(log_ratio) - log_ratio
 

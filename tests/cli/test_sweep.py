@@ -76,11 +76,11 @@ def test_directory_names_are_safe_for_file_systems():
 
 
 def test_dry_run_prints_the_product_as_commands_and_starts_nothing(recipe, capsys):
-    assert main(["sweep", recipe, "seed=0,1", "explore.num_anchors=2,4", "rollout.top_k=5", "--dry-run"]) == 0
+    assert main(["sweep", recipe, "seed=0,1", "explore.num_anchors=2,4", "training.epochs=5", "--dry-run"]) == 0
     commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
     assert [command[:5] for command in commands] == [[sys.executable, "-m", "fr3e_jax", "train", recipe]] * 4
     swept = [tuple(command[5:8]) for command in commands]
-    assert swept[1] == ("seed=0", "explore.num_anchors=4", "rollout.top_k=5") and len(set(swept)) == 4
+    assert swept[1] == ("seed=0", "explore.num_anchors=4", "training.epochs=5") and len(set(swept)) == 4
     directories = [command[8].removeprefix("runtime.run_dir=") for command in commands]
     assert Path(directories[1]).name == "001-seed=0,explore.num_anchors=4"
     assert Path(directories[1]).parent.name.startswith("sweep-tried_once-")

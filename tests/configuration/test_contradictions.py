@@ -57,10 +57,10 @@ CASES = {
         r"for example data.eval=[gsm8k]",
     ),
     "dual_clip_exceeds_one": (["loss.dual_clip=1"], ["loss.dual_clip=3"], "set loss.dual_clip=3"),
-    "samplers_logprobs_are_the_policys": (
-        ["training.sampler_logprob_tolerance=0.01", "rollout.top_p=0.9"],
-        ["training.sampler_logprob_tolerance=0"],
-        "set training.sampler_logprob_tolerance=0",
+    "rollouts_follow_the_distribution_that_trains": (
+        ["rollout.top_p=0.9", "rollout.top_k=20"],
+        ["rollout.top_p=1", "rollout.top_k=0"],
+        "set rollout.top_p=1 and rollout.top_k=0",
     ),
     "importance_cap_keeps_one": (["loss.importance_cap=0.5"], ["loss.importance_cap=2"], "set loss.importance_cap=2"),
     "batch_holds_a_mini_batch": (
@@ -119,6 +119,11 @@ CASES = {
         ["explore.train_states=false"],
         ["explore.block_credit=true"],
         "set explore.block_credit=true",
+    ),
+    "bases_train_once": (
+        ["explore.block_credit=true", "explore.train_base=true"],
+        ["explore.train_base=false"],
+        "set explore.train_base=false, or explore.block_credit=false",
     ),
     "archived_bases_have_rollouts_that_train": (
         ["explore.archive_size=8", "explore.train_states=false", "explore.block_credit=true"],
@@ -191,6 +196,11 @@ CASES = {
         "set training.sampler_logprob_tolerance=0",
     ),
     "divergence_settings_are_read": (["kl.reset_every=10"], ["kl.coefficient=0.01"], "set kl.coefficient=0.001"),
+    "the_divergence_has_a_gradient": (
+        ["kl.estimator=k1", "kl.coefficient=0.01", "explore.enabled=false"],
+        ["kl.place=reward"],
+        "set kl.estimator=k3 or kl.estimator=k2, or kl.place=reward",
+    ),
     "rewards_of_tokens_have_a_group": (
         ["kl.place=reward", "kl.coefficient=0.01"],
         ["explore.enabled=false"],
@@ -310,6 +320,8 @@ def test_the_message_names_the_origin_of_each_setting(tmp_path):
         ["explore.exclude_first=40", "explore.exclude_last=20"],
         ["explore.allocation_least=40"],
         ["explore.train_states=false", "explore.train_base=true"],
+        ["explore.enabled=false", "explore.block_credit=true", "explore.train_base=true"],
+        ["kl.estimator=k2", "kl.coefficient=0.01"],
         ["explore.enabled=false", "advantage.state_estimator=tree", "explore.train_states=false"],
         ["advantage.base_estimator=pass_at_k", "advantage.pass_at_k=32"],
         [
@@ -335,6 +347,27 @@ def test_unusual_but_consistent_settings_are_accepted(recipe, overrides):
 def test_a_single_base_rollout_is_refused_for_its_actual_effect(recipe, overrides, effect):
     with pytest.raises(ConfigError, match=effect):
         load_config(recipe, ["rollout.rollouts_per_prompt=1", *overrides])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "effect"),
+    [
+        (["rollout.top_p=0.9"], "of a policy that no rollout follows; set rollout.top_p=1 (evaluation"),
+        (["rollout.top_k=5"], "of a policy that no rollout follows; set rollout.top_k=0 (evaluation"),
+        (["rollout.top_p=0.9", "loss.importance_cap=2"], "loss.importance_cap=2 would weigh tokens by the mass"),
+        (["rollout.top_k=5", "shaping.steps=[mismatch_mask]"], "mismatch_mask in shaping.steps would drop tokens"),
+        (
+            ["rollout.top_p=0.9", "training.sampler_logprob_tolerance=0.01"],
+            "training.sampler_logprob_tolerance=0.01 would take the sampler's log-probs",
+        ),
+    ],
+)
+def test_truncated_rollouts_are_refused_for_their_actual_effect_and_evaluation_may_truncate(recipe, overrides, effect):
+    with pytest.raises(ConfigError) as caught:
+        load_config(recipe, overrides)
+    assert effect in str(caught.value)
+    load_config(recipe, overrides, training=False)
+    load_config(recipe, ["evaluation.top_p=0.95", *overrides[1:]])
 
 
 def test_top_k_of_one_is_as_greedy_as_temperature_zero(recipe):

@@ -59,12 +59,12 @@ def test_interpolation_follows_other_settings(recipe):
 
 def test_includes_come_first_in_their_order_and_relative_to_their_file(tmp_path):
     (tmp_path / "shared").mkdir()
-    (tmp_path / "shared" / "base.yaml").write_text("seed: 1\nname: base\nrollout: {top_k: 5, top_p: 0.5}\n")
-    (tmp_path / "shared" / "more.yaml").write_text("include: base.yaml\nseed: 2\nrollout: {top_k: 6}\n")
+    (tmp_path / "shared" / "base.yaml").write_text("seed: 1\nname: base\ntraining: {epochs: 5, max_steps: 7}\n")
+    (tmp_path / "shared" / "more.yaml").write_text("include: base.yaml\nseed: 2\ntraining: {epochs: 6}\n")
     (tmp_path / "last.yaml").write_text("seed: 3\n")
     (tmp_path / "top.yaml").write_text("include: [shared/more.yaml, last.yaml]\nname: top\n")
     config = load_config(tmp_path / "top.yaml")
-    assert (config.name, config.seed, config.rollout.top_k, config.rollout.top_p) == ("top", 3, 6, 0.5)
+    assert (config.name, config.seed, config.training.epochs, config.training.max_steps) == ("top", 3, 6, 7)
 
 
 def test_a_file_included_twice_is_no_circle(tmp_path):

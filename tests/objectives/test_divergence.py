@@ -33,6 +33,22 @@ def test_unbiased_estimators_have_the_divergence_as_expectation(estimator):
     np.testing.assert_allclose(np.sum(policy * estimator(np.log(policy), np.log(reference))), exact, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("estimator", "slope"), [(kl_k1, "none"), (kl_k2, "of KL(policy, reference)"), (kl_k3, "of KL(reference, policy)")]
+)
+def test_the_mean_gradient_of_each_estimator_over_the_policys_own_tokens(estimator, slope):
+    """The tokens are drawn, so that their probabilities have no gradient: k1 in a loss pulls nowhere."""
+    logits, reference = jnp.array([0.4, -0.3, 1.1]), jnp.log(jnp.array([0.2, 0.2, 0.6]))
+    drawn = jax.nn.softmax(logits)
+    found = jax.grad(lambda x: jnp.sum(drawn * estimator(jax.nn.log_softmax(x), reference)))(logits)
+    exact = {
+        "none": lambda x: 0.0 * x.sum(),
+        "of KL(policy, reference)": lambda x: jnp.sum(jax.nn.softmax(x) * (jax.nn.log_softmax(x) - reference)),
+        "of KL(reference, policy)": lambda x: jnp.sum(jnp.exp(reference) * (reference - jax.nn.log_softmax(x))),
+    }[slope]
+    np.testing.assert_allclose(found, jax.grad(exact)(logits), atol=1e-6)
+
+
 @pytest.mark.parametrize("estimator", [kl_k1, kl_k2, kl_k3])
 def test_equal_policies_have_none(estimator):
     np.testing.assert_array_equal(estimator(POLICY, POLICY), np.zeros_like(POLICY))
