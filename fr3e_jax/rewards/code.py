@@ -12,7 +12,6 @@ import math
 import os
 import re
 import secrets
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fr3e_jax.rewards import child_processes
+from fr3e_jax.rewards import child_processes, scratch
 from fr3e_jax.rewards.verdict import Job, Verdict
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ def run_program(program: str, prefix: str, tests: str, entry_point: str, seconds
         output = _run_sandbox(json.dumps(request).encode(), directory, seconds, memory_mb)
     finally:
         child_processes.kill_children(keep=others)
-        shutil.rmtree(directory, ignore_errors=True)
+        scratch.remove(directory)
     if output == nonce.encode():
         return Verdict(1.0, "right")
     return Verdict(0.0, "timeout" if output == b"timeout" else "wrong")
@@ -160,12 +159,8 @@ def _run_sandbox(request: bytes, directory: str, seconds: float, memory_mb: int)
         env={"PATH": "/usr/bin:/bin", "HOME": directory, "TMPDIR": directory, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"},
         start_new_session=True,
     )
-    try:
-        return process.communicate(request, timeout=CLOCK * seconds + START_SECONDS)[0]
-    except subprocess.TimeoutExpired:
-        child_processes.kill_group(process.pid)
-        process.communicate()
-        return b"timeout"
+    output = scratch.communicate(process, request, directory, CLOCK * seconds + START_SECONDS)
+    return b"timeout" if output is None else output
 
 
 _DOUBLE = 'def double(x):\n    """Twice x."""\n'

@@ -13,14 +13,21 @@ import resource
 import struct
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
+from fr3e_jax.rewards import refused_calls
 from fr3e_jax.rewards.child_processes import DUMPABLE, NO_NEW_PRIVS, prctl
 
 MEGABYTE = 1 << 20
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = (
     0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000,
 )  # fmt: skip
-ISOLATED = CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC
+ISOLATED = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC
+
+BIND, PRIVATE, DETACH = 0x1000 | 0x4000, 0x40000 | 0x4000, 2  # with all mounts below
+MOUNT_SETATTR = 442  # the same number on every architecture
+SCRATCH_FILES = 1000
+SCRATCH_MB = 64
 
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446  # the same numbers on every architecture
 READ = 1 << 0 | 1 << 2 | 1 << 3  # execute, read a file, list a directory
@@ -28,25 +35,6 @@ DEVICES_AND_SOCKETS = 1 << 6 | 1 << 9 | 1 << 10 | 1 << 11  # make a device, sock
 # The bits of file access, network access and signalling that each version of Landlock knows.
 FILE_BITS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 READABLE = ("/usr", "/lib", "/lib64", "/etc/localtime", "/etc/ld.so.cache", "/dev/null", "/dev/zero", "/dev/urandom")
-
-# System calls that a program under test does not need: other processes, programs, sockets, the kernel itself.
-# Architecture: (its number in seccomp's data, system calls to refuse, the number of clone).
-REFUSED_CALLS = {
-    "x86_64": (
-        0xC000003E,
-        "57 58 59 322 435 41 42 49 50 62 101 129 155 161 165 166 167 169 175 176 200 234 246 248 249 250 272 297 298 "
-        "304 308 310 311 313 320 321 323 424 425 428 429 430 432 434 438 442",
-        56,
-    ),
-    "aarch64": (
-        0xC00000B7,
-        "221 281 435 198 200 201 203 129 117 138 41 51 40 39 224 142 105 106 130 131 104 217 218 219 97 240 241 265 "
-        "268 270 271 273 294 280 282 424 425 428 429 430 432 434 438 442",
-        220,
-    ),
-}
-CLONE_THREAD = 0x10000
-EPERM, ENOSYS = 1, 38
 
 
 def limit_resources(cpu_seconds: int, memory_mb: int, file_mb: int = 16, open_files: int = 64, processes: int = 32):
@@ -64,12 +52,69 @@ def limit_resources(cpu_seconds: int, memory_mb: int, file_mb: int = 16, open_fi
 
 
 def isolate() -> bool:
-    """Take network and other processes out of sight, by new namespaces (of process ids: for the children to come).
+    """Take network, other processes and mounts out of sight, by new namespaces (of process ids: for the children).
 
     False where the kernel allows neither an unprivileged user namespace nor root's rights, as in many containers.
     """
     unshare = getattr(ctypes.CDLL(None), "unshare", None)
-    return unshare is not None and any(unshare(flags) == 0 for flags in (CLONE_NEWUSER | ISOLATED, ISOLATED))
+    if unshare is None:
+        return False
+    user, group = os.geteuid(), os.getegid()
+    if unshare(CLONE_NEWUSER | ISOLATED) == 0:
+        with contextlib.suppress(OSError):  # without a name in the new namespace this process can make no files there
+            for name, line in (
+                ("setgroups", "deny"),
+                ("uid_map", f"{user} {user} 1"),
+                ("gid_map", f"{group} {group} 1"),
+            ):
+                Path("/proc/self", name).write_text(line)
+        return True
+    return unshare(ISOLATED) == 0
+
+
+def hide_files(writable: str, readable: Iterable[str] = ()) -> bool:
+    """Replace the file system by an empty one in memory, with ``readable`` and the system's libraries, read-only.
+
+    ``writable`` is empty there and takes at most ``SCRATCH_FILES`` files and folders and ``SCRATCH_MB`` in all. Nothing
+    else has a name, so ``stat`` finds nothing else. False, and nothing changed, where ``isolate`` was refused.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, "pivot_root", None) is None or libc.mount(b"none", b"/", None, PRIVATE, None):
+        return False
+    shown: list[str] = []
+    for path in sorted({name for given in (*READABLE, *readable) for name in (given, os.path.realpath(given))}):
+        if os.path.exists(path) and not any(Path(path).is_relative_to(parent) for parent in shown):
+            shown.append(path)
+    options = f"size={SCRATCH_MB}m,nr_inodes={SCRATCH_FILES},mode=700".encode()
+    if libc.mount(b"none", writable.encode(), b"tmpfs", 0, options):
+        return False
+    try:
+        for path in shown:
+            _show(libc, path, writable + path)
+        os.makedirs(writable + writable, exist_ok=True)
+        os.chdir(writable)
+        if libc.pivot_root(b".", b".") or libc.umount2(b".", DETACH):
+            raise OSError(ctypes.get_errno(), "pivot_root")
+    except OSError:
+        libc.umount2(writable.encode(), DETACH)
+        os.chdir(writable)
+        return False
+    os.chdir(writable)
+    return True
+
+
+def _show(libc: ctypes.CDLL, path: str, place: str) -> None:
+    """Show a file or folder, with all that is mounted below it, at ``place``, for reading only."""
+    if os.path.isdir(path):
+        os.makedirs(place, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        Path(place).touch()
+    if libc.mount(path.encode(), place.encode(), None, BIND, None):
+        raise OSError(ctypes.get_errno(), "mount", path)
+    if os.path.isdir(path):  # /dev/null stays writable
+        attributes = struct.pack("=QQQQ", 1, 0, 0, 0)  # struct mount_attr: read-only
+        libc.syscall(MOUNT_SETATTR, -100, place.encode(), 0x8000, attributes, len(attributes))  # with those below it
 
 
 def restrict_files(writable: str, readable: Iterable[str] = ()) -> bool:
@@ -107,33 +152,17 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str, access: int) -> None:
 
 
 def refuse_calls() -> bool:
-    """Refuse system calls by seccomp: no new processes or programs, sockets, signals or tracing; threads may start.
+    """Refuse system calls by seccomp, as ``fr3e_jax.rewards.refused_calls`` lists them; threads may start.
 
-    False on an architecture without a list above or a kernel without seccomp filters.
+    False on an architecture without numbers there or a kernel without seccomp filters.
     """
-    if sys.platform != "linux" or os.uname().machine not in REFUSED_CALLS or not prctl(NO_NEW_PRIVS, 1):
+    machine = os.uname().machine
+    if sys.platform != "linux" or machine not in refused_calls.ARCHITECTURES or not prctl(NO_NEW_PRIVS, 1):
         return False
-    program = _filter(*REFUSED_CALLS[os.uname().machine])
+    program = refused_calls.seccomp_filter(machine)
     buffer = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
     return ctypes.CDLL(None).prctl(22, 2, header, 0, 0) == 0  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
-
-
-def _filter(architecture: int, refused: str, clone: int) -> bytes:
-    """The filter as BPF: instructions are (code, jump if true, jump if false, constant), jumps count from the next."""
-    load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
-    allow, refuse, unknown = 0x7FFF0000, 0x50000 | EPERM, 0x50000 | ENOSYS
-    lines = [
-        (load, 0, 0, 4), (equal, 1, 0, architecture), (give, 0, 0, refuse),
-        (load, 0, 0, 0), (at_least, 0, 1, 0x40000000), (give, 0, 0, refuse),  # x86's x32 calls
-        (equal, 0, 1, 435), (give, 0, 0, unknown),  # clone3 has its flags in memory; libc falls back to clone
-        (equal, 0, 4, clone), (load, 0, 0, 16),
-        (any_bit, 1, 0, CLONE_THREAD), (give, 0, 0, refuse), (give, 0, 0, allow),
-    ]  # fmt: skip
-    for number in refused.split():
-        lines += [(equal, 0, 1, int(number)), (give, 0, 0, refuse)]
-    lines.append((give, 0, 0, allow))
-    return b"".join(struct.pack("HBBI", *line) for line in lines)
 
 
 def drop_privileges() -> None:

@@ -14,7 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fr3e_jax.configuration.schema import RewardsConfig
 from fr3e_jax.rewards.pool import Pool
@@ -84,7 +84,7 @@ class Grader:
 
     def __init__(self, verifier: Verifier, settings: RewardsConfig | None = None):
         self.verifier = verifier
-        self._errors = 0
+        self._errors = self._unfinished = 0
         self._settings = settings or RewardsConfig()
         self._outcomes: Counter[str] = Counter()
         self._cache: OrderedDict[Hashable, Verdict] = OrderedDict()
@@ -168,6 +168,15 @@ class Grader:
             logger.warning("the verifier raised on problem %s; its reward is 0%s", problem_id, text, exc_info=error)
         return Verdict(0.0, "error")
 
+    def _ungraded(self, problem_id: str, kind: Literal["timeout", "worker_died"]) -> Verdict:
+        with self._lock:
+            self._unfinished += 1
+            shown = self._unfinished <= ERRORS_SHOWN
+        if shown:
+            why = "was not done at its deadline (rewards.deadline_seconds)" if kind == "timeout" else "ended its worker"
+            logger.warning("the verifier %s on problem %s; its reward is 0", why, problem_id)
+        return Verdict(0.0, kind)
+
     def _submit_job(self, problem_id: str, job: Job) -> Pending:
         key = _key(job)
         future: Future[Verdict] = Future()
@@ -215,7 +224,7 @@ class Grader:
         if reply.kind == "broken":
             return VerifierError(reply.text)
         if reply.kind != "verdict":
-            return Verdict(0.0, reply.kind)
+            return self._ungraded(problem_id, reply.kind)
         try:
             return checked_verdict(reply.reward, reply.outcome, problem_id)
         except (TypeError, ValueError) as error:

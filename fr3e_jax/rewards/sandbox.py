@@ -175,7 +175,8 @@ def main(parent: int, cpu_seconds: int, memory_mb: int) -> None:
     child_processes.die_with_parent(parent)
     sys.set_int_max_str_digits(0)
     confinement.limit_resources(cpu_seconds, memory_mb)
-    confinement.isolate()
+    if confinement.isolate():
+        confinement.hide_files(os.getcwd(), {sys.base_prefix, sys.prefix})
     confinement.restrict_files(os.getcwd(), {sys.base_prefix, sys.prefix})
     confinement.drop_privileges()
     sock, pid = fork_program(run_program)

@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from fr3e_jax.rewards import child_processes
+from fr3e_jax.rewards import scratch
 from fr3e_jax.tools.answer import Answer
 
 MEMORY_MB = 1024
@@ -51,7 +50,7 @@ class PythonTool:
         try:
             output = self._run(program.encode(errors="replace"), directory)
         finally:
-            shutil.rmtree(directory, ignore_errors=True)
+            scratch.remove(directory)
         try:
             text, end = json.loads(output)
         except ValueError:  # the process that watches the program was ended, too
@@ -84,9 +83,5 @@ class PythonTool:
             },
             start_new_session=True,
         )
-        try:
-            return process.communicate(program, timeout=2 * self.seconds + START_SECONDS)[0]
-        except subprocess.TimeoutExpired:
-            child_processes.kill_group(process.pid)
-            process.communicate()
-            return json.dumps(["", "timeout"]).encode()
+        output = scratch.communicate(process, program, directory, 2 * self.seconds + START_SECONDS)
+        return json.dumps(["", "timeout"]).encode() if output is None else output

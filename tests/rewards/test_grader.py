@@ -244,3 +244,11 @@ def test_a_missing_file_is_named_in_the_error():
 
 def test_an_empty_spec_gives_no_verifier():
     assert user_verifier("") is None
+
+
+def test_a_time_out_is_logged_with_the_problem_s_id(caplog):
+    settings = RewardsConfig(workers=1, deadline_seconds=0.2)
+    job = Job("tests.rewards.grading_functions:behave", ("spin",))
+    with Grader(lambda *_: job, settings) as grader:
+        assert grader.submit(Problem("slow/7", "", ""), "x", True).result().outcome == "timeout"
+    assert "not done at its deadline" in caplog.text and "slow/7" in caplog.text

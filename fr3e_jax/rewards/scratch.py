@@ -1,0 +1,83 @@
+"""The directory of a program under test, seen from outside: its size and its removal; standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+
+from fr3e_jax.rewards import child_processes
+from fr3e_jax.rewards.confinement import MEGABYTE, SCRATCH_FILES, SCRATCH_MB
+
+LOOK_SECONDS = 0.1  # between two looks at the directory
+
+
+def communicate(process: subprocess.Popen[bytes], request: bytes, directory: str, seconds: float) -> bytes | None:
+    """Send ``request`` to a sandbox and return its output; None: killed, as it did not end in ``seconds``.
+
+    Where the kernel itself does not bound the directory's content, this function looks at the directory ten times a
+    second. It kills the sandbox, with output ``b""``, if the directory holds too much.
+    """
+    unsent: bytes | None = request
+    end = time.monotonic() + seconds
+    while True:
+        left = end - time.monotonic()
+        try:
+            return process.communicate(unsent, timeout=max(0.0, min(left, LOOK_SECONDS)))[0]
+        except subprocess.TimeoutExpired:
+            unsent = None  # a call that timed out has kept it
+            late, full = left <= LOOK_SECONDS, is_full(directory)
+        if late or full:
+            child_processes.kill_group(process.pid)
+            process.communicate()
+            return None if late else b""
+
+
+def is_full(directory: str) -> bool:
+    """Whether more than ``SCRATCH_FILES`` files and folders, or ``SCRATCH_MB``, lie below ``directory``."""
+    waiting, files, size = [directory], 0, 0
+    while waiting:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                files += 1
+                if files > SCRATCH_FILES or size > SCRATCH_MB * MEGABYTE:
+                    return True
+                with contextlib.suppress(OSError):  # gone since
+                    size += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+    return size > SCRATCH_MB * MEGABYTE
+
+
+def remove(directory: str) -> None:
+    """Remove a directory with all that is below it, however deep, and folders that nobody may read.
+
+    Folders of folders move to the top first: no path becomes too long and no recursion too deep.
+    """
+    moved = 0
+    with contextlib.suppress(OSError):
+        while names := os.listdir(directory):
+            for name in names:
+                path = os.path.join(directory, name)
+                if os.path.islink(path) or not os.path.isdir(path):
+                    os.unlink(path)
+                    continue
+                os.chmod(path, 0o700)
+                for inner in os.listdir(path):
+                    below = os.path.join(path, inner)
+                    if os.path.islink(below) or not os.path.isdir(below):
+                        os.unlink(below)
+                        continue
+                    os.chmod(below, 0o700)
+                    moved += 1
+                    os.rename(below, _free_name(directory, moved))
+                os.rmdir(path)
+        os.rmdir(directory)
+
+
+def _free_name(directory: str, number: int) -> str:
+    """A path in ``directory`` that does not exist."""
+    while os.path.lexists(path := os.path.join(directory, f"moved-{number}-{os.urandom(4).hex()}")):
+        pass
+    return path
