@@ -312,7 +312,9 @@ class TrainingConfig:
     mini_batch_rollouts: int = option(128, "rollouts of one optimizer step", ge=1)
     epochs: int = option(1, "passes over a full batch", ge=1)
     surplus: Literal["carry", "drop"] = option(
-        "carry", "kept rollouts beyond a full batch: carry them to the next, or drop them"
+        "carry",
+        "kept rollouts beyond a full batch: carry them to the next, which then trains on older weights' rollouts "
+        "(FR3E 5.1 does not say), or drop them",
     )
     micro_batch_tokens: int = option(
         4096,
