@@ -316,7 +316,9 @@ class TrainingConfig:
     mini_batch_rollouts: int = option(128, "rollouts of one optimizer step", ge=1)
     epochs: int = option(1, "passes over a full batch", ge=1)
     surplus: Literal["carry", "drop"] = option(
-        "carry", "kept rollouts beyond a full batch: carry them to the next, or drop them"
+        "carry",
+        "kept rollouts beyond a full batch: carry them to the next, which then trains on older weights' rollouts "
+        "(FR3E 5.1 does not say), or drop them",
     )
     micro_batch_tokens: int = option(
         4096,
@@ -396,6 +398,11 @@ class EvaluationConfig:
     pass_at: list[int] = option([8, 16], "the k of pass@k, each at most evaluation.samples", ge=1)
     temperature: float = option(1.0, "sampling temperature of the samples; the greedy answer is separate", gt=0)
     top_p: float = option(1.0, "nucleus of the samples", gt=0, le=1)
+    sets: list[str] = option(
+        [],
+        "other settings for single sets of data.eval: 'SET name=value ...' of prompts, samples, pass_at, temperature, "
+        "top_p, as in 'aime24 samples=256 pass_at=1,256'",
+    )
     every: int = option(0, "training steps between evaluations; 0: only before and after", ge=0)
 
 

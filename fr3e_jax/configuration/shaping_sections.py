@@ -16,7 +16,7 @@ from fr3e_jax.configuration.options import implementations, implemented_by, opti
 class EntropyAdvantageConfig:
     """A_t + min(alpha H_t, |A_t| / kappa), H the entropy of the policy that is updated."""
 
-    alpha: float = option(0.4, "weight of the entropy; paper: 0.4 for GRPO, 0.1 for PPO", gt=0)
+    alpha: float = option(0.4, "weight of the entropy; paper (section 4): 0.4 for GRPO, 0.1 for PPO", gt=0)
     kappa: float = option(2.0, "the bonus is at most |A_t| / kappa; above 1 it keeps the sign", gt=1)
 
 
@@ -71,8 +71,12 @@ class SequenceWeightingConfig:
     alpha: float = option(0.3, "weight of the entropy; paper: 0.3 (base model), 0.8 (instruct model)", ge=0)
     temperature: float = option(1.0, "P of the softmax; paper: 1 (base model), 1.8 (instruct model)", gt=0)
     level: Literal["step", "trajectory"] = option("step", "softmax at each token position, or one for whole sequences")
-    length_normalised: bool = option(False, "level=trajectory takes the mean entropy of a sequence, not its sum")
-    normalised_entropy: bool = option(False, "divide entropies by log V")
+    length_normalised: bool = option(
+        False, "level=trajectory takes the mean entropy of a sequence, not its sum (not in the paper)"
+    )
+    normalised_entropy: bool = option(
+        False, "divide entropies by log V (the paper's best runs normalise, and leave the divisor open)"
+    )
     rescale: bool = option(False, "multiply weights by the number of sequences, so that the gradient keeps its scale")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fr3e_jax.configuration.options import configured_call
@@ -96,6 +98,7 @@ def _tokens(
         logprobs=of(current.logprobs),
         entropies=entropies(current),
         sampler_logprobs=rows(branch.sampler_logprobs for *_, branch, _ in members),
+        places=_places(members, nothing.shape),
         relative=rows(_relative(trunk, branch) for *_, branch, trunk in members),
         uniforms=setup.noise.generator(SHUFFLE, step, learner.updates, 1).random(nothing.shape).astype(np.float32),
         group=np.array([groups[number, branch.group] for number, _, branch, _ in members], np.int32),
@@ -106,6 +109,16 @@ def _tokens(
         epsilon_high=np.float32(loss.epsilon_high),
         log_vocabulary=np.float32(np.log(setup.vocab_size)),
     )
+
+
+def _places(members: Sequence[tuple], shape: tuple[int, ...]) -> np.ndarray:
+    """Numbers, int32 ``[N, T]`` below N T, equal for tokens at the same position of their whole responses.
+
+    Positions count from the prompt's end. They are ranked, so that late forks give no large numbers.
+    """
+    first = np.array([branch.fork - trunk.prompt_tokens for *_, branch, trunk in members], np.int32)
+    found = first[:, None] + np.arange(shape[1], dtype=np.int32)
+    return np.unique(found, return_inverse=True)[1].reshape(shape).astype(np.int32)
 
 
 def _relative(trunk: TrainingTrunk, branch: TrainingBranch) -> np.ndarray:

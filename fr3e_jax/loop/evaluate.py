@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -14,7 +14,8 @@ import numpy as np
 
 from fr3e_jax.cluster.membership import across_processes
 from fr3e_jax.configuration.error_conversion import as_config_error
-from fr3e_jax.configuration.schema import Config
+from fr3e_jax.configuration.evaluation_sets import set_settings
+from fr3e_jax.configuration.schema import Config, EvaluationConfig
 from fr3e_jax.data.problem import Problem
 from fr3e_jax.loop.grading import Grading, rewards_of
 from fr3e_jax.loop.session import Session, open_session
@@ -29,7 +30,8 @@ from fr3e_jax.tools.answer import Outcome as Answered
 
 def best_metric(config: Config) -> str:
     """The name of the metric that ranks checkpoints."""
-    return f"avg@{config.evaluation.samples}"
+    plans = set_settings(config).values()
+    return "avg" if any(e.samples != config.evaluation.samples for e in plans) else f"avg@{config.evaluation.samples}"
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,13 @@ class HeldOut:
     problem: Problem
     prompt_ids: np.ndarray
     benchmark: str
+    settings: EvaluationConfig
+
+
+def settings_of(plans: Mapping[str, EvaluationConfig], usual: EvaluationConfig, problem: Problem) -> EvaluationConfig:
+    """The settings of a problem's set: of its split if ``plans`` names that, else of its card, else the usual ones."""
+    card, split = problem.extra.get("dataset", ""), problem.id.rpartition("/")[0]
+    return plans.get(split) or plans.get(card) or usual
 
 
 def benchmark_names(problems: Sequence[Problem]) -> Callable[[Problem], str]:
@@ -55,7 +64,9 @@ def benchmark_names(problems: Sequence[Problem]) -> Callable[[Problem], str]:
 
 
 def held_out_problems(session: Session) -> tuple[list[HeldOut], int]:
-    """The first ``evaluation.prompts`` problems of each set of the test split, and the number skipped as too long.
+    """The first ``prompts`` problems of each set of the test split, and the number skipped as too long.
+
+    ``prompts`` is that of ``evaluation``, or of the set's entry in ``evaluation.sets``.
 
     Raises:
       ValueError: a set has no problem whose prompt is short enough.
@@ -66,16 +77,18 @@ def held_out_problems(session: Session) -> tuple[list[HeldOut], int]:
     too_long: Counter[str] = Counter()
     several = len(data.eval) > 1  # a single set ends when it is full: the split may be very long
     name_of = benchmark_names(problems if several else ())
+    plans, usual = set_settings(session.config), session.config.evaluation
     for index in range(len(problems)):
         problem = problems[index]
         benchmark = name_of(problem)
-        if counts[benchmark] == session.config.evaluation.prompts:
+        settings = settings_of(plans, usual, problem)
+        if counts[benchmark] == settings.prompts:
             if several:
                 continue
             break
         prompt_ids = session.texts.prompt_ids(problem.prompt)
         if len(prompt_ids) <= data.max_prompt_tokens:
-            chosen.append(HeldOut(index, problem, prompt_ids, benchmark))
+            chosen.append(HeldOut(index, problem, prompt_ids, benchmark, settings))
             counts[benchmark] += 1
         else:
             too_long[benchmark] += 1
@@ -92,7 +105,9 @@ def evaluate(session: Session, params: Params) -> dict[str, float]:
     """Metrics on the held-out problems: ``avg@k``, ``pass@k``, ``greedy``, mean length, and counts.
 
     With several benchmarks each has its own metrics (``aime24/avg@16``), and the plain names hold the mean over
-    benchmarks. The sampling noise is the same at every evaluation of a run, so that only the weights make a difference.
+    benchmarks, of the metrics that all of them have. With different numbers of samples (``evaluation.sets``), ``avg``
+    is the mean over benchmarks of each one's avg@k. The sampling noise is the same at every evaluation of a run, so
+    that only the weights make a difference.
 
     Raises:
       ConfigError: see `held_out_problems`; or the verifier cannot be used.
@@ -107,37 +122,44 @@ def evaluate(session: Session, params: Params) -> dict[str, float]:
     session.sampler.engine.take_counts()  # evaluation is not part of the training budget
     calls = session.sampler.take_tool_counts()
     graded = grading.verdicts(range(len(problems)))
-    rewards = np.array([rewards_of(row) for row in graded])
-    right = np.array([[verdict.right for verdict in row] for row in graded])
-    lengths = np.array([[len(rollout.token_ids) for rollout in row] for row in results])
+    rewards, right = [rewards_of(row) for row in graded], [[verdict.right for verdict in row] for row in graded]
+    lengths = [[len(rollout.token_ids) for rollout in row] for row in results]
+    answers = sum(map(len, rewards))
     outcomes = session.grader.take_outcomes()
     session.grader.take_wait_seconds()  # a training step does not count this waiting
-    names = np.array([held_out.benchmark for held_out in problems])
-    benchmarks = list(dict.fromkeys(names.tolist()))
+    members: dict[str, list[int]] = {}
+    for number, held_out in enumerate(problems):
+        members.setdefault(held_out.benchmark, []).append(number)
     each = {
-        name: _scores(session.config, *(array[names == name] for array in (rewards, right, lengths)))
-        for name in benchmarks
+        name: _scores(
+            problems[own[0]].settings, *(np.array([rows[i] for i in own]) for rows in (rewards, right, lengths))
+        )
+        for name, own in members.items()
     }
-    metrics = {key: float(np.mean([scores[key] for scores in each.values()])) for key in each[benchmarks[0]]}
+    shared = [key for key in next(iter(each.values())) if all(key in scores for scores in each.values())]
+    metrics = {key: float(np.mean([scores[key] for scores in each.values()])) for key in shared}
+    if (best := best_metric(session.config)) == "avg":
+        averages = [each[name][f"avg@{problems[own[0]].settings.samples}"] for name, own in members.items()]
+        metrics[best] = float(np.mean(averages))
     metrics |= {
         "prompts": len(problems),
         "prompts_too_long": too_long,
-        "no_answer": outcomes["no_answer"] / rewards.size,
+        "no_answer": outcomes["no_answer"] / answers,
         "not_graded": outcomes["timeout"] + outcomes["worker_died"] + outcomes["error"],
     }
     if session.sampler.toolbox is not None:
-        metrics["tools/calls_per_rollout"] = sum(calls[name] for name in get_args(Answered)) / rewards.size
-    if len(benchmarks) > 1:
+        metrics["tools/calls_per_rollout"] = sum(calls[name] for name in get_args(Answered)) / answers
+    if len(each) > 1:
         metrics |= {f"{name}/{key}": value for name, scores in each.items() for key, value in scores.items()}
     return metrics
 
 
-def _scores(config: Config, rewards: np.ndarray, right: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
+def _scores(e: EvaluationConfig, rewards: np.ndarray, right: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
     """Metrics of one benchmark from rewards, verdicts and lengths ``[problems, 1 + samples]``, the greedy answer first.
 
     pass@k counts right answers; the means are of rewards, which a verifier may grade.
     """
-    e, correct = config.evaluation, right[:, 1:].sum(axis=1)
+    correct = right[:, 1:].sum(axis=1)
     scores = {f"avg@{e.samples}": avg_at_k(rewards[:, 1:]).mean()}
     scores |= {f"pass@{k}": pass_at_k(e.samples, correct, k).mean() for k in e.pass_at}
     scores |= {"greedy": rewards[:, 0].mean(), "length/mean": lengths[:, 1:].mean()}
@@ -145,7 +167,7 @@ def _scores(config: Config, rewards: np.ndarray, right: np.ndarray, lengths: np.
 
 
 def _request(session: Session, held_out: HeldOut) -> TrunkRequest:
-    e, ids, index = session.config.evaluation, held_out.prompt_ids, held_out.index
+    e, ids, index = held_out.settings, held_out.prompt_ids, held_out.index
     sampled = Sampling(e.temperature, e.top_p, 0, session.texts.codec.stop_ids)
     kinds = [Sampling(0.0, stop_ids=session.texts.codec.stop_ids), *[sampled] * e.samples]
     cap = session.config.rollout.max_response_tokens

@@ -42,7 +42,10 @@ def anchor_rules(explore: ExploreConfig) -> AnchorRules:
 
 
 def place_anchors(session: Session, step: int, groups: list[PromptGroup]) -> list[Anchored]:
-    """Place anchors on every chosen base rollout (FR3E, eq. 7); a base without a state to explore is left out."""
+    """Place anchors on every chosen base rollout (FR3E, eq. 7); a base without a state to explore is left out.
+
+    With ``explore.block_credit`` it stays: its response is one step and trains as one block. (VinePPO.)
+    """
     explore, codec, noise = session.config.explore, session.texts.codec, session.noise
     rules, fresh = anchor_rules(explore), explore.initial_state == "fresh"
     bases = [(group, base) for group in groups for base in group.chosen]
@@ -51,7 +54,7 @@ def place_anchors(session: Session, step: int, groups: list[PromptGroup]) -> lis
     anchored = []
     found = find_anchors(sources, rules, selection=explore.anchor_selection, sampled=sampled)
     for (group, base), anchors in zip(bases, found, strict=True):
-        if len(anchors) or fresh:
+        if len(anchors) or fresh or explore.block_credit:
             anchored.append(anchored_at(group, base, anchors.tolist(), rules, fresh=fresh))
     return anchored
 

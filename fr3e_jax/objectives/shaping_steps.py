@@ -34,6 +34,7 @@ class Tokens(NamedTuple):
     logprobs: jax.Array  # float32 [N, T], of the policy that this mini-batch updates
     entropies: jax.Array  # float32 [N, T], nats, of the same
     sampler_logprobs: jax.Array  # float32 [N, T]
+    places: jax.Array  # int32 [N, T], below N T: equal for tokens at the same position of their whole responses
     relative: jax.Array  # float32 [N, T]: place in the whole response, 0 at its first token, below 1 at its last
     uniforms: jax.Array  # float32 [N, T], random numbers in [0, 1)
     group: jax.Array  # int32 [N]: sequences with the same number share a baseline
@@ -150,6 +151,7 @@ def sequence_weighting(
 ) -> tuple[Tokens, Metrics]:
     """The token's loss times softmax_i((A_i + α H_i) / P). (EGSW, eq. 6-10; see `entropy_guided_weights`.)
 
+    A branch's step counts from the beginning of the response, not from its fork.
     ``normalised_entropy``: H / log V. The metric ``scale`` is the mean weight, the factor on the gradient.
     """
     entropies = tokens.entropies / (tokens.log_vocabulary if normalised_entropy else 1.0)
@@ -162,6 +164,7 @@ def sequence_weighting(
         level=level,
         length_normalised=length_normalised,
         rescale=rescale,
+        steps=tokens.places,
     )
     return tokens._replace(weights=tokens.weights * weights), {"scale": masked_mean(weights, tokens.counted)}
 

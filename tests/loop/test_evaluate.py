@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 
 import jax
 import numpy as np
@@ -11,8 +12,10 @@ import pytest
 
 from fr3e_jax.cli import main
 from fr3e_jax.configuration import ConfigError, to_yaml
+from fr3e_jax.configuration.evaluation_sets import set_settings
+from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.task import Problem
-from fr3e_jax.loop.evaluate import evaluate, load_run_params
+from fr3e_jax.loop.evaluate import best_metric, evaluate, load_run_params
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rewards.verdict import Verdict
 from fr3e_jax.runs.checkpoints import Checkpointer
@@ -109,6 +112,44 @@ def test_several_benchmarks_are_scored_separately_and_weigh_equally(session, par
     assert metrics["prompts"] == 7, "3 of the one, 4 of the 5 of the other"
     assert (metrics["a/avg@3"], metrics["b/avg@3"], metrics["avg@3"]) == (1, 0, 0.5)
     assert (metrics["a/greedy"], metrics["b/pass@2"], metrics["pass@2"]) == (1, 0, 0.5)
+
+
+def test_a_set_has_its_own_samples_counts_and_number_of_problems(session, params, tiny_run):
+    sets = ["b samples=5 pass_at=1,5 prompts=2"]
+    twin = tiny_run.changed(session, evaluation__prompts=4, evaluation__sets=sets, data__eval=["a", "b"])
+    seen = Counter()
+
+    def verifier(problem, response, finished):
+        seen[problem.extra["dataset"]] += 1
+        return float(problem.extra["dataset"] == "a")
+
+    grader = tiny_run.in_order(verifier)
+    metrics = evaluate(tiny_run.graded_by(dataclasses.replace(twin, task=TwoBenchmarks()), grader), params)
+    assert seen == {"a": 3 * 4, "b": 2 * 6}
+    assert metrics["prompts"] == 5
+    assert (metrics["a/avg@3"], metrics["b/avg@5"], metrics["b/pass@5"]) == (1, 0, 0)
+    assert metrics[best_metric(twin.config)] == metrics["avg"] == 0.5
+    assert "avg@3" not in metrics and "pass@5" not in metrics and metrics["pass@1"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ("a samples=0", "expected a whole number above 0"),
+        ("a samples=many", "expected a whole number above 0"),
+        ("a samples=4 pass_at=8", "asks for pass@8 of 4 samples"),
+        ("a top_p=1.5", "at most 1"),
+        ("a temperature=nan", "expected a number above 0"),
+        ("a pass_at=1,x", "expected whole numbers"),
+        ("a tempreature=1", "expected one of"),
+        ("", "no set ''"),
+    ],
+)
+def test_an_entry_that_cannot_be_used_is_quoted(entry, expected):
+    config = Config()
+    config.data.eval, config.evaluation.sets = ["a", "b"], [entry]
+    with pytest.raises(ValueError, match=expected):
+        set_settings(config)
 
 
 def test_two_splits_of_one_card_are_two_benchmarks(session, params, tiny_run):

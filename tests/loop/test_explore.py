@@ -381,6 +381,22 @@ def test_states_that_do_not_train_leave_the_base_with_the_values_they_gave(four_
     np.testing.assert_allclose(base.advantages, [2 / 3 - 1 / 4] * 2 + [-2 / 3] * 3 + [1.0] * 4, atol=1e-6)
 
 
+def test_with_block_credit_a_response_without_a_border_trains_as_one_step(session, params, tiny_run):
+    """VinePPO: A = r - V(s_0) on all its tokens; without block credit there is nothing to train."""
+    settings = {"explore__anchor_selection": "delimiter", "explore__delimiter": "no such text"}
+    settings |= {"rollout__reject_degenerate": False}
+    assert explored(session, params, tiny_run, **settings).expansions == []
+    stage = explored(session, params, tiny_run, explore__block_credit=True, **settings)
+    assert stage.expansions and all(e.states == [] for e in stage.expansions)
+    one = dataclasses.replace(stage.expansions[0])
+    one.group.rewards[:] = 0.0
+    one.group.rewards[one.base] = 1.0
+    (trunk,) = explored_trunks(stage.session.config, STEP, credited(stage.session, one))
+    (branch,) = trunk.branches
+    wanted = 1.0 - one.group.rewards.mean()
+    np.testing.assert_allclose(branch.advantages, np.full(len(one.rollout.token_ids), wanted), atol=1e-6)
+
+
 def test_step_values_count_the_leaves_of_the_whole_prompt(four_anchors, tiny_run):
     """Two bases of a prompt, wrong and right; 4 + 3 + 6 leaves of which 1 + 1 + 4 are right: V(root) = 6 / 13."""
     twin = tiny_run.changed(

@@ -35,6 +35,7 @@ def tokens() -> Tokens:
         logprobs=-np.abs(normal()),
         entropies=np.abs(normal()),
         sampler_logprobs=-np.abs(normal()),
+        places=np.tile(np.arange(T, dtype=np.int32), (N, 1)),
         relative=(np.arange(T, dtype=np.float32) / np.maximum(lengths, 1)[:, None]).astype(np.float32),
         uniforms=random.random((N, T)).astype(np.float32),
         group=np.array([0, 0, 0, 1, 1, -1], np.int32),

@@ -67,3 +67,20 @@ def test_bad_settings_are_refused():
         entropy_guided_weights(*batch(), temperature=0.0)
     with pytest.raises(ValueError, match="'token'"):
         entropy_guided_weights(*batch(), level="token")
+
+
+def test_a_branch_is_weighed_with_the_tokens_at_its_place_in_the_response():
+    """Two branches fork after 0 and 2 response tokens: columns 2 of the first and 0 of the second are the same step."""
+    advantages, entropies = np.array([[0.0, 1.0, 2.0], [3.0, 1.0, 5.0]]), np.zeros((2, 3))
+    mask, steps = np.array([[1, 1, 1], [1, 1, 0]], bool), np.array([[0, 1, 2], [2, 3, 4]])
+    weights = np.asarray(entropy_guided_weights(advantages, entropies, mask, steps=steps))
+    shared = np.exp([2.0, 3.0]) / np.exp([2.0, 3.0]).sum()
+    np.testing.assert_allclose(weights, [[1, 1, shared[0]], [shared[1], 1, 0]], rtol=1e-5)
+    rescaled = entropy_guided_weights(advantages, entropies, mask, steps=steps, rescale=True)
+    np.testing.assert_allclose(rescaled, [[1, 1, 2 * shared[0]], [2 * shared[1], 1, 0]], rtol=1e-5)
+    columns = np.broadcast_to(np.arange(3), (2, 3))
+    np.testing.assert_allclose(
+        entropy_guided_weights(advantages, entropies, mask, steps=columns),
+        entropy_guided_weights(advantages, entropies, mask),
+        rtol=1e-6,
+    )

@@ -1,0 +1,62 @@
+"""Settings of single evaluation sets: the entries of ``evaluation.sets``, read and checked.
+
+An entry is ``SET name=value ...``, for example ``aime24 samples=256 pass_at=1,256 temperature=0.6``. SET is an entry of
+``data.eval``. Settings that an entry does not name are those of the section ``evaluation``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+
+from fr3e_jax.configuration.schema import Config, EvaluationConfig
+
+_KINDS = {"prompts": int, "samples": int, "temperature": float, "top_p": float}
+NAMES = [*_KINDS, "pass_at"]
+
+
+def set_settings(config: Config) -> dict[str, EvaluationConfig]:
+    """The evaluation settings of each set that ``evaluation.sets`` names.
+
+    Raises:
+      ValueError: an entry cannot be read, or its values are out of bounds; one line that quotes the entry.
+    """
+    found: dict[str, EvaluationConfig] = {}
+    for entry in config.evaluation.sets:
+        name, *assignments = entry.split() or [""]
+        if name not in config.data.eval:
+            nearest = difflib.get_close_matches(name, config.data.eval, n=1, cutoff=0.0)
+            advice = f"nearest: {nearest[0]}" if nearest else "data.eval is empty"
+            raise ValueError(f"evaluation.sets has {entry!r}, and data.eval has no set {name!r}; {advice}")
+        if name in found:
+            raise ValueError(f"evaluation.sets names the set {name!r} twice; expected one entry for each set")
+        values = dict(_assignment(entry, text) for text in assignments)
+        settings = dataclasses.replace(config.evaluation, **values)
+        if largest := max((k for k in settings.pass_at if k > settings.samples), default=0):
+            raise ValueError(
+                f"evaluation.sets has {entry!r}, which asks for pass@{largest} of {settings.samples} samples; "
+                f"expected samples={largest} or more, or a smaller pass_at"
+            )
+        found[name] = settings
+    return found
+
+
+def _assignment(entry: str, text: str) -> tuple[str, int | float | list[int]]:
+    name, _, value = text.partition("=")
+    if name not in NAMES:
+        raise ValueError(f"evaluation.sets has {text!r} in {entry!r}; expected one of {'=, '.join(NAMES)}=")
+    try:
+        if name == "pass_at":
+            counts = [int(k) for k in value.split(",") if k]
+            good, read = min(counts, default=1) >= 1, counts
+        else:
+            read = _KINDS[name](value)
+            good = math.isfinite(read) and read > 0 and (name != "top_p" or read <= 1)
+    except ValueError:
+        good = False
+    if not good:
+        kinds = {"pass_at": "whole numbers, as in pass_at=1,16", "top_p": "a number above 0, at most 1"}
+        usual = "a number above 0" if name == "temperature" else "a whole number above 0"
+        raise ValueError(f"evaluation.sets has {text!r} in {entry!r}; expected {kinds.get(name, usual)}")
+    return name, read
