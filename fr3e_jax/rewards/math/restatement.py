@@ -123,6 +123,7 @@ class _Restatement:
         self.gold_folded: dict[str, int] = {}
         self.gold_notations: set[str] = set()
         self.rounded = any(node.head == "decimal" for gold in golds for node in gold.walk())
+        self.closed = not any(map(symbols, golds))
         self.solved = all(map(_is_solved, golds))
         stated = [part for gold in golds for part in _stated(gold)]
         worked = [part for part in stated if not self._restates(part)]  # the gold answer may begin with the question
@@ -153,6 +154,8 @@ class _Restatement:
             return any(map(self._restates, node.args))
         if not symbols(node):
             return self._leaves_numbers(node) or self._repeats_padded(node)
+        if self.closed and self._leaves_numbers(node):  # 2^3+x-x for 8
+            return True
         return self._repeats(node) or self._repeats_padded(node) or self._repeats_relation(node)
 
     def _leaves_numbers(self, node: Node) -> bool:
@@ -165,13 +168,13 @@ class _Restatement:
         return bool(repeated) and any(written_form(part) in repeated for part in self._left(node))
 
     def _left(self, node: Node) -> Iterator[Node]:
-        """The operations in a tree that are left to be carried out."""
+        """The operations with numbers in a tree that are left to be carried out."""
         stack = [node]
         while stack:
             part = stack.pop()
             if self._is_plain(part):
                 continue
-            if part.head in OPERATIONS:
+            if part.head in OPERATIONS and not symbols(part):
                 yield part
             stack.extend(part.args)
 
