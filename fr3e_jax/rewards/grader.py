@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 ERRORS_SHOWN = 3  # with their tracebacks; the rest is counted
 TIMEOUTS_REMEMBERED = 2  # a time-out may be the machine's fault once
 LONGEST_KEY = 64  # characters
-CACHED = ("right", "wrong", "no_answer", "refused", "string_only")
+CACHED = ("right", "wrong", "restated", "other_form", "no_answer", "refused", "string_only")
 
 
 class VerifierError(RuntimeError):

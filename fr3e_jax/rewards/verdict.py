@@ -13,6 +13,8 @@ from typing import Any, Literal
 Outcome = Literal[
     "right",  # the verifier accepts the response; a reward without an outcome is right from SUCCESS on
     "wrong",  # the answer was read and is not the gold answer
+    "restated",  # the answer equals the gold one, and is a formula of the question that was to be worked out
+    "other_form",  # the answer equals the gold one, and is not factored, expanded, ... as the question asks
     "no_answer",  # the response has no answer in the place that was asked for (or was cut)
     "refused",  # the answer is beyond a limit: too long, too deep, too large a number
     "string_only",  # the answer could not be read as mathematics, and its text differs from the gold one

@@ -21,7 +21,8 @@ from fr3e_jax.rewards.verdict import Verdict
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.rollout_store import RolloutRecord
 
-READ = ("right", "wrong", "string_only")  # outcomes of a response whose answer the verifier could read
+# Outcomes of a response whose answer the verifier could read.
+READ = ("right", "wrong", "restated", "other_form", "string_only")
 DROPPED = ("unfinished", "no_answer", "no_digit", "redundant")  # reasons, in the order of the filters
 
 

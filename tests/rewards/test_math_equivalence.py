@@ -82,5 +82,6 @@ def test_tolerance_applies_to_decimals_only():
     assert judge("300", "301", 0.0, 0.01).outcome == "wrong"
     assert judge(r"\frac{1}{3}", "0.333", 0.0, 0.01).outcome == "wrong"
     assert judge("3.1", "3.15", 0.1, 0.0).outcome == "right"
+    assert judge("9.6", r"\frac{m v^2}{2}", 0.0, 0.01).outcome == "wrong"  # a formula is close to no number
     assert judge("3.1, 4.2", "4.25, 3.05", 0.1, 0.0).outcome == "right"
     assert judge("3.1", r"3.1\text{ or }9", 0.1, 0.0).outcome == "wrong"

@@ -16,6 +16,7 @@ from fr3e_jax.rewards.math.extraction import (
     readable_gold,
 )
 from fr3e_jax.rewards.math.quick import quick_verdict
+from fr3e_jax.rewards.math.restatement import earned
 from fr3e_jax.rewards.verdict import Verdict
 
 __all__ = [
@@ -31,17 +32,21 @@ __all__ = [
 ]
 
 
-def judge(golds: str | tuple[str, ...], answer: str, absolute: float = 0.0, relative: float = 0.0) -> Verdict:
+def judge(
+    golds: str | tuple[str, ...], answer: str, absolute: float = 0.0, relative: float = 0.0, question: str = ""
+) -> Verdict:
     """The verdict on an answer. sympy may hang on it: call this in a worker process, which has a deadline.
 
     Args:
       golds: a gold answer, or several of which one suffices; bare or in dollars, without ``\\boxed``.
       answer: the answer, as bare as the gold one.
       absolute, relative: how far off a decimal may be from a gold answer.
+      question: the text of the question, so that an answer that only repeats it is wrong; "": equality suffices.
     """
     from fr3e_jax.rewards.math import symbolic  # here, because sympy takes a second and the main process needs none
 
-    return symbolic.verdict(golds, answer, absolute, relative)
+    golds = (golds,) if isinstance(golds, str) else golds
+    return earned(symbolic.verdict(golds, answer, absolute, relative), question, golds, answer)
 
 
 judge.canaries = (

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from fr3e_jax.rewards.math.extraction import Extraction, extract, readable_gold
 from fr3e_jax.rewards.math.quick import RIGHT, WRONG, chosen_letter, quick_verdict
+from fr3e_jax.rewards.math.restatement import earned
 from fr3e_jax.rewards.verdict import Job, Verdict
 
 if TYPE_CHECKING:
@@ -52,14 +53,14 @@ class MathVerifier:
         return _readable(problem.extra.get("golds") or (problem.gold,), problem.id)
 
     def verdict(self, golds: tuple[str, ...], answer: str, problem: Problem) -> Verdict | Job:
-        """Right if equal to a gold answer; a job if rational numbers are not enough to tell."""
+        """Right if equal to a gold answer and more than the question; a job if rational numbers cannot tell."""
         verdicts = [quick_verdict(gold, answer) for gold in golds]
         if RIGHT in verdicts:
-            return RIGHT
+            return earned(RIGHT, problem.prompt, golds, answer)
         absolute, relative = self.tolerance(problem)
         if None not in verdicts and not (absolute or relative):
             return verdicts[0]
-        return Job(JUDGE, (golds, answer, absolute, relative))
+        return Job(JUDGE, (golds, answer, absolute, relative, problem.prompt))
 
     def tolerance(self, problem: Problem) -> tuple[float, float]:
         """The absolute and the relative error that a decimal may have: none."""

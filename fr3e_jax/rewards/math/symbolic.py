@@ -69,7 +69,7 @@ def is_close(gold: str, answer: str, absolute: float, relative: float) -> bool:
 
 def _close(gold: Node, answer: Node, absolute: float, relative: float) -> bool:
     golds, answers = single_values(gold), single_values(answer)
-    if len(golds) != len(answers):
+    if len(golds) != len(answers) or any(symbols(side.core) for side in (*golds, *answers)):
         return False
     if any(units_conflict(a.unit, b.unit) or a.percent != b.percent for a, b in zip(golds, answers, strict=True)):
         return False
