@@ -126,7 +126,7 @@ def _set_mark(cursor: Cursor, script: str) -> str:
     elif cursor.accept("*", "\\cdot", "\\times"):
         mark = "*"
     else:
-        value = integer_value(cursor.rules.additive(cursor) if braced else exponent(cursor))
+        value = integer_value(cursor.rules.additive(cursor) if braced else operand(cursor))
         mark = f"^{value}" if script == "^" else str(value)
     if braced:
         cursor.expect("}")

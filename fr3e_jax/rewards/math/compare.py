@@ -131,7 +131,7 @@ class _Comparison:
         if answer.value.head == "relation":
             if answer.value.value == ("=",):
                 if gold.equation is None:  # an identity states a value twice; m + n = 7 says which number 7 is
-                    if is_asked(answer.value) and not symbols(gold.value):
+                    if is_asked(answer.value.args[0]) and not is_open(gold.value) and not is_open(answer.value.args[1]):
                         return self.same_values(gold.value, answer.value.args[1])
                     return all(self.same_values(gold.value, side) for side in answer.value.args)
                 return self.same_equations(gold.equation, answer.value)
@@ -245,7 +245,7 @@ class _Comparison:
         )
 
     def _vectors(self, gold: Node, answer: Node) -> bool | None:
-        pair = paired_components(gold, answer)
+        pair = paired_components(gold, answer)  # of which a multiple of a tuple may be one
         return None if pair is None else self.ordered(*pair)
 
     def _containers(self, gold: Node, answer: Node) -> bool | None:

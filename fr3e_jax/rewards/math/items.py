@@ -9,7 +9,7 @@ from fr3e_jax.rewards.math.exact_numbers import substituted
 from fr3e_jax.rewards.math.expression_tree import Node, symbols
 from fr3e_jax.rewards.math.limits import SIGNS, Refused, Unreadable
 from fr3e_jax.rewards.math.quantity import Quantity, quantity
-from fr3e_jax.rewards.math.shapes import is_name
+from fr3e_jax.rewards.math.shapes import is_asked, is_name, is_open
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +131,12 @@ def _unnamed(node: Node) -> Node:
 
 def name_first(node: Node) -> Node:
     """``7 = x`` as ``x = 7``, and ``3 + 4 = 7 = x`` as ``x = 3 + 4 = 7``."""
-    if node.head != "relation" or set(node.value) != {"="} or not is_name(node.args[-1]):
+    if node.head != "relation" or set(node.value) != {"="} or not (is_name(node.args[-1]) or is_asked(node.args[-1])):
         return node
     if any(is_name(part) or part.head in ("text", "set") for part in node.args[:-1]):
         return node
+    if not is_name(node.args[-1]) and any(map(is_open, node.args[:-1])):
+        return node  # an equation between two expressions
     return Node("relation", (node.args[-1], *node.args[:-1]), node.value)
 
 

@@ -52,6 +52,8 @@ def real_set(node: Node, arithmetic: Arithmetic) -> list[Interval]:
         return _NAMED[node.value]
     if node.head in ("union", "intersection", "difference"):
         return _combined(node, arithmetic)
+    if node.head == "relation" and node.value == ("in",) and node.args[0].head == "symbol":
+        return real_set(node.args[1], arithmetic)
     if node.head == "relation":
         return _solutions(node, arithmetic)
     raise Unreadable("not a set of real numbers")

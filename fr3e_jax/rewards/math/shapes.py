@@ -120,10 +120,9 @@ def is_name(node: Node) -> bool:
     return node.head in _TRANSPARENT and bool(node.args) and all(map(is_name, node.args))
 
 
-def is_asked(equation: Node) -> bool:
-    """Whether an equation says the value of a sum of names: ``m + n = 7``, ``2a - b = 7``."""
-    told, value = equation.args[0], equation.args[-1]
-    return told.head == "add" and all(map(_is_multiple, told.args)) and not is_open(value)
+def is_asked(node: Node) -> bool:
+    """Whether a tree is a sum of names, whose value ``m + n = 7`` or ``2a - b = 7`` says."""
+    return node.head == "add" and all(map(_is_multiple, node.args))
 
 
 def _is_multiple(node: Node) -> bool:

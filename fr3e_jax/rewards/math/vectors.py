@@ -9,6 +9,7 @@ from fr3e_jax.rewards.math.matrices import collapsed, has_matrix
 
 _ACCENTS = r"\hat \vec \widehat \overrightarrow".split()
 _ACCENTED = {f"{accent}{name}": name for accent in _ACCENTS for name in "ijk"}
+_OPERATIONS = {"add", "multiply", "divide", "negate"}
 _UNIT_VECTORS = {**_ACCENTED, "i": "i", "j": "j", "k": "k"}
 
 
@@ -20,25 +21,24 @@ def paired_components(left: Node, right: Node) -> tuple[Sequence[Node], Sequence
     Raises:
       Unreadable, Refused: see ``collapsed``.
     """
-    if not {"matrix", "bracket"} & {left.head, right.head} and not (has_matrix(left) or has_matrix(right)):
+    as_written, (left, right) = (left, right), (_carried_out(left), _carried_out(right))
+    if not {"matrix", "bracket"} & {left.head, right.head}:
         return _both_by_units(left, right)
     kinds = [_kind(side) for side in (left, right)]
-    if kinds[0] == kinds[1] or None in kinds:
+    if None in kinds or kinds[0] == kinds[1] == "units" or (kinds[0] == kinds[1] and (left, right) == as_written):
         return None
     if "units" not in kinds:
-        return _listed(left), _listed(right)
-    size = len(_listed(right if kinds[0] == "units" else left))
+        return left.args, right.args
+    size = len((right if kinds[0] == "units" else left).args)
     sides = [
-        _by_units(side, size) if kind == "units" else _listed(side)
-        for side, kind in zip((left, right), kinds, strict=True)
+        _by_units(side, size) if kind == "units" else side.args for side, kind in zip((left, right), kinds, strict=True)
     ]
     return None if None in sides else (sides[0], sides[1])
 
 
 def _kind(node: Node) -> str | None:
-    if has_matrix(node):
-        matrix = collapsed(node)
-        return "column" if matrix.head == "matrix" and matrix.value == 1 and len(matrix.args) > 1 else None
+    if node.head == "matrix":
+        return "column" if node.value == 1 and len(node.args) > 1 else None
     if node.head == "bracket":
         return "tuple" if node.value == "()" or (node.value == "[]" and len(node.args) > 2) else None
     if node.head == "function" and node.value == "binomial":
@@ -46,8 +46,20 @@ def _kind(node: Node) -> str | None:
     return "units" if _coefficients(node) else None
 
 
-def _listed(node: Node) -> Sequence[Node]:
-    return collapsed(node).args
+def _carried_out(node: Node) -> Node:
+    """The vector that sums and multiples such as ``2(3, -4)`` give; any other tree as it is."""
+    if node.head not in _OPERATIONS or not any(part.head in ("matrix", "bracket") for part in node.walk()):
+        return node
+    result = collapsed(_tuples_as_columns(node))
+    if result.head != "matrix" or has_matrix(node):
+        return result
+    return Node("bracket", result.args, "()")
+
+
+def _tuples_as_columns(node: Node) -> Node:
+    if node.head == "bracket" and node.value == "()":
+        return Node("matrix", node.args, 1)
+    return node.mapped(_tuples_as_columns) if node.head in _OPERATIONS else node
 
 
 def _both_by_units(left: Node, right: Node) -> tuple[Sequence[Node], Sequence[Node]] | None:

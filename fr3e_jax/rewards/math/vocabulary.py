@@ -52,6 +52,7 @@ TEXT_WORDS = {
     **dict.fromkeys(("percent", "percents", "percentage", "pct"), Token("mark", "%")),
     **{"to": Token("mark", ":"), "mod": Token("command", r"\bmod")},  # 3 to 5, 3 (mod 5)
     **{"empty set": Token("command", r"\emptyset"), "all real numbers": Token("command", r"\Reals")},
+    **dict.fromkeys(("all reals", "all real", "the real numbers", "real numbers"), Token("command", r"\Reals")),
 }
 PLAIN_WORDS = {
     **TEXT_WORDS,
