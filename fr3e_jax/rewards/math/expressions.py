@@ -10,7 +10,7 @@ from fr3e_jax.rewards.math.limits import LIST_ITEMS, Refused, Unreadable
 from fr3e_jax.rewards.math.shapes import is_name
 from fr3e_jax.rewards.math.vocabulary import CLOSING, NUMBER_SETS, OPENING, RELATIONS, SEPARATORS
 
-_AFTER_SET = {END.value, *CLOSING, *SEPARATORS, *RELATIONS, "\\cup", "\\cap", "\\setminus", "|", ":"}
+_AFTER_SET = {END.value, "}", *CLOSING, *SEPARATORS, *RELATIONS, "\\cup", "\\cap", "\\setminus", "|", ":"}
 
 
 def answer(cursor: Cursor, *closing: str) -> Node:
