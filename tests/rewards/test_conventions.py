@@ -130,6 +130,12 @@ def test_olympiad_takes_answers_in_any_order_and_the_row_s_tolerance():
     assert grade("olympiad", "6.3", r"\boxed{6.35}") == "wrong"
 
 
+def test_college_math_writes_two_answers_without_a_blank():
+    assert grade("college_math", "110,880", r"\boxed{880, 110}") == "right"
+    assert grade("college_math", "110,880", r"\boxed{110880}") == "right"
+    assert grade("gaokao", "110,880", r"\boxed{880, 110}") == "wrong"
+
+
 @pytest.mark.parametrize("name", ["gaokao", "college_math"])
 def test_textbooks_take_a_value_or_its_approximation(name):
     assert grade(name, r"$k=\frac{\ln 2}{5} \approx 0.1386$", r"\boxed{k=\frac{\ln 2}{5}}") == "right"

@@ -8,9 +8,15 @@ import pytest
 from fr3e_jax.rewards.math import judge, quick_verdict
 from fr3e_jax.rewards.verdict import Verdict
 
-_SPEC = importlib.util.spec_from_file_location("equivalence_cases", Path(__file__).with_name("equivalence_cases.py"))
-cases = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(cases)
+
+def _table(name):
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+cases, held_out = _table("equivalence_cases"), _table("held_out_cases")
 
 
 @pytest.mark.parametrize(("category", "gold", "answer"), cases.pairs(cases.EQUAL))
@@ -23,6 +29,14 @@ def test_different_answers_are_not_right(category, gold, answer):
     verdict = judge(gold, answer)
     assert verdict.reward == 0.0
     assert verdict.outcome in ("wrong", "refused", "string_only")
+
+
+@pytest.mark.parametrize("category", held_out.EQUAL)
+def test_held_out_answers_get_their_verdicts_from_the_judge_and_the_main_process(category):
+    pairs = [(pair, 1.0) for pair in held_out.EQUAL[category]] + [(pair, 0.0) for pair in held_out.DIFFERENT[category]]
+    assert not [(pair, reward) for pair, reward in pairs if judge(*pair).reward != reward]
+    quick = [(pair, reward, quick_verdict(*pair)) for pair, reward in pairs]
+    assert not [(pair, verdict) for pair, reward, verdict in quick if verdict and verdict.reward != reward]
 
 
 @pytest.mark.parametrize(("category", "gold", "answer"), cases.pairs(cases.EQUAL))

@@ -9,8 +9,9 @@ from fr3e_jax.rewards.math.commands import command
 from fr3e_jax.rewards.math.cursor import END, Cursor
 from fr3e_jax.rewards.math.expression_tree import Node, listed, literal_node, mixed_number, number, three_digits
 from fr3e_jax.rewards.math.limits import Unreadable
+from fr3e_jax.rewards.math.shapes import letters
 from fr3e_jax.rewards.math.tokens import Token
-from fr3e_jax.rewards.math.vocabulary import OPENING, UNDEFINED_FUNCTIONS
+from fr3e_jax.rewards.math.vocabulary import BASES, OPENING, UNDEFINED_FUNCTIONS
 
 
 def atom(cursor: Cursor) -> Node:
@@ -92,6 +93,8 @@ def based(cursor: Cursor, digits: str) -> Node:
     """A numeral with its base as a subscript."""
     cursor.take()
     base = in_braces(cursor) if cursor.next.value == "{" else atom(cursor)
+    if letters(base) in BASES:
+        base = number(BASES.index(letters(base)) + 2)
     if base.head not in ("number", "text"):
         raise Unreadable("a number has a subscript that is not a base")
     return Node("based", (), (digits.lstrip("0") or "0", str(base.value)))

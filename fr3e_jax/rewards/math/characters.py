@@ -21,7 +21,7 @@ def _greek(case: str, name: str) -> str:
 FOLDED = {
     **dict.fromkeys("−–—‐‑﹣", "-"),
     **dict.fromkeys("·⋅∙•", r"\cdot "),
-    **dict.fromkeys("€£¥₹₽₩", r"\$"),
+    **dict.fromkeys("€£¥₹₽₩", r"\pounds "),
     **dict.fromkeys("’‘′", "'"),
     **dict.fromkeys("⩽≦", r"\le "),
     **dict.fromkeys("⩾≧", r"\ge "),
@@ -50,7 +50,8 @@ VANISHING = set(
     r"\left \right \mleft \mright \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \biggl \biggr \Biggl \Biggr \middle "
     r"\displaystyle \textstyle \scriptstyle \limits \nolimits \quad \qquad \enspace \thinspace \medspace \thickspace "
     r"\negthinspace \hspace \phantom \rm \bf \it \sf \tt \cal \boldmath \allowbreak \nobreak \ensuremath \hfill "
-    r"\newline \nonumber \boldsymbol \bm \mathstrut \strut \smash \large \Large \normalsize \mathop \mathrel".split()
+    r"\newline \nonumber \boldsymbol \bm \mathstrut \strut \smash \large \Large \normalsize \mathop \mathrel "
+    r"\pounds \euro".split()
 )
 SYNONYMS = {
     **dict.fromkeys((r"\dfrac", r"\tfrac", r"\cfrac", r"\sfrac", r"\nicefrac"), r"\frac"),
@@ -81,6 +82,7 @@ TEXT_COMMANDS = set(
     r"\text \textbf \textit \textrm \textsf \texttt \textnormal \textup \textsc \mbox \hbox \mathrm \mathbf \mathit "
     r"\mathsf \mathtt \mathnormal \emph \underline \textmd \mathbin \unit".split()
 )
+UNIT_LETTERS = set("mgshlLNJKWVCFT")
 BOXES = {r"\boxed", r"\fbox", r"\framebox"}
 
 

@@ -108,10 +108,29 @@ def _number_set(cursor: Cursor, name: str) -> Node:
         name = SETS[name]
     if name is None:
         raise Unreadable("a letter in blackboard bold is no known set")
-    if cursor.accept("^"):
-        signed = cursor.next.value in ("+", "-")
-        name += cursor.take().value if signed else f"^{integer_value(exponent(cursor))}"
-    return Node("set_name", (), name)
+    marks = ""
+    while script := cursor.accept("^", "_"):
+        marks += _set_mark(cursor, script)
+    return Node("set_name", (), name + (marks if marks != "0+" else "+0"))
+
+
+def _set_mark(cursor: Cursor, script: str) -> str:
+    """The exponent or subscript of a set of numbers: ``+`` positive, ``-0`` not positive, ``*`` not 0, a dimension."""
+    if sign := cursor.accept("+", "-"):
+        return sign
+    braced = cursor.accept("{")
+    if relation := cursor.accept("<", ">", "\\le", "\\ge", "\\ne"):
+        if cursor.rules.additive(cursor) != number(0):
+            raise Unreadable("a set of numbers has a bound other than 0")
+        mark = {"<": "-", ">": "+", "\\le": "-0", "\\ge": "+0", "\\ne": "*"}[relation]
+    elif cursor.accept("*", "\\cdot", "\\times"):
+        mark = "*"
+    else:
+        value = integer_value(cursor.rules.additive(cursor) if braced else operand(cursor))
+        mark = f"^{value}" if script == "^" else str(value)
+    if braced:
+        cursor.expect("}")
+    return mark
 
 
 def environment(cursor: Cursor) -> Node:

@@ -18,8 +18,10 @@ from fr3e_jax.rewards.math.items import (
     distinct_names,
     expanded,
     members,
+    name_first,
     named_set,
     paired_by_name,
+    residue,
     same_variable,
 )
 from fr3e_jax.rewards.math.limits import Contradiction, Unreadable
@@ -31,6 +33,7 @@ from fr3e_jax.rewards.math.shapes import (
     difference,
     elements,
     infinity_sign,
+    is_asked,
     is_name,
     is_open,
     is_system,
@@ -40,8 +43,11 @@ from fr3e_jax.rewards.math.shapes import (
     mirrored,
     name_of,
     named_point,
+    set_letter,
     unsigned,
+    with_unit,
 )
+from fr3e_jax.rewards.math.vectors import paired_components
 
 _SET_OPERATIONS = {"union", "intersection", "difference", "set_name"}
 _SETS = _SET_OPERATIONS | {"set"}
@@ -67,6 +73,8 @@ class _Comparison:
     def same(self, gold: Node, answer: Node) -> bool:
         systems = is_system(gold) or is_system(answer)
         gold, answer = (expanded(named_set(condition(side))) for side in same_variable(gold, answer))
+        if "modulo" in (gold.head, answer.head):
+            gold, answer = residue(gold), residue(answer)
         if gold.head != answer.head and "list" in (gold.head, answer.head):
             gold, answer = componentwise(gold), componentwise(answer)
         if "list" in (gold.head, answer.head) and not _SET_OPERATIONS & {gold.head, answer.head}:
@@ -81,6 +89,7 @@ class _Comparison:
         if node.head != "relation":
             point = named_point(node)
             return Item(point[1], point[0]) if point else Item(node)
+        node = name_first(node)
         operators, operands = node.value, node.args
         if operators[0] == "in" and is_name(operands[0]):
             rest = Node("relation", operands[1:], operators[1:]) if len(operators) > 1 else operands[1]
@@ -121,7 +130,9 @@ class _Comparison:
             return False  # x = 1 is not answered by |x| = 1
         if answer.value.head == "relation":
             if answer.value.value == ("=",):
-                if gold.equation is None:  # an identity states a value twice
+                if gold.equation is None:  # an identity states a value twice; m + n = 7 says which number 7 is
+                    if is_asked(answer.value.args[0]) and not is_open(gold.value) and not is_open(answer.value.args[1]):
+                        return self.same_values(gold.value, answer.value.args[1])
                     return all(self.same_values(gold.value, side) for side in answer.value.args)
                 return self.same_equations(gold.equation, answer.value)
             return self.same_sets(gold.value, answer.value)
@@ -177,7 +188,7 @@ class _Comparison:
 
     def same_values(self, gold: Node, answer: Node) -> bool:
         """Whether two values are equal: numbers with units, expressions, tuples, intervals, matrices or words."""
-        for special in (self._texts, self._literals, self._ratios, self._containers, self._matrices):
+        for special in (self._texts, self._literals, self._ratios, self._vectors, self._containers, self._matrices):
             verdict = special(gold, answer)
             if verdict is not None:
                 return verdict
@@ -192,7 +203,8 @@ class _Comparison:
         elif self.arithmetic.equal(left.core, right.core):
             return True
         if left.percent == right.percent:
-            return False
+            lettered = with_unit(answer)
+            return lettered is not None and not symbols(gold) and self.same_values(gold, lettered)
         scaled = [Node("divide", (q.core, number(100))) if q.percent else q.core for q in (left, right)]
         return self.arithmetic.equal(*scaled)
 
@@ -206,7 +218,7 @@ class _Comparison:
         if "based" in (unsigned(gold).head, unsigned(answer).head):
             return gold == answer
         if "set_name" in (gold.head, answer.head):
-            return gold == answer or self.same_sets(gold, answer)
+            return set_letter(gold) == set_letter(answer) or self.same_sets(gold, answer)
         infinite = [infinity_sign(quantity(node).core) for node in (gold, answer)]
         if any(infinite):
             return infinite[0] == infinite[1]
@@ -231,6 +243,10 @@ class _Comparison:
         return all(
             self.arithmetic.equal(Node("divide", (golds[0], a)), Node("divide", (answers[0], b))) for a, b in pairs
         )
+
+    def _vectors(self, gold: Node, answer: Node) -> bool | None:
+        pair = paired_components(gold, answer)  # of which a multiple of a tuple may be one
+        return None if pair is None else self.ordered(*pair)
 
     def _containers(self, gold: Node, answer: Node) -> bool | None:
         heads = {gold.head, answer.head}

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 JUDGE = "fr3e_jax.rewards.math:judge"
 _NO_ANSWER = Verdict(0.0, "no_answer")
+_DIGITS_AND_COMMAS = re.compile(r"-?\d{1,3}(?:,\d{3})+")
 _APPROXIMATELY = re.compile(r"\\approx|≈|\\doteq")
 
 
@@ -119,6 +120,15 @@ class TextbookVerifier(MathVerifier):
 
 
 @dataclass(frozen=True)
+class CollegeMathVerifier(TextbookVerifier):
+    """College Math writes two answers without a blank (``110,880`` dollars for calf and cow): a list is right."""
+
+    def golds(self, problem: Problem) -> tuple[str, ...]:
+        golds = super().golds(problem)
+        return (*golds, *(gold.replace(",", ", ") for gold in golds if _DIGITS_AND_COMMAS.fullmatch(gold)))
+
+
+@dataclass(frozen=True)
 class OlympiadVerifier(MathVerifier):
     """OlympiadBench: several answers in any order; ``extra["tolerance"]`` is the absolute error of decimals."""
 
@@ -156,7 +166,7 @@ CONVENTIONS: dict[str, type[MathVerifier]] = {
     "minerva": MinervaVerifier,
     "olympiad": OlympiadVerifier,
     "gaokao": TextbookVerifier,
-    "college_math": TextbookVerifier,
+    "college_math": CollegeMathVerifier,
     "multiple_choice": MultipleChoiceVerifier,
 }
 

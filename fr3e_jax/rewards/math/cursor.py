@@ -62,6 +62,11 @@ class Cursor:
     def next(self) -> Token:
         return self.tokens[self.position] if self.position < len(self.tokens) else END
 
+    @property
+    def last(self) -> Token:
+        """The token that was taken last."""
+        return self.tokens[self.position - 1] if self.position else END
+
     def peek(self, ahead: int) -> Token:
         position = self.position + ahead
         return self.tokens[position] if position < len(self.tokens) else END

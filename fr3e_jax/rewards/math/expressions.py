@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from fr3e_jax.rewards.math.atoms import atom, based
-from fr3e_jax.rewards.math.brackets import exponent
+from fr3e_jax.rewards.math.brackets import exponent, operand
 from fr3e_jax.rewards.math.cursor import END, Cursor
 from fr3e_jax.rewards.math.expression_tree import Node, decorated, integer_value, mixed, product, with_sign
 from fr3e_jax.rewards.math.limits import LIST_ITEMS, Refused, Unreadable
 from fr3e_jax.rewards.math.shapes import is_name
-from fr3e_jax.rewards.math.vocabulary import RELATIONS
+from fr3e_jax.rewards.math.vocabulary import CLOSING, NUMBER_SETS, OPENING, RELATIONS, SEPARATORS
+
+_AFTER_SET = {END.value, "}", *CLOSING, *SEPARATORS, *RELATIONS, "\\cup", "\\cap", "\\setminus", "|", ":"}
 
 
 def answer(cursor: Cursor, *closing: str) -> Node:
@@ -37,7 +39,9 @@ def item(cursor: Cursor) -> Node:
     operands, operators = [_set_expression(cursor)], []
     while cursor.next.value in RELATIONS and cursor.next is not END:
         operators.append(RELATIONS[cursor.take().value])
-        operands.append(_set_expression(cursor))
+        modulus = operand(cursor) if operators[-1] == "==" and cursor.accept("_") else None  # x \equiv_5 2
+        right = _set_expression(cursor)
+        operands.append(Node("modulo", (right, modulus)) if modulus else right)
     return Node("relation", tuple(operands), tuple(operators)) if operators else operands[0]
 
 
@@ -78,11 +82,11 @@ def _signed(cursor: Cursor) -> Node:
     if not sign:
         return term(cursor)
     cursor.enter()
-    operand = _signed(cursor)
+    unsigned = _signed(cursor)
     cursor.depth -= 1
-    if operand.head == "modulo":  # -1 mod 2 is 1
-        return Node("modulo", (with_sign(sign, operand.args[0]), operand.args[1]))
-    return with_sign(sign, operand)
+    if unsigned.head == "modulo":  # -1 mod 2 is 1
+        return Node("modulo", (with_sign(sign, unsigned.args[0]), unsigned.args[1]))
+    return with_sign(sign, unsigned)
 
 
 def term(cursor: Cursor) -> Node:
@@ -101,8 +105,9 @@ def term(cursor: Cursor) -> Node:
             left = Node("modulo", (left, _factor(cursor)))
             cursor.expect(")")
         elif cursor.starts_factor():
+            bracketed = cursor.last.value in CLOSING or cursor.next.value in OPENING  # 2(\frac34) is a product
             right = postfix(cursor)
-            left = mixed(left, right) or product(left, right)
+            left = (not bracketed and mixed(left, right)) or product(left, right)
         else:
             return left
 
@@ -113,9 +118,9 @@ def _factor(cursor: Cursor) -> Node:
     if not sign:
         return postfix(cursor)
     cursor.enter()
-    operand = with_sign(sign, _factor(cursor))
+    factor = with_sign(sign, _factor(cursor))
     cursor.depth -= 1
-    return operand
+    return factor
 
 
 def postfix(cursor: Cursor) -> Node:
@@ -128,7 +133,7 @@ def postfix(cursor: Cursor) -> Node:
             base = Node("factorial", (base,))
         elif cursor.accept("%"):
             base = Node("percent", (base,))
-        elif base.head == "number" and cursor.next.value == "_" and cursor.tokens[cursor.position - 1].value == ")":
+        elif base.head == "number" and cursor.next.value == "_" and cursor.last.value == ")":
             base = based(cursor, str(base.value))
         elif base.head in ("number", "decimal") and cursor.accept("\\circ"):
             base = Node("degrees", (base,))
@@ -142,6 +147,9 @@ def postfix(cursor: Cursor) -> Node:
 
 def _raised(cursor: Cursor, base: Node) -> Node:
     """A base after ``^``: degrees, primes or a power."""
+    if base.head == "symbol" and base.value in NUMBER_SETS and cursor.peek(1).value in _AFTER_SET:
+        if sign := cursor.accept("+", "-"):
+            return Node("set_name", (), base.value + sign)  # \mathbf{R}^+
     braced = cursor.peek(1).value in ("\\circ", "'") and cursor.accept("{")
     if cursor.accept("\\circ"):
         raised = Node("degrees", (base,))

@@ -9,7 +9,7 @@ from fr3e_jax.rewards.math.exact_numbers import substituted
 from fr3e_jax.rewards.math.expression_tree import Node, symbols
 from fr3e_jax.rewards.math.limits import SIGNS, Refused, Unreadable
 from fr3e_jax.rewards.math.quantity import Quantity, quantity
-from fr3e_jax.rewards.math.shapes import is_name
+from fr3e_jax.rewards.math.shapes import is_asked, is_name, is_open
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,13 @@ def named_set(node: Node) -> Node:
     return value if value.head == "set" else node
 
 
+def residue(node: Node) -> Node:
+    """x ≡ 2 (mod 5) as the class 2 (mod 5); any other tree as it is."""
+    if node.head != "relation" or set(node.value) != {"=="} or node.args[-1].head != "modulo":
+        return node
+    return node.args[-1] if is_name(node.args[0]) and len(node.args) == 2 else node
+
+
 def componentwise(node: Node) -> Node:
     """``(p, q) = (3, 2)`` as ``p = 3, q = 2``."""
     if node.head != "relation" or node.value != ("=",):
@@ -117,9 +124,20 @@ def members(node: Node) -> tuple[Node, ...]:
 
 
 def _unnamed(node: Node) -> Node:
-    if node.head == "relation" and node.value == ("=",) and is_name(node.args[0]):
+    if node.head == "relation" and node.value in (("=",), ("in",)) and is_name(node.args[0]):
         return node.args[1]
     return node
+
+
+def name_first(node: Node) -> Node:
+    """``7 = x`` as ``x = 7``, and ``3 + 4 = 7 = x`` as ``x = 3 + 4 = 7``."""
+    if node.head != "relation" or set(node.value) != {"="} or not (is_name(node.args[-1]) or is_asked(node.args[-1])):
+        return node
+    if any(is_name(part) or part.head in ("text", "set") for part in node.args[:-1]):
+        return node
+    if not is_name(node.args[-1]) and any(map(is_open, node.args[:-1])):
+        return node  # an equation between two expressions
+    return Node("relation", (node.args[-1], *node.args[:-1]), node.value)
 
 
 def paired_by_name(golds: list[Item], answers: list[Item]) -> list[tuple[Item, Item]] | None:

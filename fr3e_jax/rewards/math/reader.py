@@ -36,6 +36,7 @@ from fr3e_jax.rewards.math.words import inward_brackets, plain_words, split_comm
 _RULES = Rules(answer=answer, item=item, additive=additive, term=term, postfix=postfix, atom=atom)
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 _DECIMAL_POINT = re.compile(r"[-+]?\d*\.\d+")
+_SEVERAL = {"list", "set", "bracket"}
 _TEXT_PIECES = re.compile(r"\d+(?:\.\d+)?|\S")
 _NESTED_BARS = 6  # the fewest bars in which an absolute value holds two others
 
@@ -95,17 +96,21 @@ def _between_digits(tokens: list[Token], index: int) -> bool:
 
 
 def readings(gold: str, answer: str) -> Iterator[tuple[Node, Node]]:
-    """The trees of gold and answer, the likeliest reading first: two where ``1,000`` is one number or two.
+    """The trees of gold and answer, the likeliest reading first.
+
+    ``1,000`` is one number. It may also be two where the gold answer is a list or has brackets, and no group of digits
+    starts with 0.
 
     Raises:
       Refused, Unreadable: see ``read_tokens``.
     """
     gold_tokens, answer_tokens = _trimmed(tokenise(gold)), _trimmed(tokenise(answer))
-    yield read_tokens(gold_tokens), read_tokens(answer_tokens)
-    if _has_commas(gold_tokens) or _has_commas(answer_tokens):
+    gold_tree = read_tokens(gold_tokens)
+    yield gold_tree, read_tokens(answer_tokens)
+    if gold_tree.head in _SEVERAL and any(map(_has_commas, (gold_tokens, answer_tokens))):
         yield read_tokens(gold_tokens, commas_group=False), read_tokens(answer_tokens, commas_group=False)
     for one, other in ((gold, answer), (answer, gold)):
-        if _DECIMAL_COMMA.fullmatch(one) and _DECIMAL_POINT.fullmatch(other):
+        if _DECIMAL_COMMA.fullmatch(one) and _DECIMAL_POINT.fullmatch(other) and not _has_commas(tokenise(one)):
             pair = read_tokens(tokenise(one.replace(",", "."))), read_tokens(tokenise(other))
             yield pair if one is gold else pair[::-1]
 

@@ -24,6 +24,12 @@ class End:
 
 Interval = tuple[End, End]  # from the first to the second, both included
 LINE: list[Interval] = [(End(Fraction(-_INFINITY), 0), End(Fraction(_INFINITY), 0))]
+_NEGATIVE: Interval = (LINE[0][0], End(Fraction(0), -1))
+_POSITIVE: Interval = (End(Fraction(0), 1), LINE[0][1])
+_NAMED: dict[str, list[Interval]] = {  # \mathbb{R} with its mark
+    **{"R": LINE, "R+": [_POSITIVE], "R-": [_NEGATIVE], "R*": [_NEGATIVE, _POSITIVE]},
+    **{"R+0": [(End(Fraction(0), 0), LINE[0][1])], "R-0": [(LINE[0][0], End(Fraction(0), 0))]},
+}
 
 
 def real_set(node: Node, arithmetic: Arithmetic) -> list[Interval]:
@@ -42,10 +48,12 @@ def real_set(node: Node, arithmetic: Arithmetic) -> list[Interval]:
         return _normal([(End(v, 0), End(v, 0)) for v in (_value(item, arithmetic) for item in node.args)])
     if node.head == "constant" and node.value == "emptyset":
         return []
-    if node.head == "set_name" and node.value == "R":
-        return LINE
+    if node.head == "set_name" and node.value in _NAMED:
+        return _NAMED[node.value]
     if node.head in ("union", "intersection", "difference"):
         return _combined(node, arithmetic)
+    if node.head == "relation" and node.value == ("in",) and node.args[0].head == "symbol":
+        return real_set(node.args[1], arithmetic)
     if node.head == "relation":
         return _solutions(node, arithmetic)
     raise Unreadable("not a set of real numbers")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
+from fr3e_jax.rewards.math.characters import UNIT_LETTERS
 from fr3e_jax.rewards.math.expression_tree import Node, symbols
+from fr3e_jax.rewards.math.vocabulary import NUMBER_SETS
 
 _TRANSPARENT = {"apply", "bracket", "ratio", "multiply", "function", "degrees", "list"}
 MIRROR = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!=", "=": "="}
@@ -96,6 +98,11 @@ def is_time(ratio: Node) -> bool:
     return 0 <= hours <= 24 and 10 <= minutes < 60 and math.gcd(hours, minutes) > 1
 
 
+def set_letter(node: Node) -> Node:
+    """The set of numbers that a letter names beside another set: ``R`` is the set in bold or blackboard bold."""
+    return Node("set_name", (), node.value) if node.head == "symbol" and node.value in NUMBER_SETS else node
+
+
 def elements(node: Node) -> tuple[Node, ...]:
     return node.args if node.head == "set" else (node,)
 
@@ -111,6 +118,28 @@ def is_name(node: Node) -> bool:
     if node.head == "divide":
         return all(map(is_name, node.args))
     return node.head in _TRANSPARENT and bool(node.args) and all(map(is_name, node.args))
+
+
+def is_asked(node: Node) -> bool:
+    """Whether a tree is a sum of names, whose value ``m + n = 7`` or ``2a - b = 7`` says."""
+    return node.head == "add" and all(map(_is_multiple, node.args))
+
+
+def _is_multiple(node: Node) -> bool:
+    """Whether a tree is a name, or an integer times one."""
+    node = unsigned(node)
+    if node.head == "multiply" and node.args[0].head == "number" and len(node.args) > 1:
+        return all(map(is_name, node.args[1:]))
+    return is_name(node)
+
+
+def with_unit(node: Node) -> Node | None:
+    """``5 m`` as five metres: a number and the letter of a unit, written without ``text``; None for anything else."""
+    if node.head != "multiply" or node.args[-1].head != "symbol" or node.args[-1].value not in UNIT_LETTERS:
+        return None
+    factors = node.args[:-1]
+    amount = factors[0] if len(factors) == 1 else Node("multiply", factors)
+    return None if is_open(amount) else Node("measured", (amount,), node.args[-1].value)
 
 
 def name_of(node: Node) -> str:

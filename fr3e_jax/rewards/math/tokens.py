@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from fr3e_jax.rewards.math.characters import BOXES, SYNONYMS, TEXT_COMMANDS, VANISHING, fold
+from fr3e_jax.rewards.math.characters import BOXES, SYNONYMS, TEXT_COMMANDS, UNIT_LETTERS, VANISHING, fold
 from fr3e_jax.rewards.math.limits import LITERAL_DIGITS, TOKENS, Refused, Unreadable, check_length
 
 Kind = Literal["number", "commas", "letter", "command", "text", "mark"]
@@ -34,7 +34,7 @@ class Token:
 _SCANNER = re.compile(
     r"(?P<blank>(?:\s|~|\\q?quad(?=[a-z])|\\[,;:!> ]|\$|\\\()+)"
     r"|(?P<grouped>\d{1,3}(?:(?:\s*\{\s*,\s*\}(?:\\!)?|,\\!|\\!,|\\,)\s*\d{3})+(?!\d)(?:\.\d+)?)"
-    r"|(?P<commas>\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?)"
+    r"|(?P<commas>\d+(?:,\d+)+(?:\.\d+)?)"
     r"|(?P<number>\d+(?:\.(?:\d+|(?=/|\\(?:overline|bar|dot))))?|\.\d+)"
     r"|(?P<command>\\[a-zA-Z]+)"
     r"|(?P<letter>[^\W\d_])"
@@ -46,13 +46,21 @@ _OPERATORS = {
     "<=": "\\le", ">=": "\\ge", "!=": "\\ne", "==": "=", ":=": "=", "**": "^", "&=": "=", "\\%": "%", "\\{": "\\{",
     "\\}": "\\}", "\\|": "\\|", "\\\\": "\\\\", "\\#": "#", "\\&": "&", "\\_": "_",
 }  # fmt: skip
-_DOLLARS = {"\\$", "\\)", "\\[", "\\]"}  # and their like, which say nothing
-_UNIT_LETTERS = set("mgshlLNJKWVCFT")
+_FORMULA_ENDS = {"\\)", "\\[", "\\]"}
+_CURRENCIES = {"USD", "US", "EUR", "GBP", "Rs", "Rs.", "RMB", "HK"}
 _QUANTITY_ENDS = {"}", ")", "]", "|", "%", "!", r"\pi"}
 _CALCULATION = re.compile(r"[\d\s.,+\-*/^()%{}]+")
 _FORMULA = re.compile(r"(?=.*\\[a-zA-Z])(?:\\[a-zA-Z]+|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z])|[\d\s.,+\-*/^()%{}|=_])+")
 _NEXT_FORMULA = re.compile(r"(?<=[^\s$\\])\$\s+\$(?=[^\s$])")
 _MEASURED = re.compile(r"(-?\d[\d,]*(?:\.\d+)?)\s+(\D+)")
+_GROUPS = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
+_LEADING_GROUPS = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?")
+_OPERATOR_IN_BRACES = re.compile(r"(?<!\\)\{\s*([:;=<>+-])\s*\}")  # which changes the blanks around it
+_ANNOUNCEMENT = re.compile(
+    r"[\s$]*(?:\\text\s*\{\s*)?(?:(?:so|thus|hence|therefore),?\s+)?(?:(?:the|our|my)\s+)?(?:(?:final|correct)\s+)?"
+    r"(?:answer|result|solution|value)s?\s*(?:\s(?:is|are|equals)(?![a-z])|:|=)\s*:?\s*(?:\}|(?![^{}]*\}))",
+    re.IGNORECASE,
+)
 _DOUBLED = re.compile(r"\\\\(?=[a-zA-Z({\[%$])")
 
 
@@ -65,6 +73,7 @@ def tokenise(text: str) -> list[Token]:
     """
     check_length(text)
     text = _NEXT_FORMULA.sub(" , ", fold(text)).replace("...", r"\ldots ")
+    text = _OPERATOR_IN_BRACES.sub(r"\1", unannounced(text))
     if r"\\" in text and r"\begin" not in text and "matrix" not in text:
         text = _DOUBLED.sub(r"\\", text)  # backslashes that were escaped twice
     tokens: list[Token] = []
@@ -89,7 +98,7 @@ def tokenise(text: str) -> list[Token]:
         spaced = kind == "command" and value in VANISHING
         if len(tokens) > TOKENS:
             raise Refused(f"the answer has more than {TOKENS} tokens")
-    return tokens
+    return _in_dollars(tokens) if any(token.value == r"\$" for token in tokens) else tokens
 
 
 def _token(kind: str, value: str, spaced: bool) -> list[Token]:
@@ -98,13 +107,43 @@ def _token(kind: str, value: str, spaced: bool) -> list[Token]:
             kind, value = "number", re.sub(r"[^\d.]", "", value)
         if len(value) > LITERAL_DIGITS:
             raise Refused(f"the answer has a number of {len(value)} digits; at most {LITERAL_DIGITS} are read")
-        return [Token(kind, value, spaced)]
+        return _comma_run(value, spaced) if kind == "commas" else [Token(kind, value, spaced)]
     if kind in ("command", "operator"):
-        if value in VANISHING or value in BOXES or value in _DOLLARS:
+        if value in VANISHING or value in BOXES or value in _FORMULA_ENDS:
             return []
+        if value in (r"\imath", r"\jmath"):
+            return [Token("letter", value[1], spaced)]
         value = SYNONYMS.get(value) or _OPERATORS.get(value, value)
         return [Token("command" if len(value) > 2 and value[0] == "\\" else "mark", value, spaced)]
     return [Token(kind, value, spaced)]
+
+
+def unannounced(text: str) -> str:
+    """``text`` without "the answer is" and the like before the answer."""
+    announcement = _ANNOUNCEMENT.match(text)
+    return text[announcement.end() :] if announcement and announcement.end() < len(text) else text
+
+
+def _comma_run(run: str, spaced: bool) -> list[Token]:
+    """The tokens of digits and commas without blanks: one number if all later groups have three digits, else a list.
+
+    A list may hold such numbers if one of them shows it by a group that starts with 0: ``1,000,20`` has two items.
+    """
+    parts = run.split(",")
+    if _GROUPS.fullmatch(run):
+        return [Token("commas", run, spaced)]
+    if any(len(part.partition(".")[0]) == 3 and part[0] == "0" for part in parts[1:]):
+        parts = _LEADING_GROUPS.findall(run)
+    tokens = [Token("commas" if "," in part else "number", part, spaced and part is parts[0]) for part in parts]
+    return [piece for token in tokens for piece in (Token("mark", ","), token)][1:]
+
+
+def _in_dollars(tokens: list[Token]) -> list[Token]:
+    """The tokens without dollar signs; an amount that is the whole answer gets the unit."""
+    rest = [token for token in tokens if token.value != r"\$"]
+    amount = rest[1:] if rest and rest[0].value == "-" else rest
+    single = len(amount) == 1 and amount[0].kind in ("number", "commas")
+    return [*rest, Token("text", "dollars", True)] if single else rest
 
 
 def _argument(text: str, position: int) -> tuple[str, int]:
@@ -123,13 +162,14 @@ def _argument(text: str, position: int) -> tuple[str, int]:
 
 def _words(text: str, spaced: bool, tokens: list[Token]) -> list[Token]:
     r"""The tokens of ``\text{...}``: one for words, those of the formula for mathematics."""
-    stripped = re.sub(r"\\(?![a-zA-Z{])|[$~]", " ", text).strip()
-    if not stripped:
+    stripped = unannounced(re.sub(r"\\(?![a-zA-Z{])|[$~]", " ", text)).strip()
+    if not stripped or (not tokens and stripped in _CURRENCIES):
         return []
     before = tokens[-1] if tokens else None
-    after_quantity = before is not None and (before.kind == "number" or before.value in _QUANTITY_ENDS)
+    numeral = before is not None and before.kind in ("number", "commas")
+    after_quantity = numeral or (before is not None and before.value in _QUANTITY_ENDS)
     after_quantity = after_quantity or _after_unit(tokens)
-    if len(stripped) == 1 and stripped.isalpha() and not (after_quantity and stripped in _UNIT_LETTERS):
+    if len(stripped) == 1 and stripped.isalpha() and not (after_quantity and stripped in UNIT_LETTERS):
         return [Token("letter", stripped, spaced)]
     if _CALCULATION.fullmatch(stripped) or _FORMULA.fullmatch(stripped):
         return [Token(t.kind, t.value, spaced or t.spaced) for t in tokenise(stripped)]

@@ -25,6 +25,7 @@ ACCENTS = set(
     r"\overarc \wideparen".split()
 )
 SETS = {r"\Reals": "R", r"\mathbbR": "R", r"\mathbbZ": "Z", r"\mathbbN": "N", r"\mathbbQ": "Q", r"\mathbbC": "C"}
+NUMBER_SETS = {"R", "Z", "N", "Q", "C"}
 RELATIONS = {
     "=": "=", "<": "<", ">": ">", r"\le": "<=", r"\ge": ">=", r"\ne": "!=", r"\approx": "~", r"\in": "in",
     r"\to": "->", r"\equiv": "==", r"\notin": "notin", r"\Rightarrow": "=>", r"\subset": "subset",
@@ -36,6 +37,7 @@ SEPARATORS = {",", ";", "and", "or"}
 CLOSING = {")", "]", "\\}", "\\rangle"}
 UNDEFINED_FUNCTIONS = set("fghFGHPQW")
 
+BASES = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
 UNITS = set(
     "cm mm km dm nm um kg mg ml mL cL dL lb lbs oz ft inch inches feet foot yd yard yards mile miles mph kmh kph cc "
     "meter meters metre metres cent cents dollar dollars euro euros yuan rupee rupees hour hours hr hrs min mins "
@@ -50,6 +52,7 @@ TEXT_WORDS = {
     **dict.fromkeys(("percent", "percents", "percentage", "pct"), Token("mark", "%")),
     **{"to": Token("mark", ":"), "mod": Token("command", r"\bmod")},  # 3 to 5, 3 (mod 5)
     **{"empty set": Token("command", r"\emptyset"), "all real numbers": Token("command", r"\Reals")},
+    **dict.fromkeys(("all reals", "all real", "the real numbers", "real numbers"), Token("command", r"\Reals")),
 }
 PLAIN_WORDS = {
     **TEXT_WORDS,

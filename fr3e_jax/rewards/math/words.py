@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 from fr3e_jax.rewards.math.limits import Unreadable
 from fr3e_jax.rewards.math.tokens import Token
 from fr3e_jax.rewards.math.vocabulary import CLOSING, FUNCTION_NAMES, OPENING, PLAIN_WORDS, TEXT_WORDS, UNITS
 
 _PROSE_LETTERS, _PROSE_WORDS = 3, 3
+_SILENT = {"{", "}", ".", "!"}
+_NO_SOLUTION = re.compile(
+    r"(?:there (?:is|are|exists?) |it has |has )?no (?:real |integer |such |valid |possible )*"
+    r"(?:solutions?|values?|numbers?|integers?|roots?|x)(?: exists?)?",
+)
+_ABSENT = re.compile(r"(?:the )?(?:limit )?(?:dne|does not exist|doesn't exist)")
 _RATE_UNITS = UNITS | set("hsgmlL")
 _RATES = [[amount, "/", time] for amount in "mg" for time in "sh"]
 _AFTER_INTERVALS = {r"\cup", r"\cap", r"\setminus", ",", ";", "and", "or"}
@@ -27,14 +35,17 @@ def inward_brackets(tokens: list[Token]) -> list[Token]:
 
 
 def split_commas(tokens: list[Token], commas_group: bool) -> list[Token]:
-    """The tokens with ``1,000`` as one number outside of brackets, and as several inside."""
+    """The tokens with ``1,000`` as one number outside of brackets, and as several inside.
+
+    A group that starts with 0, as nobody writes an item of a list, makes one number everywhere.
+    """
     split: list[Token] = []
     depth = 0
     for token in tokens:
         depth += (token.value in OPENING) - (token.value in CLOSING)
         if token.kind != "commas":
             split.append(token)
-        elif commas_group and depth <= 0 and token.value[0] != "0":
+        elif (commas_group and depth <= 0) or ",0" in token.value:
             split.append(Token("number", token.value.replace(",", ""), token.spaced))
         else:
             parts = [Token("number", part, token.spaced) for part in token.value.split(",")]
@@ -48,6 +59,8 @@ def plain_words(tokens: list[Token]) -> list[Token]:
     Raises:
       Unreadable: formulas in prose.
     """
+    if (phrase := _phrase(tokens)) is not None:
+        return [phrase]
     joined: list[Token] = []
     position = unknown = 0
     while position < len(tokens):
@@ -67,6 +80,17 @@ def plain_words(tokens: list[Token]) -> list[Token]:
     if unknown >= _PROSE_WORDS and any(token.kind in ("number", "command") for token in joined):
         raise Unreadable("formulas in prose")  # as products of letters the words would vanish
     return joined
+
+
+def _phrase(tokens: list[Token]) -> Token | None:
+    r"""The token of an answer that is words alone: ``\emptyset`` for "no solution"; None if the words mean nothing."""
+    spoken = [token for token in tokens if token.value not in _SILENT]
+    if not spoken or any(token.kind not in ("letter", "text") for token in spoken):
+        return None
+    said = "".join(" " * token.spaced + token.value for token in spoken).lower().strip(" .")
+    if _NO_SOLUTION.fullmatch(said):
+        return Token("command", r"\emptyset")
+    return Token("text", "DNE") if _ABSENT.fullmatch(said) else None
 
 
 def _text_word(token: Token, called: bool) -> Token:
