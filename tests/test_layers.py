@@ -44,7 +44,7 @@ LAYERS = {
     "data": Layer({"configuration", "rewards"}, {"jax", "flax", "optax"}),
     "rollouts": Layer({"policy", "programs", "configuration", "cluster", "data", "tools"}),
     "learning": Layer({"objectives", "policy", "programs", "rollouts", "configuration", "runs"}),
-    "runs": Layer({"configuration"}),
+    "runs": Layer({"configuration", "programs"}),
     "cluster": Layer({"configuration"}),
     "loop": Layer(
         {"objectives", "policy", "programs", "rollouts", "learning", "runs", "cluster", "rewards", "data"}

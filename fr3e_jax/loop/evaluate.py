@@ -23,7 +23,7 @@ from fr3e_jax.objectives.pass_at_k import avg_at_k, pass_at_k
 from fr3e_jax.policy.network import Params
 from fr3e_jax.rollouts.noise import EVALUATION
 from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
-from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.checkpoints import Checkpointer, DamagedCheckpoint
 from fr3e_jax.runs.run_directory import RunDirectory, write_json_atomic
 from fr3e_jax.tools.answer import Outcome as Answered
 
@@ -194,7 +194,7 @@ def read_run_params(run_dir: Path, abstract: Params, step: int | None = None) ->
 
     Raises:
       FileNotFoundError: there is no run, no checkpoint, or none of that step.
-      ValueError: the checkpoint's weights have other shapes than ``abstract``.
+      ValueError: the checkpoint is damaged, or its weights have other shapes than ``abstract``.
     """
     run = RunDirectory.existing(run_dir)
     if not run.checkpoints.is_dir():
@@ -203,7 +203,13 @@ def read_run_params(run_dir: Path, abstract: Params, step: int | None = None) ->
         step = checkpoints.latest_step() if step is None else step
         if step is None:
             raise FileNotFoundError(f"{run.checkpoints} holds no checkpoint yet; expected at least one complete step")
-        arrays, _ = checkpoints.restore(step, {"params": abstract}, partial=True)
+        try:
+            arrays, _ = checkpoints.restore(step, {"params": abstract}, partial=True)
+        except DamagedCheckpoint as error:
+            raise DamagedCheckpoint(
+                f"{error}; the steps there are {checkpoints.all_steps()}; fr3e train --resume moves damaged ones away "
+                "and goes on from a whole one"
+            ) from error
     return arrays["params"], step
 
 

@@ -92,14 +92,16 @@ class Trainer:
         self.progress = Progress()
         programs, critic = session.model.train_programs(session.config), session.model.critic_programs(session.config)
         reference = self.config.kl.coefficient > 0
-        latest = checkpoints.latest_step()
-        if latest is None:
+        held = abstract_learner(programs, critic, reference=reference)
+        with as_config_error():
+            restored = checkpoints.restore_newest(held, set_aside=session.processes.count == 1)
+        latest = None
+        if restored is None:
             self.learner = fresh_learner(
                 programs, session.model.fresh_params(session.config), critic, reference=reference
             )
         else:
-            with as_config_error():
-                arrays, host = checkpoints.restore(latest, abstract_learner(programs, critic, reference=reference))
+            latest, arrays, host = restored
             self.progress = Progress.restore(host, self.prompts, ledger)
             self.learner = restored_learner(programs, critic, arrays, self.progress.updates)
         first = session.processes.first

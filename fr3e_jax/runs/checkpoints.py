@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import logging
 import math
 import shutil
@@ -14,6 +16,8 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy
+
+from fr3e_jax.programs.checksums import checksums
 
 ArrayTree = Any
 JSON_SCALARS = {str, int, float, bool, type(None)}
@@ -81,6 +85,10 @@ class CheckpointFailed(RuntimeError):
     """A checkpoint could not be written or read."""
 
 
+class DamagedCheckpoint(CheckpointFailed, ValueError):
+    """The files of a checkpoint are incomplete, unreadable, or changed since they were written."""
+
+
 @contextlib.contextmanager
 def told_in_a_line() -> Iterator[None]:
     """Print a `CheckpointFailed` that comes out of the block, and go on after it."""
@@ -119,11 +127,13 @@ class Checkpointer:
                     preservation_policy.BestN(get_metric_fn=score, n=keep_best, keep_checkpoints_without_metrics=False),
                 ]
             ),
-            best_fn=score,
+            best_fn=score if best_metric else None,
             cleanup_tmp_directories=not read_only,
             create=not read_only,
             read_only=read_only,
         )
+        if best_metric and not read_only:
+            self._drop_unreadable_rankings()
         handlers = {"arrays": ocp.StandardCheckpointHandler(), "host": ocp.JsonCheckpointHandler()}
         self._manager = ocp.CheckpointManager(self._directory, options=options, item_handlers=handlers)
 
@@ -155,7 +165,12 @@ class Checkpointer:
             return False
         _check_json(host, "host")
         flat = flatten_arrays(arrays)
-        content = {"host": dict(host), "arrays": {name: _describe(leaf) for name, leaf in flat.items()}}
+        content = {
+            "host": dict(host),
+            "arrays": {name: _describe(leaf) for name, leaf in flat.items()},
+            "checksums": checksums(flat),
+        }
+        content["checksum"] = _checksum_of_json(content)
         self._check_space(step, flat)
         with self._explained_errors(f"saving step {step}"):
             self._manager.save(
@@ -203,13 +218,14 @@ class Checkpointer:
 
         Raises:
           FileNotFoundError: there is no such step.
+          DamagedCheckpoint: a file is missing or unreadable, or a checksum is wrong.
           ValueError: paths, shapes or dtypes differ; the message lists them.
         """
         self.wait()
         steps = self.all_steps()
         if step not in steps:
             raise FileNotFoundError(f"{self._directory} holds no checkpoint of step {step}; found the steps {steps}")
-        content = self._manager.restore(step, args=ocp.args.Composite(host=ocp.args.JsonRestore())).host
+        content = self._content(step)
         wanted = flatten_arrays(abstract_arrays)
         others = content["arrays"].keys() - wanted if partial else set()
         found = {name: kind for name, kind in content["arrays"].items() if name not in others}
@@ -218,10 +234,108 @@ class Checkpointer:
             name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
             for name, leaf in wanted.items()
         }
-        with self._explained_errors(f"restoring step {step}"):
+        with self._damage_named(step, "arrays"):
             arrays = self._read_part(step, abstract) if others else self._read(step, abstract)
+        self._verify(step, arrays, content.get("checksums"))
         structure = jax.tree_util.tree_structure(abstract_arrays)
         return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in wanted]), content["host"]
+
+    def restore_newest(
+        self, abstract_arrays: ArrayTree, *, set_aside: bool = True
+    ) -> tuple[int, ArrayTree, dict[str, Any]] | None:
+        """Restore the newest step that is whole; None if no step is saved.
+
+        Each damaged step after it is named on stderr and moved out of the checkpoints, into the run's directory.
+
+        Args:
+          abstract_arrays: as for `restore`.
+          set_aside: False: a damaged newest step raises. For several processes, which may see different damage.
+
+        Raises:
+          DamagedCheckpoint: all steps are damaged, and nothing was moved; or the newest, without ``set_aside``.
+          ValueError: paths, shapes or dtypes differ; the message lists them.
+        """
+        damaged: dict[int, DamagedCheckpoint] = {}
+        for step in reversed(self.all_steps()):
+            try:
+                arrays, host = self.restore(step, abstract_arrays)
+            except DamagedCheckpoint as error:
+                if not set_aside:
+                    place = self._directory / str(step)
+                    raise DamagedCheckpoint(f"{error}; move {place} away to continue from an earlier step") from error
+                damaged[step] = error
+                continue
+            for bad, error in damaged.items():
+                print(f"fr3e: {error}; moved to {self._set_aside(bad)}; going on from step {step}", file=sys.stderr)
+            return step, arrays, host
+        if damaged:
+            newest = next(iter(damaged.values()))
+            raise DamagedCheckpoint(
+                f"{newest}; so are all other checkpoints there: start a new run in another directory"
+            )
+        return None
+
+    def _set_aside(self, step: int) -> Path:
+        """Move a step out of the checkpoints; return its new path."""
+        place = self._directory.parent / f"damaged_checkpoint_{step:06d}"
+        number = 1
+        while place.exists():
+            number += 1
+            place = place.with_name(f"damaged_checkpoint_{step:06d}_{number}")
+        (self._directory / str(step)).rename(place)
+        self._manager.reload()
+        return place
+
+    def _content(self, step: int) -> dict[str, Any]:
+        """Host state, structure and checksums of a step.
+
+        Raises:
+          DamagedCheckpoint: they are not there, or not as they were written.
+        """
+        with self._damage_named(step, "host"):
+            content = self._manager.restore(step, args=ocp.args.Composite(host=ocp.args.JsonRestore())).host
+            checksum = content.pop("checksum", None)
+            if checksum is not None and checksum != _checksum_of_json(content):
+                raise ValueError("the checksum of the host state is wrong")
+            return content | {"host": content["host"], "arrays": content["arrays"]}
+
+    def _verify(self, step: int, arrays: Mapping[str, Any], saved: Mapping[str, str] | None) -> None:
+        if saved is None:
+            print(
+                f"fr3e: the checkpoint of step {step} in {self._directory} has no checksums, because an older version "
+                "saved it: its arrays were not verified",
+                file=sys.stderr,
+            )
+            return
+        wrong = sorted(name for name, found in checksums(arrays).items() if found != saved.get(name))
+        if wrong:
+            more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            raise self._damage(step, "arrays", f"the checksum of {wrong[0]}{more} is wrong")
+
+    @contextlib.contextmanager
+    def _damage_named(self, step: int, part: str) -> Iterator[None]:
+        """Turn each error of reading the files of ``part`` into a `DamagedCheckpoint` of one line."""
+        try:
+            yield
+        except Exception as error:
+            found = " ".join(str(error).split())
+            raise self._damage(step, part, f"{type(error).__name__}: {found[:160]}") from error
+
+    def _damage(self, step: int, part: str, found: str) -> DamagedCheckpoint:
+        return DamagedCheckpoint(
+            f"the checkpoint of step {step} is damaged, in {self._directory / str(step) / part}: {found}"
+        )
+
+    def _drop_unreadable_rankings(self) -> None:
+        """Remove files of metrics that are not JSON: the manager reads them all when it is made."""
+        for file in self._directory.glob("*/metrics/metrics"):
+            try:
+                float(json.loads(file.read_bytes())[self._best_metric])
+            except (OSError, ValueError, TypeError, KeyError):
+                print(
+                    f"fr3e: {file} is damaged: step {file.parts[-3]} no longer counts among the best", file=sys.stderr
+                )
+                shutil.rmtree(file.parent, ignore_errors=True)
 
     def _read(self, step: int, abstract: dict[str, Any]) -> dict[str, jax.Array]:
         return self._manager.restore(step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(abstract))).arrays
@@ -236,7 +350,7 @@ class Checkpointer:
 
     def host_state(self, step: int) -> dict[str, Any]:
         """The host state of a saved step, without its arrays."""
-        return self._manager.restore(step, args=ocp.args.Composite(host=ocp.args.JsonRestore())).host["host"]
+        return self._content(step)["host"]
 
     def _check_structure(self, step: int, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
         lines = _mismatches(found, expected)
@@ -323,3 +437,7 @@ def _check_json(value: Any, path: str) -> None:
             f"{path} is {value!r} ({type(value).__name__}); expected dicts, lists, strings, Python numbers, "
             "booleans or None, which come back from JSON unchanged: convert it"
         )
+
+
+def _checksum_of_json(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

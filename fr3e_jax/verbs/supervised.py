@@ -49,13 +49,14 @@ class SupervisedRun:
         self.after: dict[str, float] = {}  # held-out metrics of a finished run
         self.first = session.processes.first  # one process writes
         programs = session.model.train_programs(session.config, supervised=True)
-        self.resumed_step = checkpoints.latest_step()
-        if self.resumed_step is None:
+        self.resumed_step: int | None = None
+        with as_config_error():
+            restored = checkpoints.restore_newest(programs.abstract_arrays(), set_aside=session.processes.count == 1)
+        if restored is None:
             params = session.model.fresh_params(session.config)
             self.learner = Learner(programs, params, programs.init_optimizer(params))
         else:
-            with as_config_error():
-                arrays, host = checkpoints.restore(self.resumed_step, programs.abstract_arrays())
+            self.resumed_step, arrays, host = restored
             self.learner = Learner(programs, arrays["params"], arrays["optimizer"], host["step"])
             self.before, self.after = host["before"], host["after"]
             ledger.load_state_dict(host["ledger"])

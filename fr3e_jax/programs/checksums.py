@@ -1,0 +1,55 @@
+"""Checksums of arrays, computed where the arrays are and independent of how they are sharded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+# The finaliser of Wellons' "lowbias32", one to one on 32-bit numbers.
+_MULTIPLIERS = (0x7FEB352D, 0x846CA68B)
+# Of an element's index, one for each of two sums; odd, so that indices stay apart.
+_SPREADS = (0x9E3779B1, 0x85EBCA77)
+
+
+def checksums(arrays: Mapping[str, Any]) -> dict[str, str]:
+    """A checksum of 64 bits, as 16 hexadecimal digits, for each array of any shape, type and sharding.
+
+    It adds up one hash for each element, of the element's bits and its index, modulo 2³². Addition has no order, so
+    every mesh gives the same sum. A change within one element always changes the checksum, because the hash is one to
+    one in the bits. Any other damage goes unnoticed with a probability of about 2⁻⁶⁴.
+    """
+    sums = jax.device_get({name: _sums(array) for name, array in arrays.items()})
+    return {name: "".join(f"{int(part):08x}" for part in np.asarray(pair)) for name, pair in sums.items()}
+
+
+@jax.jit
+def _sums(array: jax.Array) -> jax.Array:
+    """uint32 ``[2]``."""
+    bits = _bits(array)
+    index = jnp.zeros(bits.shape, jnp.uint32)
+    for axis in range(bits.ndim):
+        stride = math.prod(bits.shape[axis + 1 :]) % 2**32
+        index += lax.broadcasted_iota(jnp.uint32, bits.shape, axis) * jnp.uint32(stride)
+    hashes = [_mixed(bits ^ (index * jnp.uint32(spread))) for spread in _SPREADS]
+    return jnp.stack([jnp.sum(one, dtype=jnp.uint32) for one in hashes])
+
+
+def _bits(array: jax.Array) -> jax.Array:
+    """uint32 of the array's shape, with a last axis of 2 for types of 64 bits."""
+    array = jnp.asarray(array)
+    if array.dtype == jnp.bool_:
+        return array.astype(jnp.uint32)
+    width = array.dtype.itemsize * 8
+    return lax.bitcast_convert_type(array, jnp.dtype(f"uint{min(width, 32)}")).astype(jnp.uint32)
+
+
+def _mixed(bits: jax.Array) -> jax.Array:
+    for shift, multiplier in zip((16, 15), _MULTIPLIERS, strict=True):
+        bits = (bits ^ (bits >> shift)) * jnp.uint32(multiplier)
+    return bits ^ (bits >> 16)
