@@ -10,7 +10,7 @@ from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.shuffle import shuffled_indices
 
 MAX_DROPPED_IN_A_ROW = 10_000
-MAX_REMEMBERED = 2**20  # problems that are remembered to be too long
+MAX_REMEMBERED = 2**20  # problems that are remembered to be unusable
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,15 @@ class PromptStream:
     """Draws problems without end, reshuffled each epoch; the order does not depend on how many are taken at a time.
 
     All processes follow one order: each keeps the same global ``position`` and takes its share of the problems.
-    Prompts of more than ``max_prompt_tokens`` tokens are skipped and counted, never cut. To resume, on any number of
-    processes, set ``position`` (and ``dropped_too_long``, if its count matters) to the saved value.
+    Prompts of more than ``max_prompt_tokens`` tokens are skipped and counted, never cut; so are prompts that cannot be
+    encoded. To resume, on any number of processes, set ``position`` (and the counts, if they matter) to what was saved.
 
     Args:
       problems: any sequence; it is indexed, never copied. A ``Mixture`` is drawn in its shares.
       seed: seed of the order.
-      encode: maps a problem's prompt to token ids. It is called once for each prompt that is drawn, those of other
-        processes included, and once altogether for a prompt that is too long (for the first million of them).
+      encode: maps a problem's prompt to token ids, or raises ValueError. It is called once for each prompt that is
+        drawn, those of other processes included, and once altogether for a prompt that is dropped (for the first
+        million of them).
       max_prompt_tokens: the longest prompt that is handed out.
     """
 
@@ -48,11 +49,13 @@ class PromptStream:
     ):
         self.position = 0  # of the next problem to look at
         self.dropped_too_long = 0
+        self.dropped_unspeakable = 0
+        self.complaints: list[str] = []  # a line for each draw of a prompt that cannot be encoded; for the caller
         self._problems = problems
         self._order = problems.order(seed) if isinstance(problems, Mixture) else shuffled_indices(len(problems), seed)
         self._encode = encode
         self._max_prompt_tokens = max_prompt_tokens
-        self._too_long: dict[int, int] = {}  # index of a problem to the length of its prompt
+        self._unusable: dict[int, int | str] = {}  # index of a problem to its prompt's length, or to the error
 
     def next(self, count: int, process_index: int = 0, process_count: int = 1) -> list[Prompt]:
         """This process's share of the next ``count`` prompts.
@@ -62,7 +65,7 @@ class PromptStream:
         draw. Every process must call this with the same ``count``.
 
         Raises:
-          ValueError: every prompt of a whole epoch, or 10,000 in a row, was too long; or there is no such process.
+          ValueError: every prompt of a whole epoch, or 10,000 in a row, was dropped; or there is no such process.
         """
         if not 0 <= process_index < process_count:
             raise ValueError(f"process_index is {process_index}; expected 0 to {process_count - 1}")
@@ -74,21 +77,40 @@ class PromptStream:
 
     def _next(self) -> Prompt:
         lengths: list[int] = []
-        while len(lengths) < min(len(self._problems), MAX_DROPPED_IN_A_ROW):
+        errors: list[str] = []
+        while len(lengths) + len(errors) < min(len(self._problems), MAX_DROPPED_IN_A_ROW):
             position, index = self.position, int(self._order[self.position])
-            length = self._too_long.get(index)
-            if length is None:
-                problem = self._problems[index]
-                token_ids = self._encode(problem.prompt)
-                length = len(token_ids)
+            found: Sequence[int] | int | str = self._unusable.get(index) or self._encoded(index)
             self.position += 1
-            if length <= self._max_prompt_tokens:
-                return Prompt(position, problem, token_ids)
-            if len(self._too_long) < MAX_REMEMBERED:
-                self._too_long[index] = length
-            self.dropped_too_long += 1
-            lengths.append(length)
-        raise ValueError(
-            f"{len(lengths)} prompts in a row are longer than data.max_prompt_tokens={self._max_prompt_tokens}; the "
-            f"shortest of them has {min(lengths)} tokens: raise data.max_prompt_tokens"
+            if not isinstance(found, int | str):
+                return Prompt(position, self._problems[index], found)
+            if len(self._unusable) < MAX_REMEMBERED:
+                self._unusable[index] = found
+            if isinstance(found, int):
+                self.dropped_too_long += 1
+                lengths.append(found)
+            else:
+                self.dropped_unspeakable += 1
+                errors.append(f"problem {self._problems[index].id!r}: {found}")
+                self.complaints.append(f"draw {position} of the training data is dropped: {errors[-1]}")
+        raise ValueError(_nothing_left(lengths, errors, self._max_prompt_tokens))
+
+    def _encoded(self, index: int) -> Sequence[int] | int | str:
+        """The token ids of a problem's prompt; their number if they are too many; the error if there are none."""
+        try:
+            token_ids = self._encode(self._problems[index].prompt)
+        except ValueError as error:
+            return str(error)
+        return token_ids if len(token_ids) <= self._max_prompt_tokens else len(token_ids)
+
+
+def _nothing_left(lengths: Sequence[int], errors: Sequence[str], longest: int) -> str:
+    parts = []
+    if lengths:
+        parts.append(
+            f"{len(lengths)} prompts in a row are longer than data.max_prompt_tokens={longest}; the shortest of them "
+            f"has {min(lengths)} tokens: raise data.max_prompt_tokens"
         )
+    if errors:
+        parts.append(f"{len(errors)} prompts in a row cannot be encoded; the first of them is {errors[0]}")
+    return "; ".join(parts)

@@ -128,10 +128,7 @@ class TextCodec:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of ``text`` alone. Raises ValueError at a character that the vocabulary cannot spell."""
-        if self._characters is not None:
-            for position, character in enumerate(text):
-                if character not in self._characters:
-                    raise _unknown(text, position, f"expected only {''.join(sorted(self._characters))!r}")
+        self.check_characters(text)
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         # The wrapper's unk_token will not do: byte-level tokenizers declare one that their model never emits.
         unknown = getattr(self.tokenizer.backend_tokenizer.model, "unk_token", None)
@@ -142,11 +139,25 @@ class TextCodec:
                     raise _unknown(text, start, f"it would become {unknown}")
         return encoded["input_ids"]
 
+    def check_characters(self, text: str) -> None:
+        """Raise ValueError at a character that no token spells, without encoding: half of a surrogate pair, or one
+        that a tokenizer of single characters lacks."""
+        if self._characters is not None:
+            for position, character in enumerate(text):
+                if character not in self._characters:
+                    raise _unknown(text, position, f"expected only {''.join(sorted(self._characters))!r}")
+        elif not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise _unknown(text, error.start, "half of a surrogate pair is no character") from None
+
     def encode_foreign(self, text: str) -> list[int]:
         """Token ids of text from elsewhere, without special tokens and characters that the vocabulary cannot spell.
 
         So no output of a tool can end a response or open another turn of a conversation.
         """
+        text = text.encode(errors="ignore").decode()  # without halves of surrogate pairs
         if self._characters is not None:
             text = "".join(character for character in text if character in self._characters)
         special = set(self.tokenizer.all_special_ids) | set(self.stop_ids)

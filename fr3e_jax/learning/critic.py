@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from fr3e_jax.learning.experience import TrainingTrunk
+from fr3e_jax.learning.finiteness import check_figures
 from fr3e_jax.learning.learner import Critic
 from fr3e_jax.learning.mini_batches import MiniBatch, PerToken, placed, read_placed, trained_tokens
 from fr3e_jax.learning.packing import counted_tokens
@@ -42,6 +43,9 @@ def update_critic(critic: Critic, mini_batch: MiniBatch, learns: CriticBatch) ->
     """Take one optimizer step of the critic on a mini-batch: the token mean of the clipped value loss.
 
     Call it before the shaping steps: they select tokens for the policy only. Returns the loss and the gradient norm.
+
+    Raises:
+      NonFiniteUpdate: one of them is NaN or infinite.
     """
     denominator = float(max(counted_tokens(mini_batch.trunks).sum(), 1))
     gradients = critic.programs.zero_gradients(critic.params)
@@ -51,8 +55,11 @@ def update_critic(critic: Critic, mini_batch: MiniBatch, learns: CriticBatch) ->
         rows = ValueRows(micro.batch.rows, micro.batch.loss_mask, *learned)
         gradients, sums = critic.programs.accumulate(critic.params, gradients, rows, denominator)
         losses.append(sums["loss"])
+        critic.trained_on = (rows, denominator)
     critic.params, critic.optimizer_state, norm = critic.programs.apply(
         critic.params, critic.optimizer_state, gradients
     )
     norm, losses = jax.device_get((norm, losses))
-    return {"loss": float(sum(losses)), "gradient_norm": float(norm)}
+    figures = {"loss": float(sum(losses)), "gradient_norm": float(norm)}
+    check_figures("the critic", figures)
+    return figures

@@ -20,6 +20,7 @@ class Critic:
     programs: CriticPrograms
     params: Any
     optimizer_state: Any
+    trained_on: tuple[Any, ...] | None = None  # the last micro-batch and its numbers, for `accumulate`
 
     def arrays(self) -> dict[str, Any]:
         """The arrays that a checkpoint holds."""
@@ -36,6 +37,7 @@ class Learner:
     updates: int = 0  # optimizer steps so far
     reference: Params | None = None  # weights of the reference policy; None: the method has none
     critic: Critic | None = None
+    trained_on: tuple[Any, ...] | None = None  # the last micro-batch and its numbers, for `accumulate`
 
     def arrays(self) -> dict[str, Any]:
         """The arrays that a checkpoint holds, by part of the learner."""

@@ -12,6 +12,7 @@ import numpy as np
 from fr3e_jax.learning.batch_shaping import needs_entropies, shape_mini_batch
 from fr3e_jax.learning.critic import CriticBatch, update_critic, values_of
 from fr3e_jax.learning.experience import TrainingTrunk
+from fr3e_jax.learning.finiteness import check_figures, check_scores
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import MiniBatch, Packing, PerToken, fill
 from fr3e_jax.learning.scoring import Scores, score_batch, score_packed
@@ -44,10 +45,6 @@ class _Scored:
     critic: CriticBatch | None
 
 
-class NonFiniteUpdate(RuntimeError):
-    """A gradient is NaN or infinite. Its update has already run, so that the weights must not be saved."""
-
-
 def update_policy(
     setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk], ledger: TokenLedger
 ) -> dict[str, float]:
@@ -57,7 +54,7 @@ def update_policy(
     warms up, the policy does not change. Returns the metrics of the updates.
 
     Raises:
-      NonFiniteUpdate: a gradient norm is NaN or infinite; the last checkpoint is untouched.
+      NonFiniteUpdate: a score, a loss or a gradient norm is NaN or infinite; the weights must not be saved.
     """
     with ledger.stage("score"):
         packed = Packing(setup, learner, step, 0, batch)
@@ -86,6 +83,8 @@ def _score(
     if learner.reference is not None:
         reference = score_packed(setup, learner, learner.reference, batch, packed).logprobs
     values = values_of(learner.critic, batch, packed) if learner.critic is not None else None
+    scores = {"the policy's log-probs": old.logprobs, "the reference's log-probs": reference}
+    check_scores(batch, scores | {"the critic's values": values})
     if estimates_after_scoring(config):
         found = estimate_advantages(setup, batch, old.logprobs, reference, values)
         metrics |= found.metrics
@@ -139,6 +138,7 @@ def update_on_mini_batch(
             learner.params, gradients, micro.batch, denominator, setup.loss_temperature
         )
         micro_sums.append(part)
+        learner.trained_on = (micro.batch, denominator, setup.loss_temperature)
         sums.positions += micro.positions
         sums.padded_positions += micro.padded_positions
         ledger.trained_positions += micro.positions
@@ -153,12 +153,8 @@ def update_on_mini_batch(
     for part in micro_sums:
         sums.totals.update({name: float(value) for name, value in part.items()})
     sums.gradient_norms.append(float(norm))
-    if not np.isfinite(sums.gradient_norms[-1]):
-        raise NonFiniteUpdate(
-            f"the gradient norm of update {learner.updates} is {sums.gradient_norms[-1]}; expected a finite number. "
-            "The last checkpoint is intact: lower optimizer.learning_rate or optimizer.max_grad_norm, or set "
-            "model.compute_dtype=float32, and --resume"
-        )
+    loss_of_update = sum(float(part["loss"]) for part in micro_sums)
+    check_figures(f"update {learner.updates}", {"loss": loss_of_update, "gradient norm": sums.gradient_norms[-1]})
 
 
 _TOKEN_MEANS = {

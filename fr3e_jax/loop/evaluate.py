@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 
 from fr3e_jax.cluster.membership import across_processes
+from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.evaluation_sets import set_settings
 from fr3e_jax.configuration.schema import Config, EvaluationConfig
 from fr3e_jax.data.problem import Problem
 from fr3e_jax.loop.grading import Grading, rewards_of
+from fr3e_jax.loop.prompts import summary_of
 from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.objectives.pass_at_k import avg_at_k, pass_at_k
 from fr3e_jax.policy.network import Params
 from fr3e_jax.rollouts.noise import EVALUATION
-from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
+from fr3e_jax.rollouts.requests import Branch, NonFiniteLogits, Sampling, TrunkRequest
 from fr3e_jax.runs.checkpoints import Checkpointer, DamagedCheckpoint
 from fr3e_jax.runs.run_directory import RunDirectory, write_json_atomic
 from fr3e_jax.tools.answer import Outcome as Answered
@@ -63,18 +66,27 @@ def benchmark_names(problems: Sequence[Problem]) -> Callable[[Problem], str]:
     return name
 
 
-def held_out_problems(session: Session) -> tuple[list[HeldOut], int]:
-    """The first ``prompts`` problems of each set of the test split, and the number skipped as too long.
+class Selection(NamedTuple):
+    """The held-out problems of an evaluation, and those that it had to skip."""
+
+    chosen: list[HeldOut]
+    too_long: int
+    unspeakable: list[str]  # a line for each problem that cannot be encoded
+
+
+def held_out_problems(session: Session) -> Selection:
+    """The first ``prompts`` problems of each set of the test split whose prompts can be used.
 
     ``prompts`` is that of ``evaluation``, or of the set's entry in ``evaluation.sets``.
 
     Raises:
-      ValueError: a set has no problem whose prompt is short enough.
+      ValueError: a set has no such problem.
     """
     problems, data = session.task.problems("test"), session.config.data
     chosen: list[HeldOut] = []
     counts: Counter[str] = Counter()
     too_long: Counter[str] = Counter()
+    unspeakable: dict[str, list[str]] = {}
     several = len(data.eval) > 1  # a single set ends when it is full: the split may be very long
     name_of = benchmark_names(problems if several else ())
     plans, usual = set_settings(session.config), session.config.evaluation
@@ -86,34 +98,47 @@ def held_out_problems(session: Session) -> tuple[list[HeldOut], int]:
             if several:
                 continue
             break
-        prompt_ids = session.texts.prompt_ids(problem.prompt)
+        try:
+            prompt_ids = session.texts.prompt_ids(problem.prompt)
+        except ValueError as error:
+            unspeakable.setdefault(benchmark, []).append(f"problem {problem.id!r}: {error}")
+            continue
         if len(prompt_ids) <= data.max_prompt_tokens:
             chosen.append(HeldOut(index, problem, prompt_ids, benchmark, settings))
             counts[benchmark] += 1
         else:
             too_long[benchmark] += 1
-    if not chosen or (empty := set(too_long) - set(counts)):
+    complaints = [line for lines in unspeakable.values() for line in lines]
+    if not chosen or (empty := (set(too_long) | set(unspeakable)) - set(counts)):
         where = f"the set {sorted(empty)[0]}" if chosen else f"task {session.task.name!r}"
+        lines = unspeakable.get(sorted(empty)[0], []) if chosen else complaints
+        unencoded = f" ({len(lines)} cannot be encoded; the first is {lines[0]})" if lines else ""
         raise ValueError(
-            f"{where} has no held-out problem of at most data.max_prompt_tokens={data.max_prompt_tokens} tokens; "
-            "raise it, or name other held-out problems (data.eval, data.eval_path)"
+            f"{where} has no held-out problem of at most data.max_prompt_tokens={data.max_prompt_tokens} tokens"
+            f"{unencoded}; raise it, or name other held-out problems (data.eval, data.eval_path)"
         )
-    return chosen, too_long.total()
+    return Selection(chosen, too_long.total(), complaints)
 
 
-def evaluate(session: Session, params: Params) -> dict[str, float]:
+def _to_stderr(line: str) -> None:
+    print(f"fr3e: {line}", file=sys.stderr)
+
+
+def evaluate(session: Session, params: Params, note: Callable[[str], None] = _to_stderr) -> dict[str, float]:
     """Metrics on the held-out problems: ``avg@k``, ``pass@k``, ``greedy``, mean length, and counts.
 
     With several benchmarks each has its own metrics (``aime24/avg@16``), and the plain names hold the mean over
     benchmarks, of the metrics that all of them have. With different numbers of samples (``evaluation.sets``), ``avg``
     is the mean over benchmarks of each one's avg@k. The sampling noise is the same at every evaluation of a run, so
-    that only the weights make a difference.
+    that only the weights make a difference. ``note`` gets lines about problems that cannot be encoded.
 
     Raises:
       ConfigError: see `held_out_problems`; or the verifier cannot be used.
     """
     with as_config_error():
-        problems, too_long = held_out_problems(session)
+        problems, too_long, unspeakable = held_out_problems(session)
+    for line in summary_of(unspeakable, "held-out data") if session.processes.first else ():
+        note(line)
     nothing = np.zeros(0, np.int32)
     grading = Grading(session.grader, lambda index, _: (problems[index].problem, nothing))
     requests = [_request(session, held_out) for held_out in problems]
@@ -144,6 +169,7 @@ def evaluate(session: Session, params: Params) -> dict[str, float]:
     metrics |= {
         "prompts": len(problems),
         "prompts_too_long": too_long,
+        "prompts_unspeakable": len(unspeakable),
         "no_answer": outcomes["no_answer"] / answers,
         "not_graded": outcomes["timeout"] + outcomes["worker_died"] + outcomes["error"],
     }
@@ -213,6 +239,20 @@ def read_run_params(run_dir: Path, abstract: Params, step: int | None = None) ->
     return arrays["params"], step
 
 
+@contextlib.contextmanager
+def refused_weights(config: Config, run_dir: Path | None, step: int) -> Iterator[None]:
+    """Raise `NonFiniteLogits` as a `ConfigError` that names the weights: those of a run's ``step``, or of the model."""
+    try:
+        yield
+    except NonFiniteLogits as error:
+        if run_dir is not None:
+            found, advice = f"the weights of step {step} of {run_dir}", "use an earlier checkpoint or another run"
+        else:
+            found, advice = f"the weights of model.path={config.model.path}", "use other weights"
+        wider = "" if config.model.compute_dtype == "float32" else ", or set model.compute_dtype=float32"
+        raise ConfigError(f"{found} cannot be used: {error}; {advice}{wider}") from error
+
+
 @across_processes
 def evaluate_run(config: Config, run_dir: Path | None) -> int:
     """``fr3e eval``: evaluate the configured model or a run's newest checkpoint; return the exit code.
@@ -222,7 +262,7 @@ def evaluate_run(config: Config, run_dir: Path | None) -> int:
     session = open_session(config)
     with as_config_error():
         params, step = load_run_params(session, run_dir)
-    with session.grader:
+    with session.grader, refused_weights(config, run_dir, step):
         metrics = evaluate(session, params)
     if not session.processes.first:
         return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -14,19 +14,23 @@ from fr3e_jax.data.stream import Prompt, PromptStream
 from fr3e_jax.loop.texts import Texts
 from fr3e_jax.runs.background import Background
 
+MOST_LOOKED_AT = 200_000  # problems looked through at the start of a run
+MOST_SHOWN = 5  # dropped prompts that are named at once
+
 
 @dataclass(frozen=True)
 class _Round:
     prompts: list[Prompt]
     position: int  # of the stream after these prompts
-    dropped_too_long: int
+    dropped: tuple[int, int]  # too long, unspeakable: since the start of the run
+    complaints: list[str]
 
 
 class PromptFeed:
     """A `PromptStream` read one round ahead.
 
-    ``position`` and ``dropped_too_long`` belong to the prompts handed out, not to the round prepared ahead. A
-    checkpoint holds them.
+    ``position`` and the counts of dropped prompts belong to the prompts handed out, not to the round prepared ahead. A
+    checkpoint holds them. ``dropped_unspeakable`` counts prompts that cannot be encoded.
 
     Args:
       problems: the train split.
@@ -44,41 +48,90 @@ class PromptFeed:
         count: int,
         background: Background | None = None,
     ):
-        self.position = self.dropped_too_long = 0
+        self.position = self.dropped_too_long = self.dropped_unspeakable = 0
+        self.complaints: list[str] = []  # of the last round: a line for each prompt that could not be encoded
+        self._problems, self._texts = problems, texts
         self._count, self._background = count, background
         self._stream = PromptStream(problems, data.seed, texts.prompt_ids, data.max_prompt_tokens)
         self._ahead: Future[_Round] | None = None
         self._reading = threading.Lock()  # a task's problems need not be thread-safe
 
     def state_dict(self) -> dict[str, int]:
-        """Position and count after the prompts handed out, for a checkpoint."""
-        return {"position": self.position, "dropped_too_long": self.dropped_too_long}
+        """Position and counts after the prompts handed out, for a checkpoint."""
+        return {
+            "position": self.position,
+            "dropped_too_long": self.dropped_too_long,
+            "dropped_unspeakable": self.dropped_unspeakable,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue after the prompts that were handed out when the state was taken."""
         self._ahead = None
         self.position, self.dropped_too_long = state["position"], state["dropped_too_long"]
+        self.dropped_unspeakable = state.get("dropped_unspeakable", 0)  # absent from older checkpoints
 
     def next(self) -> list[Prompt]:
         """The prompts of a round; the background starts on the round after it.
 
         Raises:
-          ValueError: see `PromptStream.next`; or a prompt cannot be tokenised or put into the template.
+          ValueError: see `PromptStream.next`.
         """
         ahead, self._ahead = self._ahead, None
-        taken = ahead.result() if ahead else self._read(self.position, self.dropped_too_long)
-        self.position, self.dropped_too_long = taken.position, taken.dropped_too_long
+        taken = ahead.result() if ahead else self._read(self.position, self._dropped())
+        self.position, self.complaints = taken.position, taken.complaints
+        self.dropped_too_long, self.dropped_unspeakable = taken.dropped
         if self._background is not None:
-            self._ahead = self._background.call(self._read, self.position, self.dropped_too_long)
+            self._ahead = self._background.call(self._read, self.position, self._dropped())
         return taken.prompts
+
+    def metrics(self) -> dict[str, float]:
+        """The numbers of prompts dropped since the start of the run."""
+        return {
+            "data/dropped_too_long": self.dropped_too_long,
+            "data/dropped_unspeakable": self.dropped_unspeakable,
+        }
+
+    def unspeakable(self) -> list[str]:
+        """A line for each problem whose question has a character that no token spells.
+
+        Sets of more than 200,000 problems are not looked through: their problems may be computed on access.
+        """
+        return unspeakable(self._problems, self._texts) if len(self._problems) <= MOST_LOOKED_AT else []
+
+    def _dropped(self) -> tuple[int, int]:
+        return self.dropped_too_long, self.dropped_unspeakable
 
     def problem_at(self, position: int) -> Problem:
         """The problem at this position of the stream."""
         with self._reading:
             return self._stream.problem_at(position)
 
-    def _read(self, position: int, dropped_too_long: int) -> _Round:
+    def _read(self, position: int, dropped: tuple[int, int]) -> _Round:
+        stream = self._stream
         with self._reading:
-            self._stream.position, self._stream.dropped_too_long = position, dropped_too_long
-            prompts = self._stream.next(self._count)
-            return _Round(prompts, self._stream.position, self._stream.dropped_too_long)
+            stream.position, stream.complaints = position, []
+            stream.dropped_too_long, stream.dropped_unspeakable = dropped
+            prompts = stream.next(self._count)
+            return _Round(
+                prompts, stream.position, (stream.dropped_too_long, stream.dropped_unspeakable), stream.complaints
+            )
+
+
+def unspeakable(problems: Iterable[Problem], texts: Texts) -> list[str]:
+    """A line for each problem whose question has a character that no token spells."""
+    found = []
+    for problem in problems:
+        try:
+            texts.codec.check_characters(problem.prompt)
+        except ValueError as error:
+            found.append(f"problem {problem.id!r}: {error}")
+    return found
+
+
+def summary_of(complaints: Sequence[str], what: str) -> list[str]:
+    """Lines for the console: how many prompts of ``what`` are dropped, and the first few."""
+    if not complaints:
+        return []
+    more = [f"  and {len(complaints) - MOST_SHOWN} more"] if len(complaints) > MOST_SHOWN else []
+    head = f"{len(complaints)} prompts of the {what} cannot be encoded and are dropped:"
+    return [head, *(f"  {line}" for line in complaints[:MOST_SHOWN]), *more]

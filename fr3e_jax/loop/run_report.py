@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from fr3e_jax.configuration.schema import Config
@@ -39,6 +41,51 @@ def compilation_line(ledger: TokenLedger) -> str:
     )
 
 
+_COLLAPSED = 1e-4  # nats; less than this mean entropy is a policy without choices
+FIGURES = ("loss/policy", "loss/supervised", "gradient_norm/max", "gradient_norm/mean", "entropy/mean", "reward/mean")
+"""Metrics that show how a run went before its numbers stopped being finite."""
+
+
+def non_finite_message(
+    config: Config,
+    error: Exception,
+    last: Mapping[str, Any],
+    updates: int,
+    newest: int | None,
+    way_on: str,
+    rate: str = "optimizer.learning_rate",
+) -> str:
+    """The message of a run that left the finite numbers.
+
+    Args:
+      config: the run's settings.
+      error: `NonFiniteUpdate` or `NonFiniteLogits`.
+      last: metrics of the last finished step with its ``step``; empty if this process finished none.
+      updates: optimizer steps that the weights have seen.
+      newest: the newest checkpoint, which was finite when it was saved; None: there is none.
+      way_on: how to continue the run, "continue with" a command.
+      rate: name of the learning rate's setting.
+    """
+    figures = [f"{name} {last[name]:.4g}" for name in FIGURES if math.isfinite(last.get(name, math.nan))]
+    section, _, field = rate.partition(".")
+    advice = [
+        f"lower {rate} (now {getattr(getattr(config, section), field):g})",
+        f"lower optimizer.max_grad_norm (now {config.optimizer.max_grad_norm:g}; 0 is no limit)",
+    ]
+    if config.model.compute_dtype != "float32":
+        advice.append(f"set model.compute_dtype=float32 (now {config.model.compute_dtype})")
+    seen = f" Last finite figures, of step {last['step']}: {', '.join(figures)}." if figures else ""
+    if not updates:
+        start = f"model.path={config.model.path}" if config.model.path else "the random weights of model.*"
+        advice = [f"if the weights that the run starts from ({start}) are damaged, choose others", *advice]
+    kept = (
+        "There is no checkpoint yet"
+        if newest is None
+        else f"Nothing of this was saved; the newest checkpoint, of step {newest}, is as it was"
+    )
+    return f"{error}.{seen} {kept}: {', or '.join(advice)}, then {way_on}"
+
+
 def no_signal_message(config: Config, groups: list[PromptGroup], credited: list[Credited], rounds: int) -> str:
     """The message of `NoSignal`: the results of the step's rounds, and the settings to change."""
     counts = step_report.rollout_metrics(groups, credited)
@@ -47,10 +94,16 @@ def no_signal_message(config: Config, groups: list[PromptGroup], credited: list[
         f"{rounds} rounds in a row gave nothing to train on; of {len(groups)} prompts {right} were all right, "
         f"{wrong} all wrong, {len(groups) - right - wrong} mixed"
     )
+    collapsed = counts["entropy/mean"] < _COLLAPSED
     if credited:
         dull = int(counts["state_groups/all_right"] + counts["state_groups/all_wrong"])
         seen += f"; {dull} of {dull + int(counts['state_groups/mixed'])} explored states were all right or all wrong"
-    if wrong >= right:
+    if collapsed:
+        advice = (
+            f"The policy gives one response to each prompt (mean entropy {counts['entropy/mean']:.2g} nats): lower "
+            f"optimizer.learning_rate (now {config.optimizer.learning_rate:g}) and start from an earlier checkpoint"
+        )
+    elif wrong >= right:
         advice = "The task is too hard for this policy: warm it up longer with fr3e sft, choose easier problems"
     else:
         advice = "The policy already solves these problems: choose harder ones"

@@ -22,8 +22,9 @@ from fr3e_jax.configuration import save_config
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts, split_full_batch
+from fr3e_jax.learning.finiteness import NonFiniteUpdate, check_weights
 from fr3e_jax.learning.learner import abstract_learner, fresh_learner, restored_learner
-from fr3e_jax.learning.update import NonFiniteUpdate, update_policy
+from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop import step_report
 from fr3e_jax.loop.evaluate import best_metric, evaluate
 from fr3e_jax.loop.expansion import Anchored, Credited, PromptGroup
@@ -31,11 +32,12 @@ from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anch
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.grading import Grading
 from fr3e_jax.loop.progress import Progress
-from fr3e_jax.loop.prompts import PromptFeed
-from fr3e_jax.loop.run_report import compilation_line, no_signal_message, run_summary
+from fr3e_jax.loop.prompts import PromptFeed, summary_of
+from fr3e_jax.loop.run_report import compilation_line, no_signal_message, non_finite_message, run_summary
 from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs import explore_programs
+from fr3e_jax.rollouts.requests import NonFiniteLogits
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.background import Background, WriteFailed
 from fr3e_jax.runs.checkpoints import Checkpointer, CheckpointFailed, told_in_a_line
@@ -112,6 +114,8 @@ class Trainer:
         if latest and not self.progress.evaluated:  # a signal interrupted the evaluation; perhaps it was made since
             recorded = partial(recorded_evaluation, run.metrics, latest)
             self.progress.evaluated = session.processes.on_first(recorded)
+        self.current = self.progress.step  # the step under way
+        self.last_metrics: dict[str, Any] = {}  # of the last finished step
         self.console = Console(
             self.config.runtime.console if first else "none",
             max_steps=self.config.training.max_steps,
@@ -130,6 +134,11 @@ class Trainer:
         except (WriteFailed, CheckpointFailed, RunDirectoryGone, Divergence) as error:
             print(f"fr3e: stopped at step {self.progress.step}: {error}", file=sys.stderr)
             code = 1
+        except (NonFiniteUpdate, NonFiniteLogits) as error:  # these weights must not be saved
+            newest, way_on = self.checkpoints.latest_step(), self._way_on()
+            message = non_finite_message(self.config, error, self.last_metrics, self.learner.updates, newest, way_on)
+            print(f"fr3e: stopped at step {self.current}: {message}", file=sys.stderr)
+            code = 1
         for line in self.profiler.report():
             print(line)
         return code
@@ -140,6 +149,8 @@ class Trainer:
             self._announce()
             if self.progress.step:
                 self.console.note(f"resumed from the checkpoint of step {self.progress.step}")
+            for line in summary_of(self.prompts.unspeakable(), "training data"):
+                self.console.note(line)
             try:
                 return self._steps()
             except Stopped as signal:
@@ -156,9 +167,8 @@ class Trainer:
             try:
                 with self.profiler.step(self.progress.step + 1):
                     self._step()
-            except (NoSignal, NonFiniteUpdate) as error:
-                if isinstance(error, NoSignal):  # the weights of a non-finite update must not be saved
-                    self._save()
+            except NoSignal as error:
+                self._save()
                 print(f"fr3e: stopped at step {self.progress.step + 1}: {error}", file=sys.stderr)
                 return 1
             if signal := self._asked_to_stop():
@@ -183,7 +193,7 @@ class Trainer:
 
     def _step(self) -> None:
         """One full batch, from prompts to new weights."""
-        step = self.progress.step + 1
+        step = self.current = self.progress.step + 1
         batch, groups, credited = self._collect_full_batch(step)
         self.console.stage("updating")
         self.session.sampler.weights.release()
@@ -196,7 +206,7 @@ class Trainer:
             metrics |= self.progress.archive.metrics(self.config.explore)
         metrics |= step_report.tool_metrics(self.session.sampler, groups, credited)
         metrics |= step_report.grading_metrics(self.session.grader)
-        metrics["data/dropped_too_long"] = self.prompts.dropped_too_long
+        metrics |= self.prompts.metrics()
         if self.config.runtime.store_rollouts:
             with self.ledger.stage("store"):
                 self._write(f"the rollouts of step {step}", self._store, step, groups, credited)
@@ -204,6 +214,7 @@ class Trainer:
         self.progress.step, self.progress.updates, self.progress.evaluated = step, self.learner.updates, {}
         self._write(f"the metrics of step {step}", self._add_metrics, step, metrics)
         self.console.step(step, metrics)
+        self.last_metrics = {"step": step} | metrics
         if self._budget_spent():
             return  # the last checkpoint is saved after the last evaluation, whose metrics rank it
         if self._evaluation_due():
@@ -243,6 +254,8 @@ class Trainer:
         with self.ledger.stage("first_return"):
             with as_config_error():
                 prompts = self.prompts.next()
+            for line in self.prompts.complaints:
+                self.console.note(line)
             self._compare("prompts", agreement.of_prompts, prompts)
             groups = first_return(session, params, step, prompts)  # sampled, graded, degenerate prompts rejected
             self._compare("first return", agreement.of_groups, groups)
@@ -340,7 +353,7 @@ class Trainer:
     def _evaluate(self, stage: str) -> dict[str, float]:
         self.console.stage(stage)
         with self.ledger.stage("evaluate"), self.stop.at_once(self.session.processes.count == 1):
-            result = evaluate(self.session, self.learner.params)
+            result = evaluate(self.session, self.learner.params, self.console.note)
         what = f"the evaluation of step {self.progress.step}"
         self._write(what, self._add_metrics, self.progress.step, result, kind="eval")
         shown = "  ".join(f"{name} {value:.1%}" for name, value in result.items() if "@" in name or name == "greedy")
@@ -349,6 +362,7 @@ class Trainer:
 
     def _save(self) -> None:
         with self.ledger.stage("checkpoint"):
+            check_weights(self.learner)
             self.background.drain()  # a checkpoint claims that everything up to its step is on disk
             self.lock.check()
             host = self.progress.host_state(self.config, self.prompts, self.ledger)

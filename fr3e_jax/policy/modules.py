@@ -41,14 +41,16 @@ class Linear(nnx.Module):
 def rms_norm(x: jax.Array, scale: jax.Array, epsilon: float) -> jax.Array:
     """``scale * x / sqrt(mean(x**2) + epsilon)`` over the last axis, in x's dtype, computed in float32.
 
-    (Zhang and Sennrich 2019, eq. 4.)
+    (Zhang and Sennrich 2019, eq. 4.) A mean that overflows gives NaN. Divided by an infinite root, x would become 0,
+    and the network would go on with uniform distributions.
     """
     return _normalise(x, scale, epsilon)[0]
 
 
 def _normalise(x, scale, epsilon):
     wide = x.astype(jnp.float32)
-    inverse = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + epsilon)
+    mean = jnp.mean(wide * wide, axis=-1, keepdims=True)
+    inverse = jnp.where(mean < jnp.inf, jax.lax.rsqrt(mean + epsilon), jnp.nan)
     return (wide * inverse * _along_last(scale, wide).astype(jnp.float32)).astype(x.dtype), (x, inverse, scale)
 
 

@@ -58,6 +58,7 @@ class OptimizerPrograms:
       param_shardings, optimizer_shardings: their shardings; gradients are split as the parameters.
       init_optimizer: ``params -> optimizer state``.
       zero_gradients: ``params -> gradients`` of 0.
+      norm: ``params -> global norm``, a scalar.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class OptimizerPrograms:
         self._rows, whole = batch_sharding(mesh), replicated(mesh)
         self.init_optimizer = jax.jit(optimizer.init, out_shardings=self.optimizer_shardings)
         self.zero_gradients = jax.jit(partial(jax.tree.map, jnp.zeros_like), out_shardings=self.param_shardings)
+        self.norm = jax.jit(optax.tree.norm, out_shardings=whole)
         self._accumulate = jax.jit(
             accumulate,
             donate_argnums=1,  # gradients

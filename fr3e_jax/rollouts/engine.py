@@ -34,6 +34,7 @@ from fr3e_jax.rollouts.requests import (
     DecodeCounts,
     Ended,
     Key,
+    NonFiniteLogits,
     Rollout,
     Selector,
     TrunkRequest,
@@ -94,6 +95,7 @@ class RolloutEngine:
 
         Raises:
           ValueError: as `check_requests`.
+          NonFiniteLogits: the network gave NaN or infinity in place of a distribution.
         """
         check_requests(requests)
         if not any(request.branches for request in requests):
@@ -252,6 +254,7 @@ class _Run:
 
     def _take(self, emitted: Emitted, interruptions: Interruptions | None) -> None:
         """Take over as much of a chunk's tokens as the next chunk depends on, and free the lanes that ended."""
+        check_finite(emitted)
         tokens, steps = self.sampled.take(emitted)
         counts = self.engine.counts
         counts.chunks += 1
@@ -292,6 +295,16 @@ class _Run:
             self.ended([(*key, rollout) for key, rollout in zip(ending.keys, rollouts, strict=True)])
         self.promotion.await_decision(ending.requests)
         self.promotion.decide(self.state, wait=False)
+
+
+def check_finite(emitted: Emitted) -> None:
+    """Raise `NonFiniteLogits` unless every token of a chunk has an entropy; logits of −inf are allowed."""
+    ruined = emitted.emitted & ~np.isfinite(emitted.entropies)
+    if ruined.any():
+        raise NonFiniteLogits(
+            f"the logits of {ruined.sum()} of {emitted.emitted.sum()} tokens are NaN or infinite; "
+            "expected finite ones, or -inf for tokens that cannot be drawn"
+        )
 
 
 class _Ending(NamedTuple):

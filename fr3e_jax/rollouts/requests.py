@@ -15,6 +15,10 @@ from fr3e_jax.programs.decoder_state import LaneSettings
 STREAM_NAMES = 6  # integers that name a noise stream: purpose, step, prompt, base, state, branch
 
 
+class NonFiniteLogits(RuntimeError):
+    """The network gave NaN, +inf, or no finite logit where a token was to be drawn."""
+
+
 @dataclass(frozen=True)
 class Sampling:
     """The filters of sampling; ``temperature = 0`` is greedy, ``top_p = 1`` and ``top_k = 0`` filter nothing."""

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from fr3e_jax import __version__
+from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.tokenizer import GENERATION_CONFIG, TextCodec
@@ -21,7 +22,10 @@ from fr3e_jax.policy.config_file import read_json_object, retyped, to_hf_config
 from fr3e_jax.policy.huggingface import MAX_SHARD_BYTES, save_params
 from fr3e_jax.policy.network import Params, build_network
 from fr3e_jax.programs.mesh import abstract_arrays, make_mesh, param_shardings
+from fr3e_jax.programs.weight_check import fault_of_weights
 from fr3e_jax.verbs.model_directory import check_replaceable, replaced_directory
+
+_CHECKED_TOKENS = 8  # in the pass that tests the weights
 
 
 def export_run(
@@ -44,17 +48,23 @@ def export_run(
       step: which checkpoint; None: the newest.
 
     Raises:
-      ConfigError: there is no such checkpoint, or ``directory`` holds something other than an earlier export.
+      ConfigError: there is no such checkpoint, or ``directory`` holds something other than an earlier export;
+        or the weights give NaN.
     """
     model = config.model
     with as_config_error():
         check_replaceable(directory)
         codec = TextCodec.load(model.tokenizer or model.path, model=model.path)
         architecture = configured_architecture(config, len(codec))
-        _, abstract, axes = build_network(architecture, param_dtype=model.param_dtype)
+        graphdef, abstract, axes = build_network(architecture, param_dtype=model.param_dtype)
         devices = jax.devices()[: math.gcd(jax.device_count(), architecture.hidden_size)]  # any number works
         shardings = param_shardings(make_mesh(devices=devices), abstract, axes, architecture)
         params, step = read_run_params(run_dir, abstract_arrays(abstract, shardings), step)
+        if fault := fault_of_weights(graphdef, params, [codec.stop_ids[0]] * _CHECKED_TOKENS):
+            raise ConfigError(
+                f"the weights of step {step} of {run_dir} cannot be used: {fault}; export an earlier checkpoint "
+                "(--step) or another run"
+            )
         record = {"run": str(run_dir), "step": step, "dtype": dtype or model.param_dtype}
         write_model(directory, architecture, params, codec, model.path, record, max_shard_bytes)
     size = sum(file.stat().st_size for file in Path(directory).expanduser().iterdir())

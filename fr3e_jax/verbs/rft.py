@@ -17,7 +17,7 @@ from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.mini_batches import split_mini_batches
-from fr3e_jax.loop.prompts import PromptFeed
+from fr3e_jax.loop.prompts import PromptFeed, summary_of
 from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.loop.step_report import grading_metrics
 from fr3e_jax.rollouts.noise import SHUFFLE
@@ -95,6 +95,8 @@ class _Run(SupervisedRun):
 
     def run(self) -> int:
         config = self.config
+        for line in summary_of(self.feed.unspeakable(), "training data"):
+            self.console.note(line)
         self.before = self.before or self.evaluate()
         while self.iteration < config.rft.iterations:
             if self.current is None:
@@ -103,26 +105,23 @@ class _Run(SupervisedRun):
                 print(f"fr3e: stopped in iteration {self.iteration + 1}: {self._nothing()}", file=sys.stderr)
                 return 1
             asked = self._fine_tune(self.current)
-            if asked is None:
-                return 1
             if asked and self.iteration < config.rft.iterations:
                 self.console.note(f"{asked}: step {self.step} is saved; continue with --resume")
                 return 0
         self.finish(config.rft.output, config.rft.output_dtype, iterations=self.iteration)
         return 0
 
-    def _fine_tune(self, current: Iteration) -> str | None:
+    def _fine_tune(self, current: Iteration) -> str:
         """Train on the rest of an iteration.
 
-        Returns the signal that asked to stop, "" without one, or None after an update that is not finite. A signal
-        before the last update ends the iteration early, with a checkpoint.
+        Returns the signal that asked to stop, or "" without one. A signal before the last update ends the iteration
+        early, with a checkpoint.
         """
         self.console.stage(f"fine-tuning, iteration {self.iteration + 1}")
         batches, asked = self._batches(current), ""
         for left, batch in zip(reversed(range(len(batches))), batches, strict=True):
             updated = self.fine_tune(batch, tokens=self.config.training.micro_batch_tokens)()
-            if not self.is_finite(updated):
-                return None
+            self.check_finite(updated)
             current.updates += 1
             current.sums.update(updated)
             asked = self.session.processes.asked_to_stop(self.stop.received, self.step)
@@ -140,6 +139,8 @@ class _Run(SupervisedRun):
         with self.ledger.stage("sample"):
             with as_config_error():
                 prompts = self.feed.next()
+            for line in self.feed.complaints:
+                self.console.note(line)
             weights = session.sampler.weights.of(learner.params)
             responses = sample_responses(session, weights, self.iteration, prompts)
             self.ledger.count_decoding(session.sampler.engine.take_counts())
@@ -154,7 +155,7 @@ class _Run(SupervisedRun):
         if self.first and self.config.runtime.store_rollouts:
             with self.ledger.stage("store"):
                 rollout_store.write_rollouts(self.run_dir, step, response_records(step, responses, selected))
-        metrics |= grading_metrics(session.grader) | {"data/dropped_too_long": self.feed.dropped_too_long}
+        metrics |= grading_metrics(session.grader) | self.feed.metrics()
         learner.restart_optimizer()
         return Iteration(training_trunks(selected, self.iteration)[0], metrics)
 

@@ -11,7 +11,7 @@ import numpy as np
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.loop.evaluate import load_run_params
+from fr3e_jax.loop.evaluate import load_run_params, refused_weights
 from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.rollouts.noise import SAMPLE
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
@@ -24,7 +24,7 @@ def sample(config: Config, prompt: str, num: int, as_json: bool, run_dir: Path |
 
     Raises:
       ConfigError: the prompt is empty, or holds a character that the tokenizer lacks; the run has no checkpoint, or one
-        of another model.
+        of another model; its weights give NaN.
     """
     session = open_session(config)
     with as_config_error():
@@ -34,7 +34,8 @@ def sample(config: Config, prompt: str, num: int, as_json: bool, run_dir: Path |
         weights, step = load_run_params(session, run_dir)
     cap = config.rollout.max_response_tokens
     branches = [Branch(len(ids), (SAMPLE, 0, 0, n), cap, session.sampling()) for n in range(num)]
-    rollouts, _ = session.sampler.sample(session.sampler.weights.of(weights), [TrunkRequest(ids, branches)])
+    with refused_weights(config, run_dir, step):
+        rollouts, _ = session.sampler.sample(session.sampler.weights.of(weights), [TrunkRequest(ids, branches)])
     if as_json:
         completions = [_described(session, r) for r in rollouts[0]]
         print(json.dumps({"prompt": prompt, "step": step, "completions": completions}, indent=2))

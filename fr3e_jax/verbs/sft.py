@@ -57,15 +57,16 @@ class _Run(SupervisedRun):
     verb, rate = "sft", "sft.learning_rate"
 
     def __init__(self, session: Session, run: RunDirectory, checkpoints: Checkpointer, ledger: TokenLedger):
-        self.dropped_too_long = 0
+        self.dropped_too_long = self.dropped_unspeakable = 0
         super().__init__(session, run, checkpoints, ledger, max_steps=session.config.sft.steps)
         self.longest = (self.config.data.max_prompt_tokens, self.config.rollout.max_response_tokens)
 
     def state(self) -> dict[str, Any]:
-        return {"dropped_too_long": self.dropped_too_long}
+        return {"dropped_too_long": self.dropped_too_long, "dropped_unspeakable": self.dropped_unspeakable}
 
     def restore(self, host: dict[str, Any]) -> None:
         self.dropped_too_long = host["dropped_too_long"]
+        self.dropped_unspeakable = host.get("dropped_unspeakable", 0)  # absent from older checkpoints
 
     def run(self) -> int:
         config, s = self.config, self.config.sft
@@ -74,16 +75,19 @@ class _Run(SupervisedRun):
         while self.step < s.steps:
             updated = self.fine_tune(self._batch(self.step), **self._packing())
             if self.step % s.log_every == 0 or self.step == s.steps:
-                metrics = updated() | {"data/dropped_too_long": self.dropped_too_long}
+                metrics = updated() | {
+                    "data/dropped_too_long": self.dropped_too_long,
+                    "data/dropped_unspeakable": self.dropped_unspeakable,
+                }
                 metrics |= self.ledger.step_metrics()
                 self.write(metrics)
                 self.console.step(self.step, metrics)
                 self.console.note(f"step {self.step}: loss {metrics['loss/supervised']:.4f}")
-                if not self.is_finite(metrics):  # checked before every checkpoint
-                    return 1
+                self.check_finite(metrics)
             due = self.step % (config.checkpoint.every * s.log_every) == 0 and self.step < s.steps
             asked = self.session.processes.asked_to_stop(self.stop.received, self.step)
             if asked or due:
+                self.check_finite(updated())
                 self.save()
             if asked:
                 self.console.note(f"{asked}: step {self.step} is saved; continue with --resume")
@@ -101,16 +105,23 @@ class _Run(SupervisedRun):
     def _batch(self, step: int) -> list[TrainingTrunk]:
         """Demonstrations ``step * batch_size ...`` of the task, each a trunk (prompt) with one branch (response).
 
-        Those longer than ``data.max_prompt_tokens`` or ``rollout.max_response_tokens`` are left out and counted.
+        Those longer than ``data.max_prompt_tokens`` or ``rollout.max_response_tokens`` are left out and counted, and so
+        are those that cannot be encoded.
         """
         s, codec = self.config.sft, self.session.texts.codec
         fraction = min(step / s.curriculum_steps, 1.0) if s.curriculum_steps else 1.0
-        trunks = []
+        trunks: list[TrainingTrunk] = []
+        complaints: list[str] = []
         for index in range(step * s.batch_size, (step + 1) * s.batch_size):
             demonstration = self.session.task.demonstration(index, fraction)
-            with as_config_error():
+            try:
                 prompt = self.session.texts.prompt_ids(demonstration.prompt)
                 response = self.session.texts.encode(demonstration.response)
+            except ValueError as error:
+                self.dropped_unspeakable += 1
+                complaints.append(f"demonstration {index} is dropped: {error}")
+                self.console.note(complaints[-1])
+                continue
             response = np.append(response, codec.stop_ids[0]).astype(np.int32)
             if len(prompt) > self.longest[0] or len(response) > self.longest[1]:
                 self.dropped_too_long += 1
@@ -121,5 +132,6 @@ class _Run(SupervisedRun):
             raise ConfigError(
                 f"all {s.batch_size} demonstrations of step {step + 1} are longer than data.max_prompt_tokens="
                 f"{self.longest[0]} or rollout.max_response_tokens={self.longest[1]}; raise them"
+                + (f" ({len(complaints)} cannot be encoded: {complaints[0]})" if complaints else "")
             )
         return trunks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,10 +15,13 @@ from fr3e_jax.configuration import save_config
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.experience import TrainingTrunk
+from fr3e_jax.learning.finiteness import NonFiniteUpdate, check_figures, check_weights
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.packing import counted_tokens, pack
 from fr3e_jax.loop.evaluate import best_metric, evaluate
+from fr3e_jax.loop.run_report import non_finite_message
 from fr3e_jax.loop.session import Session
+from fr3e_jax.rollouts.requests import NonFiniteLogits
 from fr3e_jax.runs.checkpoints import Checkpointer, CheckpointFailed, told_in_a_line
 from fr3e_jax.runs.console import Console
 from fr3e_jax.runs.ledger import TokenLedger
@@ -47,6 +49,7 @@ class SupervisedRun:
         self.lock, self.stop = RunLock(), StopRequest()
         self.before: dict[str, float] = {}
         self.after: dict[str, float] = {}  # held-out metrics of a finished run
+        self.last_metrics: dict[str, Any] = {}  # of the last update seen to be finite
         self.first = session.processes.first  # one process writes
         programs = session.model.train_programs(session.config, supervised=True)
         self.resumed_step: int | None = None
@@ -69,7 +72,7 @@ class SupervisedRun:
         self.console = Console(shown, max_steps=max_steps, first_step=self.finished_steps())
 
     def start(self) -> int:
-        """Run to the end, to a signal or to a failed write; return the exit code."""
+        """Run to the end, to a signal, a failed write or numbers that are not finite; return the exit code."""
         try:
             with self.metrics, self.console, self.stop:
                 try:
@@ -81,6 +84,12 @@ class SupervisedRun:
                     return 0
         except (CheckpointFailed, RunDirectoryGone) as error:
             print(f"fr3e: stopped at step {self.step}: {error}", file=sys.stderr)
+            return 1
+        except (NonFiniteUpdate, NonFiniteLogits) as error:
+            way_on = f"continue with fr3e {self.verb} {self.run_dir.config} --resume {self.run_dir.path}"
+            newest = self.checkpoints.latest_step()
+            message = non_finite_message(self.config, error, self.last_metrics, self.step, newest, way_on, self.rate)
+            print(f"fr3e: stopped at step {self.step}: {message}", file=sys.stderr)
             return 1
 
     # -- defined by each verb -----------------------------------------------------------------------------------------
@@ -121,6 +130,7 @@ class SupervisedRun:
             for micro in pack(trunks, **options):
                 gradients, part = learner.programs.accumulate(learner.params, gradients, micro.batch, counted, 1.0)
                 parts.append(part)
+                learner.trained_on = (micro.batch, counted, 1.0)
                 self.ledger.trained_positions += micro.positions
                 self.ledger.padded_positions += micro.padded_positions
             learner.params, learner.optimizer_state, norm = learner.programs.apply(
@@ -131,23 +141,17 @@ class SupervisedRun:
         self.after = {}
         return partial(_step_metrics, parts, norm, counted)
 
-    def is_finite(self, metrics: dict[str, float]) -> bool:
-        """Whether the gradient norm is finite; if not, print what to change. Call it before each checkpoint."""
-        if math.isfinite(metrics["gradient_norm/mean"]):
-            return True
-        print(
-            f"fr3e: stopped: at step {self.step} the loss is {metrics['loss/supervised']} and the gradient norm "
-            f"{metrics['gradient_norm/mean']}; expected finite numbers. The last checkpoint is intact: lower "
-            f"{self.rate}, or set model.compute_dtype=float32, and --resume",
-            file=sys.stderr,
-        )
-        return False
+    def check_finite(self, metrics: dict[str, float]) -> None:
+        """Raise `NonFiniteUpdate` if the loss or the gradient norm is not finite; call it before each checkpoint."""
+        names = {"loss": "loss/supervised", "gradient norm": "gradient_norm/mean"}
+        check_figures(f"update {self.step}", {name: metrics[key] for name, key in names.items()})
+        self.last_metrics = {"step": self.step} | metrics
 
     def evaluate(self) -> dict[str, float]:
         """Evaluate the current weights; write and return the held-out metrics."""
         self.console.stage("evaluating")
         with self.ledger.stage("evaluate"), self.stop.at_once(self.session.processes.count == 1):
-            result = evaluate(self.session, self.learner.params)
+            result = evaluate(self.session, self.learner.params, self.console.note)
         self.session.sampler.weights.release()
         self.write(result, kind="eval")
         return result
@@ -167,6 +171,7 @@ class SupervisedRun:
             "after": self.after,
             "ledger": self.ledger.state_dict(),
         } | self.state()
+        check_weights(self.learner)
         self.lock.check()
         self.checkpoints.save(self.step, self.learner.arrays(), host, evaluated)
 

@@ -154,3 +154,16 @@ def test_unknown_character_in_a_long_text_is_shown_with_its_surroundings_only():
     with pytest.raises(ValueError) as raised:
         TextCodec.load().encode("1+" * 10_000 + "x" + "+1" * 10_000)
     assert "character 'x' at position 20000 of '...1+1+" in str(raised.value) and len(str(raised.value)) < 400
+
+
+def test_half_of_a_surrogate_pair_is_an_unknown_character_and_foreign_text_loses_it():
+    """A tokenizer of all bytes spells every character, and raises TypeError for a text that no encoding has."""
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<eos>"]
+    bytewise = Tokenizer(models.BPE({token: n for n, token in enumerate(tokens)}, []))
+    bytewise.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    codec = TextCodec(PreTrainedTokenizerFast(tokenizer_object=bytewise, eos_token="<eos>"))
+    assert len(codec.encode("1é")) == 3
+    for read in (codec.encode, codec.check_characters):
+        with pytest.raises(ValueError, match=r"^character '\\ud800' at position 2 of '1é\\ud8002' is not in the"):
+            read("1é\ud8002")
+    assert codec.encode_foreign("1é\ud8002") == codec.encode("1é2")

@@ -11,10 +11,11 @@ import pytest
 from encoded_prompts import prepare
 
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, count_rollouts, split_full_batch
+from fr3e_jax.learning.finiteness import NonFiniteUpdate, check_weights
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import mini_batches, pack_mini_batch, split_mini_batches
 from fr3e_jax.learning.scoring import logprob_gap, score_batch, score_trunks
-from fr3e_jax.learning.update import NonFiniteUpdate, update_policy
+from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.runs.ledger import TokenLedger
@@ -254,5 +255,27 @@ def test_a_non_finite_gradient_stops_with_the_values_found(session, programs, pa
     with pytest.raises(NonFiniteUpdate) as caught:
         update_policy(session.learning, learner, STEP, broken, TokenLedger())
     message = str(caught.value)
-    assert f"update {learner.updates} is nan; expected a finite number" in message
-    assert "optimizer.learning_rate" in message and "--resume" in message
+    assert f"the loss of update {learner.updates} is nan" in message and "expected finite numbers" in message
+
+
+@pytest.mark.parametrize(
+    ("factor", "fault"),
+    [(np.nan, "norm of the weights .* is nan"), (1e25, "norm of the weights .* is inf"), (1e10, "entropy .* is nan")],
+)
+def test_weights_that_give_no_distribution_are_found_before_they_are_saved(
+    session, programs, params, batch, factor, fault
+):
+    """1e10 is finite, and so is the norm of such weights, but the squares of the activations overflow."""
+    learner, _ = updated(session, programs, params, batch)
+    check_weights(learner)
+    learner.params = jax.tree.map(lambda leaf: leaf * np.float32(factor), learner.params)
+    with pytest.raises(NonFiniteUpdate, match=fault):
+        check_weights(learner)
+
+
+def test_scores_that_are_not_finite_are_named(session, programs, params, batch):
+    learner = learner_of(programs, params)
+    learner.reference = jax.tree.map(lambda leaf: leaf * np.float32(np.nan), params)
+    with pytest.raises(NonFiniteUpdate, match="the reference's log-probs are NaN or infinite for"):
+        update_policy(session.learning, learner, STEP, batch, TokenLedger())
+    assert learner.updates == 0

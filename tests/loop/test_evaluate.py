@@ -37,6 +37,7 @@ def test_metrics_are_means_over_problems_of_greedy_and_sampled_rewards(session, 
             "greedy": 2 / 4,
             "prompts": 4,
             "prompts_too_long": 0,
+            "prompts_unspeakable": 0,
             "no_answer": 0,
             "not_graded": 0,
         }
@@ -90,6 +91,22 @@ def test_problems_that_are_too_long_are_left_out(session, params, tiny_run):
 
     metrics = evaluate(dataclasses.replace(session, task=Mixed()), params)
     assert (metrics["prompts"], metrics["prompts_too_long"]) == (2, 3)
+
+
+def test_problems_that_cannot_be_encoded_are_left_out_and_named(session, params, capsys):
+    problems = session.task.problems("test")
+
+    class Mixed:
+        name = "mixed"
+
+        def problems(self, split):
+            return [dataclasses.replace(problems[0], prompt="1\ud800="), *problems[1:3]]
+
+    noted = []
+    metrics = evaluate(dataclasses.replace(session, task=Mixed()), params, noted.append)
+    assert (metrics["prompts"], metrics["prompts_unspeakable"]) == (2, 1)
+    assert noted[0] == "1 prompts of the held-out data cannot be encoded and are dropped:"
+    assert noted[1].startswith(f"  problem '{problems[0].id}': character '\\ud800' at position 1")
 
 
 class TwoBenchmarks:

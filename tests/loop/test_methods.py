@@ -112,13 +112,11 @@ def train_small(recipe: Path, run_dir: Path, shared: Callable[[], Session]) -> M
     if kind in OWN_SESSION:
         assert (rft if kind == "rft" else train)(config) == 0
     else:
-        session, run = (
-            dataclasses.replace(shared(), config=config),
-            RunDirectory(open_run(config, None, False, "train")),
-        )
-        keep = {"keep_last": 1, "keep_best": 0, "best_metric": ""}
-        with Checkpointer(run.checkpoints, **keep) as checkpoints:
-            assert Trainer(session, run, RunLock(), checkpoints, TokenLedger()).run() == 0
+        session, keep = dataclasses.replace(shared(), config=config), {"keep_last": 1, "keep_best": 0}
+        with RunLock() as lock:
+            run = RunDirectory(open_run(config, None, False, "train", lock))
+            with Checkpointer(run.checkpoints, **keep, best_metric="") as checkpoints:
+                assert Trainer(session, run, lock, checkpoints, TokenLedger()).run() == 0
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if line["kind"] == "train"]
 

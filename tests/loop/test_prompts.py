@@ -9,7 +9,7 @@ import pytest
 
 from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.data.task import Problem
-from fr3e_jax.loop.prompts import PromptFeed
+from fr3e_jax.loop.prompts import PromptFeed, summary_of
 from fr3e_jax.runs.background import Background
 
 
@@ -46,7 +46,8 @@ def test_the_feed_gives_the_prompts_of_the_stream(short_and_long, ahead):
             settled(background)
             assert [(p.position, p.problem) for p in found] == [(p.position, p.problem) for p in wanted]
             assert all(p.token_ids.tolist() == session.texts.codec.encode(p.problem.prompt) for p in found)
-            assert feed.state_dict() == {"position": stream.position, "dropped_too_long": stream.dropped_too_long}
+            counts = {"dropped_too_long": stream.dropped_too_long, "dropped_unspeakable": 0}
+            assert feed.state_dict() == {"position": stream.position} | counts
             assert feed.problem_at(wanted[2].position) == wanted[2].problem
     assert feed.dropped_too_long > 10
 
@@ -77,17 +78,69 @@ def test_a_feed_continues_from_the_state_of_another(short_and_long):
             assert second.state_dict() == first.state_dict()
 
 
-def test_a_prompt_that_cannot_be_prepared_fails_in_the_round_that_needs_it(session):
-    fifth = PromptStream(range(6), session.config.data.seed, lambda _: [1], 9).problem_at(4)
+class Unspeakable:
+    """Every fifth prompt has a character that the embedded tokenizer lacks; every seventh, half a surrogate pair."""
 
-    class Odd:
-        def problems(self, split):
-            return [Problem(f"p{n}", "é=" if n == fifth else "1=", "") for n in range(6)]
+    name = "unspeakable"
 
+    def problems(self, split):
+        return [Problem(f"p{n}", f"{n}" + ("é" if n % 5 == 0 else "\ud800" * (n % 7 == 0)), "") for n in range(30)]
+
+
+UNSPEAKABLE = {f"p{n}" for n in range(30) if n % 5 == 0 or n % 7 == 0}
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_prompts_that_cannot_be_encoded_are_dropped_counted_and_named_each_time(session, ahead):
+    twin = dataclasses.replace(session, task=Unspeakable())
+    found, named = [], []
     with Background() as background:
-        feed = feed_of(dataclasses.replace(session, task=Odd()), 3, background)
-        assert len(feed.next()) == 3
-        settled(background)
-        with pytest.raises(ValueError, match="é"):
-            feed.next()
-        assert feed.position == 3
+        feed = feed_of(twin, 4, background if ahead else None)
+        while feed.position < 60:
+            found += feed.next()
+            named += feed.complaints
+    assert not {prompt.problem.id for prompt in found} & UNSPEAKABLE
+    assert feed.position == len(found) + len(named) and feed.dropped_unspeakable == len(named)
+    assert feed.metrics() == {"data/dropped_too_long": 0, "data/dropped_unspeakable": len(named)}
+    for n in (5, 7):
+        assert (
+            sum(f"is dropped: problem 'p{n}': character {'é' if n == 5 else chr(0xD800)!r} at" in x for x in named) == 2
+        )
+    lines = feed.unspeakable()
+    assert len(lines) == len(UNSPEAKABLE) and lines[1].startswith("problem 'p5': character 'é' at position 1 of '5é'")
+
+
+def test_a_feed_with_dropped_prompts_continues_from_any_state(session):
+    twin = dataclasses.replace(session, task=Unspeakable())
+    whole = feed_of(twin, 3, None)
+    states, expected = [whole.state_dict()], []
+    for _ in range(12):
+        expected.append([(p.position, p.problem.id) for p in whole.next()])
+        states.append(whole.state_dict())
+    for start in (1, 4, 9):
+        again = feed_of(twin, 3, None)
+        again.load_state_dict(states[start])
+        for step in range(start, 12):
+            assert [(p.position, p.problem.id) for p in again.next()] == expected[step]
+            assert again.state_dict() == states[step + 1]
+    again.load_state_dict({"position": 4, "dropped_too_long": 1})  # of a run that counted only those too long
+    assert again.dropped_unspeakable == 0
+
+
+def test_data_without_a_prompt_that_can_be_encoded_is_an_error(session):
+    class Nothing:
+        def problems(self, split):
+            return [Problem(f"p{n}", "é=", "") for n in range(6)]
+
+    feed = feed_of(dataclasses.replace(session, task=Nothing()), 3, None)
+    with pytest.raises(
+        ValueError, match="6 prompts in a row cannot be encoded; the first of them is problem 'p.': cha"
+    ):
+        feed.next()
+
+
+def test_only_the_first_of_many_dropped_prompts_are_named():
+    lines = summary_of([f"problem 'p{n}'" for n in range(9)], "training data")
+    assert lines[0] == "9 prompts of the training data cannot be encoded and are dropped:"
+    assert lines[1:] == [*(f"  problem 'p{n}'" for n in range(5)), "  and 4 more"]
+    assert summary_of([], "training data") == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from itertools import groupby
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from fr3e_jax.configuration import load_config
+from fr3e_jax.data.task import load_task
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.loop import train as train_module
 from fr3e_jax.loop.train import Trainer
@@ -292,7 +294,7 @@ def test_a_non_finite_update_keeps_the_last_checkpoint_as_it_was(session, tmp_pa
     twin = tiny_run.changed(session, training__surplus="drop", checkpoint__every=1, evaluation__every=0)
     code = run_here(twin, tmp_path / "run")
     message = capsys.readouterr().err
-    assert code == 1 and "stopped at step 3" in message and "expected a finite number" in message
+    assert code == 1 and "stopped at step 3" in message and "expected finite numbers" in message
     options = {"keep_last": 2, "keep_best": 1, "best_metric": "avg@3"}
     with Checkpointer(tmp_path / "run" / "checkpoints", **options) as checkpoints:
         assert checkpoints.latest_step() == 2
@@ -336,6 +338,24 @@ def test_a_step_with_a_fully_carried_batch_samples_nothing(session, tmp_path, ti
     assert second["batch/carried_rollouts"] == 4 and second["tokens/sampled_tokens"] == 0
     assert "logprob_gap/max" not in second
     assert read_rollouts(tmp_path / "run" / "rollouts" / "step_000002.jsonl.gz") == []
+
+
+def test_rows_that_cannot_be_encoded_never_end_a_run(session, tmp_path, tiny_run, capsys):
+    """Every fourth problem, held-out ones among them: dropped, counted, and named at the start and when drawn."""
+    task = load_task(tiny_run.config(data__task=f"{tiny_run.task}:SomeUnspellable").data)
+    settings = {"training__max_steps": 2, "evaluation__every": 0, "runtime__console": "plain"}
+    twin = dataclasses.replace(tiny_run.changed(session, **settings), task=task)
+    assert run_here(twin, tmp_path / "run") == 0
+    records = read_metrics(tmp_path / "run" / "metrics.jsonl", kind="train")
+    dropped = int(records[-1]["data/dropped_unspeakable"])
+    assert dropped > 0 and host_state(tmp_path / "run")["stream"]["dropped_unspeakable"] == dropped
+    assert not [record for record in stored(tmp_path / "run") if int(record.problem_id.rpartition("/")[2]) % 4 == 0]
+    printed = capsys.readouterr().out
+    assert (
+        "10 prompts of the training data cannot be encoded and are dropped:\n  problem 'train/0': character" in printed
+    )
+    assert "prompts of the held-out data cannot be encoded and are dropped:\n  problem 'test/40': character" in printed
+    assert printed.count("of the training data is dropped: problem 'train/") == dropped
 
 
 # -- background writes -------------------------------------------------------------------------------------------------

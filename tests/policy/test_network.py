@@ -121,3 +121,11 @@ def test_chunks_of_the_head_are_even_and_as_few_as_possible():
             assert size <= chunk and -(-tokens // size) == count
             assert count * size - tokens < count, "less than one token of each chunk is empty"
             assert even_chunk(chunk, count * size) == size, "the same for tokens padded to whole chunks"
+
+
+def test_rms_norm_of_a_mean_that_overflows_is_nan():
+    """Divided by an infinite root the activations would be 0: all tokens equally probable, and every gradient 0."""
+    x = jnp.stack([jnp.full(4, 1e25), jnp.full(4, 1e15)])
+    found = rms_norm(x, jnp.ones(4), 1e-6)
+    assert np.isnan(found[0]).all()
+    np.testing.assert_allclose(found[1], np.ones(4), rtol=1e-6)

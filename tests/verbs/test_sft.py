@@ -122,12 +122,37 @@ def test_a_random_start_ignores_the_model_that_it_is_to_replace(one_step_run):
     assert load_run_params(open_session(saved), one_step_run)[1] == 1
 
 
+def test_demonstrations_that_cannot_be_encoded_are_dropped_and_named(tmp_path, tiny_run, capsys):
+    settings = SETTINGS | {"sft__steps": 2, "sft__log_every": 1, "evaluation__prompts": 1, "runtime__console": "plain"}
+    config = tiny_run.config(**settings, data__task=f"{tiny_run.task}:SomeUnspellable")
+    assert sft(config, tmp_path / "run") == 0
+    records = read_metrics(tmp_path / "run" / "metrics.jsonl", kind="train")
+    assert [record["data/dropped_unspeakable"] for record in records] == [2, 4]
+    printed = capsys.readouterr().out
+    assert [f"demonstration {n} is dropped: character '\\ud800' at position 0" in printed for n in (0, 1, 4)] == [
+        1,
+        0,
+        1,
+    ]
+
+
 def test_a_loss_that_is_not_finite_ends_the_run_without_a_model(tmp_path, tiny_run, capsys):
     settings = SETTINGS | {"sft__learning_rate": 1e30, "sft__warmup_updates": 0, "evaluation__prompts": 1}
     assert sft(tiny_run.config(**settings, optimizer__max_grad_norm=0.0), tmp_path / "run") == 1
     message = capsys.readouterr().err
-    assert "at step 6 the loss is nan" in message and "sft.learning_rate" in message
+    assert (
+        "stopped at step 6: the loss of update 6 is nan" in message and "lower sft.learning_rate (now 1e+30)" in message
+    )
     assert not (tmp_path / "run" / "model").exists()
+
+
+def test_a_signal_after_an_update_that_is_not_finite_saves_nothing(tmp_path, tiny_run, monkeypatch, capsys):
+    """The signal comes in step 2, whose loss and gradient are not logged."""
+    settings = SETTINGS | {"sft__learning_rate": 1e30, "sft__warmup_updates": 0, "evaluation__prompts": 1}
+    monkeypatch.setenv("FR3E_TEST_SIGNAL", f"SIGTERM {1 * 4 + 8 + 4}")
+    assert sft(tiny_run.config(**settings, optimizer__max_grad_norm=0.0), tmp_path / "run") == 1
+    assert "There is no checkpoint yet" in capsys.readouterr().err
+    assert not [path for path in (tmp_path / "run" / "checkpoints").iterdir() if path.name.isdigit()]
 
 
 def test_a_checkpoint_of_another_model_is_refused(sft_run, tiny_run):
