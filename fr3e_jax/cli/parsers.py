@@ -92,6 +92,11 @@ def declare_run(parser: argparse.ArgumentParser) -> None:
 def declare_train(parser: argparse.ArgumentParser) -> None:
     declare_run(parser)
     parser.add_argument(
+        "--allow-changes",
+        action="store_true",
+        help="with --resume: go on although the seed or the training data differ from the checkpoint's",
+    )
+    parser.add_argument(
         "--profile",
         nargs="?",
         const=str(DEFAULT_PROFILE_STEPS),

@@ -59,7 +59,9 @@ def locate_run(arguments: argparse.Namespace, verb: str) -> tuple[Config, Path |
             )
         return config, named, False
     run_dir = Path(arguments.resume) if arguments.resume else named or newest_run(config, verb)
-    overrides = [_NO_PROFILE, *arguments.overrides]  # a resumed run is profiled again only if --profile asks for it
+    # A resumed run is profiled again, or allowed to change, only if this very command asks for it.
+    allowed = f"runtime.allow_changes={str(getattr(arguments, 'allow_changes', False)).lower()}"
+    overrides = [_NO_PROFILE, allowed, *arguments.overrides]
     return load_config(saved_config(run_dir), overrides, training=training), run_dir, True
 
 
@@ -95,6 +97,8 @@ def saved_config(run_dir: Path) -> Path:
     path = run_dir / CONFIG_FILE
     if not path.is_file():
         raise ConfigError(f"{run_dir} is not a run directory: it has no {CONFIG_FILE}; expected one that fr3e made")
+    if not path.read_bytes().strip(b" \t\r\n\0"):
+        raise ConfigError(f"{path} is empty; expected the settings of the run: write its recipe there again")
     return path
 
 

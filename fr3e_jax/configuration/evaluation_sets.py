@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+from typing import Any
 
 from fr3e_jax.configuration.schema import Config, EvaluationConfig
 
@@ -31,7 +32,7 @@ def set_settings(config: Config) -> dict[str, EvaluationConfig]:
             raise ValueError(f"evaluation.sets has {entry!r}, and data.eval has no set {name!r}; {advice}")
         if name in found:
             raise ValueError(f"evaluation.sets names the set {name!r} twice; expected one entry for each set")
-        values = dict(_assignment(entry, text) for text in assignments)
+        values: dict[str, Any] = dict(_assignment(entry, text) for text in assignments)
         settings = dataclasses.replace(config.evaluation, **values)
         if largest := max((k for k in settings.pass_at if k > settings.samples), default=0):
             raise ValueError(

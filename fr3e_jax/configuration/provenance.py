@@ -48,11 +48,15 @@ def git_state(source: Path) -> dict[str, Any] | None:
     return {"commit": commit, "dirty": bool(_git(source, "status", "--porcelain"))} if commit else None
 
 
-def save_config(config: Config, run_dir: Path, verb: str = "train", **device: str) -> None:
+def save_config(
+    config: Config, run_dir: Path, verb: str = "train", resumed_step: int | None = None, **device: str
+) -> None:
     """Write ``config.yaml``, usable as a recipe, and ``provenance.json``; a resumed run keeps its ``earlier`` ones.
 
     Args:
         verb: the command (train, sft, …); ``--resume`` looks for runs of the same verb.
+        resumed_step: step of the checkpoint that a resumed run goes on from; other settings than before are kept as
+            ``config.step_000006.yaml``, the settings that were in force up to step 6.
         device: ``platform`` and ``device_kind``, as ``collect`` takes them.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -60,19 +64,29 @@ def save_config(config: Config, run_dir: Path, verb: str = "train", **device: st
     previous = read_provenance(run_dir)
     if previous:
         provenance["earlier"] = [*previous.pop("earlier", []), previous]
-    _replace(run_dir / CONFIG_FILE, to_yaml(config))
-    _replace(run_dir / PROVENANCE_FILE, json.dumps(provenance, indent=2) + "\n")
+    saved, text = run_dir / CONFIG_FILE, to_yaml(config)
+    if resumed_step is not None and saved.is_file() and (former := saved.read_bytes()) != text.encode():
+        _replace(run_dir / f"config.step_{resumed_step:06d}.yaml", former)
+    _replace(saved, text.encode())
+    _replace(run_dir / PROVENANCE_FILE, (json.dumps(provenance, indent=2) + "\n").encode())
 
 
 def read_provenance(run_dir: Path) -> dict[str, Any]:
-    """The provenance that ``save_config`` wrote, or an empty dict."""
+    """The provenance that ``save_config`` wrote, or an empty dict; a damaged file is named and read as empty."""
     path = run_dir / PROVENANCE_FILE
-    return json.loads(path.read_text()) if path.is_file() else {}
+    try:
+        content = json.loads(path.read_bytes()) if path.is_file() else {}
+        if not isinstance(content, dict):
+            raise ValueError("not a JSON object")
+    except ValueError as error:
+        print(f"fr3e: {path} is damaged ({error}); going on without it", file=sys.stderr)
+        return {}
+    return content
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, content: bytes) -> None:
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(text)
+    partial.write_bytes(content)
     os.replace(partial, path)  # an interrupted write leaves the former file
 
 

@@ -466,6 +466,9 @@ class RuntimeConfig:
     run_dir: str = option("", "exact run directory; empty: output_dir/NAME-DATE-TIME")
     compilation_cache: str = option("~/.cache/fr3e_jax/xla", "persistent XLA compilation cache; empty: none")
     keep_host_memory: bool = option(True, "on CPU: the process keeps freed memory, for speed")
+    allow_changes: bool = option(
+        False, "--resume goes on with another seed or other training data than the checkpoint's (--allow-changes)"
+    )
     tensorboard: bool = option(True, "write TensorBoard event files")
     store_rollouts: bool = option(True, "store every rollout (compressed JSONL) for analysis")
     console: Literal["auto", "live", "plain", "none"] = option("auto", "live display, plain lines, or nothing")

@@ -19,7 +19,7 @@ from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.evaluation_sets import set_settings
 from fr3e_jax.configuration.schema import Config, EvaluationConfig
 from fr3e_jax.data.problem import Problem
-from fr3e_jax.loop.grading import Grading, rewards_of
+from fr3e_jax.loop.grading import Grading, GradingFailed, rewards_of
 from fr3e_jax.loop.prompts import summary_of
 from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.objectives.pass_at_k import avg_at_k, pass_at_k
@@ -147,6 +147,7 @@ def evaluate(session: Session, params: Params, note: Callable[[str], None] = _to
     session.sampler.engine.take_counts()  # evaluation is not part of the training budget
     calls = session.sampler.take_tool_counts()
     graded = grading.verdicts(range(len(problems)))
+    session.grader.check((verdict.outcome for row in graded for verdict in row), "of an evaluation")
     rewards, right = [rewards_of(row) for row in graded], [[verdict.right for verdict in row] for row in graded]
     lengths = [[len(rollout.token_ids) for rollout in row] for row in results]
     answers = sum(map(len, rewards))
@@ -262,8 +263,12 @@ def evaluate_run(config: Config, run_dir: Path | None) -> int:
     session = open_session(config)
     with as_config_error():
         params, step = load_run_params(session, run_dir)
-    with session.grader, refused_weights(config, run_dir, step):
-        metrics = evaluate(session, params)
+    try:
+        with session.grader, refused_weights(config, run_dir, step):
+            metrics = evaluate(session, params)
+    except GradingFailed as error:
+        print(f"fr3e: {error}", file=sys.stderr)
+        return 1
     if not session.processes.first:
         return 0
     if run_dir is not None:

@@ -26,6 +26,15 @@ Case = Callable[[int, int], tuple[Problem, np.ndarray]]
 """(request, branch) -> its problem, and the response tokens before the branch's own."""
 
 
+class GradingFailed(RuntimeError):
+    """Nearly all verdicts of a round or an evaluation are failures of the verifier."""
+
+
+FAILED = ("error", "timeout", "worker_died")
+FAILED_SHARE = 0.95  # of the verdicts, from which on the verifier has failed and not the policy
+FEWEST_VERDICTS = 8  # of which a share says something
+
+
 class ResponseGrader:
     """Grades whole responses of token ids, and counts how their rewards came about.
 
@@ -66,6 +75,28 @@ class ResponseGrader:
         start = time.perf_counter()
         yield
         self._wait_seconds += time.perf_counter() - start
+
+    def check(self, outcomes: Iterable[str], where: str) -> None:
+        """Raise if nearly all ``outcomes`` are failures of the verifier; all processes give the same outcomes.
+
+        Args:
+          outcomes: of all verdicts of a round or an evaluation.
+          where: names the round or the evaluation.
+
+        Raises:
+          GradingFailed: at least `FAILED_SHARE` of `FEWEST_VERDICTS` or more verdicts failed; with the first failure.
+        """
+        counts = Counter(outcomes)
+        total, failed = counts.total(), {name: counts[name] for name in FAILED if counts[name]}
+        if total < FEWEST_VERDICTS or sum(failed.values()) < FAILED_SHARE * total:
+            return
+        first = next((text for text in self.processes.gather(self.grader.first_failure) if text), "")
+        listed = ", ".join(f"{number} {name}" for name, number in failed.items())
+        raise GradingFailed(
+            f"the verifier failed on {sum(failed.values())} of {total} responses {where} ({listed}). This says nothing "
+            "about the policy: mend the verifier (data.verifier), or raise rewards.deadline_seconds or "
+            f"rewards.memory_mb, then continue with --resume. The first failure: the verifier {first}"
+        )
 
     def take_wait_seconds(self) -> float:
         """Seconds spent waiting for verdicts since the last call; decoding did not cover them."""

@@ -25,12 +25,12 @@ from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts, split_fu
 from fr3e_jax.learning.finiteness import NonFiniteUpdate, check_weights
 from fr3e_jax.learning.learner import abstract_learner, fresh_learner, restored_learner
 from fr3e_jax.learning.update import update_policy
-from fr3e_jax.loop import step_report
+from fr3e_jax.loop import resumption, step_report
 from fr3e_jax.loop.evaluate import best_metric, evaluate
 from fr3e_jax.loop.expansion import Anchored, Credited, PromptGroup
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
-from fr3e_jax.loop.grading import Grading
+from fr3e_jax.loop.grading import Grading, GradingFailed
 from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.prompts import PromptFeed, summary_of
 from fr3e_jax.loop.run_report import compilation_line, no_signal_message, non_finite_message, run_summary
@@ -70,7 +70,7 @@ def train(config: Config, run_dir: Path | None = None, resume: bool = False) -> 
         with Checkpointer(run.checkpoints, **keep, best_metric=best_metric(config)) as checkpoints:
             trainer = Trainer(session, run, lock, checkpoints, ledger)
             if resume and session.processes.first:  # only now: settings that do not fit the checkpoint have raised
-                save_config(config, run.path)
+                save_config(config, run.path, resumed_step=trainer.progress.step)
             return trainer.run()
     return 1
 
@@ -92,6 +92,8 @@ class Trainer:
             self.background,
         )
         self.progress = Progress()
+        self.identity = resumption.identity(self.config, session.task.problems("train"))
+        self.changes: list[str] = []  # since the checkpoint, a line for each
         programs, critic = session.model.train_programs(session.config), session.model.critic_programs(session.config)
         reference = self.config.kl.coefficient > 0
         held = abstract_learner(programs, critic, reference=reference)
@@ -104,6 +106,10 @@ class Trainer:
             )
         else:
             latest, arrays, host = restored
+            if "identity" in host:  # older checkpoints have none
+                self.changes = resumption.changes(host["identity"], self.identity)
+                resumption.refuse_another_run(self.changes, self.config.runtime.allow_changes)
+            self.changes += resumption.version_changes(run)
             self.progress = Progress.restore(host, self.prompts, ledger)
             self.learner = restored_learner(programs, critic, arrays, self.progress.updates)
         first = session.processes.first
@@ -111,6 +117,9 @@ class Trainer:
         if first:
             rollout_store.drop_after(run, latest)
             self.metrics = MetricsWriter(run, tensorboard=self.config.runtime.tensorboard, resume_step=latest)
+            if latest:
+                stored = self.config.runtime.store_rollouts
+                self.changes += resumption.missing_records(run, latest, rollouts=stored)
         if latest and not self.progress.evaluated:  # a signal interrupted the evaluation; perhaps it was made since
             recorded = partial(recorded_evaluation, run.metrics, latest)
             self.progress.evaluated = session.processes.on_first(recorded)
@@ -131,7 +140,7 @@ class Trainer:
         """Train to the end of the budget or to a signal; return the exit code."""
         try:
             code = self._run()
-        except (WriteFailed, CheckpointFailed, RunDirectoryGone, Divergence) as error:
+        except (WriteFailed, CheckpointFailed, RunDirectoryGone, GradingFailed, Divergence) as error:
             print(f"fr3e: stopped at step {self.progress.step}: {error}", file=sys.stderr)
             code = 1
         except (NonFiniteUpdate, NonFiniteLogits) as error:  # these weights must not be saved
@@ -149,6 +158,8 @@ class Trainer:
             self._announce()
             if self.progress.step:
                 self.console.note(f"resumed from the checkpoint of step {self.progress.step}")
+            for line in self.changes if self.session.processes.first else ():
+                print(f"fr3e: {line}", file=sys.stderr)
             for line in summary_of(self.prompts.unspeakable(), "training data"):
                 self.console.note(line)
             try:
@@ -258,6 +269,7 @@ class Trainer:
                 self.console.note(line)
             self._compare("prompts", agreement.of_prompts, prompts)
             groups = first_return(session, params, step, prompts)  # sampled, graded, degenerate prompts rejected
+            session.grader.check((o for group in groups for o in group.outcomes), "of a round of prompts")
             self._compare("first return", agreement.of_groups, groups)
             kept = [group for group in groups if group.kept]
             trunks = base_trunks(self.config, step, kept) if explore.train_base or not explore.enabled else []
@@ -365,7 +377,7 @@ class Trainer:
             check_weights(self.learner)
             self.background.drain()  # a checkpoint claims that everything up to its step is on disk
             self.lock.check()
-            host = self.progress.host_state(self.config, self.prompts, self.ledger)
+            host = self.progress.host_state(self.config, self.prompts, self.ledger) | {"identity": self.identity}
             self.checkpoints.save(self.progress.step, self.learner.arrays(), host, self.progress.evaluated)
 
     def _finish(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
+import traceback
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Sequence
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 ERRORS_SHOWN = 3  # with their tracebacks; the rest is counted
 TIMEOUTS_REMEMBERED = 2  # a time-out may be the machine's fault once
+LONGEST_FAILURE = 2000  # characters shown of one error
 LONGEST_KEY = 64  # characters
 CACHED = ("right", "wrong", "restated", "other_form", "no_answer", "refused", "string_only")
 
@@ -85,6 +87,7 @@ class Grader:
     def __init__(self, verifier: Verifier, settings: RewardsConfig | None = None):
         self.verifier = verifier
         self._errors = self._unfinished = 0
+        self.first_failure = ""  # of the verifier: the problem's id, and the traceback if there is one
         self._settings = settings or RewardsConfig()
         self._outcomes: Counter[str] = Counter()
         self._cache: OrderedDict[Hashable, Verdict] = OrderedDict()
@@ -160,22 +163,29 @@ class Grader:
         return Pending(verdict)
 
     def _error(self, problem_id: str, cause: Exception | str) -> Verdict:
+        text = cause if isinstance(cause, str) else "".join(traceback.format_exception(cause))
         with self._lock:
             self._errors += 1
             shown = self._errors <= ERRORS_SHOWN
-        if shown:
-            text, error = (f":\n{cause}", None) if isinstance(cause, str) else ("", cause)
-            logger.warning("the verifier raised on problem %s; its reward is 0%s", problem_id, text, exc_info=error)
+        self._failed(f"raised on problem {problem_id}; its reward is 0:\n{text.strip()}", shown)
         return Verdict(0.0, "error")
 
     def _ungraded(self, problem_id: str, kind: Literal["timeout", "worker_died"]) -> Verdict:
         with self._lock:
             self._unfinished += 1
             shown = self._unfinished <= ERRORS_SHOWN
-        if shown:
-            why = "was not done at its deadline (rewards.deadline_seconds)" if kind == "timeout" else "ended its worker"
-            logger.warning("the verifier %s on problem %s; its reward is 0", why, problem_id)
+        why = "was not done at its deadline (rewards.deadline_seconds)" if kind == "timeout" else "ended its worker"
+        self._failed(f"{why} on problem {problem_id}; its reward is 0", shown)
         return Verdict(0.0, kind)
+
+    def _failed(self, text: str, shown: bool) -> None:
+        """Remember the first failure and log it if it is to be shown, with control characters made visible."""
+        if len(text) > LONGEST_FAILURE:
+            text = f"{text[: LONGEST_FAILURE // 2]} ... {text[-LONGEST_FAILURE // 2 :]}"
+        text = "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
+        self.first_failure = self.first_failure or text
+        if shown:
+            logger.warning("the verifier %s", text)
 
     def _submit_job(self, problem_id: str, job: Job) -> Pending:
         key = _key(job)

@@ -118,7 +118,7 @@ class Checkpointer:
         _silence_orbax()
 
         def score(metrics: Mapping[str, float]) -> float:
-            return metrics[best_metric]
+            return metrics.get(best_metric, -math.inf)  # another metric ranked the runs of an earlier configuration
 
         options = ocp.CheckpointManagerOptions(
             preservation_policy=preservation_policy.AnyPreservationPolicy(
@@ -165,7 +165,7 @@ class Checkpointer:
             return False
         _check_json(host, "host")
         flat = flatten_arrays(arrays)
-        content = {
+        content: dict[str, Any] = {
             "host": dict(host),
             "arrays": {name: _describe(leaf) for name, leaf in flat.items()},
             "checksums": checksums(flat),
@@ -265,8 +265,8 @@ class Checkpointer:
                     raise DamagedCheckpoint(f"{error}; move {place} away to continue from an earlier step") from error
                 damaged[step] = error
                 continue
-            for bad, error in damaged.items():
-                print(f"fr3e: {error}; moved to {self._set_aside(bad)}; going on from step {step}", file=sys.stderr)
+            for bad, damage in damaged.items():
+                print(f"fr3e: {damage}; moved to {self._set_aside(bad)}; going on from step {step}", file=sys.stderr)
             return step, arrays, host
         if damaged:
             newest = next(iter(damaged.values()))
@@ -330,8 +330,8 @@ class Checkpointer:
         """Remove files of metrics that are not JSON: the manager reads them all when it is made."""
         for file in self._directory.glob("*/metrics/metrics"):
             try:
-                float(json.loads(file.read_bytes())[self._best_metric])
-            except (OSError, ValueError, TypeError, KeyError):
+                sum(map(float, json.loads(file.read_bytes()).values()))
+            except (OSError, ValueError, TypeError, AttributeError):
                 print(
                     f"fr3e: {file} is damaged: step {file.parts[-3]} no longer counts among the best", file=sys.stderr
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ class MetricsWriter:
         self._path = run_dir.metrics
         last_kept = -1 if resume_step is None else resume_step
         run_dir.path.mkdir(parents=True, exist_ok=True)
+        _repair(self._path)
         _truncate_after(self._path, last_kept)
         self._stream = open(self._path, "a", encoding="utf-8")
         self._events = None
@@ -122,6 +124,25 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
             f"{path}, line {number}: found {line[:60]!r}, expected one JSON object per line; "
             "another program changed the file: remove that line"
         ) from error
+
+
+def _repair(path: Path) -> None:
+    """Move lines that are no records into ``metrics.damaged.jsonl`` beside the file, and name them on stderr."""
+    lines, good = _complete_lines(path), []
+    for number, line in enumerate(lines, 1):
+        try:
+            if not {"step", "kind"} <= _parse(path, number, line).keys():
+                raise ValueError(f"{path}, line {number}: expected a record with step and kind")
+        except (ValueError, AttributeError):
+            place = path.with_name("metrics.damaged.jsonl")
+            print(f"fr3e: {path}, line {number} is damaged; it was moved to {place}", file=sys.stderr)
+            with open(place, "ab") as stream:
+                stream.write(line + b"\n")
+        else:
+            good.append(line)
+    if len(good) < len(lines):
+        with atomic_file(path) as stream:
+            stream.writelines(line + b"\n" for line in good)
 
 
 def _truncate_after(path: Path, step: int) -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -102,6 +103,17 @@ def _decode(content: dict[str, Any]) -> RolloutRecord:
     if content["reward"] is None:
         content["reward"] = math.nan
     return RolloutRecord(**content)
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file of rollouts is there and can be decompressed to its end."""
+    try:
+        with gzip.open(path) as stream:
+            while stream.read(_BUFFER_BYTES):
+                pass
+    except (OSError, EOFError, zlib.error):
+        return False
+    return True
 
 
 def rollout_path(run_dir: RunDirectory, step: int, *, stem: str = "step") -> Path:

@@ -19,6 +19,7 @@ from fr3e_jax.learning.finiteness import NonFiniteUpdate, check_figures, check_w
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.packing import counted_tokens, pack
 from fr3e_jax.loop.evaluate import best_metric, evaluate
+from fr3e_jax.loop.grading import GradingFailed
 from fr3e_jax.loop.run_report import non_finite_message
 from fr3e_jax.loop.session import Session
 from fr3e_jax.rollouts.requests import NonFiniteLogits
@@ -82,7 +83,7 @@ class SupervisedRun:
                         self.save()
                     self.console.note(f"{signal}: stopped in the evaluation; continue with --resume")
                     return 0
-        except (CheckpointFailed, RunDirectoryGone) as error:
+        except (CheckpointFailed, RunDirectoryGone, GradingFailed) as error:
             print(f"fr3e: stopped at step {self.step}: {error}", file=sys.stderr)
             return 1
         except (NonFiniteUpdate, NonFiniteLogits) as error:

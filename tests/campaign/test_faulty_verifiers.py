@@ -15,6 +15,7 @@ from fr3e_jax.runs.metrics import read_metrics
 
 pytestmark = pytest.mark.campaign
 VERIFIERS = Path(__file__).parents[1] / "fixtures" / "faulty_verifiers.py"
+LIES = ("not_a_number", "infinite", "text", "nothing")
 OUTCOMES = {"hanging": "timeout", "sleeping": "timeout", "exiting": "worker_died"}
 
 
@@ -26,9 +27,7 @@ def run(folder: Path, tiny_run, name: str) -> int:
     return main(["train", str(recipe)])
 
 
-@pytest.mark.parametrize(
-    "name", ["raising", "hanging", "sleeping", "exiting", "not_a_number", "infinite", "text", "nothing", "printing"]
-)
+@pytest.mark.parametrize("name", ["raising", "hanging", "sleeping", "exiting", "printing"])
 def test_a_verifier_that_sometimes_fails_costs_single_verdicts(tmp_path, tiny_run, capfd, monkeypatch, name):
     monkeypatch.setenv("FR3E_TEST_FAULTS_EVERY", "11")
     assert run(tmp_path, tiny_run, name) == 0, capfd.readouterr()
@@ -45,7 +44,7 @@ def test_a_verifier_that_sometimes_fails_costs_single_verdicts(tmp_path, tiny_ru
     log(f"verifier: {name}, sometimes", "counted, the run ended", verdicts_lost=failed)
 
 
-@pytest.mark.parametrize("name", ["raising", "hanging", "exiting", "not_a_number", "text", "long_explanation"])
+@pytest.mark.parametrize("name", ["raising", "hanging", "exiting", "long_explanation"])
 def test_a_verifier_that_always_fails_stops_the_run_with_the_reason(tmp_path, tiny_run, capfd, monkeypatch, name):
     monkeypatch.setenv("FR3E_TEST_FAULTS_EVERY", "1")
     assert run(tmp_path, tiny_run, name) == 1
@@ -53,6 +52,17 @@ def test_a_verifier_that_always_fails_stops_the_run_with_the_reason(tmp_path, ti
     expected = {"hanging": "timeout", "exiting": "worker_died"}.get(name, "error")
     words = {"timeout": ("time-out", "timeout", "timed out"), "worker_died": ("worker", "died"), "error": ("error",)}
     assert any(word in output for word in words[expected]), output[-3000:]
+    assert "The first failure: the verifier" in output
     assert "too hard for this policy" not in output and "already solves" not in output
     assert len(output) < 100_000
     log(f"verifier: {name}, always", "stopped with the reason")
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_verifier_that_returns_no_reward_stops_the_run_with_the_value(tmp_path, tiny_run, capfd, monkeypatch, name):
+    monkeypatch.setenv("FR3E_TEST_FAULTS_EVERY", "11")
+    assert run(tmp_path, tiny_run, name) == 2
+    output = "".join(capfd.readouterr())
+    assert {"not_a_number": "nan", "infinite": "inf", "text": "right", "nothing": "None"}[name] in output, output
+    assert "Traceback" not in output and "test/" in output or "train/" in output
+    log(f"verifier: {name}", "stopped with the value and the problem")

@@ -10,7 +10,7 @@ from process_threads import together
 
 from fr3e_jax.cluster.processes import Divergence, Processes
 from fr3e_jax.configuration import ConfigError
-from fr3e_jax.loop.grading import Grading, ResponseGrader
+from fr3e_jax.loop.grading import Grading, GradingFailed, ResponseGrader
 from fr3e_jax.rewards.verdict import Verdict
 
 
@@ -89,3 +89,29 @@ def test_different_tokens_on_one_process_raise_with_the_verdicts():
 
     for error in together(2, ask):
         assert isinstance(error, Divergence) and "'sampled_tokens'" in str(error)
+
+
+def grader_that_said(first_failure):
+    return ResponseGrader(SimpleNamespace(first_failure=first_failure), None, Processes())
+
+
+def test_a_round_of_failures_stops_with_the_first_of_them():
+    with pytest.raises(GradingFailed) as stopped:
+        grader_that_said("raised on problem 7").check(["error"] * 18 + ["timeout", "wrong"], "of a round")
+    message = str(stopped.value)
+    assert "failed on 19 of 20 responses of a round (18 error, 1 timeout)" in message
+    assert "The first failure: the verifier raised on problem 7" in message
+
+
+@pytest.mark.parametrize("outcomes", [["error"] * 7, ["error"] * 18 + ["wrong"] * 2, ["wrong"] * 20, []])
+def test_few_verdicts_or_some_readable_ones_do_not_stop_a_run(outcomes):
+    grader_that_said("raised on problem 7").check(outcomes, "of a round")
+
+
+def test_the_first_failure_of_any_process_is_told():
+    def check(processes):
+        grader = SimpleNamespace(first_failure="hung on problem 3" if processes.index else "")
+        with pytest.raises(GradingFailed, match="the verifier hung on problem 3"):
+            ResponseGrader(grader, None, processes).check(["timeout"] * 8, "of a round")
+
+    together(2, check)

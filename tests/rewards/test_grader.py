@@ -252,3 +252,25 @@ def test_a_time_out_is_logged_with_the_problem_s_id(caplog):
     with Grader(lambda *_: job, settings) as grader:
         assert grader.submit(Problem("slow/7", "", ""), "x", True).result().outcome == "timeout"
     assert "not done at its deadline" in caplog.text and "slow/7" in caplog.text
+
+
+def test_the_deadline_of_a_job_does_not_count_the_import_of_its_verifier(tmp_path, grader_of):
+    (tmp_path / "slow.py").write_text(
+        "import time\nend = time.process_time() + 1.5\nwhile time.process_time() < end:\n    pass\n"
+        "def verify(problem, response, finished):\n    return 1.0\n"
+    )
+    settings = RewardsConfig(deadline_seconds=0.3, wall_clock_factor=2.0, workers=1)
+    grader = grader_of(user_verifier(f"{tmp_path / 'slow.py'}:verify"), settings)
+    problem = Problem(id="p", prompt="", gold="")
+    assert [grader.submit(problem, str(n), True).result().outcome for n in range(3)] == ["right"] * 3
+
+
+def test_a_long_error_with_control_characters_is_shown_short_and_visibly(grader_of, caplog):
+    def loud(problem, response, finished):
+        raise ValueError("\x1b[31m" + "x" * 10_000_000)
+
+    grader = grader_of(loud)
+    grader.submit(Problem(id="p", prompt="", gold=""), "", True)
+    (record,) = caplog.records
+    assert "\\x1b[31m" in record.message and "\x1b" not in record.message
+    assert len(record.message) < 3000 and grader.first_failure in record.message

@@ -1,0 +1,138 @@
+"""A resumed run says what has changed since its checkpoint, and refuses to become another run."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from fr3e_jax.cli import main
+from fr3e_jax.configuration import ConfigError, to_yaml
+from fr3e_jax.data.problem import Problem
+from fr3e_jax.loop.resumption import HASHED_PROBLEMS, changes, fingerprint, missing_records, refuse_another_run
+from fr3e_jax.loop.train import train
+from fr3e_jax.runs.metrics import read_metrics
+from fr3e_jax.runs.run_directory import RunDirectory
+
+
+@pytest.fixture
+def copied(finished_run, tmp_path):
+    """A finished run of four steps that a test may change."""
+    return shutil.copytree(finished_run, tmp_path / "run")
+
+
+def problems(count, changed=None):
+    return [Problem(id=str(n), prompt=f"{n}=", gold="x" if n == changed else str(n)) for n in range(count)]
+
+
+def test_a_fingerprint_tells_every_changed_problem_and_the_order():
+    assert fingerprint(problems(50)) == fingerprint(problems(50))
+    others = [fingerprint(problems(50, changed)) for changed in range(50)]
+    others += [fingerprint(problems(49)), fingerprint(problems(50)[::-1])]
+    assert len({fingerprint(problems(50)), *others}) == 53
+
+
+def test_a_fingerprint_of_many_problems_looks_at_a_bounded_number():
+    class Many:
+        seen = 0
+
+        def __len__(self):
+            return 10**9
+
+        def __getitem__(self, index):
+            self.seen += 1
+            return Problem(id=str(index), prompt="\ud800", gold="")
+
+    many = Many()
+    assert fingerprint(many).startswith("1000000000 problems, ")
+    assert many.seen == HASHED_PROBLEMS
+
+
+def test_changes_name_each_setting_with_both_values():
+    saved = {"settings": {"seed": 0, "optimizer": {"learning_rate": 1e-3}}, "training_data": "9 problems, a"}
+    now = {"settings": {"seed": 1, "optimizer": {"learning_rate": 1e-2}}, "training_data": "9 problems, b"}
+    lines = changes(saved, now)
+    assert lines == [
+        "optimizer.learning_rate: 0.001 in the checkpoint, 0.01 now",
+        "seed: 0 in the checkpoint, 1 now",
+        "training data: 9 problems, a in the checkpoint, 9 problems, b now",
+    ]
+    refuse_another_run(lines[:1], allowed=False)
+    refuse_another_run(lines, allowed=True)
+    for line in lines[1:]:
+        with pytest.raises(ConfigError, match="another seed or other training data.*--allow-changes"):
+            refuse_another_run([line], allowed=False)
+
+
+def test_a_resumed_run_says_what_differs_and_keeps_the_former_settings(copied, capsys):
+    former = (copied / "config.yaml").read_text()
+    recipe = copied.parent / "recipe.yaml"
+    recipe.write_text(former)
+    changed = ["optimizer.learning_rate=0.02", "training.max_steps=5"]
+    assert main(["train", str(recipe), "--resume", str(copied), *changed]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert "fr3e: optimizer.learning_rate: 0.01 in the checkpoint, 0.02 now" in said
+    assert "fr3e: training.max_steps: 4 in the checkpoint, 5 now" in said
+    assert (copied / "config.step_000004.yaml").read_text() == former
+    assert "max_steps: 5" in (copied / "config.yaml").read_text()
+
+
+def test_another_seed_is_refused_without_allow_changes(copied, capsys):
+    before = (copied / "config.yaml").read_text()
+    command = ["train", str(copied / "config.yaml"), "--resume", str(copied), "seed=3", "training.max_steps=5"]
+    assert main(command) == 2
+    assert "seed: 0 in the checkpoint, 3 now" in capsys.readouterr().err
+    assert (copied / "config.yaml").read_text() == before
+    assert main([*command, "--allow-changes"]) == 0
+    assert "allow_changes: true" in (copied / "config.yaml").read_text()
+    assert main([*command[:4], "seed=4"]) == 2, "the permission was for one command"
+
+
+def test_other_training_data_are_refused(copied, tiny_run, monkeypatch):
+    config = tiny_run.config(data__task=f"{tiny_run.task}:Diverging", training__max_steps=5)
+    monkeypatch.setenv("FR3E_TEST_DIVERGE", "1")
+    with pytest.raises(ConfigError, match=r"training data: 40 problems, \w+ in the checkpoint, 40 problems, \w+ now"):
+        train(config, copied, resume=True)
+
+
+def test_missing_metrics_and_torn_rollouts_are_named(copied):
+    lines = (copied / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (copied / "metrics.jsonl").write_text("".join(line for line in lines if '"step": 2, "kind": "train"' not in line))
+    run = RunDirectory(copied)
+    torn = copied / "rollouts" / "step_000003.jsonl.gz"
+    torn.write_bytes(torn.read_bytes()[:-20])
+    (copied / "rollouts" / "step_000004.jsonl.gz").unlink()
+    assert missing_records(run, 4, rollouts=True) == [
+        f"{run.metrics} lacks the training metrics of step 2; training goes on without them",
+        f"{run.rollouts} lacks whole rollouts of steps 3, 4; training goes on without them",
+    ]
+    assert len(missing_records(run, 4, rollouts=False)) == 1
+
+
+@pytest.mark.parametrize("damage", [b"{]\n", b"\0\0\0\n", b"[1]\n", b'{"step": 1}\n', b"\xff\xfe\n"])
+def test_damaged_lines_of_metrics_are_moved_and_named(copied, tiny_run, capsys, damage):
+    wanted = read_metrics(copied / "metrics.jsonl")
+    first, *rest = (copied / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (copied / "metrics.jsonl").write_bytes(b"".join([first, damage, *rest]))
+    assert train(tiny_run.config(), copied, resume=True) == 0
+    assert "metrics.jsonl, line 2 is damaged; it was moved to" in capsys.readouterr().err
+    assert read_metrics(copied / "metrics.jsonl") == wanted
+    assert (copied / "metrics.damaged.jsonl").read_bytes() == damage
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\0\0"])
+def test_a_torn_provenance_is_named_and_written_anew(copied, tiny_run, capsys, content):
+    (copied / "provenance.json").write_bytes(content)
+    assert train(tiny_run.config(), copied, resume=True) == 0
+    assert "provenance.json is damaged" in capsys.readouterr().err
+    assert b'"verb": "train"' in (copied / "provenance.json").read_bytes()
+
+
+@pytest.mark.parametrize("content", ["", "model: [", "\0\0"])
+def test_a_torn_config_of_a_run_is_named(copied, capsys, tiny_run, content):
+    recipe = copied.parent / "recipe.yaml"
+    recipe.write_text(to_yaml(tiny_run.config()))
+    (copied / "config.yaml").write_text(content)
+    assert main(["train", str(recipe), "--resume", str(copied)]) == 2
+    said = capsys.readouterr().err
+    assert str(copied / "config.yaml") in said and len(said.splitlines()) <= 3, said
