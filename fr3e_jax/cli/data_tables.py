@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
+
+from fr3e_jax.cli.tables import TableConsole
 
 if TYPE_CHECKING:
     from fr3e_jax.data.overlap import Overlap
     from fr3e_jax.data.overview import Overview
 
-FILE_WIDTH = 160  # characters of a table that is written to a file
 BAR = 40  # characters of the longest bar
 PAIRS = 6  # ids shown of each overlap
 PROMPT = 1500  # characters shown of each prompt
@@ -21,7 +20,7 @@ GOLD = 60  # characters shown of each gold answer
 
 def print_overview(found: Overview) -> None:
     """Tables of sets, lengths and overlaps, then the rendered prompts."""
-    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False, markup=False)
+    console = TableConsole()
     console.print(_sets(found))
     for line in _remarks(found):
         console.print(line)
@@ -65,7 +64,7 @@ def _remarks(found: Overview) -> list[str]:
     return lines
 
 
-def _histograms(console: Console, found: Overview) -> None:
+def _histograms(console: TableConsole, found: Overview) -> None:
     for role in ("train", "test"):
         counts: dict[int, int] = {}
         for each in found.sets:
@@ -79,7 +78,7 @@ def _histograms(console: Console, found: Overview) -> None:
             console.print(f"  {'up to':>5} {edge:>6} {counts[edge]:>8,} {bar}")
 
 
-def _overlaps(console: Console, found: Overview) -> None:
+def _overlaps(console: TableConsole, found: Overview) -> None:
     console.print()
     if not found.overlaps:
         console.print("No training question shares 13 consecutive words with an evaluation question.\n")

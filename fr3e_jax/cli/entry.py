@@ -13,10 +13,12 @@ from fr3e_jax import __version__
 from fr3e_jax.cli.parsers import build_parser
 from fr3e_jax.cli.verb_table import VERBS
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.visible_text import show_control_characters
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code. A user's mistake is one line on stderr."""
+    show_control_characters()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] in (["-h"], ["--help"], ["help"]):
         print(overview())

@@ -18,14 +18,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.configuration import Config, ConfigError, load_config
 from fr3e_jax.configuration.load import parse_override
 
 POLL_SECONDS = 0.1
-FILE_WIDTH = 160  # characters of a table that is written to a file
 
 
 @dataclass
@@ -198,7 +197,7 @@ def print_table(runs: Sequence[Run], keys: Sequence[str]) -> None:
             _cell(run.seconds),
         ]
         table.add_row(str(index), *(run.settings[key] for key in keys), *cells)
-    Console(width=None if sys.stdout.isatty() else FILE_WIDTH).print(table)
+    TableConsole().print(table)
 
 
 def average_name(runs: Sequence[Run]) -> str:

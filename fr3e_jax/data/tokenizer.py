@@ -12,6 +12,8 @@ from jinja2 import TemplateError
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from fr3e_jax.json_object import read_json_object
+
 PAD, EOS = "<pad>", "<eos>"
 CHARACTERS = "0123456789+-*/()=.>% \n"
 GENERATION_CONFIG = "generation_config.json"
@@ -175,11 +177,20 @@ class TextCodec:
 
 
 def _read(path: Path) -> PreTrainedTokenizerFast:
-    try:
-        return cast(PreTrainedTokenizerFast, AutoTokenizer.from_pretrained(path, local_files_only=True))
-    except Exception as error:  # the Rust library raises plain exceptions
+    file = path / "tokenizer_config.json"
+    if file.is_file() and (own := read_json_object(file).get("auto_map")):
         raise ValueError(
-            f"the tokenizer in {path} cannot be read ({type(error).__name__}: {error}); copy its files again, or set "
+            f"{file} names custom code ({json.dumps(own)}), which is never run; set model.tokenizer to a directory "
+            "whose tokenizer.json needs none"
+        )
+    try:
+        # Without the last argument, a directory with code of its own makes transformers ask on standard input.
+        loaded = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        return cast(PreTrainedTokenizerFast, loaded)
+    except Exception as error:  # the Rust library raises plain exceptions
+        reason = " ".join(str(error).split())  # some messages of transformers have several lines
+        raise ValueError(
+            f"the tokenizer in {path} cannot be read ({type(error).__name__}: {reason}); copy its files again, or set "
             "model.tokenizer to another directory"
         ) from error
 
@@ -203,5 +214,11 @@ def _unknown(text: str, position: int, expected: str) -> ValueError:
 
 def _generation_stop_ids(path: Path) -> tuple[int, ...]:
     file = path / GENERATION_CONFIG
-    stops = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
-    return tuple(stops) if isinstance(stops, list) else () if stops is None else (stops,)
+    found = read_json_object(file).get("eos_token_id") if file.is_file() else None
+    stops = found if isinstance(found, list) else [] if found is None else [found]
+    if wrong := [stop for stop in stops if type(stop) is not int or stop < 0]:
+        raise ValueError(
+            f"{file} has eos_token_id={json.dumps(wrong[0])}; expected a token id (a whole number of at least 0), or "
+            "a list of them"
+        )
+    return tuple(stops)

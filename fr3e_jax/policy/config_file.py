@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fr3e_jax import json_object
 from fr3e_jax.policy.architecture import Architecture, UnsupportedModel
 
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
@@ -15,6 +16,7 @@ _REFUSED = {  # settings that change the network when they are set, with their m
     "quantization_config": "quantised weights",
     "dual_chunk_attention_config": "dual chunk attention",
     "use_mrope": "multimodal rotary positions",
+    "auto_map": "a network in code of its own, which is never run",
 }
 _DEFAULT_THETA = 10000.0  # of transformers, where config.json has none
 
@@ -146,15 +148,12 @@ def read_json_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file.
 
     Raises:
-      UnsupportedModel: the file is no JSON, or holds something else; the message names the file.
+      UnsupportedModel: see `json_object.read_json_object`.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # not UTF-8, or not JSON
-        raise UnsupportedModel(f"{path} is not JSON ({error}); copy it again") from error
-    if not isinstance(content, dict):
-        raise UnsupportedModel(f"{path} holds a {type(content).__name__}; expected a JSON object")
-    return content
+        return json_object.read_json_object(path)
+    except ValueError as error:
+        raise UnsupportedModel(str(error)) from error
 
 
 def read_architecture(directory: str | Path) -> Architecture:

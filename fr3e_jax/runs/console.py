@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.visible_text import VisibleStream, show_control_characters, terminal, visible
 
 SHOWN = (
     ("reward", "reward/mean", "{:.3f}"),
@@ -73,6 +74,7 @@ class Console:
         if mode == "auto":
             mode = "live" if self._stream.isatty() else "plain"
         self._mode = mode
+        self._shown = VisibleStream(terminal(self._stream))
         self._max_steps, self._max_sampled_tokens = max_steps, max_sampled_tokens
         self._first_step, self._step = first_step, first_step
         self._first_tokens, self._sampled_tokens = sampled_tokens, sampled_tokens
@@ -83,13 +85,14 @@ class Console:
         self._spinner = Spinner("line")
         self._live: Live | None = None
         if mode == "live":
-            terminal = rich.console.Console(file=self._stream, force_terminal=True)
-            self._live = Live(get_renderable=self._render, console=terminal, refresh_per_second=2)
+            display = rich.console.Console(file=terminal(self._stream), force_terminal=True)
+            self._live = Live(get_renderable=self._render, console=display, refresh_per_second=2)
 
     def __enter__(self) -> Console:
         self._start = self._last_step_at = self._clock()
         if self._live is not None:
             self._live.start()
+            show_control_characters()  # the display has put streams of its own in place, which obey colours
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -139,9 +142,9 @@ class Console:
             return
         try:
             if self._live is not None:
-                self._live.console.print(Text(text), soft_wrap=True)
+                self._live.console.print(Text(visible(text)), soft_wrap=True)
             else:
-                print(text, file=self._stream, flush=True)
+                print(text, file=self._shown, flush=True)
         except BrokenPipeError:
             # The reader of a pipe (head, less) has gone: the display ends, the training does not.
             self._mode = "none"
@@ -178,7 +181,11 @@ class Console:
         elapsed = timedelta(seconds=int(self._clock() - self._start))
         bar = ProgressBar(total=1.0, completed=self._share_done(), width=24)
         head.add_row(
-            self._spinner, f"step {self._progress()}", bar, Text(self._stage), f"{elapsed}, left {self._time_left()}"
+            self._spinner,
+            f"step {self._progress()}",
+            bar,
+            Text(visible(self._stage)),
+            f"{elapsed}, left {self._time_left()}",
         )
         numbers = Table.grid(padding=(0, 2))
         numbers.add_row(*(f"{label} {_formatted(self._metrics.get(key), pattern)}" for label, key, pattern in SHOWN))

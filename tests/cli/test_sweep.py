@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fr3e_jax.cli import main
-from fr3e_jax.cli.sweep import safe_name, split_values
+from fr3e_jax.cli.sweep import Run, print_table, safe_name, split_values
 from fr3e_jax.configuration import ConfigError, load_config
 
 # A stand-in for the interpreter: it is called as `-m fr3e_jax VERB RECIPE settings...` and imitates a run.
@@ -148,3 +148,10 @@ def test_killed_sweep_stops_its_runs_and_reports_which_ended(recipe, stand_in, c
     _, record = written(recipe)
     assert [run["exit_code"] for run in record["runs"]] == [0, -15, None]
     assert "not run" in capsys.readouterr().out
+
+
+def test_table_shows_values_that_look_like_markup(capsys):
+    runs = [Run({"data.path": value}, "", "", []) for value in ("[perplexity]", "/data/[/x]", "\x1b[2J")]
+    print_table(runs, ["data.path"])
+    shown = capsys.readouterr().out
+    assert "[perplexity]" in shown and "/data/[/x]" in shown and r"\u001b[2J" in shown

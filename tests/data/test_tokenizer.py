@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -167,3 +169,64 @@ def test_half_of_a_surrogate_pair_is_an_unknown_character_and_foreign_text_loses
         with pytest.raises(ValueError, match=r"^character '\\ud800' at position 2 of '1é\\ud8002' is not in the"):
             read("1é\ud8002")
     assert codec.encode_foreign("1é\ud8002") == codec.encode("1é2")
+
+
+def directory_with_code(path, *, model_type: str):
+    """A tokenizer directory whose files name a class in a file of their own; importing it writes ``ran``."""
+    TextCodec.load().save(path)
+    config = json.loads((path / "tokenizer_config.json").read_text())
+    config |= {"auto_map": {"AutoTokenizer": ["own.Own", None]}, "tokenizer_class": "Own"}
+    (path / "tokenizer_config.json").write_text(json.dumps(config))
+    code = {"AutoConfig": "own.OwnConfig", "AutoTokenizer": ["own.Own", None]}
+    (path / "config.json").write_text(json.dumps({"model_type": model_type, "auto_map": code}))
+    (path / "own.py").write_text(f"open({str(path / 'ran')!r}, 'w')\nOwn = OwnConfig = None\n")
+    return path
+
+
+@pytest.mark.parametrize("model_type", ["own", "qwen2"])
+@pytest.mark.parametrize("answer", [b"y\n", None], ids=["yes", "closed"])
+def test_code_of_a_tokenizer_directory_is_refused_without_a_question(tmp_path, model_type, answer):
+    path = directory_with_code(tmp_path, model_type=model_type)
+    script = f"""if True:
+        import os, sys
+        from fr3e_jax.data.tokenizer import TextCodec
+        if {answer is None}:
+            os.close(0)
+        try:
+            TextCodec.load({str(path)!r})
+        except ValueError as error:
+            sys.exit(str(error))
+    """
+    ended = subprocess.run([sys.executable, "-c", script], input=answer or b"", capture_output=True, timeout=300)
+    lines = ended.stderr.decode().splitlines()
+    assert ended.returncode == 1 and ended.stdout == b"" and not (path / "ran").exists()
+    assert len(lines) == 1 and str(path) in lines[0] and "custom code" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (b"{", "is not JSON"),
+        (b"\xff\xfe", "is not JSON"),
+        (b"[1]", "holds a list"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"eos_token_id": "1"}', 'eos_token_id="1"'),
+        (b'{"eos_token_id": [1, -1]}', "eos_token_id=-1"),
+        (b'{"eos_token_id": 1.0}', "eos_token_id=1.0"),
+        (b'{"eos_token_id": {"a": 1}}', "eos_token_id={"),
+    ],
+)
+def test_broken_generation_config_is_named_in_one_line(tmp_path, content, named):
+    TextCodec.load().save(tmp_path)
+    (tmp_path / "generation_config.json").write_bytes(content)
+    with pytest.raises(ValueError) as error:
+        TextCodec.load(str(tmp_path))
+    message = str(error.value)
+    assert str(tmp_path / "generation_config.json") in message and named in message and "\n" not in message
+
+
+def test_deeply_nested_tokenizer_config_is_named_in_one_line(tmp_path):
+    TextCodec.load().save(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="tokenizer_config.json.*nested too deeply"):
+        TextCodec.load(str(tmp_path))

@@ -187,3 +187,14 @@ def test_missing_or_broken_config_is_refused_with_its_path(tmp_path, content, me
     with pytest.raises(UnsupportedModel, match=message) as error:
         read_architecture(tmp_path)
     assert str(tmp_path) in str(error.value)
+
+
+def test_network_in_code_of_its_own_is_refused():
+    with pytest.raises(UnsupportedModel, match="auto_map=.*never run"):
+        from_hf_config(QWEN2 | {"auto_map": {"AutoModelForCausalLM": "own.Own"}})
+
+
+def test_deeply_nested_config_is_named(tmp_path):
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(UnsupportedModel, match="config.json.*nested too deeply"):
+        read_architecture(tmp_path)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import sys
 
 import pytest
 
@@ -124,3 +125,24 @@ def test_summary_is_a_table_in_percent_and_names_the_existing_files(tmp_path):
     assert [line.split()[0] for line in files[1:]] == ["metrics.jsonl", "tensorboard/"]
     assert files[-1].endswith(f"tensorboard --logdir {tmp_path}/tensorboard")
     assert len({len(line) for line in table}) == 1, "columns are not aligned"
+
+
+@pytest.mark.parametrize("mode", ["live", "plain"])
+def test_notes_and_stages_show_escapes_and_markup(mode):
+    stream = Terminal()
+    with Console(mode, max_steps=10, stream=stream) as console:
+        console.stage("\x1b]0;stage\x07 [/x]")
+        console.note("\x1b[2J [/data] \u202ereward")
+        console.step(1, {"reward/mean": 1.0})
+    shown = stream.getvalue()
+    assert r"\u001b[2J [/data] \u202ereward" in shown
+    assert "\x1b[2J" not in shown and "\x1b]0;" not in shown and "\u202e" not in shown
+
+
+def test_prints_during_the_live_display_show_escapes(monkeypatch):
+    stream = Terminal()
+    monkeypatch.setattr("sys.stderr", stream)
+    with Console("live", stream=stream):
+        print("\x1b[31mred\u202e", file=sys.stderr)
+    assert r"\u001b[31mred\u202e" in stream.getvalue()
+    assert sys.stderr is stream

@@ -1,0 +1,26 @@
+"""The console on which the command prints tables: cells are text, neither markup nor escape sequences."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from fr3e_jax.visible_text import terminal, visible
+
+FILE_WIDTH = 160  # characters of a table that is written to a file
+
+
+class TableConsole(Console):
+    """Standard output for tables, rules and lines that hold text from recipes, datasets and files."""
+
+    def __init__(self) -> None:
+        width = None if sys.stdout.isatty() else FILE_WIDTH
+        super().__init__(file=terminal(sys.stdout), width=width, highlight=False, markup=False, emoji=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """The text as it is. Every string that `rich` prints or measures passes here."""
+        options.update(markup=False, emoji=False)
+        return super().render_str(visible(text, self.encoding), **options)
