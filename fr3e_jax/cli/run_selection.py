@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from fr3e_jax.cli.parsers import DEFAULT_PROFILE_STEPS
 from fr3e_jax.configuration import Config, ConfigError, load_config
-from fr3e_jax.configuration.provenance import CONFIG_FILE, read_provenance
+from fr3e_jax.configuration.provenance import CONFIG_FILE, FIRST_LINE, LAST_LINE, read_provenance
 
 _NO_PROFILE = "runtime.profile_steps=0"
 
@@ -97,8 +97,13 @@ def saved_config(run_dir: Path) -> Path:
     path = run_dir / CONFIG_FILE
     if not path.is_file():
         raise ConfigError(f"{run_dir} is not a run directory: it has no {CONFIG_FILE}; expected one that fr3e made")
-    if not path.read_bytes().strip(b" \t\r\n\0"):
-        raise ConfigError(f"{path} is empty; expected the settings of the run: write its recipe there again")
+    content = path.read_bytes()
+    torn = content[:20] == FIRST_LINE[:20].encode() and not content.endswith(LAST_LINE.encode())
+    if torn or not content.strip(b" \t\r\n\0"):
+        raise ConfigError(
+            f"{path} is {'torn' if torn else 'empty'}; expected the settings of the run: write its recipe there again "
+            "and resume, which says what differs from the checkpoint"
+        )
     return path
 
 

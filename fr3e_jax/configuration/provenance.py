@@ -18,6 +18,8 @@ from fr3e_jax.configuration.schema import Config
 
 PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "transformers", "numpy")
 CONFIG_FILE, PROVENANCE_FILE = "config.yaml", "provenance.json"
+FIRST_LINE = "# The settings of a run. The last line of a whole file is: # end\n"
+LAST_LINE = "# end\n"
 
 
 def collect(platform: str | None = None, device_kind: str | None = None) -> dict[str, Any]:
@@ -64,7 +66,7 @@ def save_config(
     previous = read_provenance(run_dir)
     if previous:
         provenance["earlier"] = [*previous.pop("earlier", []), previous]
-    saved, text = run_dir / CONFIG_FILE, to_yaml(config)
+    saved, text = run_dir / CONFIG_FILE, FIRST_LINE + to_yaml(config) + LAST_LINE
     if resumed_step is not None and saved.is_file() and (former := saved.read_bytes()) != text.encode():
         _replace(run_dir / f"config.step_{resumed_step:06d}.yaml", former)
     _replace(saved, text.encode())

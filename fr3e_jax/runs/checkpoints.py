@@ -9,6 +9,7 @@ import logging
 import math
 import shutil
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,18 +33,19 @@ def _silence_orbax() -> None:
     logger = logging.getLogger("absl")
     logger.removeFilter(_not_from_orbax)
     logger.addFilter(_not_from_orbax)
-    if not isinstance(sys.unraisablehook, _WithoutClosedLoops):
-        sys.unraisablehook = _WithoutClosedLoops(sys.unraisablehook)
+    if not isinstance(sys.unraisablehook, _WithoutOrbax):
+        sys.unraisablehook = _WithoutOrbax(sys.unraisablehook)
 
 
-class _WithoutClosedLoops:
-    """A hook that passes on all but the complaints of writes that were under way when another write failed."""
+class _WithoutOrbax:
+    """A hook that passes on all but the complaints of reads and writes that were under way when another one failed."""
 
     def __init__(self, hook: Any):
         self._hook = hook
 
     def __call__(self, unraisable: Any) -> None:
-        if str(unraisable.exc_value) != "Event loop is closed":
+        files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(unraisable.exc_traceback)]
+        if str(unraisable.exc_value) != "Event loop is closed" and not any("orbax" in file for file in files):
             self._hook(unraisable)
 
 

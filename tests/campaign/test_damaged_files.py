@@ -19,7 +19,7 @@ pytestmark = pytest.mark.campaign
 
 @pytest.fixture(scope="module")
 def stopped_run(tmp_path_factory, tiny_run) -> Path:
-    """Two of four steps, with a checkpoint of each."""
+    """Two of four steps, with a checkpoint of each; a resumed run reads the settings that are saved there."""
     path = tmp_path_factory.mktemp("stopped") / "run"
     assert train(tiny_run.config(training__max_steps=2, checkpoint__keep_last=2), path) == 0
     (path / "summary.json").unlink()
@@ -55,7 +55,7 @@ def outcome_of_resuming(folder: Path, tiny_run, capfd) -> tuple[int, str, Path]:
     run_dir, recipe = folder / "run", folder / "recipe.yaml"
     recipe.write_text(to_yaml(tiny_run.config(runtime__run_dir=str(run_dir))))
     capfd.readouterr()
-    code = main(["train", str(recipe), "--resume"])
+    code = main(["train", str(recipe), "--resume", "training.max_steps=4"])
     return code, "".join(capfd.readouterr()), run_dir
 
 

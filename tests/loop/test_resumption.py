@@ -128,7 +128,7 @@ def test_a_torn_provenance_is_named_and_written_anew(copied, tiny_run, capsys, c
     assert b'"verb": "train"' in (copied / "provenance.json").read_bytes()
 
 
-@pytest.mark.parametrize("content", ["", "model: [", "\0\0"])
+@pytest.mark.parametrize("content", ["", "model: [", "\0\0", "# The settings of a run. The last line\nname: tiny\n"])
 def test_a_torn_config_of_a_run_is_named(copied, capsys, tiny_run, content):
     recipe = copied.parent / "recipe.yaml"
     recipe.write_text(to_yaml(tiny_run.config()))
