@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform as machine
+import re
 import shlex
 import subprocess
 import sys
@@ -67,10 +68,18 @@ def save_config(
     if previous:
         provenance["earlier"] = [*previous.pop("earlier", []), previous]
     saved, text = run_dir / CONFIG_FILE, FIRST_LINE + to_yaml(config) + LAST_LINE
-    if resumed_step is not None and saved.is_file() and (former := saved.read_bytes()) != text.encode():
-        _replace(run_dir / f"config.step_{resumed_step:06d}.yaml", former)
+    if resumed_step is not None and saved.is_file():
+        history, former = run_dir / f"config.step_{resumed_step:06d}.yaml", saved.read_bytes()
+        if _without_runtime(former) != _without_runtime(text.encode()) and not history.exists():
+            _replace(history, former)
     _replace(saved, text.encode())
     _replace(run_dir / PROVENANCE_FILE, (json.dumps(provenance, indent=2) + "\n").encode())
+
+
+def _without_runtime(text: bytes) -> bytes:
+    """The settings without those of the section ``runtime``, which change nothing that is learned."""
+    head, mark, rest = text.partition(b"\nruntime:\n")
+    return head + re.sub(rb"\A(  .*\n)*", b"", rest)
 
 
 def read_provenance(run_dir: Path) -> dict[str, Any]:

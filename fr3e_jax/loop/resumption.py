@@ -19,6 +19,7 @@ from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.run_directory import RunDirectory
 
 HASHED_PROBLEMS = 20_000  # of a split; a longer one is looked at in so many places
+READ_BYTES = 200_000_000  # of compressed rollouts, the newest; earlier files only have to be there
 MUST_AGREE = ("seed", "data.seed", "data.weights")
 """Settings that change which prompts and which noise follow: a resumed run with others is another run."""
 
@@ -87,8 +88,14 @@ def missing_records(run_dir: RunDirectory, step: int, *, rollouts: bool) -> list
     missing = [number for number in range(1, step + 1) if number not in recorded]
     lines = [f"{run_dir.metrics} lacks the training metrics of {_steps(missing)}"] if missing else []
     if rollouts:
-        broken = [n for n in range(1, step + 1) if not rollout_store.is_whole(rollout_store.rollout_path(run_dir, n))]
-        lines += [f"{run_dir.rollouts} lacks whole rollouts of {_steps(broken)}"] if broken else []
+        broken, left = [], READ_BYTES
+        for number in range(step, 0, -1):
+            path = rollout_store.rollout_path(run_dir, number)
+            size = path.stat().st_size if path.is_file() else 0
+            left -= size
+            if not size or (left > 0 and not rollout_store.is_whole(path)):
+                broken.append(number)
+        lines += [f"{run_dir.rollouts} lacks whole rollouts of {_steps(sorted(broken))}"] if broken else []
     return lines
 
 

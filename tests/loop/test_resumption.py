@@ -136,3 +136,13 @@ def test_a_torn_config_of_a_run_is_named(copied, capsys, tiny_run, content):
     assert main(["train", str(recipe), "--resume", str(copied)]) == 2
     said = capsys.readouterr().err
     assert str(copied / "config.yaml") in said and len(said.splitlines()) <= 3, said
+
+
+def test_former_settings_are_kept_once_and_only_if_they_differ(copied, tiny_run):
+    history = copied / "config.step_000004.yaml"
+    assert train(tiny_run.config(runtime__store_rollouts=False), copied, resume=True) == 0
+    assert not history.exists(), "outputs alone have changed"
+    former = (copied / "config.yaml").read_bytes()
+    assert train(tiny_run.config(optimizer__learning_rate=0.5), copied, resume=True) == 0
+    assert train(tiny_run.config(optimizer__learning_rate=0.7), copied, resume=True) == 0
+    assert history.read_bytes() == former, "the settings in force up to step 4"
