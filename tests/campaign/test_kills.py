@@ -79,6 +79,7 @@ def test_a_run_told_to_stop_at_a_random_moment_equals_an_uninterrupted_one(
             break
     else:
         assert run.run(*run.resume_arguments()) == 0, run.log.read_text()
-    assert "Traceback" not in run.log.read_text()
+    log_text = run.log.read_text()  # Python itself reports and drops a Ctrl-C that comes in a garbage collection
+    assert "Traceback" not in log_text or (name == "SIGINT" and "_xla_gc_callback" in log_text)
     assert_same_run(run.run_dir, finished_run, session)
     log(f"{name} at a random moment", "equal to the last bit", signals=stops)
