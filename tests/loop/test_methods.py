@@ -61,7 +61,7 @@ METHOD: dict[str, Callable[[Metrics], bool]] = {
     "clip_cov": lambda m: all(0 < s["shaping/clip_cov/masked"] <= 0.02 for s in m),
     "composed": lambda m: all(0.2 <= s["shaping/forking_tokens/kept"] < 0.21 for s in m),
     "egsw_base": lambda m: all(s["shaping/sequence_weighting/scale"] < 0.2 for s in m),
-    "egsw_instruct": lambda m: all(0.5 < s["shaping/sequence_weighting/scale"] < 2 for s in m),
+    "egsw_instruct": lambda m: all(s["shaping/sequence_weighting/scale"] < 0.2 for s in m),
     "entropy_advantage": lambda m: all(0 < s["shaping/entropy_advantage/ratio"] <= 0.5 for s in m),
     "entropy_advantage_ppo": lambda m: 0 < m[-1]["shaping/entropy_advantage/ratio"] <= 0.5,
     "forking_tokens": lambda m: all(0.2 <= s["shaping/forking_tokens/kept"] < 0.21 for s in m),
