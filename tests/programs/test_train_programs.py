@@ -295,7 +295,8 @@ def test_second_step_of_the_same_shapes_compiles_nothing(tiny):
     for denominator in (3.0, 5.0):
         step(at, micro_batches(2)[:2], denominator)
     compiled = {name: f._cache_size() for name, f in vars(at.programs).items() if hasattr(f, "_cache_size")}
-    used = {"init_optimizer": 1, "zero_gradients": 1, "_accumulate": 1, "_apply": 1, "norm": 1}
+    assert compiled.pop("norm") <= 1  # no step calls it; other tests of the process may
+    used = {"init_optimizer": 1, "zero_gradients": 1, "_accumulate": 1, "_apply": 1}
     assert compiled == used | {"_score": 0, "_branching": 0}
 
 
