@@ -467,7 +467,7 @@ class RuntimeConfig:
     compilation_cache: str = option("~/.cache/fr3e_jax/xla", "persistent XLA compilation cache; empty: none")
     keep_host_memory: bool = option(True, "on CPU: the process keeps freed memory, for speed")
     allow_changes: bool = option(
-        False, "--resume goes on with another seed or other training data than the checkpoint's (--allow-changes)"
+        False, "fr3e train --resume goes on with another seed or other training data than the checkpoint's"
     )
     tensorboard: bool = option(True, "write TensorBoard event files")
     store_rollouts: bool = option(True, "store every rollout (compressed JSONL) for analysis")

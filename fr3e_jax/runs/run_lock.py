@@ -59,7 +59,8 @@ class RunLock:
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "started": started}
         os.pwrite(descriptor, json.dumps(holder).encode(), 0)
         self._path, self._descriptor = path, descriptor
-        threading.Thread(target=self._beat, name="fr3e-lock", daemon=True).start()
+        self._thread = threading.Thread(target=self._beat, name="fr3e-lock", daemon=True)
+        self._thread.start()
 
     def check(self) -> None:
         """Do nothing while this run holds the lock, or before it has one.
@@ -84,6 +85,7 @@ class RunLock:
         if self._path is None:
             return
         self._ended.set()
+        self._thread.join()  # before the descriptor's number can belong to another file
         os.truncate(self._descriptor, 0)
         os.close(self._descriptor)
         self._path = None

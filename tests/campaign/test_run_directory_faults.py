@@ -109,6 +109,5 @@ def test_a_ruinous_learning_rate_stops_the_run_and_saves_no_ruined_weights(tmp_p
     assert "finite" in output and "learning_rate" in output, output
     assert "already solves" not in output and "too hard" not in output
     with reader(run_dir) as checkpoints:
-        saved = checkpoints.all_steps()
-    assert main(["sample", "--run", str(run_dir), "1="]) == 0 if saved else True
+        assert checkpoints.all_steps() == [], "the first update ruins the weights"
     log(f"learning rate {rate:g}", "stopped; no weights with NaN were saved")

@@ -15,7 +15,7 @@ import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fr3e_jax.runs.checkpoints import Checkpointer, CheckpointFailed, flatten_arrays
+from fr3e_jax.runs.checkpoints import Checkpointer, CheckpointFailed, DamagedCheckpoint, flatten_arrays
 
 
 def opened(tmp_path, *, keep_last: int = 2, keep_best: int = 1) -> Checkpointer:
@@ -254,3 +254,16 @@ def test_orbax_logs_nothing_and_other_loggers_are_untouched(tmp_path, caplog):
             checkpointer.save(1, tiny(1), {}, None)
         logging.getLogger("absl").warning("from elsewhere")
     assert [record.message for record in caplog.records if record.name == "absl"] == ["from elsewhere"]
+
+
+@pytest.mark.parametrize("key", [b'"checksum"', b'"checksums"', b'"host"', b'"arrays"'])
+def test_a_flipped_bit_in_a_key_of_the_host_state_is_damage(tmp_path, key):
+    with opened(tmp_path) as checkpointer:
+        checkpointer.save(1, tiny(1), {"position": 3}, None)
+        checkpointer.wait()
+        file = tmp_path / "checkpoints" / "1" / "host" / "metadata"
+        content = file.read_bytes()
+        assert content.count(key) == 1
+        file.write_bytes(content.replace(key, key[:2] + bytes([key[2] ^ 1]) + key[3:]))
+        with pytest.raises(DamagedCheckpoint, match="step 1 is damaged, in .*host"):
+            checkpointer.restore(1, tiny(0))

@@ -98,6 +98,7 @@ def test_a_torn_lock_file_names_nobody(tmp_path, content):
     (tmp_path / ".lock").write_text(content)
     with RunLock() as lock:
         lock.acquire(tmp_path)
+        assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
 
 
 def test_without_locks_in_the_file_system_the_process_decides(tmp_path, monkeypatch):
