@@ -48,15 +48,17 @@ LAYERS = {
     "cluster": Layer({"configuration"}),
     "loop": Layer(
         {"objectives", "policy", "programs", "rollouts", "learning", "runs", "cluster", "rewards", "data"}
-        | {"configuration", "tools"}
+        | {"configuration", "tools", "reports"}
     ),
     "verbs": Layer(
         {"objectives", "policy", "programs", "rollouts", "learning", "runs", "cluster", "rewards", "data"}
-        | {"configuration", "loop"}
+        | {"configuration", "loop", "analysis"}
     ),
     "planning": Layer({"policy", "programs", "data", "configuration", "learning", "rollouts", "loop"}),
+    "analysis": Layer({"objectives", "configuration", "runs", "data"}, {"flax", "optax", "orbax"}),
+    "reports": Layer({"analysis", "configuration", "runs", "data"}, DEVICE_LIBRARIES),
     "methods": Layer(must_not_name=DEVICE_LIBRARIES),
-    "cli": Layer({"methods", "data", "configuration", "loop", "verbs", "planning"}),
+    "cli": Layer({"methods", "data", "configuration", "loop", "verbs", "planning", "analysis", "reports", "runs"}),
 }
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import math
 import re
 import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,7 +48,8 @@ class RolloutRecord:
     finished: bool
     """True if a stop token ended it, False if the length cap did."""
     base: int
-    """Index of the base rollout within its prompt; for kind "state", of the parent."""
+    """Index of the base rollout within its prompt; for kind "state", of the parent. Of an evaluation: 0 is the greedy
+    answer, m the m-th sample."""
     outcome: str | None = None
     """Reason of the reward (``fr3e_jax.rewards.verdict.Outcome``); None if the rollout was not graded."""
     state: int | None = None
@@ -72,6 +72,8 @@ class RolloutRecord:
     """V of the state that it starts from."""
     alpha: float | None = None
     """Modulation of the state that it starts from."""
+    benchmark: str = ""
+    """Of an evaluation: the name of its set."""
 
     def __post_init__(self) -> None:
         lengths = {name: len(getattr(self, name)) for name in ("token_ids", "logprobs", "entropies")}
@@ -80,6 +82,7 @@ class RolloutRecord:
 
 
 _FIELDS = tuple(entry.name for entry in fields(RolloutRecord))
+_NEEDED = {entry.name for entry in fields(RolloutRecord) if entry.default is entry.default_factory is MISSING}
 FLOAT_LISTS = ("logprobs", "entropies")
 FLOATS = ("reward", "advantage", "value", "alpha")
 _BUFFER_BYTES = 2**20
@@ -141,27 +144,34 @@ def write_rollouts(run_dir: RunDirectory, step: int, records: Iterable[RolloutRe
     return path
 
 
-def read_rollouts(path: Path) -> list[RolloutRecord]:
-    """The records of one file, in the order of writing.
+def iterate_rollouts(path: Path) -> Iterator[RolloutRecord]:
+    """The records of one file, one after the other, in the order of writing.
+
+    A file of an earlier version may lack fields that have a default.
 
     Raises:
+      FileNotFoundError: there is no such file.
       ValueError: the file is damaged, or another version wrote it.
     """
-    records = []
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as stream:
+        with gzip.open(path, "rb") as stream:
             for number, line in enumerate(stream, 1):
-                content = json.loads(line)
-                if set(content) != set(_FIELDS):
-                    differing = sorted(set(content) ^ set(_FIELDS))
+                content = orjson.loads(line)
+                names = set(content) if isinstance(content, dict) else set()
+                if not _NEEDED <= names <= set(_FIELDS):
+                    differing = sorted((_NEEDED - names) | (names - set(_FIELDS)))
                     raise ValueError(f"line {number} lacks or adds the fields {differing}")
-                records.append(_decode(content))
-    except (EOFError, gzip.BadGzipFile, ValueError) as error:
+                yield _decode(content)
+    except (EOFError, gzip.BadGzipFile, zlib.error, ValueError, TypeError) as error:
         raise ValueError(
             f"{path}: {error}; expected gzipped JSON lines written by this version's write_rollouts: "
             "remove the file, or read it with the version that wrote it"
         ) from error
-    return records
+
+
+def read_rollouts(path: Path) -> list[RolloutRecord]:
+    """All records of one file, see `iterate_rollouts`."""
+    return list(iterate_rollouts(path))
 
 
 def drop_after(run_dir: RunDirectory, step: int | None) -> list[Path]:

@@ -1,0 +1,140 @@
+"""A run as it lies on disk: settings, metrics, rollouts, evaluation samples, and the texts of their tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.configuration.provenance import read_provenance
+from fr3e_jax.runs.metrics import read_metrics
+from fr3e_jax.runs.rollout_store import FILE_NAME, RolloutRecord, iterate_rollouts, rollout_path
+from fr3e_jax.runs.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from fr3e_jax.data.tokenizer import TextCodec
+
+Stem = Literal["step", "eval"]
+"""Rollouts of a training step, or the samples of the evaluation after it."""
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run that is read and never changed; it may still be training. A property is read when it is first asked for."""
+
+    directory: RunDirectory
+
+    @classmethod
+    def open(cls, path: str | Path) -> StoredRun:
+        """The run in a directory.
+
+        Raises:
+          ConfigError: there is no run.
+        """
+        try:
+            return cls(RunDirectory.existing(path))
+        except FileNotFoundError as error:
+            raise ConfigError(str(error)) from error
+
+    @property
+    def name(self) -> str:
+        """Name of the directory."""
+        return self.directory.path.resolve().name
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings by their dotted names, as ``{"explore.num_anchors": 4}``; lists stay lists.
+
+        Raises:
+          ConfigError: config.yaml is missing or damaged.
+        """
+        path = self.directory.config
+        try:
+            content = OmegaConf.to_container(OmegaConf.load(path))
+        except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+            raise ConfigError(f"{path} cannot be read ({error}); expected the settings that a run saved") from error
+        if not isinstance(content, dict):
+            raise ConfigError(f"{path} holds no settings; expected those that a run saved")
+        return dict(_flat(content))
+
+    @cached_property
+    def provenance(self) -> Mapping[str, Any]:
+        """Verb, time, command, versions and commit; empty without the file."""
+        return read_provenance(self.directory.path)
+
+    @cached_property
+    def summary(self) -> Mapping[str, Any] | None:
+        """The summary of a finished run; None if there is none that can be read."""
+        try:
+            content = json.loads(self.directory.summary.read_bytes())
+        except (OSError, ValueError):
+            return None
+        return content if isinstance(content, dict) else None
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """All metrics, in the order of writing; empty without the file.
+
+        Raises:
+          ConfigError: a line is damaged.
+        """
+        try:
+            return read_metrics(self.directory.metrics)
+        except FileNotFoundError:
+            return []
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    @property
+    def training(self) -> list[dict[str, Any]]:
+        """The metrics of each training step."""
+        return [record for record in self.records if record["kind"] == "train"]
+
+    @property
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The held-out metrics of each evaluation."""
+        return [record for record in self.records if record["kind"] == "eval"]
+
+    def steps(self, stem: Stem = "step") -> list[int]:
+        """The steps whose rollouts, or evaluation samples, are on disk."""
+        folder = self.directory.rollouts
+        names = (FILE_NAME.fullmatch(path.name) for path in folder.iterdir()) if folder.is_dir() else ()
+        return sorted(int(match["step"]) for match in names if match and match[0] == f"{stem}_{match['step']}.jsonl.gz")
+
+    def rollouts(self, step: int, stem: Stem = "step") -> Iterator[RolloutRecord]:
+        """The rollouts of a step, one after the other, in the order of writing.
+
+        Raises:
+          ConfigError: the file is missing or damaged.
+        """
+        try:
+            yield from iterate_rollouts(rollout_path(self.directory, step, stem=stem))
+        except (OSError, ValueError) as error:
+            raise ConfigError(str(error)) from error
+
+    @cached_property
+    def codec(self) -> TextCodec | None:
+        """The run's tokenizer; None if it is no longer where the settings say."""
+        from fr3e_jax.data.tokenizer import TextCodec  # transformers loads slowly
+
+        model, tokenizer = (str(self.settings.get(f"model.{name}") or "") for name in ("path", "tokenizer"))
+        try:
+            return TextCodec.load(tokenizer or model, model=model)
+        except (OSError, ValueError):
+            return None
+
+
+def _flat(settings: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
