@@ -9,7 +9,7 @@ import argparse
 import json
 from pathlib import Path
 
-from fr3e_jax.cli import parsers
+from fr3e_jax.cli import parsers, runs_verb
 from fr3e_jax.cli.parsers import Verb
 from fr3e_jax.cli.run_selection import (
     locate_run,
@@ -170,6 +170,13 @@ VERBS = {
         "fr3e methods --write docs/users/methods.md",
         parsers.declare_methods,
         _methods,
+        recipe=False,
+    ),
+    "runs": Verb(
+        "List the runs below a folder: state, progress, budget, held-out score before and after.",
+        "fr3e runs runs --state failed",
+        runs_verb.declare_runs,
+        runs_verb.show_runs,
         recipe=False,
     ),
     "export": Verb(

@@ -47,6 +47,7 @@ from fr3e_jax.runs.metrics import MetricsWriter, recorded_evaluation
 from fr3e_jax.runs.profile import Profiler
 from fr3e_jax.runs.run_directory import RunDirectory, open_run, write_json_atomic
 from fr3e_jax.runs.run_lock import RunDirectoryGone, RunLock
+from fr3e_jax.runs.run_state import StatusFile
 from fr3e_jax.runs.signals import Stopped, StopRequest
 
 
@@ -83,6 +84,7 @@ class Trainer:
     ):
         self.session, self.config, self.run_dir, self.lock = session, session.config, run, lock
         self.checkpoints, self.ledger, self.stop = checkpoints, ledger, StopRequest()
+        self.status = StatusFile(run, writes=session.processes.first)
         self.background = Background()
         self.prompts = PromptFeed(
             session.task.problems("train"),
@@ -138,19 +140,25 @@ class Trainer:
 
     def run(self) -> int:
         """Train to the end of the budget or to a signal; return the exit code."""
-        try:
-            code = self._run()
-        except (WriteFailed, CheckpointFailed, RunDirectoryGone, GradingFailed, Divergence) as error:
-            print(f"fr3e: stopped at step {self.progress.step}: {error}", file=sys.stderr)
-            code = 1
-        except (NonFiniteUpdate, NonFiniteLogits) as error:  # these weights must not be saved
-            newest, way_on = self.checkpoints.latest_step(), self._way_on()
-            message = non_finite_message(self.config, error, self.last_metrics, self.learner.updates, newest, way_on)
-            print(f"fr3e: stopped at step {self.current}: {message}", file=sys.stderr)
-            code = 1
+        with self.status:
+            try:
+                code = self._run()
+            except (WriteFailed, CheckpointFailed, RunDirectoryGone, GradingFailed, Divergence) as error:
+                code = self._failed(self.progress.step, str(error))
+            except (NonFiniteUpdate, NonFiniteLogits) as error:  # these weights must not be saved
+                newest, way_on = self.checkpoints.latest_step(), self._way_on()
+                updates = self.learner.updates
+                message = non_finite_message(self.config, error, self.last_metrics, updates, newest, way_on)
+                code = self._failed(self.current, message)
         for line in self.profiler.report():
             print(line)
         return code
+
+    def _failed(self, step: int, message: str) -> int:
+        """Say why the run ends here; return its exit code."""
+        print(f"fr3e: stopped at step {step}: {message}", file=sys.stderr)
+        self.status.end("failed", f"step {step}: {message}")
+        return 1
 
     def _run(self) -> int:
         with self.metrics, self.console, self.background, self.stop:
@@ -180,13 +188,14 @@ class Trainer:
                     self._step()
             except NoSignal as error:
                 self._save()
-                print(f"fr3e: stopped at step {self.progress.step + 1}: {error}", file=sys.stderr)
-                return 1
+                return self._failed(self.progress.step + 1, str(error))
             if signal := self._asked_to_stop():
                 self._save()
                 self.console.note(f"{signal}: step {self.progress.step} is finished and saved; {self._way_on()}")
+                self.status.end("stopped", signal)
                 return 0
         self._finish()
+        self.status.end("finished")
         return 0
 
     def _stopped_evaluating(self, signal: str) -> int:
@@ -195,6 +204,7 @@ class Trainer:
             self._save()
         what = f"after step {self.progress.step}, which is saved" if self.progress.step else "of the start"
         self.console.note(f"{signal}: stopped in the evaluation {what}; {self._way_on()}")
+        self.status.end("stopped", signal)
         return 0
 
     def _way_on(self) -> str:

@@ -110,7 +110,8 @@ def _lock(descriptor: int, path: Path) -> None:
         raise _taken(path, _holder(descriptor)) from None
     except OSError:
         holder = _holder(descriptor)
-        if holder.get("host") == socket.gethostname() and _is_alive(holder.get("pid")):
+        pid = holder.get("pid")
+        if holder.get("host") == socket.gethostname() and pid != os.getpid() and _is_alive(pid):
             raise _taken(path, holder) from None
 
 
@@ -155,7 +156,8 @@ def _age(descriptor: int, path: Path) -> float:
 
 
 def _is_alive(pid: Any) -> bool:
-    if not isinstance(pid, int) or pid == os.getpid():
+    """Whether a process of this machine has that number."""
+    if not isinstance(pid, int):
         return False
     try:
         os.kill(pid, 0)
@@ -164,3 +166,19 @@ def _is_alive(pid: Any) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def writer(directory: Path) -> dict[str, Any]:
+    """The process that writes to a run directory now, as its lock names it (pid, host, started); empty without one.
+
+    The lock itself is not tried, as that could refuse a run that begins at this moment: a writer gives a sign of life.
+    """
+    path = Path(directory) / LOCK
+    try:
+        content = json.loads(path.read_bytes() or b"{}")
+        silent = time.time() - path.stat().st_mtime
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(content, dict) or silent > SILENT_SECONDS:
+        return {}
+    return content if content.get("host") != socket.gethostname() or _is_alive(content.get("pid")) else {}

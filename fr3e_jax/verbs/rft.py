@@ -6,7 +6,6 @@ Each iteration samples from the weights of the last one, and fine-tunes them wit
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,12 +101,10 @@ class _Run(SupervisedRun):
             if self.current is None:
                 self.current = self._gather()
             if not self.current.trunks:
-                print(f"fr3e: stopped in iteration {self.iteration + 1}: {self._nothing()}", file=sys.stderr)
-                return 1
+                return self.failed(self._nothing(), f"in iteration {self.iteration + 1}")
             asked = self._fine_tune(self.current)
             if asked and self.iteration < config.rft.iterations:
-                self.console.note(f"{asked}: step {self.step} is saved; continue with --resume")
-                return 0
+                return self.stopped(asked)
         self.finish(config.rft.output, config.rft.output_dtype, iterations=self.iteration)
         return 0
 

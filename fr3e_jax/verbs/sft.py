@@ -90,8 +90,7 @@ class _Run(SupervisedRun):
                 self.check_finite(updated())
                 self.save()
             if asked:
-                self.console.note(f"{asked}: step {self.step} is saved; continue with --resume")
-                return 0
+                return self.stopped(asked)
         self.finish(s.output, s.output_dtype)
         return 0
 

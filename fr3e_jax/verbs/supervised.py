@@ -29,6 +29,7 @@ from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.metrics import MetricsWriter
 from fr3e_jax.runs.run_directory import RunDirectory, open_run, write_json_atomic
 from fr3e_jax.runs.run_lock import RunDirectoryGone, RunLock
+from fr3e_jax.runs.run_state import StatusFile
 from fr3e_jax.runs.signals import Stopped, StopRequest
 from fr3e_jax.verbs.export import save_model
 
@@ -48,6 +49,7 @@ class SupervisedRun:
         self.session, self.config, self.run_dir = session, session.config, run
         self.checkpoints, self.ledger = checkpoints, ledger
         self.lock, self.stop = RunLock(), StopRequest()
+        self.status = StatusFile(run, writes=session.processes.first)
         self.before: dict[str, float] = {}
         self.after: dict[str, float] = {}  # held-out metrics of a finished run
         self.last_metrics: dict[str, Any] = {}  # of the last update seen to be finite
@@ -74,24 +76,40 @@ class SupervisedRun:
 
     def start(self) -> int:
         """Run to the end, to a signal, a failed write or numbers that are not finite; return the exit code."""
+        with self.status:
+            try:
+                with self.metrics, self.console, self.stop:
+                    return self._run_or_stop()
+            except (CheckpointFailed, RunDirectoryGone, GradingFailed) as error:
+                return self.failed(str(error))
+            except (NonFiniteUpdate, NonFiniteLogits) as error:
+                way_on = f"continue with fr3e {self.verb} {self.run_dir.config} --resume {self.run_dir.path}"
+                newest, last = self.checkpoints.latest_step(), self.last_metrics
+                message = non_finite_message(self.config, error, last, self.step, newest, way_on, self.rate)
+                return self.failed(message)
+
+    def _run_or_stop(self) -> int:
         try:
-            with self.metrics, self.console, self.stop:
-                try:
-                    return self.run()
-                except Stopped as signal:
-                    if self.step > (self.resumed_step or 0):
-                        self.save()
-                    self.console.note(f"{signal}: stopped in the evaluation; continue with --resume")
-                    return 0
-        except (CheckpointFailed, RunDirectoryGone, GradingFailed) as error:
-            print(f"fr3e: stopped at step {self.step}: {error}", file=sys.stderr)
-            return 1
-        except (NonFiniteUpdate, NonFiniteLogits) as error:
-            way_on = f"continue with fr3e {self.verb} {self.run_dir.config} --resume {self.run_dir.path}"
-            newest = self.checkpoints.latest_step()
-            message = non_finite_message(self.config, error, self.last_metrics, self.step, newest, way_on, self.rate)
-            print(f"fr3e: stopped at step {self.step}: {message}", file=sys.stderr)
-            return 1
+            return self.run()
+        except Stopped as signal:
+            if self.step > (self.resumed_step or 0):
+                self.save()
+            self.console.note(f"{signal}: stopped in the evaluation; continue with --resume")
+            self.status.end("stopped", str(signal))
+            return 0
+
+    def stopped(self, signal: str) -> int:
+        """Say that a signal ended the run, whose step is saved; return the exit code."""
+        self.console.note(f"{signal}: step {self.step} is saved; continue with --resume")
+        self.status.end("stopped", signal)
+        return 0
+
+    def failed(self, message: str, where: str = "") -> int:
+        """Say why the run ends ``where``, at its step if that is empty; return the exit code."""
+        where = where or f"at step {self.step}"
+        print(f"fr3e: stopped {where}: {message}", file=sys.stderr)
+        self.status.end("failed", f"{where}: {message}")
+        return 1
 
     # -- defined by each verb -----------------------------------------------------------------------------------------
 
@@ -202,6 +220,7 @@ class SupervisedRun:
         write_json_atomic(self.run_dir.summary, summary | amounts | {"before": self.before, "after": after})
         self.console.summary(self.before, after, self.run_dir)
         self.console.note(f"model: {directory} (use it with model.path={directory})")
+        self.status.end("finished")
 
 
 def _step_metrics(parts: list[dict[str, jax.Array]], norm: jax.Array, counted: int) -> dict[str, float]:

@@ -23,6 +23,7 @@ from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.rollout_store import read_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.runs.run_lock import RunLock
+from fr3e_jax.runs.run_state import run_state
 
 PROMISED = (
     "reward/mean length/mean entropy/mean prompts/kept prompts/rejected base_groups/all_right base_groups/all_wrong "
@@ -81,7 +82,7 @@ def a_run(request, finished_run, grpo_run):
 def test_a_run_leaves_its_settings_metrics_rollouts_checkpoints_and_summary(finished_run):
     names = {path.name for path in finished_run.iterdir()}
     files = {"config.yaml", "provenance.json", "metrics.jsonl", "rollouts", "checkpoints", "summary.json"}
-    assert names == files | {".lock"}
+    assert names == files | {".lock", "status.json"}
     assert load_config(finished_run / "config.yaml").training.batch_rollouts == 20
     assert sorted(path.name for path in (finished_run / "rollouts").iterdir()) == [
         f"step_{step:06d}.jsonl.gz" for step in (1, 2, 3, 4)
@@ -209,6 +210,7 @@ def test_dropped_surplus_is_stored_but_does_not_train(grpo_run):
 
 def test_the_last_checkpoint_is_ranked_by_the_last_evaluation(grpo_run):
     after = json.loads((grpo_run / "summary.json").read_text())["after"]
+    assert run_state(RunDirectory(grpo_run)).state == "finished"
     assert host_state(grpo_run)["evaluated"] == after
     with Checkpointer(grpo_run / "checkpoints", keep_last=9, keep_best=9, best_metric="avg@3") as checkpoints:
         assert checkpoints.all_steps() == [1, 2] and checkpoints.best_step() == 2
@@ -231,6 +233,8 @@ def test_a_run_without_signal_stops_with_its_counts_and_a_checkpoint(session, tm
     assert (host["step"], host["stream"]["position"]) == (0, 6)
     assert host["ledger"]["totals"]["counters"]["sampled_tokens"] > 0
     assert not (tmp_path / "run" / "summary.json").exists()
+    ending = run_state(RunDirectory(tmp_path / "run"))
+    assert ending.state == "failed" and ending.reason.startswith("step 1: 2 rounds in a row gave nothing")
 
 
 def all_wrong(problem, response, finished):

@@ -1,0 +1,208 @@
+"""The runs below a folder, each in a line: recipe, state, progress, budget, held-out score before and after."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+
+from fr3e_jax.configuration.provenance import CONFIG_FILE, PROVENANCE_FILE
+from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.runs.run_state import STATUS, run_state
+
+DEPTH = 4  # folders below the one that is listed
+SWEEP = "sweep.json"
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SCORES = ("avg", "avg@", "pass@", "greedy")
+
+
+@dataclass(frozen=True)
+class RunOverview:
+    """One run. A number that the run has not written is None."""
+
+    path: str
+    recipe: str
+    verb: str
+    state: str
+    """See `fr3e_jax.runs.run_state.State`; ``damaged`` if a file of the run cannot be read."""
+    reason: str
+    step: int
+    max_steps: int | None
+    sampled_tokens: int
+    max_sampled_tokens: int | None
+    score: str
+    """Name of the held-out score."""
+    before: float | None
+    after: float | None
+    """The score of the newest evaluation; None if only the start was evaluated."""
+    changed: float
+    """Time of the last change of its files, in seconds since 1970."""
+
+
+@dataclass(frozen=True)
+class SweepOverview:
+    """One sweep and its runs."""
+
+    path: str
+    recipe: str
+    planned: int
+    runs: tuple[RunOverview, ...]
+
+    @property
+    def changed(self) -> float:
+        """Time of the last change of its runs."""
+        return max((run.changed for run in self.runs), default=0.0)
+
+    def states(self) -> str:
+        """Its runs by state, as in "3 finished, 1 failed, 2 not begun"."""
+        counts = Counter(run.state for run in self.runs)
+        counts["not begun"] = max(0, self.planned - len(self.runs))
+        return ", ".join(f"{count} {state}" for state, count in counts.most_common() if count) or "no runs"
+
+
+Listed = RunOverview | SweepOverview
+
+
+def overview(folder: Path) -> list[Listed]:
+    """The runs and sweeps in and below a folder, the one that changed last first.
+
+    Symbolic links are not followed. A run whose files are damaged is listed with the reason.
+    """
+    return sorted(_found(Path(folder), DEPTH), key=lambda one: one.changed, reverse=True)
+
+
+def _found(folder: Path, depth: int) -> Iterator[Listed]:
+    names, folders = _entries(folder)
+    if SWEEP in names:
+        yield _sweep(folder, folders)
+    elif CONFIG_FILE in names and names & {PROVENANCE_FILE, "metrics.jsonl", STATUS}:
+        yield run_overview(folder)
+    elif depth:
+        for below in folders:
+            yield from _found(below, depth - 1)
+
+
+def _entries(folder: Path) -> tuple[set[str], list[Path]]:
+    """Names of the files of a folder, and its folders; nothing if it cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            listed = list(entries)
+    except OSError:
+        return set(), []
+    folders = sorted(Path(entry.path) for entry in listed if entry.is_dir(follow_symlinks=False))
+    return {entry.name for entry in listed if entry.is_file()}, folders
+
+
+def _sweep(folder: Path, folders: Sequence[Path]) -> SweepOverview:
+    runs = tuple(run_overview(below) for below in folders if (below / CONFIG_FILE).is_file())
+    try:
+        content = json.loads((folder / SWEEP).read_bytes())
+        recipe, planned = str(content["recipe"]), len(content["runs"])
+    except (OSError, ValueError, KeyError, TypeError):
+        recipe, planned = f"{SWEEP} is damaged", len(runs)
+    return SweepOverview(str(folder), recipe, planned, runs)
+
+
+def run_overview(path: Path) -> RunOverview:
+    """The overview of one run directory."""
+    run = RunDirectory(path)
+    ending = run_state(run)
+    state, reasons = ending.state, [ending.reason] if ending.reason else []
+    settings, records, verb = {}, [], ""
+    try:
+        settings = _settings(run.config)
+        verb = str(json.loads(run.provenance.read_bytes())["verb"]) if run.provenance.is_file() else ""
+        records = _records(run.metrics)
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        state, reasons = "damaged", [" ".join(str(error).split()), *reasons]
+    steps = [record["step"] for record in records if record["kind"] == "train"]
+    training, wanted = settings.get("training") or {}, {"sft": ("sft", "steps"), "rft": ("rft", "iterations")}
+    section, field = wanted.get(verb, ("training", "max_steps"))
+    score, before, after = _scores(records)
+    return RunOverview(
+        path=str(path),
+        recipe=str(settings.get("name", "")),
+        verb=verb,
+        state=state,
+        reason="; ".join(reasons),
+        step=max(steps, default=0),
+        max_steps=(settings.get(section) or {}).get(field) or None if verb != "rft" else None,
+        sampled_tokens=int(sum(record.get("tokens/sampled_tokens") or 0 for record in records)),
+        max_sampled_tokens=(training.get("max_sampled_tokens") or None) if verb in ("train", "") else None,
+        score=score,
+        before=before,
+        after=after,
+        changed=_changed(path),
+    )
+
+
+def _settings(path: Path) -> Mapping[str, Any]:
+    content = yaml.load(path.read_bytes(), Loader=_LOADER)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path.name} holds no settings")
+    return content
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    """The metrics of a run; a torn last line is left out."""
+    if not path.is_file():
+        return []
+    records = []
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+        try:
+            record = orjson.loads(line)
+        except ValueError:
+            raise ValueError(f"{path.name} is damaged in line {number}") from None
+        if not isinstance(record, dict) or not isinstance(record.get("step"), int) or "kind" not in record:
+            raise ValueError(f"{path.name} is damaged in line {number}")
+        records.append(record)
+    return records
+
+
+def _scores(records: Sequence[Mapping[str, Any]]) -> tuple[str, float | None, float | None]:
+    """The name of the held-out score, its first value, and its last if there is a later one."""
+    evaluations = [record for record in records if record["kind"] == "eval"]
+    if not evaluations:
+        return "", None, None
+    first, last = evaluations[0], evaluations[-1]
+    names = (name for kind in _SCORES for name in last if name == kind or (kind[-1] == "@" and name.startswith(kind)))
+    name = next(names, "")
+    values = [_finite(record.get(name)) for record in (first, last)]
+    return name, values[0] if first["step"] == 0 else None, values[1] if last["step"] else None
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _changed(path: Path) -> float:
+    times = []
+    for name in (CONFIG_FILE, "metrics.jsonl", STATUS, "summary.json"):
+        try:
+            times.append((path / name).stat().st_mtime)
+        except OSError:
+            continue
+    return max(times, default=0.0)
+
+
+def as_json(listed: Sequence[Listed]) -> list[dict[str, Any]]:
+    """The list as JSON content; a sweep holds its runs."""
+    return [asdict(one) | ({"states": one.states()} if isinstance(one, SweepOverview) else {}) for one in listed]
+
+
+def age(changed: float, now: float | None = None) -> str:
+    """The time since a change in its largest unit: 40 s, 5 min, 3 h, 12 d."""
+    seconds = max(0.0, (time.time() if now is None else now) - changed)
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{int(seconds)} s"

@@ -1,0 +1,118 @@
+"""``fr3e runs``: a table of the runs below a folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import get_args
+
+from rich.table import Table
+
+from fr3e_jax.analysis.run_overview import Listed, RunOverview, SweepOverview, age, as_json, overview
+from fr3e_jax.cli.tables import TableConsole
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.runs.run_state import State
+
+STATES = (*get_args(State), "damaged")
+SORTS = ("age", "name", "after", "tokens")
+LONGEST_REASON = 300  # characters under the table; --json has them all
+_NEVER = float("-inf")
+
+
+def declare_runs(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.add_argument("folder", metavar="DIR", nargs="?", default="runs", help="folder to look below (default runs)")
+    parser.add_argument("--unfold", action="store_true", help="list the runs of each sweep; naming a sweep does, too")
+    parser.add_argument("--state", choices=STATES, help="only runs in this state")
+    parser.add_argument("--sort", choices=SORTS, default="age", help="order (default age: the last changed first)")
+    parser.add_argument("--json", action="store_true", help="print JSON; sweeps hold their runs")
+
+
+def show_runs(arguments: argparse.Namespace) -> int:
+    """Print the runs below a folder and return the exit code.
+
+    Raises:
+      ConfigError: there is no such folder.
+    """
+    folder = Path(arguments.folder).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(f"found no folder {folder}; expected one that holds run directories: fr3e runs DIR")
+    listed = overview(folder)
+    if arguments.unfold or (len(listed) == 1 and isinstance(listed[0], SweepOverview)):
+        listed = list(_unfolded(listed))
+    if arguments.state:
+        runs = [run for one in listed for run in (one.runs if isinstance(one, SweepOverview) else (one,))]
+        listed = [run for run in runs if run.state == arguments.state]
+    listed = _sorted(listed, arguments.sort)
+    if arguments.json:
+        print(json.dumps(as_json(listed), indent=2))
+    elif listed:
+        _print(listed, folder)
+    else:
+        wanted = f" that are {arguments.state}" if arguments.state else ""
+        print(f"no runs{wanted} in {folder}; fr3e train starts one")
+    return 0
+
+
+def _unfolded(listed: Iterable[Listed]) -> Iterable[RunOverview]:
+    for one in listed:
+        yield from one.runs if isinstance(one, SweepOverview) else (one,)
+
+
+def _sorted(listed: Sequence[Listed], by: str) -> list[Listed]:
+    def key(one: Listed) -> float:
+        runs = one.runs if isinstance(one, SweepOverview) else (one,)
+        if by == "after":
+            return max((_NEVER if run.after is None else run.after for run in runs), default=_NEVER)
+        return sum(run.sampled_tokens for run in runs) if by == "tokens" else one.changed
+
+    return sorted(listed, key=lambda one: one.path) if by == "name" else sorted(listed, key=key, reverse=True)
+
+
+def _print(listed: Sequence[Listed], folder: Path) -> None:
+    table = Table("run", "recipe", "state", "step", "tokens", "held-out", "before", "after", "age", box=None)
+    for column in ("step", "tokens", "before", "after", "age"):
+        next(c for c in table.columns if c.header == column).justify = "right"
+    for one in listed:
+        table.add_row(_place(one.path, folder), *(_sweep_cells(one) if isinstance(one, SweepOverview) else _cells(one)))
+    console = TableConsole()
+    console.print(table)
+    for run in (one for one in listed if isinstance(one, RunOverview) and one.state in ("failed", "damaged")):
+        reason = run.reason if len(run.reason) <= LONGEST_REASON else run.reason[:LONGEST_REASON] + " ..."
+        console.print(f"{_place(run.path, folder)} {run.state}: {reason}", soft_wrap=True)
+
+
+def _place(path: str, folder: Path) -> str:
+    """The path as seen from the folder; the folder itself by its name."""
+    relative = Path(path).relative_to(folder)
+    return str(relative) if relative.parts else Path(path).resolve().name
+
+
+def _cells(run: RunOverview) -> list[str]:
+    recipe = run.recipe if run.verb in ("train", "") else f"{run.recipe} ({run.verb})"
+    step = f"{run.step}/{run.max_steps}" if run.max_steps else str(run.step)
+    tokens = _amount(run.sampled_tokens)
+    if run.max_sampled_tokens:
+        tokens += f"/{_amount(run.max_sampled_tokens)}"
+    return [recipe, run.state, step, tokens, run.score, _percent(run.before), _percent(run.after), age(run.changed)]
+
+
+def _sweep_cells(sweep: SweepOverview) -> list[str]:
+    tokens = _amount(sum(run.sampled_tokens for run in sweep.runs))
+    best = max((run for run in sweep.runs if run.after is not None), key=lambda run: run.after or 0.0, default=None)
+    score = f"best {best.score}" if best else ""
+    scores = [_percent(best.before), _percent(best.after)] if best else ["", ""]
+    return [f"{Path(sweep.recipe).stem} (sweep)", sweep.states(), "", tokens, score, *scores, age(sweep.changed)]
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
+
+
+def _amount(count: int) -> str:
+    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return str(count)

@@ -1,0 +1,84 @@
+"""The state of a run: running, finished, stopped, failed or interrupted, and why.
+
+A run writes ``status.json`` when it begins and when it ends in any way that it can notice. A run that says "running"
+while nobody holds its lock was interrupted: it was killed, or its machine went down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Literal, get_args
+
+from fr3e_jax.runs.run_directory import RunDirectory, write_json_atomic
+from fr3e_jax.runs.run_lock import writer
+
+STATUS = "status.json"
+State = Literal["running", "finished", "stopped", "failed", "interrupted"]
+"""``stopped``: by a signal, and ready to resume. ``interrupted``: without a last word."""
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The state of a run and the reason of its end, one line; "" while it runs."""
+
+    state: State
+    reason: str = ""
+
+
+class StatusFile:
+    """Context manager around a run: it writes that the run goes on, and at the end how it ended.
+
+    The run calls `end` when it ends in order. An exception that leaves the block is a failure with its own text.
+
+    Args:
+      run_dir: the run's directory.
+      writes: false for all processes but the first, which write nothing.
+    """
+
+    def __init__(self, run_dir: RunDirectory, writes: bool = True) -> None:
+        self._path, self._writes = run_dir.path / STATUS, writes
+        self._ending = RunState("failed", "the run ended without saying why")
+
+    def end(self, state: State, reason: str = "") -> None:
+        """Set how the run ended; the file is written when the block ends. Of a traceback the last line is kept."""
+        lines = [line.strip() for line in reason.splitlines() if line.strip()] or [""]
+        self._ending = RunState(state, lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}")
+
+    def __enter__(self) -> StatusFile:
+        self._write(RunState("running"))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            self.end("stopped", "Ctrl-C, twice")
+        elif error is not None:
+            self.end("failed", f"{type(error).__name__}: {error}")
+        with contextlib.suppress(OSError):  # the directory is gone or the disk is full: the run has said so already
+            self._write(self._ending)
+
+    def _write(self, ending: RunState) -> None:
+        if self._writes and self._path.parent.is_dir():
+            now = datetime.now().astimezone().isoformat(timespec="seconds")
+            write_json_atomic(self._path, {"state": ending.state, "reason": ending.reason, "time": now})
+
+
+def run_state(run_dir: RunDirectory) -> RunState:
+    """The state of the run in a directory, from its status, its lock and its summary. Nothing there is changed."""
+    if holder := writer(run_dir.path):
+        return RunState("running", f"process {holder.get('pid', 'unknown')} on {holder.get('host', 'another machine')}")
+    try:
+        content = json.loads((run_dir.path / STATUS).read_bytes())
+        state, reason = content["state"], str(content["reason"])
+    except FileNotFoundError:  # a run of an earlier version, or one that ended before its first step
+        return RunState("finished") if run_dir.summary.is_file() else RunState("interrupted", "no status was written")
+    except (OSError, ValueError, KeyError, TypeError):
+        return RunState("interrupted", f"{STATUS} is damaged")
+    if state == "running" or state not in get_args(State):
+        return RunState("interrupted", "killed, or its machine went down")
+    return RunState(state, reason)
