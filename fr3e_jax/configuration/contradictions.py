@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +30,20 @@ def rule(*paths: str, training_only: bool = False) -> Callable:
         return problem
 
     return declare
+
+
+TRACKERS = ("wandb", "trackio", "mlflow")
+
+
+@rule("runtime.trackers")
+def trackers_are_known(config: Config) -> str | None:
+    for name in config.runtime.trackers:
+        if name not in TRACKERS:
+            nearest = next(iter(difflib.get_close_matches(name, TRACKERS, n=1, cutoff=0.0)))
+            return f"runtime.trackers has {name!r}; expected some of {', '.join(TRACKERS)}; nearest: {nearest}"
+        if config.runtime.trackers.count(name) > 1:
+            return f"runtime.trackers has {name} twice; list it once"
+    return None
 
 
 def _is_given(model: ModelConfig) -> bool:

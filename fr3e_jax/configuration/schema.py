@@ -470,6 +470,11 @@ class RuntimeConfig:
         False, "fr3e train --resume goes on with another seed or other training data than the checkpoint's"
     )
     tensorboard: bool = option(True, "write TensorBoard event files")
+    trackers: list[str] = option(
+        [], "services that get the metrics as well: wandb, trackio, mlflow (each needs its package)"
+    )
+    tracker_project: str = option("fr3e_jax", "project or experiment of the run with these services")
+    tracker_table_every: int = option(10, "training steps between their tables of sampled trees; 0: no tables", ge=0)
     store_rollouts: bool = option(True, "store every rollout (compressed JSONL) for analysis")
     console: Literal["auto", "live", "plain", "none"] = option("auto", "live display, plain lines, or nothing")
     processes: Literal["auto", "one"] = option(

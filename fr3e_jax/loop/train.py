@@ -35,6 +35,7 @@ from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.prompts import PromptFeed, summary_of
 from fr3e_jax.loop.run_report import compilation_line, no_signal_message, non_finite_message, run_summary
 from fr3e_jax.loop.session import Session, open_session
+from fr3e_jax.loop.tree_table import tree_table
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs import explore_programs
 from fr3e_jax.rollouts.requests import NonFiniteLogits
@@ -49,6 +50,7 @@ from fr3e_jax.runs.run_directory import RunDirectory, open_run, write_json_atomi
 from fr3e_jax.runs.run_lock import RunDirectoryGone, RunLock
 from fr3e_jax.runs.run_state import StatusFile
 from fr3e_jax.runs.signals import Stopped, StopRequest
+from fr3e_jax.runs.trackers import check_installed, open_trackers
 
 
 class NoSignal(RuntimeError):
@@ -64,6 +66,7 @@ def train(config: Config, run_dir: Path | None = None, resume: bool = False) -> 
     if run_dir is not None:
         config.runtime.run_dir = str(run_dir)
     ledger = TokenLedger()
+    check_installed(config.runtime.trackers)
     session = open_session(config)
     keep = {"keep_last": config.checkpoint.keep_last, "keep_best": config.checkpoint.keep_best}
     with RunLock() as lock, session.grader, told_in_a_line():
@@ -125,6 +128,7 @@ class Trainer:
         if latest and not self.progress.evaluated:  # a signal interrupted the evaluation; perhaps it was made since
             recorded = partial(recorded_evaluation, run.metrics, latest)
             self.progress.evaluated = session.processes.on_first(recorded)
+        self.trackers = open_trackers(self.config, run, writes=first)
         self.current = self.progress.step  # the step under way
         self.last_metrics: dict[str, Any] = {}  # of the last finished step
         self.console = Console(
@@ -152,6 +156,7 @@ class Trainer:
                 code = self._failed(self.current, message)
         for line in self.profiler.report():
             print(line)
+        self.trackers.finish(failed=code != 0)
         return code
 
     def _failed(self, step: int, message: str) -> int:
@@ -231,6 +236,8 @@ class Trainer:
         if self.config.runtime.store_rollouts:
             with self.ledger.stage("store"):
                 self._write(f"the rollouts of step {step}", self._store, step, groups, credited)
+        if self._trees_due(step):
+            self.background.write(f"the table of step {step}", self._show_trees, step, groups, credited)
         metrics |= self.ledger.step_metrics()
         self.progress.step, self.progress.updates, self.progress.evaluated = step, self.learner.updates, {}
         self._write(f"the metrics of step {step}", self._add_metrics, step, metrics)
@@ -332,9 +339,15 @@ class Trainer:
 
     def _add_metrics(self, step: int, metrics: dict[str, float], kind: str = "train") -> None:
         self.metrics.write(step, metrics, kind=kind)
+        self.trackers.metrics(step, metrics, kind)
 
     def _store(self, step: int, groups: list[PromptGroup], credited: list[Credited]) -> None:
         rollout_store.write_rollouts(self.run_dir, step, step_report.rollout_records(step, groups, credited))
+
+    def _show_trees(self, step: int, groups: list[PromptGroup], credited: list[Credited]) -> None:
+        records = step_report.rollout_records(step, groups, credited)
+        columns, rows = tree_table(records, self.session.texts.codec.decode)
+        self.trackers.table("rollouts", step, columns, rows)
 
     # -- with the other processes ------------------------------------------------------------------------------------
 
@@ -367,6 +380,11 @@ class Trainer:
         t = self.config.training
         steps_done = t.max_steps and self.progress.step >= t.max_steps
         return bool(steps_done or (t.max_sampled_tokens and self.ledger.sampled_tokens >= t.max_sampled_tokens))
+
+    def _trees_due(self, step: int) -> bool:
+        runtime = self.config.runtime
+        wanted = self.session.processes.first and runtime.trackers and runtime.tracker_table_every
+        return bool(wanted and step % runtime.tracker_table_every == 0)
 
     def _evaluation_due(self) -> bool:
         every, step = self.config.evaluation.every, self.progress.step

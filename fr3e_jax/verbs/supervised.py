@@ -31,6 +31,7 @@ from fr3e_jax.runs.run_directory import RunDirectory, open_run, write_json_atomi
 from fr3e_jax.runs.run_lock import RunDirectoryGone, RunLock
 from fr3e_jax.runs.run_state import StatusFile
 from fr3e_jax.runs.signals import Stopped, StopRequest
+from fr3e_jax.runs.trackers import check_installed, open_trackers
 from fr3e_jax.verbs.export import save_model
 
 
@@ -71,11 +72,20 @@ class SupervisedRun:
         if self.first:
             tensorboard = self.config.runtime.tensorboard
             self.metrics = MetricsWriter(run, tensorboard=tensorboard, resume_step=self.resumed_step)
+        self.trackers = open_trackers(self.config, run, writes=self.first)
         shown = self.config.runtime.console if self.first else "none"
         self.console = Console(shown, max_steps=max_steps, first_step=self.finished_steps())
 
     def start(self) -> int:
         """Run to the end, to a signal, a failed write or numbers that are not finite; return the exit code."""
+        code = 1
+        try:
+            code = self._start()
+        finally:
+            self.trackers.finish(failed=code != 0)
+        return code
+
+    def _start(self) -> int:
         with self.status:
             try:
                 with self.metrics, self.console, self.stop:
@@ -180,6 +190,7 @@ class SupervisedRun:
         if self.first:
             self.lock.check()
             self.metrics.write(self.step, metrics, kind=kind)
+            self.trackers.metrics(self.step, metrics, kind)
 
     def save(self, evaluated: dict[str, float] | None = None) -> None:
         """Save a checkpoint; ``evaluated``: held-out metrics of this very step, which rank it."""
@@ -236,6 +247,7 @@ def start_run(
     kind: type[SupervisedRun], session: Session, config: Config, run_dir: Path | None, resume: bool, ledger: TokenLedger
 ) -> int:
     """Open the run's directory and checkpoints, run, and return the exit code. ``config``: the settings to save."""
+    check_installed(config.runtime.trackers)
     keep = {"keep_last": config.checkpoint.keep_last, "keep_best": config.checkpoint.keep_best}
     with RunLock() as lock, session.grader, told_in_a_line():
         run = RunDirectory(session.processes.on_first(partial(open_run, config, run_dir, resume, kind.verb, lock)))

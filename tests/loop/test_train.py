@@ -17,6 +17,7 @@ from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.loop import train as train_module
 from fr3e_jax.loop.train import Trainer
 from fr3e_jax.rewards.grader import Grader
+from fr3e_jax.runs import tracker_services
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.metrics import read_metrics
@@ -214,6 +215,34 @@ def test_the_last_checkpoint_is_ranked_by_the_last_evaluation(grpo_run):
     assert host_state(grpo_run)["evaluated"] == after
     with Checkpointer(grpo_run / "checkpoints", keep_last=9, keep_best=9, best_metric="avg@3") as checkpoints:
         assert checkpoints.all_steps() == [1, 2] and checkpoints.best_step() == 2
+
+
+def test_trackers_get_the_metrics_and_trees_that_the_run_writes(session, tmp_path, tiny_run, monkeypatch):
+    calls = []
+
+    class Tracker:
+        def start(self, run):
+            calls.append(("start", run.settings["seed"]))
+            return "7"
+
+        def metrics(self, step, numbers):
+            calls.append(("metrics", step, numbers))
+
+        def table(self, name, step, columns, rows):
+            calls.append(("table", step, len(rows)))
+
+        def finish(self, failed):
+            calls.append(("finish", failed))
+
+    monkeypatch.setitem(tracker_services.SERVICES, "wandb", Tracker)
+    twin = tiny_run.changed(session, runtime__trackers=["wandb"], runtime__tracker_table_every=2)
+    assert run_here(twin, tmp_path / "run") == 0
+    records = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert [call[1] for call in calls if call[0] == "metrics"] == [record["step"] for record in records]
+    shown = next(call[2] for call in calls if call[0] == "metrics" and call[1] == 1)
+    assert shown["reward/mean"] == next(r["reward/mean"] for r in records if r["step"] == 1 and r["kind"] == "train")
+    assert calls[0] == ("start", session.config.seed) and calls[-1] == ("finish", False)
+    assert [call[1] for call in calls if call[0] == "table"] == [2, 4]
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
