@@ -184,7 +184,7 @@ def _record(folder: Path, recipe: str, verb: str, runs: list[Run], run: Run) -> 
 
 
 def print_table(runs: Sequence[Run], keys: Sequence[str]) -> None:
-    """Print a row per run: settings, exit code, held-out avg@k before and after, sampled tokens, seconds."""
+    """Print a row per run: settings, exit code, held-out accuracy before and after, sampled tokens, seconds."""
     metric = average_name(runs)
     table = Table("#", *keys, "exit", f"{metric} before", f"{metric} after", "sampled tokens", "seconds")
     for index, run in enumerate(runs):
@@ -201,9 +201,11 @@ def print_table(runs: Sequence[Run], keys: Sequence[str]) -> None:
 
 
 def average_name(runs: Sequence[Run]) -> str:
-    """The name of the avg@k metric in the summaries; its k is a setting."""
+    """The name of the accuracy in the summaries that ranks checkpoints (`loop.evaluate.best_metric`)."""
     scores = [(run.summary or {}).get("after") or (run.summary or {}).get("before") or {} for run in runs]
-    return next((name for score in scores for name in score if name.startswith("avg@")), "avg@k")
+    names = [name for score in scores for name in score]
+    averages = [name for name in names if name == "avg"] or [name for name in names if name.startswith("avg@")]
+    return next(iter(averages), "greedy" if "greedy" in names else "avg@k")
 
 
 def _cell(value: Any) -> str:

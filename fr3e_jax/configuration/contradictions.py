@@ -132,9 +132,10 @@ def pass_at_k_has_k_samples(config: Config) -> str | None:
     largest, samples = max(config.evaluation.pass_at, default=0), config.evaluation.samples
     if largest <= samples:
         return None
+    less = f"drop {largest} from evaluation.pass_at" if samples else "evaluation.pass_at=[] (greedy answers alone)"
     return (
         f"evaluation.pass_at asks for pass@{largest} of evaluation.samples={samples} samples; "
-        f"set evaluation.samples={largest}, or drop {largest} from evaluation.pass_at"
+        f"set evaluation.samples={largest}, or {less}"
     )
 
 

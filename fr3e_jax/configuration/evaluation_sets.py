@@ -1,7 +1,8 @@
 """Settings of single evaluation sets: the entries of ``evaluation.sets``, read and checked.
 
 An entry is ``SET name=value ...``, for example ``aime24 samples=256 pass_at=1,256 temperature=0.6``. SET is an entry of
-``data.eval``. Settings that an entry does not name are those of the section ``evaluation``.
+``data.eval``. Settings that an entry does not name are those of the section ``evaluation``. With ``samples=0`` the
+set is graded by its greedy answers alone, so the usual ``pass_at`` does not hold for it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,13 @@ from typing import Any
 from fr3e_jax.configuration.schema import Config, EvaluationConfig
 
 _KINDS = {"prompts": int, "samples": int, "temperature": float, "top_p": float}
+_EXPECTED = {
+    "prompts": "a whole number above 0",
+    "samples": "a whole number, 0 for the greedy answer alone",
+    "pass_at": "whole numbers, as in pass_at=1,16",
+    "temperature": "a number above 0",
+    "top_p": "a number above 0, at most 1",
+}
 NAMES = [*_KINDS, "pass_at"]
 
 
@@ -33,11 +41,18 @@ def set_settings(config: Config) -> dict[str, EvaluationConfig]:
         if name in found:
             raise ValueError(f"evaluation.sets names the set {name!r} twice; expected one entry for each set")
         values: dict[str, Any] = dict(_assignment(entry, text) for text in assignments)
+        if values.get("samples") == 0:
+            values.setdefault("pass_at", [])
         settings = dataclasses.replace(config.evaluation, **values)
         if largest := max((k for k in settings.pass_at if k > settings.samples), default=0):
             raise ValueError(
                 f"evaluation.sets has {entry!r}, which asks for pass@{largest} of {settings.samples} samples; "
                 f"expected samples={largest} or more, or a smaller pass_at"
+            )
+        if unread := [] if settings.samples else [key for key in ("temperature", "top_p") if key in values]:
+            raise ValueError(
+                f"evaluation.sets has {entry!r}, which gives {unread[0]}, which the greedy answer does not read; "
+                f"drop {unread[0]}, or set samples above 0"
             )
         found[name] = settings
     return found
@@ -53,11 +68,10 @@ def _assignment(entry: str, text: str) -> tuple[str, int | float | list[int]]:
             good, read = min(counts, default=1) >= 1, counts
         else:
             read = _KINDS[name](value)
-            good = math.isfinite(read) and read > 0 and (name != "top_p" or read <= 1)
+            above_bound = read >= 0 if name == "samples" else read > 0
+            good = math.isfinite(read) and above_bound and (name != "top_p" or read <= 1)
     except ValueError:
         good = False
     if not good:
-        kinds = {"pass_at": "whole numbers, as in pass_at=1,16", "top_p": "a number above 0, at most 1"}
-        usual = "a number above 0" if name == "temperature" else "a whole number above 0"
-        raise ValueError(f"evaluation.sets has {text!r} in {entry!r}; expected {kinds.get(name, usual)}")
+        raise ValueError(f"evaluation.sets has {text!r} in {entry!r}; expected {_EXPECTED[name]}")
     return name, read

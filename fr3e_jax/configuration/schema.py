@@ -394,14 +394,14 @@ class EvaluationConfig:
     """Held-out evaluation: greedy, avg@k and pass@k."""
 
     prompts: int = option(256, "held-out prompts evaluated, of each evaluation set", ge=1)
-    samples: int = option(16, "samples per prompt for avg@k and pass@k", ge=1)
+    samples: int = option(16, "samples per prompt for avg@k and pass@k; 0: the greedy answer alone", ge=0)
     pass_at: list[int] = option([8, 16], "the k of pass@k, each at most evaluation.samples", ge=1)
     temperature: float = option(1.0, "sampling temperature of the samples; the greedy answer is separate", gt=0)
     top_p: float = option(1.0, "nucleus of the samples", gt=0, le=1)
     sets: list[str] = option(
         [],
         "other settings for single sets of data.eval: 'SET name=value ...' of prompts, samples, pass_at, temperature, "
-        "top_p, as in 'aime24 samples=256 pass_at=1,256'",
+        "top_p, as in 'aime24 samples=256 pass_at=1,256'; 'gsm8k samples=0' is greedy only",
     )
     every: int = option(0, "training steps between evaluations; 0: only before and after", ge=0)
 
@@ -412,7 +412,7 @@ class CheckpointConfig:
 
     every: int = option(10, "training steps between checkpoints; the last step is always saved", ge=1)
     keep_last: int = option(2, "newest checkpoints kept", ge=1)
-    keep_best: int = option(1, "best checkpoints by held-out avg@k that are kept as well", ge=0)
+    keep_best: int = option(1, "best checkpoints by held-out accuracy that are kept as well", ge=0)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Held-out evaluation: one greedy answer and some samples per problem."""
+"""Held-out evaluation: one greedy answer per problem, and some samples or none."""
 
 from __future__ import annotations
 
@@ -32,9 +32,14 @@ from fr3e_jax.tools.answer import Outcome as Answered
 
 
 def best_metric(config: Config) -> str:
-    """The name of the metric that ranks checkpoints."""
+    """The name of the metric that ranks checkpoints: of `set_metric`, or ``avg`` if sets differ in their samples."""
     plans = set_settings(config).values()
-    return "avg" if any(e.samples != config.evaluation.samples for e in plans) else f"avg@{config.evaluation.samples}"
+    return "avg" if any(e.samples != config.evaluation.samples for e in plans) else set_metric(config.evaluation)
+
+
+def set_metric(settings: EvaluationConfig) -> str:
+    """The name of the accuracy of one set: that of its samples, or of its greedy answers if it takes no samples."""
+    return f"avg@{settings.samples}" if settings.samples else "greedy"
 
 
 @dataclass(frozen=True)
@@ -129,8 +134,9 @@ def evaluate(session: Session, params: Params, note: Callable[[str], None] = _to
 
     With several benchmarks each has its own metrics (``aime24/avg@16``), and the plain names hold the mean over
     benchmarks, of the metrics that all of them have. With different numbers of samples (``evaluation.sets``), ``avg``
-    is the mean over benchmarks of each one's avg@k. The sampling noise is the same at every evaluation of a run, so
-    that only the weights make a difference. ``note`` gets lines about problems that cannot be encoded.
+    is the mean over benchmarks of each one's avg@k, or of its ``greedy`` if it takes no samples. The sampling noise is
+    the same at every evaluation of a run, so that only the weights make a difference. ``note`` gets lines about
+    problems that cannot be encoded.
 
     Raises:
       ConfigError: see `held_out_problems`; or the verifier cannot be used.
@@ -165,8 +171,9 @@ def evaluate(session: Session, params: Params, note: Callable[[str], None] = _to
     shared = [key for key in next(iter(each.values())) if all(key in scores for scores in each.values())]
     metrics = {key: float(np.mean([scores[key] for scores in each.values()])) for key in shared}
     if (best := best_metric(session.config)) == "avg":
-        averages = [each[name][f"avg@{problems[own[0]].settings.samples}"] for name, own in members.items()]
-        metrics[best] = float(np.mean(averages))
+        metrics[best] = float(
+            np.mean([each[name][set_metric(problems[own[0]].settings)] for name, own in members.items()])
+        )
     metrics |= {
         "prompts": len(problems),
         "prompts_too_long": too_long,
@@ -184,12 +191,13 @@ def evaluate(session: Session, params: Params, note: Callable[[str], None] = _to
 def _scores(e: EvaluationConfig, rewards: np.ndarray, right: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
     """Metrics of one benchmark from rewards, verdicts and lengths ``[problems, 1 + samples]``, the greedy answer first.
 
-    pass@k counts right answers; the means are of rewards, which a verifier may grade.
+    pass@k counts right answers; the means are of rewards, which a verifier may grade. Without samples, the mean length
+    is that of the greedy answers.
     """
     correct = right[:, 1:].sum(axis=1)
-    scores = {f"avg@{e.samples}": avg_at_k(rewards[:, 1:]).mean()}
+    scores = {f"avg@{e.samples}": avg_at_k(rewards[:, 1:]).mean()} if e.samples else {}
     scores |= {f"pass@{k}": pass_at_k(e.samples, correct, k).mean() for k in e.pass_at}
-    scores |= {"greedy": rewards[:, 0].mean(), "length/mean": lengths[:, 1:].mean()}
+    scores |= {"greedy": rewards[:, 0].mean(), "length/mean": lengths[:, min(e.samples, 1) :].mean()}
     return {name: float(value) for name, value in scores.items()}
 
 

@@ -42,7 +42,7 @@ from fr3e_jax.rollouts.requests import NonFiniteLogits
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.background import Background, WriteFailed
 from fr3e_jax.runs.checkpoints import Checkpointer, CheckpointFailed, told_in_a_line
-from fr3e_jax.runs.console import Console
+from fr3e_jax.runs.console import Console, is_share
 from fr3e_jax.runs.ledger import TokenLedger, cpu_seconds_of_process
 from fr3e_jax.runs.metrics import MetricsWriter, recorded_evaluation
 from fr3e_jax.runs.profile import Profiler
@@ -396,7 +396,7 @@ class Trainer:
             result = evaluate(self.session, self.learner.params, self.console.note)
         what = f"the evaluation of step {self.progress.step}"
         self._write(what, self._add_metrics, self.progress.step, result, kind="eval")
-        shown = "  ".join(f"{name} {value:.1%}" for name, value in result.items() if "@" in name or name == "greedy")
+        shown = "  ".join(f"{name} {value:.1%}" for name, value in result.items() if is_share(name))
         self.console.note(f"held-out after step {self.progress.step}: {shown}")
         return result
 

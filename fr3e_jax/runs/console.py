@@ -29,7 +29,8 @@ SHOWN = (
 )
 """Label, metric and format of the numbers on display."""
 SAMPLED_TOKENS = "tokens/sampled_tokens"
-RATES = ("avg@", "pass@", "maj@", "greedy")
+RATES = ("avg", "pass@", "maj@", "greedy")
+"""Beginnings of the names of held-out accuracies, a benchmark's name before them or none."""
 FILES = (
     ("metrics", "one JSON line per training step and evaluation: rewards, entropy, losses, tokens, seconds"),
     ("summary", "recipe, algorithm, budget spent, and the held-out results before and after"),
@@ -45,6 +46,11 @@ def _formatted(value: Any, pattern: str) -> str:
         return pattern.format(float(value))
     except (TypeError, ValueError):
         return "-"
+
+
+def is_share(name: str) -> bool:
+    """Whether a held-out metric is an accuracy, of a benchmark (``aime24/avg@32``) or over all."""
+    return name.rpartition("/")[2].startswith(RATES)
 
 
 class Console:
@@ -119,12 +125,12 @@ class Console:
     def summary(self, before: Mapping[str, float] | None, after: Mapping[str, float], run_dir: RunDirectory) -> None:
         """Print the held-out results before and after, and the files to look at in the run directory.
 
-        Shares (avg@k, pass@k, maj@k, greedy) are in percent, their changes in percentage points.
+        Shares (avg, avg@k, pass@k, maj@k, greedy) are in percent, their changes in percentage points.
         """
         rows = [("held-out", "before", "after", "change")]
         for name, new in after.items():
             old = (before or {}).get(name)
-            share = name.startswith(RATES)
+            share = is_share(name)
             # The percent format scales by 100; a change in points is printed without the percent sign.
             value, change = ("{:.1%}", "{:+.1%}") if share else ("{:.3f}", "{:+.3f}")
             difference = _formatted(_change(new, old), change).rstrip("%")

@@ -155,3 +155,18 @@ def test_table_shows_values_that_look_like_markup(capsys):
     print_table(runs, ["data.path"])
     shown = capsys.readouterr().out
     assert "[perplexity]" in shown and "/data/[/x]" in shown and r"\u001b[2J" in shown
+
+
+@pytest.mark.parametrize(
+    ("after", "shown"),
+    [
+        ({"avg@4": 0.25, "greedy": 0.5}, "avg@4"),
+        ({"gsm8k/greedy": 0.75, "aime24/avg@32": 0.5, "avg": 0.625, "greedy": 0.7}, "avg"),
+        ({"length/mean": 7.0, "greedy": 0.5}, "greedy"),
+    ],
+    ids=["samples", "sets with different numbers of samples", "greedy only"],
+)
+def test_table_shows_the_metric_that_ranks_the_checkpoints(after, shown, capsys):
+    print_table([Run({"seed": "0"}, "", "", [], exit_code=0, summary={"after": after})], ["seed"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"{shown} after" in text and f"{after[shown]:.3g}" in text

@@ -378,3 +378,9 @@ def test_truncated_rollouts_are_refused_for_their_actual_effect_and_evaluation_m
 def test_top_k_of_one_is_as_greedy_as_temperature_zero(recipe):
     with pytest.raises(ConfigError, match=r"rollout\.top_k=1 makes all rollouts of a prompt equal"):
         load_config(recipe, ["rollout.top_k=1"])
+
+
+def test_a_greedy_only_evaluation_needs_an_empty_pass_at(recipe):
+    with pytest.raises(ConfigError, match=r"set evaluation.samples=16, or evaluation.pass_at=\[\] \(greedy answers"):
+        load_config(recipe, ["evaluation.samples=0"])
+    assert load_config(recipe, ["evaluation.samples=0", "evaluation.pass_at=[]"]).evaluation.samples == 0

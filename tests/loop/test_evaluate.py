@@ -149,11 +149,45 @@ def test_a_set_has_its_own_samples_counts_and_number_of_problems(session, params
     assert "avg@3" not in metrics and "pass@5" not in metrics and metrics["pass@1"] == 0.5
 
 
+def test_a_greedy_only_set_has_one_answer_a_problem_and_no_metric_of_samples(session, params, tiny_run):
+    twin = tiny_run.changed(session, evaluation__prompts=4, evaluation__sets=["b samples=0"], data__eval=["a", "b"])
+    seen = Counter()
+
+    def verifier(problem, response, finished):
+        seen[problem.extra["dataset"]] += 1
+        return float(problem.extra["dataset"] == "b")
+
+    grader = tiny_run.in_order(verifier)
+    metrics = evaluate(tiny_run.graded_by(dataclasses.replace(twin, task=TwoBenchmarks()), grader), params)
+    assert seen == {"a": 3 * 4, "b": 4 * 1}
+    assert {name for name in metrics if name.startswith("b/")} == {"b/greedy", "b/length/mean"}
+    assert metrics["b/length/mean"] >= 1 and metrics["length/mean"] >= 1
+    assert (metrics["a/avg@3"], metrics["b/greedy"], metrics["greedy"]) == (0, 1, 0.5)
+    assert metrics[best_metric(twin.config)] == metrics["avg"] == 0.5, "avg@3 of the one, greedy of the other"
+    assert not {name for name in metrics if "@" in name} - {"a/avg@3", "a/pass@1", "a/pass@2"}
+
+
+def test_a_greedy_only_evaluation_ranks_checkpoints_by_the_greedy_answer(session, params, tiny_run):
+    twin = tiny_run.changed(session, evaluation__samples=0, evaluation__pass_at=[])
+    metrics = evaluate(tiny_run.graded_by(twin, tiny_run.in_order(lambda problem, *_: problem.id == "test/40")), params)
+    assert metrics[best_metric(twin.config)] == metrics["greedy"] == 1 / 4
+    assert not {name for name in metrics if "@" in name or name == "avg"}
+
+
+def test_a_greedy_only_set_drops_the_usual_pass_at():
+    config = Config()
+    config.data.eval, config.evaluation.sets = ["a", "b"], ["a samples=0 prompts=9"]
+    assert set_settings(config)["a"] == dataclasses.replace(config.evaluation, samples=0, pass_at=[], prompts=9)
+
+
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        ("a samples=0", "expected a whole number above 0"),
-        ("a samples=many", "expected a whole number above 0"),
+        ("a samples=-1", "expected a whole number, 0 for the greedy answer alone"),
+        ("a samples=many", "expected a whole number, 0 for the greedy answer alone"),
+        ("a samples=0 pass_at=1", "asks for pass@1 of 0 samples"),
+        ("a samples=0 top_p=0.95", "gives top_p, which the greedy answer does not read"),
+        ("a prompts=0", "expected a whole number above 0"),
         ("a samples=4 pass_at=8", "asks for pass@8 of 4 samples"),
         ("a top_p=1.5", "at most 1"),
         ("a temperature=nan", "expected a number above 0"),

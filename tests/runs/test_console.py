@@ -127,6 +127,13 @@ def test_summary_is_a_table_in_percent_and_names_the_existing_files(tmp_path):
     assert len({len(line) for line in table}) == 1, "columns are not aligned"
 
 
+@pytest.mark.parametrize("name", ["avg", "aime24/avg@32", "gsm8k/greedy", "aime25/test/pass@256"])
+def test_shares_of_single_sets_and_their_mean_are_in_percent(name, tmp_path):
+    stream = io.StringIO()
+    Console("plain", stream=stream).summary({name: 0.231}, {name: 0.3541}, RunDirectory(tmp_path))
+    assert stream.getvalue().splitlines()[1].split() == [name, "23.1%", "35.4%", "+12.3"]
+
+
 @pytest.mark.parametrize("mode", ["live", "plain"])
 def test_notes_and_stages_show_escapes_and_markup(mode):
     stream = Terminal()
