@@ -403,6 +403,7 @@ class EvaluationConfig:
         "other settings for single sets of data.eval: 'SET name=value ...' of prompts, samples, pass_at, temperature, "
         "top_p, as in 'aime24 samples=256 pass_at=1,256'; 'gsm8k samples=0' is greedy only",
     )
+    keep_samples: bool = option(True, "store every held-out response, as rollouts/eval_STEP.jsonl.gz")
     every: int = option(0, "training steps between evaluations; 0: only before and after", ge=0)
 
 

@@ -24,9 +24,12 @@ from fr3e_jax.loop.prompts import summary_of
 from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.objectives.pass_at_k import avg_at_k, pass_at_k
 from fr3e_jax.policy.network import Params
+from fr3e_jax.rewards.verdict import Verdict
 from fr3e_jax.rollouts.noise import EVALUATION
-from fr3e_jax.rollouts.requests import Branch, NonFiniteLogits, Sampling, TrunkRequest
+from fr3e_jax.rollouts.requests import Branch, NonFiniteLogits, Rollout, Sampling, TrunkRequest
+from fr3e_jax.rollouts.tool_calls import answer_spans
 from fr3e_jax.runs.checkpoints import Checkpointer, DamagedCheckpoint
+from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.runs.run_directory import RunDirectory, write_json_atomic
 from fr3e_jax.tools.answer import Outcome as Answered
 
@@ -125,12 +128,46 @@ def held_out_problems(session: Session) -> Selection:
     return Selection(chosen, too_long.total(), complaints)
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """Held-out metrics, and the responses behind them."""
+
+    metrics: dict[str, float]
+    problems: Sequence[HeldOut]
+    rollouts: Sequence[Sequence[Rollout]]
+    """Of each problem, the greedy answer first."""
+    verdicts: Sequence[Sequence[Verdict]]
+
+    def records(self, step: int) -> Iterator[RolloutRecord]:
+        """The responses as they are stored; ``step``: training steps that the weights have seen."""
+        for held_out, rollouts, verdicts in zip(self.problems, self.rollouts, self.verdicts, strict=True):
+            for number, (rollout, verdict) in enumerate(zip(rollouts, verdicts, strict=True)):
+                yield RolloutRecord(
+                    id=f"eval/{step}/{held_out.index}/{number}",
+                    step=step,
+                    kind="eval",
+                    prompt_position=held_out.index,
+                    problem_id=held_out.problem.id,
+                    prompt_ids=held_out.prompt_ids,
+                    token_ids=rollout.token_ids,
+                    logprobs=rollout.logprobs,
+                    entropies=rollout.entropies,
+                    reward=verdict.reward,
+                    outcome=verdict.outcome,
+                    finished=rollout.finished,
+                    base=number,
+                    answers=answer_spans(rollout.tool_written),
+                    kept=False,
+                    benchmark=held_out.benchmark,
+                )
+
+
 def _to_stderr(line: str) -> None:
     print(f"fr3e: {line}", file=sys.stderr)
 
 
-def evaluate(session: Session, params: Params, note: Callable[[str], None] = _to_stderr) -> dict[str, float]:
-    """Metrics on the held-out problems: ``avg@k``, ``pass@k``, ``greedy``, mean length, and counts.
+def evaluate(session: Session, params: Params, note: Callable[[str], None] = _to_stderr) -> Evaluation:
+    """Sample and grade the held-out problems; the metrics are ``avg@k``, ``pass@k``, ``greedy``, length, and counts.
 
     With several benchmarks each has its own metrics (``aime24/avg@16``), and the plain names hold the mean over
     benchmarks, of the metrics that all of them have. With different numbers of samples (``evaluation.sets``), ``avg``
@@ -185,7 +222,7 @@ def evaluate(session: Session, params: Params, note: Callable[[str], None] = _to
         metrics["tools/calls_per_rollout"] = sum(calls[name] for name in get_args(Answered)) / answers
     if len(each) > 1:
         metrics |= {f"{name}/{key}": value for name, scores in each.items() for key, value in scores.items()}
-    return metrics
+    return Evaluation(metrics, problems, results, graded)
 
 
 def _scores(e: EvaluationConfig, rewards: np.ndarray, right: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
@@ -273,7 +310,7 @@ def evaluate_run(config: Config, run_dir: Path | None) -> int:
         params, step = load_run_params(session, run_dir)
     try:
         with session.grader, refused_weights(config, run_dir, step):
-            metrics = evaluate(session, params)
+            metrics = evaluate(session, params).metrics
     except GradingFailed as error:
         print(f"fr3e: {error}", file=sys.stderr)
         return 1

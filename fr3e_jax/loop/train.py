@@ -393,8 +393,12 @@ class Trainer:
     def _evaluate(self, stage: str) -> dict[str, float]:
         self.console.stage(stage)
         with self.ledger.stage("evaluate"), self.stop.at_once(self.session.processes.count == 1):
-            result = evaluate(self.session, self.learner.params, self.console.note)
+            evaluation = evaluate(self.session, self.learner.params, self.console.note)
         what = f"the evaluation of step {self.progress.step}"
+        if self.config.evaluation.keep_samples:
+            records = evaluation.records(self.progress.step)
+            self._write(what, rollout_store.write_rollouts, self.run_dir, self.progress.step, records, stem="eval")
+        result = evaluation.metrics
         self._write(what, self._add_metrics, self.progress.step, result, kind="eval")
         shown = "  ".join(f"{name} {value:.1%}" for name, value in result.items() if is_share(name))
         self.console.note(f"held-out after step {self.progress.step}: {shown}")

@@ -23,6 +23,7 @@ from fr3e_jax.loop.grading import GradingFailed
 from fr3e_jax.loop.run_report import non_finite_message
 from fr3e_jax.loop.session import Session
 from fr3e_jax.rollouts.requests import NonFiniteLogits
+from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.checkpoints import Checkpointer, CheckpointFailed, told_in_a_line
 from fr3e_jax.runs.console import Console
 from fr3e_jax.runs.ledger import TokenLedger
@@ -180,10 +181,13 @@ class SupervisedRun:
         """Evaluate the current weights; write and return the held-out metrics."""
         self.console.stage("evaluating")
         with self.ledger.stage("evaluate"), self.stop.at_once(self.session.processes.count == 1):
-            result = evaluate(self.session, self.learner.params, self.console.note)
+            evaluation = evaluate(self.session, self.learner.params, self.console.note)
         self.session.sampler.weights.release()
-        self.write(result, kind="eval")
-        return result
+        if self.first and self.config.evaluation.keep_samples:
+            self.lock.check()
+            rollout_store.write_rollouts(self.run_dir, self.step, evaluation.records(self.step), stem="eval")
+        self.write(evaluation.metrics, kind="eval")
+        return evaluation.metrics
 
     def write(self, metrics: dict[str, float], kind: str = "train") -> None:
         """Write metrics of the current step, on the first process."""

@@ -32,7 +32,7 @@ def test_a_verifier_that_sometimes_fails_costs_single_verdicts(tmp_path, tiny_ru
     monkeypatch.setenv("FR3E_TEST_FAULTS_EVERY", "11")
     assert run(tmp_path, tiny_run, name) == 0, capfd.readouterr()
     step = next(r for r in read_metrics(tmp_path / "run/metrics.jsonl") if r["kind"] == "train")
-    (file,) = (tmp_path / "run" / "rollouts").iterdir()
+    (file,) = (tmp_path / "run" / "rollouts").glob("step_*")
     outcomes = [json.loads(line)["outcome"] for line in gzip.open(file, "rt") if "outcome" in line]
     failed = sum(outcome in ("error", "timeout", "worker_died") for outcome in outcomes)
     if name != "printing":

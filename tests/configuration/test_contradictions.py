@@ -30,6 +30,11 @@ CASES = {
         ["evaluation.samples=32"],
         "set evaluation.samples=32, or drop 32",
     ),
+    "trackers_are_known": (
+        ["runtime.trackers=[wandp]"],
+        ["runtime.trackers=[wandb]"],
+        "nearest: wandb",
+    ),
     "entries_of_sets_can_be_read": (
         ["evaluation.sets=['aime25 samples=32']", "data.task=datasets", "data.train=[gsm8k]", "data.eval=[aime24]"],
         ["evaluation.sets=['aime24 samples=32']"],

@@ -27,7 +27,7 @@ def test_metrics_are_means_over_problems_of_greedy_and_sampled_rewards(session, 
     def verifier(problem, response, finished):
         return float(script[problem.id].pop(0))
 
-    metrics = evaluate(tiny_run.graded_by(session, tiny_run.in_order(verifier)), params)
+    metrics = evaluate(tiny_run.graded_by(session, tiny_run.in_order(verifier)), params).metrics
     assert metrics.pop("length/mean") > 1
     assert metrics == pytest.approx(
         {
@@ -47,7 +47,7 @@ def test_metrics_are_means_over_problems_of_greedy_and_sampled_rewards(session, 
 def test_graded_rewards_have_means_and_pass_at_k_counts_what_the_verifier_accepts(session, params, tiny_run):
     verdicts = [Verdict(0.5, "wrong"), Verdict(0.7, "right"), Verdict(0.9, "wrong"), Verdict(0.0, "no_answer")]
     script = verdicts * 4
-    metrics = evaluate(tiny_run.graded_by(session, tiny_run.in_order(lambda *case: script.pop(0))), params)
+    metrics = evaluate(tiny_run.graded_by(session, tiny_run.in_order(lambda *case: script.pop(0))), params).metrics
     wanted = {"greedy": 0.5, "avg@3": 1.6 / 3, "pass@1": 1 / 3, "pass@2": 2 / 3}
     assert {name: metrics[name] for name in wanted} == pytest.approx(wanted)
 
@@ -89,7 +89,7 @@ def test_problems_that_are_too_long_are_left_out(session, params, tiny_run):
         def problems(self, split):
             return [dataclasses.replace(problem, prompt="1" * 9 + "=") for problem in problems[:3]] + problems[3:5]
 
-    metrics = evaluate(dataclasses.replace(session, task=Mixed()), params)
+    metrics = evaluate(dataclasses.replace(session, task=Mixed()), params).metrics
     assert (metrics["prompts"], metrics["prompts_too_long"]) == (2, 3)
 
 
@@ -103,7 +103,7 @@ def test_problems_that_cannot_be_encoded_are_left_out_and_named(session, params,
             return [dataclasses.replace(problems[0], prompt="1\ud800="), *problems[1:3]]
 
     noted = []
-    metrics = evaluate(dataclasses.replace(session, task=Mixed()), params, noted.append)
+    metrics = evaluate(dataclasses.replace(session, task=Mixed()), params, noted.append).metrics
     assert (metrics["prompts"], metrics["prompts_unspeakable"]) == (2, 1)
     assert noted[0] == "1 prompts of the held-out data cannot be encoded and are dropped:"
     assert noted[1].startswith(f"  problem '{problems[0].id}': character '\\ud800' at position 1")
@@ -125,7 +125,7 @@ class TwoBenchmarks:
 def test_several_benchmarks_are_scored_separately_and_weigh_equally(session, params, tiny_run):
     twin = tiny_run.changed(session, evaluation__prompts=4, data__eval=["a", "b"])
     grader = tiny_run.in_order(lambda problem, response, finished: float(problem.extra["dataset"] == "a"))
-    metrics = evaluate(tiny_run.graded_by(dataclasses.replace(twin, task=TwoBenchmarks()), grader), params)
+    metrics = evaluate(tiny_run.graded_by(dataclasses.replace(twin, task=TwoBenchmarks()), grader), params).metrics
     assert metrics["prompts"] == 7, "3 of the one, 4 of the 5 of the other"
     assert (metrics["a/avg@3"], metrics["b/avg@3"], metrics["avg@3"]) == (1, 0, 0.5)
     assert (metrics["a/greedy"], metrics["b/pass@2"], metrics["pass@2"]) == (1, 0, 0.5)
@@ -141,7 +141,7 @@ def test_a_set_has_its_own_samples_counts_and_number_of_problems(session, params
         return float(problem.extra["dataset"] == "a")
 
     grader = tiny_run.in_order(verifier)
-    metrics = evaluate(tiny_run.graded_by(dataclasses.replace(twin, task=TwoBenchmarks()), grader), params)
+    metrics = evaluate(tiny_run.graded_by(dataclasses.replace(twin, task=TwoBenchmarks()), grader), params).metrics
     assert seen == {"a": 3 * 4, "b": 2 * 6}
     assert metrics["prompts"] == 5
     assert (metrics["a/avg@3"], metrics["b/avg@5"], metrics["b/pass@5"]) == (1, 0, 0)
@@ -158,7 +158,7 @@ def test_a_greedy_only_set_has_one_answer_a_problem_and_no_metric_of_samples(ses
         return float(problem.extra["dataset"] == "b")
 
     grader = tiny_run.in_order(verifier)
-    metrics = evaluate(tiny_run.graded_by(dataclasses.replace(twin, task=TwoBenchmarks()), grader), params)
+    metrics = evaluate(tiny_run.graded_by(dataclasses.replace(twin, task=TwoBenchmarks()), grader), params).metrics
     assert seen == {"a": 3 * 4, "b": 4 * 1}
     assert {name for name in metrics if name.startswith("b/")} == {"b/greedy", "b/length/mean"}
     assert metrics["b/length/mean"] >= 1 and metrics["length/mean"] >= 1
@@ -169,7 +169,9 @@ def test_a_greedy_only_set_has_one_answer_a_problem_and_no_metric_of_samples(ses
 
 def test_a_greedy_only_evaluation_ranks_checkpoints_by_the_greedy_answer(session, params, tiny_run):
     twin = tiny_run.changed(session, evaluation__samples=0, evaluation__pass_at=[])
-    metrics = evaluate(tiny_run.graded_by(twin, tiny_run.in_order(lambda problem, *_: problem.id == "test/40")), params)
+    metrics = evaluate(
+        tiny_run.graded_by(twin, tiny_run.in_order(lambda problem, *_: problem.id == "test/40")), params
+    ).metrics
     assert metrics[best_metric(twin.config)] == metrics["greedy"] == 1 / 4
     assert not {name for name in metrics if "@" in name or name == "avg"}
 
@@ -210,7 +212,7 @@ def test_two_splits_of_one_card_are_two_benchmarks(session, params, tiny_run):
 
     twin = tiny_run.changed(session, evaluation__prompts=2, data__eval=["t/a", "t/b"])
     grader = tiny_run.in_order(lambda problem, response, finished: float(problem.id < "t/b"))
-    metrics = evaluate(tiny_run.graded_by(dataclasses.replace(twin, task=TwoSplits()), grader), params)
+    metrics = evaluate(tiny_run.graded_by(dataclasses.replace(twin, task=TwoSplits()), grader), params).metrics
     assert metrics["prompts"] == 4, "two of each, not two of both together"
     assert (metrics["t/a/avg@3"], metrics["t/b/avg@3"]) == (1, 0)
 
@@ -227,7 +229,7 @@ def test_failures_of_the_grader_and_missing_answers_are_counted(session, params,
         [Verdict(0.0, "no_answer"), Verdict(0.0, "timeout"), Verdict(0.0, "wrong"), Verdict(1.0, "right")] * 4
     )
     twin = tiny_run.graded_by(session, Grader(lambda *case: next(verdicts)))
-    metrics = evaluate(twin, params)
+    metrics = evaluate(twin, params).metrics
     assert (metrics["no_answer"], metrics["not_graded"]) == (1 / 4, 4)
     assert not twin.grader.take_outcomes(), "an evaluation's outcomes are no training step's"
 

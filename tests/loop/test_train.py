@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from fr3e_jax.analysis.stored_run import StoredRun
 from fr3e_jax.configuration import load_config
 from fr3e_jax.data.task import load_task
 from fr3e_jax.learning.experience import TrainingTrunk
@@ -54,7 +55,7 @@ def host_state(path, step=None):
 
 
 def stored(path):
-    return [record for file in sorted((path / "rollouts").iterdir()) for record in read_rollouts(file)]
+    return [record for file in sorted((path / "rollouts").glob("step_*")) for record in read_rollouts(file)]
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +87,8 @@ def test_a_run_leaves_its_settings_metrics_rollouts_checkpoints_and_summary(fini
     assert names == files | {".lock", "status.json"}
     assert load_config(finished_run / "config.yaml").training.batch_rollouts == 20
     assert sorted(path.name for path in (finished_run / "rollouts").iterdir()) == [
-        f"step_{step:06d}.jsonl.gz" for step in (1, 2, 3, 4)
+        *(f"eval_{step:06d}.jsonl.gz" for step in (0, 2, 4)),
+        *(f"step_{step:06d}.jsonl.gz" for step in (1, 2, 3, 4)),
     ]
     kept = {int(path.name) for path in (finished_run / "checkpoints").iterdir()}
     assert {3, 4} <= kept and len(kept) <= 3
@@ -245,6 +247,18 @@ def test_trackers_get_the_metrics_and_trees_that_the_run_writes(session, tmp_pat
     assert [call[1] for call in calls if call[0] == "table"] == [2, 4]
 
 
+def test_each_evaluation_keeps_its_responses_and_they_give_its_metrics(finished_run):
+    run = StoredRun.open(finished_run)
+    assert run.steps("eval") == [record["step"] for record in run.evaluations] == [0, 2, 4]
+    for record in run.evaluations:
+        rollouts = list(run.rollouts(record["step"], "eval"))
+        greedy, samples = ([r.reward for r in rollouts if bool(r.base) == sampled] for sampled in (False, True))
+        assert len(rollouts) == 4 * len(greedy) and {r.kind for r in rollouts} == {"eval"}
+        assert np.mean(greedy) == pytest.approx(record["greedy"])
+        assert np.mean(samples) == pytest.approx(record["avg@3"])
+        assert np.mean([len(r.token_ids) for r in rollouts if r.base]) == pytest.approx(record["length/mean"])
+
+
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
 
@@ -399,9 +413,9 @@ def test_a_checkpoint_is_saved_after_everything_it_claims(session, tmp_path, tin
     run_dir, seen = tmp_path / "run", []
     write, save = train_module.rollout_store.write_rollouts, Checkpointer.save
 
-    def slow_write(*arguments):
+    def slow_write(*arguments, **named):
         time.sleep(0.1)
-        write(*arguments)
+        write(*arguments, **named)
 
     def noting_save(self, step, *arguments):
         records = read_metrics(run_dir / "metrics.jsonl")
@@ -412,20 +426,22 @@ def test_a_checkpoint_is_saved_after_everything_it_claims(session, tmp_path, tin
     monkeypatch.setattr(train_module.rollout_store, "write_rollouts", slow_write)
     monkeypatch.setattr(Checkpointer, "save", noting_save)
     assert run_here(tiny_run.changed(session, training__max_steps=2, evaluation__every=0), run_dir) == 0
-    files = ["step_000001.jsonl.gz", "step_000002.jsonl.gz"]
+    eval_0, eval_2, step_1, step_2 = (
+        f"{name}.jsonl.gz" for name in ("eval_000000", "eval_000002", "step_000001", "step_000002")
+    )
     assert seen == [
-        (1, [(0, "eval"), (1, "train")], files[:1]),
-        (2, [(0, "eval"), (1, "train"), (2, "train"), (2, "eval")], files),
+        (1, [(0, "eval"), (1, "train")], [eval_0, step_1]),
+        (2, [(0, "eval"), (1, "train"), (2, "train"), (2, "eval")], [eval_0, eval_2, step_1, step_2]),
     ]
 
 
 def test_a_write_that_fails_stops_the_run_and_claims_nothing(session, tmp_path, tiny_run, monkeypatch, capsys):
     write = train_module.rollout_store.write_rollouts
 
-    def full(run_dir, step, records):
+    def full(run_dir, step, records, **named):
         if step == 2:
             raise OSError("no space left on device")
-        return write(run_dir, step, records)
+        return write(run_dir, step, records, **named)
 
     monkeypatch.setattr(train_module.rollout_store, "write_rollouts", full)
     assert run_here(tiny_run.changed(session, evaluation__every=0), tmp_path / "run") == 1
