@@ -60,7 +60,7 @@ def test_hidden_states_between_layers_are_split_over_tensor():
 def test_sharing_prefixes_saves_positions_in_training():
     config = recipe(BIG, "training.micro_batch_tokens=100000000")
     shared = step_amounts(config, Assumptions(4096), 1)
-    assert shared.sampled_tokens == 8 * 16 * 4096 + shared.explored_tokens
+    assert shared.sampled_tokens == 64 * 16 * 4096 + shared.explored_tokens
     assert shared.explored_rollouts == config.training.batch_rollouts == shared.trained_rollouts
     assert shared.trained_positions < 0.55 * shared.flattened_positions
     assert shared.loss_tokens == pytest.approx(shared.explored_tokens)  # each explored token trains once
