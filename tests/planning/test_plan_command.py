@@ -49,7 +49,7 @@ PUBLISHED = [method for method in read_methods() if method.command.startswith("f
 
 @pytest.mark.parametrize("method", PUBLISHED, ids=lambda method: method.recipe)
 def test_recipe_of_a_published_size_fits_the_hardware_of_its_header(method, capsys):
-    """By the estimate, with a tenth of the memory to spare: estimates were up to 14 % above compiled programs."""
+    """By the estimate, with a tenth of the memory to spare."""
     topology = method.command.split()[4]
     assert f"({topology}" in method.hardware
     assert main(["plan", method.recipe, "--topology", topology, "--estimate", "--json"]) == 0
