@@ -41,7 +41,8 @@ from fr3e_jax.programs import explore_programs
 from fr3e_jax.rollouts.requests import NonFiniteLogits
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.background import Background, WriteFailed
-from fr3e_jax.runs.checkpoints import Checkpointer, CheckpointFailed, told_in_a_line
+from fr3e_jax.runs.checkpoint_damage import CheckpointFailed, told_in_a_line
+from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.console import Console, is_share
 from fr3e_jax.runs.ledger import TokenLedger, cpu_seconds_of_process
 from fr3e_jax.runs.metrics import MetricsWriter, recorded_evaluation

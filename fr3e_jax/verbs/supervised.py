@@ -24,7 +24,8 @@ from fr3e_jax.loop.run_report import non_finite_message
 from fr3e_jax.loop.session import Session
 from fr3e_jax.rollouts.requests import NonFiniteLogits
 from fr3e_jax.runs import rollout_store
-from fr3e_jax.runs.checkpoints import Checkpointer, CheckpointFailed, told_in_a_line
+from fr3e_jax.runs.checkpoint_damage import CheckpointFailed, told_in_a_line
+from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.console import Console
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.metrics import MetricsWriter

@@ -16,7 +16,7 @@ from fr3e_jax.configuration import ConfigError
 from fr3e_jax.loop.evaluate import evaluate
 from fr3e_jax.loop.session import open_session
 from fr3e_jax.loop.train import train
-from fr3e_jax.runs.checkpoints import flatten_arrays
+from fr3e_jax.runs.checkpoint_content import flatten_arrays
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.run_lock import RunLock
 

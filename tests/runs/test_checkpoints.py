@@ -15,7 +15,9 @@ import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fr3e_jax.runs.checkpoints import Checkpointer, CheckpointFailed, DamagedCheckpoint, flatten_arrays
+from fr3e_jax.runs.checkpoint_content import flatten_arrays
+from fr3e_jax.runs.checkpoint_damage import CheckpointFailed, DamagedCheckpoint
+from fr3e_jax.runs.checkpoints import Checkpointer
 
 
 def opened(tmp_path, *, keep_last: int = 2, keep_best: int = 1) -> Checkpointer:
