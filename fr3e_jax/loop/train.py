@@ -184,8 +184,10 @@ class Trainer:
     def _steps(self) -> int:
         if not self.progress.before:
             self.progress.before = self._evaluate("evaluating the start")
-        elif self._evaluation_due() and not self.progress.evaluated:  # a signal had interrupted it
-            self.progress.evaluated = self._evaluate("evaluating")
+        elif self._evaluation_due():
+            if not self.progress.evaluated:  # a signal had interrupted it
+                self.progress.evaluated = self._evaluate("evaluating")
+            self.checkpoints.rank(self.progress.step, self.progress.evaluated)
         gc.collect()
         gc.freeze()  # modules and traced programs: each collection took 0.25 s to look through them
         while not self._budget_spent():

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fr3e_jax.runs.run_directory import write_json_atomic
+
 
 def _file(place: Path) -> Path:
     return place / "metrics" / "metrics"
@@ -21,6 +23,14 @@ def ranked(metrics: Mapping[str, Any] | None, best_metric: str) -> dict[str, flo
     if value is None or not math.isfinite(value):
         return None
     return {best_metric: float(value)}
+
+
+def add_score(place: Path, score: Mapping[str, float]) -> bool:
+    """Write the score of a step that was saved without one; return False if it has one."""
+    if _file(place).exists():
+        return False
+    write_json_atomic(_file(place), dict(score))
+    return True
 
 
 def drop_unreadable_scores(directory: Path) -> None:

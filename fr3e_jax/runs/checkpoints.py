@@ -23,7 +23,7 @@ from fr3e_jax.runs.checkpoint_damage import (
     verify_arrays,
     verify_content,
 )
-from fr3e_jax.runs.checkpoint_ranking import drop_unreadable_scores, ranked
+from fr3e_jax.runs.checkpoint_ranking import add_score, drop_unreadable_scores, ranked
 from fr3e_jax.runs.orbax_noise import silence_orbax
 
 
@@ -70,7 +70,7 @@ class Checkpointer:
         """Start saving; the arrays may be donated or changed as soon as this returns.
 
         Args:
-          step: later than all saved steps. A step that is already saved is left as it is.
+          step: later than all saved steps. A step that is already saved is left as it is; ``metrics`` `rank` it.
           arrays: any pytree of arrays, sharded or not.
           host: JSON content with string keys: position in the data, partial batch, counters.
           metrics: with a finite ``best_metric`` among them, the step can become one of the best.
@@ -91,6 +91,7 @@ class Checkpointer:
                 "order: resume from the latest step, or move the later checkpoints away"
             )
         if step == latest:
+            self.rank(step, metrics)
             return False
         flat = flatten_arrays(arrays)
         content = content_of(host, flat)
@@ -102,6 +103,17 @@ class Checkpointer:
                 metrics=ranked(metrics, self._best_metric),
             )
         return True
+
+    def rank(self, step: int, metrics: Mapping[str, Any] | None) -> None:
+        """Let a saved step without a score become one of the best: it was saved before its evaluation."""
+        score = ranked(metrics, self._best_metric)
+        if score is None:
+            return
+        self.wait()
+        if jax.process_index() == 0:
+            add_score(self._place(step), score)
+        ocp.multihost.sync_global_processes(f"score of step {step}")
+        self._manager.reload()
 
     def _check_space(self, step: int, arrays: Mapping[str, Any]) -> None:
         """Refuse a checkpoint that cannot fit before any byte is written.

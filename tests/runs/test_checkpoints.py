@@ -258,6 +258,25 @@ def test_orbax_logs_nothing_and_other_loggers_are_untouched(tmp_path, caplog):
     assert [record.message for record in caplog.records if record.name == "absl"] == ["from elsewhere"]
 
 
+def test_a_step_saved_before_its_evaluation_is_ranked_by_it(tmp_path):
+    with opened(tmp_path, keep_last=1) as checkpointer:
+        checkpointer.save(1, tiny(1), {}, {"avg@16": 0.1})
+        checkpointer.save(2, tiny(2), {}, None)
+        checkpointer.wait()
+        assert checkpointer.best_step() == 1
+    with opened(tmp_path, keep_last=1) as checkpointer:
+        assert not checkpointer.save(2, tiny(9), {}, {"avg@16": 0.9})
+        checkpointer.rank(2, {"avg@16": 0.0})  # it has a score now
+        checkpointer.rank(2, {"avg@16": float("nan")})
+        checkpointer.save(3, tiny(3), {}, {"avg@16": 0.5})
+        checkpointer.wait()
+        assert (checkpointer.all_steps(), checkpointer.best_step()) == ([2, 3], 2)
+        found, _ = checkpointer.restore(2, tiny(0))
+        assert found["w"][0] == 2
+    with opened(tmp_path, keep_last=1) as checkpointer:
+        assert (checkpointer.all_steps(), checkpointer.best_step()) == ([2, 3], 2)
+
+
 @pytest.mark.parametrize("key", [b'"checksum"', b'"checksums"', b'"host"', b'"arrays"'])
 def test_a_flipped_bit_in_a_key_of_the_host_state_is_damage(tmp_path, key):
     with opened(tmp_path) as checkpointer:
