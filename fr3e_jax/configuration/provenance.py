@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -64,7 +65,7 @@ def save_config(
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     provenance = {"verb": verb, **collect(**device)}
-    previous = read_provenance(run_dir)
+    previous = read_provenance(run_dir, say=lambda line: None)  # the comparison with the checkpoint has said it
     if previous:
         provenance["earlier"] = [*previous.pop("earlier", []), previous]
     saved, text = run_dir / CONFIG_FILE, FIRST_LINE + to_yaml(config) + LAST_LINE
@@ -82,15 +83,19 @@ def _without_runtime(text: bytes) -> bytes:
     return head + re.sub(rb"\A(  .*\n)*", b"", rest)
 
 
-def read_provenance(run_dir: Path) -> dict[str, Any]:
-    """The provenance that ``save_config`` wrote, or an empty dict; a damaged file is named and read as empty."""
+def _to_stderr(line: str) -> None:
+    print(f"fr3e: {line}", file=sys.stderr)
+
+
+def read_provenance(run_dir: Path, say: Callable[[str], None] = _to_stderr) -> dict[str, Any]:
+    """The provenance that ``save_config`` wrote, or an empty dict; ``say`` gets a line that names a damaged file."""
     path = run_dir / PROVENANCE_FILE
     try:
         content = json.loads(path.read_bytes()) if path.is_file() else {}
         if not isinstance(content, dict):
             raise ValueError("not a JSON object")
     except ValueError as error:
-        print(f"fr3e: {path} is damaged ({error}); going on without it", file=sys.stderr)
+        say(f"{path} is damaged ({error}); going on without it")
         return {}
     return content
 

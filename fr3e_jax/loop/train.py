@@ -33,6 +33,7 @@ from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.grading import Grading, GradingFailed
 from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.prompts import PromptFeed, summary_of
+from fr3e_jax.loop.run_identity import identity
 from fr3e_jax.loop.run_report import compilation_line, no_signal_message, non_finite_message, run_summary
 from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.loop.tree_table import tree_table
@@ -98,7 +99,8 @@ class Trainer:
             self.background,
         )
         self.progress = Progress()
-        self.identity = resumption.identity(self.config, session.task.problems("train"))
+        with as_config_error():
+            self.identity = identity(self.config, session.task, session.texts.codec)
         self.changes: list[str] = []  # since the checkpoint, a line for each
         programs, critic = session.model.train_programs(session.config), session.model.critic_programs(session.config)
         reference = self.config.kl.coefficient > 0
@@ -112,10 +114,8 @@ class Trainer:
             )
         else:
             latest, arrays, host = restored
-            if "identity" in host:  # older checkpoints have none
-                self.changes = resumption.changes(host["identity"], self.identity)
-                resumption.refuse_another_run(self.changes, self.config.runtime.allow_changes)
-            self.changes += resumption.version_changes(run)
+            allowed = self.config.runtime.allow_changes
+            self.changes = resumption.since_checkpoint(host, self.identity, run, "train", allowed)
             self.progress = Progress.restore(host, self.prompts, ledger)
             self.learner = restored_learner(programs, critic, arrays, self.progress.updates)
         first = session.processes.first
