@@ -126,9 +126,13 @@ class Trainer:
             if latest:
                 stored = self.config.runtime.store_rollouts
                 self.changes += resumption.missing_records(run, latest, rollouts=stored)
-        if latest and not self.progress.evaluated:  # a signal interrupted the evaluation; perhaps it was made since
-            recorded = partial(recorded_evaluation, run.metrics, latest)
-            self.progress.evaluated = session.processes.on_first(recorded)
+        if latest:
+            recorded = session.processes.on_first(partial(recorded_evaluation, run.metrics, latest))
+            if first and self.progress.evaluated and not recorded:
+                self.metrics.write(latest, self.progress.evaluated, kind="eval")
+                self.changes.append(f"{run.metrics} lacked the evaluation of step {latest}; the checkpoint had it")
+            # A checkpoint without one: a signal interrupted the evaluation, and perhaps it was made since.
+            self.progress.evaluated = self.progress.evaluated or recorded
         self.trackers = open_trackers(self.config, run, writes=first)
         self.current = self.progress.step  # the step under way
         self.last_metrics: dict[str, Any] = {}  # of the last finished step

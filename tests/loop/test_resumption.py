@@ -131,6 +131,15 @@ def test_damaged_lines_of_metrics_are_moved_and_named(copied, tiny_run, capsys, 
     assert (copied / "metrics.damaged.jsonl").read_bytes() == damage
 
 
+@pytest.mark.parametrize("end", [b"", b"\0\0\0\0"], ids=["cut", "zeros"])
+def test_a_torn_record_of_the_last_evaluation_is_written_again(copied, tiny_run, capsys, end):
+    whole = (copied / "metrics.jsonl").read_bytes()
+    (copied / "metrics.jsonl").write_bytes(whole[:-20] + end)
+    assert train(tiny_run.config(), copied, resume=True) == 0
+    assert "metrics.jsonl lacked the evaluation of step 4; the checkpoint had it" in capsys.readouterr().err
+    assert (copied / "metrics.jsonl").read_bytes() == whole
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\0\0"])
 def test_a_torn_provenance_is_named_and_written_anew(copied, tiny_run, capsys, content):
     (copied / "provenance.json").write_bytes(content)
