@@ -96,7 +96,7 @@ def newest_run(config: Config, verb: str) -> Path:
 def _is_run(run_dir: Path, name: str, verb: str) -> bool:
     if not RunDirectory(run_dir).holds_run():
         return False
-    if read_provenance(run_dir, say=lambda line: None).get("verb", verb) != verb:
+    if read_provenance(run_dir).get("verb", verb) != verb:
         return False
     try:
         found = OmegaConf.select(OmegaConf.load(run_dir / CONFIG_FILE), "name")

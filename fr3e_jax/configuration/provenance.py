@@ -65,7 +65,7 @@ def save_config(
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     provenance = {"verb": verb, **collect(**device)}
-    previous = read_provenance(run_dir, say=lambda line: None)  # the comparison with the checkpoint has said it
+    previous = read_provenance(run_dir)
     if previous:
         provenance["earlier"] = [*previous.pop("earlier", []), previous]
     saved, text = run_dir / CONFIG_FILE, FIRST_LINE + to_yaml(config) + LAST_LINE
@@ -83,19 +83,19 @@ def _without_runtime(text: bytes) -> bytes:
     return head + re.sub(rb"\A(  .*\n)*", b"", rest)
 
 
-def _to_stderr(line: str) -> None:
-    print(f"fr3e: {line}", file=sys.stderr)
+def read_provenance(run_dir: Path, say: Callable[[str], None] | None = None) -> dict[str, Any]:
+    """The provenance that ``save_config`` wrote; empty if there is none or it is damaged.
 
-
-def read_provenance(run_dir: Path, say: Callable[[str], None] = _to_stderr) -> dict[str, Any]:
-    """The provenance that ``save_config`` wrote, or an empty dict; ``say`` gets a line that names a damaged file."""
+    ``say`` gets a line that names a damaged file. A resumed run has several readers; one of them says it.
+    """
     path = run_dir / PROVENANCE_FILE
     try:
         content = json.loads(path.read_bytes()) if path.is_file() else {}
         if not isinstance(content, dict):
             raise ValueError("not a JSON object")
     except ValueError as error:
-        say(f"{path} is damaged ({error}); going on without it")
+        if say is not None:
+            say(f"{path} is damaged ({error}); going on without it")
         return {}
     return content
 
