@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -67,8 +68,8 @@ class StoredRun:
 
     @cached_property
     def provenance(self) -> Mapping[str, Any]:
-        """Verb, time, command, versions and commit; empty without the file."""
-        return read_provenance(self.directory.path)
+        """Verb, time, command, versions and commit; empty without the file. A damaged file is named on stderr."""
+        return read_provenance(self.directory.path, lambda line: print(f"fr3e: {line}", file=sys.stderr))
 
     @cached_property
     def summary(self) -> Mapping[str, Any] | None:

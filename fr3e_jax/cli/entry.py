@@ -1,6 +1,7 @@
 """The `fr3e` command.
 
-Exit codes: 0 success, 1 a run failed, 2 a mistake in the command line or a recipe, 130 Ctrl-C.
+Exit codes: 0 success, 1 a run failed, 2 a mistake in the command line or a recipe, 130 Ctrl-C. SIGTERM and SIGHUP that
+come before or after the steps of a run end the process.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from fr3e_jax import __version__
 from fr3e_jax.cli.parsers import build_parser
 from fr3e_jax.cli.verb_table import VERBS
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.runs.signals import ended_with_a_line
 from fr3e_jax.visible_text import show_control_characters
 
 
@@ -27,7 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"fr3e_jax {__version__}")
         return 0
     try:
-        return _run_verb(arguments)
+        with ended_with_a_line():  # jax and the rest are imported in it
+            return _run_verb(arguments)
     except ConfigError as error:
         print(f"fr3e: error: {error}", file=sys.stderr)
         return 2

@@ -86,16 +86,16 @@ def declare_run(parser: argparse.ArgumentParser) -> None:
         help="start the run in runtime.run_dir, or resume it if it was started; so the same command continues "
         "an interrupted run",
     )
+    parser.add_argument(
+        "--allow-changes",
+        action="store_true",
+        help="with --resume: go on although seed, data or tokenizer differ from the checkpoint's",
+    )
     declare_print_config(parser)
 
 
 def declare_train(parser: argparse.ArgumentParser) -> None:
     declare_run(parser)
-    parser.add_argument(
-        "--allow-changes",
-        action="store_true",
-        help="with --resume: go on although the seed or the training data differ from the checkpoint's",
-    )
     parser.add_argument(
         "--profile",
         nargs="?",

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import glob
 import re
 from pathlib import Path
 
+import yaml
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from fr3e_jax.cli.parsers import DEFAULT_PROFILE_STEPS
 from fr3e_jax.configuration import Config, ConfigError, load_config
 from fr3e_jax.configuration.provenance import CONFIG_FILE, FIRST_LINE, LAST_LINE, read_provenance
+from fr3e_jax.runs.run_directory import RunDirectory
 
 _NO_PROFILE = "runtime.profile_steps=0"
 
@@ -60,7 +64,7 @@ def locate_run(arguments: argparse.Namespace, verb: str) -> tuple[Config, Path |
         return config, named, False
     run_dir = Path(arguments.resume) if arguments.resume else named or newest_run(config, verb)
     # A resumed run is profiled again, or allowed to change, only if this very command asks for it.
-    allowed = f"runtime.allow_changes={str(getattr(arguments, 'allow_changes', False)).lower()}"
+    allowed = f"runtime.allow_changes={str(arguments.allow_changes).lower()}"
     overrides = [_NO_PROFILE, allowed, *arguments.overrides]
     return load_config(saved_config(run_dir), overrides, training=training), run_dir, True
 
@@ -75,9 +79,12 @@ def _is_started(run_dir: Path | None, resume: str | None) -> bool:
 
 
 def newest_run(config: Config, verb: str) -> Path:
-    """The latest run of this recipe's name and verb; run directories are called NAME-DATE-TIME."""
+    """The latest run of this recipe's name and verb; run directories are called NAME-DATE-TIME.
+
+    A run with damaged settings or a damaged provenance counts, too: resuming it names the damage.
+    """
     output = Path(config.runtime.output_dir).expanduser()
-    found = [path.parent for path in sorted(output.glob(f"*/{CONFIG_FILE}")) if _is_run(path, config.name, verb)]
+    found = [path for path in sorted(output.glob(f"{glob.escape(config.name)}-*")) if _is_run(path, config.name, verb)]
     if not found:
         raise ConfigError(
             f"--resume: no {verb} run named {config.name} in {output}; "
@@ -86,10 +93,18 @@ def newest_run(config: Config, verb: str) -> Path:
     return found[-1]
 
 
-def _is_run(saved: Path, name: str, verb: str) -> bool:
-    if not saved.parent.name.startswith(f"{name}-") or read_provenance(saved.parent).get("verb") != verb:
+def _is_run(run_dir: Path, name: str, verb: str) -> bool:
+    if not RunDirectory(run_dir).holds_run():
         return False
-    return OmegaConf.select(OmegaConf.load(saved), "name") == name
+    if read_provenance(run_dir).get("verb", verb) != verb:
+        return False
+    try:
+        found = OmegaConf.select(OmegaConf.load(run_dir / CONFIG_FILE), "name")
+    except (OSError, ValueError, yaml.YAMLError, OmegaConfBaseException):
+        found = None
+    if isinstance(found, str):
+        return found == name
+    return re.fullmatch(r"-\d{8}-\d{6}(-\d+)?", run_dir.name.removeprefix(name)) is not None
 
 
 def saved_config(run_dir: Path) -> Path:

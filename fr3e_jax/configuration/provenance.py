@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -82,15 +83,19 @@ def _without_runtime(text: bytes) -> bytes:
     return head + re.sub(rb"\A(  .*\n)*", b"", rest)
 
 
-def read_provenance(run_dir: Path) -> dict[str, Any]:
-    """The provenance that ``save_config`` wrote, or an empty dict; a damaged file is named and read as empty."""
+def read_provenance(run_dir: Path, say: Callable[[str], None] | None = None) -> dict[str, Any]:
+    """The provenance that ``save_config`` wrote; empty if there is none or it is damaged.
+
+    ``say`` gets a line that names a damaged file. A resumed run has several readers; one of them says it.
+    """
     path = run_dir / PROVENANCE_FILE
     try:
         content = json.loads(path.read_bytes()) if path.is_file() else {}
         if not isinstance(content, dict):
             raise ValueError("not a JSON object")
     except ValueError as error:
-        print(f"fr3e: {path} is damaged ({error}); going on without it", file=sys.stderr)
+        if say is not None:
+            say(f"{path} is damaged ({error}); going on without it")
         return {}
     return content
 

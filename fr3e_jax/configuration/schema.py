@@ -468,7 +468,7 @@ class RuntimeConfig:
     compilation_cache: str = option("~/.cache/fr3e_jax/xla", "persistent XLA compilation cache; empty: none")
     keep_host_memory: bool = option(True, "on CPU: the process keeps freed memory, for speed")
     allow_changes: bool = option(
-        False, "fr3e train --resume goes on with another seed or other training data than the checkpoint's"
+        False, "--resume of train, sft and rft goes on with another seed, other data or another tokenizer than before"
     )
     tensorboard: bool = option(True, "write TensorBoard event files")
     trackers: list[str] = option(

@@ -28,7 +28,8 @@ from fr3e_jax.rewards.verdict import Verdict
 from fr3e_jax.rollouts.noise import EVALUATION
 from fr3e_jax.rollouts.requests import Branch, NonFiniteLogits, Rollout, Sampling, TrunkRequest
 from fr3e_jax.rollouts.tool_calls import answer_spans
-from fr3e_jax.runs.checkpoints import Checkpointer, DamagedCheckpoint
+from fr3e_jax.runs.checkpoint_damage import DamagedCheckpoint
+from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.runs.run_directory import RunDirectory, write_json_atomic
 from fr3e_jax.tools.answer import Outcome as Answered

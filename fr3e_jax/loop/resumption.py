@@ -1,83 +1,100 @@
-"""Changes since the checkpoint that a resumed run goes on from: settings, data, versions, records of its steps."""
+"""Changes since the checkpoint that a resumed run goes on from: settings, data, versions, records of its steps.
+
+`train`, `sft` and `rft` share it.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.provenance import collect, read_provenance
-from fr3e_jax.configuration.schema import Config
-from fr3e_jax.data.problem import Problem
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.run_directory import RunDirectory
 
-HASHED_PROBLEMS = 20_000  # of a split; a longer one is looked at in so many places
 READ_BYTES = 200_000_000  # of compressed rollouts, the newest; earlier files only have to be there
-MUST_AGREE = ("seed", "data.seed", "data.weights")
-"""Settings that change which prompts and which noise follow: a resumed run with others is another run."""
+MUST_AGREE = ("seed", "data.seed", "data.weights", "training data", "demonstrations", "held-out data", "tokenizer")
+"""Settings and data that change which prompts, tokens and noise follow, or which scores are compared."""
+
+_FINGERPRINTS = {"training_data": "training data", "demonstrations": "demonstrations", "tokenizer": "tokenizer"}
 
 
-def fingerprint(problems: Sequence[Problem]) -> str:
-    """The number of problems and a hash of their ids, prompts and golds.
+def since_checkpoint(
+    host: Mapping[str, Any], now: Mapping[str, Any], run_dir: RunDirectory, verb: str, allowed: bool
+) -> list[str]:
+    """A line for each difference between the run that saved a checkpoint and the run that goes on from it.
 
-    All of them are hashed, or `HASHED_PROBLEMS` evenly spaced ones. Files may move: only their content counts.
+    Args:
+      host: the checkpoint's host state, with the ``verb`` and, unless it is old, the ``identity`` of its run.
+      now: the `identity` of the resumed run.
+      run_dir: the directory of both.
+      verb: the verb of the resumed run.
+      allowed: ``runtime.allow_changes``.
+
+    Raises:
+      ConfigError: another verb; or, unless they are ``allowed``, changes of what is in `MUST_AGREE`.
     """
-    count = len(problems)
-    places = range(count) if count <= HASHED_PROBLEMS else np.linspace(0, count - 1, HASHED_PROBLEMS).astype(int)
-    digest = hashlib.sha256()
-    for place in places:
-        problem = problems[int(place)]
-        digest.update(repr((problem.id, problem.prompt, problem.gold)).encode("utf-8", "surrogatepass"))
-    return f"{count} problems, {digest.hexdigest()[:16]}"
-
-
-def identity(config: Config, problems: Sequence[Problem]) -> dict[str, Any]:
-    """The settings (but for ``runtime``) and the training data of a run, for the host state of its checkpoints."""
-    settings = {name: value for name, value in dataclasses.asdict(config).items() if name != "runtime"}
-    return {"settings": json.loads(json.dumps(settings)), "training_data": fingerprint(problems)}
+    if (saved_by := host.get("verb", verb)) != verb:
+        raise ConfigError(
+            f"{run_dir.path} is a run of fr3e {saved_by}; continue it with fr3e {saved_by} RECIPE --resume "
+            f"{run_dir.path}, or name a run of fr3e {verb}"
+        )
+    lines = changes(host["identity"], now) if "identity" in host else []
+    refuse_another_run(lines, allowed)
+    return lines + version_changes(run_dir)
 
 
 def changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """A line for each setting, and for the training data, that differ between two results of `identity`."""
-    old, new = dict(_flat(saved["settings"])), dict(_flat(now["settings"]))
-    lines = [
-        f"{name}: {old.get(name, 'absent')!r} in the checkpoint, {new.get(name, 'absent')!r} now"
-        for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name)
-    ]
-    if saved["training_data"] != now["training_data"]:
-        lines.append(f"training data: {saved['training_data']} in the checkpoint, {now['training_data']} now")
-    return lines
+    """A line for each setting, fingerprint and file of the user that differ between two results of `identity`.
+
+    An older checkpoint lacks some fingerprints; they are passed over.
+    """
+    pairs = [*_differences(dict(_flat(saved["settings"])), dict(_flat(now["settings"])), repr)]
+    known = {label: saved[key] for key, label in _FINGERPRINTS.items() if key in saved}
+    pairs += _differences(known, {label: now.get(key) for key, label in _FINGERPRINTS.items() if key in saved})
+    for section, label in (("held_out_data", "held-out data"), ("files", "file of")):
+        if section in saved:
+            old, new = ({f"{label} {name}".strip(): each for name, each in x[section].items()} for x in (saved, now))
+            pairs += _differences(old, new)
+    return [f"{name}: {was} in the checkpoint, {is_now} now" for name, was, is_now in pairs]
+
+
+def _differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], shown: Callable[[Any], str] = str
+) -> Iterator[tuple[str, str, str]]:
+    """(name, old value, new value) of each entry that differs, as texts."""
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            yield name, shown(old.get(name, "absent")), shown(new.get(name, "absent"))
 
 
 def refuse_another_run(lines: Sequence[str], allowed: bool) -> None:
-    """Refuse changes of the seed or of the training data, unless they are ``allowed``.
+    """Refuse changes of what is in `MUST_AGREE`, unless they are ``allowed``.
 
     Raises:
       ConfigError: with the lines of `changes` that are at fault.
     """
-    faults = [line for line in lines if line.startswith(tuple(f"{name}: " for name in (*MUST_AGREE, "training data")))]
+    faults = [line for line in lines if line.startswith(tuple(f"{name}{end}" for name in MUST_AGREE for end in ": "))]
     if faults and not allowed:
         raise ConfigError(
-            "the run to resume had another seed or other training data: " + "; ".join(faults) + ". Put them back, "
-            "start a new run, or say --allow-changes to go on with the new ones"
+            "the run to resume had another seed, other data or another tokenizer: " + "; ".join(faults) + ". Put them "
+            "back, start a new run, or say --allow-changes to go on with the new ones"
         )
 
 
 def version_changes(run_dir: RunDirectory) -> list[str]:
-    """A line for each package, and for the code, that has another version than when the run last started."""
-    saved, now = read_provenance(run_dir.path), collect()
+    """A line for each package, and for the code, that has another version than when the run last started.
+
+    A damaged record of the versions is one line, too.
+    """
+    damage: list[str] = []
+    saved, now = read_provenance(run_dir.path, damage.append), collect()
     old, new = saved.get("versions", {}), now["versions"]
     pairs = [(name, old[name], new.get(name)) for name in old]
     commits = [((state or {}).get("commit") or "unknown") for state in (saved.get("git"), now["git"])]
-    return [
+    return damage + [
         f"{name}: {was} before, {is_now} now" for name, was, is_now in [*pairs, ("code", *commits)] if was != is_now
     ]
 

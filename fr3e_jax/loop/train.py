@@ -33,6 +33,7 @@ from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.grading import Grading, GradingFailed
 from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.prompts import PromptFeed, summary_of
+from fr3e_jax.loop.run_identity import identity
 from fr3e_jax.loop.run_report import compilation_line, no_signal_message, non_finite_message, run_summary
 from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.loop.tree_table import tree_table
@@ -41,7 +42,8 @@ from fr3e_jax.programs import explore_programs
 from fr3e_jax.rollouts.requests import NonFiniteLogits
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.background import Background, WriteFailed
-from fr3e_jax.runs.checkpoints import Checkpointer, CheckpointFailed, told_in_a_line
+from fr3e_jax.runs.checkpoint_damage import CheckpointFailed, told_in_a_line
+from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.console import Console, is_share
 from fr3e_jax.runs.ledger import TokenLedger, cpu_seconds_of_process
 from fr3e_jax.runs.metrics import MetricsWriter, recorded_evaluation
@@ -97,7 +99,8 @@ class Trainer:
             self.background,
         )
         self.progress = Progress()
-        self.identity = resumption.identity(self.config, session.task.problems("train"))
+        with as_config_error():
+            self.identity = identity(self.config, session.task, session.texts.codec)
         self.changes: list[str] = []  # since the checkpoint, a line for each
         programs, critic = session.model.train_programs(session.config), session.model.critic_programs(session.config)
         reference = self.config.kl.coefficient > 0
@@ -111,10 +114,8 @@ class Trainer:
             )
         else:
             latest, arrays, host = restored
-            if "identity" in host:  # older checkpoints have none
-                self.changes = resumption.changes(host["identity"], self.identity)
-                resumption.refuse_another_run(self.changes, self.config.runtime.allow_changes)
-            self.changes += resumption.version_changes(run)
+            allowed = self.config.runtime.allow_changes
+            self.changes = resumption.since_checkpoint(host, self.identity, run, "train", allowed)
             self.progress = Progress.restore(host, self.prompts, ledger)
             self.learner = restored_learner(programs, critic, arrays, self.progress.updates)
         first = session.processes.first
@@ -125,9 +126,13 @@ class Trainer:
             if latest:
                 stored = self.config.runtime.store_rollouts
                 self.changes += resumption.missing_records(run, latest, rollouts=stored)
-        if latest and not self.progress.evaluated:  # a signal interrupted the evaluation; perhaps it was made since
-            recorded = partial(recorded_evaluation, run.metrics, latest)
-            self.progress.evaluated = session.processes.on_first(recorded)
+        if latest:
+            recorded = session.processes.on_first(partial(recorded_evaluation, run.metrics, latest))
+            if first and self.progress.evaluated and not recorded:
+                self.metrics.write(latest, self.progress.evaluated, kind="eval")
+                self.changes.append(f"{run.metrics} lacked the evaluation of step {latest}; the checkpoint had it")
+            # A checkpoint without one: a signal interrupted the evaluation, and perhaps it was made since.
+            self.progress.evaluated = self.progress.evaluated or recorded
         self.trackers = open_trackers(self.config, run, writes=first)
         self.current = self.progress.step  # the step under way
         self.last_metrics: dict[str, Any] = {}  # of the last finished step
@@ -183,8 +188,10 @@ class Trainer:
     def _steps(self) -> int:
         if not self.progress.before:
             self.progress.before = self._evaluate("evaluating the start")
-        elif self._evaluation_due() and not self.progress.evaluated:  # a signal had interrupted it
-            self.progress.evaluated = self._evaluate("evaluating")
+        elif self._evaluation_due():
+            if not self.progress.evaluated:  # a signal had interrupted it
+                self.progress.evaluated = self._evaluate("evaluating")
+            self.checkpoints.rank(self.progress.step, self.progress.evaluated)
         gc.collect()
         gc.freeze()  # modules and traced programs: each collection took 0.25 s to look through them
         while not self._budget_spent():

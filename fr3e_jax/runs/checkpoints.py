@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
-import logging
 import math
 import shutil
 import sys
-import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,86 +14,17 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-from fr3e_jax.programs.checksums import checksums
-
-ArrayTree = Any
-JSON_SCALARS = {str, int, float, bool, type(None)}
-
-
-def _not_from_orbax(record: logging.LogRecord) -> bool:
-    return "orbax" not in record.pathname
-
-
-def _silence_orbax() -> None:
-    """Drop Orbax's own reports: it raises each error as well, and prints it once for every array and thread."""
-    logger = logging.getLogger("absl")
-    logger.removeFilter(_not_from_orbax)
-    logger.addFilter(_not_from_orbax)
-    if not isinstance(sys.unraisablehook, _WithoutOrbax):
-        sys.unraisablehook = _WithoutOrbax(sys.unraisablehook)
-
-
-class _WithoutOrbax:
-    """A hook that passes on all but the complaints of reads and writes that were under way when another one failed."""
-
-    def __init__(self, hook: Any):
-        self._hook = hook
-
-    def __call__(self, unraisable: Any) -> None:
-        files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(unraisable.exc_traceback)]
-        if str(unraisable.exc_value) != "Event loop is closed" and not any("orbax" in file for file in files):
-            self._hook(unraisable)
-
-
-def flatten_arrays(arrays: ArrayTree) -> dict[str, Any]:
-    """Leaves by path, like ``params/layers/0/kernel``; integer keys, tuples and optax states become path segments.
-
-    Checkpoints store these flat names, because Orbax turns integer keys into strings, and optax's tuples would tie the
-    files to one version of optax.
-
-    Raises:
-      TypeError: a leaf is not an array.
-      ValueError: two leaves have the same path (a dict with the keys 0 and "0").
-    """
-    flat: dict[str, Any] = {}
-    for path, leaf in jax.tree_util.tree_flatten_with_path(arrays)[0]:
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
-            raise TypeError(f"{name} is {leaf!r} ({type(leaf).__name__}); expected an array: put it in the host state")
-        if name in flat:
-            raise ValueError(f"found two arrays at {name}; expected distinct paths: rename one of the keys")
-        flat[name] = leaf
-    return flat
-
-
-def _describe(leaf: Any) -> str:
-    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
-
-
-def _mismatches(found: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
-    lines = []
-    # Weights first: the optimizer's copies of them repeat the same mismatches.
-    for name in sorted(found.keys() | expected.keys(), key=lambda name: (not name.startswith("params/"), name)):
-        if found.get(name) != expected.get(name):
-            lines.append(f"  {name}: found {found.get(name, 'nothing')}, expected {expected.get(name, 'nothing')}")
-    return lines
-
-
-class CheckpointFailed(RuntimeError):
-    """A checkpoint could not be written or read."""
-
-
-class DamagedCheckpoint(CheckpointFailed, ValueError):
-    """The files of a checkpoint are incomplete, unreadable, or changed since they were written."""
-
-
-@contextlib.contextmanager
-def told_in_a_line() -> Iterator[None]:
-    """Print a `CheckpointFailed` that comes out of the block, and go on after it."""
-    try:
-        yield
-    except CheckpointFailed as error:
-        print(f"fr3e: {error}", file=sys.stderr)
+from fr3e_jax.runs.checkpoint_content import ArrayTree, check_structure, content_of, describe, flatten_arrays
+from fr3e_jax.runs.checkpoint_damage import (
+    CheckpointFailed,
+    DamagedCheckpoint,
+    damage_named,
+    move_aside,
+    verify_arrays,
+    verify_content,
+)
+from fr3e_jax.runs.checkpoint_ranking import add_score, drop_unreadable_scores, ranked
+from fr3e_jax.runs.orbax_noise import silence_orbax
 
 
 class Checkpointer:
@@ -117,7 +44,7 @@ class Checkpointer:
         self._directory = Path(directory).absolute()
         self._best_metric = best_metric
         self._failed = False  # and said so
-        _silence_orbax()
+        silence_orbax()
 
         def score(metrics: Mapping[str, float]) -> float:
             return metrics.get(best_metric, -math.inf)  # another metric ranked the runs of an earlier configuration
@@ -135,7 +62,7 @@ class Checkpointer:
             read_only=read_only,
         )
         if best_metric and not read_only:
-            self._drop_unreadable_rankings()
+            drop_unreadable_scores(self._directory)
         handlers = {"arrays": ocp.StandardCheckpointHandler(), "host": ocp.JsonCheckpointHandler()}
         self._manager = ocp.CheckpointManager(self._directory, options=options, item_handlers=handlers)
 
@@ -143,7 +70,7 @@ class Checkpointer:
         """Start saving; the arrays may be donated or changed as soon as this returns.
 
         Args:
-          step: later than all saved steps. A step that is already saved is left as it is.
+          step: later than all saved steps. A step that is already saved is left as it is; ``metrics`` `rank` it.
           arrays: any pytree of arrays, sharded or not.
           host: JSON content with string keys: position in the data, partial batch, counters.
           metrics: with a finite ``best_metric`` among them, the step can become one of the best.
@@ -164,23 +91,29 @@ class Checkpointer:
                 "order: resume from the latest step, or move the later checkpoints away"
             )
         if step == latest:
+            self.rank(step, metrics)
             return False
-        _check_json(host, "host")
         flat = flatten_arrays(arrays)
-        content: dict[str, Any] = {
-            "host": dict(host),
-            "arrays": {name: _describe(leaf) for name, leaf in flat.items()},
-            "checksums": checksums(flat),
-        }
-        content["checksum"] = _checksum_of_json(content)
+        content = content_of(host, flat)
         self._check_space(step, flat)
         with self._explained_errors(f"saving step {step}"):
             self._manager.save(
                 step,
                 args=ocp.args.Composite(arrays=ocp.args.StandardSave(flat), host=ocp.args.JsonSave(content)),
-                metrics=self._ranked(metrics),
+                metrics=ranked(metrics, self._best_metric),
             )
         return True
+
+    def rank(self, step: int, metrics: Mapping[str, Any] | None) -> None:
+        """Let a saved step without a score become one of the best: it was saved before its evaluation."""
+        score = ranked(metrics, self._best_metric)
+        if score is None:
+            return
+        self.wait()
+        if jax.process_index() == 0:
+            add_score(self._place(step), score)
+        ocp.multihost.sync_global_processes(f"score of step {step}")
+        self._manager.reload()
 
     def _check_space(self, step: int, arrays: Mapping[str, Any]) -> None:
         """Refuse a checkpoint that cannot fit before any byte is written.
@@ -197,12 +130,6 @@ class Checkpointer:
                 f"arrays take {needed / 1e6:,.1f} MB; complete steps there: {self._complete_steps()}; make space, then "
                 "continue with --resume"
             )
-
-    def _ranked(self, metrics: Mapping[str, Any] | None) -> dict[str, float] | None:
-        value = (metrics or {}).get(self._best_metric)
-        if value is None or not math.isfinite(value):
-            return None
-        return {self._best_metric: float(value)}
 
     def restore(
         self, step: int, abstract_arrays: ArrayTree, *, partial: bool = False
@@ -231,14 +158,14 @@ class Checkpointer:
         wanted = flatten_arrays(abstract_arrays)
         others = content["arrays"].keys() - wanted if partial else set()
         found = {name: kind for name, kind in content["arrays"].items() if name not in others}
-        self._check_structure(step, found, {name: _describe(leaf) for name, leaf in wanted.items()})
+        check_structure(self._place(step), found, {name: describe(leaf) for name, leaf in wanted.items()})
         abstract = {
             name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
             for name, leaf in wanted.items()
         }
-        with self._damage_named(step, "arrays"):
+        with damage_named(self._place(step), "arrays"):
             arrays = self._read_part(step, abstract) if others else self._read(step, abstract)
-        self._verify(step, arrays, content.get("checksums"))
+        verify_arrays(self._place(step), arrays, content.get("checksums"))
         structure = jax.tree_util.tree_structure(abstract_arrays)
         return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in wanted]), content["host"]
 
@@ -263,12 +190,15 @@ class Checkpointer:
                 arrays, host = self.restore(step, abstract_arrays)
             except DamagedCheckpoint as error:
                 if not set_aside:
-                    place = self._directory / str(step)
-                    raise DamagedCheckpoint(f"{error}; move {place} away to continue from an earlier step") from error
+                    advice = f"move {self._place(step)} away to continue from an earlier step"
+                    raise DamagedCheckpoint(f"{error}; {advice}") from error
                 damaged[step] = error
                 continue
             for bad, damage in damaged.items():
-                print(f"fr3e: {damage}; moved to {self._set_aside(bad)}; going on from step {step}", file=sys.stderr)
+                aside = move_aside(self._place(bad))
+                print(f"fr3e: {damage}; moved to {aside}; going on from step {step}", file=sys.stderr)
+            if damaged:
+                self._manager.reload()
             return step, arrays, host
         if damaged:
             newest = next(iter(damaged.values()))
@@ -277,16 +207,8 @@ class Checkpointer:
             )
         return None
 
-    def _set_aside(self, step: int) -> Path:
-        """Move a step out of the checkpoints; return its new path."""
-        place = self._directory.parent / f"damaged_checkpoint_{step:06d}"
-        number = 1
-        while place.exists():
-            number += 1
-            place = place.with_name(f"damaged_checkpoint_{step:06d}_{number}")
-        (self._directory / str(step)).rename(place)
-        self._manager.reload()
-        return place
+    def _place(self, step: int) -> Path:
+        return self._directory / str(step)
 
     def _content(self, step: int) -> dict[str, Any]:
         """Host state, structure and checksums of a step.
@@ -294,53 +216,9 @@ class Checkpointer:
         Raises:
           DamagedCheckpoint: they are not there, or not as they were written.
         """
-        with self._damage_named(step, "host"):
+        with damage_named(self._place(step), "host"):
             content = self._manager.restore(step, args=ocp.args.Composite(host=ocp.args.JsonRestore())).host
-            checksum = content.pop("checksum", None)
-            older = checksum is None and "checksums" not in content  # an older version saved neither
-            if not older and checksum != _checksum_of_json(content):
-                raise ValueError("the checksum of the host state is wrong")
-            if missing := {"host", "arrays"} - content.keys():
-                raise ValueError(f"it lacks {' and '.join(sorted(missing))}")
-            return content
-
-    def _verify(self, step: int, arrays: Mapping[str, Any], saved: Mapping[str, str] | None) -> None:
-        if saved is None:
-            print(
-                f"fr3e: the checkpoint of step {step} in {self._directory} has no checksums, because an older version "
-                "saved it: its arrays were not verified",
-                file=sys.stderr,
-            )
-            return
-        wrong = sorted(name for name, found in checksums(arrays).items() if found != saved.get(name))
-        if wrong:
-            more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-            raise self._damage(step, "arrays", f"the checksum of {wrong[0]}{more} is wrong")
-
-    @contextlib.contextmanager
-    def _damage_named(self, step: int, part: str) -> Iterator[None]:
-        """Turn each error of reading the files of ``part`` into a `DamagedCheckpoint` of one line."""
-        try:
-            yield
-        except Exception as error:
-            found = " ".join(str(error).split())
-            raise self._damage(step, part, f"{type(error).__name__}: {found[:160]}") from error
-
-    def _damage(self, step: int, part: str, found: str) -> DamagedCheckpoint:
-        return DamagedCheckpoint(
-            f"the checkpoint of step {step} is damaged, in {self._directory / str(step) / part}: {found}"
-        )
-
-    def _drop_unreadable_rankings(self) -> None:
-        """Remove files of metrics that are not JSON: the manager reads them all when it is made."""
-        for file in self._directory.glob("*/metrics/metrics"):
-            try:
-                sum(map(float, json.loads(file.read_bytes()).values()))
-            except (OSError, ValueError, TypeError, AttributeError):
-                print(
-                    f"fr3e: {file} is damaged: step {file.parts[-3]} no longer counts among the best", file=sys.stderr
-                )
-                shutil.rmtree(file.parent, ignore_errors=True)
+            return verify_content(content)
 
     def _read(self, step: int, abstract: dict[str, Any]) -> dict[str, jax.Array]:
         return self._manager.restore(step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(abstract))).arrays
@@ -351,21 +229,11 @@ class Checkpointer:
             abstract, ocp.checkpoint_utils.construct_restore_args(abstract), partial_restore=True
         )
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-            return reader.restore(self._directory / str(step) / "arrays", args=arguments)
+            return reader.restore(self._place(step) / "arrays", args=arguments)
 
     def host_state(self, step: int) -> dict[str, Any]:
         """The host state of a saved step, without its arrays."""
         return self._content(step)["host"]
-
-    def _check_structure(self, step: int, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
-        lines = _mismatches(found, expected)
-        if lines:
-            shown = lines[:20] + ([f"  and {len(lines) - 20} more"] if len(lines) > 20 else [])
-            raise ValueError(
-                f"the checkpoint of step {step} in {self._directory} is of another model or optimizer; "
-                f"{len(lines)} of its arrays differ from the configuration's:\n" + "\n".join(shown) + "\n"
-                "resume with the config.yaml of its run, or set another runtime.run_dir"
-            )
 
     def wait(self) -> None:
         """Block until the save under way is on disk.
@@ -422,27 +290,3 @@ class Checkpointer:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _check_json(value: Any, path: str) -> None:
-    """Refuse content that JSON accepts in silence and returns changed: integer keys, tuples, array scalars."""
-    if isinstance(value, Mapping):
-        bad_keys = [key for key in value if not isinstance(key, str)]
-        if bad_keys:
-            raise TypeError(f"{path} has the keys {bad_keys[:3]}; expected strings, as JSON has no other keys")
-        for key, entry in value.items():
-            _check_json(entry, f"{path}[{key!r}]")
-    elif isinstance(value, list):
-        # Token lists are long: a list of plain scalars is not walked through entry by entry.
-        if not set(map(type, value)) <= JSON_SCALARS:
-            for index, entry in enumerate(value):
-                _check_json(entry, f"{path}[{index}]")
-    elif type(value) not in JSON_SCALARS:
-        raise TypeError(
-            f"{path} is {value!r} ({type(value).__name__}); expected dicts, lists, strings, Python numbers, "
-            "booleans or None, which come back from JSON unchanged: convert it"
-        )
-
-
-def _checksum_of_json(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,13 +1,43 @@
-"""Stopping on request: SIGTERM, SIGHUP and the first Ctrl-C ask the loop to finish its step and save."""
+"""Stopping on request: SIGTERM, SIGHUP and the first Ctrl-C ask the loop to finish its step and save.
+
+Before and after the loop, the first two end the process with a line.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
+
+
+@contextlib.contextmanager
+def ended_with_a_line() -> Iterator[None]:
+    """A block in which SIGTERM and SIGHUP end the process as ever, but with a line on stderr.
+
+    It is for what comes before a `StopRequest` and after it. A signal that is ignored stays ignored. In a thread other
+    than the main one the block changes nothing.
+    """
+    owner, before = os.getpid(), {}
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        if os.getpid() == owner:  # a forked child has nothing to say
+            os.write(2, f"fr3e: ended by {signal.Signals(number).name}\n".encode())
+        os.kill(os.getpid(), number)
+
+    try:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            in_main = threading.current_thread() is threading.main_thread()
+            if in_main and signal.getsignal(number) is signal.SIG_DFL:
+                before[number] = signal.signal(number, end)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Stopped(BaseException):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fr3e_jax.rollouts.noise import SHUFFLE
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.ledger import TokenLedger
+from fr3e_jax.runs.metrics import recorded_evaluation
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.verbs.model_directory import check_replaceable
 from fr3e_jax.verbs.rft_responses import response_records, sample_responses
@@ -70,13 +72,20 @@ class Iteration:
 class _Run(SupervisedRun):
     verb, rate = "rft", "rft.learning_rate"
 
-    def __init__(self, session: Session, run: RunDirectory, checkpoints: Checkpointer, ledger: TokenLedger):
+    def __init__(
+        self,
+        session: Session,
+        run: RunDirectory,
+        checkpoints: Checkpointer,
+        ledger: TokenLedger,
+        identity: dict[str, Any],
+    ):
         self.iteration = 0  # finished iterations
         self.current: Iteration | None = None
         self.feed = PromptFeed(
             session.task.problems("train"), session.texts, session.config.data, session.config.rft.prompts
         )
-        super().__init__(session, run, checkpoints, ledger, max_steps=session.config.rft.iterations)
+        super().__init__(session, run, checkpoints, ledger, identity, max_steps=session.config.rft.iterations)
         if self.first:
             rollout_store.drop_after(run, self.resumed_step)
 
@@ -97,6 +106,10 @@ class _Run(SupervisedRun):
         for line in summary_of(self.feed.unspeakable(), "training data"):
             self.console.note(line)
         self.before = self.before or self.evaluate()
+        if self.resumed_step and self.current is None and self._evaluation_due():
+            recorded = partial(recorded_evaluation, self.run_dir.metrics, self.step)
+            evaluated = self.session.processes.on_first(recorded) or self.evaluate()  # a signal had interrupted it
+            self.checkpoints.rank(self.step, evaluated)
         while self.iteration < config.rft.iterations:
             if self.current is None:
                 self.current = self._gather()
@@ -174,12 +187,13 @@ class _Run(SupervisedRun):
         metrics |= self.ledger.step_metrics()
         self.write(metrics)
         self.console.step(self.iteration, metrics)
-        every, evaluated = self.config.evaluation.every, None
         if self.iteration == self.config.rft.iterations:
             return  # `finish` saves after the last evaluation, whose metrics rank the checkpoint
-        if every and self.iteration % every == 0:
-            evaluated = self.evaluate()
-        self.save(evaluated)
+        self.save(self.evaluate() if self._evaluation_due() else None)
+
+    def _evaluation_due(self) -> bool:
+        every = self.config.evaluation.every
+        return bool(every) and self.iteration % every == 0 and self.iteration < self.config.rft.iterations
 
     def _nothing(self) -> str:
         m, rft = self.current.metrics, self.config.rft

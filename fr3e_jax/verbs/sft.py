@@ -54,11 +54,18 @@ def _supervised(config: Config) -> Config:
 
 
 class _Run(SupervisedRun):
-    verb, rate = "sft", "sft.learning_rate"
+    verb, rate, on_demonstrations = "sft", "sft.learning_rate", True
 
-    def __init__(self, session: Session, run: RunDirectory, checkpoints: Checkpointer, ledger: TokenLedger):
+    def __init__(
+        self,
+        session: Session,
+        run: RunDirectory,
+        checkpoints: Checkpointer,
+        ledger: TokenLedger,
+        identity: dict[str, Any],
+    ):
         self.dropped_too_long = self.dropped_unspeakable = 0
-        super().__init__(session, run, checkpoints, ledger, max_steps=session.config.sft.steps)
+        super().__init__(session, run, checkpoints, ledger, identity, max_steps=session.config.sft.steps)
         self.longest = (self.config.data.max_prompt_tokens, self.config.rollout.max_response_tokens)
 
     def state(self) -> dict[str, Any]:

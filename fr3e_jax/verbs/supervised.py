@@ -18,13 +18,16 @@ from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.finiteness import NonFiniteUpdate, check_figures, check_weights
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.packing import counted_tokens, pack
+from fr3e_jax.loop import resumption
 from fr3e_jax.loop.evaluate import best_metric, evaluate
 from fr3e_jax.loop.grading import GradingFailed
+from fr3e_jax.loop.run_identity import identity
 from fr3e_jax.loop.run_report import non_finite_message
 from fr3e_jax.loop.session import Session
 from fr3e_jax.rollouts.requests import NonFiniteLogits
 from fr3e_jax.runs import rollout_store
-from fr3e_jax.runs.checkpoints import Checkpointer, CheckpointFailed, told_in_a_line
+from fr3e_jax.runs.checkpoint_damage import CheckpointFailed, told_in_a_line
+from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.console import Console
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.metrics import MetricsWriter
@@ -44,11 +47,19 @@ class SupervisedRun:
 
     verb = ""
     rate = ""  # name of its learning-rate setting
+    on_demonstrations = False  # trains on those of the task
 
     def __init__(
-        self, session: Session, run: RunDirectory, checkpoints: Checkpointer, ledger: TokenLedger, *, max_steps: int
+        self,
+        session: Session,
+        run: RunDirectory,
+        checkpoints: Checkpointer,
+        ledger: TokenLedger,
+        identity: dict[str, Any],
+        *,
+        max_steps: int,
     ):
-        self.session, self.config, self.run_dir = session, session.config, run
+        self.session, self.config, self.run_dir, self.identity = session, session.config, run, identity
         self.checkpoints, self.ledger = checkpoints, ledger
         self.lock, self.stop = RunLock(), StopRequest()
         self.status = StatusFile(run, writes=session.processes.first)
@@ -58,6 +69,7 @@ class SupervisedRun:
         self.first = session.processes.first  # one process writes
         programs = session.model.train_programs(session.config, supervised=True)
         self.resumed_step: int | None = None
+        self.changes: list[str] = []  # since the checkpoint, a line for each
         with as_config_error():
             restored = checkpoints.restore_newest(programs.abstract_arrays(), set_aside=session.processes.count == 1)
         if restored is None:
@@ -65,6 +77,8 @@ class SupervisedRun:
             self.learner = Learner(programs, params, programs.init_optimizer(params))
         else:
             self.resumed_step, arrays, host = restored
+            allowed = self.config.runtime.allow_changes
+            self.changes = resumption.since_checkpoint(host, identity, run, self.verb, allowed)
             self.learner = Learner(programs, arrays["params"], arrays["optimizer"], host["step"])
             self.before, self.after = host["before"], host["after"]
             ledger.load_state_dict(host["ledger"])
@@ -90,6 +104,8 @@ class SupervisedRun:
         with self.status:
             try:
                 with self.metrics, self.console, self.stop:
+                    for line in self.changes if self.first else ():
+                        print(f"fr3e: {line}", file=sys.stderr)
                     return self._run_or_stop()
             except (CheckpointFailed, RunDirectoryGone, GradingFailed) as error:
                 return self.failed(str(error))
@@ -204,6 +220,7 @@ class SupervisedRun:
             "before": self.before,
             "after": self.after,
             "ledger": self.ledger.state_dict(),
+            "identity": self.identity,
         } | self.state()
         check_weights(self.learner)
         self.lock.check()
@@ -252,13 +269,15 @@ def start_run(
 ) -> int:
     """Open the run's directory and checkpoints, run, and return the exit code. ``config``: the settings to save."""
     check_installed(config.runtime.trackers)
+    with as_config_error():
+        now = identity(config, session.task, session.texts.codec, demonstrations=kind.on_demonstrations)
     keep = {"keep_last": config.checkpoint.keep_last, "keep_best": config.checkpoint.keep_best}
     with RunLock() as lock, session.grader, told_in_a_line():
         run = RunDirectory(session.processes.on_first(partial(open_run, config, run_dir, resume, kind.verb, lock)))
         with Checkpointer(run.checkpoints, **keep, best_metric=best_metric(config)) as checkpoints:
-            supervised = kind(session, run, checkpoints, ledger)
+            supervised = kind(session, run, checkpoints, ledger, now)
             supervised.lock = lock
             if resume and session.processes.first:  # only now: settings that do not fit the checkpoint have raised
-                save_config(config, run.path, verb=kind.verb)
+                save_config(config, run.path, verb=kind.verb, resumed_step=supervised.resumed_step or 0)
             return supervised.start()
     return 1

@@ -67,22 +67,31 @@ def assert_named(output: str, file: Path, run_dir: Path) -> None:
     assert file.name in output or inside[0] in output or (step and step in output), f"{file} is not named in:\n{output}"
 
 
-@seeded(6)
+PARTS = {
+    "array data": "arrays/**/d/*",
+    "host state": "host/metadata",
+    "any file": "**/*",
+}
+
+
+@seeded(2)
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("part", PARTS)
 def test_a_damaged_checkpoint_is_named_and_the_run_ends_equal(
-    tmp_path, tiny_run, finished_run, session, stopped_run, capfd, seed, damage
+    tmp_path, tiny_run, finished_run, session, stopped_run, capfd, seed, damage, part
 ):
-    """Any file of the newest checkpoint; the one before it is whole."""
-    rng = generator(damage.__name__, seed)
+    """A file of the newest checkpoint; the one before it is whole."""
+    rng = generator(f"{part} {damage.__name__}", seed)
     shutil.copytree(stopped_run, tmp_path / "run")
-    files = sorted(p for p in (tmp_path / "run/checkpoints/2").rglob("*") if p.is_file() and p.stat().st_size)
-    file = rng.choice(files)
+    found = (tmp_path / "run/checkpoints/2").glob(PARTS[part])
+    file = rng.choice(sorted(path for path in found if path.is_file() and path.stat().st_size))
     damage(file, rng)
     code, output, run_dir = outcome_of_resuming(tmp_path, tiny_run, capfd)
     assert code == 0, output
     assert_same_run(run_dir, finished_run, session)
     noticed = "damaged" in output or "step 2" in output
-    log(f"{damage.__name__} in a checkpoint", "named, and equal from the checkpoint before" if noticed else "harmless")
+    outcome = "named, and equal from the checkpoint before" if noticed else "harmless and equal"
+    log(f"{damage.__name__} in a checkpoint, {part}", outcome)
 
 
 @seeded(2)

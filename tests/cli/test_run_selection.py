@@ -41,6 +41,25 @@ def test_resume_takes_the_newest_run_of_the_recipes_name_and_verb(recipe):
     assert (run_dir, resume, config.seed) == (newest, True, 2)
 
 
+@pytest.mark.parametrize("file", ["config.yaml", "provenance.json"])
+@pytest.mark.parametrize("damage", [b"", b"\0\0", b"{", b"[1", None], ids=["empty", "zeros", "torn", "list", "missing"])
+def test_a_run_with_a_damaged_file_is_still_the_newest(recipe, file, damage, capsys):
+    make_run(recipe, "demo-20250101-000000", "seed=1")
+    newest = make_run(recipe, "demo-20250102-000000", "seed=2")
+    make_run(recipe, "demo-large-20250103-000000", "name=demo-large")
+    make_run(recipe, "demo-20250104-000000", verb="sft")
+    (newest / "checkpoints").mkdir()
+    for run_dir in (newest, newest.with_name("demo-large-20250103-000000")):
+        (run_dir / file).unlink() if damage is None else (run_dir / file).write_bytes(damage)
+    if file == "provenance.json":
+        assert locate(recipe, "--resume")[1] == newest
+    else:
+        with pytest.raises(ConfigError, match=str(newest)) as caught:
+            locate(recipe, "--resume")
+        assert len(str(caught.value).splitlines()) <= 2
+    assert capsys.readouterr().err == "", "the resumed run names the damage of its provenance, once"
+
+
 def test_overrides_win_over_the_saved_settings_of_a_resumed_run(recipe):
     make_run(recipe, "demo-20250101-000000", "seed=1", "explore.num_anchors=2")
     config, _, _ = locate(recipe, "--resume", "explore.num_anchors=3")

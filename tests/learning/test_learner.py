@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fr3e_jax.learning.learner import abstract_learner, fresh_learner, restored_learner
-from fr3e_jax.runs.checkpoints import flatten_arrays
+from fr3e_jax.runs.checkpoint_content import flatten_arrays
 
 
 @pytest.fixture(scope="module")

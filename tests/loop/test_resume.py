@@ -16,7 +16,7 @@ from fr3e_jax.configuration import ConfigError
 from fr3e_jax.loop.evaluate import evaluate
 from fr3e_jax.loop.session import open_session
 from fr3e_jax.loop.train import train
-from fr3e_jax.runs.checkpoints import flatten_arrays
+from fr3e_jax.runs.checkpoint_content import flatten_arrays
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.run_lock import RunLock
 
@@ -127,6 +127,12 @@ def test_sigterm_in_the_last_step_does_not_wait_for_the_last_evaluation(tmp_path
     assert json.loads((path / "summary.json").read_text())["steps"] == 1
 
 
+def scores(path: Path) -> dict[int, float]:
+    """The scores that rank the kept checkpoints, by step."""
+    files = (path / "checkpoints").glob("*/metrics/metrics")
+    return {int(file.parts[-3]): json.loads(file.read_text())["avg@3"] for file in files}
+
+
 def contents(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
 
@@ -185,7 +191,8 @@ def process(tmp_path, tiny_run) -> RunProcess:
 def test_a_signal_in_an_evaluation_is_honoured_at_once_and_the_evaluation_repeated(
     tmp_path, tiny_run, monkeypatch, capsys, finished_run, session, evaluation, saved
 ):
-    path, config, calls = tmp_path / "run", tiny_run.config(checkpoint__every=10), []
+    path, calls = tmp_path / "run", []
+    config = tiny_run.config(checkpoint__every=10, checkpoint__keep_best=9)
 
     def interrupted(*arguments):
         if len(calls) == evaluation:
@@ -201,8 +208,10 @@ def test_a_signal_in_an_evaluation_is_honoured_at_once_and_the_evaluation_repeat
     assert not (path / "summary.json").exists()
     monkeypatch.undo()
     for _ in range(2):  # the second time, nothing is left to do or to record
-        assert train(tiny_run.config(), path, resume=True) == 0
+        assert train(tiny_run.config(checkpoint__keep_best=9), path, resume=True) == 0
         assert_same_run(path, finished_run, session)
+    evaluated = read_metrics(path / "metrics.jsonl", kind="eval")
+    assert scores(path) == {r["step"]: r["avg@3"] for r in evaluated if r["step"]}, "repeated evaluations rank, too"
 
 
 @pytest.mark.slow

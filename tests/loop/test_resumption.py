@@ -8,8 +8,7 @@ import pytest
 
 from fr3e_jax.cli import main
 from fr3e_jax.configuration import ConfigError, to_yaml
-from fr3e_jax.data.problem import Problem
-from fr3e_jax.loop.resumption import HASHED_PROBLEMS, changes, fingerprint, missing_records, refuse_another_run
+from fr3e_jax.loop.resumption import changes, missing_records, refuse_another_run
 from fr3e_jax.loop.train import train
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.run_directory import RunDirectory
@@ -19,33 +18,6 @@ from fr3e_jax.runs.run_directory import RunDirectory
 def copied(finished_run, tmp_path):
     """A finished run of four steps that a test may change."""
     return shutil.copytree(finished_run, tmp_path / "run")
-
-
-def problems(count, changed=None):
-    return [Problem(id=str(n), prompt=f"{n}=", gold="x" if n == changed else str(n)) for n in range(count)]
-
-
-def test_a_fingerprint_tells_every_changed_problem_and_the_order():
-    assert fingerprint(problems(50)) == fingerprint(problems(50))
-    others = [fingerprint(problems(50, changed)) for changed in range(50)]
-    others += [fingerprint(problems(49)), fingerprint(problems(50)[::-1])]
-    assert len({fingerprint(problems(50)), *others}) == 53
-
-
-def test_a_fingerprint_of_many_problems_looks_at_a_bounded_number():
-    class Many:
-        seen = 0
-
-        def __len__(self):
-            return 10**9
-
-        def __getitem__(self, index):
-            self.seen += 1
-            return Problem(id=str(index), prompt="\ud800", gold="")
-
-    many = Many()
-    assert fingerprint(many).startswith("1000000000 problems, ")
-    assert many.seen == HASHED_PROBLEMS
 
 
 def test_changes_name_each_setting_with_both_values():
@@ -60,8 +32,38 @@ def test_changes_name_each_setting_with_both_values():
     refuse_another_run(lines[:1], allowed=False)
     refuse_another_run(lines, allowed=True)
     for line in lines[1:]:
-        with pytest.raises(ConfigError, match="another seed or other training data.*--allow-changes"):
+        with pytest.raises(ConfigError, match="another seed, other data or another tokenizer.*--allow-changes"):
             refuse_another_run([line], allowed=False)
+
+
+def test_other_held_out_data_and_another_tokenizer_are_refused_and_other_files_only_named():
+    saved = {
+        "settings": {},
+        "training_data": "9 problems, a",
+        "tokenizer": "24 tokens, a",
+        "held_out_data": {"aime24/test": "30 problems, a", "math500/test": "500 problems, a"},
+        "files": {"data.verifier": "a", "tools.kind": "a"},
+    }
+    now = saved | {
+        "tokenizer": "25 tokens, a",
+        "held_out_data": {"aime24/test": "30 problems, b", "gsm8k/test": "9 problems, a"},
+        "files": {"data.task": "c", "data.verifier": "b", "tools.kind": "a"},
+    }
+    *refused, task, verifier = changes(saved, now)
+    assert refused == [
+        "tokenizer: 24 tokens, a in the checkpoint, 25 tokens, a now",
+        "held-out data aime24/test: 30 problems, a in the checkpoint, 30 problems, b now",
+        "held-out data gsm8k/test: absent in the checkpoint, 9 problems, a now",
+        "held-out data math500/test: 500 problems, a in the checkpoint, absent now",
+    ]
+    assert task == "file of data.task: absent in the checkpoint, c now"
+    assert verifier == "file of data.verifier: a in the checkpoint, b now"
+    refuse_another_run([task, verifier], allowed=False)
+    for line in refused:
+        with pytest.raises(ConfigError, match=line):
+            refuse_another_run([line], allowed=False)
+    older = {"settings": {}, "training_data": "9 problems, a"}
+    assert changes(older, now) == [], "an older checkpoint does not know the rest"
 
 
 def test_a_resumed_run_says_what_differs_and_keeps_the_former_settings(copied, capsys):
@@ -95,6 +97,15 @@ def test_other_training_data_are_refused(copied, tiny_run, monkeypatch):
         train(config, copied, resume=True)
 
 
+def test_another_tokenizer_is_refused(copied, tiny_run, session, tmp_path):
+    session.texts.codec.save(tmp_path / "tokenizer")
+    file = tmp_path / "tokenizer" / "tokenizer.json"
+    file.write_text(file.read_text().replace('"*"', '"&"'))
+    config = tiny_run.config(model__tokenizer=str(tmp_path / "tokenizer"), training__max_steps=5)
+    with pytest.raises(ConfigError, match=r"tokenizer: 24 tokens, \w+ in the checkpoint, 24 tokens, \w+ now"):
+        train(config, copied, resume=True)
+
+
 def test_missing_metrics_and_torn_rollouts_are_named(copied):
     lines = (copied / "metrics.jsonl").read_text().splitlines(keepends=True)
     (copied / "metrics.jsonl").write_text("".join(line for line in lines if '"step": 2, "kind": "train"' not in line))
@@ -120,11 +131,20 @@ def test_damaged_lines_of_metrics_are_moved_and_named(copied, tiny_run, capsys, 
     assert (copied / "metrics.damaged.jsonl").read_bytes() == damage
 
 
+@pytest.mark.parametrize("end", [b"", b"\0\0\0\0"], ids=["cut", "zeros"])
+def test_a_torn_record_of_the_last_evaluation_is_written_again(copied, tiny_run, capsys, end):
+    whole = (copied / "metrics.jsonl").read_bytes()
+    (copied / "metrics.jsonl").write_bytes(whole[:-20] + end)
+    assert train(tiny_run.config(), copied, resume=True) == 0
+    assert "metrics.jsonl lacked the evaluation of step 4; the checkpoint had it" in capsys.readouterr().err
+    assert (copied / "metrics.jsonl").read_bytes() == whole
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\0\0"])
 def test_a_torn_provenance_is_named_and_written_anew(copied, tiny_run, capsys, content):
     (copied / "provenance.json").write_bytes(content)
     assert train(tiny_run.config(), copied, resume=True) == 0
-    assert "provenance.json is damaged" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("provenance.json is damaged") == 1
     assert b'"verb": "train"' in (copied / "provenance.json").read_bytes()
 
 

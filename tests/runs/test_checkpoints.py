@@ -15,7 +15,9 @@ import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fr3e_jax.runs.checkpoints import Checkpointer, CheckpointFailed, DamagedCheckpoint, flatten_arrays
+from fr3e_jax.runs.checkpoint_content import flatten_arrays
+from fr3e_jax.runs.checkpoint_damage import CheckpointFailed, DamagedCheckpoint
+from fr3e_jax.runs.checkpoints import Checkpointer
 
 
 def opened(tmp_path, *, keep_last: int = 2, keep_best: int = 1) -> Checkpointer:
@@ -254,6 +256,25 @@ def test_orbax_logs_nothing_and_other_loggers_are_untouched(tmp_path, caplog):
             checkpointer.save(1, tiny(1), {}, None)
         logging.getLogger("absl").warning("from elsewhere")
     assert [record.message for record in caplog.records if record.name == "absl"] == ["from elsewhere"]
+
+
+def test_a_step_saved_before_its_evaluation_is_ranked_by_it(tmp_path):
+    with opened(tmp_path, keep_last=1) as checkpointer:
+        checkpointer.save(1, tiny(1), {}, {"avg@16": 0.1})
+        checkpointer.save(2, tiny(2), {}, None)
+        checkpointer.wait()
+        assert checkpointer.best_step() == 1
+    with opened(tmp_path, keep_last=1) as checkpointer:
+        assert not checkpointer.save(2, tiny(9), {}, {"avg@16": 0.9})
+        checkpointer.rank(2, {"avg@16": 0.0})  # it has a score now
+        checkpointer.rank(2, {"avg@16": float("nan")})
+        checkpointer.save(3, tiny(3), {}, {"avg@16": 0.5})
+        checkpointer.wait()
+        assert (checkpointer.all_steps(), checkpointer.best_step()) == ([2, 3], 2)
+        found, _ = checkpointer.restore(2, tiny(0))
+        assert found["w"][0] == 2
+    with opened(tmp_path, keep_last=1) as checkpointer:
+        assert (checkpointer.all_steps(), checkpointer.best_step()) == ([2, 3], 2)
 
 
 @pytest.mark.parametrize("key", [b'"checksum"', b'"checksums"', b'"host"', b'"arrays"'])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import jax
 import numpy as np
 import pytest
 
+from fr3e_jax.cli import main
 from fr3e_jax.loop.evaluate import load_run_params
 from fr3e_jax.loop.session import open_session
 from fr3e_jax.runs.metrics import read_metrics, without_timing
@@ -80,8 +82,30 @@ def test_a_run_without_right_responses_ends_with_its_counts(tmp_path, tiny_run, 
     assert not (tmp_path / "run" / "model").exists()
 
 
+def test_a_resumed_run_says_what_differs_keeps_the_former_settings_and_refuses_another_seed(
+    one_update, tmp_path, capsys
+):
+    run = shutil.copytree(one_update, tmp_path / "run")
+    former = (run / "config.yaml").read_bytes()
+    command = ["rft", str(one_update / "config.yaml"), "--resume", str(run)]
+    assert main([*command, "data.seed=3"]) == 2
+    assert "data.seed: 0 in the checkpoint, 3 now. Put them back" in capsys.readouterr().err
+    assert (run / "config.yaml").read_bytes() == former
+    assert main([*command, "rft.learning_rate=0.01"]) == 0
+    assert capsys.readouterr().err == "fr3e: rft.learning_rate: 0.02 in the checkpoint, 0.01 now\n"
+    assert (run / "config.step_000001.yaml").read_bytes() == former
+    assert main([*command, "data.seed=3", "--allow-changes"]) == 0
+    capsys.readouterr()
+    assert main(["train", *command[1:]]) == 2
+    assert f"{run} is a run of fr3e rft; continue it with fr3e rft RECIPE --resume {run}" in capsys.readouterr().err
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("asked", [2 * 4 + 3, 2 * 4 + 16 + 2 * 4 + 3], ids=["first iteration", "second iteration"])
+@pytest.mark.parametrize(
+    "asked",
+    [2 * 4 + 3, 2 * 4 + 16 + 3, 2 * 4 + 16 + 2 * 4 + 3],
+    ids=["first iteration", "evaluation between them", "second iteration"],
+)
 def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(tmp_path, tiny_run, monkeypatch, session, asked):
     """SIGTERM while responses are graded: after two problems of the first evaluation, with 4 answers each."""
     settings = {"rft__epochs": 2, "checkpoint__every": 2, "evaluation__every": 1}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import jax
 import numpy as np
 import pytest
 from transformers import AutoConfig, AutoTokenizer
 
+from fr3e_jax.cli import main
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.loop.evaluate import load_run_params
+from fr3e_jax.loop.run_identity import HASHED_DEMONSTRATIONS
 from fr3e_jax.loop.session import open_session
 from fr3e_jax.runs.metrics import read_metrics, without_timing
 from fr3e_jax.verbs.sft import sft
@@ -84,7 +87,7 @@ def test_the_summary_has_the_numbers_before_and_after(sft_run):
 def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(sft_run, tmp_path, tiny_run, monkeypatch, session):
     """SIGTERM in step 8: after the two problems of the first evaluation with 4 answers each, 7 batches and a half."""
     path = tmp_path / "run"
-    monkeypatch.setenv("FR3E_TEST_SIGNAL", f"SIGTERM {2 * 4 + 7 * 8 + 4}")
+    monkeypatch.setenv("FR3E_TEST_SIGNAL", f"SIGTERM {HASHED_DEMONSTRATIONS + 2 * 4 + 7 * 8 + 4}")
     assert sft(tiny_run.config(**SETTINGS), path) == 0
     assert [record["step"] for record in read_metrics(path / "metrics.jsonl")] == [0, 6]
     assert not (path / "summary.json").exists()
@@ -149,10 +152,38 @@ def test_a_loss_that_is_not_finite_ends_the_run_without_a_model(tmp_path, tiny_r
 def test_a_signal_after_an_update_that_is_not_finite_saves_nothing(tmp_path, tiny_run, monkeypatch, capsys):
     """The signal comes in step 2, whose loss and gradient are not logged."""
     settings = SETTINGS | {"sft__learning_rate": 1e30, "sft__warmup_updates": 0, "evaluation__prompts": 1}
-    monkeypatch.setenv("FR3E_TEST_SIGNAL", f"SIGTERM {1 * 4 + 8 + 4}")
+    monkeypatch.setenv("FR3E_TEST_SIGNAL", f"SIGTERM {HASHED_DEMONSTRATIONS + 1 * 4 + 8 + 4}")
     assert sft(tiny_run.config(**settings, optimizer__max_grad_norm=0.0), tmp_path / "run") == 1
     assert "There is no checkpoint yet" in capsys.readouterr().err
     assert not [path for path in (tmp_path / "run" / "checkpoints").iterdir() if path.name.isdigit()]
+
+
+def test_a_resumed_run_says_what_differs_keeps_the_former_settings_and_refuses_another_seed(sft_run, tmp_path, capsys):
+    run = shutil.copytree(sft_run, tmp_path / "run")
+    former = (run / "config.yaml").read_bytes()
+    command = ["sft", str(sft_run / "config.yaml"), "--resume", str(run)]
+    capsys.readouterr()
+    assert main([*command, "seed=3"]) == 2
+    assert "seed: 0 in the checkpoint, 3 now. Put them back" in capsys.readouterr().err
+    assert (run / "config.yaml").read_bytes() == former
+    assert main([*command, "seed=3", "sft.learning_rate=0.01", "--allow-changes"]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "fr3e: seed: 0 in the checkpoint, 3 now",
+        "fr3e: sft.learning_rate: 0.02 in the checkpoint, 0.01 now",
+    ]
+    assert (run / "config.step_000020.yaml").read_bytes() == former
+
+
+def test_other_demonstrations_and_held_out_problems_are_refused(sft_run, tiny_run, tmp_path):
+    run = shutil.copytree(sft_run, tmp_path / "run")
+    config = tiny_run.config(**SETTINGS, data__task=f"{tiny_run.task}:OtherAnswers")
+    with pytest.raises(ConfigError) as caught:
+        sft(config, run, resume=True)
+    assert "demonstrations: the first 2000, " in str(caught.value) and "held-out data: 12 problems, " in str(
+        caught.value
+    )
+    assert "training data" not in str(caught.value)
 
 
 def test_a_checkpoint_of_another_model_is_refused(sft_run, tiny_run):

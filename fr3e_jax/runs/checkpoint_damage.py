@@ -1,0 +1,91 @@
+"""Damage of a saved checkpoint: recognised by checksums, named in one line, moved out of the way.
+
+``place`` is the directory of one step, ``checkpoints/12``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fr3e_jax.programs.checksums import checksums
+from fr3e_jax.runs.checkpoint_content import checksum_of_json
+
+
+class CheckpointFailed(RuntimeError):
+    """A checkpoint could not be written or read."""
+
+
+class DamagedCheckpoint(CheckpointFailed, ValueError):
+    """The files of a checkpoint are incomplete, unreadable, or changed since they were written."""
+
+
+@contextlib.contextmanager
+def told_in_a_line() -> Iterator[None]:
+    """Print a `CheckpointFailed` that comes out of the block, and go on after it."""
+    try:
+        yield
+    except CheckpointFailed as error:
+        print(f"fr3e: {error}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def damage_named(place: Path, part: str) -> Iterator[None]:
+    """Turn each error of reading the files of ``part`` into a `DamagedCheckpoint` of one line."""
+    try:
+        yield
+    except Exception as error:
+        found = " ".join(str(error).split())
+        raise _damage(place, part, f"{type(error).__name__}: {found[:160]}") from error
+
+
+def _damage(place: Path, part: str, found: str) -> DamagedCheckpoint:
+    return DamagedCheckpoint(f"the checkpoint of step {place.name} is damaged, in {place / part}: {found}")
+
+
+def verify_content(content: dict[str, Any]) -> dict[str, Any]:
+    """The content that `content_of` made, without its own checksum.
+
+    Raises:
+      ValueError: the checksum is wrong, or a part is missing.
+    """
+    checksum = content.pop("checksum", None)
+    older = checksum is None and "checksums" not in content  # an older version saved neither
+    if not older and checksum != checksum_of_json(content):
+        raise ValueError("the checksum of the host state is wrong")
+    if missing := {"host", "arrays"} - content.keys():
+        raise ValueError(f"it lacks {' and '.join(sorted(missing))}")
+    return content
+
+
+def verify_arrays(place: Path, arrays: Mapping[str, Any], saved: Mapping[str, str] | None) -> None:
+    """Compare restored arrays with their ``saved`` checksums; without any, say that nothing was verified.
+
+    Raises:
+      DamagedCheckpoint: a checksum differs.
+    """
+    if saved is None:
+        print(
+            f"fr3e: the checkpoint of step {place.name} in {place.parent} has no checksums, because an older version "
+            "saved it: its arrays were not verified",
+            file=sys.stderr,
+        )
+        return
+    wrong = sorted(name for name, found in checksums(arrays).items() if found != saved.get(name))
+    if wrong:
+        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise _damage(place, "arrays", f"the checksum of {wrong[0]}{more} is wrong")
+
+
+def move_aside(place: Path) -> Path:
+    """Move a damaged step out of the checkpoints, into the run's directory; return its new path."""
+    wanted = place.parent.parent / f"damaged_checkpoint_{int(place.name):06d}"
+    new, number = wanted, 1
+    while new.exists():
+        number += 1
+        new = wanted.with_name(f"{wanted.name}_{number}")
+    place.rename(new)
+    return new
