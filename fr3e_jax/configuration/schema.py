@@ -50,6 +50,9 @@ class ModelConfig:
     num_kv_heads: int = option(2, "key/value heads; must divide num_heads (random weights only)", ge=1)
     intermediate_size: int = option(192, "width of the gated MLP (random weights only)", ge=1)
     rope_theta: float = option(10000.0, "base of the rotary position embedding (random weights only)", gt=0)
+    max_position_embeddings: int = option(
+        0, "positions of the network; 0: as its config.json says; more than it was trained for is your decision", ge=0
+    )
     tie_word_embeddings: bool = option(True, "share input embedding and output head (random weights only)")
     param_dtype: Literal["float32", "bfloat16"] = option("float32", "storage type of parameters and optimizer state")
     compute_dtype: Literal["float32", "bfloat16"] = option(

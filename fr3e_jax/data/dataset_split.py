@@ -67,9 +67,12 @@ def load_split(card: Card, split: str, root: str) -> LoadedSplit:
         except _Dropped as reason:
             dropped[str(reason)] += 1
     if not kept:
+        where = card.splits[split].builder or ", ".join(map(str, find_files(card.splits[split].files, root, card.name)))
+        if number < 0 and not dropped:
+            raise ConfigError(f"{card.path}: split {split} has no rows: {where} is empty; download it again")
         raise ConfigError(
             f"{card.path}: split {split} gives no problem (dropped: {dict(dropped)}); the fields of the card do not "
-            f"match its files under data.root={root}"
+            f"match {where}"
         )
     problems, solutions = zip(*kept.values(), strict=True)
     repeated = len(problems) - len({problem.prompt for problem in problems})

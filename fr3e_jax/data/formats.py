@@ -81,7 +81,7 @@ def _json_rows(path: Path) -> list[Any]:
     try:
         content = path.read_bytes()
         content = json.loads(gzip.decompress(content) if content.startswith(GZIP_MAGIC) else content)
-    except (EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read as JSON ({error}); download it again, or set its format") from error
     return content if isinstance(content, list) else [content]
 
@@ -94,8 +94,9 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
         with pyarrow.parquet.ParquetFile(path) as table:
             for batch in table.iter_batches():
                 yield from batch.to_pylist()
-    except pyarrow.ArrowException as error:
-        raise ValueError(f"{path} cannot be read as Parquet ({error}); download it again") from error
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # each of them for some flipped bit
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path} cannot be read as Parquet ({reason}); download it again") from error
 
 
 def read_tfds(builder: str, split: str, data_dir: str, owner: str) -> Iterator[Row]:
@@ -113,7 +114,14 @@ def read_tfds(builder: str, split: str, data_dir: str, owner: str) -> Iterator[R
     """
     source = _open_tfds(builder, split, data_dir, owner)
     for index in range(len(source)):
-        yield plain(source[index])
+        try:
+            yield plain(source[index])
+        except Exception as error:  # the readers of array_record and protobuf raise many kinds
+            reason = " ".join(str(error).split())
+            raise ValueError(
+                f"{owner}: row {index} of TFDS {builder} in {data_dir or 'the default folder'} cannot be read "
+                f"({type(error).__name__}: {reason}); prepare the dataset again"
+            ) from error
 
 
 def _open_tfds(builder: str, split: str, data_dir: str, owner: str) -> Sequence[Any]:

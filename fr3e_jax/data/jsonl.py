@@ -44,7 +44,7 @@ def read_rows(path: Path, dropped: Counter[str]) -> Iterator[dict[str, Any]]:
             row = json.loads(line)
             if not isinstance(row, dict):
                 raise ValueError(f"expected a JSON object, found {type(row).__name__}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
             if dropped["malformed_row"] < MAX_WARNINGS:
                 logger.warning("%s:%d: row dropped: %s", path, number, error)
             dropped["malformed_row"] += 1
@@ -60,3 +60,7 @@ def _lines(path: Path) -> Iterator[bytes]:
             yield from gzip.GzipFile(fileobj=raw) if packed else raw
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise ValueError(f"{path} is not a complete gzip file ({error}); download it again") from error
+        except MemoryError:
+            raise ValueError(
+                f"{path} has a line that does not fit into memory; expected one JSON object a line"
+            ) from None

@@ -17,6 +17,7 @@ from fr3e_jax.json_object import read_json_object
 PAD, EOS = "<pad>", "<eos>"
 CHARACTERS = "0123456789+-*/()=.>% \n"
 GENERATION_CONFIG = "generation_config.json"
+_MOST_LAYERS = 10_000
 FILES = (  # of a tokenizer directory
     "tokenizer.json",
     "tokenizer_config.json",
@@ -183,6 +184,7 @@ def _read(path: Path) -> PreTrainedTokenizerFast:
             f"{file} names custom code ({json.dumps(own)}), which is never run; set model.tokenizer to a directory "
             "whose tokenizer.json needs none"
         )
+    _check_layers(path / "config.json")
     try:
         # Without the last argument, a directory with code of its own makes transformers ask on standard input.
         loaded = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
@@ -193,6 +195,13 @@ def _read(path: Path) -> PreTrainedTokenizerFast:
             f"the tokenizer in {path} cannot be read ({type(error).__name__}: {reason}); copy its files again, or set "
             "model.tokenizer to another directory"
         ) from error
+
+
+def _check_layers(file: Path) -> None:
+    """Refuse a config.json with an absurd number of layers: transformers lists them all to find a tokenizer's class."""
+    layers = read_json_object(file).get("num_hidden_layers") if file.is_file() else None
+    if isinstance(layers, int) and layers > _MOST_LAYERS:
+        raise ValueError(f"{file}: num_hidden_layers={str(layers)[:20]} is beyond {_MOST_LAYERS}; copy the file again")
 
 
 def _characters(tokenizer: PreTrainedTokenizerFast) -> frozenset[str] | None:

@@ -48,8 +48,8 @@ def configured_architecture(config: Config, vocab_size: int) -> Architecture:
 
     Raises:
       FileNotFoundError: ``model.path`` is no directory.
-      UnsupportedModel: the embedding has fewer rows than the tokenizer has tokens, or the directory holds another
-        network than ``model.architecture`` names.
+      UnsupportedModel: the embedding has fewer rows than the tokenizer has tokens, the longest sequence needs more
+        positions than the network has, or the directory holds another network than ``model.architecture`` names.
     """
     model = config.model
     named = model.architecture != "custom"
@@ -63,8 +63,20 @@ def configured_architecture(config: Config, vocab_size: int) -> Architecture:
         architecture = PUBLISHED[model.architecture]
     if vocab_size > architecture.vocab_size:
         raise UnsupportedModel(
-            f"the tokenizer has {vocab_size} tokens, the model's embedding {architecture.vocab_size}; "
+            f"the tokenizer has {vocab_size} tokens, the model's embedding {architecture.vocab_size} "
+            f"({model.path or model.architecture}); "
             "set model.tokenizer to the model's own tokenizer"
+        )
+    if model.max_position_embeddings:
+        architecture = dataclasses.replace(architecture, max_position_embeddings=model.max_position_embeddings)
+    needed = config.data.max_prompt_tokens + config.rollout.max_response_tokens
+    if needed > architecture.max_position_embeddings:
+        name, found = model.path or model.architecture, architecture.max_position_embeddings
+        raise UnsupportedModel(
+            f"{name} has {found} positions (max_position_embeddings), and the longest sequence needs {needed} "
+            f"(data.max_prompt_tokens={config.data.max_prompt_tokens} and rollout.max_response_tokens="
+            f"{config.rollout.max_response_tokens}); lower these, or go beyond what the network was trained for with "
+            f"model.max_position_embeddings={needed}"
         )
     return architecture
 

@@ -45,8 +45,10 @@ class Architecture:
                 f"num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}: "
                 "every key/value head must serve the same number of query heads"
             )
-        if self.head_dim % 2:
-            raise UnsupportedModel(f"head_dim={self.head_dim} is odd; rotary position embedding needs an even size")
+        if self.head_dim % 2 or self.head_dim < 2:
+            raise UnsupportedModel(
+                f"head_dim={self.head_dim} is odd or below 2; rotary position embedding needs an even size"
+            )
 
     @property
     def heads_per_kv_head(self) -> int:

@@ -10,6 +10,17 @@ from fr3e_jax import json_object
 from fr3e_jax.policy.architecture import Architecture, UnsupportedModel
 
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+_MOST = {  # far beyond any published network; what is larger is a mistake, and would cost hours or all the memory
+    "vocab_size": 10**8,
+    "hidden_size": 10**6,
+    "num_hidden_layers": 10**3,
+    "num_attention_heads": 10**4,
+    "intermediate_size": 10**7,
+    "num_key_value_heads": 10**4,
+    "head_dim": 10**4,
+    "max_position_embeddings": 10**9,
+}
+_SHOWN = 80  # characters of a value in a message
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size")
 _REFUSED = {  # settings that change the network when they are set, with their meaning
     "use_sliding_window": "attention over a sliding window",
@@ -52,17 +63,29 @@ def _network_problems(config: dict[str, Any]) -> list[str]:
     problems = []
     if (model_type := config.get("model_type")) not in ("qwen2", "qwen3"):
         supported = "supported are 'qwen2' (Qwen2, Qwen2.5, Qwen2.5-Math) and 'qwen3' (dense Qwen3)"
-        problems.append(f"model_type={json.dumps(model_type)} is not supported ({supported})")
-    if experts := [f"{name}={config[name]}" for name in _EXPERTS if config.get(name)]:
+        problems.append(f"model_type={_shown(model_type)} is not supported ({supported})")
+    if experts := [f"{name}={_shown(config[name])}" for name in _EXPERTS if config.get(name)]:
         problems.append(f"{', '.join(experts)} is not supported (mixture of experts)")
     if (activation := config.get("hidden_act", "silu")) != "silu":
-        problems.append(f"hidden_act={json.dumps(activation)} is not supported (only silu)")
+        problems.append(f"hidden_act={_shown(activation)} is not supported (only silu)")
     for name, meaning in _REFUSED.items():
         if config.get(name):
-            problems.append(f"{name}={json.dumps(config[name])} is not supported ({meaning})")
-    if other := sorted(set(config.get("layer_types") or ()) - {"full_attention"}):
+            problems.append(f"{name}={_shown(config[name])} is not supported ({meaning})")
+    layers = config.get("layer_types") or []
+    if not isinstance(layers, list):
+        problems.append(f"layer_types={_shown(layers)} is not a list")
+    elif other := sorted({layer if isinstance(layer, str) else _shown(layer) for layer in layers} - {"full_attention"}):
         problems.append(f"layer_types with {', '.join(other)} are not supported (only full_attention)")
+    for name in ("tie_word_embeddings", "attention_bias"):
+        if config.get(name) not in (None, True, False):
+            problems.append(f"{name}={_shown(config[name])} is neither true nor false")
     return problems
+
+
+def _shown(value: Any) -> str:
+    """A value as JSON, cut if it is long."""
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _rope_problems(config: dict[str, Any]) -> list[str]:
@@ -70,15 +93,16 @@ def _rope_problems(config: dict[str, Any]) -> list[str]:
     for name in ("rope_scaling", "rope_parameters"):
         rope = config.get(name) or {}
         if not isinstance(rope, dict):
-            problems.append(f"{name}={json.dumps(rope)} is not a JSON object")
+            problems.append(f"{name}={_shown(rope)} is not a JSON object")
             continue
-        kinds = {rope[key] for key in ("rope_type", "type") if key in rope}
+        kinds = [rope[key] for key in ("rope_type", "type") if key in rope]
         # Without a type, any key but the base is a scaling whose kind some version of transformers guessed.
         bare = not kinds and bool(rope.keys() - {"rope_theta"})
-        if kinds - {"default"} or bare or rope.get("partial_rotary_factor", 1.0) != 1.0:
-            problems.append(f"{name}={json.dumps(rope)} is not supported (rope scaling)")
+        scaled = any(kind != "default" for kind in kinds)
+        if scaled or bare or rope.get("partial_rotary_factor", 1.0) != 1.0:
+            problems.append(f"{name}={_shown(rope)} is not supported (rope scaling)")
     if config.get("partial_rotary_factor", 1.0) != 1.0:
-        problems.append(f"partial_rotary_factor={config['partial_rotary_factor']} is not supported")
+        problems.append(f"partial_rotary_factor={_shown(config['partial_rotary_factor'])} is not supported")
     if len(thetas := _thetas(config)) > 1:
         problems.append(f"rope_theta is given twice with different values, {' and '.join(map(str, thetas))}")
     return problems
@@ -92,20 +116,24 @@ def _thetas(config: dict[str, Any]) -> list[float]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e300
 
 
 def _size_problems(config: dict[str, Any]) -> list[str]:
     problems = []
     if missing := [name for name in _SIZES if config.get(name) is None]:
         problems.append(f"it lacks {', '.join(missing)}")
-    for name in (*_SIZES, "num_key_value_heads", "head_dim", "max_position_embeddings"):
+    for name, most in _MOST.items():
         value = config.get(name)
-        if value is not None and (type(value) is not int or value < 1):
-            problems.append(f"{name}={json.dumps(value)} is not a whole number of at least 1")
-    for name in ("rope_theta", "rms_norm_eps"):
-        if config.get(name) is not None and not _is_number(config[name]):
-            problems.append(f"{name}={json.dumps(config[name])} is not a number above 0")
+        if value is not None and (type(value) is not int or not 1 <= value <= most):
+            problems.append(f"{name}={_shown(value)} is not a whole number from 1 to {most}")
+    for place in (config, config.get("rope_parameters"), config.get("rope_scaling")):
+        for name in ("rope_theta", "rms_norm_eps") if isinstance(place, dict) else ():
+            if place.get(name) is not None and not _is_number(place[name]):
+                problems.append(f"{name}={_shown(place[name])} is not a number above 0")
+    width, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    if not problems and not config.get("head_dim") and config.get("model_type") == "qwen2" and width % heads:
+        problems.append(f"hidden_size={width} is not a multiple of num_attention_heads={heads}, and head_dim is absent")
     return problems
 
 

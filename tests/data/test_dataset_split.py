@@ -113,3 +113,8 @@ def test_card_whose_fields_do_not_match_its_file_is_an_error(load):
         ConfigError, match=r"split train gives no problem \(dropped: {'empty_question': 2}\); the fields"
     ):
         load([{"question": "?", "answer": "1"}] * 2)
+
+
+def test_a_file_without_rows_is_called_empty(load, tmp_path):
+    with pytest.raises(ConfigError, match=f"split train has no rows: {tmp_path}/rows.jsonl is empty"):
+        load(["", " "])

@@ -53,6 +53,7 @@ def test_one_json_object_is_one_row_and_other_values_are_counted(tmp_path):
         ("cut.json", b'[{"a": 1}, {"a"', r"cut\.json cannot be read as JSON .*set its format"),
         ("cut.json.gz", gzip.compress(b"[]" * 500, mtime=0)[:-9], r"cut\.json\.gz cannot be read as JSON"),
         ("cut.jsonl.gz", gzip.compress(b'{"a": 1}\n' * 500, mtime=0)[:-9], r"is not a complete gzip file"),
+        ("deep.json", b"[" * 100_000, r"deep\.json cannot be read as JSON"),
         ("page.parquet", b"<html>not found</html>", r"page\.parquet cannot be read as Parquet .*download it again"),
         ("rows.csv", b"a,b", r"rows\.csv has the suffix '\.csv'; expected one of \.jsonl, .*, or set format"),
     ],
@@ -61,6 +62,42 @@ def test_damaged_file_is_an_error(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
         read(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("content", "rows", "malformed"),
+    [
+        (b"\xef\xbb\xbf" + b'{"a": 1}\n{"a": 2}\n', 2, 0),
+        (b'{"a": 1}\n' + b'{"a": ' * 100_000 + b'\n{"a": 2}\n', 2, 1),
+        (b'{"a": 1}\n\x00\x00\x00\n{"a": "\x00"}\n', 1, 2),
+        (b"PAR1\x15\x04\n", 0, 1),
+        (b"\n \n", 0, 0),
+        (b'{"a": 1}\n\xff\xfe\n[1]\n3\n', 1, 3),
+    ],
+    ids=["BOM", "deeply nested", "NUL", "Parquet by another name", "blank", "no UTF-8, no objects"],
+)
+def test_a_bad_line_of_jsonl_is_counted_and_the_others_are_read(tmp_path, content, rows, malformed):
+    (tmp_path / "rows.jsonl").write_bytes(content)
+    found, dropped = read(tmp_path / "rows.jsonl")
+    assert (len(found), dropped["malformed_row"]) == (rows, malformed)
+
+
+def test_flipped_parquet_is_named(parquet):
+    whole = parquet.read_bytes()
+    for place in range(4, len(whole)):
+        parquet.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            read(parquet)
+        except ValueError as error:
+            assert str(parquet) in str(error) and "\n" not in str(error)
+
+
+def test_a_row_of_tfds_that_cannot_be_read_is_named(monkeypatch):
+    monkeypatch.setattr("fr3e_jax.data.formats._open_tfds", lambda *_: [{"a": b"good"}, {"a": b"\xff"}])
+    rows = read_tfds("math", "train", "/data", "card x")
+    assert next(rows) == {"a": "good"}
+    with pytest.raises(ValueError, match="card x: row 1 of TFDS math in /data cannot be read .UnicodeDecodeError"):
+        next(rows)
 
 
 def test_declared_format_wins_over_the_suffix(tmp_path):

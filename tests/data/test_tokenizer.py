@@ -230,3 +230,11 @@ def test_deeply_nested_tokenizer_config_is_named_in_one_line(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text("[" * 100_000)
     with pytest.raises(ValueError, match="tokenizer_config.json.*nested too deeply"):
         TextCodec.load(str(tmp_path))
+
+
+def test_absurd_number_of_layers_beside_a_tokenizer_is_refused_at_once(tmp_path):
+    """transformers would list a billion layers to find the tokenizer's class."""
+    character_tokenizer().save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2", "num_hidden_layers": 1000000000}')
+    with pytest.raises(ValueError, match="config.json: num_hidden_layers=1000000000 is beyond 10000"):
+        TextCodec.load(str(tmp_path))

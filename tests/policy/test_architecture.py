@@ -100,7 +100,7 @@ def test_number_of_initial_parameters_equals_num_parameters(key, tied, family):
     ("changes", "message"),
     [
         ({"num_heads": 5}, "num_heads=5 is not a multiple of num_kv_heads=2"),
-        ({"head_dim": 3}, "head_dim=3 is odd"),
+        ({"head_dim": 3}, "head_dim=3 is odd or below 2"),
         ({"model_type": "llama"}, "model_type='llama' is not supported; expected 'qwen2' or 'qwen3'"),
         ({"attention_bias": True}, "attention_bias=true is Qwen3's"),
     ],

@@ -132,6 +132,18 @@ REFUSED = [
     ({"rope_theta": "1e6"}, 'rope_theta="1e6" is not a number above 0'),
     ({"rms_norm_eps": -1.0}, "rms_norm_eps=-1.0 is not a number above 0"),
     ({"num_key_value_heads": 0}, "num_key_value_heads=0 is not a whole number"),
+    ({"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000 is not a whole number from 1 to 1000"),
+    ({"hidden_size": 1e12}, "hidden_size=1000000000000.0 is not a whole number from 1 to 1000000"),
+    ({"vocab_size": -3}, "vocab_size=-3 is not a whole number"),
+    ({"intermediate_size": [4]}, "intermediate_size=[4] is not a whole number"),
+    ({"layer_types": 4}, "layer_types=4 is not a list"),
+    ({"layer_types": [{"a": 1}]}, 'layer_types with {"a": 1} are not supported'),
+    ({"rope_scaling": {"type": ["yarn"]}}, 'rope_scaling={"type": ["yarn"]} is not supported'),
+    ({"rope_theta": 10**400}, "rope_theta=1000000"),
+    ({"rope_parameters": {"rope_type": "default", "rope_theta": "x"}}, 'rope_theta="x" is not a number above 0'),
+    ({"tie_word_embeddings": "false"}, 'tie_word_embeddings="false" is neither true nor false'),
+    ({"hidden_size": 897}, "hidden_size=897 is not a multiple of num_attention_heads=14, and head_dim is absent"),
+    ({"hidden_act": "x" * 500}, "xxx... is not supported (only silu)"),
 ]
 
 
