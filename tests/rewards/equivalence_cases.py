@@ -95,6 +95,7 @@ EQUAL = {
         (r"e^{x}e^{2}", "e^{x+2}"),
         (r"\ln 6", r"\ln 2+\ln 3"),
         (r"\log_2 32", "5"),
+        ("5", r"\log_3 243"),  # not base 3 243
         (r"\log_{9} 27", r"\frac32"),
         (r"\sin^2 u", r"1-\cos^2 u"),
         (r"\sin 2u", r"2\sin u\cos u"),

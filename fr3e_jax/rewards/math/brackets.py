@@ -35,8 +35,10 @@ def operand(cursor: Cursor) -> Node:
     """An argument of a command: in braces, or the one digit, letter or command that follows."""
     if cursor.next.value == "{":
         return in_braces(cursor)
-    if cursor.next.kind == "number" and len(cursor.next.value) > 1:
+    if cursor.next.kind == "number":
         digits = cursor.take().value
+        if len(digits) == 1:
+            return literal_node(digits)  # the 3 of \log_3 243, which is not 3 243
         cursor.position -= 1
         rest = Token("number", digits[1:]) if digits[1] != "." else Token("number", "0" + digits[1:])
         cursor.tokens[cursor.position] = rest

@@ -7,6 +7,7 @@ regular expression whose alternatives exclude each other: linear in the text.
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -57,10 +58,12 @@ _GROUPS = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
 _LEADING_GROUPS = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?")
 _OPERATOR_IN_BRACES = re.compile(r"(?<!\\)\{\s*([:;=<>+-])\s*\}")  # which changes the blanks around it
 _ANNOUNCEMENT = re.compile(
-    r"[\s$]*(?:\\text\s*\{\s*)?(?:(?:so|thus|hence|therefore),?\s+)?(?:(?:the|our|my)\s+)?(?:(?:final|correct)\s+)?"
+    r"(?:[\s$]|\\[(\[])*(?:\\text\s*\{\s*)?(?:(?:so|thus|hence|therefore),?\s+)?(?:(?:the|our|my)\s+)?(?:(?:final|correct)\s+)?"
     r"(?:answer|result|solution|value)s?\s*(?:\s(?:is|are|equals)(?![a-z])|:|=)\s*:?\s*(?:\}|(?![^{}]*\}))",
     re.IGNORECASE,
 )
+_BRACED = re.compile(r"\s*\{.+(?<!\\)\}\s*", re.DOTALL)
+_BRACE = re.compile(r"(?<!\\)[{}]")
 _DOUBLED = re.compile(r"\\\\(?=[a-zA-Z({\[%$])")
 
 
@@ -73,7 +76,7 @@ def tokenise(text: str) -> list[Token]:
     """
     check_length(text)
     text = _NEXT_FORMULA.sub(" , ", fold(text)).replace("...", r"\ldots ")
-    text = _OPERATOR_IN_BRACES.sub(r"\1", unannounced(text))
+    text = _OPERATOR_IN_BRACES.sub(r"\1", unannounced(_without_outer_braces(text)))
     if r"\\" in text and r"\begin" not in text and "matrix" not in text:
         text = _DOUBLED.sub(r"\\", text)  # backslashes that were escaped twice
     tokens: list[Token] = []
@@ -99,6 +102,16 @@ def tokenise(text: str) -> list[Token]:
         if len(tokens) > TOKENS:
             raise Refused(f"the answer has more than {TOKENS} tokens")
     return _in_dollars(tokens) if any(token.value == r"\$" for token in tokens) else tokens
+
+
+def _without_outer_braces(text: str) -> str:
+    """``text`` without braces around one value. Those of ``{1, 2}`` stay, for it stands for a set."""
+    inner = text.strip()[1:-1]
+    several = set(inner) & set(",;") and inner.strip().removeprefix(r"\left")[:1] not in "[]"
+    if several or not _BRACED.fullmatch(text):
+        return text
+    depths = list(itertools.accumulate({"{": 1, "}": -1}[brace[0]] for brace in _BRACE.finditer(inner)))
+    return inner if not depths or (depths[-1] == 0 and min(depths) == 0) else text
 
 
 def _token(kind: str, value: str, spaced: bool) -> list[Token]:
