@@ -39,6 +39,8 @@ def operand(cursor: Cursor) -> Node:
         digits = cursor.take().value
         if len(digits) == 1:
             return literal_node(digits)  # the 3 of \log_3 243, which is not 3 243
+        if not digits[0].isdigit():
+            raise Unreadable("a command has a decimal point for its argument")
         cursor.position -= 1
         rest = Token("number", digits[1:]) if digits[1] != "." else Token("number", "0" + digits[1:])
         cursor.tokens[cursor.position] = rest

@@ -132,8 +132,9 @@ def _equal_at(point: Point, left: Node, right: Node, decisive: bool = True) -> b
             vanishes = difference <= scale * mpmath.mpf(10) ** (6 - digits)
             if not vanishes and difference > mpmath.mpf(10) ** (6 - digits):
                 return False
-    # Sides that cancel to zero are equal if their difference shrinks with the precision.
-    return bool(vanishes or (differences[1] <= differences[0] * mpmath.mpf(10) ** -40))
+    # Sides that cancel to zero are equal if their difference shrinks with the precision. The first may be 0 by chance.
+    first = max(differences[0], mpmath.mpf(10) ** -DIGITS[0])
+    return bool(vanishes or (differences[1] <= first * mpmath.mpf(10) ** -40))
 
 
 def _value_or_none(node: Node, point: Point) -> mpmath.mpf | mpmath.mpc | None:
