@@ -117,6 +117,18 @@ def _sweep(arguments: argparse.Namespace) -> int:
     return sweep(arguments.recipe, arguments.overrides, arguments.verb, arguments.jobs, arguments.dry_run)
 
 
+def _declare_compare(parser: argparse.ArgumentParser) -> None:
+    from fr3e_jax.cli.compare_verb import declare_compare
+
+    declare_compare(parser)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from fr3e_jax.cli.compare_verb import run_compare
+
+    return run_compare(arguments)
+
+
 def _print(config: Config) -> int:
     print(to_yaml(config), end="")
     return 0
@@ -184,6 +196,13 @@ VERBS = {
         "fr3e export runs/demo-20250101-120000 my_model --dtype bf16",
         parsers.declare_export,
         _export,
+        recipe=False,
+    ),
+    "compare": Verb(
+        "Compare runs or a sweep: curves with bands over seeds, final scores, differences paired by seed.",
+        "fr3e compare runs/sweep-demo-20250101-120000 --page comparison.html",
+        _declare_compare,
+        _compare,
         recipe=False,
     ),
     "sweep": Verb(

@@ -45,9 +45,7 @@ def inline_script(name: str) -> str:
     """
     text = asset(name)
     if "</script" in text.lower() or "<!--" in text:
-        raise ValueError(
-            f"{name} holds </script or <!--; expected a script that cannot end its element: split that text"
-        )
+        raise ValueError(f"{name} holds </script or <!--; expected a script that cannot end its element")
     return text
 
 

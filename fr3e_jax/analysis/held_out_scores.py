@@ -1,0 +1,70 @@
+"""Scores of each held-out problem from the stored samples of an evaluation.
+
+Dimension key: P problems of a set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fr3e_jax.runs.rollout_store import RolloutRecord
+
+GREEDY = 0  # `base` of the greedy answer; samples are 1, 2, ...
+
+
+@dataclass(frozen=True)
+class ProblemScores:
+    """One score for each problem of each set: (set, place, problem) -> score."""
+
+    scores: Mapping[tuple[str, int, str], float]
+
+    def mean(self) -> float:
+        """The mean over sets of each set's mean, as the metrics of an evaluation have it."""
+        sets: dict[str, list[float]] = {}
+        for (name, _, _), score in self.scores.items():
+            sets.setdefault(name, []).append(score)
+        return float(np.mean([np.mean(each) for each in sets.values()]))
+
+
+def scores_of_problems(records: Iterable[RolloutRecord], metrics: Sequence[str]) -> dict[str, ProblemScores]:
+    """Of each metric among ``greedy``, ``avg@k`` and ``pass@k`` that the samples allow, the scores of the problems.
+
+    ``greedy`` and ``avg@k`` are rewards, pass@k counts right answers (``outcome``), as in the metrics of an evaluation.
+    ``avg`` and ``avg@k`` take all samples of a problem. A metric of another name is left out.
+    """
+    from fr3e_jax.objectives.pass_at_k import pass_at_k  # jax loads slowly
+
+    rewards: dict[tuple[str, int, str], dict[int, tuple[float, bool]]] = {}
+    for record in records:
+        key = (record.benchmark, record.prompt_position, record.problem_id)
+        rewards.setdefault(key, {})[record.base] = (record.reward, record.outcome == "right")
+    found: dict[str, dict[tuple[str, int, str], float]] = {name: {} for name in metrics}
+    for key, answers in rewards.items():
+        samples = [answer for number, answer in answers.items() if number != GREEDY]
+        right, count = sum(is_right for _, is_right in samples), len(samples)
+        for name in metrics:
+            kind, _, k = name.partition("@")
+            if name == "greedy" and GREEDY in answers:
+                found[name][key] = answers[GREEDY][0]
+            elif kind == "avg" and count and (not k or int(k) == count):
+                found[name][key] = float(np.mean([reward for reward, _ in samples]))
+            elif kind == "pass" and k.isdecimal() and int(k) <= count:
+                found[name][key] = float(pass_at_k(count, right, int(k)))
+    return {name: ProblemScores(scores) for name, scores in found.items() if len(scores) == len(rewards) > 0}
+
+
+def differences_by_set(pairs: Sequence[tuple[ProblemScores, ProblemScores]]) -> list[np.ndarray] | None:
+    """The difference first − second on each problem, a mean over the pairs: for each set, an array ``[P]``.
+
+    None if the pairs were not all scored on the same problems, or there is no pair.
+    """
+    keys = {frozenset(one.scores) for pair in pairs for one in pair}
+    if len(keys) != 1:
+        return None
+    sets: dict[str, list[float]] = {}
+    for key in sorted(keys.pop()):
+        sets.setdefault(key[0], []).append(float(np.mean([a.scores[key] - b.scores[key] for a, b in pairs])))
+    return [np.array(each) for each in sets.values()]

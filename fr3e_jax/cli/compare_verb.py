@@ -1,0 +1,184 @@
+"""``fr3e compare``: the arguments, the tables on the terminal, and the files."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import io
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.table import Table
+
+from fr3e_jax.analysis.comparison import Comparison, compare
+from fr3e_jax.analysis.comparison_content import CSV_COLUMNS, as_json, as_markdown, csv_rows
+from fr3e_jax.analysis.comparison_tables import tables
+from fr3e_jax.analysis.figure import TextTable
+from fr3e_jax.analysis.run_groups import collect
+from fr3e_jax.cli.tables import TableConsole
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.runs.run_directory import atomic_file
+from fr3e_jax.visible_text import visible
+
+STDOUT = "-"
+
+
+def declare_compare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "paths",
+        metavar="RUN|SWEEP_DIR",
+        nargs="+",
+        help="run directories, sweeps, or folders whose sub-folders are runs",
+    )
+    parser.add_argument(
+        "--by",
+        metavar="KEYS",
+        default="",
+        help="group by these settings alone, comma-separated (default: all settings)",
+    )
+    parser.add_argument(
+        "--label", metavar="TEXT", action="append", default=[], help="name of a group; once for each group, in order"
+    )
+    parser.add_argument(
+        "--baseline",
+        metavar="LABEL",
+        default="first",
+        help="group that the others are measured against (default: first)",
+    )
+    parser.add_argument("--metric", metavar="NAME", default="", help="the main metric (default: held-out avg@k)")
+    parser.add_argument(
+        "--reach", metavar="SCORE", type=finite, help="score to reach (default: the baseline's final score)"
+    )
+    parser.add_argument(
+        "--bootstrap-seed", metavar="N", type=whole, default=0, help="seed of the bootstrap intervals (default 0)"
+    )
+    parser.add_argument("--page", metavar="FILE", help="write a page with curves: HTML that opens from disk")
+    parser.add_argument("--markdown", metavar="FILE", help="write the tables as Markdown; - for standard output")
+    parser.add_argument("--csv", metavar="FILE", help="write all points and results as CSV; - for standard output")
+    parser.add_argument("--json", metavar="FILE", help="write all results as JSON; - for standard output")
+
+
+def run_compare(arguments: argparse.Namespace) -> int:
+    """Print the tables, unless a file goes to standard output, and write the files.
+
+    Raises:
+      ConfigError: the runs cannot be compared, an option does not fit them, or a file cannot be written.
+    """
+    makers: dict[str, Callable[[Comparison], str]] = {
+        "markdown": as_markdown,
+        "csv": _csv,
+        "json": _json,
+        "page": _page,
+    }
+    wanted = {name: getattr(arguments, name) for name in makers if getattr(arguments, name)}
+    to_stdout = [name for name, target in wanted.items() if target == STDOUT]
+    if len(to_stdout) > 1 or "page" in to_stdout:
+        raise ConfigError(f"--{' - and --'.join(to_stdout)} -: expected one of markdown, csv, json on standard output")
+    comparison = compare(
+        collect(arguments.paths),
+        by=[key for key in arguments.by.split(",") if key],
+        labels=arguments.label,
+        baseline=arguments.baseline,
+        metric=arguments.metric,
+        reach=arguments.reach,
+        seed=arguments.bootstrap_seed,
+    )
+    if not to_stdout:
+        print_comparison(comparison)
+    for name, target in wanted.items():
+        text = makers[name](comparison)
+        if target == STDOUT:
+            sys.stdout.write(text)
+        else:
+            _write(Path(target).expanduser(), text)
+            print(f"wrote {target}", file=sys.stderr if to_stdout else sys.stdout)
+    return 0
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """The flags first, then the tables."""
+    console = TableConsole()
+    if comparison.flags:
+        console.print("BEFORE YOU COMPARE", style="bold yellow")
+        for flag in comparison.flags:
+            console.print(f"  ! {flag.kind}: {flag.text}", style="yellow", soft_wrap=True)
+        console.print()
+    wide = console.options.update_width(10_000)
+    for table in tables(comparison):
+        shown = _terminal_table(table)
+        if len(table.cells) + 1 < len(table.columns) and console.measure(shown, options=wide).maximum > console.width:
+            shown = _terminal_table(_turned(table))
+        console.print(shown)
+        if table.note:
+            console.print(table.note, soft_wrap=not console.is_terminal)
+        console.print()
+
+
+def _terminal_table(table: TextTable) -> Table:
+    shown = Table(title=table.title, title_justify="left")
+    for number, heading in enumerate(table.columns):
+        left = number == 0 or table.name in ("settings", "runs") or heading in ("metric", "by seed", "seeds")
+        shown.add_column(heading, justify="left" if left else "right", overflow="fold")
+    for row in table.cells:
+        shown.add_row(*(str(cell) for cell in row))
+    return shown
+
+
+def _turned(table: TextTable) -> TextTable:
+    """The table with a line for each of its columns, which is narrower where the rows are few."""
+    head, *others = zip(table.columns, *table.cells, strict=True)
+    return dataclasses.replace(table, columns=[str(cell) for cell in head], cells=others)
+
+
+def _csv(comparison: Comparison) -> str:
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, CSV_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _safe(value) for name, value in row.items()} for row in csv_rows(comparison))
+    return stream.getvalue()
+
+
+def _safe(value: object) -> object:
+    return visible(value) if isinstance(value, str) else value
+
+
+def _json(comparison: Comparison) -> str:
+    return json.dumps(as_json(comparison), indent=2, allow_nan=False) + "\n"
+
+
+def _page(comparison: Comparison) -> str:
+    from fr3e_jax.reports.comparison_page import comparison_page
+
+    return comparison_page(comparison)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with atomic_file(path) as stream:
+            stream.write(text.encode("utf-8", "replace"))
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written ({error}); expected a file in a directory that you may use"
+        ) from error
+
+
+def finite(text: str) -> float:
+    """Parse a finite number, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number; expected a score such as 0.6")
+    return value
+
+
+def whole(text: str) -> int:
+    """Parse an int of at least 0, for argparse."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return int(text)
