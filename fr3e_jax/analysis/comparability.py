@@ -157,9 +157,7 @@ def _code(runs: Sequence[ComparedRun], names: _Names) -> list[Flag]:
 
 def _machine(runs: Sequence[ComparedRun], names: _Names) -> list[Flag]:
     device = names.by_value(runs, lambda run: str(run.run.provenance.get("device_kind", "unknown")))
-    found = [Flag("machine", f"the runs used different devices, so their seconds do not compare: {device}")] * bool(
-        device
-    )
+    found = [Flag("machine", f"the devices differ, so seconds do not compare: {device}")] * bool(device)
     timed = [run for run in runs if {"compile_seconds", "wall_seconds"} <= set(run.curves.totals)]
     compiled = [run.curves.totals["compile_seconds"] for run in timed]
     if timed and max(compiled) - min(compiled) > SECONDS_TOLERANCE * min(
@@ -180,7 +178,7 @@ def _provenances(run: ComparedRun) -> list[dict[str, Any]]:
 
 
 def _commits(run: ComparedRun) -> list[str]:
-    commits = [str((one.get("git") or {}).get("commit") or "unknown commit")[:10] for one in _provenances(run)]
+    commits = [str((one.get("git") or {}).get("commit") or "unknown")[:10] for one in _provenances(run)]
     return list(dict.fromkeys(commits))
 
 

@@ -141,7 +141,7 @@ def read_run(directory: Path, exit_code: int | None = None) -> ComparedRun:
         raise ConfigError(f"{run.directory.metrics} is missing or empty; expected the metrics of at least one step")
     try:
         curves = run_curves(run.records, epochs=int(settings["training.epochs"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{run.directory.metrics} has a record without step and kind ({error!r})") from error
     return ComparedRun(run, settings, curves, exit_code)
 
@@ -243,17 +243,19 @@ def _labels(groups: Sequence[Sequence[ComparedRun]], names: Sequence[str]) -> li
     recipes = [{str(run.settings.get("name")) for run in group} for group in groups]
     if len(groups) == 1:
         return [" ".join(sorted(recipes[0]))]
-    labels = _of_settings(groups, names)
+    labels = _of_settings(groups, names, names)
     if max(map(len, labels)) <= LONGEST_LABEL:
         return labels
     if all(len(recipe) == 1 for recipe in recipes) and len({min(recipe) for recipe in recipes}) == len(groups):
         return [min(recipe) for recipe in recipes]
-    return _of_settings(groups, _telling(groups, names))
+    return _of_settings(groups, _telling(groups, names), names)
 
 
-def _of_settings(groups: Sequence[Sequence[ComparedRun]], names: Sequence[str]) -> list[str]:
-    last = [name.rpartition(".")[2] for name in names]
-    short = [end if last.count(end) == 1 else name for name, end in zip(names, last, strict=True)]
+def _of_settings(groups: Sequence[Sequence[ComparedRun]], names: Sequence[str], all_names: Sequence[str]) -> list[str]:
+    """Labels of these settings; their section is left out where the last part of the name is one of its kind."""
+    last = [name.rpartition(".")[2] for name in all_names]
+    ends = [name.rpartition(".")[2] for name in names]
+    short = [end if last.count(end) == 1 else name for name, end in zip(names, ends, strict=True)]
     rows = [[shown(group[0].settings.get(name)) for name in names] for group in groups]
     return [" ".join(f"{name}={value}" for name, value in zip(short, row, strict=True)) for row in rows]
 
