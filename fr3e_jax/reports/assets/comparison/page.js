@@ -178,7 +178,7 @@
       width: chart.clientWidth, height: chart.clientHeight, series: found.series, bands: found.bands,
       legend: { show: false },
       scales: { x: { time: false, distr: logarithmic ? 3 : 1 } },
-      cursor: { y: false, drag: { x: true, y: false } },
+      cursor: { y: false, drag: { x: true, y: false }, move: (u, left, top) => [snapped(u, left), top] },
       axes: [
         axisOptions(label(data.axes, axis), { values: (_, ticks) => ticks.map((v) => (v === null ? "" : short(v))) }),
         axisOptions(label(data.metrics, metric), { size: 56, values: (_, ticks) => ticks.map(short) }),
@@ -207,14 +207,20 @@
     const lines = [`${axis}: ${number(found.data[0][i])}`];
     for (const { g, mean, ends } of found.rows) {
       const value = found.data[mean][i];
-      const range = ends && value !== null ? ` (${number(ends[0][i])} to ${number(ends[1][i])})` : "";
-      lines.push(`${data.groups[g].label}: ${number(value)}${range}`);
+      const range = ends ? ` (${number(ends[0][i])} to ${number(ends[1][i])})` : "";
+      const text = value === null ? "not all its runs have been here" : number(value) + range;
+      lines.push(`${data.groups[g].label}: ${text}`);
     }
     byId("readout").textContent = lines.join("\n");
   }
 
+  // The cursor stands at the places whose numbers are read.
+  function snapped(u, left) {
+    return left < 0 ? left : u.valToPos(u.data[0][u.posToIdx(left)], "x");
+  }
+
   function move(places) {
-    const last = plot.data[0].length - 1;
+    const last = plot.data[0].findLastIndex((_, i) => plot.data.some((row, n) => n > 0 && row[i] !== null));
     const now = plot.cursor.idx === null || plot.cursor.idx === undefined ? -Math.sign(places) : plot.cursor.idx;
     const i = Math.max(0, Math.min(last, now + places));
     plot.setCursor({ left: plot.valToPos(plot.data[0][i], "x"), top: 10 });
@@ -253,6 +259,7 @@
     waiting = setTimeout(() => { if (plot) plot.setSize({ width: byId("chart").clientWidth, height: 400 }); }, 50);
   }).observe(byId("chart"));
   draw();
+  await new Promise((done) => setTimeout(done)); // the plot has its scales only after this script's turn
   if (plot && place === "end") move(1e9);
   document.documentElement.dataset.ready = "yes";
 })();

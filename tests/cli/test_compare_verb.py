@@ -1,0 +1,100 @@
+"""`fr3e compare`: tables on the terminal, files, and mistakes in one line."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import pytest
+from made_up_runs import made_up_run, spending
+
+from fr3e_jax.cli import main
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A folder of two groups with two seeds each."""
+    for anchors, gain in ((4, 0.1), (2, 0.3)):
+        for seed in (0, 1):
+            made_up_run(
+                tmp_path / "runs" / f"{anchors}-{seed}",
+                settings=[f"explore.num_anchors={anchors}"],
+                seed=seed,
+                training={1: spending(100, loss=75, cpu=5.0), 2: spending(100, loss=75, cpu=9.0)},
+                evaluations={0: {"avg@16": 0.25}, 2: {"avg@16": 0.25 + gain + seed / 10}},
+            )
+    return tmp_path / "runs"
+
+
+def test_the_flags_stand_above_the_tables(runs, capsys):
+    made_up_run(runs / "late", seed=2, settings=["explore.num_anchors=2"], training={1: spending(3)}, finished=False)
+    assert main(["compare", str(runs), "--baseline", "num_anchors=4"]) == 0
+    output = capsys.readouterr().out
+    place = output.index("BEFORE YOU COMPARE")
+    assert (
+        place
+        < output.index("num_anchors=2 (seed 2, late) is not finished: step 1 of 100")
+        < output.index("Final values")
+    )
+    assert "0.600 ± 0.071 (2 of 3)" in output and "+0.200 to +0.200" in output and "not reached" not in output
+    for title in ("Differences to num_anchors=4", "Spent to reach avg@16 = 0.400", "Spent in all", "Runs"):
+        assert title in output
+
+
+def test_files_hold_the_comparison(runs, tmp_path, capsys):
+    files = {kind: tmp_path / f"out.{kind}" for kind in ("json", "csv", "markdown", "page")}
+    options = [word for kind, path in files.items() for word in (f"--{kind}", str(path))]
+    assert main(["compare", str(runs), "--label", "two", "--label", "four", *options]) == 0
+    assert capsys.readouterr().out.count("wrote ") == 4
+    content = json.loads(files["json"].read_text())
+    assert [group["label"] for group in content["groups"]] == ["two", "four"] and content["score"] == pytest.approx(0.6)
+    with open(files["csv"], newline="") as stream:
+        assert sum(row["table"] == "final" and row["metric"] == "avg@16" for row in csv.DictReader(stream)) == 4
+    assert "| avg@16 |" in files["markdown"].read_text()
+    assert files["page"].read_text().startswith("<!doctype html>")
+
+
+def test_one_file_may_go_to_standard_output_alone(runs, capsys):
+    assert main(["compare", str(runs), "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["metric"] == "avg@16"
+    assert main(["compare", str(runs), "--json", "-", "--csv", "-"]) == 2
+    assert "expected one of markdown, csv, json on standard output" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["absent"], "found no run (absent: found no such directory; expected a run"),
+        (["RUNS/4-0"], "found only one run"),
+        (["RUNS", "--baseline", "x"], "no group is called 'x'"),
+        (["RUNS", "--metric", "x"], "no run has 'x'"),
+        (["RUNS", "--by", "x.y"], "no run has the setting 'x.y'"),
+        (["RUNS", "--label", "x"], "expected 2 different ones"),
+        (["RUNS", "--reach", "nan"], "'nan' is not a number"),
+        (["RUNS", "--bootstrap-seed", "x"], "'x' is not a whole number"),
+        (["RUNS", "--json", "RUNS"], "cannot be written"),
+        ([], "RUN|SWEEP_DIR"),
+    ],
+)
+def test_mistakes_cost_one_line(runs, capsys, arguments, complaint):
+    assert main(["compare", *(word.replace("RUNS", str(runs)) for word in arguments)]) == 2
+    error = capsys.readouterr().err
+    assert complaint in error and error.count("\n") == 1
+
+
+def test_a_wide_table_is_turned_to_fit_and_hostile_names_are_text(runs, capsys, monkeypatch):
+    monkeypatch.setattr("fr3e_jax.cli.tables.FILE_WIDTH", 60)
+    assert main(["compare", str(runs), "--label", "[red]a\x1b[31m", "--label", "b"]) == 0
+    output = capsys.readouterr().out
+    assert "\x1b" not in output and "[red]a\\u001b[31m" in output.replace("\n", "")
+    lines = output.splitlines()
+    assert max(map(len, lines[: lines.index(next(x for x in lines if x.startswith("Mean ±")))])) <= 60
+    assert any(line.startswith("│ avg@16 ") for line in lines)
+
+
+def test_a_comparison_loads_no_jax(runs):
+    program = (
+        "import sys; from fr3e_jax.cli import main; code = main(sys.argv[1:]); sys.exit(code or 'jax' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, "compare", str(runs), "--page", str(runs / "page.html")]
+    assert subprocess.run(command, capture_output=True).returncode == 0
