@@ -12,8 +12,10 @@ from fr3e_jax.analysis.run_groups import ComparedRun, Group, differing, shown
 SPENT_TOLERANCE = 0.05  # of the largest budget: runs end after whole steps
 SECONDS_TOLERANCE = 0.1  # of the shortest run, by which the seconds of compilation may differ
 
-_HELD_OUT = ("data.task", "data.root", "data.eval", "data.eval_path", "data.verifier", "data.template")
-_HELD_OUT += ("data.max_prompt_tokens", "data.seed", "rollout.max_response_tokens")
+_HELD_OUT = (
+    *("data.task", "data.root", "data.eval", "data.eval_path", "data.verifier", "data.template"),
+    *("data.max_prompt_tokens", "data.seed", "rollout.max_response_tokens"),
+)
 _BUDGET = ("training.max_steps", "training.max_sampled_tokens")
 
 Kind = Literal["left out", "state", "budget", "held-out", "model", "code", "machine", "settings", "seeds"]
@@ -92,7 +94,7 @@ def _held_out(runs: Sequence[ComparedRun], names: _Names) -> list[Flag]:
     keys = [name for name in keys if name not in ("evaluation.every", "evaluation.keep_samples")]
     found = _setting_flags(runs, names, "held-out", keys)
     with_scores = [run for run in runs if run.curves.evaluations]
-    counts = names.by_value(with_scores, lambda run: f"{run.curves.final('prompts') or 0:.0f} problems")
+    counts = names.by_value(with_scores, lambda run: f"{run.curves.final('eval/prompts') or 0:.0f} problems")
     found += [Flag("held-out", f"the held-out sets have different sizes: {counts}")] * bool(counts)
     with_samples = [run for run in runs if run.run.steps("eval")]
     content = names.by_value(with_samples, lambda run: f"set {held_out_fingerprint(run)}") if with_samples else ""

@@ -5,6 +5,7 @@ Dimension key: S runs of a group, X places of a grid.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,7 @@ import numpy as np
 from fr3e_jax.analysis.bootstrap import interval_of_mean, interval_over_problems, means_of_resamples, percentiles
 from fr3e_jax.analysis.comparability import Flag, flags
 from fr3e_jax.analysis.held_out_scores import ProblemScores, differences_by_set, scores_of_problems
-from fr3e_jax.analysis.run_curves import ALL_RIGHT, ALL_WRONG, AXES, MIXED, WASTED, first_reach, on_grid
+from fr3e_jax.analysis.run_curves import ALL_RIGHT, ALL_WRONG, AXES, MIXED, WASTED, first_reach, is_score, on_grid
 from fr3e_jax.analysis.run_groups import Collection, ComparedRun, Group, group_runs
 from fr3e_jax.configuration import ConfigError
 
@@ -125,6 +126,8 @@ class Comparison:
     """The main metric, whose score is to be reached."""
     score: float | None
     """The score to reach; None if there is none."""
+    more: Sequence[str] = ()
+    """Metrics that were asked for."""
     seed: int = 0
     """Of the bootstrap."""
 
@@ -137,9 +140,10 @@ class Comparison:
 
     @cached_property
     def training_metrics(self) -> list[str]:
-        """Those of `TRAINING_METRICS` that some run has."""
-        curves = [run.curves.training for group in self.groups for run in group.runs]
-        return [name for name in TRAINING_METRICS if any(name in each for each in curves)]
+        """Those of `TRAINING_METRICS` that some run has, and those that were asked for."""
+        curves = [run.curves for group in self.groups for run in group.runs]
+        found = [name for name in TRAINING_METRICS if any(name in each.training for each in curves)]
+        return found + [name for name in self.more if name not in [*found, *self.evaluation_metrics]]
 
     def final(self, group: Group, metric: str) -> Spread:
         """The final values of the group's runs, see `RunCurves.final`."""
@@ -220,19 +224,13 @@ def _finals(group: Group, seed: int, metric: str) -> list[float]:
     return [value for value in finals if value is not None]
 
 
-def is_score(name: str) -> bool:
-    """Whether a held-out metric is a score: ``greedy``, ``avg``, ``avg@k``, ``pass@k``, also of a single set."""
-    last = name.rpartition("/")[2]
-    return last in ("greedy", "avg") or last.partition("@")[0] in ("avg", "pass") and "@" in last
-
-
 def compare(
     found: Collection,
     *,
     by: Sequence[str] = (),
     labels: Sequence[str] = (),
     baseline: str = "first",
-    metric: str = "",
+    metrics: Sequence[str] = (),
     reach: float | None = None,
     seed: int = 0,
 ) -> Comparison:
@@ -242,7 +240,7 @@ def compare(
       found: the runs.
       by, labels: see `group_runs`.
       baseline: label of the group that the others are measured against, or ``first``.
-      metric: the main metric; empty: the avg@k that most runs have.
+      metrics: the main metric, and others to show besides the usual ones; empty: the avg@k that most runs have.
       reach: the score to reach; None: the baseline's final one.
       seed: of the bootstrap.
 
@@ -254,15 +252,15 @@ def compare(
     if baseline != "first" and baseline not in names:
         raise ConfigError(f"--baseline: no group is called {baseline!r}; expected first or one of {', '.join(names)}")
     base = groups[0] if baseline == "first" else groups[names.index(baseline)]
-    main = metric or _main_metric(found.runs)
-    if metric and not any(run.curves.curve(metric) for run in found.runs):
-        known = sorted({name for run in found.runs for name in [*run.curves.evaluations, *run.curves.training]})
-        raise ConfigError(f"--metric: no run has {metric!r}; expected one of {', '.join(known)}")
+    main = metrics[0] if metrics else _main_metric(found.runs)
+    for name in metrics:
+        if not any(run.curves.curve(name) for run in found.runs):
+            known = sorted({name for run in found.runs for name in [*run.curves.evaluations, *run.curves.training]})
+            raise ConfigError(f"--metric: no run has {name!r}; expected some of {', '.join(known)}")
     told = flags(groups, swept=list(by) or found.swept, left_out=found.left_out)
-    comparison = Comparison(groups, differing, told, base, main, reach, seed)
-    if reach is None and main:
-        score = comparison.final(base, main).mean
-        comparison = Comparison(groups, differing, told, base, main, score, seed)
+    comparison = Comparison(groups, differing, told, base, main, reach, tuple(dict.fromkeys(metrics)), seed)
+    if reach is None:
+        return dataclasses.replace(comparison, score=comparison.final(base, main).mean)
     return comparison
 
 

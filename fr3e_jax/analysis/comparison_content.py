@@ -156,7 +156,7 @@ def page_content(comparison: Comparison) -> dict[str, Any]:
 
 def _curves(comparison: Comparison, metric: str, axis: str) -> dict[str, Any]:
     grid = comparison.grid(metric, axis)
-    groups = []
+    groups: list[dict[str, Any] | None] = []
     for group in comparison.groups:
         band = comparison.band(group, metric, axis, grid)
         if band is None:

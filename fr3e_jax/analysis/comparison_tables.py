@@ -32,14 +32,13 @@ def final_table(comparison: Comparison) -> TextTable:
     scores = [name for name in comparison.evaluation_metrics if "/" not in name]
     others = [name for name in ("entropy/mean", ALL_RIGHT, ALL_WRONG, WASTED) if _any(comparison, name)]
     start = [comparison.metric] if comparison.metric in scores else []
-    if not scores:
-        others = ["reward/mean", *others]
+    others = [*_extra(comparison, [*scores, *others]), *others]
     rows: list[list[str]] = []
     for group in comparison.groups:
         before = [_spread(comparison.start(group, name)) for name in start]
         cells = [_spread(comparison.final(group, name)) for name in [*scores, *others]]
         rows.append([group.label, _seeds(group), *before, *cells])
-    headings = [*("start" for _ in start), *scores, *(_SHORT[name] for name in others)]
+    headings = [*("start" for _ in start), *scores, *(_SHORT.get(name, name) for name in others)]
     return TextTable(
         "final",
         "Final values",
@@ -59,9 +58,10 @@ def difference_table(comparison: Comparison) -> TextTable | None:
         return None
     metrics = [name for name in comparison.evaluation_metrics if "/" not in name]
     metrics += [name for name in ("entropy/mean", WASTED) if _any(comparison, name)]
+    metrics = [*_extra(comparison, metrics), *metrics]
     rows, few, problems = [], False, 0
     for group in others:
-        for name in metrics or ["reward/mean"]:
+        for name in metrics:
             one = comparison.difference(group, name)
             few, problems = few or 1 < len(one.values) < 5, max(problems, one.problems)
             each = ", ".join(f"{value:+.3f}" for value in one.values)
@@ -164,8 +164,20 @@ def _any(comparison: Comparison, metric: str) -> bool:
     return any(comparison.final(group, metric).values for group in comparison.groups)
 
 
+def _extra(comparison: Comparison, shown: Sequence[str]) -> list[str]:
+    """The main metric and those that were asked for, without the ones that are shown anyway."""
+    return [name for name in dict.fromkeys([comparison.metric, *comparison.more]) if name not in shown]
+
+
 def _seeds(group: Group) -> str:
-    return ", ".join(map(str, group.seeds))
+    """The seeds, with ``0-4`` for 0, 1, 2, 3, 4."""
+    seeds = group.seeds
+    parts: list[str] = []
+    while seeds:
+        length = next((i for i, seed in enumerate(seeds) if seed != seeds[0] + i), len(seeds))
+        run, seeds = seeds[:length], seeds[length:]
+        parts += [f"{run[0]}-{run[-1]}"] if length > 2 else [str(seed) for seed in run]
+    return ", ".join(parts)
 
 
 def _setting(run: ComparedRun, name: str) -> str:

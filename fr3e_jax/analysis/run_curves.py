@@ -6,7 +6,6 @@ Dimension key: N points of a curve, X places of a grid.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +31,7 @@ _TOTALS = ("cpu_seconds", "wall_seconds")
 
 ALL_RIGHT, ALL_WRONG, MIXED = "all_right", "all_wrong", "mixed"
 WASTED = "wasted_tokens"
+EVAL = "eval/"  # before the names of held-out metrics that are no scores, as in TensorBoard
 FINAL_SHARE = 0.1  # of the steps, over which the final value of a training metric is the mean
 
 
@@ -56,7 +56,7 @@ class RunCurves:
     spent: Mapping[str, Mapping[int, float]]
     """Axis of `AXES` -> step -> total after this step; 0 after step 0. An axis that the metrics lack is absent."""
     evaluations: Mapping[str, Curve]
-    """Held-out metrics, from step 0, before training."""
+    """Held-out metrics, from step 0, before training: scores by their names, others as ``eval/length/mean``."""
     training: Mapping[str, Curve]
     """Metrics of the training steps, and `ALL_RIGHT`, `ALL_WRONG`, `MIXED`, `WASTED`."""
     totals: Mapping[str, float] = field(default_factory=dict)
@@ -117,8 +117,8 @@ def run_curves(records: Sequence[Mapping[str, Any]], *, epochs: int = 1) -> RunC
     spent: dict[str, dict[int, float]] = {"step": {0: 0.0} | {step: float(step) for step in steps}}
     for axis, key in _PER_STEP.items():
         if steps and all(_is_finite(training[step].get(key)) for step in steps):
-            totals = np.cumsum([float(training[step][key]) for step in steps])
-            spent[axis] = {0: 0.0} | dict(zip(steps, totals.tolist(), strict=True))
+            sums = np.cumsum([float(training[step][key]) for step in steps])
+            spent[axis] = {0: 0.0} | dict(zip(steps, sums.tolist(), strict=True))
     for axis in _TOTALS:
         if steps and all(_is_finite(training[step].get(axis)) for step in steps):
             spent[axis] = {0: 0.0} | {step: float(training[step][axis]) for step in steps}
@@ -130,7 +130,14 @@ def run_curves(records: Sequence[Mapping[str, Any]], *, epochs: int = 1) -> RunC
     totals |= {axis: totals_of[max(totals_of)] for axis, totals_of in spent.items()}
     if steps and all(_is_finite(training[step].get("compile/seconds")) for step in steps):
         totals["compile_seconds"] = sum(float(training[step]["compile/seconds"]) for step in steps)
-    return RunCurves(spent, _by_metric(evaluated), curves, totals)
+    held_out = {name if is_score(name) else EVAL + name: curve for name, curve in _by_metric(evaluated).items()}
+    return RunCurves(spent, held_out, curves, totals)
+
+
+def is_score(name: str) -> bool:
+    """Whether a held-out metric is a score: ``greedy``, ``avg``, ``avg@k``, ``pass@k``, also of a single set."""
+    last = name.rpartition("/")[2]
+    return last in ("greedy", "avg") or (last.partition("@")[0] in ("avg", "pass") and "@" in last)
 
 
 def _by_metric(records: Mapping[int, Mapping[str, Any]]) -> dict[str, Curve]:
@@ -142,6 +149,7 @@ def _by_metric(records: Mapping[int, Mapping[str, Any]]) -> dict[str, Curve]:
 def _shares_of_prompts(training: Mapping[int, Mapping[str, Any]]) -> tuple[dict[str, Curve], dict[str, float]]:
     """Shares of a step's prompts by the verdicts on their base rollouts; the same of all prompts of the run."""
     names = (ALL_RIGHT, ALL_WRONG, MIXED)
+    counts: dict[int, list[Any]]
     counts = {step: [r.get(f"base_groups/{name}") for name in names] for step, r in training.items()}
     known = {step: row for step, row in counts.items() if all(_is_finite(count) for count in row) and sum(row)}
     if not known:
@@ -184,9 +192,6 @@ def first_reach(x: np.ndarray, y: np.ndarray, score: float) -> float | None:
     return float(x[i - 1] + (score - y[i - 1]) / (y[i] - y[i - 1]) * (x[i] - x[i - 1]))
 
 
-_NUMBERED = re.compile(r"(?:(?P<set>.*)/)?(?P<name>avg|pass)@(?P<k>\d+)")
-
-
 def metric_label(name: str) -> str:
     """The name of a metric for readers."""
     return {
@@ -194,10 +199,9 @@ def metric_label(name: str) -> str:
         ALL_WRONG: "All-Wrong (share of prompts)",
         MIXED: "mixed (share of prompts)",
         WASTED: "wasted tokens (share of sampled)",
-        "greedy": "greedy, held-out",
         "reward/mean": "reward of base rollouts",
         "entropy/mean": "entropy (nats a token)",
-    }.get(name, f"{name}, held-out" if _NUMBERED.fullmatch(name) else name)
+    }.get(name, f"{name}, held-out" if is_score(name) else name)
 
 
 def _is_finite(value: Any) -> bool:

@@ -49,7 +49,12 @@ def declare_compare(parser: argparse.ArgumentParser) -> None:
         default="first",
         help="group that the others are measured against (default: first)",
     )
-    parser.add_argument("--metric", metavar="NAME", default="", help="the main metric (default: held-out avg@k)")
+    parser.add_argument(
+        "--metric",
+        metavar="NAMES",
+        default="",
+        help="the main metric, and after commas others to show, such as greedy,clip/high (default: held-out avg@k)",
+    )
     parser.add_argument(
         "--reach", metavar="SCORE", type=finite, help="score to reach (default: the baseline's final score)"
     )
@@ -83,19 +88,19 @@ def run_compare(arguments: argparse.Namespace) -> int:
         by=[key for key in arguments.by.split(",") if key],
         labels=arguments.label,
         baseline=arguments.baseline,
-        metric=arguments.metric,
+        metrics=[name for name in arguments.metric.split(",") if name],
         reach=arguments.reach,
         seed=arguments.bootstrap_seed,
     )
-    if not to_stdout:
+    files = {name: target for name, target in wanted.items() if target != STDOUT}
+    for name, target in files.items():
+        _write(Path(target).expanduser(), makers[name](comparison))
+    if to_stdout:
+        sys.stdout.write(makers[to_stdout[0]](comparison))
+    else:
         print_comparison(comparison)
-    for name, target in wanted.items():
-        text = makers[name](comparison)
-        if target == STDOUT:
-            sys.stdout.write(text)
-        else:
-            _write(Path(target).expanduser(), text)
-            print(f"wrote {target}", file=sys.stderr if to_stdout else sys.stdout)
+    for target in files.values():
+        print(f"wrote {target}", file=sys.stderr if to_stdout else sys.stdout)
     return 0
 
 
@@ -122,7 +127,7 @@ def _terminal_table(table: TextTable) -> Table:
     shown = Table(title=table.title, title_justify="left")
     for number, heading in enumerate(table.columns):
         left = number == 0 or table.name in ("settings", "runs") or heading in ("metric", "by seed", "seeds")
-        shown.add_column(heading, justify="left" if left else "right", overflow="fold")
+        shown.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=number == 0)
     for row in table.cells:
         shown.add_row(*(str(cell) for cell in row))
     return shown

@@ -77,7 +77,7 @@ def test_many_places_become_an_even_grid_that_keeps_the_ends_of_each_run(tmp_pat
         )
         for i, n in enumerate((402, 350))
     ]
-    found = compare(collect(runs), metric="reward/mean")
+    found = compare(collect(runs), metrics=["reward/mean"])
     grid = found.grid("reward/mean", "sampled_tokens")
     assert len(grid) <= 304 and {7, 7 * 401, 8, 8 * 349} <= set(grid) and found.score == 1.0
 
@@ -135,8 +135,8 @@ def test_the_default_score_is_the_final_one_of_the_baseline(paths):
 def test_options_that_fit_nothing_are_refused(paths):
     with pytest.raises(ConfigError, match=r"no group is called 'x'; expected first or one of base, other"):
         compared(paths, baseline="x")
-    with pytest.raises(ConfigError, match=r"no run has 'avg@8'; expected one of .*avg@16"):
-        compared(paths, metric="avg@8")
+    with pytest.raises(ConfigError, match=r"no run has 'avg@8'; expected some of .*avg@16"):
+        compared(paths, metrics=["avg@8"])
 
 
 def test_runs_without_evaluation_compare_by_their_training_metrics(tmp_path):
@@ -149,6 +149,18 @@ def test_runs_without_evaluation_compare_by_their_training_metrics(tmp_path):
     assert comparison_tables.final_table(found).columns[2] == "reward"
     assert sum("has no evaluation" in flag.text for flag in found.flags) == 2
     assert [table.name for table in comparison_tables.tables(found)][:2] == ["final", "differences"]
+
+
+def test_metrics_that_are_asked_for_join_the_tables_and_the_page(paths):
+    found = compared(paths, metrics=["greedy", "updates"])
+    assert found.metric == "greedy" and found.evaluation_metrics[0] == "greedy" and "updates" in found.training_metrics
+    assert "updates" in comparison_tables.final_table(found).columns
+    assert "updates" in comparison_content.page_content(found)["curves"]
+
+
+def test_consecutive_seeds_are_shown_as_a_range(tmp_path):
+    runs = [made_up_run(tmp_path / f"{seed}", seed=seed, training={1: spending(1)}) for seed in (0, 1, 2, 5, 7, 8)]
+    assert comparison_tables.final_table(compare(collect(runs))).cells[0][1] == "0-2, 5, 7, 8"
 
 
 def test_json_and_csv_hold_the_numbers_of_the_comparison(paths):

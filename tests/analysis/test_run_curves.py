@@ -94,5 +94,9 @@ def test_a_score_is_reached_on_the_line_between_evaluations(score, place):
     assert first_reach(x, y, score) == (None if place is None else pytest.approx(place))
 
 
-def test_metrics_have_names_for_readers():
+def test_held_out_metrics_that_are_no_scores_have_names_of_their_own():
+    found = run_curves(records({1: {"length/mean": 3.0}}, {0: {"length/mean": 9.0, "x/pass@2": 0.5}}))
+    assert (
+        found.final("length/mean") == 3.0 and found.final("eval/length/mean") == 9.0 and found.final("x/pass@2") == 0.5
+    )
     assert metric_label("aime24/avg@16") == "aime24/avg@16, held-out" and metric_label("clip/low") == "clip/low"
