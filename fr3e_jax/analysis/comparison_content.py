@@ -15,7 +15,7 @@ from fr3e_jax.analysis.run_curves import AXES, metric_label
 from fr3e_jax.analysis.run_groups import ComparedRun, Group
 from fr3e_jax.visible_text import visible
 
-CSV_COLUMNS = ("table", "group", "run", "seed", "metric", "axis", "x", "value", "low", "high", "runs")
+CSV_COLUMNS = ("table", "group", "run", "seed", "metric", *AXES, "value", "low", "high", "runs")
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
@@ -76,22 +76,21 @@ def _difference(comparison: Comparison, group: Group, metric: str) -> dict[str, 
 def csv_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
     """Rows of `CSV_COLUMNS`; ``table`` tells them apart.
 
-    ``point``: a metric of a run after a step, once for each axis; ``final``: of a run; ``difference``: mean and
-    interval over seeds, ``runs`` pairs; ``reach``: what a run had spent at the score, empty if it never reached it.
+    ``point``: a metric of a run after a step, with all that was spent up to it; ``final``: the final value of a run;
+    ``reach``: what a run had spent at the score, empty if it never reached it; ``difference``: mean and interval over
+    seeds, of so many pairs (``runs``).
     """
     metrics = [*comparison.evaluation_metrics, *comparison.training_metrics]
     for group in comparison.groups:
-        for run in group.runs:
+        reached = {axis: comparison.reach(group, axis).values for axis in REACH_AXES}
+        for i, run in enumerate(group.runs):
             common = {"group": group.label, "run": run.name, "seed": run.seed}
             for name in metrics:
-                yield from _points(run, name, common)
+                yield from _points(run, name, common | {"metric": name})
                 if (value := run.curves.final(name)) is not None:
                     yield {"table": "final", **common, "metric": name, "value": value}
-        for axis in REACH_AXES:
-            reached = comparison.reach(group, axis)
-            for run, value in zip(group.runs, reached.values, strict=True):
-                common = {"group": group.label, "run": run.name, "seed": run.seed, "metric": comparison.metric}
-                yield {"table": "reach", **common, "axis": axis, "x": value, "value": comparison.score}
+            spent = {axis: values[i] for axis, values in reached.items()}
+            yield {"table": "reach", **common, "metric": comparison.metric, **spent, "value": comparison.score}
         if group is not comparison.baseline:
             for name in metrics:
                 one = comparison.difference(group, name)
@@ -101,9 +100,11 @@ def csv_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
 
 
 def _points(run: ComparedRun, metric: str, common: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for axis in AXES:
-        for x, value in zip(*run.curves.points(metric, axis), strict=True):
-            yield {"table": "point", **common, "metric": metric, "axis": axis, "x": float(x), "value": float(value)}
+    curve = run.curves.curve(metric)
+    if curve is not None:
+        for step, value in zip(curve.steps.tolist(), curve.values.tolist(), strict=True):
+            spent = {axis: totals[step] for axis, totals in run.curves.spent.items() if step in totals}
+            yield {"table": "point", **common, **spent, "value": value}
 
 
 def as_markdown(comparison: Comparison) -> str:

@@ -177,9 +177,11 @@ def test_json_and_csv_hold_the_numbers_of_the_comparison(paths):
     writer.writeheader()
     writer.writerows(comparison_content.csv_rows(found))
     rows = list(csv.DictReader(io.StringIO(stream.getvalue())))
-    wanted = {"table": "point", "run": "base0", "metric": "avg@16", "axis": "updates"}
-    points = [(r["x"], r["value"]) for r in rows if wanted.items() <= r.items()]
-    assert points == [("0.0", "0.2"), ("2.0", "0.3"), ("6.0", "0.5")]
+    wanted = {"table": "point", "run": "base0", "metric": "avg@16"}
+    points = [(r["step"], r["updates"], r["cpu_seconds"], r["value"]) for r in rows if wanted.items() <= r.items()]
+    assert points == [("0.0", "0.0", "0.0", "0.2"), ("1.0", "2.0", "10.0", "0.3"), ("3.0", "6.0", "30.0", "0.5")]
+    [reached] = [r for r in rows if r["table"] == "reach" and r["run"] == "other0"]
+    assert float(reached["updates"]) == pytest.approx(2 * (0.45 - 0.2) / 0.4) and float(reached["value"]) == 0.45
     assert {row["table"] for row in rows} == {"point", "final", "reach", "difference"}
 
 
