@@ -265,7 +265,7 @@ def compare(
 
 
 def _main_metric(runs: Sequence[ComparedRun]) -> str:
-    """The average that most runs have, else any held-out score, else the reward of training."""
+    """The average that most runs have, else the greedy score, else any held-out one, else the reward of training."""
     counts: dict[str, int] = {}
     for run in runs:
         for name in run.curves.evaluations:
@@ -273,7 +273,7 @@ def _main_metric(runs: Sequence[ComparedRun]) -> str:
                 counts[name] = counts.get(name, 0) + 1
     if not counts:
         return "reward/mean"
-    return max(counts, key=lambda name: (name.startswith("avg"), counts[name]))
+    return max(counts, key=lambda name: (name.startswith("avg"), name == "greedy", counts[name]))
 
 
 def axes_of(comparison: Comparison) -> Mapping[str, str]:

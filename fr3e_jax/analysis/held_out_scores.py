@@ -33,7 +33,8 @@ def scores_of_problems(records: Iterable[RolloutRecord], metrics: Sequence[str])
     """Of each metric among ``greedy``, ``avg@k`` and ``pass@k`` that the samples allow, the scores of the problems.
 
     ``greedy`` and ``avg@k`` are rewards, pass@k counts right answers (``outcome``), as in the metrics of an evaluation.
-    ``avg`` and ``avg@k`` take all samples of a problem. A metric of another name is left out.
+    ``avg`` and ``avg@k`` take all samples of a problem; ``avg`` takes the greedy answer where there is none. A metric
+    of another name is left out.
     """
     from fr3e_jax.objectives.pass_at_k import pass_at_k  # jax loads slowly
 
@@ -51,6 +52,8 @@ def scores_of_problems(records: Iterable[RolloutRecord], metrics: Sequence[str])
                 found[name][key] = answers[GREEDY][0]
             elif kind == "avg" and count and (not k or int(k) == count):
                 found[name][key] = float(np.mean([reward for reward, _ in samples]))
+            elif name == "avg" and GREEDY in answers:  # of a set that takes no samples
+                found[name][key] = answers[GREEDY][0]
             elif kind == "pass" and k.isdecimal() and int(k) <= count:
                 found[name][key] = float(pass_at_k(count, right, int(k)))
     return {name: ProblemScores(scores) for name, scores in found.items() if len(scores) == len(rewards) > 0}

@@ -14,6 +14,7 @@ from fr3e_jax.analysis.run_curves import RunCurves, run_curves
 from fr3e_jax.analysis.stored_run import StoredRun
 from fr3e_jax.configuration import Config, ConfigError
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.runs.run_state import run_state
 
 SWEEP_FILE = "sweep.json"
 LONGEST_LABEL = 44  # characters of a label made of settings
@@ -42,11 +43,13 @@ class ComparedRun:
 
     @cached_property
     def state(self) -> str:
-        """``finished``, or the reason why there is less than the budget."""
-        if self.run.summary is not None:
-            return "finished"
-        failed = f"failed with exit code {self.exit_code}, " if self.exit_code else ""
-        return f"{failed}not finished: step {self.curves.last_step}{self._of_budget()}"
+        """``finished``, or how far the run is and why it is not further."""
+        found = run_state(self.run.directory)
+        if found.state == "finished":
+            return found.state
+        code = f", exit code {self.exit_code}" if self.exit_code else ""
+        reason = f" ({found.reason})" if found.reason else ""
+        return f"{found.state}{code} at step {self.curves.last_step}{self._of_budget()}{reason}"
 
     def _of_budget(self) -> str:
         steps = self.settings.get("training.max_steps")

@@ -107,7 +107,7 @@ def test_compilation_within_the_seconds_is_named(run):
 def test_unfinished_runs_runs_without_evaluation_and_runs_left_out_are_named(run, tmp_path):
     lines = told(run("a"), run("b", seed=1, finished=False), run("c", seed=2, evaluations={}), tmp_path / "absent")
     assert lines["state"] == [
-        "made_up (seed 1, b) is not finished: step 1 of 100",
+        "made_up (seed 1, b) is interrupted at step 1 of 100 (no status was written)",
         "made_up (seed 2, c) has no evaluation: it counts in the training metrics only",
     ]
     assert lines["left out"][0].startswith("left out: ") and "no such directory" in lines["left out"][0]

@@ -21,6 +21,8 @@ def test_scores_are_those_of_an_evaluation(tmp_path):
         "pass@2": [pytest.approx(5 / 6), 0.0, 1.0],
         "greedy": [1.0, 0.0, 1.0],
     }
+    greedy_only = [record for record in records if record.benchmark == "a" or record.base == 0]
+    assert list(scores_of_problems(greedy_only, ["avg", "avg@4"])["avg"].scores.values()) == [0.5, 0.125, 1.0]
     assert found["avg@4"].mean() == ((0.5 + 0.125) / 2 + 1) / 2
 
 

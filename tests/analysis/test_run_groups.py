@@ -81,13 +81,14 @@ def test_a_sweep_that_has_moved_gives_its_runs_swept_settings_and_failures(tmp_p
     for index in range(3):
         made_up_run(tmp_path / f"{index}", seed=index, training=STEPS, finished=index == 0)
     (tmp_path / "9").mkdir()
+    (tmp_path / "1" / "status.json").write_text('{"state": "failed", "reason": "the disk is full"}')
     given = [{"seed": str(i), "explore.num_anchors": str(i % 2), "training.max_steps": "7"} for i in range(4)]
     names = zip(["0", "1", "2", "9"], given, [0, 1, None, 2], strict=True)
     found = collect([write_sweep(tmp_path, list(names))])
     assert [run.state for run in found.runs] == [
         "finished",
-        "failed with exit code 1, not finished: step 1 of 100",
-        "not finished: step 1 of 100",
+        "failed, exit code 1 at step 1 of 100 (the disk is full)",
+        "interrupted at step 1 of 100 (no status was written)",
     ]
     assert found.swept == ["explore.num_anchors"]
     [line] = found.left_out

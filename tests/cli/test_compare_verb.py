@@ -33,7 +33,7 @@ def test_the_flags_stand_above_the_tables(runs, capsys):
     place = output.index("BEFORE YOU COMPARE")
     assert (
         place
-        < output.index("num_anchors=2 (seed 2, late) is not finished: step 1 of 100")
+        < output.index("num_anchors=2 (seed 2, late) is interrupted at step 1 of 100")
         < output.index("Final values")
     )
     assert "0.600 ± 0.071 (2 of 3)" in output and "+0.200 to +0.200" in output and "not reached" not in output

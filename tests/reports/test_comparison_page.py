@@ -64,4 +64,4 @@ def test_a_browser_shows_the_numbers_of_the_runs_and_the_hostile_name_as_text(pa
     cells = re.findall(r"<td[^>]*>(.*?)</td>", re.search(r'<table id="table-runs">.*?</table>', dom, re.S)[0])
     assert cells[0] == html.escape(HOSTILE, quote=False) and "300" in cells
     flags = re.search(r'<ul id="flag-list">.*?</ul>', dom, re.S)[0]
-    assert flags.count("<li>") == 2 and "is not finished" in flags and "<img" not in dom
+    assert flags.count("<li>") == 2 and "is interrupted at step 3" in flags and "<img" not in dom
