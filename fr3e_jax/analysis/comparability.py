@@ -33,7 +33,7 @@ def flags(groups: Sequence[Group], *, swept: Sequence[str] | None, left_out: Ite
     """All lines, the gravest first. ``swept``: settings that were meant to differ; None if that is not known."""
     runs = [run for group in groups for run in group.runs]
     names = _Names(groups)
-    found = [Flag("left out", f"left out: {line}") for line in left_out]
+    found = [Flag("left out", line) for line in left_out]
     found += [Flag("state", f"{names.of(run)} is {run.state}") for run in runs if run.state != "finished"]
     found += [
         Flag("state", f"{names.of(run)} has no evaluation: it counts in the training metrics only")
@@ -43,8 +43,12 @@ def flags(groups: Sequence[Group], *, swept: Sequence[str] | None, left_out: Ite
     found += _budget(runs, names)
     model, held_out = _model(runs, names, swept or ()), _held_out(runs, names)
     found += model + held_out + (_starts(runs, names) if not model + held_out else [])
-    found += _code(runs, names)
-    found += _machine(runs, names)
+    described = [run for run in runs if run.run.provenance]
+    if len(described) < len(runs):
+        others = names.all([run for run in runs if not run.run.provenance])
+        found.append(Flag("code", f"without provenance.json, code, versions and device are unknown: {others}"))
+    found += _code(described, names)
+    found += _devices(described, names) + _compilation(runs, names)
     found += _settings(groups, names, swept)
     found += _seeds(groups)
     return found
@@ -157,9 +161,14 @@ def _code(runs: Sequence[ComparedRun], names: _Names) -> list[Flag]:
     return found
 
 
-def _machine(runs: Sequence[ComparedRun], names: _Names) -> list[Flag]:
+def _devices(runs: Sequence[ComparedRun], names: _Names) -> list[Flag]:
     device = names.by_value(runs, lambda run: str(run.run.provenance.get("device_kind", "unknown")))
     found = [Flag("machine", f"the devices differ, so seconds do not compare: {device}")] * bool(device)
+    return found
+
+
+def _compilation(runs: Sequence[ComparedRun], names: _Names) -> list[Flag]:
+    found = []
     timed = [run for run in runs if {"compile_seconds", "wall_seconds"} <= set(run.curves.totals)]
     compiled = [run.curves.totals["compile_seconds"] for run in timed]
     if timed and max(compiled) - min(compiled) > SECONDS_TOLERANCE * min(

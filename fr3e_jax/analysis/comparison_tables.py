@@ -170,14 +170,15 @@ def _extra(comparison: Comparison, shown: Sequence[str]) -> list[str]:
 
 
 def _seeds(group: Group) -> str:
-    """The seeds, with ``0-4`` for 0, 1, 2, 3, 4."""
+    """The seeds, with ``0-4`` for 0, 1, 2, 3, 4, and the number of runs that are not finished."""
     seeds = group.seeds
     parts: list[str] = []
     while seeds:
         length = next((i for i, seed in enumerate(seeds) if seed != seeds[0] + i), len(seeds))
         run, seeds = seeds[:length], seeds[length:]
         parts += [f"{run[0]}-{run[-1]}"] if length > 2 else [str(seed) for seed in run]
-    return ", ".join(parts)
+    unfinished = sum(run.state != "finished" for run in group.runs)
+    return ", ".join(parts) + (f" ({unfinished} unfinished)" if unfinished else "")
 
 
 def _setting(run: ComparedRun, name: str) -> str:

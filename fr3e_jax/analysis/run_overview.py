@@ -116,8 +116,11 @@ def run_overview(path: Path) -> RunOverview:
     """The overview of one run directory."""
     run = RunDirectory(path)
     ending = run_state(run)
-    state, reasons = ending.state, [ending.reason] if ending.reason else []
-    settings, records, verb = {}, [], ""
+    state: str = ending.state
+    reasons = [ending.reason] if ending.reason else []
+    settings: Mapping[str, Any] = {}
+    records: list[dict[str, Any]] = []
+    verb = ""
     try:
         settings = _settings(run.config)
         verb = str(json.loads(run.provenance.read_bytes())["verb"]) if run.provenance.is_file() else ""

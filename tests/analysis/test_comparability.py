@@ -98,6 +98,14 @@ def test_other_code_versions_and_devices_are_named(run):
     assert lines["machine"] == [text]
 
 
+def test_a_run_without_provenance_is_named_once(run):
+    a, b = run("a"), run("b", settings=OTHER)
+    (b / "provenance.json").unlink()
+    lines = told(a, b)
+    assert lines["code"] == ["without provenance.json, code, versions and device are unknown: num_anchors=2"]
+    assert "machine" not in lines
+
+
 def test_compilation_within_the_seconds_is_named(run):
     cold = {1: spending(100, cpu=10.0) | {"compile/seconds": 2.0}}
     [line] = told(run("a"), run("b", settings=OTHER, training=cold))["machine"]
@@ -110,7 +118,8 @@ def test_unfinished_runs_runs_without_evaluation_and_runs_left_out_are_named(run
         "made_up (seed 1, b) is interrupted at step 1 of 100 (no status was written)",
         "made_up (seed 2, c) has no evaluation: it counts in the training metrics only",
     ]
-    assert lines["left out"][0].startswith("left out: ") and "no such directory" in lines["left out"][0]
+    [line] = lines["left out"]
+    assert "absent: found no such directory" in line
 
 
 def test_seeds_that_do_not_pair_and_settings_changed_on_the_way_are_named(run):

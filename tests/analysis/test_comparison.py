@@ -111,6 +111,10 @@ def test_stored_samples_give_an_interval_over_the_same_problems(paths):
     assert one.problems == 6 and one.over_problems == interval_over_problems([gained])
     assert "95 % over problems" in comparison_tables.difference_table(found).columns
     assert found.difference(found.groups[1], "greedy").over_problems == (0.0, 0.0)
+    held_out_samples(paths[1], 3, {("set", i): [1.0] * 17 for i in range(6)})  # of the baseline's seed 1
+    (paths[3] / "rollouts" / "eval_000002.jsonl.gz").unlink()  # whose partner has no samples now
+    found = compared(paths)
+    assert found.difference(found.groups[1], "avg@16").over_problems == one.over_problems
 
 
 def test_the_price_of_a_score_is_read_off_the_lines_and_not_reached_is_said(paths):
@@ -158,9 +162,11 @@ def test_metrics_that_are_asked_for_join_the_tables_and_the_page(paths):
     assert "updates" in comparison_content.page_content(found)["curves"]
 
 
-def test_consecutive_seeds_are_shown_as_a_range(tmp_path):
+def test_consecutive_seeds_are_shown_as_a_range_and_unfinished_runs_are_counted(tmp_path):
     runs = [made_up_run(tmp_path / f"{seed}", seed=seed, training={1: spending(1)}) for seed in (0, 1, 2, 5, 7, 8)]
     assert comparison_tables.final_table(compare(collect(runs))).cells[0][1] == "0-2, 5, 7, 8"
+    (runs[0] / "summary.json").unlink()
+    assert comparison_tables.final_table(compare(collect(runs))).cells[0][1] == "0-2, 5, 7, 8 (1 unfinished)"
 
 
 def test_json_and_csv_hold_the_numbers_of_the_comparison(paths):

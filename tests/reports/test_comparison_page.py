@@ -63,5 +63,6 @@ def test_a_browser_shows_the_numbers_of_the_runs_and_the_hostile_name_as_text(pa
     assert shown.splitlines()[-1] == f"plain: {(middle + 0.75) / 2:.4g} ({middle:.4g} to 0.75)"
     cells = re.findall(r"<td[^>]*>(.*?)</td>", re.search(r'<table id="table-runs">.*?</table>', dom, re.S)[0])
     assert cells[0] == html.escape(HOSTILE, quote=False) and "300" in cells
+    assert re.search(r'<section id="flags" class="flags" aria-', dom)
     flags = re.search(r'<ul id="flag-list">.*?</ul>', dom, re.S)[0]
     assert flags.count("<li>") == 2 and "is interrupted at step 3" in flags and "<img" not in dom

@@ -120,13 +120,24 @@
     });
   }
 
+  // The mean of up to 2 * reach + 1 neighbouring places; a place without a value stays without.
+  function smooth(values, reach) {
+    if (!reach || !values) return values;
+    return values.map((value, i) => {
+      if (value === null) return null;
+      const near = values.slice(Math.max(0, i - reach), i + reach + 1).filter((other) => other !== null);
+      return near.reduce((sum, other) => sum + other, 0) / near.length;
+    });
+  }
+
   // The columns of one plot: x, and for each group its mean, the two ends of its band, and its single runs.
   function columns(curves, logarithmic) {
     const keep = curves.x.map((x) => !logarithmic || x > 0);
     const only = (values) => values.filter((_, i) => keep[i]);
     const found = { data: [only(curves.x)], series: [{}], bands: [], rows: [] };
+    const reach = Number(byId("smooth").value);
     const push = (values, options) => {
-      found.data.push(only(values));
+      found.data.push(only(smooth(values, reach)));
       found.series.push({ points: { show: false }, spanGaps: false, ...options });
       return found.series.length - 1;
     };
@@ -144,7 +155,7 @@
       const few = curves.x.length <= 40;
       const points = { show: few, size: 6, fill: colour(g) };
       const mean = push(one.mean, { stroke: colour(g), width: 2.5, dash: dash(g), points });
-      found.rows.push({ g, mean, one, ends: ends && ends.map(only) });
+      found.rows.push({ g, mean, one, ends: ends && ends.map((end) => only(smooth(end, reach))) });
     });
     return found;
   }
@@ -173,7 +184,7 @@
       byId("readout").textContent = "No group that is shown has this metric over this axis.";
       return;
     }
-    remember({ metric, axis, band: byId("band").value });
+    remember({ metric, axis, band: byId("band").value, smooth: byId("smooth").value });
     const options = {
       width: chart.clientWidth, height: chart.clientHeight, series: found.series, bands: found.bands,
       legend: { show: false },
@@ -195,7 +206,7 @@
 
   function recall() {
     const wanted = new URLSearchParams(location.hash.slice(1));
-    for (const id of ["metric", "axis", "band"]) {
+    for (const id of ["metric", "axis", "band", "smooth"]) {
       if ([...byId(id).options].some((option) => option.value === wanted.get(id))) byId(id).value = wanted.get(id);
     }
     return wanted.get("at");
@@ -248,7 +259,7 @@
   showTables();
   fill(byId("metric"), data.metrics, data.metric);
   fill(byId("axis"), data.axes);
-  for (const id of ["metric", "axis", "band", "each", "log"]) byId(id).addEventListener("change", draw);
+  for (const id of ["metric", "axis", "band", "smooth", "each", "log"]) byId(id).addEventListener("change", draw);
   byId("controls").addEventListener("submit", (event) => event.preventDefault());
   document.addEventListener("keydown", keys);
   dark.addEventListener("change", draw);
