@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fr3e_jax.analysis.recorded_data import recorded_data
 from fr3e_jax.analysis.run_groups import ComparedRun, Group, differing, shown
 
 SPENT_TOLERANCE = 0.05  # of the largest budget: runs end after whole steps
@@ -18,7 +19,7 @@ _HELD_OUT = (
 )
 _BUDGET = ("training.max_steps", "training.max_sampled_tokens")
 
-Kind = Literal["left out", "state", "budget", "held-out", "model", "code", "machine", "settings", "seeds"]
+Kind = Literal["left out", "state", "budget", "held-out", "model", "data", "code", "machine", "settings", "seeds"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def flags(groups: Sequence[Group], *, swept: Sequence[str] | None, left_out: Ite
     ]
     found += _budget(runs, names)
     model, held_out = _model(runs, names, swept or ()), _held_out(runs, names)
-    found += model + held_out + (_starts(runs, names) if not model + held_out else [])
+    found += model + held_out + _data(runs, names, swept or ()) + (_starts(runs, names) if not model + held_out else [])
     described = [run for run in runs if run.run.provenance]
     if len(described) < len(runs):
         others = names.all([run for run in runs if not run.run.provenance])
@@ -104,6 +105,24 @@ def _held_out(runs: Sequence[ComparedRun], names: _Names) -> list[Flag]:
     content = names.by_value(with_samples, lambda run: f"set {held_out_fingerprint(run)}") if with_samples else ""
     found += [Flag("held-out", f"the held-out problems differ: {content}")] * bool(content)
     return found
+
+
+def _data(runs: Sequence[ComparedRun], names: _Names, swept: Sequence[str]) -> list[Flag]:
+    """Lines about the content of files: settings may be equal, and the files behind them not."""
+    if any(name.startswith("data.") for name in swept):
+        return []
+    recorded = {id(run): recorded_data(run.run.directory) for run in runs}
+    found = []
+    for name in sorted({name for each in recorded.values() for name in each}):
+        own = [run for run in runs if name in recorded[id(run)]]
+        text = names.by_value(own, _recorded(recorded, name))
+        kind: Kind = "held-out" if name.startswith("held-out") else "model" if name == "tokenizer" else "data"
+        found += [Flag(kind, f"{name} differs: {text}")] * bool(text)
+    return found
+
+
+def _recorded(recorded: Mapping[int, Mapping[str, str]], name: str) -> Callable[[ComparedRun], str]:
+    return lambda run: recorded[id(run)][name]
 
 
 def held_out_fingerprint(run: ComparedRun) -> str:

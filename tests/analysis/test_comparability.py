@@ -76,6 +76,24 @@ def test_other_held_out_sets_are_named_by_setting_size_content_and_score_before_
     assert line.startswith("seed 0: the scores before training differ") and "greedy 0.75: num_anchors=2" in line
 
 
+def test_other_data_behind_equal_settings_are_named_by_what_the_checkpoints_record(run):
+    a, b, c = run("a"), run("b", settings=OTHER), run("c", seed=1)
+    for path, step, training in ((a, 3, "7 problems, aa"), (b, 10, "7 problems, bb")):
+        identity = {"training_data": training, "tokenizer": path.name, "held_out_data": {"": path.name}}
+        for number, content in ((9, b"torn"), (step, json.dumps({"host": {"identity": identity}}).encode())):
+            host = path / "checkpoints" / str(number) / "host"
+            host.mkdir(parents=True)
+            (host / "metadata").write_bytes(content)
+    lines = told(a, b, c)
+    assert lines["data"] == [
+        "training data differs: 7 problems, aa: num_anchors=4 (seed 0); 7 problems, bb: num_anchors=2"
+    ]
+    assert lines["model"][0].startswith("tokenizer differs: ") and lines["held-out"][0].startswith(
+        "held-out data differs"
+    )
+    assert "data" not in told(a, b, c, swept=["data.train"])
+
+
 def test_other_models_are_named_unless_they_were_swept(run):
     a, b = run("a"), run("b", settings=["model.hidden_size=32"])
     assert told(a, b)["model"] == ["model.hidden_size differs: 64: hidden_size=64; 32: hidden_size=32"]
