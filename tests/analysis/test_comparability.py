@@ -80,7 +80,9 @@ def test_other_data_behind_equal_settings_are_named_by_what_the_checkpoints_reco
     a, b, c = run("a"), run("b", settings=OTHER), run("c", seed=1)
     for path, step, training in ((a, 3, "7 problems, aa"), (b, 10, "7 problems, bb")):
         identity = {"training_data": training, "tokenizer": path.name, "held_out_data": {"": path.name}}
-        for number, content in ((9, b"torn"), (step, json.dumps({"host": {"identity": identity}}).encode())):
+        newest = json.dumps({"host": {"identity": identity}}).encode()
+        older = json.dumps({"host": {"identity": {"training_data": "older"}}}).encode()
+        for number, content in ((2, older), (9, b"torn"), (step, newest)):
             host = path / "checkpoints" / str(number) / "host"
             host.mkdir(parents=True)
             (host / "metadata").write_bytes(content)

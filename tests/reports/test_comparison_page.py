@@ -48,14 +48,25 @@ def test_the_page_loads_nothing_and_holds_its_data_as_text_without_markup(page):
     assert (curve["x"], curve["groups"][1]["mean"]) == ([0, 200, 300], [0.25, pytest.approx(0.5833333), None])
 
 
+def browsed(page, tmp_path, shown):
+    """The document after its scripts have run; ``shown``: the part of the address that says what to show."""
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    options += ["--virtual-time-budget=5000", "--dump-dom", f"file://{page}#{shown}"]
+    return subprocess.run([CHROMIUM, *options], capture_output=True, timeout=120).stdout.decode()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, which is not installed")
+def test_smoothing_is_a_mean_of_neighbouring_places_that_have_values(page, tmp_path):
+    """The means are 0.25, 0.58333 and none: at the second place the mean of two."""
+    dom = browsed(page, tmp_path, "metric=avg%4016&axis=sampled_tokens&smooth=2&at=end")
+    shown = html.unescape(re.search(r'<p id="readout"[^>]*>(.*?)</p>', dom, re.S)[1])
+    assert shown.splitlines()[-1].startswith("plain: 0.4167 (")
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, which is not installed")
 def test_a_browser_shows_the_numbers_of_the_runs_and_the_hostile_name_as_text(page, tmp_path):
     """Seed 1 ends at 200 tokens with 0.75; seed 0 is then two thirds of the way from 0.25 to 0.5."""
-    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-    options += ["--virtual-time-budget=5000", "--dump-dom"]
-    address = f"file://{page}#metric=avg%4016&axis=sampled_tokens&band=range&at=end"
-    run = subprocess.run([CHROMIUM, *options, address], capture_output=True, timeout=120)
-    dom = run.stdout.decode()
+    dom = browsed(page, tmp_path, "metric=avg%4016&axis=sampled_tokens&band=range&at=end")
     assert 'data-ready="yes"' in dom and "<title>Comparison:" in dom and "taken</title>" not in dom
     shown = html.unescape(re.search(r'<p id="readout"[^>]*>(.*?)</p>', dom, re.S)[1])
     middle = 0.25 + 0.25 * 2 / 3
