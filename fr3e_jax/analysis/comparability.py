@@ -173,7 +173,7 @@ def _code(runs: Sequence[ComparedRun], names: _Names) -> list[Flag]:
     dirty = [run for run in runs if any((one.get("git") or {}).get("dirty") for one in _provenances(run))]
     if dirty:
         found.append(Flag("code", f"the code had changes that no commit holds: {names.all(dirty)}"))
-    packages = sorted({name for run in runs for name in run.run.provenance.get("versions", {})})
+    packages = sorted({name for run in runs for name in run.run.provenance.get("versions") or {}})
     for name in packages:
         text = names.by_value(runs, _version(name))
         found += [Flag("code", f"the version of {name} differs: {text}")] * bool(text)
@@ -199,7 +199,7 @@ def _compilation(runs: Sequence[ComparedRun], names: _Names) -> list[Flag]:
 
 
 def _version(package: str) -> Callable[[ComparedRun], str]:
-    return lambda run: str(run.run.provenance.get("versions", {}).get(package))
+    return lambda run: str((run.run.provenance.get("versions") or {}).get(package))
 
 
 def _provenances(run: ComparedRun) -> list[dict[str, Any]]:
