@@ -26,6 +26,7 @@ def _train(arguments: argparse.Namespace) -> int:
     config, run_dir, resume = locate_run(profile_override(separate_resume(arguments)), "train")
     if arguments.print_config:
         return _print(config)
+    _announce("train", config)
     from fr3e_jax.loop.train import train
 
     return train(config, run_dir, resume)
@@ -35,6 +36,7 @@ def _sft(arguments: argparse.Namespace) -> int:
     config, run_dir, resume = locate_run(separate_resume(arguments), "sft")
     if arguments.print_config:
         return _print(config)
+    _announce("sft", config)
     from fr3e_jax.verbs.sft import sft
 
     return sft(config, run_dir, resume)
@@ -44,6 +46,7 @@ def _rft(arguments: argparse.Namespace) -> int:
     config, run_dir, resume = locate_run(separate_resume(arguments), "rft")
     if arguments.print_config:
         return _print(config)
+    _announce("rft", config)
     from fr3e_jax.verbs.rft import rft
 
     return rft(config, run_dir, resume)
@@ -127,6 +130,13 @@ def _compare(arguments: argparse.Namespace) -> int:
     from fr3e_jax.cli.compare_verb import run_compare
 
     return run_compare(arguments)
+
+
+def _announce(verb: str, config: Config) -> None:
+    """Print a line before jax loads, which takes seconds."""
+    from fr3e_jax.runs.console import say
+
+    say(f"fr3e {verb} {config.name}: starting", config.runtime.console)
 
 
 def _print(config: Config) -> int:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fr3e_jax.configuration import ConfigError
@@ -99,21 +99,35 @@ def version_changes(run_dir: RunDirectory) -> list[str]:
     ]
 
 
-def missing_records(run_dir: RunDirectory, step: int, *, rollouts: bool) -> list[str]:
-    """Lines about metrics and stored rollouts of the steps up to ``step`` that are missing or unreadable."""
-    recorded = {record["step"] for record in read_metrics(run_dir.metrics, kind="train")}
+def missing_records(run_dir: RunDirectory, step: int, *, rollouts: bool, samples: bool) -> list[str]:
+    """Lines about records of the steps up to ``step`` that are missing or unreadable.
+
+    Args:
+      rollouts: the run stores rollouts.
+      samples: the run stores the responses of evaluations.
+    """
+    records = read_metrics(run_dir.metrics)
+    recorded, evaluated = ({r["step"] for r in records if r["kind"] == kind} for kind in ("train", "eval"))
     missing = [number for number in range(1, step + 1) if number not in recorded]
     lines = [f"{run_dir.metrics} lacks the training metrics of {_steps(missing)}"] if missing else []
-    if rollouts:
-        broken, left = [], READ_BYTES
-        for number in range(step, 0, -1):
-            path = rollout_store.rollout_path(run_dir, number)
-            size = path.stat().st_size if path.is_file() else 0
-            left -= size
-            if not size or (left > 0 and not rollout_store.is_whole(path)):
-                broken.append(number)
-        lines += [f"{run_dir.rollouts} lacks whole rollouts of {_steps(sorted(broken))}"] if broken else []
+    if rollouts and (broken := _broken(run_dir, range(step, 0, -1), "step")):
+        lines.append(f"{run_dir.rollouts} lacks whole rollouts of {_steps(broken)}")
+    held_out = sorted((number for number in evaluated if number <= step), reverse=True)
+    if samples and (broken := _broken(run_dir, held_out, "eval")):
+        lines.append(f"{run_dir.rollouts} lacks whole responses of the evaluation of {_steps(broken)}")
     return lines
+
+
+def _broken(run_dir: RunDirectory, steps: Iterable[int], stem: str) -> list[int]:
+    """The steps, of those given from the newest, whose file is missing, or damaged as far as files are read."""
+    broken, left = [], READ_BYTES
+    for number in steps:
+        path = rollout_store.rollout_path(run_dir, number, stem=stem)
+        size = path.stat().st_size if path.is_file() else 0
+        left -= size
+        if not size or (left > 0 and not rollout_store.is_whole(path)):
+            broken.append(number)
+    return sorted(broken)
 
 
 def _steps(numbers: Sequence[int]) -> str:

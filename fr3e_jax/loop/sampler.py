@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.reshard import RolloutWeights
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import CachedTrunk, Ended, Key, Rollout, Selector, TrunkRequest
 from fr3e_jax.rollouts.tool_calls import Toolbox, ToolCalls
+
+
+@dataclass
+class Watch:
+    """Tells how many responses of a call have ended: ``report(done, total)``."""
+
+    report: Callable[[int, int], None] | None = None
+
+    def counting(self, requests: Sequence[TrunkRequest], ended: Ended | None) -> Ended | None:
+        """``ended``, which also reports; as it is if nobody wants a report."""
+        report = self.report
+        if report is None:
+            return ended
+        done, total = 0, sum(len(request.branches) for request in requests)
+        report(0, total)
+
+        def counted(rollouts: Sequence[tuple[int, int, Rollout]]) -> None:
+            nonlocal done
+            done += len(rollouts)
+            report(done, total)
+            if ended is not None:
+                ended(rollouts)
+
+        return counted
 
 
 @dataclass(frozen=True)
@@ -20,6 +44,7 @@ class Sampler:
     engine: RolloutEngine
     weights: RolloutWeights
     toolbox: Toolbox | None = None
+    watch: Watch = field(default_factory=Watch)
 
     def sample(
         self,
@@ -29,6 +54,7 @@ class Sampler:
         ended: Ended | None = None,
     ) -> tuple[list[list[Rollout]], dict[Key, CachedTrunk]]:
         """`RolloutEngine.sample` with the run's tools. ``params``: from ``weights.of``."""
+        ended = self.watch.counting(requests, ended)
         if self.toolbox is None:
             return self.engine.sample(params, requests, select, ended)
         return self.engine.sample(params, requests, select, ended, ToolCalls(self.toolbox, requests))

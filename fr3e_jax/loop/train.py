@@ -44,7 +44,8 @@ from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.background import Background, WriteFailed
 from fr3e_jax.runs.checkpoint_damage import CheckpointFailed, told_in_a_line
 from fr3e_jax.runs.checkpoints import Checkpointer
-from fr3e_jax.runs.console import Console, is_share
+from fr3e_jax.runs.compilation import compilations
+from fr3e_jax.runs.console import Console, is_share, say
 from fr3e_jax.runs.ledger import TokenLedger, cpu_seconds_of_process
 from fr3e_jax.runs.metrics import MetricsWriter, recorded_evaluation
 from fr3e_jax.runs.profile import Profiler
@@ -69,6 +70,7 @@ def train(config: Config, run_dir: Path | None = None, resume: bool = False) -> 
         config.runtime.run_dir = str(run_dir)
     ledger = TokenLedger()
     check_installed(config.runtime.trackers)
+    say("opening the model, its data and the verifier", config.runtime.console)
     session = open_session(config)
     keep = {"keep_last": config.checkpoint.keep_last, "keep_best": config.checkpoint.keep_best}
     with RunLock() as lock, session.grader, told_in_a_line():
@@ -125,7 +127,8 @@ class Trainer:
             self.metrics = MetricsWriter(run, tensorboard=self.config.runtime.tensorboard, resume_step=latest)
             if latest:
                 stored = self.config.runtime.store_rollouts
-                self.changes += resumption.missing_records(run, latest, rollouts=stored)
+                samples = self.config.evaluation.keep_samples
+                self.changes += resumption.missing_records(run, latest, rollouts=stored, samples=samples)
         if latest:
             recorded = session.processes.on_first(partial(recorded_evaluation, run.metrics, latest))
             if first and self.progress.evaluated and not recorded:
@@ -142,7 +145,9 @@ class Trainer:
             max_sampled_tokens=self.config.training.max_sampled_tokens,
             first_step=self.progress.step,
             sampled_tokens=ledger.sampled_tokens,
+            compiled=lambda: compilations().programs,
         )
+        session.sampler.watch.report = self.console.progress
         owners = [session.sampler.engine.programs, programs, session.sampler.weights, explore_programs]
         steps = self.config.runtime.profile_steps * first
         self.profiler = Profiler(steps, run, ledger, self.background, owners, Grading)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -16,6 +18,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from fr3e_jax.runs.phase import Phase
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.visible_text import VisibleStream, show_control_characters, terminal, visible
 
@@ -28,6 +31,9 @@ SHOWN = (
     ("tokens/s", "speed/sampled_tokens_per_second", "{:.0f}"),
 )
 """Label, metric and format of the numbers on display."""
+WATCH_SECONDS = 1.0  # between two looks of a display in plain lines
+FIRST_SECONDS, SILENT_SECONDS = 5.0, 30.0
+"""Plain lines say how a phase goes on: the first one after so many seconds of it, then after so long a silence."""
 SAMPLED_TOKENS = "tokens/sampled_tokens"
 RATES = ("avg", "pass@", "maj@", "greedy")
 """Beginnings of the names of held-out accuracies, a benchmark's name before them or none."""
@@ -53,6 +59,21 @@ def is_share(name: str) -> bool:
     return name.rpartition("/")[2].startswith(RATES)
 
 
+def _shown(metrics: Mapping[str, Any]) -> list[str]:
+    """The metrics of ``SHOWN``; of a step that sampled nothing, the size of the batch that earlier steps had left."""
+    carried = metrics.get("batch/carried_rollouts")
+    if carried and metrics.get(SAMPLED_TOKENS) == 0:
+        return [f"trained on {carried:.0f} carried rollouts, sampled nothing"]
+    return [f"{label} {_formatted(metrics.get(key), pattern)}" for label, key, pattern in SHOWN]
+
+
+def say(text: str, mode: str, stream: IO[str] | None = None) -> None:
+    """Print what a command does before its display begins; nothing in mode "none", and never an error."""
+    if mode != "none":
+        with contextlib.suppress(OSError):
+            print(text, file=VisibleStream(terminal(sys.stdout if stream is None else stream)), flush=True)
+
+
 class Console:
     """Progress of a run on ``stream``.
 
@@ -63,6 +84,7 @@ class Console:
       max_sampled_tokens: sampled tokens after which it ends; 0: no such limit.
       first_step: steps done before this process, in a resumed run.
       sampled_tokens: tokens sampled before this process.
+      compiled: returns the number of programs that the process has compiled or fetched so far.
     """
 
     def __init__(
@@ -75,6 +97,7 @@ class Console:
         sampled_tokens: int = 0,
         stream: IO[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        compiled: Callable[[], int] = lambda: 0,
     ) -> None:
         self._stream = sys.stdout if stream is None else stream
         if mode == "auto":
@@ -86,7 +109,13 @@ class Console:
         self._first_tokens, self._sampled_tokens = sampled_tokens, sampled_tokens
         self._clock, self._start = clock, clock()
         self._last_step_at = self._start
-        self._stage = "starting"
+        self._compiled = compiled
+        self._phase = Phase("starting", self._start, compiled())
+        self._last_line_at = self._start
+        self._told = False  # whether the phase has a line already
+        self._lock = threading.Lock()  # lines come from the watch, too
+        self._ended = threading.Event()
+        self._watch: threading.Thread | None = None
         self._metrics: Mapping[str, Any] = {}
         self._spinner = Spinner("line")
         self._live: Live | None = None
@@ -95,19 +124,41 @@ class Console:
             self._live = Live(get_renderable=self._render, console=display, refresh_per_second=2)
 
     def __enter__(self) -> Console:
-        self._start = self._last_step_at = self._clock()
+        self._start = self._last_step_at = self._last_line_at = self._clock()
+        if self._mode == "plain":
+            self._watch = threading.Thread(target=self._watch_phase, name="fr3e-console", daemon=True)
+            self._watch.start()
         if self._live is not None:
             self._live.start()
             show_control_characters()  # the display has put streams of its own in place, which obey colours
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        if self._watch is not None:
+            self._watch.join()
         if self._live is not None:
             self._live.stop()
 
     def stage(self, name: str) -> None:
-        """Show the stage that the run is in; the live display alone does."""
-        self._stage = name
+        """Show the stage that the run is in: live at once, in plain lines when it takes long."""
+        self._phase, self._told = Phase(name, self._clock(), self._compiled()), False
+
+    def progress(self, done: int, total: int) -> None:
+        """Show how many of the responses of this stage have ended."""
+        self._phase.done, self._phase.total = done, total
+
+    def _watch_phase(self) -> None:
+        while not self._ended.wait(WATCH_SECONDS):
+            self.tell()
+
+    def tell(self) -> None:
+        """Print a line on the stage if it takes long and nothing was printed for a while."""
+        phase, now = self._phase, self._clock()
+        silence = now - max(self._last_line_at, phase.since)
+        if silence >= (SILENT_SECONDS if self._told or self._step > self._first_step else FIRST_SECONDS):
+            self._told = True
+            self._write(phase.line(now, self._compiled()))
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Show a finished step: its number and the metrics of ``SHOWN``, "-" for missing ones."""
@@ -115,8 +166,7 @@ class Console:
         self._last_step_at = self._clock()
         self._sampled_tokens += metrics.get(SAMPLED_TOKENS, 0)
         if self._mode == "plain":
-            numbers = [f"{label} {_formatted(metrics.get(key), pattern)}" for label, key, pattern in SHOWN]
-            self._write("  ".join([f"step {self._progress()}", *numbers, f"left {self._time_left()}"]))
+            self._write("  ".join([f"step {self._progress()}", *_shown(metrics), f"left {self._time_left()}"]))
 
     def note(self, text: str) -> None:
         """Print a line, above the live display."""
@@ -146,6 +196,11 @@ class Console:
     def _write(self, text: str) -> None:
         if self._mode == "none":
             return
+        with self._lock:
+            self._last_line_at = self._clock()
+            self._print(text)
+
+    def _print(self, text: str) -> None:
         try:
             if self._live is not None:
                 self._live.console.print(Text(visible(text)), soft_wrap=True)
@@ -190,11 +245,12 @@ class Console:
             self._spinner,
             f"step {self._progress()}",
             bar,
-            Text(visible(self._stage)),
+            Text(visible(self._phase.name)),
+            self._phase.progress(self._clock(), self._compiled()),
             f"{elapsed}, left {self._time_left()}",
         )
         numbers = Table.grid(padding=(0, 2))
-        numbers.add_row(*(f"{label} {_formatted(self._metrics.get(key), pattern)}" for label, key, pattern in SHOWN))
+        numbers.add_row(*_shown(self._metrics))
         display = Table.grid()
         display.add_row(head)
         display.add_row(numbers)

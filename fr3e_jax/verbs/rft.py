@@ -23,6 +23,7 @@ from fr3e_jax.loop.step_report import grading_metrics
 from fr3e_jax.rollouts.noise import SHUFFLE
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.console import say
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.metrics import recorded_evaluation
 from fr3e_jax.runs.run_directory import RunDirectory
@@ -42,6 +43,7 @@ def rft(config: Config, run_dir: Path | None = None, resume: bool = False) -> in
         config.runtime.run_dir = str(run_dir)
     ledger = TokenLedger()
     optimizer = dataclasses.replace(config.optimizer, learning_rate=config.rft.learning_rate)
+    say("opening the model, its data and the verifier", config.runtime.console)
     session = open_session(dataclasses.replace(config, optimizer=optimizer))
     with as_config_error():
         if config.rft.output:

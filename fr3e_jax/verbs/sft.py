@@ -16,6 +16,7 @@ from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.programs.size_buckets import size_bucket
 from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.console import say
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.verbs.model_directory import check_replaceable
@@ -33,6 +34,7 @@ def sft(config: Config, run_dir: Path | None = None, resume: bool = False) -> in
     if config.sft.start == "random":
         config.model.path = ""  # saved so: the run's config.yaml then holds the sizes of the network
     ledger = TokenLedger()
+    say("opening the model and its data", config.runtime.console)
     session = open_session(_supervised(config))
     with as_config_error():
         if config.sft.output:

@@ -28,6 +28,7 @@ from fr3e_jax.rollouts.requests import NonFiniteLogits
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.checkpoint_damage import CheckpointFailed, told_in_a_line
 from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.compilation import compilations
 from fr3e_jax.runs.console import Console
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.metrics import MetricsWriter
@@ -89,7 +90,9 @@ class SupervisedRun:
             self.metrics = MetricsWriter(run, tensorboard=tensorboard, resume_step=self.resumed_step)
         self.trackers = open_trackers(self.config, run, writes=self.first)
         shown = self.config.runtime.console if self.first else "none"
-        self.console = Console(shown, max_steps=max_steps, first_step=self.finished_steps())
+        count = lambda: compilations().programs
+        self.console = Console(shown, max_steps=max_steps, first_step=self.finished_steps(), compiled=count)
+        session.sampler.watch.report = self.console.progress
 
     def start(self) -> int:
         """Run to the end, to a signal, a failed write or numbers that are not finite; return the exit code."""

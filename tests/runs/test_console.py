@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import sys
+import threading
 
 import pytest
 
@@ -42,6 +43,66 @@ def test_plain_prints_one_line_per_step_with_numbers_and_time_left():
         "step 2/10  reward 0.412  entropy 0.200  length 23.4  kept 12  rejected 20  tokens/s 1234  left 0:02:00",
         "checkpoint saved",
     ]
+
+
+def test_a_step_that_sampled_nothing_says_what_it_trained_on():
+    stream = io.StringIO()
+    with Console("plain", stream=stream) as console:
+        console.step(4, {"tokens/sampled_tokens": 0, "batch/carried_rollouts": 128, "prompts/kept": 0})
+    assert lines_of(stream) == ["step 4  trained on 128 carried rollouts, sampled nothing  left -"]
+
+
+def test_a_long_stage_has_a_line_after_five_seconds_and_then_every_thirty():
+    stream, clock, programs = io.StringIO(), Clock(), [3]
+    console = Console("plain", stream=stream, clock=clock, compiled=lambda: programs[0])
+    console.stage("evaluating the start")
+    seen = []
+    for second in range(1, 71):
+        clock.now = float(second)
+        programs[0] = 3 + min(second, 4)
+        console.progress(10 * second if second > 20 else 0, 1000 if second > 20 else 0)
+        console.tell()
+        if len(lines_of(stream)) > len(seen):
+            seen.append((second, lines_of(stream)[-1]))
+    assert seen == [
+        (5, "evaluating the start: 4 programs compiled or fetched, 5 s so far"),
+        (
+            35,
+            "evaluating the start: 350 of 1,000 responses, 4 programs compiled or fetched, left 0:01:05, 35 s so far",
+        ),
+        (
+            65,
+            "evaluating the start: 650 of 1,000 responses, 4 programs compiled or fetched, left 0:00:35, 65 s so far",
+        ),
+    ]
+
+
+def test_quick_stages_and_steps_print_no_line_between_them():
+    stream, clock = io.StringIO(), Clock()
+    console = Console("plain", stream=stream, clock=clock)
+    for step in range(1, 12):
+        for stage in ("first return", "explore", "updating"):
+            console.stage(stage)
+            clock.now += 4.0
+            console.tell()
+        console.step(step, METRICS)
+    assert [line.split()[0] for line in lines_of(stream)] == ["step"] * 11
+
+
+def test_the_display_of_a_log_file_looks_by_itself_and_ends_with_the_run(monkeypatch):
+    monkeypatch.setattr("fr3e_jax.runs.console.FIRST_SECONDS", 0.0)
+    monkeypatch.setattr("fr3e_jax.runs.console.WATCH_SECONDS", 0.001)
+    written = threading.Event()
+
+    class Stream(io.StringIO):
+        def write(self, text: str) -> int:
+            written.set()
+            return super().write(text)
+
+    with Console("plain", stream=Stream()) as console:
+        console.stage("compiling")
+        assert written.wait(60)
+    assert not any(thread.name == "fr3e-console" for thread in threading.enumerate())
 
 
 def test_missing_and_odd_metrics_become_a_dash():
