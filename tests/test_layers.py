@@ -55,7 +55,7 @@ LAYERS = {
         | {"configuration", "loop", "analysis"}
     ),
     "planning": Layer({"policy", "programs", "data", "configuration", "learning", "rollouts", "loop"}),
-    "analysis": Layer({"objectives", "configuration", "runs", "data"}, {"flax", "optax", "orbax"}),
+    "analysis": Layer({"objectives", "configuration", "runs", "data", "rewards"}, {"flax", "optax", "orbax"}),
     "reports": Layer({"analysis", "configuration", "runs", "data"}, DEVICE_LIBRARIES),
     "methods": Layer(must_not_name=DEVICE_LIBRARIES),
     "cli": Layer({"methods", "data", "configuration", "loop", "verbs", "planning", "analysis", "reports", "runs"}),

@@ -9,7 +9,7 @@ import argparse
 import json
 from pathlib import Path
 
-from fr3e_jax.cli import parsers, runs_verb
+from fr3e_jax.cli import analyse_verb, parsers, runs_verb
 from fr3e_jax.cli.parsers import Verb
 from fr3e_jax.cli.run_selection import (
     locate_run,
@@ -199,6 +199,13 @@ VERBS = {
         "fr3e runs runs --state failed",
         runs_verb.declare_runs,
         runs_verb.show_runs,
+        recipe=False,
+    ),
+    "analyse": Verb(
+        "Analyse stored runs as the papers do: pass@k, diversity, entropy, stages, response quality, FR3E's figures.",
+        "fr3e analyse runs/fr3e-20250101-120000 --baseline runs/grpo-20250101-120000",
+        analyse_verb.declare_analyse,
+        analyse_verb.show_analyses,
         recipe=False,
     ),
     "export": Verb(

@@ -1,0 +1,156 @@
+"""``fr3e analyse``: the papers' analyses of stored runs, each as JSON and CSV, and a table of their main numbers."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from fr3e_jax.analysis.catalogue import ANALYSES, LeftOut, analyse
+from fr3e_jax.analysis.figure import Figure, Finding, HeatMap
+from fr3e_jax.analysis.finding_content import finding_content
+from fr3e_jax.analysis.stored_run import StoredRun
+from fr3e_jax.cli.tables import TableConsole
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.runs.run_directory import atomic_file
+from fr3e_jax.visible_text import visible
+
+SHOWN_SERIES = 2  # in the table; the files have all
+
+
+def declare_analyse(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.add_argument("runs", metavar="RUN", nargs="*", help="run directory; several are laid over each other")
+    parser.add_argument("--baseline", metavar="RUN", help="a run to lay beside the others, such as GRPO beside FR3E")
+    parser.add_argument("--out", metavar="DIR", help="folder of the files (default RUN/analysis of the first run)")
+    parser.add_argument("--only", metavar="NAME,...", default="", help="only these analyses; --list has the names")
+    parser.add_argument("--list", action="store_true", help="list the analyses with source and needed data, then stop")
+    parser.add_argument("--behaviours", metavar="FILE", help="words of pivotal tokens and reflection, in place of ours")
+    parser.add_argument("--seed", type=int, default=0, help="of draws, bootstraps and votes (default 0)")
+    parser.add_argument("--json", action="store_true", help="print all findings as JSON in place of the table")
+
+
+def show_analyses(arguments: argparse.Namespace) -> int:
+    """Analyse the runs, write the files, print a table and return the exit code.
+
+    Raises:
+      ConfigError: there is no such run or analysis, a file is damaged, or no analysis has its data.
+    """
+    if arguments.list:
+        _list()
+        return 0
+    if not arguments.runs:
+        raise ConfigError("found no run; expected run directories: fr3e analyse runs/demo-20250101-120000")
+    runs = [StoredRun.open(Path(run).expanduser()) for run in arguments.runs]
+    baseline = StoredRun.open(Path(arguments.baseline).expanduser()) if arguments.baseline else None
+    found, left_out = analyse(
+        runs,
+        baseline=baseline,
+        seed=arguments.seed,
+        only=[name.strip() for name in arguments.only.split(",") if name.strip()],
+        behaviours_file=Path(arguments.behaviours).expanduser() if arguments.behaviours else None,
+    )
+    if not found:
+        reasons = "; ".join(dict.fromkeys(f"{one.name}: {one.reason}" for one in left_out))
+        raise ConfigError(f"found nothing to analyse in {', '.join(arguments.runs)} ({reasons})")
+    folder = Path(arguments.out).expanduser() if arguments.out else _folder(runs, baseline)
+    try:
+        write_findings(found, folder)
+    except OSError as error:
+        raise ConfigError(f"cannot write into {folder} ({error}); choose another folder: --out DIR") from error
+    if arguments.json:
+        print(json.dumps([json.loads(finding_content(one)) for one in found], indent=2))
+        for missing in left_out:
+            print(visible(f"left out: {missing.name} of {missing.run}: {missing.reason}"), file=sys.stderr)
+    else:
+        _print(found, left_out, folder)
+    return 0
+
+
+def write_findings(found: Sequence[Finding], folder: Path) -> None:
+    """Write ``NAME.json`` and ``NAME.csv`` of each finding; a file is whole or not there.
+
+    Raises:
+      OSError: the folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in found:
+        with atomic_file(folder / f"{one.name}.json") as stream:
+            stream.write(finding_content(one))
+        with atomic_file(folder / f"{one.name}.csv") as stream:
+            stream.write(as_csv(one).encode())
+
+
+def as_csv(finding: Finding) -> str:
+    """The rows of a finding under their names; an empty cell where there is no value."""
+    rows, text = list(finding.rows()), io.StringIO()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def headline(finding: Finding) -> str:
+    """The main numbers of a finding in a line: first and last value of its first series, or its largest bars."""
+    if isinstance(finding, Figure):
+        shown = [_ends(finding, i) for i in range(min(SHOWN_SERIES, len(finding.series)))]
+        more = len(finding.series) - SHOWN_SERIES
+        return "; ".join([*shown, f"{more} more"] if more > 0 else shown)
+    if isinstance(finding, HeatMap):
+        means = [_column_mean(finding, i) for i in (0, -1)]
+        return f"mean {means[0]} at {finding.columns[0]}, {means[1]} at {finding.columns[-1]}"
+    cells = ", ".join(_short(cell) for cell in finding.cells[0]) if finding.cells else "empty"
+    return f"{len(finding.cells)} rows; first: {cells}"
+
+
+def _ends(figure: Figure, i: int) -> str:
+    one = figure.series[i]
+    known = [(x, y) for x, y in zip(one.x, one.y, strict=True) if y is not None]
+    if not known:
+        return f"{one.name}: no value"
+    if figure.kind == "bars":
+        x, y = max(known, key=lambda point: point[1])
+        return f"{one.name}: most {_short(y)} ({_short(x)})"
+    (first, before), (last, after) = known[0], known[-1]
+    return f"{one.name}: {_short(before)} at {_short(first)}, {_short(after)} at {_short(last)}"
+
+
+def _column_mean(finding: HeatMap, column: int) -> str:
+    values = [line[column] for line in finding.values]
+    known = [value for value in values if value is not None]
+    return _short(sum(known) / len(known)) if known else "none"
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _folder(runs: Sequence[StoredRun], baseline: StoredRun | None) -> Path:
+    others = [run.name for run in (*runs[1:], *([baseline] if baseline else []))]
+    folder = runs[0].directory.path / "analysis"
+    return folder / ("with_" + "_".join(others)) if others else folder
+
+
+def _list() -> None:
+    table = Table("analysis", "needs", "source", box=None)
+    for analysis in ANALYSES.values():
+        table.add_row(analysis.name, analysis.need, analysis.source)
+    TableConsole().print(table)
+
+
+def _print(found: Sequence[Finding], left_out: Sequence[LeftOut], folder: Path) -> None:
+    table = Table("finding", "numbers", box=None)
+    for one in found:
+        table.add_row(one.name, headline(one))
+    console = TableConsole()
+    console.print(table)
+    for missing in left_out:
+        console.print(f"left out: {missing.name} of {missing.run}: {missing.reason}", soft_wrap=True)
+    console.print(f"JSON and CSV of each: {folder}", soft_wrap=True)
