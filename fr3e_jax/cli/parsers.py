@@ -107,11 +107,6 @@ def declare_train(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def declare_eval(parser: argparse.ArgumentParser) -> None:
-    declare_run_to_read(parser, "evaluate")
-    declare_print_config(parser)
-
-
 def declare_run_to_read(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
         "--run", metavar="RUN_DIR", help=f"{what} the newest checkpoint of this run, with the run's model settings"

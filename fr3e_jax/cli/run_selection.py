@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import glob
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -125,8 +126,12 @@ def saved_config(run_dir: Path) -> Path:
 def locate_weights(arguments: argparse.Namespace) -> tuple[Config, Path | None]:
     """Settings, and the directory of ``--run`` or None. The run's model settings win over the recipe's."""
     run_dir = None if arguments.run is None else Path(arguments.run).expanduser()
-    overrides = [*(_model_overrides(run_dir) if run_dir else []), *arguments.overrides]
-    return load_config(arguments.recipe, overrides, training=False), run_dir
+    return settings_of_run(arguments.recipe, arguments.overrides, run_dir), run_dir
+
+
+def settings_of_run(recipe: str, overrides: Sequence[str], run_dir: Path | None) -> Config:
+    """The settings of a recipe with the model settings of a run, if there is one; ``overrides`` win over both."""
+    return load_config(recipe, [*(_model_overrides(run_dir) if run_dir else []), *overrides], training=False)
 
 
 def _model_overrides(run_dir: Path) -> list[str]:

@@ -9,7 +9,7 @@ import argparse
 import json
 from pathlib import Path
 
-from fr3e_jax.cli import analyse_verb, parsers, runs_verb
+from fr3e_jax.cli import analyse_verb, eval_verb, parsers, runs_verb
 from fr3e_jax.cli.parsers import Verb
 from fr3e_jax.cli.run_selection import (
     locate_run,
@@ -50,15 +50,6 @@ def _rft(arguments: argparse.Namespace) -> int:
     from fr3e_jax.verbs.rft import rft
 
     return rft(config, run_dir, resume)
-
-
-def _eval(arguments: argparse.Namespace) -> int:
-    config, run_dir = locate_weights(arguments)
-    if arguments.print_config:
-        return _print(config)
-    from fr3e_jax.loop.evaluate import evaluate_run
-
-    return evaluate_run(config, run_dir)
 
 
 def _sample(arguments: argparse.Namespace) -> int:
@@ -164,10 +155,10 @@ VERBS = {
         _rft,
     ),
     "eval": Verb(
-        "Evaluate on held-out prompts: greedy, avg@k and pass@k.",
+        "Evaluate models, runs and checkpoints on held-out problems, and keep every response.",
         "fr3e eval configs/demo.yaml --run runs/demo-20250101-120000 evaluation.samples=32",
-        parsers.declare_eval,
-        _eval,
+        eval_verb.declare_eval,
+        eval_verb.evaluate,
     ),
     "sample": Verb(
         "Complete one prompt and show each token's log-prob and entropy.",

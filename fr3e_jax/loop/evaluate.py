@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,15 +12,14 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from fr3e_jax.cluster.membership import across_processes
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.evaluation_sets import set_settings
 from fr3e_jax.configuration.schema import Config, EvaluationConfig
 from fr3e_jax.data.problem import Problem
-from fr3e_jax.loop.grading import Grading, GradingFailed, rewards_of
+from fr3e_jax.loop.grading import Grading, rewards_of
 from fr3e_jax.loop.prompts import summary_of
-from fr3e_jax.loop.session import Session, open_session
+from fr3e_jax.loop.session import Session
 from fr3e_jax.objectives.pass_at_k import avg_at_k, pass_at_k
 from fr3e_jax.policy.network import Params
 from fr3e_jax.rewards.verdict import Verdict
@@ -31,7 +29,7 @@ from fr3e_jax.rollouts.tool_calls import answer_spans
 from fr3e_jax.runs.checkpoint_damage import DamagedCheckpoint
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.rollout_store import RolloutRecord
-from fr3e_jax.runs.run_directory import RunDirectory, write_json_atomic
+from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.tools.answer import Outcome as Answered
 
 
@@ -298,27 +296,3 @@ def refused_weights(config: Config, run_dir: Path | None, step: int) -> Iterator
             found, advice = f"the weights of model.path={config.model.path}", "use other weights"
         wider = "" if config.model.compute_dtype == "float32" else ", or set model.compute_dtype=float32"
         raise ConfigError(f"{found} cannot be used: {error}; {advice}{wider}") from error
-
-
-@across_processes
-def evaluate_run(config: Config, run_dir: Path | None) -> int:
-    """``fr3e eval``: evaluate the configured model or a run's newest checkpoint; return the exit code.
-
-    The metrics are printed as JSON and, for a run, saved in its directory.
-    """
-    session = open_session(config)
-    with as_config_error():
-        params, step = load_run_params(session, run_dir)
-    try:
-        with session.grader, refused_weights(config, run_dir, step):
-            metrics = evaluate(session, params).metrics
-    except GradingFailed as error:
-        print(f"fr3e: {error}", file=sys.stderr)
-        return 1
-    if not session.processes.first:
-        return 0
-    if run_dir is not None:
-        write_json_atomic(Path(run_dir) / f"evaluation_step_{step:06d}.json", metrics)
-    json.dump(metrics, sys.stdout, indent=2)
-    print()
-    return 0

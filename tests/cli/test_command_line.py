@@ -20,7 +20,7 @@ from fr3e_jax.configuration.settings import settings
 REPOSITORY = Path(__file__).parents[2]
 FUNCTIONS = {
     "loop.train": "train",
-    "loop.evaluate": "evaluate_run",
+    "verbs.evaluations": "evaluate_all",
     "verbs.sft": "sft",
     "verbs.rft": "rft",
     "verbs.sample": "sample",
@@ -40,6 +40,7 @@ def calls(monkeypatch) -> list[tuple]:
     recorded: list[tuple] = []
     for module, function in FUNCTIONS.items():
         stand_in = types.ModuleType(f"fr3e_jax.{module}")
+        stand_in.Subject = lambda config, run_dir, steps: (config, run_dir, steps)
         setattr(stand_in, function, lambda *arguments, name=function: recorded.append((name, *arguments)) or 0)
         monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
     return recorded
@@ -62,8 +63,9 @@ def test_verb_with_a_run_takes_only_the_model_settings_from_the_run(recipe, call
     run_dir.mkdir()
     (run_dir / "config.yaml").write_text("model: {hidden_size: 128, compute_dtype: bfloat16}\nseed: 5\n")
     assert main([verb, recipe, "model.compute_dtype=float32", *options, "--run", str(run_dir)]) == 0
-    [(name, config, *_, given)] = calls
-    assert (name, given, config.model.hidden_size) == ("evaluate_run" if verb == "eval" else verb, run_dir, 128)
+    [(name, config, *others)] = calls
+    given = others[0][0][1] if verb == "eval" else others[-1]
+    assert (name, given, config.model.hidden_size) == ("evaluate_all" if verb == "eval" else verb, run_dir, 128)
     assert (config.seed, config.name, config.model.compute_dtype) == (0, "tried", "float32")
 
 

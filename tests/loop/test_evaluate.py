@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import Counter
 
 import jax
 import numpy as np
 import pytest
 
-from fr3e_jax.cli import main
 from fr3e_jax.configuration import ConfigError, to_yaml
 from fr3e_jax.configuration.evaluation_sets import set_settings
 from fr3e_jax.configuration.schema import Config
@@ -276,14 +274,3 @@ def test_a_run_without_weights_is_refused(session, tmp_path, tiny_run):
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(FileNotFoundError, match="holds no checkpoint yet"):
         load_run_params(session, tmp_path)
-
-
-def test_fr3e_eval_of_a_run_repeats_its_last_evaluation(finished_run, tmp_path, tiny_run, capsys):
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(to_yaml(tiny_run.config(model__hidden_size=32)))  # the run's own model settings win
-    assert main(["eval", str(recipe), "--run", str(finished_run)]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed == json.loads((finished_run / "summary.json").read_text())["after"]
-    saved = finished_run / "evaluation_step_000004.json"
-    assert json.loads(saved.read_text()) == printed
-    saved.unlink()

@@ -1,0 +1,208 @@
+"""``fr3e eval``: evaluate models, runs and checkpoints on the same held-out problems, keep every response, print a table.
+
+Each evaluation has a folder of its own with ``metrics.json`` and ``rollouts/eval_STEP.jsonl.gz``: in ``evaluations/`` of the
+run, or of ``runtime.output_dir`` for a model. Its name ends in a hash of all that decides the result, so that a call
+that was interrupted, or that is repeated, finds what it has done already.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fr3e_jax.cluster.membership import across_processes
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.configuration.error_conversion import as_config_error
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.loop.evaluate import best_metric, evaluate, read_run_params, refused_weights
+from fr3e_jax.loop.grading import GradingFailed
+from fr3e_jax.loop.run_identity import identity
+from fr3e_jax.loop.session import Session, open_session
+from fr3e_jax.runs import rollout_store
+from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.compilation import compilations
+from fr3e_jax.runs.console import Console
+from fr3e_jax.runs.run_directory import RunDirectory, write_json_atomic
+
+FOLDER, METRICS = "evaluations", "metrics.json"
+COUNTS = ("prompts", "prompts_too_long", "prompts_unspeakable", "not_graded")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is evaluated: the checkpoints of a run, or the model that the settings name.
+
+    Attributes:
+      config: the settings, with the run's model settings.
+      run_dir: the run; None: the model.
+      steps: checkpoints of the run; empty: the newest.
+    """
+
+    config: Config
+    run_dir: Path | None = None
+    steps: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """The metrics of one evaluation; ``folder`` has them and every response."""
+
+    name: str
+    metrics: dict[str, float]
+    best: str
+    folder: str
+
+
+@across_processes
+def evaluate_all(first: Config, subjects: Sequence[Subject], results: list[Result]) -> int:
+    """Evaluate each subject and append its result to ``results``, on the first process; return the exit code.
+
+    ``first`` are the settings of the first subject, which start the processes.
+    """
+    for subject in subjects:
+        session = open_session(subject.config)
+        with session.grader:
+            for step in _steps(subject) if subject.run_dir else (0,):
+                try:
+                    result = _evaluation(session, subject, step)
+                except GradingFailed as error:
+                    print(f"fr3e: {error}", file=sys.stderr)
+                    return 1
+                if session.processes.first:
+                    results.append(result)
+    return 0
+
+
+def _steps(subject: Subject) -> tuple[int, ...]:
+    """The checkpoints to evaluate.
+
+    Raises:
+      ConfigError: the run has no checkpoint, or not one of these steps.
+    """
+    with as_config_error():
+        run = RunDirectory.existing(Path(subject.run_dir or ""))
+    if not run.checkpoints.is_dir():
+        raise ConfigError(f"{run.checkpoints} does not exist; expected the checkpoints of a run of train, sft or rft")
+    with Checkpointer(run.checkpoints, keep_last=1, keep_best=0, best_metric="", read_only=True) as checkpoints:
+        found = checkpoints.all_steps()
+    if not found:
+        raise ConfigError(f"{run.checkpoints} holds no checkpoint yet; expected at least one complete step")
+    if absent := [step for step in subject.steps if step not in found]:
+        raise ConfigError(
+            f"{run.path} has no checkpoint of step {absent[0]}; expected some of {', '.join(map(str, found))}"
+        )
+    return subject.steps or (found[-1],)
+
+
+def _evaluation(session: Session, subject: Subject, step: int) -> Result:
+    """One evaluation, or its stored result if it was made before with the same weights, problems and settings."""
+    run_dir, config = subject.run_dir, session.config
+    name = f"{run_dir.resolve().name} step {step}" if run_dir else config.model.path or "random weights"
+    described = _described(session, run_dir, step)
+    digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:8]
+    parent = run_dir if run_dir else Path(config.runtime.output_dir).expanduser()
+    label = f"step_{step:06d}" if run_dir else Path(config.model.path or "random").resolve().name
+    place = RunDirectory(parent / FOLDER / f"{label}-{digest}")
+    stored = session.processes.on_first(lambda: _stored(place))
+    if stored is not None:
+        if session.processes.first:
+            print(f"{name}: evaluated before, see {place.path}", file=sys.stderr)
+        return Result(name, stored, best_metric(config), str(place.path))
+    shown = config.runtime.console if session.processes.first else "none"
+    console = Console(shown, stream=sys.stderr, compiled=lambda: compilations().programs)
+    session.sampler.watch.report = console.progress
+    with console:
+        console.stage(f"evaluating {name}")
+        with as_config_error():
+            params = (
+                read_run_params(run_dir, session.model.sharded_abstract_params(), step)[0]
+                if run_dir
+                else session.model.fresh_params(config)
+            )
+        with refused_weights(config, run_dir, step):
+            found = evaluate(session, params, console.note)
+    session.sampler.weights.release()
+    if session.processes.first:
+        if config.evaluation.keep_samples:
+            rollout_store.write_rollouts(place, step, found.records(step), stem="eval")
+        # Last, as it says that the evaluation is whole.
+        write_json_atomic(place.path / METRICS, {"of": described, "metrics": found.metrics})
+    return Result(name, found.metrics, best_metric(config), str(place.path))
+
+
+def _described(session: Session, run_dir: Path | None, step: int) -> dict[str, Any]:
+    """All that decides the result: weights, problems, tokenizer, settings of sampling and grading."""
+    config = session.config
+    whole = identity(config, session.task, session.texts.codec)
+    sections = ("seed", "model", "data", "evaluation", "rewards", "tools")
+    settings = {name: whole["settings"][name] for name in sections}
+    folder = (run_dir / "checkpoints" / str(step)) if run_dir else Path(config.model.path).expanduser()
+    files = sorted(path for path in folder.rglob("*") if path.is_file()) if run_dir or config.model.path else []
+    weights = [[str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+    limits = {"max_response_tokens": config.rollout.max_response_tokens}
+    parts = ("held_out_data", "tokenizer", "files")
+    return {"step": step, "weights": weights, "settings": settings, **limits} | {name: whole[name] for name in parts}
+
+
+def _stored(place: RunDirectory) -> dict[str, float] | None:
+    """The metrics of an evaluation that was finished; None if there are none."""
+    try:
+        found = json.loads((place.path / METRICS).read_bytes())["metrics"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def columns(results: Sequence[Result]) -> list[str]:
+    """The metrics that a table shows: scores of all sets, their means first; those of single sets without lengths."""
+    names = dict.fromkeys(name for result in results for name in result.metrics)
+    kept = [name for name in names if name not in COUNTS and not name.endswith("no_answer")]
+    overall = [name for name in kept if "/" not in name or name.startswith(("length/", "tools/"))]
+    scores = [name for name in overall if not name.startswith(("length/", "tools/"))]
+    sets = [name for name in kept if name not in overall and "/length/" not in name]
+    return [*scores, *sets, *(name for name in overall if name not in scores)]
+
+
+def is_score(name: str) -> bool:
+    """Whether a metric is a share of right answers, which is shown in percent."""
+    return name.rpartition("/")[2].split("@")[0] in ("avg", "pass", "maj", "greedy")
+
+
+def rows(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
+    """The table: columns, and a row of texts for each evaluation, "" where it has no such metric."""
+    names = columns(results)
+
+    def cell(value: float | None, name: str) -> str:
+        return "" if value is None else f"{value:.1%}" if is_score(name) else f"{value:.4g}"
+
+    return ["model", *names], [[r.name, *(cell(r.metrics.get(n), n) for n in names)] for r in results]
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """The table in Markdown."""
+    head, body = rows(results)
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *body]
+    return "".join("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |\n" for line in lines)
+
+
+def comma_separated(results: Sequence[Result]) -> str:
+    """All metrics of all evaluations as CSV, unrounded."""
+    names = list(dict.fromkeys(name for result in results for name in result.metrics))
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["model", "folder", *names])
+    writer.writerows([r.name, r.folder, *(r.metrics.get(name, "") for name in names)] for r in results)
+    return stream.getvalue()
+
+
+def as_json(results: Sequence[Result]) -> str:
+    """The metrics as JSON: an object for one evaluation, a list for several."""
+    content = [{"model": r.name, "folder": r.folder} | r.metrics for r in results]
+    return json.dumps(content[0] if len(content) == 1 else content, indent=2)
