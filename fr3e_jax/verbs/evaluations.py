@@ -1,7 +1,7 @@
-"""``fr3e eval``: evaluate models, runs and checkpoints on the same held-out problems, keep every response, print a table.
+"""``fr3e eval``: evaluate models, runs and checkpoints on the same held-out problems, and keep every response.
 
-Each evaluation has a folder of its own with ``metrics.json`` and ``rollouts/eval_STEP.jsonl.gz``: in ``evaluations/`` of the
-run, or of ``runtime.output_dir`` for a model. Its name ends in a hash of all that decides the result, so that a call
+Each evaluation has a folder of its own with ``metrics.json`` and ``rollouts/eval_STEP.jsonl.gz``, in ``evaluations/``
+of the run, or of ``runtime.output_dir`` for a model. Its name ends in a hash of all that decides the result. So a call
 that was interrupted, or that is repeated, finds what it has done already.
 """
 

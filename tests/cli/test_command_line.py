@@ -40,6 +40,7 @@ def calls(monkeypatch) -> list[tuple]:
     recorded: list[tuple] = []
     for module, function in FUNCTIONS.items():
         stand_in = types.ModuleType(f"fr3e_jax.{module}")
+        stand_in.as_json = stand_in.comma_separated = stand_in.markdown = stand_in.rows = None
         stand_in.Subject = lambda config, run_dir, steps: (config, run_dir, steps)
         setattr(stand_in, function, lambda *arguments, name=function: recorded.append((name, *arguments)) or 0)
         monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
@@ -71,7 +72,8 @@ def test_verb_with_a_run_takes_only_the_model_settings_from_the_run(recipe, call
 
 def test_eval_without_a_run_evaluates_the_recipes_model(recipe, calls):
     assert main(["eval", recipe]) == 0
-    assert calls[0][2] is None
+    [(name, config, subjects, results)] = calls
+    assert subjects == [(config, None, ())] and results == []
 
 
 def test_sample_passes_prompt_number_and_format(recipe, calls):
