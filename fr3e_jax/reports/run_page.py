@@ -1,0 +1,70 @@
+"""The page of a run: ``report.html``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from fr3e_jax.analysis.figure import Finding
+from fr3e_jax.analysis.stored_run import StoredRun
+from fr3e_jax.reports.embedding import embed
+from fr3e_jax.reports.page import assemble
+from fr3e_jax.reports.prompt_sampling import Budget
+from fr3e_jax.reports.run_data import collect
+from fr3e_jax.runs.run_directory import atomic_file
+
+NAME = "report.html"
+STYLES = ("uplot/uPlot.min.css", "style.css")
+SCRIPTS = (
+    "uplot/uPlot.iife.min.js",
+    "dom.js",
+    "unpack.js",
+    "outcomes.js",
+    "curves.js",
+    "prompts.js",
+    "tree_layout.js",
+    "tree.js",
+    "reading.js",
+    "held_out.js",
+    "figures.js",
+    "overview.js",
+    "main.js",
+)
+LIVE_SCRIPT = "live.js"
+
+
+def run_page(
+    run: StoredRun, findings: Iterable[Finding] = (), budget: Budget | None = None, *, live: bool = False
+) -> str:
+    """The page of a run.
+
+    Args:
+      run: the run; it may still be training.
+      findings: figures to show.
+      budget: limits of what is read and shown.
+      live: whether a server serves the page, which then asks it for newer steps.
+
+    Raises:
+      ConfigError: a file of the run is damaged.
+    """
+    content = collect(run, findings, budget)
+    data = {"main": embed(content.main)}
+    data |= {f"prompt-{n}": chunk for n, chunk in enumerate(content.prompt_chunks)}
+    data |= {f"held-out-{n}": chunk for n, chunk in enumerate(content.held_out_chunks)}
+    scripts = [*SCRIPTS[:-1], LIVE_SCRIPT, SCRIPTS[-1]] if live else SCRIPTS
+    return assemble(f"{run.name}: report", scripts=scripts, styles=STYLES, data=data, same_origin=live)
+
+
+def write_report(path: str | Path, output: str | Path | None = None) -> Path:
+    """Write the page of the run in ``path`` to ``output``, or to ``report.html`` of the run; return its path.
+
+    Raises:
+      ConfigError: there is no run, or a file of it is damaged.
+      OSError: the page cannot be written.
+    """
+    run = StoredRun.open(path)
+    target = Path(output).expanduser() if output else run.directory.path / NAME
+    content = run_page(run)
+    with atomic_file(target) as stream:
+        stream.write(content.encode())
+    return target
