@@ -68,3 +68,11 @@ def write_report(path: str | Path, output: str | Path | None = None) -> Path:
     with atomic_file(target) as stream:
         stream.write(content.encode())
     return target
+
+
+def report_at_the_end(path: Path) -> tuple[Path | None, str]:
+    """Write the page of a run that has just ended: its path, or None and why there is none. Nothing is raised."""
+    try:
+        return write_report(path), ""
+    except Exception as error:  # whatever it is, the run is finished and saved
+        return None, f"{type(error).__name__}: {' '.join(str(error).split())}"

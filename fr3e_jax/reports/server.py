@@ -23,7 +23,7 @@ class LivePage:
         self.path, self.render = path, render
         self._lock = threading.Lock()
         self._state: Any = None
-        self._building = False
+        self._builder: threading.Thread | None = None
         self.version = 0
         self.step = 0
         self.content = b""
@@ -32,18 +32,22 @@ class LivePage:
     def refresh(self) -> None:
         """Begin to make a newer page, unless there are no newer steps or one is being made."""
         with self._lock:
-            if self._building or self._on_disk() == self._state:
+            making = self._builder is not None and self._builder.is_alive()
+            if making or self._on_disk() == self._state:
                 return
-            self._building = True
-        threading.Thread(target=self._build_quietly, daemon=True).start()
+            self._builder = threading.Thread(target=self._build_quietly, daemon=True)
+            self._builder.start()
+
+    def join(self) -> None:
+        """Wait until no page is being made."""
+        if self._builder is not None:
+            self._builder.join()
 
     def _build_quietly(self) -> None:
         try:
             self._build()
         except (ConfigError, OSError) as error:  # the run has just been moved, or is being resumed
             print(f"fr3e report: the page stays as it was: {error}", flush=True)
-        finally:
-            self._building = False
 
     def _build(self) -> None:
         state, run = self._on_disk(), StoredRun.open(self.path)
