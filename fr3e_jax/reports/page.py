@@ -6,17 +6,12 @@ import base64
 import hashlib
 import html
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 
-_ASSETS = files("fr3e_jax.reports") / "assets"
+from fr3e_jax.reports.embedding import asset, inline_script
+
 _POLICY = (
     "default-src 'none'; script-src {script}; style-src {style}; img-src data:; base-uri 'none'; form-action 'none'"
 )
-
-
-def asset(name: str) -> str:
-    """The text of a file of ``assets/``."""
-    return _ASSETS.joinpath(*name.split("/")).read_text(encoding="utf-8")
 
 
 def assemble(
@@ -31,7 +26,7 @@ def assemble(
       data: embedded data by the id of the element that holds it (`embed`).
       same_origin: whether the script may ask the server that served the page; a file from disk asks nobody.
     """
-    script = "(() => {\n'use strict';\n" + "\n".join(asset(name) for name in scripts) + "\n})();"
+    script = "(() => {\n'use strict';\n" + "\n".join(inline_script(name) for name in scripts) + "\n})();"
     style = "\n".join(asset(name) for name in styles)
     policy = _POLICY.format(script=_hash_of(script), style=_hash_of(style))
     if same_origin:

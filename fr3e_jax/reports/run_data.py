@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fr3e_jax.analysis.figure import Figure, Finding, HeatMap
 from fr3e_jax.analysis.stored_run import StoredRun
-from fr3e_jax.reports.embedding import embed
+from fr3e_jax.reports.embedding import embed, rounded
 from fr3e_jax.reports.held_out_problems import held_out_problems
 from fr3e_jax.reports.prompt_sampling import Allowance, Budget, Candidate, Shortlist, by_prompt, chosen_steps, priority
 from fr3e_jax.reports.rollout_trees import DECIMALS, STRATA, prompt_summary, prompt_tree
@@ -73,9 +72,7 @@ def columns(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _number(value: Any) -> Any:
-    if not isinstance(value, float):
-        return value
-    return float(f"{value:.{SIGNIFICANT}g}") if math.isfinite(value) else None
+    return rounded(value, SIGNIFICANT) if isinstance(value, float) else value
 
 
 def _description(run: StoredRun) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tokenizers import decoders
-
-from fr3e_jax.data.tokenizer import TextCodec
+if TYPE_CHECKING:
+    from fr3e_jax.data.tokenizer import TextCodec  # transformers loads slowly
 
 Piece = str | list[int]
 """Text, or bytes that are no text by themselves."""
@@ -28,7 +27,7 @@ def pieces_of(codec: TextCodec, ids: Iterable[int]) -> dict[int, Piece]:
     byte_level = _is_byte_level(tokenizer.backend_tokenizer.decoder)
     found: dict[int, Piece] = {}
     for token in sorted(set(ids)):
-        spelled = tokenizer.convert_ids_to_tokens(token) if 0 <= token < len(codec) else None
+        spelled = tokenizer.backend_tokenizer.id_to_token(token)
         if spelled is None:
             found[token] = f"⟨{token}⟩"
         elif token in special:
@@ -43,7 +42,7 @@ def pieces_of(codec: TextCodec, ids: Iterable[int]) -> dict[int, Piece]:
 
 
 def _is_byte_level(decoder: Any) -> bool:
-    return isinstance(decoder, decoders.ByteLevel) or "ByteLevel" in repr(decoder)
+    return "ByteLevel" in repr(decoder)  # alone, or within a sequence
 
 
 def _from_alphabet(spelled: str) -> Piece:

@@ -11,7 +11,6 @@ from reported_runs import STEPS, write_reported_run
 
 from fr3e_jax.analysis.figure import Figure, HeatMap, Series, TextTable
 from fr3e_jax.analysis.stored_run import StoredRun
-from fr3e_jax.reports.embedding import embed
 from fr3e_jax.reports.prompt_sampling import Budget, chosen_steps
 from fr3e_jax.reports.rollout_trees import DECIMALS, STRATA, prompt_summary, prompt_tree, stratum, tokens_to_keep
 from fr3e_jax.reports.run_data import collect
@@ -31,13 +30,6 @@ def made_up(tmp_path_factory):
 @pytest.fixture(scope="module")
 def content(made_up):
     return collect(StoredRun.open(made_up[0]))
-
-
-def test_embedded_data_are_equal_after_unpacking_and_have_no_markup():
-    data = {"text": "</script>\u202e\x1b", "numbers": [0.1, float("nan"), None]}
-    text = embed(data)
-    assert unpacked(text) == {"text": "</script>\u202e\x1b", "numbers": [0.1, None, None]}
-    assert set("<>&\"'") & set(text) == set() and embed(data) == text
 
 
 def test_every_rollout_of_a_small_run_is_there_with_its_stored_numbers(made_up, content):

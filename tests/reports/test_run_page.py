@@ -14,7 +14,7 @@ from reported_runs import HOSTILE, STEPS, write_reported_run
 
 from fr3e_jax.analysis.stored_run import StoredRun
 from fr3e_jax.cli import main
-from fr3e_jax.reports.page import asset
+from fr3e_jax.reports.embedding import asset
 from fr3e_jax.reports.run_page import SCRIPTS, report_at_the_end, run_page, write_report
 from fr3e_jax.reports.server import LivePage, make_server
 from fr3e_jax.rewards.verdict import Outcome
