@@ -19,8 +19,8 @@ from fr3e_jax.runs.rollout_store import RolloutRecord
 class Budget:
     """Limits of a page. Sizes are in bytes; those of the page count base64."""
 
-    read_bytes: int = 400_000_000
-    """Compressed rollouts that are read. They take about a second for 20 MB."""
+    read_bytes: int = 240_000_000
+    """Compressed rollouts that are read. They take about a processor second for 8 MB."""
     prompt_bytes: int = 12_000_000
     held_out_bytes: int = 3_000_000
     finding_bytes: int = 2_500_000
@@ -84,9 +84,13 @@ class Candidate:
 
     priority: int
     summary: dict[str, Any]
-    encoded: str
-    """Its embedded rollouts."""
-    token_ids: set[int]
+    tree: dict[str, Any]
+    """The columns of its rollouts."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that its embedded columns take at least, by experience."""
+        return 2 * len(self.tree["token_ids"]) + 10 * len(self.tree["id"])
 
 
 @dataclass
@@ -100,7 +104,7 @@ class Shortlist:
         waiting = self.candidates.setdefault(stratum, [])
         waiting.append(candidate)
         waiting.sort(key=lambda one: one.priority)
-        while len(waiting) > 1 and sum(len(one.encoded) for one in waiting) > self.bytes_per_stratum:
+        while len(waiting) > 1 and sum(one.size for one in waiting) > self.bytes_per_stratum:
             waiting.pop()
 
     def in_turns(self) -> Iterator[Candidate]:

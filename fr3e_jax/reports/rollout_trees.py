@@ -18,9 +18,9 @@ TROUBLE = ("timeout", "worker_died", "error")
 """Outcomes without a verdict."""
 STRATA = ("trouble", "explored", "mixed", "all_wrong", "all_right", "ungraded")
 """Kinds of prompts, the rarest first; a prompt belongs to the first that fits."""
-_LINKS = ("id", "kind", "base", "state", "branch", "parent", "fork", "reward", "outcome", "finished", "kept")
-_NUMBERS = ("advantage", "value", "alpha", "anchors", "answers", "step")
-_KEPT = _LINKS + _NUMBERS
+_COLUMNS = (
+    "id kind base state branch parent fork reward outcome finished kept advantage value alpha anchors answers step"
+)
 
 
 def prompt_tree(
@@ -39,7 +39,7 @@ def prompt_tree(
     shown = [record if keep else None for record, keep in zip(records, kept, strict=True)]
     return {
         "prompt_ids": list(records[0].prompt_ids),
-        **{name: [getattr(record, name) for record in records] for name in _KEPT},
+        **{name: [getattr(record, name) for record in records] for name in _COLUMNS.split()},
         "length": [len(record.token_ids) for record in records],
         "tokens": [len(record.token_ids) if record else 0 for record in shown],
         "token_ids": _joined(record.token_ids for record in shown if record),

@@ -100,16 +100,17 @@ def _prompts(run: StoredRun, budget: Budget, used_ids: set[int]) -> tuple[list[d
         shortlist = Shortlist(allowance.left)
         for records in by_prompt(run.rollouts(step)):
             summary = prompt_summary(records) | {"question_ids": list(records[0].prompt_ids)}
-            tree = prompt_tree(records, budget.prompt_tokens)
-            ids = {*tree["token_ids"], *tree["prompt_ids"]}
             found[summary["stratum"]] += 1
             rank = priority(budget.seed, step, summary["position"])
-            shortlist.add(summary["stratum"], Candidate(rank, summary, embed(tree), ids))
-        taken = [one for one in shortlist.in_turns() if allowance.spend(len(one.encoded))]
-        for one in sorted(taken, key=lambda one: one.summary["position"]):
+            shortlist.add(summary["stratum"], Candidate(rank, summary, prompt_tree(records, budget.prompt_tokens)))
+        taken = []
+        for one in shortlist.in_turns():
+            if one.size <= allowance.left and allowance.spend(len(encoded := embed(one.tree))):
+                taken.append((one, encoded))
+        for one, encoded in sorted(taken, key=lambda pair: pair[0].summary["position"]):
             summaries.append(one.summary)
-            chunks.append(one.encoded)
-            used_ids |= one.token_ids
+            chunks.append(encoded)
+            used_ids.update(one.tree["token_ids"], one.tree["prompt_ids"])
     account = {
         "steps_stored": len(sizes),
         "steps_read": steps,

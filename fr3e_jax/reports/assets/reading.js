@@ -20,7 +20,13 @@ function drawPrompt() {
     stateTable(of),
     readingPane(of));
   drawing.scrollLeft = kept;
-  document.querySelector('.tk.chosen')?.scrollIntoView({block: 'nearest'});
+  scrollToChosen();
+}
+
+// The pane of the text stays in sight below the tree; only the text scrolls in it.
+function scrollToChosen() {
+  const token = document.querySelector('.reading .tk.chosen'), box = token?.closest('.text');
+  if (box) box.scrollTop += token.getBoundingClientRect().top - box.getBoundingClientRect().top - box.clientHeight / 2;
 }
 
 function copyLink(event) {
@@ -58,7 +64,7 @@ function key(of) {
     element('span', {}, 'reward 0', element('i', {class: 'ramp reward'}), '1'),
     element('span', {}, 'bar: log-prob, full at 0, empty at −5'),
     element('span', {}, 'line: width is |advantage|, dotted does not train'),
-    ['right', 'wrong', 'no_answer', 'cut', 'timeout'].map((name) => element('span', {}, iconElement(OUTCOMES[name]), OUTCOMES[name].word)));
+    [...new Set(of.rollouts.map(outcomeOf))].map((outcome) => element('span', {}, iconElement(outcome), outcome.word)));
 }
 
 function zoomButtons() {
@@ -143,9 +149,9 @@ function rolloutPanel(of, rollout, whole, difference, first) {
   const chosen = first && look.token !== null ? whole.find((token) => token.position === look.token) : null;
   return element('div', {class: 'panel'},
     element('div', {class: 'row'}, iconElement(outcome), element('b', {}, nameOf(rollout)),
-      element('span', {class: `tone-${outcome.tone}`}, outcome.word)),
-    difference === null ? null : element('p', {class: 'note'}, difference === whole.length
-      ? 'It has no token after the shared ones.' : `The first difference is at token ${difference}.`),
+      element('span', {class: `tone-${outcome.tone}`}, outcome.word),
+      difference === null ? null : element('span', {class: 'note'}, difference === whole.length
+        ? 'has no token after the shared ones' : `first difference at token ${difference}`)),
     box, chosen ? tokenDetails(chosen, written[whole.indexOf(chosen)]) : null, rolloutDetails(rollout));
 }
 

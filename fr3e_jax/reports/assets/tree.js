@@ -133,7 +133,7 @@ function laneGroup(rollout, where) {
 // Width by advantage, colour by reward; a rollout that does not train is dotted.
 function lanePath(layout, rollout, y, from, bend = 7) {
   const width = rollout.advantage === null ? 1.4 : Math.min(6, 1.2 + 3 * Math.abs(rollout.advantage));
-  const end = layout.x(rollout.fork + rollout.length) + 4, line = y + 16;
+  const end = layout.x(rollout.fork + rollout.length) + 4, line = y + 17;
   const start = from < layout.x(rollout.fork) ? `M${from} ${line - 9} Q${from} ${line} ${from + bend} ${line}` : `M${from} ${line}`;
   const path = svg('path', {class: 'path', d: `${start} H${end}`, 'stroke-width': width});
   path.style.stroke = rewardColour(rollout.reward);
