@@ -54,7 +54,7 @@ function layoutOf(of, parent, width, zoom) {
   const lanes = groups.flatMap((group) => group.rollouts);
   const longest = Math.max(1, trunk ? trunk.length : 0, ...lanes.map((rollout) => rollout.fork + rollout.length));
   const fitting = (width - MARGIN.left - MARGIN.right) / longest;
-  const cell = Math.min(28, Math.max(fitting, 0.25)) * zoom;
+  const cell = Math.min(28, Math.max(fitting, 0.02)) * zoom;
   const total = lanes.reduce((sum, rollout) => sum + rollout.tokens.length, trunk ? trunk.tokens.length : 0);
   const pool = Math.max(1, Math.ceil(2 / cell), Math.ceil(total / 9000));
   const values = parent !== null && groups.some((group) => !group.base);
