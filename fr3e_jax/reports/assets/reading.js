@@ -167,8 +167,16 @@ function trains(token) {
   if (rollout.advantage !== null) return 'yes';
   if (rollout.kind === 'eval') return 'no, an evaluation';
   if (!rollout.kept) return 'no, the rewards of its group are equal';
-  if (rollout.kind === 'base' && page.run.settings['explore.block_credit'] && rollout.anchors.length) return 'by blocks';
-  return 'no';
+  return trainsByBlocks(rollout) ? 'yes, by blocks' : 'no';
+}
+
+// The blocks of a base rollout between its anchors have advantages of their own, which are not stored.
+function trainsByBlocks(rollout) {
+  return rollout.kind === 'base' && rollout.kept && rollout.anchors.length > 0 && Boolean(page.run.settings['explore.block_credit']);
+}
+
+function trainsSomehow(rollout) {
+  return rollout.advantage !== null || trainsByBlocks(rollout);
 }
 
 function details(label, pairs) {

@@ -126,7 +126,7 @@ function laneGroup(rollout, where) {
     'aria-label': `${where}: ${outcomeOf(rollout).word}, reward ${number(rollout.reward)}, advantage ${fixed(rollout.advantage)}`});
   if (rollout === look.selected) group.classList.add('selected');
   if (rollout === look.compared) group.classList.add('compared');
-  if (rollout.advantage === null) group.classList.add('idle');
+  if (!trainsSomehow(rollout)) group.classList.add('idle');
   return group;
 }
 
