@@ -122,20 +122,20 @@ def _name(record):
 
 def test_two_branches_lie_side_by_side_with_their_first_difference(browser, made_up):
     file, stored = made_up
-    with Shown(browser, file, address="#prompt=1/10&rollout=1/10/0/1/0") as shown:
+    with Shown(browser, file, address="#prompt=1/10&rollout=1/10/0/2/0") as shown:
         page = shown.page
-        page.locator('.tree .lane[aria-label^="S1, branch 1:"]').click(modifiers=["Shift"])
+        page.locator('.tree .lane[aria-label^="S2, branch 1:"]').click(modifiers=["Shift"])
         panels = page.locator(".reading.two .panel")
         assert panels.count() == 2
-        one, other = (stored[f"1/10/0/1/{branch}"] for branch in (0, 1))
+        one, other = (stored[f"1/10/0/2/{branch}"] for branch in (0, 1))
         first = next(i for i, (a, b) in enumerate(itertools.zip_longest(one.token_ids, other.token_ids)) if a != b)
         marked = page.locator(".tk.first-difference")
-        assert [marked.nth(i).get_attribute("data-at") for i in range(2)] == [str(2 + first)] * 2
-        whole = [*stored["1/10/0"].token_ids[:2], *one.token_ids]
+        assert [marked.nth(i).get_attribute("data-at") for i in range(2)] == [str(7 + first)] * 2
+        whole = [*stored["1/10/0"].token_ids[:7], *one.token_ids]
         text = StoredRun.open(file.parent).codec.decode(whole, special_tokens=True)
         shown_text = re.sub("⟨[0-9A-F]{2}⟩", "", panels.first.locator(".text").first.inner_text())
         assert shown_text.strip() == text
-        assert page.url.endswith("rollout=1/10/0/1/0&beside=1/10/0/1/1")
+        assert page.url.endswith("rollout=1/10/0/2/0&beside=1/10/0/2/1")
         page.reload()
         page.wait_for_selector("html[data-ready=yes]")
         assert page.locator(".reading.two .panel").count() == 2

@@ -1,6 +1,7 @@
 """The data of a page: every number equals the stored one, and a large run is sampled as the page says."""
 
 import base64
+import dataclasses
 import gzip
 import json
 from collections import defaultdict
@@ -78,6 +79,9 @@ def test_summary_of_a_prompt_counts_changes_and_flips_of_values(made_up):
     assert summary["delta"] == pytest.approx(2 / 3, abs=1e-6) and summary["flips"] == 2
     assert (summary["rollouts"], summary["bases"], summary["right"], summary["states"]) == (10, 4, 1, 2)
     assert summary["longest"] == max(r.fork + len(r.token_ids) for r in records) and summary["mixed"]
+    # 0.25, 0.375, 0: no value is on the other side of one half.
+    lower = [dataclasses.replace(record, value=0.375) if record.state == 1 else record for record in records]
+    assert (prompt_summary(lower)["delta"], prompt_summary(lower)["flips"]) == (0.375, 0)
 
 
 def test_strata_name_the_rarest_kind_that_fits(made_up):

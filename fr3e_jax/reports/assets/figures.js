@@ -7,7 +7,11 @@ function figuresView() {
   const left = page.findings_left_out;
   const view = element('section', {}, page.findings.length ? null : element('p', {}, 'There are no figures for this run.'),
     left.length ? element('p', {class: 'note'}, `Too large for this page, see fr3e analyse: ${left.map(visible).join('; ')}`) : null, body);
-  view.drawn = () => replace(body, page.findings.map(findingPanel));
+  view.drawn = () => {
+    const columns = Math.max(1, Math.floor((body.clientWidth + 12) / 532));
+    FRAME.width = Math.floor((body.clientWidth - 12 * (columns - 1)) / columns) - 28; // so that texts keep their size
+    replace(body, page.findings.map(findingPanel));
+  };
   return view;
 }
 
@@ -33,9 +37,21 @@ function linear(low, high, from, to) {
 
 function ticks(low, high, wanted) {
   const rough = (high - low || 1) / wanted, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((n) => n * power).find((size) => size >= rough);
+  const step = [1, 2, 2.5, 5, 10].map((n) => n * power).find((size) => size >= rough);
   const found = [];
   for (let n = Math.ceil(low / step - 1e-9); n * step <= high + 1e-9 * step; n++) found.push(Number((n * step).toPrecision(12)));
+  return found;
+}
+
+// 1, 2 and 5 of each power of ten; over more than three of these the powers alone.
+function decades(low, high) {
+  const found = [];
+  for (let power = 10 ** Math.floor(Math.log10(low)); power <= high * 1.001; power *= 10) {
+    for (const n of high / low > 1000 ? [1] : [1, 2, 5]) {
+      const tick = Number((n * power).toPrecision(6));
+      if (tick >= low * 0.999 && tick <= high * 1.001) found.push(tick);
+    }
+  }
   return found;
 }
 
@@ -129,8 +145,8 @@ function points(node, finding, y, bottom) {
   const place = (x) => (finding.log_x ? Math.log10(Math.max(x, 1e-12)) : x);
   const [low, high] = extent(finding.series.flatMap((series) => series.x.map(place)));
   const x = linear(low, high, FRAME.left + 6, FRAME.width - FRAME.right - 6);
-  for (const tick of ticks(low, high, 6)) {
-    node.append(svg('text', {x: x(tick), y: bottom + 15, 'text-anchor': 'middle', class: 'axis'}, number(finding.log_x ? Number((10 ** tick).toPrecision(2)) : tick, 4)));
+  for (const tick of finding.log_x ? decades(10 ** low, 10 ** high) : ticks(low, high, 6)) {
+    node.append(svg('text', {x: x(place(tick)), y: bottom + 15, 'text-anchor': 'middle', class: 'axis'}, number(tick, 4)));
   }
   finding.series.forEach((series, s) => {
     const stroke = `var(--c${(s % 8) + 1})`;
@@ -187,5 +203,5 @@ function heatMap(finding) {
   node.addEventListener('pointermove', (event) => { if (event.target.dataset?.told) tip(event, event.target.dataset.told); else hideTip(); });
   node.addEventListener('pointerleave', hideTip);
   return element('div', {}, element('div', {class: 'key'}, element('span', {}, number(low), element('i', {class: 'ramp reward'}), `${number(high)} ${visible(finding.unit)}`)),
-    element('div', {class: 'scroll'}, node));
+    node);
 }
