@@ -14,6 +14,7 @@ from fr3e_jax.reports.prompt_sampling import Allowance, Budget, Candidate, Short
 from fr3e_jax.reports.rollout_trees import DECIMALS, STRATA, prompt_summary, prompt_tree
 from fr3e_jax.reports.token_pieces import pieces_of
 from fr3e_jax.runs.rollout_store import rollout_path
+from fr3e_jax.runs.run_state import run_state
 
 QUESTION_CHARACTERS = 160
 SIGNIFICANT = 7  # digits of a metric, as many as float32 has
@@ -76,12 +77,14 @@ def _number(value: Any) -> Any:
 
 
 def _description(run: StoredRun) -> dict[str, Any]:
-    settings = run.settings
+    settings, ending = run.settings, run_state(run.directory)
     return {
         "name": run.name,
         "recipe": settings.get("name", ""),
         "provenance": dict(run.provenance),
         "summary": run.summary,
+        "state": "finished" if run.summary else ending.state,  # a run writes its page before its state
+        "reason": "" if run.summary else ending.reason,
         "settings": {name: settings[name] for name in sorted(settings)},
         "last_step": max([record["step"] for record in run.training], default=0),
     }

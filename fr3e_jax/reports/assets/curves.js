@@ -1,9 +1,12 @@
 // The curves of a run: one chart for each question, over training steps, drawn by uPlot.
 
+const HELD_OUT_NAME = /^(greedy|avg|(avg|pass|maj)@\d+)$/;
+
 // [title, names or pattern of the metrics, options]. Charts without a metric of the run are left out.
 const CHARTS = [
   ['Reward', ['reward/mean', 'explore/reward'], {range: [0, 1]}],
-  ['Held-out problems', /^(greedy|(avg|pass|maj)@\d+)$/, {of: 'eval', range: [0, 1], points: true}],
+  ['Held-out problems', HELD_OUT_NAME, {of: 'eval', range: [0, 1], points: true}],
+  ['Held-out problems by benchmark', /^[^/]+\/(greedy|avg@\d+)$/, {of: 'eval', range: [0, 1], points: true}],
   ['Entropy (nats a token)', ['entropy/mean', 'entropy/trained']],
   ['Response length (tokens)', ['length/mean', 'explore/length']],
   ['Prompts by their base rollouts', ['base_groups/all_right', 'base_groups/mixed', 'base_groups/all_wrong'],
@@ -14,6 +17,7 @@ const CHARTS = [
   ['Modulation of advantages', ['alpha/mean', 'alpha/min', 'alpha/max']],
   ['Clipped share of tokens', ['clip/low', 'clip/high', 'clip/dual']],
   ['Gap of sampler and trainer (nats)', ['logprob_gap/mean', 'logprob_gap/max'], {logarithmic: true}],
+  ['Loss', ['loss/policy', 'loss/supervised', 'loss/critic']],
   ['Gradient norm', ['gradient_norm/mean', 'gradient_norm/max']],
   ['Advantages of trained tokens', ['advantage/mean', 'advantage/std', 'advantage/max_abs']],
   ['Verdicts', /^verifier\//, {stacked: true}],

@@ -1,7 +1,5 @@
 // What the run was: its result, what it spent, and every setting.
 
-const HELD_OUT_NAME = /^(greedy|(avg|pass|maj)@\d+)$/;
-
 function overviewFacts() {
   const {metrics, run} = page;
   const last = (table, name) => (table[name] ? table[name].filter((value) => value !== null).at(-1) ?? null : null);
@@ -14,7 +12,7 @@ function overviewFacts() {
   facts.push(['training steps', String(run.last_step)], ['sampled tokens', number(run.summary?.sampled_tokens ?? tokens)]);
   const cpu = run.summary?.cpu_seconds ?? last(metrics.train, 'cpu_seconds');
   if (cpu !== null) facts.push(['CPU time', duration(cpu)]);
-  facts.push(['state', run.summary ? 'finished' : 'not finished']);
+  facts.push([run.reason ? `state: ${visible(run.reason)}` : 'state', run.state]);
   return element('div', {class: 'facts'}, facts.map(([name, value]) => element('div', {class: 'fact'}, element('b', {}, value), element('span', {}, name))));
 }
 
