@@ -24,10 +24,15 @@ SCRIPTS = (
     "prompts.js",
     "tree_layout.js",
     "tree.js",
+    "tree_events.js",
+    "prompt_view.js",
     "reading.js",
     "held_out.js",
+    "scales.js",
     "figures.js",
+    "heat_map.js",
     "overview.js",
+    "keys.js",
     "main.js",
 )
 LIVE_SCRIPT = "live.js"

@@ -9,10 +9,16 @@ const CHARTS = [
   ['Held-out problems by benchmark', /^[^/]+\/(greedy|avg@\d+)$/, {of: 'eval', range: [0, 1], points: true}],
   ['Entropy (nats a token)', ['entropy/mean', 'entropy/trained']],
   ['Response length (tokens)', ['length/mean', 'explore/length']],
-  ['Prompts by their base rollouts', ['base_groups/all_right', 'base_groups/mixed', 'base_groups/all_wrong'],
-    {stacked: true, colours: ['right', 'between', 'wrong']}],
-  ['Explored states by their rollouts', ['state_groups/all_right', 'state_groups/mixed', 'state_groups/all_wrong'],
-    {stacked: true, colours: ['right', 'between', 'wrong']}],
+  [
+    'Prompts by their base rollouts',
+    ['base_groups/all_right', 'base_groups/mixed', 'base_groups/all_wrong'],
+    {stacked: true, colours: ['right', 'between', 'wrong']},
+  ],
+  [
+    'Explored states by their rollouts',
+    ['state_groups/all_right', 'state_groups/mixed', 'state_groups/all_wrong'],
+    {stacked: true, colours: ['right', 'between', 'wrong']},
+  ],
   ['Values of states', /^value\/S_\d+$/, {range: [0, 1]}],
   ['Modulation of advantages', ['alpha/mean', 'alpha/min', 'alpha/max']],
   ['Clipped share of tokens', ['clip/low', 'clip/high', 'clip/dual']],
@@ -21,8 +27,16 @@ const CHARTS = [
   ['Gradient norm', ['gradient_norm/mean', 'gradient_norm/max']],
   ['Advantages of trained tokens', ['advantage/mean', 'advantage/std', 'advantage/max_abs']],
   ['Verdicts', /^verifier\//, {stacked: true}],
-  ['Tokens by kind', ['tokens/sampled_tokens', 'tokens/loss_tokens', 'tokens/trained_positions',
-    'tokens/reused_prefix_positions', 'tokens/prefill_positions']],
+  [
+    'Tokens by kind',
+    [
+      'tokens/sampled_tokens',
+      'tokens/loss_tokens',
+      'tokens/trained_positions',
+      'tokens/reused_prefix_positions',
+      'tokens/prefill_positions',
+    ],
+  ],
   ['Seconds by stage', /^seconds\/(?!grading_wait)/, {stacked: true}],
   ['Prompts of a step', ['prompts/kept', 'prompts/rejected', 'prompts/expanded']],
 ];
@@ -34,14 +48,39 @@ function curvesView() {
   const names = Object.keys(page.metrics.train).filter((name) => name !== 'step');
   const draw = () => drawCharts(body, names);
   const smoothing = element('input', {
-    type: 'range', min: 0, max: 0.95, step: 0.05, value: curves.smoothing, 'aria-label': 'smoothing',
-    oninput: (event) => { curves.smoothing = Number(event.target.value); draw(); },
+    type: 'range',
+    min: 0,
+    max: 0.95,
+    step: 0.05,
+    value: curves.smoothing,
+    'aria-label': 'smoothing',
+    oninput: (event) => {
+      curves.smoothing = Number(event.target.value);
+      draw();
+    },
   });
-  const others = choice('another metric', [['', 'one more metric …'], ...names.map((name) => [name, name])],
-    curves.other, (name) => { curves.other = name; draw(); });
-  const view = element('section', {}, overviewFacts(),
-    element('div', {class: 'row'}, element('label', {class: 'row'}, 'smoothing', smoothing), others,
-      element('span', {class: 'note'}, 'Click a step to see its prompts.')), body);
+  const others = choice(
+    'another metric',
+    [['', 'one more metric …'], ...names.map((name) => [name, name])],
+    curves.other,
+    (name) => {
+      curves.other = name;
+      draw();
+    },
+  );
+  const view = element(
+    'section',
+    {},
+    overviewFacts(),
+    element(
+      'div',
+      {class: 'row'},
+      element('label', {class: 'row'}, 'smoothing', smoothing),
+      others,
+      element('span', {class: 'note'}, 'Click a step to see its prompts.'),
+    ),
+    body,
+  );
   view.drawn = draw;
   return view;
 }
@@ -53,9 +92,14 @@ function drawCharts(body, names) {
   const panels = [];
   for (const [title, which, options = {}] of wanted) {
     const table = page.metrics[options.of ?? 'train'];
-    const found = Array.isArray(which) ? which.filter((name) => name in table)
-      : Object.keys(table).filter((name) => which.test(name)).sort(inOrder);
-    const told = found.filter((name) => table[name].some((value) => value !== null && (value !== 0 || !options.stacked)));
+    const found = Array.isArray(which)
+      ? which.filter((name) => name in table)
+      : Object.keys(table)
+          .filter((name) => which.test(name))
+          .sort(inOrder);
+    const told = found.filter((name) =>
+      table[name].some((value) => value !== null && (value !== 0 || !options.stacked)),
+    );
     if (told.length) panels.push([chartPanel(title), title, table, told, options]);
   }
   replace(body, panels.length ? panels.map(([panel]) => panel.node) : element('p', {}, 'There are no metrics yet.'));
@@ -70,8 +114,18 @@ function chartPanel(title) {
   const scale = button('log', null, {'aria-label': `${title}: logarithmic scale`});
   const plot = element('div', {class: 'plot'});
   const legend = element('div', {class: 'legend'});
-  return {node: element('div', {class: 'chart panel'},
-    element('div', {class: 'row'}, element('h3', {}, title), scale), legend, plot), scale, plot, legend};
+  return {
+    node: element(
+      'div',
+      {class: 'chart panel'},
+      element('div', {class: 'row'}, element('h3', {}, title), scale),
+      legend,
+      plot,
+    ),
+    scale,
+    plot,
+    legend,
+  };
 }
 
 function drawChart(panel, title, table, names, options) {
@@ -85,32 +139,57 @@ function drawChart(panel, title, table, names, options) {
     drawChart(panel, title, table, names, options);
   };
   const steps = table.step;
-  const raw = names.map((name) => table[name].map((value) => (logarithmic && value !== null && value <= 0 ? null : value)));
+  const raw = names.map((name) =>
+    table[name].map((value) => (logarithmic && value !== null && value <= 0 ? null : value)),
+  );
   const smooth = curves.smoothing > 0 && !options.points && !options.stacked;
   const colours = names.map((_, i) => colour(options.colours ? options.colours[i] : `c${(i % 8) + 1}`));
   let lines = raw.map((values) => (smooth ? smoothed(values) : values));
   if (options.stacked) lines = stacked(raw);
-  const series = [{}], data = [steps];
-  if (smooth) raw.forEach((values, i) => {
-    series.push({stroke: `${colours[i]}55`, width: 1, points: {show: false}});
-    data.push(values);
-  });
+  const series = [{}],
+    data = [steps];
+  if (smooth)
+    raw.forEach((values, i) => {
+      series.push({stroke: `${colours[i]}55`, width: 1, points: {show: false}});
+      data.push(values);
+    });
   lines.forEach((values, i) => {
-    series.push({label: names[i], stroke: colours[i], width: options.stacked ? 1 : 1.8, spanGaps: true,
-      points: {show: options.points || steps.length === 1, size: 5, fill: colours[i]}});
+    series.push({
+      label: names[i],
+      stroke: colours[i],
+      width: options.stacked ? 1 : 1.8,
+      spanGaps: true,
+      points: {show: options.points || steps.length === 1, size: 5, fill: colours[i]},
+    });
     data.push(values);
   });
-  const bands = options.stacked ? lines.map((_, i) => ({
-    series: i + 1 < lines.length ? [i + 1, i + 2] : [i + 1, -1], fill: `${colours[i]}bb`, dir: -1})) : undefined;
-  if (options.stacked) lines.forEach((_, i) => { if (i === lines.length - 1) series[i + 1].fill = `${colours[i]}bb`; });
+  const bands = options.stacked
+    ? lines.map((_, i) => ({
+        series: i + 1 < lines.length ? [i + 1, i + 2] : [i + 1, -1],
+        fill: `${colours[i]}bb`,
+        dir: -1,
+      }))
+    : undefined;
+  if (options.stacked)
+    lines.forEach((_, i) => {
+      if (i === lines.length - 1) series[i + 1].fill = `${colours[i]}bb`;
+    });
   const show = (i) => showLegend(panel.legend, names, raw, colours, steps, i, options);
-  const plot = new uPlot({
-    width: Math.max(220, panel.plot.clientWidth), height: HEIGHT, series, legend: {show: false},
-    bands: bands?.slice(0, -1), cursor: {sync: {key: 'run'}, points: {show: !options.stacked}},
-    scales: {x: {time: false}, y: {distr: logarithmic ? 3 : 1, range: yRange(options, logarithmic)}},
-    axes: axes(logarithmic),
-    hooks: {setCursor: [(one) => show(one.cursor.idx ?? null)]},
-  }, data, panel.plot);
+  const plot = new uPlot(
+    {
+      width: Math.max(220, panel.plot.clientWidth),
+      height: HEIGHT,
+      series,
+      legend: {show: false},
+      bands: bands?.slice(0, -1),
+      cursor: {sync: {key: 'run'}, points: {show: !options.stacked}},
+      scales: {x: {time: false}, y: {distr: logarithmic ? 3 : 1, range: yRange(options, logarithmic)}},
+      axes: axes(logarithmic),
+      hooks: {setCursor: [(one) => show(one.cursor.idx ?? null)]},
+    },
+    data,
+    panel.plot,
+  );
   plot.over.addEventListener('click', () => {
     const i = plot.cursor.idx;
     if (i !== null && i !== undefined) openStep(steps[i], options.of === 'eval');
@@ -123,7 +202,8 @@ function yRange(options, logarithmic) {
   if (logarithmic) return undefined;
   return (_, low, high) => {
     if (low === null) return [0, 1];
-    if (options.range) return [Math.min(options.range[0], low), Math.max(high * 1.05, Math.min(options.range[1], high + 0.1))];
+    if (options.range)
+      return [Math.min(options.range[0], low), Math.max(high * 1.05, Math.min(options.range[1], high + 0.1))];
     if (options.stacked) return [0, high];
     const pad = (high - low || Math.abs(high) || 1) * 0.08;
     return [low >= 0 && low - pad < 0.5 * high ? 0 : low - pad, high + pad];
@@ -131,11 +211,28 @@ function yRange(options, logarithmic) {
 }
 
 function axes(logarithmic) {
-  const common = {stroke: colour('muted'), grid: {stroke: colour('line'), width: 0.7}, ticks: {stroke: colour('line'), width: 0.7},
-    font: '11px system-ui, sans-serif'};
-  return [{...common, space: 60, size: 26, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? tick : ''))},
-    {...common, size: 52, values: (_, ticks) => ticks.map((tick) => (tick === null ? '' : logarithmic ? exponent(tick) : number(tick, 3))),
-      ...(logarithmic ? {filter: (_, ticks) => ticks.map((tick) => (Number.isInteger(Math.log10(tick)) || Math.abs(Math.log10(tick) % 1) < 1e-9 ? tick : null))} : {})}];
+  const common = {
+    stroke: colour('muted'),
+    grid: {stroke: colour('line'), width: 0.7},
+    ticks: {stroke: colour('line'), width: 0.7},
+    font: '11px system-ui, sans-serif',
+  };
+  return [
+    {...common, space: 60, size: 26, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? tick : ''))},
+    {
+      ...common,
+      size: 52,
+      values: (_, ticks) => ticks.map((tick) => (tick === null ? '' : logarithmic ? exponent(tick) : number(tick, 3))),
+      ...(logarithmic
+        ? {
+            filter: (_, ticks) =>
+              ticks.map((tick) =>
+                Number.isInteger(Math.log10(tick)) || Math.abs(Math.log10(tick) % 1) < 1e-9 ? tick : null,
+              ),
+          }
+        : {}),
+    },
+  ];
 }
 
 function exponent(value) {
@@ -144,7 +241,8 @@ function exponent(value) {
 
 // Means over the past with exponential weights; the first values weigh no more than the others (as in TensorBoard).
 function smoothed(values) {
-  let sum = 0, weight = 0;
+  let sum = 0,
+    weight = 0;
   return values.map((value) => {
     if (value === null) return null;
     sum = curves.smoothing * sum + (1 - curves.smoothing) * value;
@@ -157,7 +255,9 @@ function smoothed(values) {
 function stacked(columns) {
   const edges = columns.map((column) => column.slice());
   for (let i = columns.length - 2; i >= 0; i--) {
-    edges[i] = edges[i].map((value, n) => (value === null && edges[i + 1][n] === null ? null : (value ?? 0) + (edges[i + 1][n] ?? 0)));
+    edges[i] = edges[i].map((value, n) =>
+      value === null && edges[i + 1][n] === null ? null : (value ?? 0) + (edges[i + 1][n] ?? 0),
+    );
   }
   return edges;
 }
@@ -174,5 +274,7 @@ function showLegend(legend, names, raw, colours, steps, i, options) {
 
 function shortName(name, names) {
   const family = name.slice(0, name.indexOf('/') + 1);
-  return family && names.every((other) => other.startsWith(family)) ? name.slice(family.length).replaceAll('_', ' ') : name;
+  return family && names.every((other) => other.startsWith(family))
+    ? name.slice(family.length).replaceAll('_', ' ')
+    : name;
 }

@@ -33,16 +33,20 @@ function button(label, action, attributes = {}) {
 
 // A drop-down list of [value, label] pairs.
 function choice(label, options, value, changed, attributes = {}) {
-  const list = element('select', {'aria-label': label, ...attributes},
-    options.map(([name, text]) => element('option', {value: name}, text)));
+  const list = element(
+    'select',
+    {'aria-label': label, ...attributes},
+    options.map(([name, text]) => element('option', {value: name}, text)),
+  );
   list.value = value;
   list.addEventListener('change', () => changed(list.value));
   return list;
 }
 
-// Characters that act on a terminal, on the direction of writing or on nothing visible, as tests/test_visible_text.py
-// has them. They are shown by their numbers.
-const ACTIVE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]/gu;
+// Characters that act on a terminal, on the direction of writing or on nothing visible, as
+// fr3e_jax/visible_text.py has them, and zero-width spaces. They are shown by their numbers.
+const ACTIVE =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]/gu;
 
 function visible(text) {
   return text.replace(ACTIVE, (c) => `⟨U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}⟩`);

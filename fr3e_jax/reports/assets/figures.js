@@ -5,11 +5,19 @@ const FRAME = {width: 520, height: 250, left: 58, right: 14, top: 10, bottom: 40
 function figuresView() {
   const body = element('div', {class: 'figures'});
   const left = page.findings_left_out;
-  const view = element('section', {}, page.findings.length ? null : element('p', {}, 'There are no figures for this run.'),
-    left.length ? element('p', {class: 'note'}, `Too large for this page, see fr3e analyse: ${left.map(visible).join('; ')}`) : null, body);
+  const view = element(
+    'section',
+    {},
+    page.findings.length ? null : element('p', {}, 'There are no figures for this run.'),
+    left.length
+      ? element('p', {class: 'note'}, `Too large for this page, see fr3e analyse: ${left.map(visible).join('; ')}`)
+      : null,
+    body,
+  );
   view.drawn = () => {
     const columns = Math.max(1, Math.floor((body.clientWidth + 12) / 532));
-    FRAME.width = Math.floor((body.clientWidth - 12 * (columns - 1)) / columns) - 28; // so that texts keep their size
+    // In the units of the window, so that texts keep their size.
+    FRAME.width = Math.max(240, Math.floor((body.clientWidth - 12 * (columns - 1)) / columns) - 28);
     replace(body, page.findings.map(findingPanel));
   };
   return view;
@@ -17,89 +25,60 @@ function figuresView() {
 
 function findingPanel(finding) {
   const draw = {figure: figure, heat_map: heatMap, table: findingTable}[finding.type];
-  return element('div', {class: 'panel', id: `figure-${finding.name}`}, element('h3', {}, visible(finding.title)), draw(finding),
-    finding.note || finding.source ? element('p', {class: 'note'}, visible([finding.note, finding.source].filter(Boolean).join(' — '))) : null);
+  return element(
+    'div',
+    {class: 'panel', id: `figure-${finding.name}`},
+    element('h3', {}, visible(finding.title)),
+    draw(finding),
+    finding.note || finding.source
+      ? element('p', {class: 'note'}, visible([finding.note, finding.source].filter(Boolean).join(' — ')))
+      : null,
+  );
 }
 
 function findingTable(finding) {
-  return element('div', {class: 'scroll'}, element('table', {},
-    element('thead', {}, element('tr', {}, finding.columns.map((name) => element('th', {}, visible(name))))),
-    element('tbody', {}, finding.cells.map((row) => element('tr', {}, row.map((cell) =>
-      (typeof cell === 'number' ? element('td', {class: 'number'}, number(cell)) : element('td', {class: 'text'}, visible(cell ?? '–')))))))));
+  return element(
+    'div',
+    {class: 'scroll'},
+    element(
+      'table',
+      {},
+      element(
+        'thead',
+        {},
+        element(
+          'tr',
+          {},
+          finding.columns.map((name) => element('th', {}, visible(name))),
+        ),
+      ),
+      element(
+        'tbody',
+        {},
+        finding.cells.map((row) =>
+          element(
+            'tr',
+            {},
+            row.map((cell) =>
+              typeof cell === 'number'
+                ? element('td', {class: 'number'}, number(cell))
+                : element('td', {class: 'text'}, visible(cell ?? '–')),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
 }
-
-// -- scales ----------------------------------------------------------------------------------------------------------
-
-function linear(low, high, from, to) {
-  const span = high - low || 1;
-  return (value) => from + (to - from) * (value - low) / span;
-}
-
-function ticks(low, high, wanted) {
-  const rough = (high - low || 1) / wanted, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].map((n) => n * power).find((size) => size >= rough);
-  const found = [];
-  for (let n = Math.ceil(low / step - 1e-9); n * step <= high + 1e-9 * step; n++) found.push(Number((n * step).toPrecision(12)));
-  return found;
-}
-
-// 1, 2 and 5 of each power of ten; over more than three of these the powers alone.
-function decades(low, high) {
-  const found = [];
-  for (let power = 10 ** Math.floor(Math.log10(low)); power <= high * 1.001; power *= 10) {
-    for (const n of high / low > 1000 ? [1] : [1, 2, 5]) {
-      const tick = Number((n * power).toPrecision(6));
-      if (tick >= low * 0.999 && tick <= high * 1.001) found.push(tick);
-    }
-  }
-  return found;
-}
-
-function extent(values) {
-  let low = Infinity, high = -Infinity;
-  for (const value of values) if (Number.isFinite(value)) { low = Math.min(low, value); high = Math.max(high, value); }
-  return low > high ? [0, 1] : [low, high];
-}
-
-function drawing(label) {
-  const node = svg('svg', {viewBox: `0 0 ${FRAME.width} ${FRAME.height}`, width: '100%', role: 'img', 'aria-label': label, class: 'figure'});
-  return node;
-}
-
-function yAxis(node, scale, low, high, label) {
-  for (const value of ticks(low, high, 4)) {
-    node.append(svg('line', {x1: FRAME.left, x2: FRAME.width - FRAME.right, y1: scale(value), y2: scale(value), class: 'frame'}),
-      svg('text', {x: FRAME.left - 5, y: scale(value) + 4, 'text-anchor': 'end', class: 'axis'}, number(value, 3)));
-  }
-  const middle = (FRAME.top + FRAME.height - FRAME.bottom) / 2;
-  node.append(svg('text', {x: 11, y: middle, 'text-anchor': 'middle', transform: `rotate(-90 11 ${middle})`, class: 'axis'}, shortened(label, 44)));
-}
-
-function xLabel(node, label) {
-  node.append(svg('text', {x: (FRAME.left + FRAME.width) / 2, y: FRAME.height - 5, 'text-anchor': 'middle', class: 'axis'}, shortened(label, 80)));
-}
-
-function shortened(text, length) {
-  const seen = visible(String(text));
-  return seen.length > length ? `${seen.slice(0, length - 1)}…` : seen;
-}
-
-function seriesLegend(names) {
-  if (names.length < 2) return null;
-  return element('div', {class: 'legend'}, names.map((name, i) => {
-    const mark = element('i', {class: 'block'});
-    mark.style.background = `var(--c${(i % 8) + 1})`;
-    return element('span', {}, mark, visible(name));
-  }));
-}
-
-// -- figures ---------------------------------------------------------------------------------------------------------
 
 function figure(finding) {
   const named = finding.series.some((series) => series.x.some((x) => typeof x === 'string'));
   const node = drawing(visible(finding.title));
-  const bottom = FRAME.height - FRAME.bottom, bars = finding.kind === 'bars';
-  let [low, high] = extent(finding.series.flatMap((series) => [...series.y, ...(series.low ?? []), ...(series.high ?? [])]));
+  const bottom = FRAME.height - FRAME.bottom,
+    bars = finding.kind === 'bars';
+  let [low, high] = extent(
+    finding.series.flatMap((series) => [...series.y, ...(series.low ?? []), ...(series.high ?? [])]),
+  );
   if (bars || (low > 0 && low < 0.4 * high)) [low, high] = [Math.min(0, low), Math.max(0, high)];
   const room = (high - low || 1) * 0.06;
   const y = linear(low === 0 ? 0 : low - room, high + room, bottom, FRAME.top);
@@ -107,7 +86,10 @@ function figure(finding) {
   xLabel(node, finding.x_label);
   if (named || bars) categories(node, finding, y, bottom);
   else points(node, finding, y, bottom);
-  node.addEventListener('pointermove', (event) => { if (event.target.dataset?.told) tip(event, event.target.dataset.told); else hideTip(); });
+  node.addEventListener('pointermove', (event) => {
+    if (event.target.dataset?.told) tip(event, event.target.dataset.told);
+    else hideTip();
+  });
   node.addEventListener('pointerleave', hideTip);
   return element('div', {}, seriesLegend(finding.series.map((series) => series.name)), node);
 }
@@ -122,23 +104,47 @@ function categories(node, finding, y, bottom) {
   const names = [...new Set(finding.series.flatMap((series) => series.x))];
   if (names.every((name) => typeof name === 'number')) names.sort((a, b) => a - b);
   const width = (FRAME.width - FRAME.left - FRAME.right) / Math.max(1, names.length);
-  const bar = Math.min(48, 0.8 * width / finding.series.length);
+  const bar = Math.min(48, (0.8 * width) / finding.series.length);
   const every = Math.ceil(44 / width);
   names.forEach((name, n) => {
-    if (n % every === 0) node.append(svg('text', {x: FRAME.left + (n + 0.5) * width, y: bottom + 15, 'text-anchor': 'middle', class: 'axis'},
-      shortened(typeof name === 'number' ? number(name, 3) : name, Math.max(3, Math.floor(width * every / 6.2)))));
+    if (n % every === 0)
+      node.append(
+        svg(
+          'text',
+          {x: FRAME.left + (n + 0.5) * width, y: bottom + 15, 'text-anchor': 'middle', class: 'axis'},
+          shortened(typeof name === 'number' ? number(name, 3) : name, Math.max(3, Math.floor((width * every) / 6.2))),
+        ),
+      );
   });
-  finding.series.forEach((series, s) => series.x.forEach((name, i) => {
-    if (series.y[i] === null) return;
-    const x = FRAME.left + (names.indexOf(name) + 0.5) * width + (s - finding.series.length / 2) * bar;
-    const top = Math.min(y(series.y[i]), y(0));
-    const mark = finding.kind === 'bars' ? svg('rect', {x, y: top, width: Math.max(0.5, bar - 1), height: Math.max(0.5, Math.abs(y(series.y[i]) - y(0)))})
-      : svg('circle', {cx: x + bar / 2, cy: y(series.y[i]), r: 4});
-    mark.style.fill = `var(--c${(s % 8) + 1})`;
-    mark.dataset.told = told(finding, series, i);
-    node.append(mark);
-    if (series.low && series.low[i] !== null) node.append(svg('line', {x1: x + bar / 2, x2: x + bar / 2, y1: y(series.low[i]), y2: y(series.high[i]), class: 'interval'}));
-  }));
+  finding.series.forEach((series, s) =>
+    series.x.forEach((name, i) => {
+      if (series.y[i] === null) return;
+      const x = FRAME.left + (names.indexOf(name) + 0.5) * width + (s - finding.series.length / 2) * bar;
+      const top = Math.min(y(series.y[i]), y(0));
+      const mark =
+        finding.kind === 'bars'
+          ? svg('rect', {
+              x,
+              y: top,
+              width: Math.max(0.5, bar - 1),
+              height: Math.max(0.5, Math.abs(y(series.y[i]) - y(0))),
+            })
+          : svg('circle', {cx: x + bar / 2, cy: y(series.y[i]), r: 4});
+      mark.style.fill = `var(--c${(s % 8) + 1})`;
+      mark.dataset.told = told(finding, series, i);
+      node.append(mark);
+      if (series.low && series.low[i] !== null)
+        node.append(
+          svg('line', {
+            x1: x + bar / 2,
+            x2: x + bar / 2,
+            y1: y(series.low[i]),
+            y2: y(series.high[i]),
+            class: 'interval',
+          }),
+        );
+    }),
+  );
 }
 
 function points(node, finding, y, bottom) {
@@ -146,62 +152,58 @@ function points(node, finding, y, bottom) {
   const [low, high] = extent(finding.series.flatMap((series) => series.x.map(place)));
   const x = linear(low, high, FRAME.left + 6, FRAME.width - FRAME.right - 6);
   for (const tick of finding.log_x ? decades(10 ** low, 10 ** high) : ticks(low, high, 6)) {
-    node.append(svg('text', {x: x(place(tick)), y: bottom + 15, 'text-anchor': 'middle', class: 'axis'}, number(tick, 4)));
+    node.append(
+      svg('text', {x: x(place(tick)), y: bottom + 15, 'text-anchor': 'middle', class: 'axis'}, number(tick, 4)),
+    );
   }
   finding.series.forEach((series, s) => {
     const stroke = `var(--c${(s % 8) + 1})`;
-    const known = series.x.map((_, i) => i).filter((i) => series.y[i] !== null).sort((a, b) => series.x[a] - series.x[b]);
+    const known = series.x
+      .map((_, i) => i)
+      .filter((i) => series.y[i] !== null)
+      .sort((a, b) => series.x[a] - series.x[b]);
     const at = (i, value) => `${x(place(series.x[i])).toFixed(1)},${y(value).toFixed(1)}`;
     if (series.low && finding.kind === 'lines') {
       const within = known.filter((i) => series.low[i] !== null && series.high[i] !== null);
-      const band = svg('polygon', {points: [...within.map((i) => at(i, series.high[i])), ...within.reverse().map((i) => at(i, series.low[i]))].join(' '), opacity: 0.2});
+      const band = svg('polygon', {
+        points: [
+          ...within.map((i) => at(i, series.high[i])),
+          ...within.reverse().map((i) => at(i, series.low[i])),
+        ].join(' '),
+        opacity: 0.2,
+      });
       band.style.fill = stroke;
       node.append(band);
     }
     if (finding.kind === 'lines') {
-      const line = svg('polyline', {points: known.map((i) => at(i, series.y[i])).join(' '), fill: 'none', 'stroke-width': 1.8});
+      const line = svg('polyline', {
+        points: known.map((i) => at(i, series.y[i])).join(' '),
+        fill: 'none',
+        'stroke-width': 1.8,
+      });
       line.style.stroke = stroke;
       node.append(line);
     }
     for (const i of known) {
       if (series.low && finding.kind === 'points' && series.low[i] !== null) {
-        node.append(svg('line', {x1: x(place(series.x[i])), x2: x(place(series.x[i])), y1: y(series.low[i]), y2: y(series.high[i]), class: 'interval'}));
+        node.append(
+          svg('line', {
+            x1: x(place(series.x[i])),
+            x2: x(place(series.x[i])),
+            y1: y(series.low[i]),
+            y2: y(series.high[i]),
+            class: 'interval',
+          }),
+        );
       }
-      const mark = svg('circle', {cx: x(place(series.x[i])), cy: y(series.y[i]), r: finding.kind === 'points' ? 3 : known.length > 60 ? 1.6 : 2.6});
+      const mark = svg('circle', {
+        cx: x(place(series.x[i])),
+        cy: y(series.y[i]),
+        r: finding.kind === 'points' ? 3 : known.length > 60 ? 1.6 : 2.6,
+      });
       mark.style.fill = stroke;
       mark.dataset.told = told(finding, series, i);
       node.append(mark);
     }
   });
-}
-
-// Values from light to strong; hovering a cell reads it.
-function heatMap(finding) {
-  const {columns, lines} = finding;
-  const [low, high] = extent(finding.values.flat());
-  const left = Math.min(150, 14 + 6.5 * Math.max(0, ...lines.map((line) => String(line).length)));
-  const width = Math.max(1.2, (FRAME.width - left - FRAME.right) / Math.max(1, columns.length));
-  const height = Math.max(3, Math.min(16, 420 / Math.max(1, lines.length)));
-  const total = lines.length * height + 42;
-  const node = svg('svg', {viewBox: `0 0 ${FRAME.width} ${total}`, width: '100%', role: 'img', 'aria-label': visible(finding.title), class: 'figure'});
-  const everyLine = Math.ceil(11 / height), everyColumn = Math.ceil(40 / width);
-  lines.forEach((line, r) => {
-    if (r % everyLine === 0) node.append(svg('text', {x: left - 5, y: (r + 0.5) * height + 4, 'text-anchor': 'end', class: 'axis'}, shortened(line, 22)));
-    finding.values[r].forEach((value, c) => {
-      if (value === null) return;
-      const share = high > low ? (value - low) / (high - low) : 1;
-      const cell = svg('rect', {x: left + c * width, y: r * height, width: width + 0.3, height: height + 0.3});
-      cell.style.fill = rewardColour(share);
-      cell.dataset.told = `${visible(finding.y_label)}: ${visible(String(line))}\n${visible(finding.x_label)}: ${visible(String(columns[c]))}\n${number(value)} ${visible(finding.unit)}`;
-      node.append(cell);
-    });
-  });
-  columns.forEach((column, c) => {
-    if (c % everyColumn === 0) node.append(svg('text', {x: left + (c + 0.5) * width, y: lines.length * height + 15, 'text-anchor': 'middle', class: 'axis'}, shortened(column, 12)));
-  });
-  node.append(svg('text', {x: (left + FRAME.width) / 2, y: total - 6, 'text-anchor': 'middle', class: 'axis'}, shortened(finding.x_label, 80)));
-  node.addEventListener('pointermove', (event) => { if (event.target.dataset?.told) tip(event, event.target.dataset.told); else hideTip(); });
-  node.addEventListener('pointerleave', hideTip);
-  return element('div', {}, element('div', {class: 'key'}, element('span', {}, number(low), element('i', {class: 'ramp reward'}), `${number(high)} ${visible(finding.unit)}`)),
-    node);
 }

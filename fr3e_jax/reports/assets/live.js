@@ -8,10 +8,15 @@ async function askForNews() {
     const {version, step} = await (await fetch('version', {cache: 'no-store'})).json();
     servedVersion ??= version;
     if (version !== servedVersion) {
-      replace(document.getElementById('fresh'), button(`step ${step} is there: show it`, () => location.reload(), {class: 'fresh'}));
+      replace(
+        document.getElementById('fresh'),
+        button(`step ${step} is there: show it`, () => location.reload(), {class: 'fresh'}),
+      );
       return;
     }
-  } catch { /* the server has stopped; the page stays as it is */ }
+  } catch {
+    /* the server has stopped; the page stays as it is */
+  }
   setTimeout(askForNews, ASK_EVERY);
 }
 

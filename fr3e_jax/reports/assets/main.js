@@ -2,8 +2,13 @@
 
 let page = null;
 const views = {};
-const VIEWS = [['curves', 'Curves', curvesView], ['prompts', 'Prompts and trees', promptsView], ['held-out', 'Held-out problems', heldOutView],
-  ['figures', 'Figures', figuresView], ['settings', 'Settings', settingsView]];
+const VIEWS = [
+  ['curves', 'Curves', curvesView],
+  ['prompts', 'Prompts and trees', promptsView],
+  ['held-out', 'Held-out problems', heldOutView],
+  ['figures', 'Figures', figuresView],
+  ['settings', 'Settings', settingsView],
+];
 let shownView = null;
 
 async function start() {
@@ -15,19 +20,55 @@ async function start() {
     views[name] = {node: build()};
     views[name].node.hidden = true;
     views[name].node.id = `view-${name}`;
-    views[name].tab = button(label, () => { showView(name); remember(); }, {role: 'tab', 'aria-controls': `view-${name}`});
+    views[name].tab = button(
+      label,
+      () => {
+        showView(name);
+        remember();
+      },
+      {role: 'tab', 'aria-controls': `view-${name}`},
+    );
     tabs.append(views[name].tab);
     place.append(views[name].node);
   }
   const {run} = page;
-  replace(document.getElementById('page'), element('header', {},
-    element('div', {class: 'row'}, element('h1', {}, visible(run.name), element('span', {class: 'muted'}, run.recipe && run.recipe !== run.name ? `  ${visible(run.recipe)}` : '')),
-      element('div', {class: 'row'}, element('span', {id: 'fresh'}), button('light / dark', switchTheme, {id: 'theme'}), button('?', help, {'aria-label': 'help'}))), tabs),
-  place, element('div', {id: 'tip', hidden: true, role: 'tooltip'}), helpDialog());
+  replace(
+    document.getElementById('page'),
+    element(
+      'header',
+      {},
+      element(
+        'div',
+        {class: 'row'},
+        element(
+          'h1',
+          {},
+          visible(run.name),
+          element('span', {class: 'muted'}, run.recipe && run.recipe !== run.name ? `  ${visible(run.recipe)}` : ''),
+        ),
+        element(
+          'div',
+          {class: 'row'},
+          element('span', {id: 'fresh'}),
+          button('light / dark', switchTheme, {id: 'theme'}),
+          button('?', help, {'aria-label': 'help'}),
+        ),
+      ),
+      tabs,
+    ),
+    place,
+    element('div', {id: 'tip', hidden: true, role: 'tooltip'}),
+    helpDialog(),
+  );
   addEventListener('keydown', keys);
   addEventListener('hashchange', follow);
   let width = innerWidth;
-  addEventListener('resize', () => { if (innerWidth !== width) { width = innerWidth; views[shownView]?.node.drawn(); } });
+  addEventListener('resize', () => {
+    if (innerWidth !== width) {
+      width = innerWidth;
+      views[shownView]?.node.drawn();
+    }
+  });
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => theme(savedTheme()));
   await follow();
   document.documentElement.dataset.ready = 'yes';
@@ -66,7 +107,9 @@ async function follow() {
   const address = new URLSearchParams(location.hash.slice(1));
   const view = address.get('view') ?? (address.has('prompt') ? 'prompts' : 'curves');
   const [step, position] = (address.get('prompt') ?? '').split('/').map(Number);
-  const prompt = address.has('prompt') ? page.prompts.find((one) => one.step === step && one.position === position) : null;
+  const prompt = address.has('prompt')
+    ? page.prompts.find((one) => one.step === step && one.position === position)
+    : null;
   if (prompt) prompts.chosen = prompt;
   const problem = page.held_out?.problems[Number(address.get('problem') ?? NaN)];
   if (problem) held.chosen = problem;
@@ -74,7 +117,10 @@ async function follow() {
   if (prompt) {
     await openPrompt(prompt, address.get('rollout'), address.has('token') ? Number(address.get('token')) : null);
     const beside = prompts.tree.byId.get(address.get('beside'));
-    if (beside) { look.compared = beside; drawPrompt(); }
+    if (beside) {
+      look.compared = beside;
+      drawPrompt();
+    }
   }
   if (problem) await openProblem(problem);
 }
@@ -99,64 +145,14 @@ function switchTheme() {
   const next = document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark';
   try {
     localStorage.setItem('fr3e-theme', next);
-  } catch { /* the choice holds for this page only */ }
+  } catch {
+    /* the choice holds for this page only */
+  }
   theme(next);
 }
 
-// -- keys ------------------------------------------------------------------------------------------------------------
-
-const KEYS = [['1 … 5', 'the views'], ['j, k', 'next and previous prompt'], ['↑, ↓', 'branch above and below'], ['←, →', 'token before and after'],
-  ['c', 'compare the selected branch with another'], ['/', 'search'], ['t', 'light or dark'], ['Esc', 'close, compare no more'], ['?', 'this help']];
-
-function helpDialog() {
-  return element('dialog', {id: 'help', 'aria-label': 'help'}, element('h3', {}, 'Keys'),
-    element('table', {}, element('tbody', {}, KEYS.map(([name, text]) => element('tr', {}, element('td', {}, element('kbd', {}, name)), element('td', {}, text))))),
-    element('p', {class: 'note'}, 'A base rollout answers the prompt. At its anchors, the tokens of highest entropy, states S₁, S₂, … begin; ' +
-      'each is rolled out again several times. V(S) is the mean reward of these rollouts, ΔV is its change from the state before, ' +
-      'α modulates their advantages. A flip is a change of V across one half.'),
-    button('close', () => document.getElementById('help').close()));
-}
-
-function help() {
-  document.getElementById('help').showModal();
-}
-
-function keys(event) {
-  const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
-  if (event.key === 'Escape' && typing) event.target.blur();
-  if (event.ctrlKey || event.metaKey || event.altKey || typing || document.getElementById('help').open) return;
-  const act = {
-    j: () => neighbour(1), k: () => neighbour(-1), c: () => { look.comparing = !look.comparing; drawPrompt(); },
-    ArrowDown: () => moveLane(1), ArrowUp: () => moveLane(-1), ArrowLeft: () => moveToken(-1), ArrowRight: () => moveToken(1),
-    Escape: () => { look.compared = null; look.comparing = false; drawPrompt(); remember(); },
-  }[event.key];
-  const plain = {'?': help, t: switchTheme, '/': () => { showView('prompts'); prompts.searchField.focus(); }}[event.key];
-  const number = Number(event.key);
-  if (plain) plain();
-  else if (number >= 1 && number <= VIEWS.length) { showView(VIEWS[number - 1][0]); remember(); }
-  else if (act && shownView === 'prompts' && prompts.tree) act();
-  else return;
-  event.preventDefault();
-}
-
-function moveLane(way) {
-  const lanes = [...document.querySelectorAll('.tree .lane')];
-  const at = lanes.findIndex((lane) => lane.classList.contains('selected'));
-  const next = lanes[at + way];
-  if (!next) return;
-  const parent = look.parent;
-  pick(prompts.tree.rollouts[Number(next.dataset.rollout)]);
-  if (look.parent !== parent && !prompts.tree.byId.has(parent)) look.parent = parent;
-}
-
-function moveToken(way) {
-  const {selected} = look;
-  const end = selected.fork + selected.tokens.length - 1;
-  const at = look.token === null ? (way > 0 ? selected.fork : end) : Math.min(end, Math.max(0, look.token + way));
-  pick(selected, at);
-}
-
 start().catch((error) => {
-  document.getElementById('page').textContent = `This page could not be drawn: ${error.message}. It needs a browser of 2023 or newer.`;
+  document.getElementById('page').textContent =
+    `This page could not be drawn: ${error.message}. It needs a browser of 2023 or newer.`;
   throw error;
 });

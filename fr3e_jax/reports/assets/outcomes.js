@@ -23,22 +23,34 @@ function outcomeOf(rollout) {
 
 // Right answers are discs, wrong ones squares, others diamonds: the shape tells them apart without colour.
 function icon(outcome, x = 0, y = 0) {
-  const body = outcome.tone === 'right' ? svg('circle', {r: 6.5})
-    : outcome.tone === 'wrong' ? svg('rect', {x: -6, y: -6, width: 12, height: 12, rx: 2})
-      : svg('path', {d: 'M0 -7.8 L7.8 0 L0 7.8 L-7.8 0 Z', class: 'body'});
-  return svg('g', {class: `icon ${outcome.tone}`, transform: `translate(${x} ${y})`},
-    body, svg('path', {d: outcome.path, class: 'mark'}));
+  const body =
+    outcome.tone === 'right'
+      ? svg('circle', {r: 6.5})
+      : outcome.tone === 'wrong'
+        ? svg('rect', {x: -6, y: -6, width: 12, height: 12, rx: 2})
+        : svg('path', {d: 'M0 -7.8 L7.8 0 L0 7.8 L-7.8 0 Z', class: 'body'});
+  return svg(
+    'g',
+    {class: `icon ${outcome.tone}`, transform: `translate(${x} ${y})`},
+    body,
+    svg('path', {d: outcome.path, class: 'mark'}),
+  );
 }
 
 function iconElement(outcome) {
-  return svg('svg', {width: 16, height: 16, viewBox: '-8 -8 16 16', role: 'img', 'aria-label': outcome.word},
-    svg('title', {}, outcome.word), icon(outcome));
+  return svg(
+    'svg',
+    {width: 16, height: 16, viewBox: '-8 -8 16 16', role: 'img', 'aria-label': outcome.word},
+    svg('title', {}, outcome.word),
+    icon(outcome),
+  );
 }
 
 // Rewards on a scale that all kinds of colour vision tell apart: orange is 0, blue is 1.
 function rewardColour(reward) {
   if (reward === null) return 'var(--muted)';
   const share = Math.round(Math.min(1, Math.max(0, reward)) * 100);
-  return share >= 50 ? `color-mix(in oklab, var(--right) ${2 * share - 100}%, var(--between))`
+  return share >= 50
+    ? `color-mix(in oklab, var(--right) ${2 * share - 100}%, var(--between))`
     : `color-mix(in oklab, var(--wrong) ${100 - 2 * share}%, var(--between))`;
 }

@@ -20,24 +20,68 @@ const prompts = {filter: 'all', order: 'step', step: '', search: '', shown: [], 
 const LIST_LIMIT = 400;
 
 function promptsView() {
-  page.prompts.forEach((prompt, number) => { prompt.number = number; });
+  page.prompts.forEach((prompt, number) => {
+    prompt.number = number;
+  });
   const steps = [...new Set(page.prompts.map((prompt) => prompt.step))];
   prompts.list = element('ol', {'aria-label': 'prompts'});
   prompts.count = element('small', {class: 'muted'});
-  prompts.stepChoice = choice('step', [['', 'all steps'], ...steps.map((step) => [step, `step ${step}`])], '',
-    (step) => { prompts.step = step; listPrompts(); });
-  prompts.filterChoice = choice('filter', FILTERS.map(([name, label, test]) =>
-    [name, `${label} (${page.prompts.filter(test).length})`]), 'all', (name) => { prompts.filter = name; listPrompts(); });
-  prompts.searchField = element('input', {type: 'search', placeholder: 'search question or problem  ( / )',
-    'aria-label': 'search', oninput: (event) => { prompts.search = event.target.value.toLowerCase(); listPrompts(); }});
+  prompts.stepChoice = choice(
+    'step',
+    [['', 'all steps'], ...steps.map((step) => [step, `step ${step}`])],
+    '',
+    (step) => {
+      prompts.step = step;
+      listPrompts();
+    },
+  );
+  prompts.filterChoice = choice(
+    'filter',
+    FILTERS.map(([name, label, test]) => [name, `${label} (${page.prompts.filter(test).length})`]),
+    'all',
+    (name) => {
+      prompts.filter = name;
+      listPrompts();
+    },
+  );
+  prompts.searchField = element('input', {
+    type: 'search',
+    placeholder: 'search question or problem  ( / )',
+    'aria-label': 'search',
+    oninput: (event) => {
+      prompts.search = event.target.value.toLowerCase();
+      listPrompts();
+    },
+  });
   prompts.place = element('div', {class: 'panel'}, element('p', {}, 'Choose a prompt.'));
-  const list = element('div', {class: 'list panel'},
+  const list = element(
+    'div',
+    {class: 'list panel'},
     prompts.searchField,
-    element('div', {class: 'row'}, prompts.stepChoice, prompts.filterChoice,
-      choice('order', ORDERS.map(([name, label]) => [name, label]), 'step', (name) => { prompts.order = name; listPrompts(); })),
-    prompts.count, prompts.list);
-  const view = element('section', {}, element('p', {class: 'note'}, samplingSentence()),
-    element('div', {class: 'prompts'}, list, prompts.place));
+    element(
+      'div',
+      {class: 'row'},
+      prompts.stepChoice,
+      prompts.filterChoice,
+      choice(
+        'order',
+        ORDERS.map(([name, label]) => [name, label]),
+        'step',
+        (name) => {
+          prompts.order = name;
+          listPrompts();
+        },
+      ),
+    ),
+    prompts.count,
+    prompts.list,
+  );
+  const view = element(
+    'section',
+    {},
+    element('p', {class: 'note'}, samplingSentence()),
+    element('div', {class: 'prompts'}, list, prompts.place),
+  );
   view.drawn = () => {
     listPrompts();
     if (!prompts.chosen && prompts.shown.length) openPrompt(mostTelling());
@@ -49,7 +93,10 @@ function promptsView() {
 // The first look: a prompt of the last steps whose values change most.
 function mostTelling() {
   const late = prompts.shown.slice(Math.floor(prompts.shown.length * 0.5));
-  return late.reduce((best, prompt) => (prompt.delta + prompt.mixed > best.delta + best.mixed ? prompt : best), late[0]);
+  return late.reduce(
+    (best, prompt) => (prompt.delta + prompt.mixed > best.delta + best.mixed ? prompt : best),
+    late[0],
+  );
 }
 
 function samplingSentence() {
@@ -57,18 +104,25 @@ function samplingSentence() {
   const read = Object.values(account.prompts_read).reduce((a, b) => a + b, 0);
   if (!account.steps_stored) return 'The run has stored no rollouts (runtime.store_rollouts).';
   const all = account.steps_read.length === account.steps_stored;
-  const steps = all ? `all ${account.steps_stored} steps` : `${account.steps_read.length} of ${account.steps_stored} steps, ` +
-    'one of each stretch of the run';
+  const steps = all
+    ? `all ${account.steps_stored} steps`
+    : `${account.steps_read.length} of ${account.steps_stored} steps, ` + 'one of each stretch of the run';
   if (all && account.prompts_shown === read) return `All ${plural(read, 'prompt')} of ${steps} are here.`;
-  return `${account.prompts_shown} of ${plural(read, 'prompt')} of ${steps}: drawn at random (seed ${account.seed}) by turns ` +
+  return (
+    `${account.prompts_shown} of ${plural(read, 'prompt')} of ${steps}: drawn at random (seed ${account.seed}) by turns ` +
     `of those with trouble, explored, mixed, all wrong and all right ones. Of a prompt with more than ` +
-    `${account.prompt_tokens.toLocaleString('en')} tokens some rollouts have their numbers here, but no text.`;
+    `${account.prompt_tokens.toLocaleString('en')} tokens some rollouts have their numbers here, but no text.`
+  );
 }
 
 function listPrompts() {
   const test = FILTERS.find(([name]) => name === prompts.filter)[2];
-  prompts.shown = page.prompts.filter((prompt) => test(prompt) && (!prompts.step || prompt.step === Number(prompts.step))
-    && (!prompts.search || `${prompt.question ?? ''} ${prompt.problem}`.toLowerCase().includes(prompts.search)));
+  prompts.shown = page.prompts.filter(
+    (prompt) =>
+      test(prompt) &&
+      (!prompts.step || prompt.step === Number(prompts.step)) &&
+      (!prompts.search || `${prompt.question ?? ''} ${prompt.problem}`.toLowerCase().includes(prompts.search)),
+  );
   prompts.shown.sort(ORDERS.find(([name]) => name === prompts.order)[2]);
   replace(prompts.list, prompts.shown.slice(0, LIST_LIMIT).map(listEntry));
   const more = prompts.shown.length > LIST_LIMIT ? `; the first ${LIST_LIMIT} are listed` : '';
@@ -77,17 +131,32 @@ function listPrompts() {
 }
 
 function listEntry(prompt) {
-  const share = element('span', {class: 'share', title: `${prompt.right} of ${prompt.bases} base rollouts right`},
-    element('i'));
-  share.firstChild.style.width = `${100 * prompt.right / (prompt.bases || 1)}%`;
+  const share = element(
+    'span',
+    {class: 'share', title: `${prompt.right} of ${prompt.bases} base rollouts right`},
+    element('i'),
+  );
+  share.firstChild.style.width = `${(100 * prompt.right) / (prompt.bases || 1)}%`;
   const facts = [`step ${prompt.step}`, share, `${prompt.right}/${prompt.bases}`];
   if (prompt.states) facts.push(`|ΔV| ${fixed(prompt.delta)}`);
   if (prompt.flips) facts.push(plural(prompt.flips, 'flip'));
   if (prompt.trouble) facts.push(`${prompt.trouble} not graded`);
-  return element('li', {}, button([
-    element('span', {class: 'text question'}, spelled(prompt.question ?? prompt.problem).replaceAll('·', ' ')),
-    element('small', {}, facts.map((fact) => (typeof fact === 'string' ? element('span', {}, fact) : fact))),
-  ], () => openPrompt(prompt), {'data-prompt': prompt.number}));
+  return element(
+    'li',
+    {},
+    button(
+      [
+        element('span', {class: 'text question'}, spelled(prompt.question ?? prompt.problem).replaceAll('·', ' ')),
+        element(
+          'small',
+          {},
+          facts.map((fact) => (typeof fact === 'string' ? element('span', {}, fact) : fact)),
+        ),
+      ],
+      () => openPrompt(prompt),
+      {'data-prompt': prompt.number},
+    ),
+  );
 }
 
 function markChosen() {
@@ -95,8 +164,10 @@ function markChosen() {
     const chosen = prompts.chosen !== null && Number(entry.dataset.prompt) === prompts.chosen.number;
     entry.setAttribute('aria-current', String(chosen));
     if (chosen) {
-      const box = prompts.list.getBoundingClientRect(), place = entry.getBoundingClientRect();
-      if (place.top < box.top || place.bottom > box.bottom) prompts.list.scrollTop += place.top - box.top - box.height / 2;
+      const box = prompts.list.getBoundingClientRect(),
+        place = entry.getBoundingClientRect();
+      if (place.top < box.top || place.bottom > box.bottom)
+        prompts.list.scrollTop += place.top - box.top - box.height / 2;
     }
   }
 }
@@ -127,7 +198,8 @@ function openStep(step, held) {
   prompts.filter = prompts.filterChoice.value = 'all';
   prompts.search = prompts.searchField.value = '';
   listPrompts();
-  prompts.stepNote = nearest === step ? '' : `Step ${step} has no prompts here; the nearest that has is step ${nearest}.`;
+  prompts.stepNote =
+    nearest === step ? '' : `Step ${step} has no prompts here; the nearest that has is step ${nearest}.`;
   openPrompt(prompts.shown.reduce((best, one) => (one.delta + one.mixed > best.delta + best.mixed ? one : best)));
 }
 

@@ -34,20 +34,25 @@ function entropyScale(of) {
 function drawTree(of, width) {
   const layout = layoutOf(of, look.parent, width, look.zoom);
   const scale = entropyScale(of);
-  const drawing = svg('svg', {width: layout.width, height: layout.height, role: 'group', 'aria-label': 'tree of rollouts',
-    viewBox: `0 0 ${layout.width} ${layout.height}`});
+  const drawing = svg('svg', {
+    width: layout.width,
+    height: layout.height,
+    role: 'group',
+    'aria-label': 'tree of rollouts',
+    viewBox: `0 0 ${layout.width} ${layout.height}`,
+  });
   for (const group of [...layout.groups].reverse()) drawing.append(...stem(layout, group));
   if (layout.top.valueHeight) drawing.append(values(layout));
   if (layout.trunk) drawing.append(trunkStrip(layout, scale));
-  for (const group of layout.groups) drawing.append(groupHead(layout, group), ...group.rows.map((row) => lane(layout, row, scale)));
+  for (const group of layout.groups)
+    drawing.append(groupHead(layout, group), ...group.rows.map((row) => lane(layout, row, scale)));
   listen(drawing, of);
   return drawing;
 }
 
-// -- parts -----------------------------------------------------------------------------------------------------------
-
 function stem(layout, group) {
-  const x = layout.x(group.fork) - 7, last = group.rows[group.rows.length - 1];
+  const x = layout.x(group.fork) - 7,
+    last = group.rows[group.rows.length - 1];
   const start = layout.trunk ? layout.top.trunk + 20 : group.y + 4;
   const path = svg('path', {class: 'stem', d: `M${x} ${start} V${last.y + 6}`, 'stroke-width': 2.5});
   path.style.stroke = rewardColour(group.value);
@@ -62,8 +67,12 @@ function groupHead(layout, group) {
   if (group.alpha !== null && group.alpha !== undefined) facts.push(`α ${fixed(group.alpha)}`);
   facts.push(`${right} of ${group.rollouts.length} right`);
   const x = Math.min(layout.x(group.fork), Math.max(MARGIN.left, layout.width - 280));
-  return svg('text', {x, y: group.y + 14, class: 'label'},
-    svg('tspan', {'font-weight': 600}, group.title), svg('tspan', {dx: 8}, facts.join('   ')));
+  return svg(
+    'text',
+    {x, y: group.y + 14, class: 'label'},
+    svg('tspan', {'font-weight': 600}, group.title),
+    svg('tspan', {dx: 8}, facts.join('   ')),
+  );
 }
 
 // V(S_j) over the trunk, from V(S_0) at the prompt, with a pin at each anchor.
@@ -71,24 +80,45 @@ function values(layout) {
   const {values: top, valueHeight: height} = layout.top;
   const y = (value) => top + height * (1 - Math.min(1, Math.max(0, value)));
   const part = svg('g', {});
-  for (const [value, label] of [[1, '1'], [0.5, 'V'], [0, '0']]) {
-    part.append(svg('line', {x1: MARGIN.left - 4, x2: layout.x(layout.longest), y1: y(value), y2: y(value), class: 'frame'}),
-      svg('text', {x: MARGIN.left - 18, y: y(value) + 4, class: 'small'}, label));
+  for (const [value, label] of [
+    [1, '1'],
+    [0.5, 'V'],
+    [0, '0'],
+  ]) {
+    part.append(
+      svg('line', {x1: MARGIN.left - 4, x2: layout.x(layout.longest), y1: y(value), y2: y(value), class: 'frame'}),
+      svg('text', {x: MARGIN.left - 18, y: y(value) + 4, class: 'small'}, label),
+    );
   }
   const states = layout.groups.filter((group) => !group.base && group.value !== null).sort((a, b) => a.j - b.j);
-  const points = layout.trunk && layout.trunk.value !== null && states[0]?.j !== 0
-    ? [{j: 0, fork: 0, value: layout.trunk.value, delta: null}, ...states] : states;
-  part.append(svg('polyline', {class: 'value-line', points: points.map((p) => `${layout.x(p.fork)},${y(p.value)}`).join(' ')}));
+  const points =
+    layout.trunk && layout.trunk.value !== null && states[0]?.j !== 0
+      ? [{j: 0, fork: 0, value: layout.trunk.value, delta: null}, ...states]
+      : states;
+  part.append(
+    svg('polyline', {class: 'value-line', points: points.map((p) => `${layout.x(p.fork)},${y(p.value)}`).join(' ')}),
+  );
   for (const point of points) {
     const x = layout.x(point.fork);
     const dot = svg('circle', {cx: x, cy: y(point.value), r: 9});
     dot.style.fill = rewardColour(point.value);
-    const pin = svg('g', {class: 'pin', 'data-state': point.j},
-      svg('line', {x1: x, x2: x, y1: y(point.value), y2: layout.top.trunk + 18}), dot,
-      svg('text', {x, y: y(point.value) + 4, fill: 'var(--ground)'}, String(point.j)));
+    const pin = svg(
+      'g',
+      {class: 'pin', 'data-state': point.j},
+      svg('line', {x1: x, x2: x, y1: y(point.value), y2: layout.top.trunk + 18}),
+      dot,
+      svg('text', {x, y: y(point.value) + 4, fill: 'var(--ground)'}, String(point.j)),
+    );
     pin.querySelector('text').style.fill = 'var(--ground)';
-    pin.append(svg('title', {}, `S${subscript(point.j)}: V ${fixed(point.value, 3)}` +
-      (point.delta === null ? '' : `, ΔV ${signed(point.delta, 3)}`) + (point.alpha ? `, α ${fixed(point.alpha, 3)}` : '')));
+    pin.append(
+      svg(
+        'title',
+        {},
+        `S${subscript(point.j)}: V ${fixed(point.value, 3)}` +
+          (point.delta === null ? '' : `, ΔV ${signed(point.delta, 3)}`) +
+          (point.alpha ? `, α ${fixed(point.alpha, 3)}` : ''),
+      ),
+    );
     part.append(pin);
   }
   return part;
@@ -98,12 +128,28 @@ function trunkStrip(layout, scale) {
   const {trunk, top} = layout;
   const strip = laneGroup(trunk, `trunk, base rollout ${trunk.base}`);
   strip.classList.add('trunk');
-  strip.append(svg('rect', {class: 'back', x: MARGIN.left - 4, y: top.bars - 2, width: layout.cell * trunk.length + 8, height: 50, rx: 3}));
+  strip.append(
+    svg('rect', {
+      class: 'back',
+      x: MARGIN.left - 4,
+      y: top.bars - 2,
+      width: layout.cell * trunk.length + 8,
+      height: 50,
+      rx: 3,
+    }),
+  );
   strip.append(svg('line', {class: 'frame', x1: layout.x(0), x2: layout.x(trunk.length), y1: top.bars, y2: top.bars}));
   for (const piece of pieces(trunk, layout.pool)) {
     const height = 22 * Math.max(0, Math.min(1, 1 - piece.logprob / FLOOR));
-    strip.append(svg('rect', {class: 'bar', x: layout.x(piece.start) + layout.cell * 0.12, y: top.bars + 22 - height,
-      width: Math.max(0.6, layout.cell * piece.count * 0.76), height}));
+    strip.append(
+      svg('rect', {
+        class: 'bar',
+        x: layout.x(piece.start) + layout.cell * 0.12,
+        y: top.bars + 22 - height,
+        width: Math.max(0.6, layout.cell * piece.count * 0.76),
+        height,
+      }),
+    );
   }
   strip.append(...cells(layout, trunk, 0, top.trunk, scale));
   strip.append(lanePath(layout, trunk, top.trunk + 9, layout.x(0), 5), laneEnd(layout, trunk, top.trunk + 9));
@@ -112,18 +158,38 @@ function trunkStrip(layout, scale) {
 
 function lane(layout, row, scale) {
   const {rollout, y} = row;
-  const where = rollout.kind === 'state' ? `S${rollout.state}, branch ${rollout.branch}`
-    : rollout.kind === 'eval' ? (rollout.base ? `sample ${rollout.base}` : 'greedy') : `base rollout ${rollout.base}`;
+  const where =
+    rollout.kind === 'state'
+      ? `S${rollout.state}, branch ${rollout.branch}`
+      : rollout.kind === 'eval'
+        ? rollout.base
+          ? `sample ${rollout.base}`
+          : 'greedy'
+        : `base rollout ${rollout.base}`;
   const group = laneGroup(rollout, where);
-  group.append(svg('rect', {class: 'back', x: layout.x(rollout.fork) - 4, y: y - 2, width: layout.cell * rollout.length + 70, height: ROW - 1, rx: 3}));
+  group.append(
+    svg('rect', {
+      class: 'back',
+      x: layout.x(rollout.fork) - 4,
+      y: y - 2,
+      width: layout.cell * rollout.length + 70,
+      height: ROW - 1,
+      rx: 3,
+    }),
+  );
   group.append(lanePath(layout, rollout, y, layout.x(rollout.fork) - 7));
   group.append(...cells(layout, rollout, rollout.fork, y, scale), laneEnd(layout, rollout, y));
   return group;
 }
 
 function laneGroup(rollout, where) {
-  const group = svg('g', {class: 'lane', tabindex: 0, role: 'button', 'data-rollout': rollout.number,
-    'aria-label': `${where}: ${outcomeOf(rollout).word}, reward ${number(rollout.reward)}, advantage ${fixed(rollout.advantage)}`});
+  const group = svg('g', {
+    class: 'lane',
+    tabindex: 0,
+    role: 'button',
+    'data-rollout': rollout.number,
+    'aria-label': `${where}: ${outcomeOf(rollout).word}, reward ${number(rollout.reward)}, advantage ${fixed(rollout.advantage)}`,
+  });
   if (rollout === look.selected) group.classList.add('selected');
   if (rollout === look.compared) group.classList.add('compared');
   if (!trainsSomehow(rollout)) group.classList.add('idle');
@@ -133,8 +199,10 @@ function laneGroup(rollout, where) {
 // Width by advantage, colour by reward; a rollout that does not train is dotted.
 function lanePath(layout, rollout, y, from, bend = 7) {
   const width = rollout.advantage === null ? 1.4 : Math.min(6, 1.2 + 3 * Math.abs(rollout.advantage));
-  const end = layout.x(rollout.fork + rollout.length) + 4, line = y + 17;
-  const start = from < layout.x(rollout.fork) ? `M${from} ${line - 9} Q${from} ${line} ${from + bend} ${line}` : `M${from} ${line}`;
+  const end = layout.x(rollout.fork + rollout.length) + 4,
+    line = y + 17;
+  const start =
+    from < layout.x(rollout.fork) ? `M${from} ${line - 9} Q${from} ${line} ${from + bend} ${line}` : `M${from} ${line}`;
   const path = svg('path', {class: 'path', d: `${start} H${end}`, 'stroke-width': width});
   path.style.stroke = rewardColour(rollout.reward);
   return path;
@@ -143,7 +211,8 @@ function lanePath(layout, rollout, y, from, bend = 7) {
 function laneEnd(layout, rollout, y) {
   const x = layout.x(rollout.fork + rollout.length) + 13;
   const end = svg('g', {}, icon(outcomeOf(rollout), x, y + 9));
-  if (rollout.advantage !== null) end.append(svg('text', {x: x + 12, y: y + 13, class: 'small'}, signed(rollout.advantage)));
+  if (rollout.advantage !== null)
+    end.append(svg('text', {x: x + 12, y: y + 13, class: 'small'}, signed(rollout.advantage)));
   return end;
 }
 
@@ -153,9 +222,16 @@ function pieces(rollout, pool) {
   for (let start = 0; start < rollout.tokens.length; start += pool) {
     const count = Math.min(pool, rollout.tokens.length - start);
     let most = start;
-    for (let i = start + 1; i < start + count; i++) if ((rollout.entropies[i] ?? 0) > (rollout.entropies[most] ?? 0)) most = i;
-    found.push({start, count, token: most, entropy: rollout.entropies[most] ?? 0, logprob: rollout.logprobs[most] ?? 0,
-      tool: rollout.answers.some(([from, to]) => from <= most && most < to)});
+    for (let i = start + 1; i < start + count; i++)
+      if ((rollout.entropies[i] ?? 0) > (rollout.entropies[most] ?? 0)) most = i;
+    found.push({
+      start,
+      count,
+      token: most,
+      entropy: rollout.entropies[most] ?? 0,
+      logprob: rollout.logprobs[most] ?? 0,
+      tool: rollout.answers.some(([from, to]) => from <= most && most < to),
+    });
   }
   return found;
 }
@@ -164,8 +240,14 @@ function cells(layout, rollout, fork, y, scale) {
   const written = layout.cell >= 9 && layout.pool === 1 ? texts(rollout.tokens).map(spelled) : [];
   const drawn = [];
   for (const piece of pieces(rollout, layout.pool)) {
-    const cell = svg('rect', {class: piece.tool ? 'cell tool' : 'cell', x: layout.x(fork + piece.start), y,
-      width: Math.max(0.5, layout.cell * piece.count - (layout.cell > 4 ? 1 : 0)), height: 14, 'data-token': piece.token});
+    const cell = svg('rect', {
+      class: piece.tool ? 'cell tool' : 'cell',
+      x: layout.x(fork + piece.start),
+      y,
+      width: Math.max(0.5, layout.cell * piece.count - (layout.cell > 4 ? 1 : 0)),
+      height: 14,
+      'data-token': piece.token,
+    });
     if (!piece.tool) cell.setAttribute('fill-opacity', (0.04 + 0.9 * Math.min(1, piece.entropy / scale)).toFixed(3));
     drawn.push(cell);
     const last = piece.start === rollout.tokens.length - 1 && rollout.finished && rollout.whole;
@@ -175,76 +257,15 @@ function cells(layout, rollout, fork, y, scale) {
     }
   }
   if (look.selected === rollout && look.token !== null && look.token >= fork) {
-    drawn.push(svg('rect', {class: 'token-mark', x: layout.x(look.token), y: y - 1, width: Math.max(3, layout.cell - 1), height: 16}));
+    drawn.push(
+      svg('rect', {
+        class: 'token-mark',
+        x: layout.x(look.token),
+        y: y - 1,
+        width: Math.max(3, layout.cell - 1),
+        height: 16,
+      }),
+    );
   }
   return drawn;
-}
-
-// -- events ----------------------------------------------------------------------------------------------------------
-
-function listen(drawing, of) {
-  const rolloutAt = (target) => {
-    const group = target.closest?.('.lane');
-    return group ? of.rollouts[Number(group.dataset.rollout)] : null;
-  };
-  const tokenAt = (target) => (target.dataset?.token === undefined ? null : Number(target.dataset.token));
-  drawing.addEventListener('pointermove', (event) => {
-    const rollout = rolloutAt(event.target), index = tokenAt(event.target);
-    if (rollout && index !== null) tip(event, tokenTip(of, rollout, index));
-    else if (rollout) tip(event, rolloutTip(rollout));
-    else hideTip();
-  });
-  drawing.addEventListener('pointerleave', hideTip);
-  drawing.addEventListener('click', (event) => {
-    const rollout = rolloutAt(event.target), index = tokenAt(event.target);
-    if (rollout) pick(rollout, index === null ? null : rollout.fork + index, event.shiftKey);
-  });
-  drawing.addEventListener('keydown', (event) => {
-    if (event.key !== 'Enter' && event.key !== ' ') return;
-    const rollout = rolloutAt(event.target);
-    if (!rollout) return;
-    event.preventDefault();
-    pick(rollout, null, event.shiftKey);
-  });
-}
-
-// Select a rollout and one of its tokens, or set it beside the selected one.
-function pick(rollout, token = null, beside = false) {
-  if ((beside || look.comparing) && rollout !== look.selected) {
-    look.compared = rollout;
-    look.comparing = false;
-  } else {
-    if (rollout === look.compared) look.compared = null;
-    look.selected = rollout;
-    look.token = token;
-    look.parent = familyOf(prompts.tree, rollout, familiesOf(prompts.tree));
-  }
-  drawPrompt();
-  remember();
-  document.querySelector(`.tree .lane[data-rollout="${rollout.number}"]`)?.focus({preventScroll: true});
-}
-
-function tip(event, text) {
-  const box = document.getElementById('tip');
-  box.textContent = text;
-  box.hidden = false;
-  const {width, height} = box.getBoundingClientRect();
-  box.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - width - 8))}px`;
-  box.style.top = `${event.clientY + height + 26 > innerHeight ? event.clientY - height - 12 : event.clientY + 18}px`;
-}
-
-function hideTip() {
-  document.getElementById('tip').hidden = true;
-}
-
-function rolloutTip(rollout) {
-  return `${nameOf(rollout)}: ${outcomeOf(rollout).word}\nreward ${number(rollout.reward)}, advantage ${fixed(rollout.advantage, 3)}, ` +
-    plural(rollout.length, 'token') + (rollout.whole ? '' : ' (text not in this page)');
-}
-
-function tokenTip(of, rollout, index) {
-  const token = response(of, rollout).find((one) => one.rollout === rollout && one.index === index);
-  const text = spelled(texts(rollout.tokens)[index]);
-  return `${text}   at ${rollout.fork + index}\nlog-prob ${fixed(token.logprob, 4)}  (p ${number(Math.exp(token.logprob), 3)})\n` +
-    `entropy ${fixed(token.entropy, 4)} nats\nadvantage ${fixed(rollout.advantage, 4)}\ntrained: ${trains(token)}`;
 }

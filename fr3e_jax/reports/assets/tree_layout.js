@@ -14,7 +14,13 @@ function statesOf(of, parent) {
   for (const rollout of of.rollouts) {
     if (rollout.parent !== parent || rollout.parent === null) continue;
     if (!states.has(rollout.state)) {
-      states.set(rollout.state, {j: rollout.state, fork: rollout.fork, value: rollout.value, alpha: rollout.alpha, rollouts: []});
+      states.set(rollout.state, {
+        j: rollout.state,
+        fork: rollout.fork,
+        value: rollout.value,
+        alpha: rollout.alpha,
+        rollouts: [],
+      });
     }
     states.get(rollout.state).rollouts.push(rollout);
   }
@@ -35,8 +41,16 @@ function groupsOf(of, parent) {
   const bases = of.rollouts.filter((rollout) => rollout.kind !== 'state' && rollout.id !== parent);
   if (bases.length) {
     const value = bases[0].kind === 'base' ? bases[0].value : null;
-    states.push({j: 0, fork: 0, value, alpha: null, delta: null, rollouts: bases, base: true,
-      title: parent === null ? 'from the prompt' : 'S₀, from the prompt'});
+    states.push({
+      j: 0,
+      fork: 0,
+      value,
+      alpha: null,
+      delta: null,
+      rollouts: bases,
+      base: true,
+      title: parent === null ? 'from the prompt' : 'S₀, from the prompt',
+    });
   }
   return states;
 }
@@ -73,5 +87,16 @@ function layoutOf(of, parent, width, zoom) {
     y += 6;
   }
   const x = (position) => MARGIN.left + position * cell;
-  return {trunk, parent, groups, cell, pool, longest, x, top, height: y + 4, width: Math.max(x(longest) + MARGIN.right, width)};
+  return {
+    trunk,
+    parent,
+    groups,
+    cell,
+    pool,
+    longest,
+    x,
+    top,
+    height: y + 4,
+    width: Math.max(x(longest) + MARGIN.right, width),
+  };
 }

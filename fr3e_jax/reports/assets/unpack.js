@@ -22,8 +22,27 @@ function rolloutsOf(columns) {
   let start = 0;
   for (let i = 0; i < columns.id.length; i++) {
     const rollout = {number: i};
-    for (const name of ['id', 'kind', 'base', 'state', 'branch', 'parent', 'fork', 'reward', 'outcome', 'finished',
-      'kept', 'advantage', 'value', 'alpha', 'anchors', 'answers', 'step', 'length']) rollout[name] = columns[name][i];
+    for (const name of [
+      'id',
+      'kind',
+      'base',
+      'state',
+      'branch',
+      'parent',
+      'fork',
+      'reward',
+      'outcome',
+      'finished',
+      'kept',
+      'advantage',
+      'value',
+      'alpha',
+      'anchors',
+      'answers',
+      'step',
+      'length',
+    ])
+      rollout[name] = columns[name][i];
     const end = start + columns.tokens[i];
     rollout.tokens = columns.token_ids.slice(start, end);
     rollout.logprobs = columns.logprobs.slice(start, end).map(value);
@@ -71,8 +90,14 @@ function response(of, rollout) {
   const before = parent ? response(of, parent).slice(0, rollout.fork) : [];
   const missing = rollout.parent && before.length < rollout.fork;
   const own = rollout.tokens.map((id, i) => ({
-    id, rollout, index: i, position: rollout.fork + i, logprob: rollout.logprobs[i], entropy: rollout.entropies[i],
-    tool: rollout.answers.some(([start, end]) => start <= i && i < end), shared: false,
+    id,
+    rollout,
+    index: i,
+    position: rollout.fork + i,
+    logprob: rollout.logprobs[i],
+    entropy: rollout.entropies[i],
+    tool: rollout.answers.some(([start, end]) => start <= i && i < end),
+    shared: false,
   }));
   const prefix = missing ? [] : before.map((token) => ({...token, shared: true}));
   return [...prefix, ...own];
