@@ -6,6 +6,8 @@ Chromium is the system's own (Debian: ``apt-get install chromium``); playwright 
 import itertools
 import re
 import shutil
+import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from fr3e_jax.analysis.figure import Figure, HeatMap, Series, TextTable
 from fr3e_jax.analysis.stored_run import StoredRun
 from fr3e_jax.reports.rollout_trees import DECIMALS
 from fr3e_jax.reports.run_page import run_page
+from fr3e_jax.reports.server import LivePage, make_server
+from fr3e_jax.runs.metrics import MetricsWriter
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
@@ -236,3 +240,24 @@ def test_held_out_problems_show_their_answers_at_each_evaluation(browser, made_u
         assert page.locator("#view-held-out tbody tr").count() == 2
         answers.nth(1).get_by_label("sample 2: wrong").click()
         assert "sample 2:" in answers.nth(1).inner_text()
+
+
+def test_served_page_offers_newer_steps_and_asks_nobody_else(browser, tmp_path):
+    path = tmp_path / "run"
+    write_reported_run(path)
+    with make_server(LivePage(path, partial(run_page, live=True)), 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        context = browser.new_context()
+        page, complaints = context.new_page(), []
+        page.on("console", lambda message: complaints.append(message.text))
+        page.goto(f"http://127.0.0.1:{server.server_address[1]}/#prompt=1/10")
+        page.wait_for_selector("html[data-ready=yes]")
+        with MetricsWriter(StoredRun.open(path).directory, tensorboard=False, resume_step=STEPS) as metrics:
+            metrics.write(STEPS + 1, {"reward/mean": 1.0})
+        page.get_by_role("button", name=f"step {STEPS + 1} is there").click(timeout=30_000)
+        page.wait_for_selector("html[data-ready=yes]")
+        assert "prompt=1/10" in page.url and complaints == []
+        page.get_by_role("tab", name="Curves").click()
+        assert page.locator(".fact", has_text="training steps").inner_text().startswith(str(STEPS + 1))
+        context.close()
+        server.shutdown()

@@ -17,7 +17,7 @@ const ORDERS = [
   ['hardest', 'hardest first', (a, b) => a.right / (a.bases || 1) - b.right / (b.bases || 1)],
 ];
 const prompts = {filter: 'all', order: 'step', step: '', search: '', shown: [], chosen: null, tree: null};
-const LIST_LIMIT = 400;
+const LIST_LIMIT = 3000;
 
 function promptsView() {
   page.prompts.forEach((prompt, number) => {
