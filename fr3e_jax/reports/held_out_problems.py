@@ -7,7 +7,7 @@ from typing import Any
 
 from fr3e_jax.analysis.stored_run import StoredRun
 from fr3e_jax.reports.embedding import embed
-from fr3e_jax.reports.prompt_sampling import Budget, chosen_steps, priority
+from fr3e_jax.reports.prompt_sampling import Budget, chosen_steps, evenly, priority
 from fr3e_jax.reports.rollout_trees import prompt_tree
 from fr3e_jax.runs.rollout_store import RolloutRecord, rollout_path
 
@@ -27,6 +27,7 @@ def held_out_problems(run: StoredRun, budget: Budget, used_ids: set[int]) -> tup
     """
     sizes = {step: rollout_path(run.directory, step, stem="eval").stat().st_size for step in run.steps("eval")}
     steps = chosen_steps(sizes, Budget(read_bytes=budget.read_bytes // 4, seed=budget.seed))
+    steps = evenly(steps, budget.evaluations)
     results: dict[Problem, dict[int, list[tuple[int, bool]]]] = {}
     questions: dict[Problem, str] = {}
     for step in steps:
@@ -53,8 +54,9 @@ def held_out_problems(run: StoredRun, budget: Budget, used_ids: set[int]) -> tup
                 "right": [_sampled_right(results[key].get(step, [])) for step in steps],
                 "chunk": place.get(key),
             }
-            for key in order
+            for key in order[: budget.problems]
         ],
+        "stored_problems": len(order),
     }
     return table, list(chunks.values())
 

@@ -6,13 +6,15 @@ Every choice is seeded by names, so the same run gives the same page.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 from fr3e_jax.reports.rollout_trees import STRATA
 from fr3e_jax.runs.rollout_store import RolloutRecord
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -21,9 +23,14 @@ class Budget:
 
     read_bytes: int = 240_000_000
     """Compressed rollouts that are read. They take about a processor second for 8 MB."""
-    prompt_bytes: int = 12_000_000
+    prompt_bytes: int = 11_500_000
     held_out_bytes: int = 3_000_000
     finding_bytes: int = 2_500_000
+    metric_records: int = 3000
+    """Training steps of the curves."""
+    evaluations: int = 40
+    problems: int = 2000
+    """Rows of the table of held-out problems."""
     prompt_tokens: int = 40_000
     """Tokens that are kept of one prompt; its other rollouts keep their numbers."""
     seed: int = 0
@@ -33,6 +40,13 @@ def priority(seed: int, *names: Any) -> int:
     """A number that looks random and depends on the names alone."""
     text = "/".join(map(str, (seed, *names)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def evenly(items: Sequence[T], most: int) -> list[T]:
+    """At most ``most`` of the items, at least 2, at equal distances, with the first and the last."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
 
 
 def chosen_steps(sizes: Mapping[int, int], budget: Budget) -> list[int]:

@@ -10,7 +10,16 @@ from fr3e_jax.analysis.figure import Figure, Finding, HeatMap
 from fr3e_jax.analysis.stored_run import StoredRun
 from fr3e_jax.reports.embedding import embed, rounded
 from fr3e_jax.reports.held_out_problems import held_out_problems
-from fr3e_jax.reports.prompt_sampling import Allowance, Budget, Candidate, Shortlist, by_prompt, chosen_steps, priority
+from fr3e_jax.reports.prompt_sampling import (
+    Allowance,
+    Budget,
+    Candidate,
+    Shortlist,
+    by_prompt,
+    chosen_steps,
+    evenly,
+    priority,
+)
 from fr3e_jax.reports.rollout_trees import DECIMALS, STRATA, prompt_summary, prompt_tree
 from fr3e_jax.reports.token_pieces import pieces_of
 from fr3e_jax.runs.rollout_store import rollout_path
@@ -46,7 +55,7 @@ def collect(run: StoredRun, findings: Iterable[Finding] = (), budget: Budget | N
     prompts, chunks, sampling = _prompts(run, budget, used_ids)
     held_out, held_out_chunks = held_out_problems(run, budget, used_ids)
     shown, left_out = _findings(findings, budget)
-    codec = run.codec
+    codec, training = run.codec, run.training
     if codec:
         for summary in prompts:
             ids = summary.pop("question_ids")
@@ -54,7 +63,8 @@ def collect(run: StoredRun, findings: Iterable[Finding] = (), budget: Budget | N
             summary["question"] = text[:QUESTION_CHARACTERS] + ("…" if len(text) > QUESTION_CHARACTERS else "")
     main = {
         "run": _description(run),
-        "metrics": {"train": columns(run.training), "eval": columns(run.evaluations)},
+        "metrics": {"train": columns(evenly(training, budget.metric_records)), "eval": columns(run.evaluations)},
+        "training_steps": len(training),
         "decimals": DECIMALS,
         "vocabulary": {str(token): piece for token, piece in pieces_of(codec, used_ids).items()} if codec else None,
         "prompts": prompts,

@@ -12,7 +12,7 @@ from reported_runs import STEPS, write_reported_run
 
 from fr3e_jax.analysis.figure import Figure, HeatMap, Series, TextTable
 from fr3e_jax.analysis.stored_run import StoredRun
-from fr3e_jax.reports.prompt_sampling import Budget, chosen_steps
+from fr3e_jax.reports.prompt_sampling import Budget, chosen_steps, evenly
 from fr3e_jax.reports.rollout_trees import DECIMALS, STRATA, prompt_summary, prompt_tree, stratum, tokens_to_keep
 from fr3e_jax.reports.run_data import collect
 from fr3e_jax.runs.rollout_store import write_rollouts
@@ -70,6 +70,13 @@ def test_metrics_are_columns_with_none_where_a_record_lacks_one(content):
     train, evaluations = content.main["metrics"]["train"], content.main["metrics"]["eval"]
     assert train["step"] == [1, 2, 3] and train["reward/mean"] == [0.1, 0.2, 0.3]
     assert evaluations["greedy"] == [0.25, 0.75] and "kind" not in train
+
+
+def test_a_long_run_is_thinned_at_equal_distances(made_up):
+    assert evenly(range(100), 4) == [0, 33, 66, 99] and evenly([1, 2], 4) == [1, 2]
+    main = collect(StoredRun.open(made_up[0]), budget=Budget(metric_records=2, problems=1)).main
+    assert main["metrics"]["train"]["step"] == [1, STEPS] and main["training_steps"] == STEPS
+    assert len(main["held_out"]["problems"]) == 1 and main["held_out"]["stored_problems"] == 2
 
 
 def test_summary_of_a_prompt_counts_changes_and_flips_of_values(made_up):

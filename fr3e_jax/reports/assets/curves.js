@@ -77,7 +77,14 @@ function curvesView() {
       {class: 'row'},
       element('label', {class: 'row'}, 'smoothing', smoothing),
       others,
-      element('span', {class: 'note'}, 'Click a step to see its prompts.'),
+      element(
+        'span',
+        {class: 'note'},
+        'Click a step to see its prompts.',
+        page.training_steps > page.metrics.train.step.length
+          ? ` ${page.metrics.train.step.length} of ${page.training_steps} steps, at equal distances.`
+          : null,
+      ),
     ),
     body,
   );

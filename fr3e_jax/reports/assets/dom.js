@@ -78,6 +78,10 @@ function plural(count, one, many = `${one}s`) {
   return `${count.toLocaleString('en')} ${count === 1 ? one : many}`;
 }
 
+function outOf(shown, all, one) {
+  return shown === all ? plural(all, one) : `${shown.toLocaleString('en')} of ${plural(all, one)}`;
+}
+
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }

@@ -31,8 +31,8 @@ function heldOutView() {
     element(
       'p',
       {class: 'note'},
-      `${plural(table.problems.length, 'problem')} at ${plural(table.steps.length, 'evaluation')}` +
-        `${table.stored_steps > table.steps.length ? ` of ${table.stored_steps}` : ''}. The icon is the greedy answer, ` +
+      `${outOf(table.problems.length, table.stored_problems, 'problem')} at ` +
+        `${outOf(table.steps.length, table.stored_steps, 'evaluation')}. The icon is the greedy answer, ` +
         `the bar is the share of right samples.${some}`,
     ),
     element(
