@@ -14,28 +14,28 @@ from fr3e_jax.reports.run_data import collect
 from fr3e_jax.runs.run_directory import atomic_file
 
 NAME = "report.html"
-STYLES = ("uplot/uPlot.min.css", "style.css")
+STYLES = ("uplot/uPlot.min.css", "run/style.css")
 SCRIPTS = (
     "uplot/uPlot.iife.min.js",
-    "dom.js",
-    "unpack.js",
-    "outcomes.js",
-    "curves.js",
-    "prompts.js",
-    "tree_layout.js",
-    "tree.js",
-    "tree_events.js",
-    "prompt_view.js",
-    "reading.js",
-    "held_out.js",
-    "scales.js",
-    "figures.js",
-    "heat_map.js",
-    "overview.js",
-    "keys.js",
-    "main.js",
+    "run/dom.js",
+    "run/unpack.js",
+    "run/outcomes.js",
+    "run/curves.js",
+    "run/prompts.js",
+    "run/tree_layout.js",
+    "run/tree.js",
+    "run/tree_events.js",
+    "run/prompt_view.js",
+    "run/reading.js",
+    "run/held_out.js",
+    "run/scales.js",
+    "run/figures.js",
+    "run/heat_map.js",
+    "run/overview.js",
+    "run/keys.js",
+    "run/main.js",
 )
-LIVE_SCRIPT = "live.js"
+LIVE_SCRIPT = "run/live.js"
 
 
 def run_page(

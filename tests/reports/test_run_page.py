@@ -53,12 +53,12 @@ def test_policy_of_the_page_allows_its_own_script_and_style_and_no_address(page)
 
 
 def test_script_knows_each_outcome_of_a_verdict():
-    known = re.findall(r"^  (\w+): \{word:", asset("outcomes.js"), re.MULTILINE)
+    known = re.findall(r"^  (\w+): \{word:", asset("run/outcomes.js"), re.MULTILINE)
     assert set(get_args(Outcome)) <= set(known)
 
 
 def test_no_asset_makes_markup_or_programs_from_text():
-    own = "".join(asset(name) for name in [*SCRIPTS[1:], "live.js"])
+    own = "".join(asset(name) for name in [*SCRIPTS[1:], "run/live.js"])
     assert re.findall(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|new Function|</script", own) == []
 
 
