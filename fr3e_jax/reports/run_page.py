@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from fr3e_jax.analysis.catalogue import findings
 from fr3e_jax.analysis.figure import Finding
 from fr3e_jax.analysis.stored_run import StoredRun
 from fr3e_jax.reports.embedding import embed
@@ -39,20 +40,20 @@ LIVE_SCRIPT = "run/live.js"
 
 
 def run_page(
-    run: StoredRun, findings: Iterable[Finding] = (), budget: Budget | None = None, *, live: bool = False
+    run: StoredRun, figures: Iterable[Finding] | None = None, budget: Budget | None = None, *, live: bool = False
 ) -> str:
     """The page of a run.
 
     Args:
       run: the run; it may still be training.
-      findings: figures to show.
+      figures: to show; None: the findings of all analyses for which the run has data.
       budget: limits of what is read and shown.
       live: whether a server serves the page, which then asks it for newer steps.
 
     Raises:
       ConfigError: a file of the run is damaged.
     """
-    content = collect(run, findings, budget)
+    content = collect(run, findings(run) if figures is None else figures, budget)
     data = {"main": embed(content.main)}
     data |= {f"prompt-{n}": chunk for n, chunk in enumerate(content.prompt_chunks)}
     data |= {f"held-out-{n}": chunk for n, chunk in enumerate(content.held_out_chunks)}

@@ -12,9 +12,12 @@ from typing import get_args
 import pytest
 from reported_runs import HOSTILE, STEPS, write_reported_run
 
+from fr3e_jax.analysis.catalogue import findings
 from fr3e_jax.analysis.stored_run import StoredRun
 from fr3e_jax.cli import main
+from fr3e_jax.reports import run_page as run_page_module
 from fr3e_jax.reports.embedding import asset
+from fr3e_jax.reports.run_data import RunData
 from fr3e_jax.reports.run_page import SCRIPTS, report_at_the_end, run_page, write_report
 from fr3e_jax.reports.server import LivePage, make_server
 from fr3e_jax.rewards.verdict import Outcome
@@ -50,6 +53,17 @@ def test_policy_of_the_page_allows_its_own_script_and_style_and_no_address(page)
     assert re.findall(r'(?:src|href)="([^"]*)"', re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)) == [
         "data:,"
     ]
+
+
+def test_page_shows_the_findings_of_all_analyses(hostile, monkeypatch):
+    shown = []
+    monkeypatch.setattr(
+        run_page_module, "collect", lambda run, figures, budget: shown.append(list(figures)) or RunData({})
+    )
+    run = StoredRun.open(hostile)
+    run_page(run)
+    run_page(run, [])
+    assert shown == [findings(run), []] and {"pass_at_k", "reward_over_steps"} <= {one.name for one in shown[0]}
 
 
 def test_script_knows_each_outcome_of_a_verdict():
