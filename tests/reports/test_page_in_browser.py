@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from reported_runs import STEPS, write_reported_run
 
+from fr3e_jax.analysis.catalogue import findings
 from fr3e_jax.analysis.figure import Figure, HeatMap, Series, TextTable
 from fr3e_jax.analysis.stored_run import StoredRun
 from fr3e_jax.reports.rollout_trees import DECIMALS
@@ -54,7 +55,8 @@ def browser():
 def made_up(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "<b>made_up"
     stored = write_reported_run(path, hostile=True)
-    (path / "report.html").write_text(run_page(StoredRun.open(path), FINDINGS), encoding="utf-8")
+    run = StoredRun.open(path)
+    (path / "report.html").write_text(run_page(run, [*findings(run), *FINDINGS]), encoding="utf-8")
     return path / "report.html", stored
 
 
@@ -202,7 +204,9 @@ def test_hostile_texts_are_seen_and_do_nothing(browser, made_up):
         assert page.title() == "<b>made_up: report"
         assert page.locator("img, b b, iframe, object, embed, a[href^='javascript']").count() == 0
         assert page.locator("script:not([type])").count() == scripts
-        assert page.locator("#view-figures .figure").count() == 4
+        assert page.locator("#view-figures .figure").count() > 4
+        for finding in FINDINGS:
+            assert page.locator(f"#figure-{finding.name} h3").inner_text() == finding.title
 
 
 def test_policy_stops_a_script_and_a_request_that_got_in(browser, made_up):
