@@ -56,11 +56,10 @@ def collect(run: StoredRun, findings: Iterable[Finding] = (), budget: Budget | N
     held_out, held_out_chunks = held_out_problems(run, budget, used_ids)
     shown, left_out = _findings(findings, budget)
     codec, training = run.codec, run.training
-    if codec:
-        for summary in prompts:
-            ids = summary.pop("question_ids")
-            text = codec.decode(ids, special_tokens=True)
-            summary["question"] = text[:QUESTION_CHARACTERS] + ("…" if len(text) > QUESTION_CHARACTERS else "")
+    for summary in prompts:
+        ids = summary.pop("question_ids")
+        text = codec.decode(ids, special_tokens=True) if codec else ""
+        summary["question"] = text[:QUESTION_CHARACTERS] + "…" * (len(text) > QUESTION_CHARACTERS)
     main = {
         "run": _description(run),
         "metrics": {"train": columns(evenly(training, budget.metric_records)), "eval": columns(run.evaluations)},

@@ -121,7 +121,7 @@ function listPrompts() {
     (prompt) =>
       test(prompt) &&
       (!prompts.step || prompt.step === Number(prompts.step)) &&
-      (!prompts.search || `${prompt.question ?? ''} ${prompt.problem}`.toLowerCase().includes(prompts.search)),
+      (!prompts.search || `${prompt.question} ${prompt.problem}`.toLowerCase().includes(prompts.search)),
   );
   prompts.shown.sort(ORDERS.find(([name]) => name === prompts.order)[2]);
   replace(prompts.list, prompts.shown.slice(0, LIST_LIMIT).map(listEntry));
@@ -146,7 +146,7 @@ function listEntry(prompt) {
     {},
     button(
       [
-        element('span', {class: 'text question'}, spelled(prompt.question ?? prompt.problem).replaceAll('·', ' ')),
+        element('span', {class: 'text question'}, visible(prompt.question || prompt.problem).replaceAll('\n', '↵')),
         element(
           'small',
           {},
