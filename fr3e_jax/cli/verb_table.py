@@ -9,7 +9,7 @@ import argparse
 import json
 from pathlib import Path
 
-from fr3e_jax.cli import analyse_verb, eval_verb, parsers, runs_verb
+from fr3e_jax.cli import analyse_verb, eval_verb, parsers, report_verb, runs_verb
 from fr3e_jax.cli.parsers import Verb
 from fr3e_jax.cli.run_selection import (
     locate_run,
@@ -211,6 +211,13 @@ VERBS = {
         "fr3e compare runs/sweep-demo-20250101-120000 --page comparison.html",
         _declare_compare,
         _compare,
+        recipe=False,
+    ),
+    "report": Verb(
+        "Write one HTML file that shows a run: curves, trees of rollouts, held-out problems, figures.",
+        "fr3e report runs/demo-20250101-120000 --serve",
+        report_verb.declare_report,
+        report_verb.report,
         recipe=False,
     ),
     "sweep": Verb(

@@ -480,6 +480,7 @@ class RuntimeConfig:
     tracker_project: str = option("fr3e_jax", "project or experiment of the run with these services")
     tracker_table_every: int = option(10, "training steps between their tables of sampled trees; 0: no tables", ge=0)
     store_rollouts: bool = option(True, "store every rollout (compressed JSONL) for analysis")
+    report: bool = option(True, "write report.html, a page that shows the run, at its end (fr3e report RUN)")
     console: Literal["auto", "live", "plain", "none"] = option("auto", "live display, plain lines, or nothing")
     processes: Literal["auto", "one"] = option(
         "auto", "auto: join the processes named in the environment (docs/users/several_processes.md); one: run alone"

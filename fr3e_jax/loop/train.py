@@ -39,6 +39,7 @@ from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.loop.tree_table import tree_table
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs import explore_programs
+from fr3e_jax.reports.run_page import report_at_the_end
 from fr3e_jax.rollouts.requests import NonFiniteLogits
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.background import Background, WriteFailed
@@ -433,6 +434,18 @@ class Trainer:
             write_json_atomic(self.run_dir.summary, run_summary(self.config, self.progress, self.ledger, after))
         self.console.summary(self.progress.before, after, self.run_dir)
         self.console.note(compilation_line(self.ledger))
+        if self.config.runtime.report and self.session.processes.first:
+            self._report()
+
+    def _report(self) -> None:
+        """Write the page of the run; a failure costs one line, for everything else is saved."""
+        self.console.stage("writing the report")
+        path, failure = report_at_the_end(self.run_dir.path)
+        if path:
+            self.console.note(f"report: {path}")
+        else:
+            again = f"try again with fr3e report {self.run_dir.path}"
+            print(f"fr3e: the report was not written ({failure}); {again}", file=sys.stderr)
 
 
 def _start(config: Config, *progress: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import re
 import shlex
 import subprocess
@@ -41,7 +42,7 @@ def calls(monkeypatch) -> list[tuple]:
     for module, function in FUNCTIONS.items():
         stand_in = types.ModuleType(f"fr3e_jax.{module}")
         stand_in.as_json = stand_in.comma_separated = stand_in.markdown = stand_in.rows = None
-        stand_in.Subject = lambda config, run_dir, steps: (config, run_dir, steps)
+        stand_in.Subject = collections.namedtuple("Subject", "config run_dir steps")
         setattr(stand_in, function, lambda *arguments, name=function: recorded.append((name, *arguments)) or 0)
         monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
     return recorded
@@ -65,7 +66,7 @@ def test_verb_with_a_run_takes_only_the_model_settings_from_the_run(recipe, call
     (run_dir / "config.yaml").write_text("model: {hidden_size: 128, compute_dtype: bfloat16}\nseed: 5\n")
     assert main([verb, recipe, "model.compute_dtype=float32", *options, "--run", str(run_dir)]) == 0
     [(name, config, *others)] = calls
-    given = others[0][0][1] if verb == "eval" else others[-1]
+    given = others[0][0].run_dir if verb == "eval" else others[-1]
     assert (name, given, config.model.hidden_size) == ("evaluate_all" if verb == "eval" else verb, run_dir, 128)
     assert (config.seed, config.name, config.model.compute_dtype) == (0, "tried", "float32")
 

@@ -13,10 +13,12 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
+from fr3e_jax.analysis.stored_run import StoredRun
 from fr3e_jax.cli import main
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.huggingface import stored_shapes
 from fr3e_jax.policy.network import build_network
+from fr3e_jax.reports.run_data import collect
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.rollout_store import read_rollouts
 
@@ -222,6 +224,20 @@ def test_metrics_tell_how_the_rewards_came_about(run):
     assert outcomes["verifier/right"] > 0 and outcomes["verifier/wrong"] > 0
     assert outcomes["verifier/right"] + outcomes["verifier/wrong"] == len(rollouts_of(run))
     assert outcomes["verifier/timeout"] == outcomes["verifier/worker_died"] == outcomes["verifier/error"] == 0
+
+
+def test_the_run_ends_with_a_report_whose_pieces_of_tokens_make_the_texts(run, checkpoint):
+    assert "Content-Security-Policy" in (run / "report.html").read_text(encoding="utf-8")
+    shown = collect(StoredRun.open(run)).main
+    assert shown["run"]["state"] == "finished" and shown["sampling"]["steps_read"] == [1]
+    tokenizer, pieces = AutoTokenizer.from_pretrained(checkpoint), shown["vocabulary"]
+    for record in rollouts_of(run):
+        # The padded embedding has ids that the tokenizer lacks; the page shows their numbers.
+        ids = [token for token in (*record.prompt_ids, *record.token_ids) if token < len(tokenizer)]
+        parts = [pieces[str(token)] for token in ids]
+        text = b"".join(part.encode() if isinstance(part, str) else bytes(part) for part in parts)
+        shown_text, expected = text.decode(errors="replace"), tokenizer.decode(ids)
+        assert re.sub("\ufffd+", "\ufffd", shown_text) == re.sub("\ufffd+", "\ufffd", expected)
 
 
 def test_the_exported_directory_has_the_trained_weights_in_the_layout_it_came_in(exported, checkpoint):

@@ -1,0 +1,53 @@
+"""``fr3e report``: write the page of a run, or serve it while the run goes on."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+
+from fr3e_jax.configuration import ConfigError
+
+PORT = 8500
+
+
+def declare_report(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``fr3e report``."""
+    parser.add_argument("run", metavar="RUN", help="directory of a run; it may still be training")
+    parser.add_argument("--output", metavar="FILE", help="write the page there (default: RUN/report.html)")
+    parser.add_argument(
+        "--serve",
+        action="store_true",
+        help="serve the page on this machine's loopback interface, with newer steps as they come, until Ctrl-C",
+    )
+    parser.add_argument(
+        "--port", type=_port, default=PORT, metavar="N", help=f"port of --serve (default {PORT}; 0: any free one)"
+    )
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Write or serve the page.
+
+    Raises:
+      ConfigError: there is no run, a file of it is damaged, the page cannot be written, or the port is in use.
+    """
+    from fr3e_jax.reports.run_page import run_page, write_report
+    from fr3e_jax.reports.server import serve
+
+    if arguments.serve:
+        if arguments.output:
+            raise ConfigError("--serve writes no file; leave out --output")
+        serve(Path(arguments.run).expanduser(), partial(run_page, live=True), arguments.port)
+        return 0
+    try:
+        path = write_report(Path(arguments.run).expanduser(), arguments.output)
+    except OSError as error:
+        raise ConfigError(f"the page cannot be written: {error}") from error
+    print(f"{path}  ({path.stat().st_size / 1e6:.1f} MB; open it in a browser)")
+    return 0
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
+    return int(text)

@@ -1,0 +1,183 @@
+// One prompt: its question, its tree with a key, the table of its states, and the pane of texts.
+
+function drawPrompt() {
+  const of = prompts.tree,
+    prompt = prompts.chosen;
+  const width = prompts.place.clientWidth - 26;
+  const families = familiesOf(of);
+  const note = prompts.stepNote;
+  prompts.stepNote = '';
+  const kept = prompts.place.querySelector('.tree .scroll')?.scrollLeft ?? 0;
+  const drawing = element('div', {class: 'scroll'}, drawTree(of, width));
+  replace(
+    prompts.place,
+    element(
+      'div',
+      {class: 'row'},
+      button('‹ previous', () => neighbour(-1), {title: 'k'}),
+      button('next ›', () => neighbour(1), {title: 'j'}),
+      element('b', {}, `step ${prompt.step}, prompt ${prompt.position}`),
+      element('span', {class: 'muted text'}, visible(prompt.problem)),
+      button('copy link', copyLink),
+    ),
+    note ? element('p', {class: 'note'}, note) : null,
+    element('p', {class: 'text question', 'aria-label': 'question'}, textOf(of.prompt)),
+    families.length > 1 || (families.length && !of.byId.has(families[0])) ? familyButtons(of, families) : null,
+    missingParent(of),
+    element('div', {class: 'tree'}, key(of), zoomButtons(of), drawing),
+    stateTable(of),
+    readingPane(of),
+  );
+  drawing.scrollLeft = kept;
+  scrollToChosen();
+}
+
+// The pane of the text stays in sight below the tree; only the text scrolls in it.
+function scrollToChosen() {
+  const token = document.querySelector('.reading .tk.chosen'),
+    box = token?.closest('.text');
+  if (box) box.scrollTop += token.getBoundingClientRect().top - box.getBoundingClientRect().top - box.clientHeight / 2;
+}
+
+function copyLink(event) {
+  const label = event.target;
+  navigator.clipboard?.writeText(location.href).then(
+    () => {
+      label.textContent = 'copied';
+    },
+    () => {},
+  );
+}
+
+function textOf(ids) {
+  return visible(
+    page.vocabulary ? texts(ids).join('') : `token ids, as the run's tokenizer is not there: ${ids.join(' ')}`,
+  );
+}
+
+function familyButtons(of, families) {
+  return element(
+    'div',
+    {class: 'row', role: 'group', 'aria-label': 'explored base rollouts'},
+    element('span', {class: 'muted'}, 'explored:'),
+    families.map((parent) => {
+      const base = of.byId.get(parent);
+      return button(
+        [base ? iconElement(outcomeOf(base)) : null, ` ${base ? `base ${base.base}` : parent}`],
+        () => {
+          look.parent = parent;
+          if (base) pick(base);
+          else {
+            look.selected = of.rollouts.find((rollout) => rollout.parent === parent);
+            drawPrompt();
+          }
+        },
+        {'aria-pressed': String(parent === look.parent)},
+      );
+    }),
+  );
+}
+
+function missingParent(of) {
+  if (look.parent === null || of.byId.has(look.parent)) return null;
+  const [step, position] = look.parent.split('/').map(Number);
+  const origin = page.prompts.find((prompt) => prompt.step === step && prompt.position === position);
+  return element(
+    'p',
+    {class: 'note'},
+    `These branches leave rollout ${look.parent}, which step ${step} sampled. `,
+    origin ? button('show it', () => openPrompt(origin, look.parent)) : 'It is not in this page.',
+  );
+}
+
+function key(of) {
+  return element(
+    'div',
+    {class: 'key'},
+    element('span', {}, 'entropy 0', element('i', {class: 'ramp entropy'}), `${number(entropyScale(of), 2)} nats`),
+    element('span', {}, 'reward 0', element('i', {class: 'ramp reward'}), '1'),
+    element('span', {}, 'bar: log-prob, full at 0, empty at −5'),
+    element('span', {}, 'line: width is |advantage|, dotted does not train'),
+    [...new Set(of.rollouts.map(outcomeOf))].map((outcome) => element('span', {}, iconElement(outcome), outcome.word)),
+  );
+}
+
+function zoomButtons() {
+  const zoom = (factor) => {
+    look.zoom = Math.min(40, Math.max(1, look.zoom * factor));
+    drawPrompt();
+  };
+  return element(
+    'div',
+    {class: 'row'},
+    button('−', () => zoom(1 / 1.6), {'aria-label': 'narrower tokens', disabled: look.zoom <= 1}),
+    button('+', () => zoom(1.6), {'aria-label': 'wider tokens'}),
+    button(
+      look.comparing ? 'choose the second rollout …' : 'compare with …',
+      () => {
+        look.comparing = !look.comparing;
+        drawPrompt();
+      },
+      {'aria-pressed': String(look.comparing), title: 'c, or Shift and a click on a branch'},
+    ),
+    look.compared
+      ? button('compare no more', () => {
+          look.compared = null;
+          drawPrompt();
+          remember();
+        })
+      : null,
+  );
+}
+
+function stateTable(of) {
+  const states = look.parent === null ? [] : statesOf(of, look.parent);
+  if (!states.length) return null;
+  const base = of.byId.get(look.parent);
+  const rows = states.map((state) => {
+    const trained = state.rollouts.filter((rollout) => rollout.advantage !== null).length;
+    const token = base && base.tokens.length > state.fork ? spelled(texts(base.tokens)[state.fork]) : '–';
+    return element(
+      'tr',
+      {},
+      element('td', {}, `S${subscript(state.j)}`),
+      cellOf(state.fork),
+      element('td', {class: 'text'}, token),
+      cellOf(base ? fixed(base.entropies[state.fork], 3) : '–'),
+      cellOf(fixed(state.value, 3)),
+      cellOf(state.delta === null ? '–' : signed(state.delta, 3)),
+      cellOf(fixed(state.alpha, 3)),
+      cellOf(`${state.rollouts.filter((r) => r.outcome === 'right').length}/${state.rollouts.length}`),
+      element('td', {}, trained ? `${trained} train` : 'equal rewards: trains nothing'),
+    );
+  });
+  return element(
+    'details',
+    {},
+    element('summary', {}, `States of this trunk (${states.length})`),
+    element(
+      'div',
+      {class: 'scroll'},
+      element(
+        'table',
+        {},
+        element(
+          'thead',
+          {},
+          element(
+            'tr',
+            {},
+            ['state', 'at', 'token', 'entropy', 'V', 'ΔV', 'α', 'right', 'training'].map((name) =>
+              element('th', {}, name),
+            ),
+          ),
+        ),
+        element('tbody', {}, rows),
+      ),
+    ),
+  );
+}
+
+function cellOf(content) {
+  return element('td', {class: 'number'}, String(content));
+}

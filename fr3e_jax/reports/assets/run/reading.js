@@ -1,0 +1,168 @@
+// The text of the selected rollout, alone or beside another one, and the numbers of its tokens.
+
+function nameOf(rollout) {
+  if (rollout.kind === 'state') return `S${subscript(rollout.state)}, branch ${rollout.branch}`;
+  if (rollout.kind === 'eval') return rollout.base ? `sample ${rollout.base}` : 'greedy answer';
+  return `base rollout ${rollout.base}`;
+}
+
+function readingPane(of) {
+  const shown = [look.selected, look.compared].filter((rollout) => rollout);
+  const whole = shown.map((rollout) => response(of, rollout));
+  const difference = shown.length === 2 ? firstDifference(whole[0], whole[1]) : null;
+  return element(
+    'div',
+    {class: shown.length === 2 ? 'reading two' : 'reading'},
+    shown.map((rollout, i) => rolloutPanel(of, rollout, whole[i], difference, i === 0)),
+  );
+}
+
+function firstDifference(one, other) {
+  let i = 0;
+  while (i < one.length && i < other.length && one[i].id === other[i].id) i++;
+  return i;
+}
+
+function rolloutPanel(of, rollout, whole, difference, first) {
+  const outcome = outcomeOf(rollout);
+  const base = rollout.kind === 'base' ? rollout : of.byId.get(rollout.parent);
+  const anchors = new Set(base ? base.anchors : []);
+  const scale = entropyScale(of),
+    written = texts(whole.map((token) => token.id));
+  const box = element('div', {
+    class: 'text',
+    tabindex: 0,
+    role: 'textbox',
+    'aria-readonly': 'true',
+    'aria-label': `text of ${nameOf(rollout)}`,
+  });
+  whole.forEach((token, i) => {
+    const span = element('span', {class: 'tk', 'data-at': token.position}, visible(written[i]));
+    span.style.setProperty('--h', Math.round(90 * Math.min(1, (token.entropy ?? 0) / scale)));
+    const kinds = {
+      shared: token.shared,
+      tool: token.tool,
+      anchor: anchors.has(token.position) && token.position <= (rollout === base ? Infinity : rollout.fork),
+      chosen: first && look.token === token.position,
+      'first-difference': i === difference,
+      different: difference !== null && i > difference,
+    };
+    for (const [kind, holds] of Object.entries(kinds)) if (holds) span.classList.add(kind);
+    box.append(span);
+  });
+  if (!rollout.whole)
+    box.append(
+      element('p', {class: 'note'}, `The text of its ${plural(rollout.length, 'token')} is not in this page.`),
+    );
+  box.addEventListener('pointermove', (event) => {
+    const token = tokenOf(event.target, whole);
+    if (token) tip(event, tokenTip(of, token.rollout, token.index));
+    else hideTip();
+  });
+  box.addEventListener('pointerleave', hideTip);
+  box.addEventListener('click', (event) => {
+    const token = tokenOf(event.target, whole);
+    if (token && first) pick(rollout, token.position);
+  });
+  const chosen = first && look.token !== null ? whole.find((token) => token.position === look.token) : null;
+  return element(
+    'div',
+    {class: 'panel'},
+    element(
+      'div',
+      {class: 'row'},
+      iconElement(outcome),
+      element('b', {}, nameOf(rollout)),
+      element('span', {class: `tone-${outcome.tone}`}, outcome.word),
+      difference === null
+        ? null
+        : element(
+            'span',
+            {class: 'note'},
+            difference === whole.length
+              ? 'has no token after the shared ones'
+              : `first difference at token ${difference}`,
+          ),
+    ),
+    box,
+    chosen ? tokenDetails(chosen, written[whole.indexOf(chosen)]) : null,
+    rolloutDetails(rollout),
+  );
+}
+
+function tokenOf(target, whole) {
+  const at = target.dataset?.at;
+  return at === undefined ? null : whole.find((token) => token.position === Number(at));
+}
+
+function trains(token) {
+  const {rollout} = token;
+  if (token.shared) return 'not in this rollout, it shares the token';
+  if (token.tool) return 'no, a tool wrote it';
+  if (rollout.advantage !== null) return 'yes';
+  if (rollout.kind === 'eval') return 'no, an evaluation';
+  if (!rollout.kept) return 'no, the rewards of its group are equal';
+  return trainsByBlocks(rollout) ? 'yes, by blocks' : 'no';
+}
+
+// The blocks of a base rollout between its anchors have advantages of their own, which are not stored.
+function trainsByBlocks(rollout) {
+  return (
+    rollout.kind === 'base' &&
+    rollout.kept &&
+    rollout.anchors.length > 0 &&
+    Boolean(page.run.settings['explore.block_credit'])
+  );
+}
+
+function trainsSomehow(rollout) {
+  return rollout.advantage !== null || trainsByBlocks(rollout);
+}
+
+function details(label, pairs) {
+  return element(
+    'dl',
+    {class: 'details', 'aria-label': label},
+    pairs.map(([name, value]) =>
+      element('div', {}, element('dt', {}, name), element('dd', {'data-fact': name}, value)),
+    ),
+  );
+}
+
+function tokenDetails(token, text) {
+  return element(
+    'div',
+    {'aria-live': 'polite'},
+    details('token', [
+      ['token', element('span', {class: 'text'}, spelled(text))],
+      ['id', String(token.id)],
+      ['position', String(token.position)],
+      ['log-prob', fixed(token.logprob, page.decimals)],
+      ['probability', number(Math.exp(token.logprob), 4)],
+      ['entropy', fixed(token.entropy, page.decimals)],
+      ['token advantage', token.tool ? '–' : exact(token.rollout.advantage)],
+      ['trained', trains(token)],
+    ]),
+  );
+}
+
+// All digits that were stored.
+function exact(value) {
+  return value === null ? '–' : String(value).replace('-', '−');
+}
+
+function rolloutDetails(rollout) {
+  const facts = [
+    ['reward', exact(rollout.reward)],
+    ['outcome', rollout.outcome ?? 'not graded'],
+    ['advantage', exact(rollout.advantage)],
+    ['tokens', rollout.fork ? `${rollout.fork} shared + ${rollout.length}` : String(rollout.length)],
+    ['ended', rollout.finished ? 'by a stop token' : 'at the length cap'],
+  ];
+  if (rollout.value !== null)
+    facts.push([rollout.kind === 'state' ? `V(S${subscript(rollout.state)})` : 'V(S₀)', exact(rollout.value)]);
+  if (rollout.alpha !== null) facts.push(['α', exact(rollout.alpha)]);
+  if (rollout.answers.length) facts.push(['tool texts', String(rollout.answers.length)]);
+  facts.push(['id', rollout.id]);
+  return details('rollout', facts);
+}

@@ -1,0 +1,144 @@
+"""The tree of a prompt: its rollouts as columns, and what a list of prompts shows of it.
+
+A base rollout is a branch of the prompt. A state rollout leaves its parent after ``fork`` tokens. The columns keep the
+stored numbers; log-probs and entropies are rounded to ``DECIMALS`` and kept as whole numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fr3e_jax.runs.rollout_store import RolloutRecord
+
+DECIMALS = 4
+TROUBLE = ("timeout", "worker_died", "error")
+"""Outcomes without a verdict."""
+STRATA = ("trouble", "explored", "mixed", "all_wrong", "all_right", "ungraded")
+"""Kinds of prompts, the rarest first; a prompt belongs to the first that fits."""
+_COLUMNS = (
+    "id kind base state branch parent fork reward outcome finished kept advantage value alpha anchors answers step"
+)
+
+
+def prompt_tree(
+    records: Sequence[RolloutRecord], max_tokens: int, leaders: Container[str | None] | None = None
+) -> dict[str, Any]:
+    """The columns of a prompt's rollouts.
+
+    Args:
+      records: at least one, all of the same prompt.
+      max_tokens: tokens to keep. Beyond them a rollout has its ``length`` and other numbers, but no tokens.
+      leaders: ids whose tokens are kept first; None: of the rollouts that others branch from.
+    """
+    if leaders is None:
+        leaders = {record.parent for record in records if record.parent}
+    kept = tokens_to_keep(records, max_tokens, leaders)
+    shown = [record if keep else None for record, keep in zip(records, kept, strict=True)]
+    return {
+        "prompt_ids": list(records[0].prompt_ids),
+        **{name: [getattr(record, name) for record in records] for name in _COLUMNS.split()},
+        "length": [len(record.token_ids) for record in records],
+        "tokens": [len(record.token_ids) if record else 0 for record in shown],
+        "token_ids": _joined(record.token_ids for record in shown if record),
+        "logprobs": _rounded(record.logprobs for record in shown if record),
+        "entropies": _rounded(record.entropies for record in shown if record),
+    }
+
+
+def _joined(lists: Iterable[Sequence[int]]) -> list[int]:
+    return [token for one in lists for token in one]
+
+
+def _rounded(lists: Iterable[Sequence[float]]) -> list[int | None]:
+    values = np.asarray([value for one in lists for value in one], np.float64)
+    finite = np.isfinite(values)
+    whole = np.rint(np.where(finite, values, 0) * 10**DECIMALS).astype(np.int64).tolist()
+    return whole if finite.all() else [n if ok else None for n, ok in zip(whole, finite.tolist(), strict=True)]
+
+
+def tokens_to_keep(
+    records: Sequence[RolloutRecord], max_tokens: int, leaders: Container[str | None] = ()
+) -> list[bool]:
+    """Which rollouts keep their tokens: the leaders first, then by turns one of each state, outcome and kind.
+
+    At least one does.
+    """
+    if sum(len(record.token_ids) for record in records) <= max_tokens:
+        return [True] * len(records)
+    turn: dict[Any, int] = {}
+    order = []
+    for n, record in enumerate(records):
+        if record.id in leaders:
+            order.append((0, n))
+            continue
+        group = (record.step, record.parent, record.state, record.kind, record.outcome, record.finished)
+        turn[group] = turn.get(group, 0) + 1
+        order.append((turn[group], n))
+    keep, left = [False] * len(records), max_tokens
+    for place, (_, n) in enumerate(sorted(order)):
+        length = len(records[n].token_ids)
+        if place == 0 or length <= left:
+            keep[n] = True
+            left -= length
+    return keep
+
+
+def stratum(records: Sequence[RolloutRecord]) -> str:
+    """The kind of a prompt, one of ``STRATA``."""
+    bases = [record for record in records if record.kind == "base"] or records
+    right = [record.outcome == "right" for record in bases]
+    if any(record.outcome in TROUBLE for record in records):
+        return "trouble"
+    if any(record.kind == "state" for record in records):
+        return "explored"
+    if all(record.outcome is None for record in bases):
+        return "ungraded"
+    return "all_right" if all(right) else "mixed" if any(right) else "all_wrong"
+
+
+def state_values(records: Sequence[RolloutRecord]) -> dict[str | None, list[tuple[int, float]]]:
+    """(j, V(S_j)) of each parent's states in their order, S_0 first; V(S_0) is the value of the parent itself."""
+    by_id = {record.id: record for record in records}
+    values: dict[str | None, dict[int, float]] = {}
+    for record in records:
+        if record.kind == "state" and record.value is not None and record.state is not None:
+            states = values.setdefault(record.parent, {})
+            base = by_id.get(record.parent or "")
+            if base is not None and base.value is not None:
+                states.setdefault(0, base.value)
+            states[record.state] = record.value
+    return {parent: sorted(states.items()) for parent, states in values.items()}
+
+
+def prompt_summary(records: Sequence[RolloutRecord]) -> dict[str, Any]:
+    """What a list of prompts shows, and what it can be filtered and ordered by.
+
+    ``delta`` is the largest change |V(S_j) − V(S_j−1)| between neighbouring states, and ``flips`` is the number of
+    neighbours with values on different sides of 1/2: points at which the probable outcome turned.
+    """
+    first = records[0]
+    bases = [record for record in records if record.kind == "base"]
+    deltas, flips = [0.0], 0
+    for states in state_values(records).values():
+        values = [value for _, value in states]
+        deltas += [abs(b - a) for a, b in zip(values, values[1:], strict=False)]
+        flips += sum((a - 0.5) * (b - 0.5) < 0 for a, b in zip(values, values[1:], strict=False))
+    return {
+        "step": first.step,
+        "position": first.prompt_position,
+        "problem": first.problem_id,
+        "stratum": stratum(records),
+        "rollouts": len(records),
+        "bases": len(bases),
+        "right": sum(record.outcome == "right" for record in bases),
+        "states": len({(r.parent, r.state) for r in records if r.kind == "state"}),
+        "mixed": len({record.outcome == "right" for record in bases}) == 2,
+        "delta": round(max(deltas), 6),
+        "flips": flips,
+        "trouble": sum(record.outcome in TROUBLE for record in records),
+        "cut": sum(not record.finished for record in records),
+        "longest": max(record.fork + len(record.token_ids) for record in records),
+    }
