@@ -9,7 +9,7 @@ import argparse
 import json
 from pathlib import Path
 
-from fr3e_jax.cli import analyse_verb, eval_verb, parsers, report_verb, runs_verb
+from fr3e_jax.cli import analyse_verb, eval_verb, intervene_verb, parsers, report_verb, runs_verb
 from fr3e_jax.cli.parsers import Verb
 from fr3e_jax.cli.run_selection import (
     locate_run,
@@ -198,6 +198,12 @@ VERBS = {
         analyse_verb.declare_analyse,
         analyse_verb.show_analyses,
         recipe=False,
+    ),
+    "intervene": Verb(
+        "Replace tokens of responses by their likeliest alternatives, and see how often the answers stay right.",
+        "fr3e intervene configs/demo.yaml --run runs/demo-20250101-120000 --tokens position:early,position:late",
+        intervene_verb.declare_intervene,
+        intervene_verb.run_interventions,
     ),
     "export": Verb(
         "Write a run's weights as a Hugging Face directory that transformers and vLLM load.",

@@ -18,7 +18,7 @@ from fr3e_jax.policy.attention import KeyValue
 from fr3e_jax.policy.network import Params
 from fr3e_jax.policy.rows import Trunks
 from fr3e_jax.programs import decode_steps, decoder_state
-from fr3e_jax.programs.decode_steps import Emitted, Interruptions
+from fr3e_jax.programs.decode_steps import Alternatives, Emitted, Interruptions
 from fr3e_jax.programs.decoder_state import DecoderSizes, DecodeState, LaneSettings, cache_shape, without_caches
 from fr3e_jax.programs.host_arrays import on_mesh
 from fr3e_jax.programs.mesh import (
@@ -71,6 +71,7 @@ class DecoderPrograms:
         state, layout = _state_shardings(mesh, architecture), mesh_layout(mesh)
         emitted = Emitted(*(self._whole,) * len(Emitted._fields))  # every process fetches all tokens
         self._prefill = jax.jit(partial(decode_steps.prefill, graphdef, layout), out_shardings=state.trunks)
+        self._alternatives = jax.jit(partial(decode_steps.alternatives, graphdef), out_shardings=self._whole)
         self._empty = jax.jit(decoder_state.empty_state, static_argnums=(0, 1), out_shardings=state)
         self._insert = jax.jit(decoder_state.insert_trunks, donate_argnums=0, out_shardings=state.trunks)
         self._copy = jax.jit(decoder_state.copy_trunk, donate_argnums=0, out_shardings=state.trunks)
@@ -107,6 +108,16 @@ class DecoderPrograms:
     def prefill(self, params: Params, trunk_ids: np.ndarray) -> Trunks:
         """`decode_steps.prefill`; the number of rows must be a multiple of the batch shards."""
         return self._prefill(params, on_mesh(trunk_ids, self._by_slot))
+
+    def alternatives(
+        self, params: Params, trunks: Trunks, rows: np.ndarray, positions: np.ndarray, token_ids: np.ndarray
+    ) -> Alternatives:
+        """`decode_steps.alternatives` as NumPy arrays; padded to a power of two, so that few sizes are compiled."""
+        padding = (0, power_of_two(len(rows)) - len(rows))
+        rows, token_ids = (np.pad(np.asarray(x, np.int32), padding) for x in (rows, token_ids))
+        places = np.pad(np.asarray(positions, np.int32), padding, constant_values=1)
+        found = jax.device_get(tuple(self._alternatives(params, trunks, rows, places, token_ids)))
+        return Alternatives(*(column[: len(positions)] for column in found))
 
     def empty_state(self, like: Trunks, **sizes: int) -> DecodeState:
         """A decoder with every lane idle, for caches as those of ``like``; ``sizes``: fields of `DecoderSizes`."""

@@ -24,7 +24,8 @@ from fr3e_jax.policy.rows import Trunks
 from fr3e_jax.programs.decode_steps import Emitted, Interruptions
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecodeState, LaneSettings
-from fr3e_jax.programs.size_buckets import ring_size, size_bucket
+from fr3e_jax.programs.size_buckets import power_of_two, ring_size, size_bucket
+from fr3e_jax.rollouts.given_tokens import NoCalls
 from fr3e_jax.rollouts.pauses import Pauses
 from fr3e_jax.rollouts.promotion import LEAST_CAPACITY, Promotion
 from fr3e_jax.rollouts.requests import (
@@ -102,6 +103,19 @@ class RolloutEngine:
             return [[] for _ in requests], {}
         return _Run(self, params, requests, select, ended, calls).finish()
 
+    def prefill(self, params: Params, sequences: Sequence[np.ndarray]) -> list[CachedTrunk]:
+        """Cached trunks of token sequences, all in one batch: to read their hidden states, and then to branch.
+
+        Each later call that is to keep a cache gets `dataclasses.replace` of its trunk.
+        """
+        rows = self.programs.round_up(power_of_two(len(sequences)))
+        ids = np.full((rows, size_bucket(max(map(len, sequences)), LEAST_CAPACITY)), self.pad_id, np.int32)
+        for row, sequence in enumerate(sequences):
+            ids[row, : len(sequence)] = sequence
+            self.counts.prefill_positions += len(sequence)
+        batch = self.programs.prefill(params, ids)
+        return [CachedTrunk(np.asarray(sequence, np.int32), batch, row) for row, sequence in enumerate(sequences)]
+
 
 class _Run:
     """One call of `RolloutEngine.sample`; branches have the numbers of the `Schedule`."""
@@ -117,7 +131,10 @@ class _Run:
         self.cached = {i: r.trunk for i, r in enumerate(requests) if isinstance(r.trunk, CachedTrunk)}
         self.longest = max(branch.max_tokens for branch in self.branches)
         self.sampled = SampledTokens(engine.slots, engine.lanes)
-        self.pauses = None if calls is None else Pauses(calls, engine.slots, engine.lanes)
+        if calls is None and any(branch.given for branch in self.branches):
+            calls = NoCalls(engine.programs, params["embedding"].shape[0])
+        given = lambda key: requests[key[0]].branches[key[1]].given
+        self.pauses = None if calls is None else Pauses(calls, engine.slots, engine.lanes, given)
         self.results: list[list[Rollout | None]] = [[None] * len(r.branches) for r in requests]
         self.promotion = Promotion(engine.programs, self.schedule, requests, self.results, select)
         self.state: DecodeState | None = None

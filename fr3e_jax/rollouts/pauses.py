@@ -7,6 +7,8 @@ passes through the network twice.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from fr3e_jax.programs.decode_steps import Emitted, Interruptions
@@ -21,10 +23,11 @@ class Pauses:
     Args:
       calls: answers the calls.
       slots, lanes: numbers of the decoder's slots and of the lanes in each.
+      given: the tokens with which a branch begins.
     """
 
-    def __init__(self, calls: Calls, slots: int, lanes: int):
-        self._calls = calls
+    def __init__(self, calls: Calls, slots: int, lanes: int, given: Callable[[Key], Sequence[int]]):
+        self._calls, self._given = calls, given
         self._table = np.asarray(calls.table)
         self._states = np.zeros((slots, lanes), np.int32)  # of the table
         self._tool_written = np.full((slots, lanes, 0), _SAMPLE, np.int32)  # by position in the branch
@@ -37,6 +40,9 @@ class Pauses:
         """Begin the branches ``keys`` in ``lanes``, bool ``[slots, lanes]``, in row-major order."""
         self._states[lanes] = [self._calls.begin(key) for key in keys]
         self._tool_written[lanes] = _SAMPLE
+        for place, key in zip(zip(*np.nonzero(lanes), strict=True), keys, strict=True):
+            if given := self._given(key):
+                self._put(place, 0, np.asarray(given, np.int32))
 
     def resume(self, active: np.ndarray, generated: np.ndarray) -> bool:
         """Resume paused lanes whose answers are due; return whether there are any.

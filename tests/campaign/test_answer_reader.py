@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 from fr3e_jax.rewards.math import extract, judge, quick_verdict
 
 EXAMPLES = int(os.environ.get("FR3E_CAMPAIGN_EXAMPLES", "300"))
+MOST_GROWTH = 4 * 2**20  # KiB of the process
 CPU_SECONDS = 10.0  # of one verdict: the deadline that the pool sets
 OUTCOMES = {"right", "wrong", "refused", "string_only"}
 CALCULUS = re.compile(r"\\(?:int|lim|sum|prod)|∫|∑|∏")  # sympy may take long; the pool's deadline ends it
@@ -58,11 +59,13 @@ GOLDS = _golds()
 
 @pytest.fixture(autouse=True, scope="module")
 def evaluators():
-    """No text reaches an evaluator in any test of this file."""
+    """No text reaches an evaluator in any test of this file, and the process does not grow by much."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.MonkeyPatch.context() as monkeypatch:
         reached = guard(monkeypatch)
         yield
     assert not reached
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MOST_GROWTH
 
 
 def verdict(gold: str, answer: str) -> bool:
@@ -243,7 +246,3 @@ def test_a_number_with_thousands_commas_is_one_number(number, gap, rng):
         if "." not in wrong or wrong.count(".") == 1:
             assert not verdict(grouped, wrong) or wrong == f"({grouped})" and ",0" in grouped, (grouped, wrong)
     assert not verdict(grouped, f"{number + gap:,}")
-
-
-def test_the_process_stays_small():
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 4 * 2**20  # KiB
