@@ -26,7 +26,7 @@ from fr3e_jax.learning.finiteness import NonFiniteUpdate, check_weights
 from fr3e_jax.learning.learner import abstract_learner, fresh_learner, restored_learner
 from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop import resumption, step_report
-from fr3e_jax.loop.evaluate import best_metric, evaluate
+from fr3e_jax.loop.evaluate import Evaluation, best_metric, evaluate
 from fr3e_jax.loop.expansion import Anchored, Credited, PromptGroup
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
@@ -36,7 +36,7 @@ from fr3e_jax.loop.prompts import PromptFeed, summary_of
 from fr3e_jax.loop.run_identity import identity
 from fr3e_jax.loop.run_report import compilation_line, no_signal_message, non_finite_message, run_summary
 from fr3e_jax.loop.session import Session, open_session
-from fr3e_jax.loop.tree_table import tree_table
+from fr3e_jax.loop.tree_table import held_out_table, tree_table
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs import explore_programs
 from fr3e_jax.reports.run_page import report_at_the_end
@@ -362,6 +362,10 @@ class Trainer:
         columns, rows = tree_table(records, self.session.texts.codec.decode)
         self.trackers.table("rollouts", step, columns, rows)
 
+    def _show_held_out(self, evaluation: Evaluation, step: int) -> None:
+        columns, rows = held_out_table(evaluation.records(step), self.session.texts.codec.decode)
+        self.trackers.table("held_out", step, columns, rows)
+
     # -- with the other processes ------------------------------------------------------------------------------------
 
     def _compare(self, stage: str, describe: Callable[..., dict[str, Any]], *of: Any) -> None:
@@ -411,6 +415,8 @@ class Trainer:
         if self.config.evaluation.keep_samples:
             records = evaluation.records(self.progress.step)
             self._write(what, rollout_store.write_rollouts, self.run_dir, self.progress.step, records, stem="eval")
+        if self.config.runtime.trackers:
+            self._write(what, self._show_held_out, evaluation, self.progress.step)
         result = evaluation.metrics
         self._write(what, self._add_metrics, self.progress.step, result, kind="eval")
         shown = "  ".join(f"{name} {value:.1%}" for name, value in result.items() if is_share(name))

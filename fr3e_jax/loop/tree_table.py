@@ -1,4 +1,4 @@
-"""A table of sampled trees for trackers: a few prompts of a step with their base rollouts and what branched off."""
+"""Tables for trackers: sampled trees of a step, and held-out problems of an evaluation."""
 
 from __future__ import annotations
 
@@ -43,3 +43,23 @@ def tree_table(
             numbers = [record.reward, record.outcome, record.advantage, record.value, record.alpha, record.fork]
             rows.append([*texts, *numbers, " ".join(map(str, record.anchors))])
     return COLUMNS, rows
+
+
+HELD_OUT_COLUMNS = ("problem", "prompt", "greedy answer", "greedy reward", "mean reward of samples", "right samples")
+
+
+def held_out_table(
+    records: Iterable[RolloutRecord], decode: Callable[[Sequence[int]], str], problems: int = 100
+) -> tuple[tuple[str, ...], list[list[Any]]]:
+    """Columns and rows of the first held-out problems of an evaluation, a row each."""
+    by_problem: dict[int, list[RolloutRecord]] = {}
+    for record in records:
+        by_problem.setdefault(record.prompt_position, []).append(record)
+    rows = []
+    for members in list(by_problem.values())[:problems]:
+        greedy, samples = members[0], members[1:]
+        mean = sum(sample.reward for sample in samples) / len(samples) if samples else None
+        right = sum(sample.outcome == "right" for sample in samples)
+        texts = [greedy.problem_id, decode(greedy.prompt_ids), decode(greedy.token_ids)]
+        rows.append([*texts, greedy.reward, mean, f"{right} of {len(samples)}"])
+    return HELD_OUT_COLUMNS, rows

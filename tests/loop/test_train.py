@@ -231,7 +231,7 @@ def test_trackers_get_the_metrics_and_trees_that_the_run_writes(session, tmp_pat
             calls.append(("metrics", step, numbers))
 
         def table(self, name, step, columns, rows):
-            calls.append(("table", step, len(rows)))
+            calls.append((f"table {name}", step, len(rows)))
 
         def finish(self, failed):
             calls.append(("finish", failed))
@@ -244,7 +244,9 @@ def test_trackers_get_the_metrics_and_trees_that_the_run_writes(session, tmp_pat
     shown = next(call[2] for call in calls if call[0] == "metrics" and call[1] == 1)
     assert shown["reward/mean"] == next(r["reward/mean"] for r in records if r["step"] == 1 and r["kind"] == "train")
     assert calls[0] == ("start", session.config.seed) and calls[-1] == ("finish", False)
-    assert [call[1] for call in calls if call[0] == "table"] == [2, 4]
+    assert [call[1] for call in calls if call[0] == "table rollouts"] == [2, 4]
+    problems = [record["prompts"] for record in records if record["kind"] == "eval"]
+    assert [call[2] for call in calls if call[0] == "table held_out"] == problems
 
 
 def test_each_evaluation_keeps_its_responses_and_they_give_its_metrics(finished_run):

@@ -1,6 +1,6 @@
 """The table of sampled trees that trackers show."""
 
-from fr3e_jax.loop.tree_table import COLUMNS, tree_table
+from fr3e_jax.loop.tree_table import COLUMNS, held_out_table, tree_table
 from fr3e_jax.runs.rollout_store import RolloutRecord
 
 
@@ -28,3 +28,12 @@ def test_prompts_that_train_come_first_and_others_when_there_is_nothing_else():
     name = COLUMNS.index("rollout")
     assert [row[name] for row in tree_table(records, decode, prompts=1)[1]] == ["b"]
     assert [row[name] for row in tree_table(records[:1], decode)[1]] == ["a"]
+
+
+def test_a_held_out_problem_shows_its_greedy_answer_and_the_share_of_right_samples():
+    members = [record(3, "g", base=0, outcome="right"), record(3, "a", base=1, reward=0.0, outcome="wrong")]
+    members += [record(3, "b", base=2, outcome="right"), record(5, "h", base=0, reward=0.0, outcome="wrong")]
+    columns, rows = held_out_table(members, decode)
+    first, second = (dict(zip(columns, row, strict=True)) for row in rows)
+    assert (first["greedy answer"], first["greedy reward"], first["right samples"]) == ("123", 1.0, "1 of 2")
+    assert first["mean reward of samples"] == 0.5 and second["mean reward of samples"] is None
