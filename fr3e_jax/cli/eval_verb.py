@@ -27,7 +27,7 @@ def declare_eval(parser: argparse.ArgumentParser) -> None:
         help="evaluate the newest checkpoint of this run, with the run's model settings; may be repeated",
     )
     parser.add_argument(
-        "--step", metavar="N,...", type=_steps, default=(), help="checkpoints of the runs, in place of the newest"
+        "--step", metavar="N,...", type=steps, default=(), help="checkpoints of the runs, in place of the newest"
     )
     parser.add_argument(
         "--model",
@@ -42,7 +42,8 @@ def declare_eval(parser: argparse.ArgumentParser) -> None:
     declare_print_config(parser)
 
 
-def _steps(text: str) -> tuple[int, ...]:
+def steps(text: str) -> tuple[int, ...]:
+    """Parse a list of steps such as ``10,20``, for argparse."""
     try:
         return tuple(int(number) for number in text.split(","))
     except ValueError:

@@ -9,7 +9,7 @@ import argparse
 import json
 from pathlib import Path
 
-from fr3e_jax.cli import analyse_verb, eval_verb, intervene_verb, parsers, report_verb, runs_verb
+from fr3e_jax.cli import analyse_verb, eval_verb, intervene_verb, parsers, report_verb, runs_verb, updates_verb
 from fr3e_jax.cli.parsers import Verb
 from fr3e_jax.cli.run_selection import (
     locate_run,
@@ -204,6 +204,13 @@ VERBS = {
         "fr3e intervene configs/demo.yaml --run runs/demo-20250101-120000 --tokens position:early,position:late",
         intervene_verb.declare_intervene,
         intervene_verb.run_interventions,
+    ),
+    "updates": Verb(
+        "Show how the updates between two checkpoints changed the probabilities of sampled tokens.",
+        "fr3e updates runs/demo-20250101-120000 --steps 60,70",
+        updates_verb.declare_updates,
+        updates_verb.show_updates,
+        recipe=False,
     ),
     "export": Verb(
         "Write a run's weights as a Hugging Face directory that transformers and vLLM load.",

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from fr3e_jax.objectives.entropy import branching_factor, update_magnitude
+from fr3e_jax.objectives.entropy import branching_factor, token_entropy, update_magnitude
 from fr3e_jax.policy.attention import KeyValue, Rotation
 from fr3e_jax.policy.network import MeshLayout, OwnCache, Params, bind
 from fr3e_jax.policy.rows import Trunks, run_trunks
@@ -58,26 +58,33 @@ def prefill(graphdef: nnx.GraphDef, layout: MeshLayout, params: Params, trunk_id
 
 
 class Alternatives(NamedTuple):
-    """What the policy could have chosen in place of tokens; all ``[T]``."""
+    """Tokens under the policy, and what it could have chosen in their place; all ``[T]``."""
 
     token_ids: jax.Array  # the likeliest other token (STUDY, eq. 5)
     logprobs: jax.Array  # its log-prob
     candidates: jax.Array  # tokens within the top 95 % of the mass (STUDY, 2.2)
+    own_logprobs: jax.Array  # of the tokens themselves
+    entropies: jax.Array  # nats
+    magnitudes: jax.Array  # ||e(o) - pi|| ||h||, the gradient's norm without its weight (STUDY, eq. 4)
 
 
 def alternatives(
     graphdef: nnx.GraphDef, params: Params, trunks: Trunks, rows: jax.Array, positions: jax.Array, token_ids: jax.Array
 ) -> Alternatives:
-    """The likeliest tokens other than ``token_ids [T]``, which stand at ``positions [T]`` (at least 1) of trunks.
+    """``token_ids [T]``, which stand at ``positions [T]`` (at least 1) of trunks, and the likeliest other tokens.
 
     ``rows [T]``: the trunk of each token.
     """
-    logits = bind(graphdef, params).logits(trunks.hidden[rows, positions - 1]).astype(jnp.float32)
+    hidden = trunks.hidden[rows, positions - 1]
+    logits = bind(graphdef, params).logits(hidden).astype(jnp.float32)
     logprobs = jax.nn.log_softmax(logits)
     others = jnp.where(jax.nn.one_hot(token_ids, logits.shape[-1], dtype=bool), -jnp.inf, logprobs)
     best = jnp.argmax(others, axis=-1)
-    found = jnp.take_along_axis(logprobs, best[:, None], axis=-1)[:, 0]
-    return Alternatives(best.astype(jnp.int32), found, branching_factor(logits))
+    of = lambda ids: jnp.take_along_axis(logprobs, ids[:, None], axis=-1)[:, 0]
+    magnitudes = update_magnitude(logits, token_ids, jnp.linalg.norm(hidden.astype(jnp.float32), axis=-1))
+    return Alternatives(
+        best.astype(jnp.int32), of(best), branching_factor(logits), of(token_ids), token_entropy(logits), magnitudes
+    )
 
 
 def _chunk_rotations(network, state: DecodeState, steps: int) -> Rotation:

@@ -31,6 +31,8 @@ from fr3e_jax.programs.mesh import (
 )
 from fr3e_jax.programs.size_buckets import power_of_two
 
+_TOKENS_AT_ONCE = 1024
+
 
 def _state_shardings(mesh: Mesh, architecture: Architecture) -> DecodeState:
     """The sharding of every array of a `DecodeState`."""
@@ -112,12 +114,20 @@ class DecoderPrograms:
     def alternatives(
         self, params: Params, trunks: Trunks, rows: np.ndarray, positions: np.ndarray, token_ids: np.ndarray
     ) -> Alternatives:
-        """`decode_steps.alternatives` as NumPy arrays; padded to a power of two, so that few sizes are compiled."""
-        padding = (0, power_of_two(len(rows)) - len(rows))
-        rows, token_ids = (np.pad(np.asarray(x, np.int32), padding) for x in (rows, token_ids))
-        places = np.pad(np.asarray(positions, np.int32), padding, constant_values=1)
-        found = jax.device_get(tuple(self._alternatives(params, trunks, rows, places, token_ids)))
-        return Alternatives(*(column[: len(positions)] for column in found))
+        """`decode_steps.alternatives` as NumPy arrays, a thousand tokens at a time, so that few logits exist at once.
+
+        The last part is padded to a power of two, so that few sizes are compiled.
+        """
+        parts = []
+        for start in range(0, len(rows), _TOKENS_AT_ONCE):
+            some = slice(start, start + _TOKENS_AT_ONCE)
+            count = len(rows[some])
+            padding = (0, power_of_two(count) - count)
+            row, ids = (np.pad(np.asarray(x[some], np.int32), padding) for x in (rows, token_ids))
+            places = np.pad(np.asarray(positions[some], np.int32), padding, constant_values=1)
+            found = jax.device_get(tuple(self._alternatives(params, trunks, row, places, ids)))
+            parts.append([column[:count] for column in found])
+        return Alternatives(*map(np.concatenate, zip(*parts, strict=True)))
 
     def empty_state(self, like: Trunks, **sizes: int) -> DecodeState:
         """A decoder with every lane idle, for caches as those of ``like``; ``sizes``: fields of `DecoderSizes`."""

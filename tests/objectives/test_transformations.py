@@ -24,6 +24,8 @@ FUNCTIONS = {
 }
 HOST_ONLY = {"pass_at_k", "avg_at_k", "divide_rollouts", "n_gram_redundancy", "whitening", "is_degenerate"}
 HOST_ONLY |= {"aggregation_denominator", "token_divisors"}  # arithmetic on counts, of NumPy arrays too
+HOST_ONLY |= {"intervention", "read_group", "highest", "replaceable"}  # NumPy
+HOST_ONLY |= {"intervention", "read_group", "highest", "replaceable"}  # NumPy
 RNG = np.random.default_rng(0)
 BATCH, J, M, T, V = 3, 4, 5, 6, 7
 
@@ -65,6 +67,7 @@ CALLS = {
     "fr3e_advantages": ((floats(J, M), bits(J, M), floats(), bits(J)), dict(modulation="sharpen")),
     "generalised_advantages": ((floats(T), floats(T), bits(T)), dict(gamma=0.9, lam=0.95)),
     "graded_values": ((floats(J),), dict(reward_range="minus_one_one")),
+    "gradient_weight": ((floats(T), floats(T)), dict(epsilon=0.2)),
     "group_advantages": ((floats(M), bits(M)), dict(estimator="rloo")),
     "grpo_advantages": ((floats(M), bits(M)), {}),
     "initial_modulation": ((floats(),), dict(variant="authors")),

@@ -75,7 +75,7 @@ def test_a_trunk_is_prefilled_once_and_a_stop_token_as_substitute_ends_the_respo
     programs = session.sampler.engine.programs
     found = programs.alternatives(params, session.sampler.engine.prefill(params, [prompt])[0].batch, [0], [1], [4])
     stop = session.texts.codec.stop_ids[0]
-    given = type(found)(np.array([stop, 10]), np.log([0.25, 0.5]), np.array([2, 3]))
+    given = found._replace(token_ids=np.array([stop, 10]), logprobs=np.log([0.25, 0.5]), candidates=np.array([2, 3]))
     monkeypatch.setattr(type(programs), "alternatives", lambda *_: given)
     session.sampler.engine.take_counts()
     first, second = replaced(twin, session.sampler.weights.of(params), [response], 2)
