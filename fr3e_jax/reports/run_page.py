@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fr3e_jax.analysis.catalogue import findings
 from fr3e_jax.analysis.figure import Finding
+from fr3e_jax.analysis.finding_content import stored_findings
 from fr3e_jax.analysis.stored_run import StoredRun
 from fr3e_jax.reports.embedding import embed
 from fr3e_jax.reports.page import assemble
@@ -46,19 +47,27 @@ def run_page(
 
     Args:
       run: the run; it may still be training.
-      figures: to show; None: the findings of all analyses for which the run has data.
+      figures: to show; None: the findings of all analyses for which the run has data, and the stored ones.
       budget: limits of what is read and shown.
       live: whether a server serves the page, which then asks it for newer steps.
 
     Raises:
       ConfigError: a file of the run is damaged.
     """
-    content = collect(run, findings(run) if figures is None else figures, budget)
+    content = collect(run, _all_findings(run) if figures is None else figures, budget)
     data = {"main": embed(content.main)}
     data |= {f"prompt-{n}": chunk for n, chunk in enumerate(content.prompt_chunks)}
     data |= {f"held-out-{n}": chunk for n, chunk in enumerate(content.held_out_chunks)}
     scripts = [*SCRIPTS[:-1], LIVE_SCRIPT, SCRIPTS[-1]] if live else SCRIPTS
     return assemble(f"{run.name}: report", scripts=scripts, styles=STYLES, data=data, same_origin=live)
+
+
+def _all_findings(run: StoredRun) -> list[Finding]:
+    """Those of all analyses, then those that need the model and were stored by ``fr3e updates`` and ``intervene``."""
+    found = findings(run)
+    names = {one.name for one in found}
+    folders = (run.directory.path / name for name in ("analysis", "interventions"))
+    return found + [one for folder in folders for one in stored_findings(folder) if one.name not in names]
 
 
 def write_report(path: str | Path, output: str | Path | None = None) -> Path:

@@ -13,8 +13,11 @@ import pytest
 from reported_runs import HOSTILE, STEPS, write_reported_run
 
 from fr3e_jax.analysis.catalogue import findings
+from fr3e_jax.analysis.figure import Figure, Series, TextTable
+from fr3e_jax.analysis.finding_content import finding_content
 from fr3e_jax.analysis.stored_run import StoredRun
 from fr3e_jax.cli import main
+from fr3e_jax.configuration import ConfigError
 from fr3e_jax.reports import run_page as run_page_module
 from fr3e_jax.reports.embedding import asset
 from fr3e_jax.reports.run_data import RunData
@@ -64,6 +67,26 @@ def test_page_shows_the_findings_of_all_analyses(hostile, monkeypatch):
     run_page(run)
     run_page(run, [])
     assert shown == [findings(run), []] and {"pass_at_k", "reward_over_steps"} <= {one.name for one in shown[0]}
+
+
+def test_page_shows_the_findings_that_needed_the_model(tmp_path, monkeypatch):
+    write_reported_run(tmp_path)
+    table = TextTable("token_updates", "Token probability updates", ["tokens of", "tokens"], [["all", 3]])
+    effects = Figure(
+        "interventions", "Effects", "bars", "tokens", "I_t", [Series("mean", ["random"], [0.4], [0.3], [0.5])]
+    )
+    for folder, one in (("analysis", table), ("interventions", effects)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{one.name}.json").write_bytes(finding_content(one))
+    shown = []
+    monkeypatch.setattr(
+        run_page_module, "collect", lambda run, found, budget: shown.extend(found) or RunData({}, [], [])
+    )
+    run_page(StoredRun.open(tmp_path))
+    assert shown[-2:] == [table, effects]
+    (tmp_path / "interventions" / "interventions.json").write_text("{}")
+    with pytest.raises(ConfigError, match="interventions.json is no finding"):
+        run_page(StoredRun.open(tmp_path))
 
 
 def test_script_knows_each_outcome_of_a_verdict():
