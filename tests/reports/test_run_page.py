@@ -70,23 +70,22 @@ def test_page_shows_the_findings_of_all_analyses(hostile, monkeypatch):
 
 
 def test_page_shows_the_findings_that_needed_the_model(tmp_path, monkeypatch):
-    write_reported_run(tmp_path)
+    path = tmp_path / "run"
+    write_reported_run(path)
     table = TextTable("token_updates", "Token probability updates", ["tokens of", "tokens"], [["all", 3]])
-    effects = Figure(
-        "interventions", "Effects", "bars", "tokens", "I_t", [Series("mean", ["random"], [0.4], [0.3], [0.5])]
-    )
+    series = [Series("mean", ["random"], [0.4], [0.3], [0.5])]
+    effects = Figure("interventions", "Effects", "bars", "tokens", "I_t", series)
     for folder, one in (("analysis", table), ("interventions", effects)):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / f"{one.name}.json").write_bytes(finding_content(one))
+        (path / folder).mkdir()
+        (path / folder / f"{one.name}.json").write_bytes(finding_content(one))
     shown = []
-    monkeypatch.setattr(
-        run_page_module, "collect", lambda run, found, budget: shown.extend(found) or RunData({}, [], [])
-    )
-    run_page(StoredRun.open(tmp_path))
-    assert shown[-2:] == [table, effects]
-    (tmp_path / "interventions" / "interventions.json").write_text("{}")
-    with pytest.raises(ConfigError, match="interventions.json is no finding"):
-        run_page(StoredRun.open(tmp_path))
+    monkeypatch.setattr(run_page_module, "collect", lambda run, found, budget: shown.extend(found) or RunData({}))
+    run_page(StoredRun.open(path))
+    assert [one.title for one in shown[-2:]] == [table.title, effects.title]
+    assert shown[-2].cells == table.cells and shown[-1].series == series
+    (path / "interventions" / "interventions.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"interventions\.json is no finding"):
+        run_page(StoredRun.open(path))
 
 
 def test_script_knows_each_outcome_of_a_verdict():
