@@ -102,7 +102,8 @@ def test_a_killed_process_ends_the_others_and_they_say_how_to_continue(tmp_path,
     assert waited < 3 * HEARTBEAT
     assert saved_steps(group), "this case is to be killed after a checkpoint"
     for index in range(2):  # a companion process speaks for the killed one
-        assert f"process {index} of 2 was ended" in group.log(index), group.logs()
+        words = f"process {index} of 2 was ended"
+        assert words in group.last_log(index, words), group.logs()
         assert "continue from the last checkpoint with fr3e train" in group.log(index), group.logs()
     assert group.run(2, "--resume") == [0, 0], group.logs()
     assert_same_records(group.run_dir, two_processes)
@@ -142,5 +143,5 @@ def test_a_process_that_cannot_join_the_others_says_so(tmp_path, tiny_run):
     with group.started(2) as processes:
         processes[1].kill()
         assert processes[0].wait(timeout=120) != 0
-    assert "could not join" in group.log(0), group.logs()
+    assert "could not join" in group.last_log(0, "could not join"), group.logs()
     assert not group.run_dir.exists()
