@@ -9,7 +9,16 @@ import argparse
 import json
 from pathlib import Path
 
-from fr3e_jax.cli import analyse_verb, eval_verb, intervene_verb, parsers, report_verb, runs_verb, updates_verb
+from fr3e_jax.cli import (
+    analyse_verb,
+    eval_verb,
+    gradient_noise_verb,
+    intervene_verb,
+    parsers,
+    report_verb,
+    runs_verb,
+    updates_verb,
+)
 from fr3e_jax.cli.parsers import Verb
 from fr3e_jax.cli.run_selection import (
     locate_run,
@@ -204,6 +213,12 @@ VERBS = {
         "fr3e intervene configs/demo.yaml --run runs/demo-20250101-120000 --tokens position:early,position:late",
         intervene_verb.declare_intervene,
         intervene_verb.run_interventions,
+    ),
+    "gradient-noise": Verb(
+        "Rank recipes by the signal-to-noise ratio of their gradient per sampled token, at fixed weights.",
+        "fr3e gradient-noise configs/demo.yaml --variants 'K=1 M=32' 'K=4 M=8' configs/demo_grpo.yaml --oracle",
+        gradient_noise_verb.declare_gradient_noise,
+        gradient_noise_verb.measure_gradient_noise,
     ),
     "updates": Verb(
         "Show how the updates between two checkpoints changed the probabilities of sampled tokens.",

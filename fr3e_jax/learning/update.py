@@ -19,6 +19,7 @@ from fr3e_jax.learning.scoring import Scores, score_batch, score_packed
 from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.learning.token_advantages import estimate_advantages, estimates_after_scoring
 from fr3e_jax.objectives.losses import aggregation_denominator
+from fr3e_jax.policy.network import Params
 from fr3e_jax.runs.ledger import TokenLedger
 
 
@@ -36,7 +37,7 @@ class _Sums:
 
 
 @dataclass
-class _Scored:
+class Scored:
     """A full batch with the scores that its mini-batches read."""
 
     batch: list[TrainingTrunk]
@@ -58,7 +59,7 @@ def update_policy(
     """
     with ledger.stage("score"):
         packed = Packing(setup, learner, step, 0, batch)
-        scored, metrics = _score(setup, learner, step, batch, packed)
+        scored, metrics = score_full_batch(setup, learner, step, batch, packed)
     sums, critic_sums = _Sums(), []
     warming_up = learner.critic is not None and step <= setup.config.critic.warmup_steps
     with ledger.stage("update"):
@@ -73,9 +74,9 @@ def update_policy(
     return metrics | _update_metrics(sums)
 
 
-def _score(
+def score_full_batch(
     setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk], packed: Iterable[MiniBatch]
-) -> tuple[_Scored, dict[str, float]]:
+) -> tuple[Scored, dict[str, float]]:
     """Score the batch by policy, reference and critic; replace advantages that depend on these scores, in place."""
     config = setup.config
     old, metrics = score_batch(setup, learner, step, batch, packed, entropies=needs_entropies(config))
@@ -93,12 +94,12 @@ def _score(
                 branch.advantages = advantages
         fill(packed, "advantages", found.advantages)
         critic = None if values is None else CriticBatch(batch, found.returns, values)
-    scored = _Scored(batch, old, reference, critic)
+    scored = Scored(batch, old, reference, critic)
     _write_reference(setup, packed, scored)
     return scored, metrics
 
 
-def _write_reference(setup: LearningSetup, packed: Iterable[MiniBatch], scored: _Scored) -> None:
+def _write_reference(setup: LearningSetup, packed: Iterable[MiniBatch], scored: Scored) -> None:
     if scored.reference is not None and setup.config.kl.place == "loss":
         fill(packed, "reference_logprobs", scored.reference)
 
@@ -109,7 +110,7 @@ def _passes(
     step: int,
     batch: list[TrainingTrunk],
     packed: Iterable[MiniBatch],
-    scored: _Scored,
+    scored: Scored,
 ) -> Iterator[MiniBatch]:
     """The mini-batches of every epoch; each later epoch cuts and packs them in an order of its own."""
     yield from packed
@@ -120,25 +121,36 @@ def _passes(
             yield part
 
 
-def update_on_mini_batch(
-    setup: LearningSetup, learner: Learner, mini_batch: MiniBatch, sums: _Sums, ledger: TokenLedger
-) -> None:
-    """Take one optimizer step, or none if no token is left to train on."""
-    tokens = sum(int(micro.batch.loss_mask.sum()) for micro in mini_batch.micros)
-    if not tokens:
-        sums.empty += 1
-        return
-    loss = setup.config.loss
-    longest = setup.config.rollout.max_response_tokens
+def loss_tokens(mini_batch: MiniBatch) -> int:
+    """The tokens of a mini-batch that are left to train on."""
+    return sum(int(micro.batch.loss_mask.sum()) for micro in mini_batch.micros)
+
+
+def mini_batch_gradient(
+    setup: LearningSetup, learner: Learner, mini_batch: MiniBatch
+) -> tuple[Params, list[dict[str, jax.Array]]]:
+    """The gradient of a mini-batch's loss, and the sums of each micro-batch; returns while they are computed."""
+    loss, longest = setup.config.loss, setup.config.rollout.max_response_tokens
     denominator = float(aggregation_denominator(mini_batch.counted, loss.aggregation, norm_length=longest))
     gradients = learner.programs.zero_gradients(learner.params)
     micro_sums = []
     for micro in mini_batch.micros:
-        gradients, part = learner.programs.accumulate(
-            learner.params, gradients, micro.batch, denominator, setup.loss_temperature
-        )
-        micro_sums.append(part)
         learner.trained_on = (micro.batch, denominator, setup.loss_temperature)
+        gradients, part = learner.programs.accumulate(learner.params, gradients, *learner.trained_on)
+        micro_sums.append(part)
+    return gradients, micro_sums
+
+
+def update_on_mini_batch(
+    setup: LearningSetup, learner: Learner, mini_batch: MiniBatch, sums: _Sums, ledger: TokenLedger
+) -> None:
+    """Take one optimizer step, or none if no token is left to train on."""
+    tokens = loss_tokens(mini_batch)
+    if not tokens:
+        sums.empty += 1
+        return
+    gradients, micro_sums = mini_batch_gradient(setup, learner, mini_batch)
+    for micro in mini_batch.micros:
         sums.positions += micro.positions
         sums.padded_positions += micro.padded_positions
         ledger.trained_positions += micro.positions

@@ -27,12 +27,11 @@ from fr3e_jax.learning.learner import abstract_learner, fresh_learner, restored_
 from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop import resumption, step_report
 from fr3e_jax.loop.evaluate import Evaluation, best_metric, evaluate
-from fr3e_jax.loop.expansion import Anchored, Credited, PromptGroup
-from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
-from fr3e_jax.loop.first_return import base_trunks, first_return
+from fr3e_jax.loop.expansion import Credited, PromptGroup
 from fr3e_jax.loop.grading import Grading, GradingFailed
 from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.prompts import PromptFeed, summary_of
+from fr3e_jax.loop.rounds import Rounds
 from fr3e_jax.loop.run_identity import identity
 from fr3e_jax.loop.run_report import compilation_line, no_signal_message, non_finite_message, run_summary
 from fr3e_jax.loop.session import Session, open_session
@@ -149,6 +148,7 @@ class Trainer:
             compiled=lambda: compilations().programs,
         )
         session.sampler.watch.report = self.console.progress
+        self.rounds = Rounds(session, self.prompts, self.progress.archive, ledger, self.console, self._compare)
         owners = [session.sampler.engine.programs, programs, session.sampler.weights, explore_programs]
         steps = self.config.runtime.profile_steps * first
         self.profiler = Profiler(steps, run, ledger, self.background, owners, Grading)
@@ -275,7 +275,7 @@ class Trainer:
         ready, groups, credited = self.progress.carried, [], []
         rounds_without_signal = 0
         while count_rollouts(ready) < config.training.batch_rollouts:
-            new_groups, new_credited, trunks = self._round(step)
+            new_groups, new_credited, trunks = self.rounds.run(self._rollout_params(), step)
             groups += new_groups
             credited += new_credited
             ready = ready + trunks
@@ -288,38 +288,6 @@ class Trainer:
         self.progress.carried = rest if config.training.surplus == "carry" else []
         return batch, groups, credited
 
-    def _round(self, step: int) -> tuple[list[PromptGroup], list[Credited], list[TrainingTrunk]]:
-        """First Return, then Explore, for one round of prompts under the same weights."""
-        session, params, explore = self.session, self._rollout_params(), self.config.explore
-        self.console.stage("first return")
-        with self.ledger.stage("first_return"):
-            with as_config_error():
-                prompts = self.prompts.next()
-            for line in self.prompts.complaints:
-                self.console.note(line)
-            self._compare("prompts", agreement.of_prompts, prompts)
-            groups = first_return(session, params, step, prompts)  # sampled, graded, degenerate prompts rejected
-            session.grader.check((o for group in groups for o in group.outcomes), "of a round of prompts")
-            self._compare("first return", agreement.of_groups, groups)
-            kept = [group for group in groups if group.kept]
-            trunks = base_trunks(self.config, step, kept) if explore.train_base or not explore.enabled else []
-        credited: list[Credited] = []
-        if explore.enabled:
-            self.console.stage("explore")
-            with self.ledger.stage("explore"):
-                anchored = place_anchors(session, step, kept) + self._revisit_archive(step, groups)
-                self._compare("anchors", agreement.of_states, anchored)
-                explored = roll_out_states(session, params, step, anchored)  # sampled and graded
-                credited = assign_advantages(self.config, explored)
-                self._compare("explore", agreement.of_values, credited)
-                if explore.archive_size:
-                    self.progress.archive.add(explore, step, credited)
-                trunks += explored_trunks(self.config, step, credited)
-        for group in groups:
-            group.trunks.clear()  # no later stage reads the caches of these weights
-        self.ledger.count_decoding(session.sampler.engine.take_counts())
-        return groups, credited, trunks
-
     def _rollout_params(self) -> Params:
         """The weights in the layout and type of rollouts; they are copied at most once for each set of weights."""
         weights = self.session.sampler.weights
@@ -327,13 +295,6 @@ class Trainer:
             return self.learner.params
         with self.ledger.stage("reshard"):
             return weights.of(self.learner.params)
-
-    def _revisit_archive(self, step: int, groups: list[PromptGroup]) -> list[Anchored]:
-        """Archived bases to explore again; none without an archive."""
-        if not self.config.explore.archive_size:
-            return []
-        self.progress.archive.observe(groups)
-        return self.progress.archive.revisit(self.session, step, self.prompts)
 
     def _reset_reference(self, step: int, reward: float | None) -> bool:
         """Reset the reference to the policy if due; return whether it was."""

@@ -15,6 +15,7 @@ from fr3e_jax.analysis.stored_run import StoredRun
 from fr3e_jax.configuration import load_config
 from fr3e_jax.data.task import load_task
 from fr3e_jax.learning.experience import TrainingTrunk
+from fr3e_jax.loop import rounds
 from fr3e_jax.loop import train as train_module
 from fr3e_jax.loop.train import Trainer
 from fr3e_jax.rewards.grader import Grader
@@ -338,8 +339,8 @@ def test_a_non_finite_update_keeps_the_last_checkpoint_as_it_was(session, tmp_pa
             trunks[0].branches[0].advantages[:] = np.nan
         return trunks
 
-    original = train_module.explored_trunks
-    monkeypatch.setattr(train_module, "explored_trunks", poisoned)
+    original = rounds.explored_trunks
+    monkeypatch.setattr(rounds, "explored_trunks", poisoned)
     twin = tiny_run.changed(session, training__surplus="drop", checkpoint__every=1, evaluation__every=0)
     code = run_here(twin, tmp_path / "run")
     message = capsys.readouterr().err
@@ -354,7 +355,7 @@ def test_a_non_finite_update_keeps_the_last_checkpoint_as_it_was(session, tmp_pa
 
 def test_a_non_finite_update_leaves_no_checkpoint_of_half_a_step(session, tmp_path, tiny_run, monkeypatch):
     """The same between checkpoints: weights that only some mini-batches have moved belong to no step."""
-    original = train_module.explored_trunks
+    original = rounds.explored_trunks
 
     def poisoned(config, step, credited):
         trunks = original(config, step, credited)
@@ -362,7 +363,7 @@ def test_a_non_finite_update_leaves_no_checkpoint_of_half_a_step(session, tmp_pa
             trunks[0].branches[0].advantages[:] = np.nan
         return trunks
 
-    monkeypatch.setattr(train_module, "explored_trunks", poisoned)
+    monkeypatch.setattr(rounds, "explored_trunks", poisoned)
     twin = tiny_run.changed(session, training__surplus="drop", checkpoint__every=10, evaluation__every=0)
     code = run_here(twin, tmp_path / "run")
     assert code == 1

@@ -1,0 +1,86 @@
+"""Rounds: prompts, First Return and Explore under one set of weights. A step runs rounds until its batch is full."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fr3e_jax.cluster import agreement
+from fr3e_jax.configuration.error_conversion import as_config_error
+from fr3e_jax.learning.experience import TrainingTrunk
+from fr3e_jax.loop.archive import Archive
+from fr3e_jax.loop.expansion import Anchored, Credited, PromptGroup
+from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
+from fr3e_jax.loop.first_return import base_trunks, first_return
+from fr3e_jax.loop.prompts import PromptFeed
+from fr3e_jax.loop.session import Session
+from fr3e_jax.policy.network import Params
+from fr3e_jax.runs.console import Console
+from fr3e_jax.runs.ledger import TokenLedger
+
+
+def compare_nothing(stage: str, describe: Callable[..., dict[str, Any]], *of: Any) -> None:
+    """Agree with no other process: there is one alone."""
+
+
+class Round(NamedTuple):
+    """The outcome of one round of prompts; the trunks are the part that trains."""
+
+    groups: list[PromptGroup]
+    credited: list[Credited]
+    trunks: list[TrainingTrunk]
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The parts of a run that its rounds read and change.
+
+    ``compare(stage, describe, *of)`` stops the run unless all processes have the same ``describe(*of)``.
+    """
+
+    session: Session
+    prompts: PromptFeed
+    archive: Archive
+    ledger: TokenLedger
+    console: Console
+    compare: Callable[..., None] = compare_nothing
+
+    def run(self, params: Params, step: int) -> Round:
+        """First Return, then Explore, for one round of prompts; ``params`` are in the layout of rollouts."""
+        session, config, explore = self.session, self.session.config, self.session.config.explore
+        self.console.stage("first return")
+        with self.ledger.stage("first_return"):
+            with as_config_error():
+                prompts = self.prompts.next()
+            for line in self.prompts.complaints:
+                self.console.note(line)
+            self.compare("prompts", agreement.of_prompts, prompts)
+            groups = first_return(session, params, step, prompts)  # sampled, graded, degenerate prompts rejected
+            session.grader.check((o for group in groups for o in group.outcomes), "of a round of prompts")
+            self.compare("first return", agreement.of_groups, groups)
+            kept = [group for group in groups if group.kept]
+            trunks = base_trunks(config, step, kept) if explore.train_base or not explore.enabled else []
+        credited: list[Credited] = []
+        if explore.enabled:
+            self.console.stage("explore")
+            with self.ledger.stage("explore"):
+                anchored = place_anchors(session, step, kept) + self._revisit_archive(step, groups)
+                self.compare("anchors", agreement.of_states, anchored)
+                explored = roll_out_states(session, params, step, anchored)  # sampled and graded
+                credited = assign_advantages(config, explored)
+                self.compare("explore", agreement.of_values, credited)
+                if explore.archive_size:
+                    self.archive.add(explore, step, credited)
+                trunks += explored_trunks(config, step, credited)
+        for group in groups:
+            group.trunks.clear()  # no later stage reads the caches of these weights
+        self.ledger.count_decoding(session.sampler.engine.take_counts())
+        return Round(groups, credited, trunks)
+
+    def _revisit_archive(self, step: int, groups: list[PromptGroup]) -> list[Anchored]:
+        """Archived bases to explore again; none without an archive."""
+        if not self.session.config.explore.archive_size:
+            return []
+        self.archive.observe(groups)
+        return self.archive.revisit(self.session, step, self.prompts)
