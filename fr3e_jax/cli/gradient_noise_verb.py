@@ -56,16 +56,20 @@ def measure_gradient_noise(arguments: argparse.Namespace) -> int:
 
     variants: list[Variant] = [Variant(text, config) for text, config in zip(texts, configs, strict=True)]
     oracle = Oracle(arguments.oracle_prompts, arguments.oracle_rollouts) if arguments.oracle else None
-    found: list[Finding] = []
-    code = gradient_noise(variants, run_dir, arguments.repeats, oracle, found)
-    if code:
-        return code
     parent = run_dir or Path(configs[0].runtime.output_dir).expanduser()
     place = Path(arguments.out).expanduser() if arguments.out else parent / "gradient_noise"
-    try:
-        write_findings(found, place)
-    except OSError as error:
-        raise ConfigError(f"cannot write into {place} ({error}); choose another folder: --out DIR") from error
+    found: list[Finding] = []
+
+    def keep(findings: list[Finding]) -> None:
+        found[:] = findings
+        try:
+            write_findings(findings, place)
+        except OSError as error:
+            raise ConfigError(f"cannot write into {place} ({error}); choose another folder: --out DIR") from error
+
+    code = gradient_noise(variants, run_dir, arguments.repeats, oracle, keep)
+    if code:
+        return code
     _print(list(found[0].rows()), found[0].note)
     print(f"the table and every repeat as JSON and CSV: {place}")
     return 0

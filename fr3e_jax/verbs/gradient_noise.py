@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,16 +60,20 @@ class Oracle:
 
 
 def gradient_noise(
-    variants: Sequence[Variant], run_dir: Path | None, repeats: int, oracle: Oracle | None, found: list[Finding]
+    variants: Sequence[Variant],
+    run_dir: Path | None,
+    repeats: int,
+    oracle: Oracle | None,
+    keep: Callable[[list[Finding]], None],
 ) -> int:
-    """Measure each variant at the same weights and append the findings to ``found``; return the exit code.
+    """Measure one variant after the other at the same weights; return the exit code.
 
     Args:
       variants: the recipes; they must agree in ``model`` and ``data``. The oracle samples as the first one.
       run_dir: the run whose newest checkpoint has the weights; None: the model that the recipes name.
       repeats: rounds of each variant.
       oracle: the oracle's size; None: no oracle.
-      found: gets the findings.
+      keep: called after each variant with the findings of all that are measured.
 
     Raises:
       ConfigError: the weights cannot be used, or a variant has no gradient to compare.
@@ -80,21 +84,25 @@ def gradient_noise(
         if oracle is not None:
             reference = Variant("the oracle", oracle_config(variants[0].config, oracle))
             parts = _repeated(reference, run_dir, ORACLE_PARTS, of_oracle=True).vectors
-        measured = [_repeated(variant, run_dir, repeats) for variant in variants]
+        products = None if parts is None else inner_products(parts, parts)
+        measured = []
+        for variant in variants:
+            one = _repeated(variant, run_dir, repeats)
+            measured.append(one.compared(parts))
+            keep(gradient_findings(measured, products, _note(variant.config, run_dir, one.parameters, repeats, oracle)))
     except GradingFailed as error:
         print(f"fr3e: {error}", file=sys.stderr)
         return 1
-    size = measured[0].parameters
-    note = (
-        f"{repeats} repeats; weights of {run_dir or variants[0].config.model.path or 'the seed'}, {size:,} parameters"
-    )
-    if size > SKETCH:
+    return 0
+
+
+def _note(config: Config, run_dir: Path | None, parameters: int, repeats: int, oracle: Oracle | None) -> str:
+    note = f"{repeats} repeats; weights of {run_dir or config.model.path or 'the seed'}, {parameters:,} parameters"
+    if parameters > SKETCH:
         note += f" (gradients sketched to {SKETCH:,} coordinates)"
     if oracle is not None:
         note += f"; oracle: {oracle.prompts} prompts with {oracle.rollouts} rollouts each, in {ORACLE_PARTS} parts"
-    products = None if parts is None else inner_products(parts, parts)
-    found += gradient_findings([one.compared(parts) for one in measured], products, note)
-    return 0
+    return note
 
 
 def _check(variants: Sequence[Variant], repeats: int, oracle: Oracle | None) -> None:
