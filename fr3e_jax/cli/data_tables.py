@@ -65,7 +65,7 @@ def _remarks(found: Overview) -> list[str]:
 
 
 def _histograms(console: TableConsole, found: Overview) -> None:
-    for role in ("train", "test"):
+    for role in ("train", "development", "test"):
         counts: dict[int, int] = {}
         for each in found.sets:
             for edge, count in each.lengths.histogram if each.role == role else ():

@@ -67,6 +67,13 @@ class OrderConfig:
     modulus: int = option(10, "arithmetic is modulo this number; operands and results are single digits", ge=2, le=10)
     num_operands: int = option(5, "operands of an RL or evaluation prompt", ge=2, le=16)
     sft_min_operands: int = option(3, "shortest expression of the supervised curriculum", ge=2, le=16)
+    sft_valid_share: float = option(
+        -1.0,
+        "share of a demonstration's lines that reduce a valid operator, where there is an invalid one as well; "
+        "-1: every operator is as likely",
+        ge=-1,
+        le=1,
+    )
     verifier: Literal["answer", "strict"] = option(
         "answer", "answer: right last digit and right number of steps; strict: every step a precedence-valid reduction"
     )
@@ -96,6 +103,9 @@ class DataConfig:
         "", "held-out file; empty: a 'test' file beside data.path, else a held-out share of data.path"
     )
     seed: int = option(0, "seed of prompt generation and order, independent of the run's seed", ge=0)
+    development_share: float = option(
+        0.0, "share of each training card that is kept from training for evaluation.split=development", ge=0, lt=1
+    )
     max_prompt_tokens: int = option(64, "longer prompts are dropped and counted, never cut", ge=1)
     order: OrderConfig = field(default_factory=OrderConfig)
 
@@ -192,6 +202,25 @@ class ExploreConfig:
         False, "train the expanded base rollout too, each block with V(S_j+1) - V(S_j), or with its credit in a tree"
     )
     max_success_rate: float = option(1.0, "expand only prompts whose base success rate is at most this", gt=0, le=1)
+
+
+@dataclass
+class ReturnConfig:
+    """Adaptive return: own successes of hard prompts are kept and continued again from the depth that teaches most."""
+
+    size: int = option(0, "successes that are kept, of as many prompts; 0: off", ge=0)
+    visits: int = option(8, "kept successes that a round of prompts continues", ge=1)
+    visits_per_step: int = option(2, "visits of the same success within one training step", ge=1)
+    max_share: float = option(
+        0.8, "most of the sampled tokens that continuations take; else the share of All-Wrong prompts", gt=0, lt=1
+    )
+    depths: int = option(3, "depths of a success that a visit probes", ge=1)
+    rollouts: int = option(8, "rollouts from each depth", ge=2)
+    max_success_rate: float = option(0.25, "a prompt is hard up to this success rate of its base rollouts", gt=0, le=1)
+    target: float = option(
+        0.5, "success rate at the depth to return to; a prompt that reaches it by itself is solved", gt=0, lt=1
+    )
+    estimator: Literal["grpo", "rloo", "mean"] = option("grpo", "advantages of the rollouts from one depth")
 
 
 @implemented_by("objectives.rollout_tree:tree_advantages", source="TreeRL, Hou et al. 2025")
@@ -396,6 +425,9 @@ class RftConfig:
 class EvaluationConfig:
     """Held-out evaluation: greedy, avg@k and pass@k."""
 
+    split: Literal["test", "development"] = option(
+        "test", "held-out problems: those for results, or those on which settings are chosen"
+    )
     prompts: int = option(256, "held-out prompts evaluated, of each evaluation set", ge=1)
     samples: int = option(16, "samples per prompt for avg@k and pass@k; 0: the greedy answer alone", ge=0)
     pass_at: list[int] = option([8, 16], "the k of pass@k, each at most evaluation.samples", ge=1)
@@ -505,6 +537,7 @@ class Config:
     rewards: RewardsConfig = field(default_factory=RewardsConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     explore: ExploreConfig = field(default_factory=ExploreConfig)
+    returns: ReturnConfig = field(default_factory=ReturnConfig)
     advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
     shaping: ShapingConfig = field(default_factory=ShapingConfig)
     loss: LossConfig = field(default_factory=LossConfig)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import string
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +46,11 @@ class LoadedSplit:
     @property
     def name(self) -> str:
         return f"{self.card.name}/{self.split}"
+
+    def subset(self, chosen: Sequence[bool]) -> LoadedSplit:
+        """The chosen problems alone; ``chosen`` has an entry for each."""
+        problems = tuple(itertools.compress(self.problems, chosen))
+        return dataclasses.replace(self, problems=problems, solutions=tuple(itertools.compress(self.solutions, chosen)))
 
 
 class _Dropped(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -40,19 +41,32 @@ class DatasetsTask:
         self.parts: dict[Split, tuple[LoadedSplit, ...]] = {
             "train": _load(config.train, "train", config.root, "data.train"),
             "test": _load(config.eval, "test", config.root, "data.eval"),
+            "development": (),
         }
+        if config.development_share:
+            cut = [_without_development(part, config.development_share) for part in self.parts["train"]]
+            self.parts |= {"train": tuple(kept for kept, _ in cut), "development": tuple(apart for _, apart in cut)}
         self._cards = _distinct_cards([part for parts in self.parts.values() for part in parts])
         self.dropped: Counter[str] = Counter()
         for part in {part.name: part for parts in self.parts.values() for part in parts}.values():
             self.dropped.update({f"{part.name}/{reason}": count for reason, count in part.dropped.items()})
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        """For ``train`` a ``Mixture`` in the shares of ``data.weights``; for ``test`` all of ``data.eval`` in order."""
+        """For ``train`` a ``Mixture`` in the shares of ``data.weights``; else all problems in order.
+
+        Those of ``test`` are ``data.eval``, and those of ``development`` the share of the training cards that does not
+        train (``data.development_share``).
+        """
         parts = self.parts[split]
         if not parts:
+            if split == "development":
+                raise ConfigError(
+                    "evaluation.split=development evaluates on training problems that do not train, and "
+                    "data.development_share=0 keeps none; set it, for example to 0.02, in all runs that are compared"
+                )
             setting = "data.train" if split == "train" else "data.eval"
             raise ConfigError(f"{setting} is empty; name at least one dataset card, for example {setting}=[gsm8k]")
-        if split == "test":
+        if split != "train":
             return tuple(problem for part in parts for problem in part.problems)
         return Mixture({part.name: part.problems for part in parts}, self._config.weights)
 
@@ -141,6 +155,26 @@ def _load(names: Sequence[str], default_split: str, root: str, setting: str) -> 
             raise ConfigError(f"{setting} names {card.name}/{split} twice; to weight it, use data.weights")
         loaded.append(load_split(card, split, root))
     return tuple(loaded)
+
+
+def _without_development(part: LoadedSplit, share: float) -> tuple[LoadedSplit, LoadedSplit]:
+    """The split without its development problems, and these: a share by a hash of the question.
+
+    Raises:
+      ConfigError: one of the two would be empty.
+    """
+    apart = [_is_development(problem.prompt, share) for problem in part.problems]
+    if all(apart) or not any(apart):
+        raise ConfigError(
+            f"data.development_share={share:g} keeps {sum(apart)} of the {len(apart)} problems of {part.name} from "
+            "training; change it so that both sides have some"
+        )
+    return part.subset([not one for one in apart]), part.subset(apart)
+
+
+def _is_development(question: str, share: float) -> bool:
+    digest = hashlib.blake2b(question.encode(errors="surrogatepass"), digest_size=8, person=b"development").digest()
+    return int.from_bytes(digest, "little") < share * 2**64
 
 
 def _distinct_cards(parts: Sequence[LoadedSplit]) -> dict:

@@ -23,6 +23,7 @@ from fr3e_jax.rewards.verifier import Verifier, exact_match
 ANNOTATION = re.compile(r"<<(.*?)>>")
 CHARACTERS = frozenset("0123456789+-*/().=%")
 HELD_OUT_ONE_IN = 20
+DEVELOPMENT = 1  # the remainder of the hash of development prompts; that of test prompts is 0
 
 Pair = tuple[str, str]
 
@@ -32,7 +33,8 @@ class CalculatorTask:
 
     Without ``data.eval_path`` the held-out file is the neighbour of ``data.path`` with ``test`` for ``train`` in its
     name. Without such a file, 5 % of the training prompts are held out by a hash of their text. A training prompt that
-    is also a held-out prompt is dropped. ``dropped`` counts by ``split/reason``.
+    is also a held-out prompt is dropped. Another 5 % are the development split. ``dropped`` counts by
+    ``split/reason``.
     """
 
     name = "gsm8k_calculator"
@@ -44,12 +46,18 @@ class CalculatorTask:
         eval_path = _eval_path(config, path)
         test = self._read(eval_path, "test") if eval_path else [pair for pair in train if _is_held_out(pair[0])]
         held_out = {left for left, _ in test}
-        kept = [pair for pair in train if pair[0] not in held_out]
+        apart = [pair for pair in train if pair[0] not in held_out]
         # Without a file of its own the test split is part of the training file, so no prompt is lost.
-        if eval_path and len(kept) < len(train):
-            self.dropped["train/in_held_out"] = len(train) - len(kept)
-        self._problems = {"train": _problems("train", kept), "test": _problems("test", test)}
-        for split, source in (("train", path), ("test", eval_path or path)):
+        if eval_path and len(apart) < len(train):
+            self.dropped["train/in_held_out"] = len(train) - len(apart)
+        parts: dict[Split, list[Pair]] = {
+            "train": [pair for pair in apart if not _is_held_out(pair[0], DEVELOPMENT)],
+            "development": [pair for pair in apart if _is_held_out(pair[0], DEVELOPMENT)],
+            "test": test,
+        }
+        self._problems = {split: _problems(split, pairs) for split, pairs in parts.items()}
+        sources: dict[Split, Path] = {"train": path, "test": eval_path or path}
+        for split, source in sources.items():
             if not self._problems[split]:
                 raise ValueError(
                     f"{source} gives no {split} problem (dropped: {dict(self.dropped)}); expected JSONL rows whose "
@@ -118,9 +126,9 @@ def _eval_path(config: DataConfig, path: Path) -> Path | None:
     return sibling if sibling != path and sibling.is_file() else None
 
 
-def _is_held_out(left: str) -> bool:
+def _is_held_out(left: str, part: int = 0) -> bool:
     digest = hashlib.blake2b(left.encode(), digest_size=8, person=b"gsm8k split").digest()
-    return int.from_bytes(digest, "little") % HELD_OUT_ONE_IN == 0
+    return int.from_bytes(digest, "little") % HELD_OUT_ONE_IN == part
 
 
 def _problems(split: Split, pairs: list[Pair]) -> tuple[Problem, ...]:

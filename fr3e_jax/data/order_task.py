@@ -1,8 +1,8 @@
 """The embedded procedural task *Order*: evaluate a flat expression, one reduction per line.
 
 The prompt ``3+4*2-5>`` has the response ``3+8-5>1-5>6`` and the stop token (modulo 10). All problems are computed on
-access from (seed, stream, index). The split of an expression depends only on a hash of its text. So held-out
-expressions appear in no training prompt and no demonstration prompt, for any seed and length.
+access from (seed, stream, index). The split of an expression depends only on a hash of its text. So expressions of the
+development and test splits appear in no training prompt and no demonstration prompt, for any seed and length.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 from fr3e_jax.configuration.schema import DataConfig, OrderConfig
 from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.task import Demonstration, Split
-from fr3e_jax.rewards.order_verifier import LINE_END, OrderVerifier, evaluate, reduce_at
+from fr3e_jax.rewards.order_verifier import LINE_END, OrderVerifier, evaluate, is_valid, reduce_at
 
-STREAMS = {"train": 0, "test": 1, "demonstrations": 2}
-LENGTHS = {"train": 2**31, "test": 4096}
-TEST_SEED = 0  # fixed, so that runs with different data seeds are compared on the same held-out problems
+STREAMS = {"train": 0, "test": 1, "demonstrations": 2, "development": 3}
+LENGTHS = {"train": 2**31, "test": 4096, "development": 4096}
+HELD_OUT_SEED = 0  # fixed, so that runs with different data seeds are compared on the same held-out problems
 
 
 class OrderTask:
@@ -41,23 +41,35 @@ class OrderTask:
         self.dropped: dict[str, int] = {}
 
     def problems(self, split: Split) -> OrderProblems:
-        return OrderProblems(split, TEST_SEED if split == "test" else self.seed, self.config)
+        return OrderProblems(split, self.seed if split == "train" else HELD_OUT_SEED, self.config)
 
     def demonstration(self, index: int, step_fraction: float) -> Demonstration:
-        """A solution that reduces a uniformly random operator in each line, whatever its precedence.
+        """A solution that reduces a random operator in each line, whatever its precedence.
 
         Demonstrations teach arithmetic, copying and the format. They do not teach the order of operations, which
         reinforcement learning has to find, so their last digit is often wrong. While ``step_fraction < 1`` the number
         of operands is uniform from ``sft_min_operands`` to ``num_operands``; later it is ``num_operands``.
+
+        Every operator is as likely, or with ``sft_valid_share`` that share of the lines reduces a valid one. A low
+        share makes demonstrations that seldom succeed, and so a warm start that seldom does.
         """
         rng = _generator(self.seed, "demonstrations", index)
         shortest = self.config.sft_min_operands if step_fraction < 1 else self.config.num_operands
         num_operands = int(rng.integers(shortest, self.config.num_operands + 1))
-        expression = _draw(rng, self.config.modulus, num_operands, held_out=False)
+        expression = _draw(rng, self.config.modulus, num_operands, "train")
         lines = [expression]
-        for operators in range(num_operands - 1, 0, -1):
-            lines.append(reduce_at(lines[-1], 1 + 2 * int(rng.integers(operators)), self.config.modulus))
+        while len(lines[-1]) > 1:
+            lines.append(reduce_at(lines[-1], self._operator(rng, lines[-1]), self.config.modulus))
         return Demonstration(prompt=expression + LINE_END, response=LINE_END.join(lines[1:]))
+
+    def _operator(self, rng: np.random.Generator, expression: str) -> int:
+        """The position of the operator that a demonstration reduces next."""
+        positions, share = list(range(1, len(expression), 2)), self.config.sft_valid_share
+        if share >= 0:
+            valid = [position for position in positions if is_valid(expression, position)]
+            invalid = [position for position in positions if position not in valid]
+            positions = valid if not invalid or rng.random() < share else invalid
+        return int(positions[int(rng.integers(len(positions)))])
 
     def verifier(self) -> OrderVerifier:
         return OrderVerifier(self.config.verifier, self.config.modulus)
@@ -79,15 +91,16 @@ class OrderProblems(Sequence[Problem]):
             return [self[i] for i in range(*index.indices(len(self)))]
         index = range(len(self))[index]
         rng = _generator(self.seed, self.split, index)
-        expression = _draw(rng, self.config.modulus, self.config.num_operands, held_out=self.split == "test")
+        expression = _draw(rng, self.config.modulus, self.config.num_operands, self.split)
         gold = evaluate(expression, self.config.modulus)
         return Problem(id=f"{self.split}/{index}", prompt=expression + LINE_END, gold=gold)
 
 
-def is_held_out(expression: str) -> bool:
-    """Whether the expression belongs to the test split, which takes one in 16 by a hash of the text."""
-    # The person string was chosen so that both splits have expressions for every modulus and number of operands.
-    return hashlib.blake2b(expression.encode(), digest_size=8, person=b"order test split").digest()[0] % 16 == 0
+def split_of(expression: str) -> Split:
+    """The split of an expression by a hash of its text: one in 16 each for test and development, the rest to train."""
+    # The person string was chosen so that all splits have expressions for every modulus and number of operands.
+    part = hashlib.blake2b(expression.encode(), digest_size=8, person=b"order test split").digest()[0] % 16
+    return "test" if part == 0 else "development" if part == 4 else "train"
 
 
 def _generator(seed: int, stream: str, index: int) -> np.random.Generator:
@@ -95,11 +108,11 @@ def _generator(seed: int, stream: str, index: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(sequence))
 
 
-def _draw(rng: np.random.Generator, modulus: int, num_operands: int, *, held_out: bool) -> str:
+def _draw(rng: np.random.Generator, modulus: int, num_operands: int, split: Split) -> str:
     """A random expression of the wanted split, by rejection sampling."""
     while True:
         operands = rng.integers(modulus, size=num_operands)
         operators = ["+-*"[i] for i in rng.integers(3, size=num_operands - 1)] + [""]
         expression = "".join(f"{a}{operator}" for a, operator in zip(operands, operators, strict=True))
-        if is_held_out(expression) == held_out:
+        if split_of(expression) == split:
             return expression

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.datasets import DatasetsTask
 from fr3e_jax.data.overlap import Overlap, overlaps
 from fr3e_jax.data.problem import Problem
-from fr3e_jax.data.task import Task, load_task
+from fr3e_jax.data.task import Split, Task, held_out_split, load_task
 from fr3e_jax.data.templates import Template, load_template
 from fr3e_jax.data.tokenizer import TextCodec
 
@@ -102,7 +102,7 @@ def overview(config: Config) -> Overview:
     directory = config.model.tokenizer or config.model.path
     codec = TextCodec.load(directory)
     sets = _sets(task)
-    shown: dict[str, dict[str, Sequence[Problem]]] = {"train": {}, "test": {}}
+    shown: dict[str, dict[str, Sequence[Problem]]] = {role: {} for role in get_args(Split)}
     for each in sets:
         shown[each.role][each.name] = each.shown
     examples = [(each.id, each.gold, template.render(each.prompt, codec.render_chat)) for each in _examples(sets)]
@@ -122,8 +122,18 @@ def _sets(task: Task) -> list[_Set]:
     if isinstance(task, DatasetsTask):
         found = [(part.name, role, part.problems) for role, parts in task.parts.items() for part in parts]
     else:
-        found = [(f"{task.name}/{role}", role, task.problems(role)) for role in ("train", "test")]
+        found = [(f"{task.name}/{role}", role, task.problems(role)) for role in get_args(Split) if _offers(task, role)]
     return [_Set(*each, _sample(each[2])) for each in found]
+
+
+def _offers(task: Task, role: Split) -> bool:
+    """Whether the task has such problems; only those of ``development`` may be missing."""
+    if role != "development":
+        return True
+    try:
+        return bool(len(held_out_split(task, role)))
+    except ValueError:
+        return False
 
 
 def _sample(problems: Sequence[Problem]) -> Sequence[Problem]:

@@ -12,11 +12,11 @@ To write a task, write a callable that takes the run's ``DataConfig`` and return
             self.dropped = {}
 
         def problems(self, split):
-            numbers = range(900) if split == "train" else range(900, 1000)
+            numbers = {"train": range(800), "development": range(800, 900), "test": range(900, 1000)}[split]
             return [Problem(id=f"{split}/{n}", prompt=f"{n}*2=", gold=str(2 * n)) for n in numbers]
 
         def demonstration(self, index, step_fraction):
-            n = index % 900
+            n = index % 800
             return Demonstration(prompt=f"{n}*2=", response=str(2 * n))
 
         def verifier(self):
@@ -29,12 +29,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.data.problem import Problem
 from fr3e_jax.rewards.verifier import Verifier
 from fr3e_jax.user_code import parse_reference
 
-Split = Literal["train", "test"]
+_COMPARED = 256  # first problems of two splits that must differ
+Split = Literal["train", "development", "test"]
 
 BUILT_IN = {
     "order": "fr3e_jax.data.order_task:OrderTask",
@@ -58,7 +60,11 @@ class Task(Protocol):
     dropped: Mapping[str, int]
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        """The problems of a split, indexable in any order. They may be computed on access, and very many."""
+        """The problems of a split, indexable in any order. They may be computed on access, and very many.
+
+        Settings are chosen on ``development`` (``evaluation.split``), and results are those of ``test``. A task without
+        development problems raises KeyError or ValueError.
+        """
 
     def demonstration(self, index: int, step_fraction: float) -> Demonstration:
         """The demonstration at ``index`` = 0, 1, 2, ... without end. Equal arguments give equal demonstrations.
@@ -81,6 +87,32 @@ def load_task(config: DataConfig) -> Task:
     reference = parse_reference(BUILT_IN.get(config.task, config.task), "data.task", built_in=BUILT_IN)
     factory = reference.load("a class or function that takes the run's DataConfig")
     return _checked(factory(config), config.task)
+
+
+def held_out_split(task: Task, split: Split) -> Sequence[Problem]:
+    """The problems of ``development`` or ``test``.
+
+    Raises:
+      ValueError: the task has no development problems, or gives those of the test split in their place.
+    """
+    if split == "test":
+        return task.problems("test")
+    wanted = (
+        f"evaluation.split={split}: task {task.name!r} has no development problems of its own ({{}}); give it some in "
+        "problems('development'), or set evaluation.split=test"
+    )
+    try:
+        found = task.problems(split)
+    except (KeyError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ValueError(wanted.format(f"{type(error).__name__}: {error}")) from error
+    test = task.problems("test")
+    first = {(p.prompt, p.gold) for p in (test[i] for i in range(min(len(test), _COMPARED)))}
+    shared = [p.id for p in (found[i] for i in range(min(len(found), _COMPARED))) if (p.prompt, p.gold) in first]
+    if not len(found) or shared:
+        raise ValueError(wanted.format(f"{shared[0]!r} is a test problem" if shared else "there are none"))
+    return found
 
 
 def _checked(task: Any, name: str) -> Task:

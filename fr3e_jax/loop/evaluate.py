@@ -17,6 +17,7 @@ from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.evaluation_sets import set_settings
 from fr3e_jax.configuration.schema import Config, EvaluationConfig
 from fr3e_jax.data.problem import Problem
+from fr3e_jax.data.task import held_out_split
 from fr3e_jax.loop.grading import Grading, rewards_of
 from fr3e_jax.loop.prompts import summary_of
 from fr3e_jax.loop.session import Session
@@ -82,14 +83,15 @@ class Selection(NamedTuple):
 
 
 def held_out_problems(session: Session) -> Selection:
-    """The first ``prompts`` problems of each set of the test split whose prompts can be used.
+    """The first ``prompts`` problems of each set of ``evaluation.split`` whose prompts can be used.
 
     ``prompts`` is that of ``evaluation``, or of the set's entry in ``evaluation.sets``.
 
     Raises:
       ValueError: a set has no such problem.
     """
-    problems, data = session.task.problems("test"), session.config.data
+    problems = held_out_split(session.task, session.config.evaluation.split)
+    data = session.config.data
     chosen: list[HeldOut] = []
     counts: Counter[str] = Counter()
     too_long: Counter[str] = Counter()
@@ -196,8 +198,8 @@ def evaluate(session: Session, params: Params, note: Callable[[str], None] = _to
     outcomes = session.grader.take_outcomes()
     session.grader.take_wait_seconds()  # a training step does not count this waiting
     members: dict[str, list[int]] = {}
-    for number, held_out in enumerate(problems):
-        members.setdefault(held_out.benchmark, []).append(number)
+    for number, one in enumerate(problems):
+        members.setdefault(one.benchmark, []).append(number)
     each = {
         name: _scores(
             problems[own[0]].settings, *(np.array([rows[i] for i in own]) for rows in (rewards, right, lengths))

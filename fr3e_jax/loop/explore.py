@@ -104,9 +104,17 @@ def allocate(explore: ExploreConfig, anchored: Sequence[Anchored]) -> list[list[
     return by_state(counts.tolist(), [len(one.states) for one in anchored])
 
 
-def roll_out_states(session: Session, params: Params, step: int, anchored: list[Anchored]) -> list[Explored]:
-    """Sample rollouts from each state of the cached bases (FR3E, eq. 11); grade base prefix + continuation."""
-    counts = allocate(session.config.explore, anchored)
+def roll_out_states(
+    session: Session, params: Params, step: int, anchored: list[Anchored], rollouts: int | None = None
+) -> list[Explored]:
+    """Sample rollouts from each state of the cached bases (FR3E, eq. 11); grade base prefix + continuation.
+
+    ``rollouts``: of each state; None: as ``explore.allocation`` says.
+    """
+    if rollouts is None:
+        counts = allocate(session.config.explore, anchored)
+    else:
+        counts = [[rollouts] * len(one.states) for one in anchored]
     requests = [_request(session, step, one, own) for one, own in zip(anchored, counts, strict=True)]
     forks = [np.repeat(one.forks, own) for one, own in zip(anchored, counts, strict=True)]
 

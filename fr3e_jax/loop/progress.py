@@ -8,6 +8,7 @@ from typing import Any
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.reference import ReferenceResets
+from fr3e_jax.loop.adaptive_return import Returns
 from fr3e_jax.loop.archive import Archive
 from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.runs.ledger import TokenLedger
@@ -23,6 +24,7 @@ class Progress:
     evaluated: dict[str, float] = field(default_factory=dict)  # held-out metrics of this very step; empty: none
     carried: list[TrainingTrunk] = field(default_factory=list)  # the partial batch
     archive: Archive = field(default_factory=Archive)
+    returns: Returns = field(default_factory=Returns)
     resets: ReferenceResets = field(default_factory=ReferenceResets)
 
     def host_state(self, config: Config, prompts: PromptFeed, ledger: TokenLedger) -> dict[str, Any]:
@@ -35,6 +37,7 @@ class Progress:
             "evaluated": self.evaluated,
             "partial_batch": [trunk.to_json() for trunk in self.carried],
             "archive": self.archive.state_dict(),
+            "returns": self.returns.state_dict(),
             "reference_resets": asdict(self.resets),
             "stream": prompts.state_dict(),
             # The seed and names such as the step key all noise: this is the whole state of the generator.
@@ -55,5 +58,6 @@ class Progress:
             evaluated=host["evaluated"],
             carried=carried,
             archive=Archive.from_state(host["archive"]),
+            returns=Returns.from_state(host["returns"]) if "returns" in host else Returns(),
             resets=ReferenceResets(**host["reference_resets"]),
         )

@@ -1,4 +1,4 @@
-"""Rounds: prompts, First Return and Explore under one set of weights. A step runs rounds until its batch is full."""
+"""Rounds: First Return and Explore, or Return, under one set of weights. A step runs rounds until its batch is full."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from fr3e_jax.cluster import agreement
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.learning.experience import TrainingTrunk
+from fr3e_jax.loop.adaptive_return import Returns, credit_returns
 from fr3e_jax.loop.archive import Archive
 from fr3e_jax.loop.expansion import Anchored, Credited, PromptGroup
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
@@ -30,6 +31,7 @@ class Round(NamedTuple):
     groups: list[PromptGroup]
     credited: list[Credited]
     trunks: list[TrainingTrunk]
+    returned: list[Credited]  # continuations of kept successes
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,19 @@ class Rounds:
     session: Session
     prompts: PromptFeed
     archive: Archive
+    returns: Returns
     ledger: TokenLedger
     console: Console
     compare: Callable[..., None] = compare_nothing
 
     def run(self, params: Params, step: int) -> Round:
-        """First Return, then Explore, for one round of prompts; ``params`` are in the layout of rollouts."""
+        """First Return, then Explore, for a round of prompts; or, if due, a round that returns to kept successes.
+
+        ``params`` are in the layout of rollouts.
+        """
         session, config, explore = self.session, self.session.config, self.session.config.explore
+        if config.returns.size and self.returns.due(config.returns, step):
+            return self._return(params, step)
         self.console.stage("first return")
         with self.ledger.stage("first_return"):
             with as_config_error():
@@ -73,10 +81,28 @@ class Rounds:
                 if explore.archive_size:
                     self.archive.add(explore, step, credited)
                 trunks += explored_trunks(config, step, credited)
+        if config.returns.size:
+            self.returns.add(config.returns, step, groups)
         for group in groups:
             group.trunks.clear()  # no later stage reads the caches of these weights
         self.ledger.count_decoding(session.sampler.engine.take_counts())
-        return Round(groups, credited, trunks)
+        return Round(groups, credited, trunks, [])
+
+    def _return(self, params: Params, step: int) -> Round:
+        """Continue kept successes from their depths."""
+        session, settings = self.session, self.session.config.returns
+        self.console.stage("return")
+        with self.ledger.stage("return"):
+            anchored = self.returns.visit(session, step, self.prompts)
+            self.compare("returns", agreement.of_states, anchored)
+            explored = roll_out_states(session, params, step, anchored, settings.rollouts)
+            session.grader.check((o for one in explored for row in one.outcomes for o in row), "of a round of returns")
+            self.returns.learn(settings, explored)
+            credited = credit_returns(session.config, explored)
+            self.compare("return", agreement.of_values, credited)
+            trunks = explored_trunks(session.config, step, credited)
+        self.ledger.count_decoding(session.sampler.engine.take_counts())
+        return Round([], [], trunks, credited)
 
     def _revisit_archive(self, step: int, groups: list[PromptGroup]) -> list[Anchored]:
         """Archived bases to explore again; none without an archive."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.problem import Problem
-from fr3e_jax.data.task import BUILT_IN, Task
+from fr3e_jax.data.task import BUILT_IN, Task, held_out_split
 from fr3e_jax.data.tokenizer import CHARACTERS, FILES, TextCodec
 from fr3e_jax.tools.tool import FORMS
 from fr3e_jax.user_code import parse_reference
@@ -40,7 +40,7 @@ def identity(config: Config, task: Task, codec: TextCodec, *, demonstrations: bo
     found = {
         "settings": json.loads(json.dumps(settings)),
         "training_data": fingerprint(task.problems("train")),
-        "held_out_data": held_out_fingerprints(task.problems("test"), config.data.eval),
+        "held_out_data": held_out_fingerprints(held_out_split(task, config.evaluation.split), config.data.eval),
         "tokenizer": tokenizer_fingerprint(codec),
         "files": user_files(config),
     }

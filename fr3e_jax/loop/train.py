@@ -138,6 +138,7 @@ class Trainer:
             self.progress.evaluated = self.progress.evaluated or recorded
         self.trackers = open_trackers(self.config, run, writes=first)
         self.current = self.progress.step  # the step under way
+        self.returned: list[Credited] = []  # of the step under way, by adaptive return
         self.last_metrics: dict[str, Any] = {}  # of the last finished step
         self.console = Console(
             self.config.runtime.console if first else "none",
@@ -148,7 +149,9 @@ class Trainer:
             compiled=lambda: compilations().programs,
         )
         session.sampler.watch.report = self.console.progress
-        self.rounds = Rounds(session, self.prompts, self.progress.archive, ledger, self.console, self._compare)
+        self.rounds = Rounds(
+            session, self.prompts, self.progress.archive, self.progress.returns, ledger, self.console, self._compare
+        )
         owners = [session.sampler.engine.programs, programs, session.sampler.weights, explore_programs]
         steps = self.config.runtime.profile_steps * first
         self.profiler = Profiler(steps, run, ledger, self.background, owners, Grading)
@@ -233,6 +236,7 @@ class Trainer:
     def _step(self) -> None:
         """One full batch, from prompts to new weights."""
         step = self.current = self.progress.step + 1
+        self.returned = []
         batch, groups, credited = self._collect_full_batch(step)
         self.console.stage("updating")
         self.session.sampler.weights.release()
@@ -243,6 +247,9 @@ class Trainer:
             metrics["kl/reset"] = float(self._reset_reference(step, metrics.get("reward/mean")))
         if self.config.explore.archive_size:
             metrics |= self.progress.archive.metrics(self.config.explore)
+        if self.config.returns.size:
+            metrics |= self.progress.returns.metrics(self.returned)
+        credited = credited + self.returned
         metrics |= step_report.tool_metrics(self.session.sampler, groups, credited)
         metrics |= step_report.grading_metrics(self.session.grader)
         metrics |= self.prompts.metrics()
@@ -275,7 +282,8 @@ class Trainer:
         ready, groups, credited = self.progress.carried, [], []
         rounds_without_signal = 0
         while count_rollouts(ready) < config.training.batch_rollouts:
-            new_groups, new_credited, trunks = self.rounds.run(self._rollout_params(), step)
+            new_groups, new_credited, trunks, returned = self.rounds.run(self._rollout_params(), step)
+            self.returned += returned
             groups += new_groups
             credited += new_credited
             ready = ready + trunks

@@ -25,6 +25,7 @@ from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.learning.batch_gradient import batch_gradient
 from fr3e_jax.learning.experience import count_rollouts
 from fr3e_jax.learning.learner import Learner
+from fr3e_jax.loop.adaptive_return import Returns
 from fr3e_jax.loop.archive import Archive
 from fr3e_jax.loop.evaluate import load_run_params, refused_weights
 from fr3e_jax.loop.grading import GradingFailed
@@ -127,6 +128,8 @@ def _check(variants: Sequence[Variant], repeats: int, oracle: Oracle | None) -> 
             )
         if one.config.explore.archive_size:
             raise ConfigError(f"{one.name}: a repeat starts without an archive; expected explore.archive_size=0")
+        if one.config.returns.size:
+            raise ConfigError(f"{one.name}: a repeat starts without kept successes; expected returns.size=0")
 
 
 def oracle_config(config: Config, oracle: Oracle) -> Config:
@@ -173,7 +176,7 @@ def _repeated(variant: Variant, run_dir: Path | None, count: int, *, of_oracle: 
     prompts = PromptFeed(session.task.problems("train"), session.texts, data, config.rollout.prompts_per_round)
     console, ledger = Console("none"), TokenLedger()
     shown = Console(config.runtime.console, stream=sys.stderr, compiled=lambda: compilations().programs)
-    rounds = Rounds(session, prompts, Archive(), ledger, console)
+    rounds = Rounds(session, prompts, Archive(), Returns(), ledger, console)
     # Nothing updates the weights, so the reference may be the policy itself.
     reference = params if config.kl.coefficient else None
     learner = Learner(session.model.train_programs(config), params, None, reference=reference)
@@ -192,7 +195,7 @@ def _repeated(variant: Variant, run_dir: Path | None, count: int, *, of_oracle: 
 def _one_repeat(rounds: Rounds, learner: Learner, step: int) -> tuple[Repeat, np.ndarray]:
     """The round of ``step`` and its gradient as a vector."""
     session, start, before = rounds.session, cpu_seconds_of_process(), rounds.ledger.sampled_tokens
-    groups, credited, trunks = rounds.run(session.sampler.weights.of(learner.params), step)
+    groups, credited, trunks, _ = rounds.run(session.sampler.weights.of(learner.params), step)
     found = batch_gradient(session.learning, learner, step, trunks)
     empty = learner.programs.zero_gradients(learner.params) if found.gradient is None else found.gradient
     vector = as_vector(empty)

@@ -12,7 +12,7 @@ from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.data.datasets import DatasetsTask, DatasetVerifier, finished_solution
 from fr3e_jax.data.stream import PromptStream
-from fr3e_jax.data.task import load_task
+from fr3e_jax.data.task import held_out_split, load_task
 
 
 @pytest.fixture
@@ -45,6 +45,30 @@ def task(card, tmp_path):
     card("small", rows("small", 3), solution="a")
     card("held", rows("held", 4), splits=["test"])
     return make(tmp_path, train=["big", "small"], weights=[1, 3], eval=["held", "small"])
+
+
+def test_a_share_of_the_training_cards_is_kept_for_development(card, tmp_path):
+    card("big", rows("big", 60), solution="a")
+    card("held", rows("held", 4), splits=["test"])
+    task = make(tmp_path, train=["big"], eval=["held"], development_share=0.25)
+    train, development, test = (task.problems(split) for split in ("train", "development", "test"))
+    apart = {problem.id for problem in development}
+    assert len(train) + len(development) == 60 and 5 < len(development) < 26 and len(test) == 4
+    assert not apart & {train[i].id for i in range(len(train))}
+    shown = {task.demonstration(i, 1.0).prompt for i in range(200)}
+    assert len(shown) == len(train) and not shown & {problem.prompt for problem in development}
+    again = make(tmp_path, train=["big"], eval=["held"], development_share=0.25, seed=1)
+    assert [problem.id for problem in again.problems("development")] == [problem.id for problem in development]
+
+
+@pytest.mark.parametrize(
+    ("share", "message"),
+    [(0.0, "data.development_share=0 keeps none"), (1e-9, "keeps 0 of the 9 problems of big/train from training")],
+)
+def test_no_development_problems_is_an_error_with_the_remedy(card, tmp_path, share, message):
+    card("big", rows("big", 9))
+    with pytest.raises(ConfigError, match=message):
+        held_out_split(make(tmp_path, train=["big"], eval=["big"], development_share=share), "development")
 
 
 def test_train_is_a_mixture_by_weights_and_test_a_list(task):

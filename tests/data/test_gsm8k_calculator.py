@@ -87,9 +87,10 @@ def test_named_held_out_file_is_the_test_split(tmp_path):
 def test_share_of_the_prompts_is_held_out_without_a_held_out_file(tmp_path):
     path = write(tmp_path / "train.jsonl", *(f"<<{n}+1={n + 1}>> <<{n}+1={n + 2}>>" for n in range(1000)))
     task = CalculatorTask(DataConfig(path=path))
-    train, test = ({p.prompt for p in task.problems(split)} for split in ("train", "test"))
-    assert not train & test
-    assert len(train | test) == 1000
+    parts = [{p.prompt for p in task.problems(split)} for split in ("train", "development", "test")]
+    train, development, test = parts
+    assert len(train) + len(development) + len(test) == len(set().union(*parts)) == 1000
+    assert 30 < len(development) < 70 and 30 < len(test) < 70
     assert 30 <= len(test) <= 70
     assert task.dropped == {}
 
@@ -150,7 +151,9 @@ def test_real_files_give_disjoint_splits_and_known_counts():
     assert ("12/60=", "0.2") == pairs(train)[0]
     assert ("48/2=", "24") in pairs(test)  # the first annotation of the training file, too
     assert not {p.prompt for p in train} & {p.prompt for p in test}
-    assert len(test) > 2500 and len(train) > 9000
+    assert len(test) > 2500 and len(train) > 8900
+    development = {p.prompt for p in task.problems("development")}
+    assert len(development) > 400 and not development & {p.prompt for p in (*train, *test)}
     assert task.dropped["test/result_not_a_number"] == 1
     assert set(task.dropped) == {
         "train/duplicate",

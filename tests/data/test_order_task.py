@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from fr3e_jax.configuration.schema import DataConfig, OrderConfig
-from fr3e_jax.data.order_task import OrderTask, is_held_out
-from fr3e_jax.rewards.order_verifier import is_valid, reduce_at
+from fr3e_jax.data.order_task import OrderTask, split_of
+from fr3e_jax.rewards.order_verifier import is_valid, reduce_at, valid_reductions
 
 
 def make(seed=0, **settings):
@@ -57,16 +57,32 @@ def test_held_out_expressions_never_occur_in_training(modulus, num_operands):
     shown = {task.demonstration(i, i % 2).prompt for i in range(3000)}
     test = {problem.prompt for problem in task.problems("test")[:3000]}
     assert not test & (train | shown)
-    assert all(is_held_out(prompt[:-1]) for prompt in test)
-    assert not any(is_held_out(prompt[:-1]) for prompt in train | shown)
+    assert {split_of(prompt[:-1]) for prompt in test} == {"test"}
+    assert {split_of(prompt[:-1]) for prompt in train | shown} == {"train"}
 
 
 @pytest.mark.parametrize(("modulus", "num_operands"), list(itertools.product(range(2, 11), (2, 3, 16))))
-def test_both_splits_have_problems_for_every_setting(modulus, num_operands):
+def test_all_splits_have_problems_for_every_setting(modulus, num_operands):
     task = make(modulus=modulus, num_operands=num_operands, sft_min_operands=2)
-    for split in ("train", "test"):
+    for split in ("train", "development", "test"):
         digits = set(task.problems(split)[0].prompt[::2]) - {">"}
         assert max(map(int, digits)) < modulus
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_a_share_of_the_lines_of_demonstrations_is_valid(share):
+    task = make(sft_valid_share=share, num_operands=7)
+    valid = free = 0
+    for index in range(300):
+        shown = task.demonstration(index, 1.0)
+        lines = [shown.prompt[:-1], *shown.response.split(">")]
+        for before, after in itertools.pairwise(lines):
+            positions = range(1, len(before), 2)
+            if all(is_valid(before, position) for position in positions):
+                continue  # no operator would be wrong
+            free += 1
+            valid += after in valid_reductions(before, 10)
+    assert free > 1000 and abs(valid / free - share) < 0.06
 
 
 def test_demonstrations_reduce_one_operator_per_line_whatever_its_precedence():

@@ -80,9 +80,10 @@ def test_json_form_of_an_overview_is_plain(config):
 
 def test_large_procedural_set_is_measured_in_part():
     found = overview(Config(name="tried"))
-    train, test = found.sets
+    train, development, test = found.sets
     assert (train.name, train.problems, train.looked_at, train.rows) == ("order/train", 2**31, SAMPLE, None)
-    assert test.looked_at == test.problems == 4096
+    assert test.looked_at == test.problems == development.problems == 4096
+    assert [one.role for one in found.sets] == ["train", "development", "test"]
     assert found.overlaps == []
 
 

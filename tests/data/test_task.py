@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
 
 import pytest
 
 from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.data import task as task_module
-from fr3e_jax.data.task import Problem, load_task
+from fr3e_jax.data.task import Problem, held_out_split, load_task
 
 
 def load(name):
@@ -27,8 +28,39 @@ def test_task_example_of_the_docstring_runs_from_a_file(tmp_path):
     task = load(f"{path}:Doubling")
     problem = task.problems("test")[3]
     assert (problem.prompt, problem.gold) == ("903*2=", "1806")
-    assert task.demonstration(1801, 1.0).response == "2"
+    assert task.demonstration(1601, 1.0).response == "2"
     assert task.verifier()(problem, "1806", True) == 1.0
+
+
+class Splits:
+    """A task with these problems."""
+
+    name, dropped = "splits", {}  # noqa: RUF012
+
+    def __init__(self, **problems):
+        self.given = {split: [Problem(f"{split}/{p}", p, p) for p in prompts] for split, prompts in problems.items()}
+
+    def problems(self, split):
+        return self.given[split]
+
+
+def test_development_problems_are_the_tasks_own():
+    task = Splits(train="abc", development="de", test="fg")
+    assert [p.prompt for p in held_out_split(task, "development")] == ["d", "e"]
+    assert [p.prompt for p in held_out_split(task, "test")] == ["f", "g"]
+
+
+@pytest.mark.parametrize(
+    ("problems", "reason"),
+    [
+        ({"test": "fg"}, "KeyError: 'development'"),
+        ({"test": "fg", "development": ""}, "there are none"),
+        ({"test": "fg", "development": "xf"}, "'development/f' is a test problem"),
+    ],
+)
+def test_a_task_without_development_problems_is_refused(problems, reason):
+    with pytest.raises(ValueError, match=re.escape(f"no development problems of its own ({reason})")):
+        held_out_split(Splits(**problems), "development")
 
 
 def test_task_of_an_installed_module_is_loaded(tmp_path, monkeypatch):
@@ -62,7 +94,7 @@ def test_import_error_inside_a_users_module_passes_through(tmp_path, monkeypatch
             "fr3e_jax.data.order_task:Missing",
             r"fr3e_jax\.data\.order_task has no such name; expected a class or function",
         ),
-        ("fr3e_jax.data.order_task:TEST_SEED", r"has 0 there, which cannot be called"),
+        ("fr3e_jax.data.order_task:HELD_OUT_SEED", r"has 0 there, which cannot be called"),
         ("fr3e_jax.data.task:DataConfig", r"returned a DataConfig without name, dropped, problems"),
     ],
 )

@@ -101,6 +101,31 @@ def test_the_archive_is_part_of_a_checkpoint(tmp_path, tiny_run):
         assert checkpoints.host_state(1)["archive"]["entries"]
 
 
+@pytest.mark.slow
+def test_kept_successes_are_part_of_a_checkpoint(tmp_path, tiny_run):
+    """Rounds that return to kept successes of earlier steps are the same after a resume."""
+    settings = {
+        "explore__enabled": False,
+        "returns__size": 4,
+        "returns__visits": 2,
+        "returns__max_success_rate": 1.0,
+        "returns__rollouts": 3,
+        "rollout__prompts_per_round": 1,
+        "rollout__rollouts_per_prompt": 2,
+        "evaluation__every": 1,
+        "checkpoint__keep_last": 9,
+    }
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert train(tiny_run.config(training__max_steps=3, **settings), whole) == 0
+    assert train(tiny_run.config(training__max_steps=1, **settings), parts) == 0
+    assert train(tiny_run.config(training__max_steps=3, **settings), parts, resume=True) == 0
+    assert_same_run(parts, whole, open_session(tiny_run.config(**settings)))
+    with reader(whole) as checkpoints:
+        kept = checkpoints.host_state(1)["returns"]["kept"]
+    metrics = [record for record in read_metrics(whole / "metrics.jsonl") if record["kind"] == "train"]
+    assert kept and all(record["returns/visits"] for record in metrics[1:])
+
+
 def test_sigterm_finishes_the_step_saves_and_exits_with_0(tmp_path, tiny_run, monkeypatch, finished_run, session):
     path = tmp_path / "run"
     monkeypatch.setenv("FR3E_TEST_SIGNAL", "SIGTERM 30")
