@@ -21,10 +21,11 @@ from typing import Any
 from rich.table import Table
 
 from fr3e_jax.cli.tables import TableConsole
-from fr3e_jax.configuration import Config, ConfigError, load_config
+from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.configuration.load import parse_override
 
 POLL_SECONDS = 0.1
+RECIPE = "recipe"  # the axis of an experiment's recipes
 
 
 @dataclass
@@ -43,18 +44,25 @@ class Run:
 def sweep(recipe: str, overrides: Sequence[str], verb: str = "train", jobs: int = 1, dry_run: bool = False) -> int:
     """Check every combination, run ``jobs`` of them at a time, write ``sweep.json`` and print a table.
 
+    ``recipe`` may be a folder: its recipes, in the order of their names, are an axis as well (an experiment).
+
     Returns:
       0 if every run ended with 0, else 1.
 
     Raises:
       ConfigError: a combination is not valid; nothing has been started.
     """
-    axes = parse_axes(overrides)
+    several = Path(recipe).expanduser().is_dir()
+    axes = {RECIPE: recipes_of(recipe)} | parse_axes(overrides)
     combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-    configs = [load_config(recipe, as_overrides(settings), training=verb == "train") for settings in combinations]
-    folder = sweep_folder(configs[0])
+    configs = [load_config(c[RECIPE], as_overrides(c), training=verb == "train") for c in combinations]
+    folder = sweep_folder(configs[0].runtime.output_dir, Path(recipe).name if several else configs[0].name)
     varied = [key for key, values in axes.items() if len(values) > 1]
-    runs = make_runs(recipe, verb, combinations, folder, varied)
+    runs = make_runs(verb, combinations, folder, varied)
+    if not several:
+        for run in runs:
+            del run.settings[RECIPE]
+        del axes[RECIPE]
     if dry_run:
         print("\n".join(shlex.join(run.command) for run in runs))
         return 0
@@ -64,6 +72,21 @@ def sweep(recipe: str, overrides: Sequence[str], verb: str = "train", jobs: int 
     print_table(runs, list(axes))
     print(f"{folder / 'sweep.json'} has all results; each run's output is in its log file.")
     return 0 if completed and all(run.exit_code == 0 for run in runs) else 1
+
+
+def recipes_of(recipe: str) -> list[str]:
+    """The recipe itself, or the recipes of a folder.
+
+    Raises:
+      ConfigError: the folder has none.
+    """
+    folder = Path(recipe).expanduser()
+    if not folder.is_dir():
+        return [recipe]
+    found = [str(path) for path in sorted(folder.glob("*.yaml"))]
+    if not found:
+        raise ConfigError(f"{recipe} is a folder without recipes; expected *.yaml files in it, or name one recipe")
+    return found
 
 
 def parse_axes(overrides: Sequence[str]) -> dict[str, list[str]]:
@@ -103,14 +126,14 @@ def split_values(text: str) -> list[str]:
 
 
 def as_overrides(settings: dict[str, str]) -> list[str]:
-    return [f"{key}={value}" for key, value in settings.items()]
+    """The settings for the command line, without the name of the recipe."""
+    return [f"{key}={value}" for key, value in settings.items() if key != RECIPE]
 
 
-def sweep_folder(config: Config) -> Path:
-    """A new directory for the sweep, named by recipe and time."""
+def sweep_folder(output_dir: str, name: str) -> Path:
+    """A new directory for the sweep, named by recipe or experiment and time."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    output = Path(config.runtime.output_dir).expanduser().absolute()
-    return output / f"sweep-{safe_name(config.name)}-{stamp}"
+    return Path(output_dir).expanduser().absolute() / f"sweep-{safe_name(name)}-{stamp}"
 
 
 def safe_name(text: str, longest: int = 120) -> str:
@@ -118,14 +141,15 @@ def safe_name(text: str, longest: int = 120) -> str:
     return re.sub(r"[^A-Za-z0-9._=,+-]+", "_", text)[:longest]
 
 
-def make_runs(recipe: str, verb: str, combinations: list[dict], folder: Path, varied: Sequence[str]) -> list[Run]:
-    """The runs with their directories and commands. The ``varied`` settings label the directories."""
+def make_runs(verb: str, combinations: list[dict], folder: Path, varied: Sequence[str]) -> list[Run]:
+    """The runs with their directories and commands. The ``varied`` settings, and recipes, label the directories."""
     runs = []
     for index, settings in enumerate(combinations):
-        label = safe_name(",".join(as_overrides({key: settings[key] for key in varied})))
+        chosen = [Path(settings[RECIPE]).stem] if RECIPE in varied else []
+        label = safe_name(",".join(chosen + as_overrides({key: settings[key] for key in varied})))
         run_dir = folder / f"{index:03d}-{label}".rstrip("-")
         overrides = [*as_overrides(settings), f"runtime.run_dir={run_dir}"]
-        command = [sys.executable, "-m", "fr3e_jax", verb, recipe, *overrides]
+        command = [sys.executable, "-m", "fr3e_jax", verb, settings[RECIPE], *overrides]
         runs.append(Run(settings, str(run_dir), str(run_dir / "log.txt"), command))
     return runs
 
@@ -172,7 +196,9 @@ def _end(run: Run, process: subprocess.Popen, started: float, finished: Callable
 
 
 def _record(folder: Path, recipe: str, verb: str, runs: list[Run], run: Run) -> None:
-    settings = " ".join(as_overrides(run.settings))
+    settings = " ".join(
+        [*([Path(run.settings[RECIPE]).stem] if RECIPE in run.settings else []), *as_overrides(run.settings)]
+    )
     where = "" if run.exit_code == 0 else f"; see {run.log}"
     print(
         f"[{runs.index(run) + 1}/{len(runs)}] {settings}: exit {run.exit_code} after {run.seconds} s{where}", flush=True

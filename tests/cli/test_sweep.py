@@ -87,6 +87,28 @@ def test_dry_run_prints_the_product_as_commands_and_starts_nothing(recipe, capsy
     assert not (Path(recipe).parent / "runs").exists()
 
 
+def test_recipes_of_a_folder_are_an_axis(recipe, stand_in, tmp_path, capsys):
+    experiment = tmp_path / "experiment"
+    experiment.mkdir()
+    for name in ("b", "a"):
+        (experiment / f"{name}.yaml").write_text(f"name: {name}\nruntime: {{output_dir: {tmp_path / 'runs'}}}\n")
+    assert main(["sweep", str(experiment), "seed=0,2"]) == 0
+    folder, record = written(recipe)
+    assert folder.name.startswith("sweep-experiment-") and record["recipe"] == str(experiment)
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == [
+        "000-a,seed=0",
+        "001-a,seed=2",
+        "002-b,seed=0",
+        "003-b,seed=2",
+    ]
+    assert [run["command"][4] for run in record["runs"]] == [str(experiment / f"{n}.yaml") for n in "aabb"]
+    assert [run["settings"]["seed"] for run in record["runs"]] == ["0", "2"] * 2
+    assert "[4/4] b seed=2: exit 0" in capsys.readouterr().out
+    (tmp_path / "nothing").mkdir()
+    assert main(["sweep", str(tmp_path / "nothing"), "seed=0"]) == 2
+    assert "is a folder without recipes" in capsys.readouterr().err
+
+
 def test_commands_of_a_dry_run_hold_valid_settings(recipe, capsys):
     assert main(["sweep", recipe, "evaluation.pass_at=[1,2],[4]", "data.path='a,b',c", "--dry-run"]) == 0
     commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
