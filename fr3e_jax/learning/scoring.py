@@ -78,7 +78,7 @@ def score_batch(
     fresh = [i for i, trunk in enumerate(batch) if trunk.step == step]
     spared = {i for n, i in enumerate(fresh) if n % _PROBE_EVERY} if tolerance else set()
     if spared:
-        old, gap = _probe(setup, learner, step, batch, spared)
+        old, gap = _probe(setup, learner, step, batch, spared)  # every carried trunk is scored in it
         if gap["logprob_gap/max"] <= tolerance:
             fill(packed, "old_logprobs", old)
             return Scores(old, None, learner.updates), gap | {
@@ -86,7 +86,8 @@ def score_batch(
             }
     options = {"into": "old_logprobs", "entropies": entropies}
     scores = score_packed(setup, learner, learner.params, batch, packed, **options)
-    return scores, logprob_gap(batch, scores.logprobs, step) | {"logprob_gap/taken_from_sampler": 0.0}
+    gap = _gap_metrics(setup, batch, scores.logprobs, step)
+    return scores, gap | {"logprob_gap/taken_from_sampler": 0.0}
 
 
 def _probe(setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk], spared: set[int]):
@@ -97,7 +98,34 @@ def _probe(setup: LearningSetup, learner: Learner, step: int, batch: list[Traini
     old = [[branch.sampler_logprobs for branch in trunk.branches] for trunk in batch]
     for i, row in zip(scored, found, strict=True):
         old[i] = row
-    return old, logprob_gap(trunks, found, step)
+    return old, _gap_metrics(setup, trunks, found, step)
+
+
+def _gap_metrics(setup: LearningSetup, batch: list[TrainingTrunk], old: PerToken, step: int) -> dict[str, float]:
+    loss = setup.config.loss
+    return logprob_gap(batch, old, step) | sampler_ratio(batch, old, step, loss.epsilon_low, loss.epsilon_high)
+
+
+def sampler_ratio(batch: list[TrainingTrunk], old: PerToken, step: int, low: float, high: float) -> dict[str, float]:
+    """How far the weights before the update are from those that sampled, for fresh and carried trunks apart.
+
+    ``old``: the log-probs under these weights. Over the tokens that train: the mean of |log ratio| (nats), and the
+    share of tokens whose ratio is outside [1 - ``low``, 1 + ``high``]. A kind without such a token has no metrics.
+    """
+    ratios: dict[str, list[np.ndarray]] = {"fresh": [], "carried": []}
+    for trunk, row in zip(batch, old, strict=True):
+        for branch, logprobs in zip(trunk.branches, row, strict=True):
+            ratios["fresh" if trunk.step == step else "carried"].append(
+                (logprobs - branch.sampler_logprobs)[branch.trains]
+            )
+    metrics = {}
+    for kind, parts in ratios.items():
+        flat = np.concatenate([np.zeros(0, np.float32), *parts])
+        if flat.size:
+            outside = (flat < np.log1p(-low)) | (flat > np.log1p(high))
+            metrics |= {f"sampler_ratio/{kind}": float(np.abs(flat).mean())}
+            metrics |= {f"sampler_ratio/{kind}_outside": float(outside.mean())}
+    return metrics
 
 
 def logprob_gap(batch: list[TrainingTrunk], old: PerToken, step: int) -> dict[str, float]:

@@ -91,18 +91,26 @@ def tool_metrics(sampler: Sampler, groups: list[PromptGroup], credited: list[Cre
 
 
 def batch_metrics(batch: list[TrainingTrunk], step: int) -> dict[str, float]:
-    """Statistics of the advantages over the tokens that train, and how many rollouts an earlier step sampled."""
+    """Statistics of the advantages over the tokens that train, and the ages of the rollouts.
+
+    The age of a rollout is the number of steps since the one that sampled it.
+    """
     branches = [branch for trunk in batch for branch in trunk.branches]
     advantages = np.concatenate([branch.advantages[branch.trains] for branch in branches])
     advantages = advantages if advantages.size else np.zeros(1)
-    carried = sum(len(trunk.branches) for trunk in batch if trunk.step < step)
+    ages = np.repeat([step - trunk.step for trunk in batch], [len(trunk.branches) for trunk in batch])
     return {
         "advantage/mean": float(advantages.mean()),
         "advantage/std": float(advantages.std()),
         "advantage/max_abs": float(np.abs(advantages).max()),
         "batch/rollouts": len(branches),
         "batch/trunks": len(batch),
-        "batch/carried_rollouts": carried,
+        "batch/carried_rollouts": int((ages > 0).sum()),
+        "batch/age_mean": float(ages.mean()),
+        "batch/age_max": int(ages.max()),
+        "batch/age_share_0": float((ages == 0).mean()),
+        "batch/age_share_1": float((ages == 1).mean()),
+        "batch/age_share_2_or_more": float((ages >= 2).mean()),
     }
 
 

@@ -15,7 +15,7 @@ from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, count_ro
 from fr3e_jax.learning.finiteness import NonFiniteUpdate, check_weights
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import mini_batches, pack_mini_batch, split_mini_batches
-from fr3e_jax.learning.scoring import logprob_gap, score_batch, score_trunks
+from fr3e_jax.learning.scoring import logprob_gap, sampler_ratio, score_batch, score_trunks
 from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
@@ -93,6 +93,31 @@ def test_the_gap_leaves_out_rollouts_of_earlier_steps(batch):
     assert logprob_gap(mixed, old, STEP)["logprob_gap/max"] == pytest.approx(0.5, abs=1e-4)
     assert logprob_gap(mixed, old, STEP)["logprob_gap/mean"] == pytest.approx(0.5, abs=1e-4)
     assert logprob_gap(mixed, old, STEP + 1) == {}
+
+
+def test_the_sampler_ratio_tells_carried_rollouts_from_fresh_ones():
+    """Ratios are counted over the tokens that train; 1 - 0.2 and 1 + 0.3 bound the clip range."""
+    zeros = np.zeros(3, np.float32)
+
+    def trunk(step, mask=None):
+        return TrainingTrunk(zeros[:1], [TrainingBranch(1, zeros, zeros, zeros, loss_mask=mask)], step)
+
+    trunks = [trunk(STEP), trunk(STEP - 2, np.array([True, True, False])), trunk(STEP - 1)]
+    ratios = [[0.81, 1.29, 1.31]], [[0.79, 1.0, 9.0]], [[1.31, 1.0, 1.0]]
+    old = [[np.log(np.array(row[0], np.float32))] for row in ratios]
+    metrics = sampler_ratio(trunks, old, STEP, 0.2, 0.3)
+    carried = np.abs(np.log([0.79, 1, 1.31, 1, 1]))
+    expected = {
+        "sampler_ratio/fresh": np.abs(np.log(ratios[0][0])).mean(),
+        "sampler_ratio/fresh_outside": 1 / 3,
+        "sampler_ratio/carried": carried.mean(),
+        "sampler_ratio/carried_outside": 2 / 5,
+    }
+    assert metrics == pytest.approx(expected, rel=1e-5)
+    assert set(sampler_ratio(trunks[:1], old[:1], STEP, 0.2, 0.3)) == {
+        "sampler_ratio/fresh",
+        "sampler_ratio/fresh_outside",
+    }
 
 
 def test_the_samplers_logprobs_serve_while_they_are_exact_enough(

@@ -144,8 +144,26 @@ def test_advantage_statistics_are_over_trained_tokens_and_carried_rollouts_are_c
             "batch/rollouts": 3,
             "batch/trunks": 2,
             "batch/carried_rollouts": 1,
+            "batch/age_mean": 1 / 3,
+            "batch/age_max": 1,
+            "batch/age_share_0": 2 / 3,
+            "batch/age_share_1": 1 / 3,
+            "batch/age_share_2_or_more": 0,
         }
     )
+
+
+def test_the_age_of_a_batch_counts_rollouts_and_not_trunks():
+    """Ages 0, 1, 1, 1, 4, of five rollouts on three trunks."""
+
+    def trunk(step, branches):
+        values = np.zeros(2, np.float32)
+        own = [TrainingBranch(1, np.zeros(2, np.int32), values, values) for _ in range(branches)]
+        return TrainingTrunk(np.zeros(1, np.int32), own, step)
+
+    metrics = batch_metrics([trunk(9, 1), trunk(8, 3), trunk(5, 1)], 9)
+    names = ("mean", "max", "share_0", "share_1", "share_2_or_more")
+    assert [metrics[f"batch/age_{name}"] for name in names] == pytest.approx([7 / 5, 4, 0.2, 0.6, 0.2])
 
 
 def test_records_link_states_to_their_bases(groups, expansions):
