@@ -70,8 +70,10 @@ class Returns:
 
         It does while continuations have less than their share of the sampled tokens. This is the running share of
         prompts whose rollouts are all wrong, the share of tokens that fresh prompts waste, and at most
-        ``returns.max_share``.
+        ``returns.max_share``. Below ``returns.least_share`` there are no such rounds.
         """
+        if self.all_wrong_share < returns.least_share:
+            return False
         share = min(returns.max_share, self.all_wrong_share)
         sampled = self.fresh_tokens + self.returned_tokens
         return bool(self._waiting(returns, step)) and self.returned_tokens < share * sampled

@@ -79,6 +79,7 @@ def test_continuations_take_the_share_of_tokens_that_fresh_prompts_waste(returni
     returns.returned_tokens += 1
     assert not returns.due(settings, 1)
     assert returns.due(dataclasses.replace(settings, max_share=0.6), 1) is False
+    assert not returns.due(dataclasses.replace(settings, max_share=0.6, least_share=0.51), 1)
     returns.all_wrong_share = 1.0
     assert returns.due(dataclasses.replace(settings, max_share=0.6), 1)
     returns.returned_tokens = 0.0

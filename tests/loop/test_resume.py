@@ -109,6 +109,7 @@ def test_kept_successes_are_part_of_a_checkpoint(tmp_path, tiny_run):
         "returns__size": 4,
         "returns__visits": 2,
         "returns__max_success_rate": 1.0,
+        "returns__least_share": 0.0,
         "returns__rollouts": 3,
         "rollout__prompts_per_round": 1,
         "rollout__rollouts_per_prompt": 2,
