@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from fr3e_jax.configuration.contradictions import training_rule
 from fr3e_jax.configuration.options import changed
 from fr3e_jax.configuration.schema import TREE_ESTIMATORS, AdvantageConfig, Config
@@ -37,7 +39,7 @@ def exploration_meets_a_prompt(config: Config) -> str | None:
         return None
     return (
         f"explore.max_success_rate={limit:g} is below 1/{base}, the least success rate of a kept prompt with "
-        f"rollout.rollouts_per_prompt={base}: no prompt is expanded; nearest: explore.max_success_rate={1 / base:.4g}"
+        f"rollout.rollouts_per_prompt={base}: no prompt is expanded; nearest: explore.max_success_rate={ceil(10**4 / base) / 10**4:g}"
     )
 
 
@@ -186,4 +188,41 @@ def every_depth_has_a_weight(config: Config) -> str | None:
     return (
         f"advantage.nested.weights={weights} does not weigh three depths (prompt, base, state), or none above 0; "
         "set advantage.nested.weights=[1,1,1]"
+    )
+
+
+@training_rule(
+    "returns.size",
+    "kl.coefficient",
+    "kl.place",
+    "advantage.base_estimator",
+    "advantage.overlong_margin",
+    "tools.branching",
+)
+def returned_rollouts_are_groups_of_their_own(config: Config) -> str | None:
+    if not config.returns.size:
+        return None
+    in_reward = config.kl.coefficient > 0 and config.kl.place == "reward"
+    for setting, wrong, remedy in (
+        ("kl.place=reward", in_reward, "kl.place=loss"),
+        ("advantage.base_estimator=gae", config.advantage.base_estimator == "gae", "advantage.base_estimator=grpo"),
+        ("advantage.overlong_margin", bool(config.advantage.overlong_margin), "advantage.overlong_margin=0"),
+        ("tools.branching=true", config.tools.branching, "tools.branching=false"),
+    ):
+        if wrong:
+            return (
+                f"returns.size={config.returns.size} gives each depth of a success a baseline from the verdicts of its "
+                f"own rollouts, which {setting} would change; set {remedy}, or returns.size=0"
+            )
+    return None
+
+
+@training_rule("returns.max_success_rate", "rollout.rollouts_per_prompt", "returns.size")
+def a_hard_prompt_has_a_success(config: Config) -> str | None:
+    limit, base = config.returns.max_success_rate, config.rollout.rollouts_per_prompt
+    if not config.returns.size or limit * base >= 1:
+        return None
+    return (
+        f"returns.max_success_rate={limit:g} is below 1/{base}, the least success rate of a prompt with a success with "
+        f"rollout.rollouts_per_prompt={base}: none is kept; nearest: returns.max_success_rate={ceil(10**4 / base) / 10**4:g}"
     )

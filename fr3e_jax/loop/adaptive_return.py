@@ -137,7 +137,10 @@ class Returns:
         group = PromptGroup(one.position, problem, prompt_ids, [base], np.ones(1), outcomes=["right"])
         group.trunks[0] = np.concatenate([prompt_ids, ids])
         count = session.config.returns.depths
-        depths = probed_depths(one.depth, one.spacing, count, len(ids)).tolist()
+        depths = probed_depths(one.depth, one.spacing, count, len(ids))
+        if written is not None:  # a continuation begins where the policy chooses, not within a tool's answer
+            depths = np.unique([_next_own(written, depth) for depth in depths])
+        depths = depths.tolist()
         first = one.visits * count + 1  # states of several visits in a step have numbers, and so noise, of their own
         one.visits += 1
         states = list(range(first, first + len(depths)))
@@ -185,6 +188,12 @@ class Returns:
                 "returns/mixed_states": float(np.mean([not is_degenerate(state) for state in rewards])),
             }
         return found
+
+
+def _next_own(written: np.ndarray, depth: int) -> int:
+    """The first place from ``depth`` on whose token the policy chose; without one, ``depth``."""
+    own = np.flatnonzero(~written[depth:])
+    return int(depth + own[0]) if len(own) else int(depth)
 
 
 def credit_returns(config: Config, explored: Sequence[Explored]) -> list[Credited]:

@@ -85,6 +85,16 @@ CASES = {
         ["rollout.rollouts_per_prompt=2"],
         "nearest: rollout.rollouts_per_prompt=2",
     ),
+    "returned_rollouts_are_groups_of_their_own": (
+        ["returns.size=8", "explore.enabled=false", "advantage.overlong_margin=4"],
+        ["advantage.overlong_margin=0"],
+        "set advantage.overlong_margin=0, or returns.size=0",
+    ),
+    "a_hard_prompt_has_a_success": (
+        ["returns.size=8", "rollout.rollouts_per_prompt=3"],
+        ["returns.max_success_rate=0.3334"],
+        "nearest: returns.max_success_rate=0.3334",
+    ),
     "state_group_has_a_baseline": (
         ["explore.rollouts_per_state=1"],
         ["explore.rollouts_per_state=2"],

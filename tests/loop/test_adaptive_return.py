@@ -139,3 +139,10 @@ def test_returns_restored_from_json_equal_the_saved_ones(returning, stream):
     returns = filled(returning, stream, positions=(0, 1))
     returns.visit(returning, 2, stream)
     assert Returns.from_state(json.loads(json.dumps(returns.state_dict()))) == returns
+
+
+def test_continuations_begin_where_the_policy_chooses(returning, stream):
+    returns = filled(returning, stream)
+    returns.kept[0].given = [False, False, True, True, False, False]
+    (anchored,) = returns.visit(returning, 2, stream)
+    assert anchored.forks == [4]  # 2, 3 and 4: a tool wrote the tokens at 2 and 3
