@@ -12,6 +12,11 @@ from fr3e_jax.configuration.settings import settings
 _OF_TREES = [path for path in settings(AdvantageConfig, "advantage.") if path.split(".")[1] in TREE_ESTIMATORS]
 
 
+def _one_in(count: int) -> str:
+    """The least share of four digits that is at least 1/count."""
+    return f"{ceil(10**4 / count) / 10**4:g}"
+
+
 @training_rule("explore.rollouts_per_state")
 def state_group_has_a_baseline(config: Config) -> str | None:
     if not config.explore.enabled or config.explore.rollouts_per_state > 1:
@@ -39,7 +44,7 @@ def exploration_meets_a_prompt(config: Config) -> str | None:
         return None
     return (
         f"explore.max_success_rate={limit:g} is below 1/{base}, the least success rate of a kept prompt with "
-        f"rollout.rollouts_per_prompt={base}: no prompt is expanded; nearest: explore.max_success_rate={ceil(10**4 / base) / 10**4:g}"
+        f"rollout.rollouts_per_prompt={base}: no prompt is expanded; nearest: explore.max_success_rate={_one_in(base)}"
     )
 
 
@@ -224,5 +229,5 @@ def a_hard_prompt_has_a_success(config: Config) -> str | None:
         return None
     return (
         f"returns.max_success_rate={limit:g} is below 1/{base}, the least success rate of a prompt with a success with "
-        f"rollout.rollouts_per_prompt={base}: none is kept; nearest: returns.max_success_rate={ceil(10**4 / base) / 10**4:g}"
+        f"rollout.rollouts_per_prompt={base}: none is kept; nearest: returns.max_success_rate={_one_in(base)}"
     )

@@ -132,6 +132,11 @@ class RolloutConfig:
     """First Return: base rollouts from the prompts."""
 
     prompts_per_round: int = option(32, "prompts sampled in a round; rounds repeat until the batch is full", ge=1)
+    round_size: Literal["fixed", "yield"] = option(
+        "fixed",
+        "prompts of a round: always prompts_per_round; or what the batch still needs by the prompts' running yield, at "
+        "most prompts_per_round, so that few rollouts are carried",
+    )
     rollouts_per_prompt: int = option(16, "base rollouts of each prompt (N)", ge=1)
     max_response_tokens: int = option(
         64, "cap on a response, stop token included; an explored response counts its prefix", ge=1

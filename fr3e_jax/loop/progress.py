@@ -11,6 +11,7 @@ from fr3e_jax.learning.reference import ReferenceResets
 from fr3e_jax.loop.adaptive_return import Returns
 from fr3e_jax.loop.archive import Archive
 from fr3e_jax.loop.prompts import PromptFeed
+from fr3e_jax.loop.round_size import Yield
 from fr3e_jax.runs.ledger import TokenLedger
 
 
@@ -25,6 +26,7 @@ class Progress:
     carried: list[TrainingTrunk] = field(default_factory=list)  # the partial batch
     archive: Archive = field(default_factory=Archive)
     returns: Returns = field(default_factory=Returns)
+    yields: Yield = field(default_factory=Yield)
     resets: ReferenceResets = field(default_factory=ReferenceResets)
 
     def host_state(self, config: Config, prompts: PromptFeed, ledger: TokenLedger) -> dict[str, Any]:
@@ -38,6 +40,7 @@ class Progress:
             "partial_batch": [trunk.to_json() for trunk in self.carried],
             "archive": self.archive.state_dict(),
             "returns": self.returns.state_dict(),
+            "yields": asdict(self.yields),
             "reference_resets": asdict(self.resets),
             "stream": prompts.state_dict(),
             # The seed and names such as the step key all noise: this is the whole state of the generator.
@@ -59,5 +62,6 @@ class Progress:
             carried=carried,
             archive=Archive.from_state(host["archive"]),
             returns=Returns.from_state(host["returns"]) if "returns" in host else Returns(),
+            yields=Yield(**host.get("yields", {})),
             resets=ReferenceResets(**host["reference_resets"]),
         )

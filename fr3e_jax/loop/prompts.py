@@ -19,11 +19,11 @@ MOST_SHOWN = 5  # dropped prompts that are named at once
 
 
 @dataclass(frozen=True)
-class _Round:
-    prompts: list[Prompt]
-    position: int  # of the stream after these prompts
+class _Drawn:
+    prompt: Prompt
+    position: int  # of the stream after this prompt
     dropped: tuple[int, int]  # too long, unspeakable: since the start of the run
-    complaints: list[str]
+    complaints: list[str]  # about prompts dropped before it
 
 
 class PromptFeed:
@@ -36,8 +36,8 @@ class PromptFeed:
       problems: the train split.
       texts: the template and the tokenizer.
       data: the seed of the order, and the longest prompt allowed.
-      count: number of prompts of a round.
-      background: prepares the next round; None: each round is prepared on request.
+      count: number of prompts of a round, unless `next` is told another one.
+      background: prepares as many for the next round; None: each round is prepared on request.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class PromptFeed:
         self._problems, self._texts = problems, texts
         self._count, self._background = count, background
         self._stream = PromptStream(problems, data.seed, texts.prompt_ids, data.max_prompt_tokens)
-        self._ahead: Future[_Round] | None = None
+        self._ahead: Future[list[_Drawn]] | None = None
         self._reading = threading.Lock()  # a task's problems need not be thread-safe
 
     def state_dict(self) -> dict[str, int]:
@@ -70,19 +70,21 @@ class PromptFeed:
         self.position, self.dropped_too_long = state["position"], state["dropped_too_long"]
         self.dropped_unspeakable = state.get("dropped_unspeakable", 0)  # absent from older checkpoints
 
-    def next(self) -> list[Prompt]:
-        """The prompts of a round; the background starts on the round after it.
+    def next(self, count: int | None = None) -> list[Prompt]:
+        """The next ``count`` prompts (None: a round); the background prepares those after them.
 
         Raises:
           ValueError: see `PromptStream.next`.
         """
         ahead, self._ahead = self._ahead, None
-        taken = ahead.result() if ahead else self._read(self.position, self._dropped())
-        self.position, self.complaints = taken.position, taken.complaints
-        self.dropped_too_long, self.dropped_unspeakable = taken.dropped
+        count = self._count if count is None else count
+        drawn = self._filled(ahead.result() if ahead else [], count, self.position, self._dropped())
+        taken, rest = drawn[:count], drawn[count:]
+        self.position, self.complaints = taken[-1].position, [line for one in taken for line in one.complaints]
+        self.dropped_too_long, self.dropped_unspeakable = taken[-1].dropped
         if self._background is not None:
-            self._ahead = self._background.call(self._read, self.position, self._dropped())
-        return taken.prompts
+            self._ahead = self._background.call(self._filled, rest, self._count, self.position, self._dropped())
+        return [one.prompt for one in taken]
 
     def metrics(self) -> dict[str, float]:
         """The numbers of prompts dropped since the start of the run."""
@@ -106,15 +108,18 @@ class PromptFeed:
         with self._reading:
             return self._stream.problem_at(position)
 
-    def _read(self, position: int, dropped: tuple[int, int]) -> _Round:
-        stream = self._stream
+    def _filled(self, drawn: list[_Drawn], count: int, position: int, dropped: tuple[int, int]) -> list[_Drawn]:
+        """``drawn`` and more prompts, ``count`` in all; ``position`` and ``dropped`` are those before ``drawn``."""
+        stream, drawn = self._stream, list(drawn)
         with self._reading:
-            stream.position, stream.complaints = position, []
-            stream.dropped_too_long, stream.dropped_unspeakable = dropped
-            prompts = stream.next(self._count)
-            return _Round(
-                prompts, stream.position, (stream.dropped_too_long, stream.dropped_unspeakable), stream.complaints
-            )
+            stream.position = drawn[-1].position if drawn else position
+            stream.dropped_too_long, stream.dropped_unspeakable = drawn[-1].dropped if drawn else dropped
+            while len(drawn) < count:
+                stream.complaints = []
+                (prompt,) = stream.next(1)
+                counts = (stream.dropped_too_long, stream.dropped_unspeakable)
+                drawn.append(_Drawn(prompt, stream.position, counts, stream.complaints))
+        return drawn
 
 
 def unspeakable(problems: Iterable[Problem], texts: Texts) -> list[str]:

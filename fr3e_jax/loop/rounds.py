@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 from fr3e_jax.cluster import agreement
 from fr3e_jax.configuration.error_conversion import as_config_error
-from fr3e_jax.learning.experience import TrainingTrunk
+from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts
 from fr3e_jax.loop.adaptive_return import Returns, credit_returns
 from fr3e_jax.loop.archive import Archive
 from fr3e_jax.loop.expansion import Anchored, Credited, PromptGroup
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.prompts import PromptFeed
+from fr3e_jax.loop.round_size import Yield
 from fr3e_jax.loop.session import Session
 from fr3e_jax.policy.network import Params
 from fr3e_jax.runs.console import Console
@@ -45,14 +46,15 @@ class Rounds:
     prompts: PromptFeed
     archive: Archive
     returns: Returns
+    yields: Yield
     ledger: TokenLedger
     console: Console
     compare: Callable[..., None] = compare_nothing
 
-    def run(self, params: Params, step: int) -> Round:
+    def run(self, params: Params, step: int, missing: int = 0) -> Round:
         """First Return, then Explore, for a round of prompts; or, if due, a round that returns to kept successes.
 
-        ``params`` are in the layout of rollouts.
+        ``params`` are in the layout of rollouts; ``missing`` rollouts fill the batch (``rollout.round_size=yield``).
         """
         session, config, explore = self.session, self.session.config, self.session.config.explore
         if config.returns.size and self.returns.due(config.returns, step):
@@ -60,7 +62,10 @@ class Rounds:
         self.console.stage("first return")
         with self.ledger.stage("first_return"):
             with as_config_error():
-                prompts = self.prompts.next()
+                count = config.rollout.prompts_per_round
+                if config.rollout.round_size == "yield":
+                    count = self.yields.prompts_for(missing, count, config.rollout.rollouts_per_prompt)
+                prompts = self.prompts.next(count)
             for line in self.prompts.complaints:
                 self.console.note(line)
             self.compare("prompts", agreement.of_prompts, prompts)
@@ -81,6 +86,7 @@ class Rounds:
                 if explore.archive_size:
                     self.archive.add(explore, step, credited)
                 trunks += explored_trunks(config, step, credited)
+        self.yields.observe(len(groups), count_rollouts(trunks))
         if config.returns.size:
             self.returns.add(config.returns, step, groups)
         for group in groups:

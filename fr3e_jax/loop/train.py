@@ -149,9 +149,8 @@ class Trainer:
             compiled=lambda: compilations().programs,
         )
         session.sampler.watch.report = self.console.progress
-        self.rounds = Rounds(
-            session, self.prompts, self.progress.archive, self.progress.returns, ledger, self.console, self._compare
-        )
+        kept = (self.progress.archive, self.progress.returns, self.progress.yields)
+        self.rounds = Rounds(session, self.prompts, *kept, ledger, self.console, self._compare)
         owners = [session.sampler.engine.programs, programs, session.sampler.weights, explore_programs]
         steps = self.config.runtime.profile_steps * first
         self.profiler = Profiler(steps, run, ledger, self.background, owners, Grading)
@@ -282,7 +281,8 @@ class Trainer:
         ready, groups, credited = self.progress.carried, [], []
         rounds_without_signal = 0
         while count_rollouts(ready) < config.training.batch_rollouts:
-            new_groups, new_credited, trunks, returned = self.rounds.run(self._rollout_params(), step)
+            missing = config.training.batch_rollouts - count_rollouts(ready)
+            new_groups, new_credited, trunks, returned = self.rounds.run(self._rollout_params(), step, missing)
             self.returned += returned
             groups += new_groups
             credited += new_credited

@@ -30,6 +30,7 @@ from fr3e_jax.loop.archive import Archive
 from fr3e_jax.loop.evaluate import load_run_params, refused_weights
 from fr3e_jax.loop.grading import GradingFailed
 from fr3e_jax.loop.prompts import PromptFeed
+from fr3e_jax.loop.round_size import Yield
 from fr3e_jax.loop.rounds import Rounds
 from fr3e_jax.loop.session import open_session
 from fr3e_jax.objectives.signal_to_noise import count_sketch, inner_products
@@ -176,7 +177,7 @@ def _repeated(variant: Variant, run_dir: Path | None, count: int, *, of_oracle: 
     prompts = PromptFeed(session.task.problems("train"), session.texts, data, config.rollout.prompts_per_round)
     console, ledger = Console("none"), TokenLedger()
     shown = Console(config.runtime.console, stream=sys.stderr, compiled=lambda: compilations().programs)
-    rounds = Rounds(session, prompts, Archive(), Returns(), ledger, console)
+    rounds = Rounds(session, prompts, Archive(), Returns(), Yield(), ledger, console)
     # Nothing updates the weights, so the reference may be the policy itself.
     reference = params if config.kl.coefficient else None
     learner = Learner(session.model.train_programs(config), params, None, reference=reference)

@@ -1,0 +1,77 @@
+"""Rounds as large as the batch needs: the running yield, the prefix of a feed, and an exact resume."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from run_comparison import assert_same_run, reader
+
+from fr3e_jax.loop.prompts import PromptFeed
+from fr3e_jax.loop.round_size import Yield
+from fr3e_jax.loop.session import open_session
+from fr3e_jax.loop.train import train
+from fr3e_jax.runs.background import Background
+from fr3e_jax.runs.metrics import read_metrics
+
+
+def test_a_round_has_the_prompts_that_the_missing_rollouts_need():
+    yields = Yield()
+    assert yields.prompts_for(100, 16, 10) == 10, "nothing is known but the guess"
+    yields.observe(16, 0)
+    assert yields.prompts_for(100, 16, 10) == 16, "no prompt has given any"
+    yields = Yield()
+    yields.observe(16, 64)  # four rollouts a prompt
+    assert [yields.prompts_for(missing, 16, 10) for missing in (1, 4, 5, 40, 64, 65, 1000)] == [1, 1, 2, 10, 16, 16, 16]
+    yields.observe(16, 160)
+    assert (yields.prompts, yields.rollouts) == pytest.approx((30.4, 217.6))
+    assert yields.prompts_for(40, 16, 10) == 6  # 5.6
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_feed_gives_any_number_of_prompts_in_the_order_of_the_stream(session, ahead):
+    problems, data = session.task.problems("train"), session.config.data
+    with Background() as background:
+        whole = PromptFeed(problems, session.texts, data, 4)
+        parts = PromptFeed(problems, session.texts, data, 4, background if ahead else None)
+        expected = [prompt.position for _ in range(4) for prompt in whole.next()]
+        found, positions = [], []
+        for count in (1, 4, 2, 3, None, 2):
+            found += [prompt.position for prompt in parts.next(count)]
+            positions.append(parts.position)
+            assert parts.position == found[-1] + 1
+            fresh = PromptFeed(problems, session.texts, data, 4)
+            fresh.load_state_dict(json.loads(json.dumps(parts.state_dict())))
+            assert fresh.next(1)[0].position == found[-1] + 1, "the state is that after the prompts handed out"
+    assert found == expected
+
+
+@pytest.mark.slow
+def test_rounds_by_yield_carry_less_and_resume_exactly(tmp_path, tiny_run):
+    settings = {
+        "explore__enabled": False,
+        "rollout__round_size": "yield",
+        "rollout__prompts_per_round": 8,
+        "training__batch_rollouts": 8,
+        "training__mini_batch_rollouts": 8,
+        "evaluation__every": 1,
+        "checkpoint__keep_last": 9,
+    }
+    whole, parts, fixed = tmp_path / "whole", tmp_path / "parts", tmp_path / "fixed"
+    assert train(tiny_run.config(training__max_steps=4, **settings), whole) == 0
+    assert train(tiny_run.config(training__max_steps=2, **settings), parts) == 0
+    assert train(tiny_run.config(training__max_steps=4, **settings), parts, resume=True) == 0
+    assert_same_run(parts, whole, open_session(tiny_run.config(**settings)))
+    with reader(whole) as checkpoints:
+        assert checkpoints.host_state(1)["yields"]["prompts"] == 2  # of four rollouts each
+    assert train(tiny_run.config(training__max_steps=4, **settings | {"rollout__round_size": "fixed"}), fixed) == 0
+    sampled = [
+        sum(record.get("prompts/kept", 0) + record.get("prompts/rejected", 0) for record in _steps(run))
+        for run in (whole, fixed)
+    ]
+    carried = [sum(record["batch/carried_rollouts"] for record in _steps(run)) for run in (whole, fixed)]
+    assert carried[0] < carried[1] and sampled[0] <= sampled[1]
+
+
+def _steps(run_dir):
+    return [record for record in read_metrics(run_dir / "metrics.jsonl") if record["kind"] == "train"]
