@@ -13,7 +13,7 @@ PYTEST := XLA_FLAGS=--xla_backend_optimization_level=0 $(OPTIMISED)
 PARITY := .venv-parity
 
 # The last line of the demo: five seeds of configs/experiments/order_9/grpo.yaml (docs/users/results.md).
-GRPO_BESIDE_IT := For comparison, GRPO++ with the same start and as many sampled tokens: FIGURES
+GRPO_BESIDE_IT := For comparison, GRPO++ with the same start and as many sampled tokens ends at avg@16 9 to 12 % (five seeds).
 
 .PHONY: demo test test-slow test-campaign test-8 test-slow-8 test-optimised test-parity test-plan libtpu lint types lock
 
