@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 
 # LLVM takes most of the time of a first test run, so tests compile at its level 0. test-optimised keeps the level that
 # users have.
-OPTIMISED := $(BIN)/python -m pytest -n 2 --dist loadfile
+# A worker that dies ends the tests at once; without it, pytest-xdist can wait for ever.
+OPTIMISED := $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart 0
 PYTEST := XLA_FLAGS=--xla_backend_optimization_level=0 $(OPTIMISED)
 
 PARITY := .venv-parity

@@ -40,6 +40,19 @@ jaxtyping.install_import_hook("fr3e_jax.objectives", "beartype.beartype")
 pytest_plugins = ["tiny_runs"]  # tests/fixtures/tiny_runs.py
 
 
+MOST_MAPPINGS = 25_000
+"""Memory mappings of a test process. A program on CPU takes about 15, and Linux aborts a process at 65,530."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_programs():
+    """Drop the compiled programs of earlier modules before their memory mappings run out."""
+    yield
+    mappings = Path("/proc/self/maps")
+    if mappings.exists() and mappings.read_bytes().count(b"\n") > MOST_MAPPINGS:
+        jax.clear_caches()
+
+
 @pytest.fixture
 def key() -> jax.Array:
     return jax.random.key(0)

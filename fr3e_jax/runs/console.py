@@ -7,7 +7,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import IO, Any, Literal
 
@@ -32,6 +32,13 @@ SHOWN = (
 )
 """Label, metric and format of the numbers on display."""
 WATCH_SECONDS = 1.0  # between two looks of a display in plain lines
+CONTINUED = (
+    ("reward", "returns/reward", "{:.3f}"),
+    ("entropy", "entropy/mean", "{:.3f}"),
+    ("length", "returns/length", "{:.1f}"),
+    ("tokens/s", "speed/sampled_tokens_per_second", "{:.0f}"),
+)
+"""The numbers on display of a step that sampled nothing but continuations of kept successes."""
 FIRST_SECONDS, SILENT_SECONDS = 5.0, 30.0
 """Plain lines say how a phase goes on: the first one after so many seconds of it, then after so long a silence."""
 SAMPLED_TOKENS = "tokens/sampled_tokens"
@@ -60,11 +67,26 @@ def is_share(name: str) -> bool:
 
 
 def _shown(metrics: Mapping[str, Any]) -> list[str]:
-    """The metrics of ``SHOWN``; of a step that sampled nothing, the size of the batch that earlier steps had left."""
+    """The metrics of ``SHOWN``.
+
+    A step that sampled nothing shows the size of the batch that earlier steps had left; one that visited no fresh
+    prompt, how many kept successes it continued and ``CONTINUED``.
+    """
     carried = metrics.get("batch/carried_rollouts")
     if carried and metrics.get(SAMPLED_TOKENS) == 0:
         return [f"trained on {carried:.0f} carried rollouts, sampled nothing"]
-    return [f"{label} {_formatted(metrics.get(key), pattern)}" for label, key, pattern in SHOWN]
+    visits = metrics.get("returns/visits")
+    if visits and not _sampled_prompts(metrics):
+        return [f"continued {visits:.0f} kept successes", *_numbers(metrics, CONTINUED)]
+    return _numbers(metrics, SHOWN)
+
+
+def _sampled_prompts(metrics: Mapping[str, Any]) -> bool:
+    return any(metrics.get(name) for name in ("prompts/kept", "prompts/rejected"))
+
+
+def _numbers(metrics: Mapping[str, Any], shown: Sequence[tuple[str, str, str]]) -> list[str]:
+    return [f"{label} {_formatted(metrics.get(key), pattern)}" for label, key, pattern in shown]
 
 
 def say(text: str, mode: str, stream: IO[str] | None = None) -> None:
