@@ -58,6 +58,10 @@ LAYERS = {
     "analysis": Layer({"objectives", "configuration", "runs", "data", "rewards"}, {"flax", "optax", "orbax"}),
     "reports": Layer({"analysis", "configuration", "runs", "data"}, DEVICE_LIBRARIES),
     "methods": Layer(must_not_name=DEVICE_LIBRARIES),
+    "api": Layer(
+        {"objectives", "programs", "rollouts", "loop", "runs", "cluster", "rewards", "data", "configuration"}
+        | {"analysis"}
+    ),
     "cli": Layer({"methods", "data", "configuration", "loop", "verbs", "planning", "analysis", "reports", "runs"}),
 }
 

@@ -29,8 +29,21 @@ def load_config(recipe: str | Path, overrides: Sequence[str] = (), *, training: 
     Raises:
         ConfigError: one line with the place, the mistake and the nearest valid choice.
     """
+    return _merged([*read_recipe(Path(recipe)), *map(parse_override, overrides)], training=training)
+
+
+def default_config(overrides: Sequence[str] = ()) -> Config:
+    """The default settings with overrides, as `load_config` without a recipe; not for training.
+
+    Raises:
+        ConfigError: see `load_config`.
+    """
+    return _merged(list(map(parse_override, overrides)), training=False)
+
+
+def _merged(layers: Sequence[Layer], *, training: bool) -> Config:
     merged, origins = OmegaConf.structured(Config), {}
-    for layer in [*read_recipe(Path(recipe)), *map(parse_override, overrides)]:
+    for layer in layers:
         for path, value in layer.values.items():
             _assign(merged, path, value, layer.source)
             origins[path] = layer.source

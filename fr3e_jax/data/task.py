@@ -42,6 +42,7 @@ BUILT_IN = {
     "order": "fr3e_jax.data.order_task:OrderTask",
     "gsm8k_calculator": "fr3e_jax.data.gsm8k_calculator:CalculatorTask",
     "datasets": "fr3e_jax.data.datasets:DatasetsTask",
+    "python": "fr3e_jax.data.python_task:from_the_command_line",
 }
 
 

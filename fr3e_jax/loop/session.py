@@ -72,21 +72,47 @@ def start_runtime(config: Config) -> None:
     count_compilations()
 
 
-def open_session(config: Config) -> Session:
+def open_session(config: Config, task: Task | None = None) -> Session:
     """Build the session that ``config`` describes.
+
+    Args:
+      config: the settings.
+      task: the problems and their verifier; None: those that ``data.task`` names.
 
     Raises:
       ConfigError: a setting names a task, tokenizer, template, verifier, model or mesh that cannot be used.
     """
     start_runtime(config)
     processes = own_processes()
+    texts = open_texts(config)
+    with as_config_error():
+        task = load_task(config.data) if task is None else task
+        texts.prompt_text("?")  # a missing chat template fails here, before a run directory exists
+        grader = Grader(user_verifier(config.data.verifier) or task.verifier(), config.rewards)
+    model, sampler = open_sampler(config, texts, processes)
+    return Session(config, task, texts, model, sampler, ResponseGrader(grader, texts, processes), processes)
+
+
+def open_texts(config: Config) -> Texts:
+    """The tokenizer and the template that ``config`` names.
+
+    Raises:
+      ConfigError: one of them cannot be used.
+    """
     with as_config_error():
         path = str(model_directory(config.model.path)) if config.model.path else ""
         codec = TextCodec.load(config.model.tokenizer or path, model=path)
-        task = load_task(config.data)
-        texts = Texts(codec, load_template(config.data.template))
-        texts.prompt_text("?")  # a missing chat template fails here, before a run directory exists
-        grader = Grader(user_verifier(config.data.verifier) or task.verifier(), config.rewards)
+        return Texts(codec, load_template(config.data.template))
+
+
+def open_sampler(config: Config, texts: Texts, processes: Processes) -> tuple[Model, Sampler]:
+    """The model that ``config`` names, and what samples from it.
+
+    Raises:
+      ConfigError: the model, the mesh or a tool cannot be used.
+    """
+    codec = texts.codec
+    with as_config_error():
         model, programs, weights = open_model(config, len(codec))
         toolbox = open_toolbox(config.tools, codec, model.architecture.vocab_size, programs, processes)
     engine = RolloutEngine(
@@ -97,5 +123,4 @@ def open_session(config: Config) -> Session:
         seed=config.seed,
         pad_id=codec.pad_id,
     )
-    sampler, grader = Sampler(engine, weights, toolbox), ResponseGrader(grader, texts, processes)
-    return Session(config, task, texts, model, sampler, grader, processes)
+    return model, Sampler(engine, weights, toolbox)

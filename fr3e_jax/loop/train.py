@@ -21,11 +21,13 @@ from fr3e_jax.cluster.processes import Divergence
 from fr3e_jax.configuration import save_config
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
+from fr3e_jax.data.task import Task
 from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts, split_full_batch
 from fr3e_jax.learning.finiteness import NonFiniteUpdate, check_weights
 from fr3e_jax.learning.learner import abstract_learner, fresh_learner, restored_learner
 from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop import resumption, step_report
+from fr3e_jax.loop.callbacks import Callback
 from fr3e_jax.loop.evaluate import Evaluation, best_metric, evaluate
 from fr3e_jax.loop.expansion import Credited, PromptGroup
 from fr3e_jax.loop.grading import Grading, GradingFailed
@@ -61,22 +63,36 @@ class NoSignal(RuntimeError):
 
 
 @across_processes
-def train(config: Config, run_dir: Path | None = None, resume: bool = False) -> int:
+def train(
+    config: Config,
+    run_dir: Path | None = None,
+    resume: bool = False,
+    *,
+    task: Task | None = None,
+    callback: Callback | None = None,
+) -> int:
     """``fr3e train``: train and return the exit code.
 
     With ``resume``, the run in ``run_dir`` continues exactly from its last checkpoint.
+
+    Args:
+      config: the settings.
+      run_dir: the directory of the run; None: a new one, as the settings say.
+      resume: whether it goes on.
+      task: the problems and their verifier; None: those that ``data.task`` names.
+      callback: is told what happens; None: nobody.
     """
     if run_dir is not None:
         config.runtime.run_dir = str(run_dir)
     ledger = TokenLedger()
     check_installed(config.runtime.trackers)
     say("opening the model, its data and the verifier", config.runtime.console)
-    session = open_session(config)
+    session = open_session(config, task)
     keep = {"keep_last": config.checkpoint.keep_last, "keep_best": config.checkpoint.keep_best}
     with RunLock() as lock, session.grader, told_in_a_line():
         run = RunDirectory(session.processes.on_first(partial(open_run, config, run_dir, resume, "train", lock)))
         with Checkpointer(run.checkpoints, **keep, best_metric=best_metric(config)) as checkpoints:
-            trainer = Trainer(session, run, lock, checkpoints, ledger)
+            trainer = Trainer(session, run, lock, checkpoints, ledger, callback or Callback())
             if resume and session.processes.first:  # only now: settings that do not fit the checkpoint have raised
                 save_config(config, run.path, resumed_step=trainer.progress.step)
             return trainer.run()
@@ -87,7 +103,13 @@ class Trainer:
     """One training run: its state between steps, and the steps in their order."""
 
     def __init__(
-        self, session: Session, run: RunDirectory, lock: RunLock, checkpoints: Checkpointer, ledger: TokenLedger
+        self,
+        session: Session,
+        run: RunDirectory,
+        lock: RunLock,
+        checkpoints: Checkpointer,
+        ledger: TokenLedger,
+        callback: Callback,
     ):
         self.session, self.config, self.run_dir, self.lock = session, session.config, run, lock
         self.checkpoints, self.ledger, self.stop = checkpoints, ledger, StopRequest()
@@ -121,6 +143,7 @@ class Trainer:
             self.progress = Progress.restore(host, self.prompts, ledger)
             self.learner = restored_learner(programs, critic, arrays, self.progress.updates)
         first = session.processes.first
+        self.callback = callback if first else Callback()
         self.metrics: contextlib.AbstractContextManager = contextlib.nullcontext()  # one process writes
         if first:
             rollout_store.drop_after(run, latest)
@@ -169,6 +192,7 @@ class Trainer:
                 code = self._failed(self.current, message)
         for line in self.profiler.report():
             print(line)
+        self.callback.on_end(self.status.ending.state, self.status.ending.reason)
         self.trackers.finish(failed=code != 0)
         return code
 
@@ -182,6 +206,7 @@ class Trainer:
         with self.metrics, self.console, self.background, self.stop:
             self._compare("start", _start, self.config, self.progress.step, self.prompts.position)
             self._announce()
+            self.callback.on_start(self.run_dir.path, self.progress.step)
             if self.progress.step:
                 self.console.note(f"resumed from the checkpoint of step {self.progress.step}")
             for line in self.changes if self.session.processes.first else ():
@@ -262,6 +287,7 @@ class Trainer:
         self._write(f"the metrics of step {step}", self._add_metrics, step, metrics)
         self.console.step(step, metrics)
         self.last_metrics = {"step": step} | metrics
+        self._ask_to_stop(self.callback.on_step(step, metrics))
         if self._budget_spent():
             return  # the last checkpoint is saved after the last evaluation, whose metrics rank it
         if self._evaluation_due():
@@ -342,6 +368,10 @@ class Trainer:
         if self.session.processes.count > 1:
             self.session.processes.agree(f"step {self.progress.step + 1}, {stage}", **describe(*of))
 
+    def _ask_to_stop(self, wanted: bool | None) -> None:
+        if wanted:
+            self.stop.received.append("a callback")
+
     def _asked_to_stop(self) -> str:
         """The signal or notice that asks all processes to stop after this step, or ""."""
         processes, step = self.session.processes, self.progress.step
@@ -390,6 +420,7 @@ class Trainer:
         self._write(what, self._add_metrics, self.progress.step, result, kind="eval")
         shown = "  ".join(f"{name} {value:.1%}" for name, value in result.items() if is_share(name))
         self.console.note(f"held-out after step {self.progress.step}: {shown}")
+        self._ask_to_stop(self.callback.on_evaluation(self.progress.step, result))
         return result
 
     def _save(self) -> None:
@@ -399,6 +430,7 @@ class Trainer:
             self.lock.check()
             host = self.progress.host_state(self.config, self.prompts, self.ledger) | {"identity": self.identity}
             self.checkpoints.save(self.progress.step, self.learner.arrays(), host, self.progress.evaluated)
+        self.callback.on_checkpoint(self.progress.step)
 
     def _finish(self) -> None:
         # A finished run that is resumed was evaluated already: an uninterrupted run has no second record.

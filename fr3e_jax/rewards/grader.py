@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 from fr3e_jax.configuration.schema import RewardsConfig
 from fr3e_jax.rewards.pool import Pool
 from fr3e_jax.rewards.verdict import Job, Verdict
-from fr3e_jax.rewards.verifier import Verifier, checked_verdict, unusable
+from fr3e_jax.rewards.verifier import UserCodeError, Verifier, checked_verdict, unusable
 from fr3e_jax.rewards.workers import OWN, Reply, load_only
 
 if TYPE_CHECKING:
@@ -113,9 +113,12 @@ class Grader:
           TypeError, ValueError: the verifier returned something else than a finite number in [0, 1], a ``Verdict`` or
             a ``Job`` that can be sent to a worker.
           VerifierError: the worker pool has broken down.
+          UserCodeError: a reward of a Python program raised.
         """
         try:
             found = self.verifier(problem, response, finished)
+        except UserCodeError:
+            raise
         except Exception as error:
             verdict = self._error(problem.id, error)
         else:

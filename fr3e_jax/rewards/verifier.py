@@ -24,6 +24,10 @@ SUCCESS = 1.0  # the least reward that makes a response right, if the verifier g
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
 
 
+class UserCodeError(RuntimeError):
+    """Code of the user raised in the run's own process, where it is to be seen; the cause has its traceback."""
+
+
 class Verifier(Protocol):
     """Grades one response.
 

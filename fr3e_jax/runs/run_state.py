@@ -48,6 +48,11 @@ class StatusFile:
         lines = [line.strip() for line in reason.splitlines() if line.strip()] or [""]
         self._ending = RunState(state, lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}")
 
+    @property
+    def ending(self) -> RunState:
+        """How the run ended, once it has."""
+        return self._ending
+
     def __enter__(self) -> StatusFile:
         self._write(RunState("running"))
         return self

@@ -1,0 +1,157 @@
+"""Training from Python: a recipe, a user's problems, rewards and callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fr3e_jax.configuration import ConfigError, load_config
+from fr3e_jax.configuration.error_conversion import as_config_error
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.data.python_task import PythonTask, RewardedTask, Rewards, Rows
+from fr3e_jax.data.task import Task, load_task
+from fr3e_jax.loop.callbacks import Callback, Callbacks
+from fr3e_jax.loop.evaluate import best_metric
+from fr3e_jax.loop.train import train
+from fr3e_jax.rewards.verifier import UserCodeError
+from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.metrics import read_metrics
+from fr3e_jax.runs.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from fr3e_jax.api.policy import Policy
+
+
+class TrainingFailed(RuntimeError):
+    """A run ended before its budget was spent; the message says at which step and why."""
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """A run that has ended.
+
+    Attributes:
+      run_dir: its directory.
+      state: ``finished``, or ``stopped`` by Ctrl-C, a signal or a callback; then it can be resumed.
+      history: the metrics of each training step.
+      evaluations: the held-out metrics, before the first step and after the last one included.
+      best_checkpoint: the checkpoint with the best held-out score; None if none has a score.
+    """
+
+    run_dir: Path
+    state: str
+    history: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]]
+    best_checkpoint: Path | None
+
+    def policy(self) -> Policy:
+        """The policy after the last step."""
+        from fr3e_jax.api.policy import load_policy
+
+        return load_policy(self.run_dir)
+
+
+class Trainer:
+    """A training run from Python, with what `fr3e train` does.
+
+    Args:
+      recipe: a YAML file.
+      reward: ``f(prompt, response, **columns) -> float`` in [0, 1], 1 for right; or a list of functions, or of
+        ``(function, weight)``, whose weighted mean is the reward. It gets the columns that it names. It runs in this
+        process, and what it raises comes back as it is. None: the verifier of the recipe, or with ``problems`` exact
+        equality with the row's ``gold`` or ``answer``.
+      problems: rows with a ``prompt``: a list of dicts, a JSONL file, a ``datasets.Dataset``, a Grain source. None: the
+        task of the recipe.
+      held_out: rows to evaluate on; None: every tenth of ``problems``, which then does not train.
+      callbacks: are told of steps, evaluations, checkpoints and the end.
+      overrides: settings, as on the command line: ``["explore.num_anchors=2"]``.
+      run_dir: the directory of a new run; None: ``runtime.run_dir``, or a new one in ``runtime.output_dir``.
+
+    Raises:
+      ConfigError: a setting is wrong, or a problem or the signature of a reward cannot be used.
+    """
+
+    def __init__(
+        self,
+        recipe: str | Path,
+        *,
+        reward: Rewards | None = None,
+        problems: Rows | None = None,
+        held_out: Rows | None = None,
+        callbacks: Sequence[Callback] = (),
+        overrides: Sequence[str] = (),
+        run_dir: str | Path | None = None,
+    ):
+        self.config: Config = load_config(recipe, overrides)
+        self.callbacks = tuple(callbacks)
+        self.run_dir = None if run_dir is None else Path(run_dir)
+        if held_out is not None and problems is None:
+            raise ConfigError("held_out is given without problems; expected both, or the recipe's own task (data.task)")
+        self._task: Task | None = None
+        with as_config_error(TypeError, ValueError, OSError):
+            if problems is not None:
+                self._task = PythonTask(problems, held_out, reward)
+                self.config.data.task, self.config.data.verifier = PythonTask.name, ""
+            elif reward is not None:
+                self._task = RewardedTask(load_task(self.config.data), reward)
+                self.config.data.verifier = ""
+
+    def train(self, resume: str | Path | None = None) -> TrainingResult:
+        """Train to the end of the budget.
+
+        Args:
+          resume: the directory of a run to continue, with the same recipe, problems and overrides.
+
+        Raises:
+          ConfigError: a setting names something that cannot be used.
+          TrainingFailed: the run ended before its budget was spent.
+          Exception: whatever a reward or a callback raised, with its traceback.
+        """
+        ending = _Ending()
+        run_dir = self.run_dir if resume is None else Path(resume)
+        try:
+            train(
+                self.config,
+                run_dir,
+                resume is not None,
+                task=self._task,
+                callback=Callbacks([ending, *self.callbacks]),
+            )
+        except UserCodeError as error:
+            if error.__cause__ is None:
+                raise
+            error.__cause__.add_note(str(error))
+            raise error.__cause__ from None
+        if ending.run_dir is None or ending.state == "failed":
+            raise TrainingFailed(f"{ending.run_dir}: {ending.reason}")
+        records = read_metrics(RunDirectory(ending.run_dir).metrics)
+        return TrainingResult(
+            run_dir=ending.run_dir,
+            state=ending.state,
+            history=[record for record in records if record["kind"] == "train"],
+            evaluations=[record for record in records if record["kind"] == "eval"],
+            best_checkpoint=_best_checkpoint(self.config, ending.run_dir),
+        )
+
+
+class _Ending(Callback):
+    """Notes where the run was and how it ended."""
+
+    def __init__(self) -> None:
+        self.run_dir: Path | None = None
+        self.state, self.reason = "failed", "the run ended before its first step"
+
+    def on_start(self, run_dir: Path, step: int) -> None:
+        self.run_dir = run_dir
+
+    def on_end(self, state: str, reason: str) -> None:
+        self.state, self.reason = state, reason
+
+
+def _best_checkpoint(config: Config, run_dir: Path) -> Path | None:
+    folder = RunDirectory(run_dir).checkpoints
+    with Checkpointer(folder, keep_last=1, keep_best=1, best_metric=best_metric(config), read_only=True) as checkpoints:
+        step = checkpoints.best_step()
+    return None if step is None else folder / str(step)

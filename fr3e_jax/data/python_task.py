@@ -1,0 +1,249 @@
+"""Problems and rewards that a Python program gives to the trainer, in place of a task and a verifier in files."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fr3e_jax.configuration.schema import DataConfig
+from fr3e_jax.data.jsonl import existing_file, read_rows
+from fr3e_jax.data.problem import Problem
+from fr3e_jax.data.task import Demonstration, Split, Task
+from fr3e_jax.rewards.verifier import UserCodeError, Verifier, exact_match
+
+Reward = Callable[..., float]
+"""``f(prompt, response, **columns) -> float``: the number is in [0, 1]; 1 is right."""
+Rewards = Reward | Sequence[Reward | tuple[Reward, float]]
+"""One reward, or several with or without weights; the reward is their weighted mean."""
+Rows = str | Path | Iterable[Mapping[str, Any]]
+"""A JSONL file, or rows: dicts, a ``datasets.Dataset``, a Grain source."""
+
+GOLD = ("gold", "answer")  # columns that hold the gold answer; the first that a row has counts
+HELD_OUT_SHARE = 10  # one row in so many is held out if no held-out problems are given
+_OWN = ("prompt", "response")
+
+
+def read_problems(rows: Rows, what: str) -> list[Problem]:
+    """Problems of rows. ``prompt`` is a row's question, ``gold`` or ``answer`` its answer; all columns go to rewards.
+
+    Args:
+      rows: see `Rows`.
+      what: names the rows in messages: ``problems``.
+
+    Raises:
+      ValueError: there is no row, or a row is no mapping with a text ``prompt``.
+      FileNotFoundError: there is no such file.
+    """
+    dropped: Counter[str] = Counter()
+    found = read_rows(existing_file(str(rows), what), dropped) if isinstance(rows, str | Path) else rows
+    problems = [_problem(row, f"{what}[{number}]", f"{what}/{number}") for number, row in enumerate(_each(found))]
+    if not problems:
+        raise ValueError(f"{what} holds no row; expected at least one mapping with a prompt")
+    return problems
+
+
+def _each(rows: Any) -> Iterable[Any]:
+    """The rows of an iterable, or of what has a length and takes indices, as Grain's sources do."""
+    if hasattr(rows, "__iter__"):
+        return rows
+    if hasattr(rows, "__len__") and hasattr(rows, "__getitem__"):
+        return (rows[number] for number in range(len(rows)))
+    raise ValueError(f"problems are a {type(rows).__name__}; expected rows: a list of dicts, a JSONL file, a dataset")
+
+
+def _problem(row: Any, place: str, problem_id: str) -> Problem:
+    if not isinstance(row, Mapping):
+        raise ValueError(
+            f"{place} is a {type(row).__name__}; expected a mapping with a prompt, as {{'prompt': '1+2='}}"
+        )
+    if not isinstance(row.get("prompt"), str):
+        found = "has no prompt" if "prompt" not in row else f"has the prompt {row['prompt']!r}"
+        raise ValueError(
+            f"{place} {found} (its columns: {', '.join(map(str, row)) or 'none'}); expected a text under 'prompt'; "
+            "for a chat model give the user's message and set data.template=chat"
+        )
+    gold = next((str(row[name]) for name in GOLD if row.get(name) is not None), "")
+    return Problem(id=str(row.get("id", problem_id)), prompt=row["prompt"], gold=gold, extra=dict(row))
+
+
+@dataclass(frozen=True)
+class PythonVerifier:
+    """The weighted mean of reward functions, called in the run's own process.
+
+    Each function gets ``prompt`` and ``response`` as its first two arguments, and by name those columns of the row that
+    it asks for, ``finished`` among them: whether the response ended with a stop token. A function with ``**columns``
+    gets all.
+
+    Raises:
+      UserCodeError: a function raised; the cause has its traceback.
+      TypeError, ValueError: it returned something else than a finite number in [0, 1].
+    """
+
+    rewards: tuple[Reward, ...]
+    weights: tuple[float, ...]
+    asked: tuple[frozenset[str] | None, ...]  # columns by name; None: all
+
+    @classmethod
+    def of(cls, rewards: Rewards, first: Problem) -> PythonVerifier:
+        """The verifier of reward functions, whose signatures are checked against the columns of a first problem.
+
+        Raises:
+          TypeError, ValueError: a reward cannot be called so, or weights are not positive numbers.
+        """
+        pairs = [one if isinstance(one, tuple) else (one, 1.0) for one in _several(rewards)]
+        for function, weight in pairs:
+            if not callable(function):
+                raise TypeError(f"reward is {function!r}; expected a function f(prompt, response, **columns) -> float")
+            if not isinstance(weight, int | float) or not 0 < weight < float("inf"):
+                raise ValueError(f"the weight of the reward {_name(function)} is {weight!r}; expected a number above 0")
+        functions, weights = zip(*pairs, strict=True)
+        known = {*first.extra, "finished", *_OWN}
+        return cls(functions, weights, tuple(_asked(function, known) for function in functions))
+
+    def __call__(self, problem: Problem, response: str, finished: bool) -> float:
+        columns = {**problem.extra, "finished": finished}
+        for name in _OWN:
+            columns.pop(name, None)
+        found = []
+        for function, asked in zip(self.rewards, self.asked, strict=True):
+            given = columns if asked is None else {name: columns[name] for name in asked if name in columns}
+            try:
+                found.append(function(problem.prompt, response, **given))
+            except Exception as error:
+                raise UserCodeError(f"the reward {_name(function)} raised on problem {problem.id}") from error
+        if len(found) == 1:
+            return found[0]
+        return sum(w * float(r) for w, r in zip(self.weights, found, strict=True)) / sum(self.weights)
+
+
+def _several(rewards: Rewards) -> Sequence[Any]:
+    if callable(rewards):
+        return [rewards]
+    if not isinstance(rewards, Sequence) or not rewards or isinstance(rewards, str):
+        raise TypeError(f"reward is {rewards!r}; expected a function, or a list of functions or (function, weight)")
+    return rewards
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _asked(function: Reward, known: set[str]) -> frozenset[str] | None:
+    """The columns that a reward asks for by name; None if it takes them all."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # some builtins have no signature
+        return frozenset()
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return None
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    several = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+    if len(positional) < 2 and not several:
+        raise TypeError(
+            f"the reward {_name(function)}{inspect.signature(function)} takes {len(positional)} positional arguments; "
+            "expected f(prompt, response, **columns)"
+        )
+    named = [*positional[2:], *(one for one in parameters if one.kind is one.KEYWORD_ONLY)]
+    missing = sorted(one.name for one in named if one.default is one.empty and one.name not in known)
+    if missing:
+        raise TypeError(
+            f"the reward {_name(function)}{inspect.signature(function)} asks for {', '.join(missing)}, but the first "
+            f"problem has the columns {', '.join(sorted(known - set(_OWN)))}; rename the argument, or add the column"
+        )
+    return frozenset(one.name for one in named)
+
+
+class PythonTask:
+    """Problems that a program gave; `fr3e_jax.data.task.Task` has the meaning of the methods.
+
+    Args:
+      problems: to train on.
+      held_out: to evaluate on; None: every tenth of ``problems`` by a hash of its text, which then does not train.
+      rewards: see `Rewards`; None: 1 if the response equals the row's gold answer.
+
+    Raises:
+      TypeError, ValueError, FileNotFoundError: see `read_problems` and `PythonVerifier.of`; or there are too few rows.
+    """
+
+    name = "python"
+
+    def __init__(self, problems: Rows, held_out: Rows | None = None, rewards: Rewards | None = None):
+        self.dropped: Mapping[str, int] = {}
+        train = read_problems(problems, "problems")
+        if held_out is None:
+            train, test = _divided(train)
+        else:
+            test = read_problems(held_out, "held_out")
+        self._problems = {"train": train, "test": test}
+        if rewards is None and not any(problem.gold for problem in train):
+            raise ValueError(
+                f"no problem has a gold answer ({' or '.join(GOLD)}); give Trainer(reward=...), or add the column"
+            )
+        self._verifier: Verifier = exact_match if rewards is None else PythonVerifier.of(rewards, train[0])
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        return self._problems[split]
+
+    def demonstration(self, index: int, step_fraction: float) -> Demonstration:
+        raise ValueError("problems given in Python have no demonstrations; expected a task with some (data.task)")
+
+    def verifier(self) -> Verifier:
+        return self._verifier
+
+
+def _divided(problems: list[Problem]) -> tuple[list[Problem], list[Problem]]:
+    """Problems to train on, and the held-out tenth, of the smallest hashes; equal prompts stay together."""
+    by_prompt: dict[str, list[Problem]] = {}
+    for problem in problems:
+        by_prompt.setdefault(problem.prompt, []).append(problem)
+    if len(by_prompt) < 2:
+        raise ValueError(
+            f"problems holds {len(by_prompt)} different prompt, which cannot be divided; give held_out=... as well"
+        )
+    order = sorted(by_prompt, key=lambda prompt: hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).digest())
+    chosen = set(order[: max(1, len(order) // HELD_OUT_SHARE)])
+    held_out = [problem for problem in problems if problem.prompt in chosen]
+    return [problem for problem in problems if problem.prompt not in chosen], held_out
+
+
+class RewardedTask:
+    """A task whose rewards are a program's functions; a problem's columns are its ``gold``, ``id`` and ``extra``.
+
+    Raises:
+      TypeError, ValueError: see `PythonVerifier.of`.
+    """
+
+    def __init__(self, task: Task, rewards: Rewards):
+        self.name, self.dropped = task.name, task.dropped
+        self._task = task
+        self._verifier = PythonVerifier.of(rewards, _with_columns(task.problems("train")[0]))
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        return self._task.problems(split)
+
+    def demonstration(self, index: int, step_fraction: float) -> Demonstration:
+        return self._task.demonstration(index, step_fraction)
+
+    def verifier(self) -> Verifier:
+        return lambda problem, response, finished: self._verifier(_with_columns(problem), response, finished)
+
+
+def _with_columns(problem: Problem) -> Problem:
+    return Problem(problem.id, problem.prompt, problem.gold, {"gold": problem.gold, "id": problem.id, **problem.extra})
+
+
+def from_the_command_line(config: DataConfig) -> Task:
+    """Refuses ``data.task=python``, which a run has whose problems a program gave.
+
+    Raises:
+      ValueError: always; it says how to continue such a run.
+    """
+    raise ValueError(
+        "data.task is 'python': a program gave the problems of this run; continue it with "
+        "fr3e_jax.Trainer(RUN_DIR/config.yaml, problems=...).train(resume=RUN_DIR), or name another task"
+    )

@@ -1,0 +1,128 @@
+"""Problems and rewards from a Python program."""
+
+import json
+
+import pytest
+
+from fr3e_jax.configuration.schema import DataConfig
+from fr3e_jax.data.problem import Problem
+from fr3e_jax.data.python_task import PythonTask, PythonVerifier, RewardedTask, read_problems
+from fr3e_jax.data.task import load_task
+from fr3e_jax.rewards.verifier import UserCodeError
+
+ROWS = [{"prompt": f"{n}+1=", "gold": n + 1, "hard": n > 5} for n in range(40)]
+
+
+class Indexed:
+    """Rows that only have a length and take indices, as Grain's sources."""
+
+    __iter__ = None
+
+    def __len__(self):
+        return len(ROWS)
+
+    def __getitem__(self, number):
+        return ROWS[number]
+
+
+def test_rows_of_every_kind_give_the_same_problems(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    expected = read_problems(ROWS, "problems")
+    assert expected[3] == Problem("problems/3", "3+1=", "4", ROWS[3])
+    assert read_problems(path, "problems") == read_problems(str(path), "problems") == expected
+    assert read_problems(iter(ROWS), "problems") == expected
+    source = type("Source", (), {"__len__": lambda s: len(ROWS), "__getitem__": lambda s, n: ROWS[n]})()
+    assert read_problems(source, "problems") == expected
+
+
+@pytest.mark.parametrize(
+    "rows, message",
+    [
+        ([], "problems holds no row"),
+        (["1+1="], r"problems\[0\] is a str; expected a mapping"),
+        ([{"question": "1"}], r"problems\[0\] has no prompt \(its columns: question\)"),
+        ([{"prompt": [{"role": "user"}]}], "set data.template=chat"),
+        (3, "problems are a int"),
+    ],
+)
+def test_rows_that_are_no_problems_are_named(rows, message):
+    with pytest.raises(ValueError, match=message):
+        read_problems(rows, "problems")
+
+
+def test_a_tenth_is_held_out_and_equal_prompts_stay_together():
+    task = PythonTask(ROWS + ROWS)
+    train, test = ({problem.prompt for problem in task.problems(split)} for split in ("train", "test"))
+    assert len(test) == 4 and not train & test
+    assert len(task.problems("test")) == 8
+    assert PythonTask(ROWS + ROWS).problems("test") == task.problems("test")
+    with pytest.raises(KeyError):
+        task.problems("development")
+    assert len(PythonTask(ROWS, held_out=ROWS[:3]).problems("train")) == 40
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"problems": ROWS[:1]}, "give held_out"),
+        ({"problems": [{"prompt": str(n)} for n in range(20)]}, r"give Trainer\(reward=...\)"),
+        ({"problems": ROWS, "rewards": 3}, "expected a function"),
+        ({"problems": ROWS, "rewards": []}, "expected a function"),
+        ({"problems": ROWS, "rewards": [(len, -1)]}, "the weight of the reward len is -1"),
+        ({"problems": ROWS, "rewards": lambda response: 1.0}, "takes 1 positional arguments"),
+        ({"problems": ROWS, "rewards": lambda p, r, answer: 1.0}, "asks for answer, but the first problem has the"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_at_once(arguments, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        PythonTask(**arguments)
+
+
+def graded(rewards, response="4", row=3, finished=True):
+    task = PythonTask(ROWS, held_out=ROWS, rewards=rewards)
+    return task.verifier()(task.problems("train")[row], response, finished)
+
+
+def test_without_a_reward_the_gold_answer_counts():
+    assert graded(None) == 1.0 and graded(None, "5") == 0.0 and graded(None, finished=False) == 0.0
+
+
+def test_a_reward_gets_the_columns_that_it_names():
+    seen = []
+    assert graded(lambda prompt, response, gold, hard: seen.append((prompt, response, gold, hard)) or 0.25) == 0.25
+    assert graded(lambda prompt, response, **columns: seen.append(columns) or 1.0) == 1.0
+    assert graded(lambda p, r, *, finished, other="x": float(finished)) == 1.0
+    assert seen == [("3+1=", "4", 4, False), {"gold": 4, "hard": False, "finished": True}]
+
+
+def test_several_rewards_are_their_weighted_mean():
+    one, zero = (lambda p, r: 1.0), (lambda p, r: 0.0)
+    assert graded([one, zero]) == 0.5
+    assert graded([(one, 3), (zero, 1)]) == 0.75
+
+
+def test_an_error_of_a_reward_is_not_swallowed():
+    def broken(prompt, response):
+        raise KeyError("inside")
+
+    with pytest.raises(UserCodeError, match="the reward broken raised on problem problems/3") as caught:
+        graded(broken)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_built_in_task_can_have_another_reward():
+    task = RewardedTask(load_task(DataConfig()), lambda prompt, response, gold: 0.5 * (response == gold))
+    problem = task.problems("train")[0]
+    assert task.verifier()(problem, problem.gold, True) == 0.5
+    assert task.name == "order" and task.demonstration(0, 1.0).prompt.endswith(">")
+
+
+def test_the_command_line_cannot_name_python_problems():
+    with pytest.raises(ValueError, match="a program gave the problems"):
+        load_task(DataConfig(task="python"))
+
+
+def test_a_verifier_compares_signatures_with_the_first_problem():
+    made = PythonVerifier.of(lambda p, r, gold: 1.0, Problem("a", "b", "c", {"gold": 1}))
+    assert made.asked == (frozenset({"gold"}),)
