@@ -17,6 +17,7 @@ from fr3e_jax.cli import (
     parsers,
     report_verb,
     runs_verb,
+    show_verb,
     updates_verb,
 )
 from fr3e_jax.cli.parsers import Verb
@@ -199,6 +200,13 @@ VERBS = {
         "fr3e runs runs --state failed",
         runs_verb.declare_runs,
         runs_verb.show_runs,
+        recipe=False,
+    ),
+    "show": Verb(
+        "Print what the policy said: prompts with their responses, and the rollouts from each state.",
+        "fr3e show runs/demo-20250101-120000 --step 10 --prompts 2",
+        show_verb.declare_show,
+        show_verb.show,
         recipe=False,
     ),
     "analyse": Verb(

@@ -21,6 +21,7 @@ from fr3e_jax.data.task import held_out_split
 from fr3e_jax.loop.grading import Grading, rewards_of
 from fr3e_jax.loop.prompts import summary_of
 from fr3e_jax.loop.session import Session
+from fr3e_jax.loop.texts import Texts
 from fr3e_jax.objectives.pass_at_k import avg_at_k, pass_at_k
 from fr3e_jax.policy.network import Params
 from fr3e_jax.rewards.verdict import Verdict
@@ -139,8 +140,11 @@ class Evaluation:
     """Of each problem, the greedy answer first."""
     verdicts: Sequence[Sequence[Verdict]]
 
-    def records(self, step: int) -> Iterator[RolloutRecord]:
-        """The responses as they are stored; ``step``: training steps that the weights have seen."""
+    def records(self, step: int, texts: Texts | None = None) -> Iterator[RolloutRecord]:
+        """The responses as they are stored, without ``texts`` as token ids alone.
+
+        ``step``: training steps that the weights have seen.
+        """
         for held_out, rollouts, verdicts in zip(self.problems, self.rollouts, self.verdicts, strict=True):
             for number, (rollout, verdict) in enumerate(zip(rollouts, verdicts, strict=True)):
                 yield RolloutRecord(
@@ -160,6 +164,7 @@ class Evaluation:
                     answers=answer_spans(rollout.tool_written),
                     kept=False,
                     benchmark=held_out.benchmark,
+                    **(texts.of_record(held_out.problem.gold, held_out.prompt_ids, rollout) if texts else {}),
                 )
 
 

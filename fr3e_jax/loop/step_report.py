@@ -11,6 +11,7 @@ from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.loop.expansion import Credited, PromptGroup, are_right
 from fr3e_jax.loop.grading import ResponseGrader
 from fr3e_jax.loop.sampler import Sampler
+from fr3e_jax.loop.texts import Texts
 from fr3e_jax.rewards.verdict import Outcome
 from fr3e_jax.rollouts.tool_calls import answer_spans
 from fr3e_jax.runs.rollout_store import RolloutRecord
@@ -114,8 +115,13 @@ def batch_metrics(batch: list[TrainingTrunk], step: int) -> dict[str, float]:
     }
 
 
-def rollout_records(step: int, groups: list[PromptGroup], credited: list[Credited]) -> Iterator[RolloutRecord]:
-    """Records of every rollout of a step. Explored rollouts follow their base; those from archived bases come last."""
+def rollout_records(
+    step: int, groups: list[PromptGroup], credited: list[Credited], texts: Texts | None = None
+) -> Iterator[RolloutRecord]:
+    """Records of every rollout of a step. Explored rollouts follow their base; those from archived bases come last.
+
+    Without ``texts`` the records hold token ids alone.
+    """
     by_base = {(e.group.position, e.base): e for e in credited if not e.parent}
     for group in groups:
         for n, rollout in enumerate(group.rollouts):
@@ -143,9 +149,10 @@ def rollout_records(step: int, groups: list[PromptGroup], credited: list[Credite
                 advantage=None if group.advantages is None else float(group.advantages[n]),
                 value=float(group.rewards.mean()),
                 **common,
+                **(texts.of_record(group.problem.gold, group.prompt_ids, rollout) if texts else {}),
             )
             if one:
-                yield from _state_records(parent, common, one)
+                yield from _state_records(parent, common, one, texts)
     for one in credited:
         if one.parent:
             common = {
@@ -155,11 +162,13 @@ def rollout_records(step: int, groups: list[PromptGroup], credited: list[Credite
                 "prompt_ids": one.group.prompt_ids,
                 "base": one.base_number,
             }
-            yield from _state_records(one.parent, common, one)
+            yield from _state_records(one.parent, common, one, texts)
 
 
-def _state_records(parent: str, common: dict, credited: Credited) -> Iterator[RolloutRecord]:
+def _state_records(parent: str, common: dict, credited: Credited, texts: Texts | None) -> Iterator[RolloutRecord]:
+    gold, prompt_ids = credited.group.problem.gold, credited.group.prompt_ids
     for i, state in enumerate(credited.states):
+        prefix = credited.rollout.token_ids[: credited.forks[i]]
         for m, rollout in enumerate(credited.rollouts[i]):
             yield RolloutRecord(
                 id=f"{parent}/{common['step']}/{state}/{m}" if credited.parent else f"{parent}/{state}/{m}",
@@ -180,4 +189,5 @@ def _state_records(parent: str, common: dict, credited: Credited) -> Iterator[Ro
                 value=float(credited.values[i]),
                 alpha=float(credited.alphas[i]),
                 **common,
+                **(texts.of_record(gold, prompt_ids, rollout, prefix) if texts else {}),
             )

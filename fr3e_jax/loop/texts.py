@@ -8,6 +8,7 @@ import numpy as np
 
 from fr3e_jax.data.templates import Template
 from fr3e_jax.data.tokenizer import TextCodec
+from fr3e_jax.rollouts.requests import Rollout
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,17 @@ class Texts:
     def prompt_ids(self, question: str) -> np.ndarray:
         """Token ids of ``prompt_text(question)``, int32 ``[T]``."""
         return self.encode(self.prompt_text(question))
+
+    def of_record(
+        self, gold: str, prompt_ids: np.ndarray, rollout: Rollout, prefix: np.ndarray | None = None
+    ) -> dict[str, str]:
+        """The texts of a stored rollout: ``prefix`` are the response's tokens before the rollout's own."""
+        return {
+            "gold": gold,
+            "prompt": self.codec.decode(prompt_ids, special_tokens=True),
+            "prefix": "" if prefix is None else self.codec.decode(prefix, special_tokens=True),
+            "response": self.response_text(rollout.token_ids, rollout.finished),
+        }
 
     def response_text(self, token_ids: np.ndarray, finished: bool) -> str:
         """The text of a whole response without its stop token; other special tokens stay visible to the verifier."""

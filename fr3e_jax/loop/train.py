@@ -350,7 +350,8 @@ class Trainer:
         self.trackers.metrics(step, metrics, kind)
 
     def _store(self, step: int, groups: list[PromptGroup], credited: list[Credited]) -> None:
-        rollout_store.write_rollouts(self.run_dir, step, step_report.rollout_records(step, groups, credited))
+        records = step_report.rollout_records(step, groups, credited, self.session.texts)
+        rollout_store.write_rollouts(self.run_dir, step, records)
 
     def _show_trees(self, step: int, groups: list[PromptGroup], credited: list[Credited]) -> None:
         records = step_report.rollout_records(step, groups, credited)
@@ -412,7 +413,7 @@ class Trainer:
             evaluation = evaluate(self.session, self.learner.params, self.console.note)
         what = f"the evaluation of step {self.progress.step}"
         if self.config.evaluation.keep_samples:
-            records = evaluation.records(self.progress.step)
+            records = evaluation.records(self.progress.step, self.session.texts)
             self._write(what, rollout_store.write_rollouts, self.run_dir, self.progress.step, records, stem="eval")
         if self.config.runtime.trackers:
             self._write(what, self._show_held_out, evaluation, self.progress.step)

@@ -74,6 +74,14 @@ class RolloutRecord:
     """Modulation of the state that it starts from."""
     benchmark: str = ""
     """Of an evaluation: the name of its set."""
+    prompt: str = ""
+    """Text of ``prompt_ids``: the question in its template."""
+    prefix: str = ""
+    """Of a rollout from a state: text of the base's tokens before the fork."""
+    response: str = ""
+    """Text of the new tokens without the stop token."""
+    gold: str = ""
+    """The gold answer."""
 
     def __post_init__(self) -> None:
         lengths = {name: len(getattr(self, name)) for name in ("token_ids", "logprobs", "entropies")}

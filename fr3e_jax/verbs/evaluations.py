@@ -131,7 +131,7 @@ def _evaluation(session: Session, subject: Subject, step: int) -> Result:
     session.sampler.weights.release()
     if session.processes.first:
         if config.evaluation.keep_samples:
-            rollout_store.write_rollouts(place, step, found.records(step), stem="eval")
+            rollout_store.write_rollouts(place, step, found.records(step, session.texts), stem="eval")
         # Last, as it says that the evaluation is whole.
         write_json_atomic(place.path / METRICS, {"of": described, "metrics": found.metrics})
     return Result(name, found.metrics, best_metric(config), str(place.path))

@@ -25,6 +25,7 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.loop.evaluate import HeldOut, held_out_problems, load_run_params, refused_weights
 from fr3e_jax.loop.grading import Grading, GradingFailed
 from fr3e_jax.loop.session import Session, open_session
+from fr3e_jax.loop.texts import Texts
 from fr3e_jax.objectives.intervention import intervention, read_group, replaceable
 from fr3e_jax.policy.network import Params
 from fr3e_jax.rewards.verdict import Verdict
@@ -143,7 +144,7 @@ def intervene(config: Config, run_dir: Path | None, plan: Plan, place: Path, fou
     counts = session.sampler.engine.take_counts()
     if session.processes.first:
         decode = session.texts.codec.decode
-        records = list(_records(replacements, responses, step))
+        records = list(_records(replacements, responses, step, session.texts))
         rollout_store.write_rollouts(RunDirectory(place), step, records, stem=STEM)
         note = (
             f"{len(replacements)} replacements in {len(responses)} responses to {plan.problems} held-out problems, "
@@ -320,17 +321,19 @@ def _examples(replacements: Sequence[Replacement], decode, note: str) -> TextTab
     return TextTable("intervention_tokens", title, columns, rows, "STUDY, eq. 6", note)
 
 
-def _records(replacements: Sequence[Replacement], responses: Sequence[Response], step: int) -> Iterator[RolloutRecord]:
+def _records(
+    replacements: Sequence[Replacement], responses: Sequence[Response], step: int, texts: Texts
+) -> Iterator[RolloutRecord]:
     """The responses as base rollouts, then the continuations: state 0 is the original side, 1 the substituted one."""
     for response in responses:
-        yield _record(response, response.rollout, response.verdict, step, _name(response, step), "base")
+        yield _record(texts, response, response.rollout, response.verdict, step, _name(response, step), "base")
     for r in replacements:
         parent = _name(r.response, step)
         for side in (ORIGINAL, SUBSTITUTED):
             for m, (rollout, verdict) in enumerate(zip(r.rollouts[side], r.verdicts[side], strict=True)):
                 name = f"{parent}/{r.place}/{side}/{m}"
                 links = {"parent": parent, "state": side, "branch": m, "fork": r.place + 1 - side}
-                yield _record(r.response, rollout, verdict, step, name, "state", **links)
+                yield _record(texts, r.response, rollout, verdict, step, name, "state", **links)
 
 
 def _name(response: Response, step: int) -> str:
@@ -338,6 +341,7 @@ def _name(response: Response, step: int) -> str:
 
 
 def _record(
+    texts: Texts,
     response: Response,
     rollout: Rollout,
     verdict: Verdict,
@@ -347,6 +351,7 @@ def _record(
     **links: Any,
 ) -> RolloutRecord:
     own = {"anchors": response.chosen} if kind == "base" else {}
+    prefix = response.rollout.token_ids[: links["fork"]] if kind == "state" else None
     return RolloutRecord(
         id=name,
         step=step,
@@ -364,6 +369,7 @@ def _record(
         answers=answer_spans(rollout.tool_written),
         kept=False,
         benchmark=response.held_out.benchmark,
+        **texts.of_record(response.held_out.problem.gold, response.held_out.prompt_ids, rollout, prefix),
         **own,
         **links,
     )

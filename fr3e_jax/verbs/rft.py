@@ -166,7 +166,9 @@ class _Run(SupervisedRun):
         )
         if self.first and self.config.runtime.store_rollouts:
             with self.ledger.stage("store"):
-                rollout_store.write_rollouts(self.run_dir, step, response_records(step, responses, selected))
+                rollout_store.write_rollouts(
+                    self.run_dir, step, response_records(step, responses, selected, self.session.texts)
+                )
         metrics |= grading_metrics(session.grader) | self.feed.metrics()
         learner.restart_optimizer()
         return Iteration(training_trunks(selected, self.iteration)[0], metrics)

@@ -112,7 +112,9 @@ def reason_to_drop(rft: RftConfig, texts: Texts, response: Response) -> str:
     return ""
 
 
-def response_records(step: int, responses: Sequence[Response], selected: Sequence[Response]) -> list[RolloutRecord]:
+def response_records(
+    step: int, responses: Sequence[Response], selected: Sequence[Response], texts: Texts
+) -> list[RolloutRecord]:
     """The stored records of all responses; ``kept`` marks the ``selected`` ones."""
     kept = {(response.prompt.position, response.number) for response in selected}
     return [
@@ -131,6 +133,7 @@ def response_records(step: int, responses: Sequence[Response], selected: Sequenc
             finished=r.rollout.finished,
             base=r.number,
             kept=(r.prompt.position, r.number) in kept,
+            **texts.of_record(r.prompt.problem.gold, r.prompt.token_ids, r.rollout),
         )
         for r in responses
     ]

@@ -204,7 +204,8 @@ class SupervisedRun:
         self.session.sampler.weights.release()
         if self.first and self.config.evaluation.keep_samples:
             self.lock.check()
-            rollout_store.write_rollouts(self.run_dir, self.step, evaluation.records(self.step), stem="eval")
+            records = evaluation.records(self.step, self.session.texts)
+            rollout_store.write_rollouts(self.run_dir, self.step, records, stem="eval")
         self.write(evaluation.metrics, kind="eval")
         return evaluation.metrics
 

@@ -1,0 +1,107 @@
+"""``fr3e show``: what the policy said, prompt by prompt, from a run's stored rollouts."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Literal
+
+from fr3e_jax.analysis.stored_run import StoredRun
+from fr3e_jax.cli.parsers import positive
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.runs.rollout_store import RolloutRecord
+from fr3e_jax.visible_text import visible
+
+LONGEST = 400  # characters of a text; --full shows all
+
+
+def declare_show(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.add_argument("run", metavar="RUN", help="directory of a run")
+    parser.add_argument("--step", type=int, metavar="N", help="training step (default: the newest that is stored)")
+    parser.add_argument("--problem", metavar="ID", help="only this problem, by the task's id")
+    parser.add_argument("--prompts", type=positive, default=4, metavar="N", help="the first N prompts (default 4)")
+    parser.add_argument("--eval", action="store_true", help="the responses of the evaluation after the step")
+    parser.add_argument("--full", action="store_true", help=f"texts of more than {LONGEST} characters, too")
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Print the prompts with their responses; return the exit code.
+
+    Raises:
+      ConfigError: there is no run, no such step, or no such problem in it.
+    """
+    run = StoredRun.open(Path(arguments.run).expanduser())
+    stem: Literal["step", "eval"] = "eval" if arguments.eval else "step"
+    stored = run.steps(stem)
+    if not stored:
+        setting = "evaluation.keep_samples" if arguments.eval else "runtime.store_rollouts"
+        raise ConfigError(f"{run.directory.path} has no stored rollouts; expected a run with {setting}=true")
+    step = stored[-1] if arguments.step is None else arguments.step
+    if step not in stored:
+        raise ConfigError(f"{run.directory.path} has no rollouts of step {step}; it has {_ranges(stored)}")
+    records = with_texts(run, run.rollouts(step, stem))
+    shown = 0
+    for (_, problem), own in groupby(records, key=lambda record: (record.prompt_position, record.problem_id)):
+        if arguments.problem in (None, problem) and shown < arguments.prompts:
+            shown += 1
+            for line in prompt_lines(list(own), None if arguments.full else LONGEST):
+                print(line)
+    if not shown:
+        raise ConfigError(f"step {step} has no rollout of problem {arguments.problem!r}; `--prompts 1` shows an id")
+    return 0
+
+
+def with_texts(run: StoredRun, records: Iterable[RolloutRecord]) -> Iterator[RolloutRecord]:
+    """The records; those of an earlier version, without texts, get them from the run's tokenizer if it is there."""
+    bases: dict[str, RolloutRecord] = {}
+    for record in records:
+        if not record.prompt and (codec := run.codec) is not None:
+            record.prompt = codec.decode(record.prompt_ids, special_tokens=True)
+            own = list(record.token_ids)
+            record.response = codec.decode(own[:-1] if record.finished else own, special_tokens=True)
+            if record.kind == "base":
+                bases[record.id] = record
+            elif base := bases.get(record.parent or ""):
+                record.prefix = codec.decode(list(base.token_ids)[: record.fork], special_tokens=True)
+        yield record
+
+
+def prompt_lines(records: list[RolloutRecord], longest: int | None) -> Iterator[str]:
+    """The lines of one prompt: its text, then each response, and below a base the rollouts from its states."""
+    first = records[0]
+    gold = f", gold {_cut(first.gold, longest)}" if first.gold else ""
+    yield f"{first.problem_id} (step {first.step}{gold}): {_cut(first.prompt, longest)}"
+    state = None
+    for record in records:
+        if record.kind == "state":
+            if (record.parent, record.state) != state:
+                state = (record.parent, record.state)
+                value = "" if record.value is None else f", V {record.value:.2f}"
+                yield f"    S_{record.state} after {record.fork} tokens{value}: {_cut(record.prefix, longest)}"
+            yield f"      {_figures(record)}  | {_cut(record.response, longest)}"
+        else:
+            name = "greedy" if record.kind == "eval" and record.base == 0 else f"{record.kind} {record.base}"
+            yield f"  {name:<8} {_figures(record)}  {_cut(record.response, longest)}"
+    yield ""
+
+
+def _figures(record: RolloutRecord) -> str:
+    advantage = "" if record.advantage is None else f" {record.advantage:+.2f}"
+    cut = "" if record.finished else " (cut)"
+    outcome = (record.outcome or "").replace("_", " ")
+    return f"{record.reward:.2f} {outcome}{advantage}{cut}"
+
+
+def _cut(text: str, longest: int | None) -> str:
+    """The text on one line, its middle left out if it is long."""
+    text = visible(text.replace("\n", "\\n"))
+    if longest is None or len(text) <= longest:
+        return text
+    return f"{text[: longest // 2]} ... {text[-longest // 2 :]}"
+
+
+def _ranges(steps: list[int]) -> str:
+    return f"{steps[0]} to {steps[-1]}" if steps == list(range(steps[0], steps[-1] + 1)) else ", ".join(map(str, steps))

@@ -1,0 +1,99 @@
+"""``fr3e show``: what the policy said."""
+
+import gzip
+import json
+import shutil
+
+import pytest
+
+from fr3e_jax.cli import main
+from fr3e_jax.cli.show_verb import prompt_lines
+from fr3e_jax.runs.rollout_store import read_rollouts
+
+
+@pytest.fixture
+def show(capsys):
+    def call(*arguments):
+        code = main(["show", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def test_every_response_of_a_step_is_printed_with_its_reward(show, finished_run):
+    code, text, _ = show(finished_run, "--step", 2, "--prompts", 99)
+    records = read_rollouts(finished_run / "rollouts" / "step_000002.jsonl.gz")
+    assert code == 0
+    lines = text.splitlines()
+    assert sum(line.startswith("  base ") for line in lines) == sum(r.kind == "base" for r in records)
+    assert sum("  | " in line for line in lines) == sum(r.kind == "state" for r in records)
+    for record in records:
+        for shown in (record.response, record.prompt, record.prefix):
+            assert shown.replace("\n", "\\n") in text
+
+
+def test_a_state_shows_the_prefix_that_its_rollouts_continue(show, finished_run):
+    records = read_rollouts(finished_run / "rollouts" / "step_000002.jsonl.gz")
+    by_id = {record.id: record for record in records}
+    states = [record for record in records if record.kind == "state"]
+    assert states
+    for record in states:
+        base = by_id[record.parent]
+        assert base.response.startswith(record.prefix) and len(record.prefix) >= 1
+        assert record.prompt == base.prompt and record.gold == base.gold
+
+
+def test_one_problem_and_the_newest_step(show, finished_run):
+    _, text, _ = show(finished_run, "--prompts", 1)
+    name = text.split(" (")[0]
+    assert "(step 4, gold " in text.splitlines()[0]
+    _, one, _ = show(finished_run, "--problem", name)
+    assert one == text
+
+
+def test_held_out_responses_begin_with_the_greedy_one(show, finished_run):
+    _, text, _ = show(finished_run, "--eval", "--prompts", 1)
+    kinds = [line.split()[0] for line in text.splitlines()[1:] if line]
+    assert kinds == ["greedy", "eval", "eval", "eval"]
+
+
+def test_files_of_earlier_versions_are_shown_through_the_tokenizer(show, finished_run, tmp_path):
+    old = tmp_path / "old"
+    shutil.copytree(finished_run, old)
+    path = old / "rollouts" / "step_000002.jsonl.gz"
+    rows = [json.loads(line) for line in gzip.open(path)]
+    for row in rows:
+        for name in ("prompt", "prefix", "response", "gold"):
+            del row[name]
+    with gzip.open(path, "wt") as stream:
+        stream.writelines(json.dumps(row) + "\n" for row in rows)
+    _, found, _ = show(old, "--step", 2, "--prompts", 99)
+    _, expected, _ = show(finished_run, "--step", 2, "--prompts", 99)
+    without_gold = lambda text: [line.split("): ")[-1] for line in text.splitlines()]
+    assert without_gold(found) == without_gold(expected)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--step", "9"], "has no rollouts of step 9; it has 1 to 4"),
+        (["--problem", "nothing"], "has no rollout of problem 'nothing'"),
+        (["--prompts", "0"], "--prompts"),
+    ],
+)
+def test_mistakes_cost_a_line(show, finished_run, arguments, message):
+    code, text, error = show(finished_run, *arguments)
+    assert code == 2 and not text and message in error
+
+
+def test_long_texts_are_cut_in_the_middle(finished_run):
+    record = next(iter(read_rollouts(finished_run / "rollouts" / "step_000002.jsonl.gz")))
+    record.response = "a" * 50 + "\n" + "b" * 50
+    assert any("aaa ... bbb" in line for line in prompt_lines([record], 6))
+    assert any("a\\nb" in line for line in prompt_lines([record], None))
+
+
+def test_a_directory_without_a_run_is_named(show, tmp_path):
+    code, _, error = show(tmp_path)
+    assert code == 2 and str(tmp_path) in error
