@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from fr3e_jax.configuration import ConfigError, help_text
+from fr3e_jax.configuration.peer_names import our_names
+from fr3e_jax.configuration.settings import settings
 
 DEFAULT_PROFILE_STEPS = 4
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
@@ -38,8 +40,10 @@ class OneLineParser(argparse.ArgumentParser):
     """A parser that reports a mistake like a mistake in a recipe: in one line, with exit code 2."""
 
     def error(self, message: str) -> NoReturn:
-        if "unrecognized arguments" in message and "=" in message:
-            message += " (settings have no dashes: section.field=value)"
+        if "unrecognized arguments" in message and (found := re.search(r"--([\w.]+)(?:[= ](\S+))?", message)):
+            name, value = found.groups()
+            known = name if name in settings() else (our_names(name) or ("section.field",))[0]
+            message += f" (settings have no dashes: {known}={value or 'value'})"
         raise ConfigError(f"{message}; `{self.prog} --help` shows the usage")
 
 

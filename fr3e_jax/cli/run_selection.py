@@ -80,9 +80,10 @@ def _is_started(run_dir: Path | None, resume: str | None) -> bool:
 
 
 def newest_run(config: Config, verb: str) -> Path:
-    """The latest run of this recipe's name and verb; run directories are called NAME-DATE-TIME.
+    """The latest run of this recipe's name and verb that has a checkpoint, else the latest one.
 
-    A run with damaged settings or a damaged provenance counts, too: resuming it names the damage.
+    Run directories are called NAME-DATE-TIME. A run with damaged settings or a damaged provenance counts, too: resuming
+    it names the damage.
     """
     output = Path(config.runtime.output_dir).expanduser()
     found = [path for path in sorted(output.glob(f"{glob.escape(config.name)}-*")) if _is_run(path, config.name, verb)]
@@ -91,7 +92,11 @@ def newest_run(config: Config, verb: str) -> Path:
             f"--resume: no {verb} run named {config.name} in {output}; "
             "start one without --resume, or give its directory: --resume RUN_DIR"
         )
-    return found[-1]
+    return next((path for path in reversed(found) if _has_checkpoint(path)), found[-1])
+
+
+def _has_checkpoint(run_dir: Path) -> bool:
+    return any(path.name.isdecimal() for path in RunDirectory(run_dir).checkpoints.glob("*"))
 
 
 def _is_run(run_dir: Path, name: str, verb: str) -> bool:

@@ -36,7 +36,7 @@ def _train(arguments: argparse.Namespace) -> int:
     config, run_dir, resume = locate_run(profile_override(separate_resume(arguments)), "train")
     if arguments.print_config:
         return _print(config)
-    _announce("train", config)
+    _announce("train", config, run_dir if resume else None)
     from fr3e_jax.loop.train import train
 
     return train(config, run_dir, resume)
@@ -46,7 +46,7 @@ def _sft(arguments: argparse.Namespace) -> int:
     config, run_dir, resume = locate_run(separate_resume(arguments), "sft")
     if arguments.print_config:
         return _print(config)
-    _announce("sft", config)
+    _announce("sft", config, run_dir if resume else None)
     from fr3e_jax.verbs.sft import sft
 
     return sft(config, run_dir, resume)
@@ -56,7 +56,7 @@ def _rft(arguments: argparse.Namespace) -> int:
     config, run_dir, resume = locate_run(separate_resume(arguments), "rft")
     if arguments.print_config:
         return _print(config)
-    _announce("rft", config)
+    _announce("rft", config, run_dir if resume else None)
     from fr3e_jax.verbs.rft import rft
 
     return rft(config, run_dir, resume)
@@ -133,11 +133,12 @@ def _compare(arguments: argparse.Namespace) -> int:
     return run_compare(arguments)
 
 
-def _announce(verb: str, config: Config) -> None:
+def _announce(verb: str, config: Config, resumed: Path | None) -> None:
     """Print a line before jax loads, which takes seconds."""
     from fr3e_jax.runs.console import say
 
-    say(f"fr3e {verb} {config.name}: starting", config.runtime.console)
+    what = f"resuming {resumed}" if resumed else "starting"
+    say(f"fr3e {verb} {config.name}: {what}", config.runtime.console)
 
 
 def _print(config: Config) -> int:

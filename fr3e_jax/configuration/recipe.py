@@ -10,6 +10,8 @@ from typing import Any
 import yaml
 from omegaconf import OmegaConf
 
+from fr3e_jax.configuration.peer_names import our_names
+from fr3e_jax.configuration.provenance import CONFIG_FILE
 from fr3e_jax.configuration.settings import ConfigError, nearest_path, sections, settings
 
 INCLUDE = "include"
@@ -79,12 +81,17 @@ def flatten(content: dict[str, Any], source: str, prefix: str = "") -> dict[str,
 def unknown_setting(path: str) -> str:
     """The message about a dotted path that is not in the schema."""
     nearest = nearest_path(path, [*settings(), *sections()])
-    advice = f"nearest: {nearest}" if nearest else f"sections: {', '.join(sections())}"
+    if ours := our_names(path):
+        advice = f"here it is {' and '.join(ours)}"
+    else:
+        advice = f"nearest: {nearest}" if nearest else f"sections: {', '.join(sections())}"
     return f"{path} is not a setting; {advice}; `fr3e train --help` lists all"
 
 
 def _missing(recipe: Path, source: Path | None) -> str:
     where = f"{source}: {INCLUDE}" if source else "command line"
+    if recipe.is_dir() and (recipe / CONFIG_FILE).is_file():
+        return f"{where}: {recipe} is a run; expected a recipe, such as {recipe / CONFIG_FILE} (and --run {recipe})"
     if recipe.is_dir():
         return f"{where}: {recipe} is a directory; expected a recipe, a YAML file"
     known = sorted(str(path) for path in [*recipe.parent.glob("*.yaml"), *Path("configs").glob("*.yaml")])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import jax
 import numpy as np
+import optax
 
 from fr3e_jax.learning.batch_shaping import needs_entropies, shape_mini_batch
 from fr3e_jax.learning.critic import CriticBatch, update_critic, values_of
@@ -20,6 +21,7 @@ from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.learning.token_advantages import estimate_advantages, estimates_after_scoring
 from fr3e_jax.objectives.losses import aggregation_denominator
 from fr3e_jax.policy.network import Params
+from fr3e_jax.programs.optimizer_programs import learning_rates
 from fr3e_jax.runs.ledger import TokenLedger
 
 
@@ -71,7 +73,15 @@ def update_policy(
                 update_on_mini_batch(setup, learner, part, sums, ledger)
     if scored.critic is not None:
         metrics |= scored.critic.metrics(critic_sums) | {"critic/warming_up": float(warming_up)}
-    return metrics | _update_metrics(sums)
+    return metrics | _update_metrics(sums) | {"learning_rate": _last_rate(setup, learner)}
+
+
+def _last_rate(setup: LearningSetup, learner: Learner) -> float:
+    """The learning rate of the last optimizer step; the optimizer's own count starts anew when it is restarted."""
+    o = setup.config.optimizer
+    rate = learning_rates(o.learning_rate, o.schedule, o.warmup_updates, o.decay_updates)
+    done = optax.tree_utils.tree_get_all_with_path(learner.optimizer_state, "count")[0][1]
+    return float(rate(max(int(done) - 1, 0)) if callable(rate) else rate)
 
 
 def score_full_batch(

@@ -107,6 +107,9 @@ def no_signal_message(config: Config, groups: list[PromptGroup], credited: list[
         advice = "The task is too hard for this policy: warm it up longer with fr3e sft, choose easier problems"
     else:
         advice = "The policy already solves these problems: choose harder ones"
+    if credited and not collapsed:
+        cures = "explore.train_base=true, explore.initial_state=fresh or explore.enabled=false"
+        advice += f", train what was sampled from the prompt as well ({cures})"
     return (
         f"{seen}. {advice}, raise rollout.rollouts_per_prompt (now {config.rollout.rollouts_per_prompt}) or "
         f"rollout.temperature (now {config.rollout.temperature:g}), or raise rollout.max_rounds_without_signal"

@@ -92,7 +92,7 @@ def train(
     with RunLock() as lock, session.grader, told_in_a_line():
         run = RunDirectory(session.processes.on_first(partial(open_run, config, run_dir, resume, "train", lock)))
         with Checkpointer(run.checkpoints, **keep, best_metric=best_metric(config)) as checkpoints:
-            trainer = Trainer(session, run, lock, checkpoints, ledger, callback or Callback())
+            trainer = Trainer(session, run, lock, checkpoints, ledger, callback)
             if resume and session.processes.first:  # only now: settings that do not fit the checkpoint have raised
                 save_config(config, run.path, resumed_step=trainer.progress.step)
             return trainer.run()
@@ -109,7 +109,7 @@ class Trainer:
         lock: RunLock,
         checkpoints: Checkpointer,
         ledger: TokenLedger,
-        callback: Callback,
+        callback: Callback | None = None,
     ):
         self.session, self.config, self.run_dir, self.lock = session, session.config, run, lock
         self.checkpoints, self.ledger, self.stop = checkpoints, ledger, StopRequest()
@@ -143,7 +143,7 @@ class Trainer:
             self.progress = Progress.restore(host, self.prompts, ledger)
             self.learner = restored_learner(programs, critic, arrays, self.progress.updates)
         first = session.processes.first
-        self.callback = callback if first else Callback()
+        self.callback = callback if callback is not None and first else Callback()
         self.metrics: contextlib.AbstractContextManager = contextlib.nullcontext()  # one process writes
         if first:
             rollout_store.drop_after(run, latest)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import math
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import IO, Any, Literal
@@ -42,13 +44,14 @@ CONTINUED = (
 FIRST_SECONDS, SILENT_SECONDS = 5.0, 30.0
 """Plain lines say how a phase goes on: the first one after so many seconds of it, then after so long a silence."""
 SAMPLED_TOKENS = "tokens/sampled_tokens"
+PACE_STEPS = 20  # last steps that tell the pace
 RATES = ("avg", "pass@", "maj@", "greedy")
 """Beginnings of the names of held-out accuracies, a benchmark's name before them or none."""
 FILES = (
     ("metrics", "one JSON line per training step and evaluation: rewards, entropy, losses, tokens, seconds"),
     ("summary", "recipe, algorithm, budget spent, and the held-out results before and after"),
     ("rollouts", "every sampled response with its log-probs, entropies, anchors, tree links and reward"),
-    ("tensorboard", "the same metrics as curves: tensorboard --logdir {path}"),
+    ("tensorboard", "the same metrics as curves: {viewer}"),
 )
 """Entries of a run directory, by their name in ``RunDirectory``, with their content."""
 
@@ -131,6 +134,7 @@ class Console:
         self._first_tokens, self._sampled_tokens = sampled_tokens, sampled_tokens
         self._clock, self._start = clock, clock()
         self._last_step_at = self._start
+        self._pace: deque[tuple[float, int, int]] = deque(maxlen=PACE_STEPS + 1)  # time, steps and tokens after steps
         self._compiled = compiled
         self._phase = Phase("starting", self._start, compiled())
         self._last_line_at = self._start
@@ -187,6 +191,7 @@ class Console:
         self._step, self._metrics = step, metrics
         self._last_step_at = self._clock()
         self._sampled_tokens += metrics.get(SAMPLED_TOKENS, 0)
+        self._pace.append((self._last_step_at, self._step, self._sampled_tokens))
         if self._mode == "plain":
             self._write("  ".join([f"step {self._progress()}", *_shown(metrics), f"left {self._time_left()}"]))
 
@@ -213,7 +218,9 @@ class Console:
         self._write(f"run directory: {run_dir.path}")
         present = [(getattr(run_dir, name), text) for name, text in FILES if getattr(run_dir, name).exists()]
         for path, text in present:
-            self._write(f"  {path.name + ('/' if path.is_dir() else ''):<14} {text.format(path=path)}")
+            there = importlib.util.find_spec("tensorboard") is not None
+            viewer = f"tensorboard --logdir {path}" if there else "pip install tensorboard shows them"
+            self._write(f"  {path.name + ('/' if path.is_dir() else ''):<14} {text.format(viewer=viewer)}")
 
     def _write(self, text: str) -> None:
         if self._mode == "none":
@@ -245,12 +252,18 @@ class Console:
         return min(1.0, max(shares, default=0.0))
 
     def _time_left(self) -> str:
-        """Time to the nearest limit at the mean pace of this process; "-" while the pace is unknown."""
-        elapsed = self._last_step_at - self._start
+        """Time to the nearest limit at the pace of the last steps; "-" while the pace is unknown.
+
+        The first step compiles, so it counts only as long as it is the only one.
+        """
+        since, steps, tokens = self._start, self._first_step, self._first_tokens
+        if len(self._pace) > 1:
+            since, steps, tokens = self._pace[0]
+        elapsed = self._last_step_at - since
         estimates = []
         for done, first, limit in (
-            (self._step, self._first_step, self._max_steps),
-            (self._sampled_tokens, self._first_tokens, self._max_sampled_tokens),
+            (self._step, steps, self._max_steps),
+            (self._sampled_tokens, tokens, self._max_sampled_tokens),
         ):
             if limit and done > first:
                 estimates.append(elapsed * max(0.0, limit - done) / (done - first))

@@ -41,6 +41,14 @@ def test_resume_takes_the_newest_run_of_the_recipes_name_and_verb(recipe):
     assert (run_dir, resume, config.seed) == (newest, True, 2)
 
 
+def test_resume_passes_by_runs_that_failed_before_their_first_checkpoint(recipe):
+    resumable = make_run(recipe, "demo-20250101-000000", "seed=1")
+    (resumable / "checkpoints" / "4").mkdir(parents=True)
+    make_run(recipe, "demo-20250102-000000", "seed=2")
+    (make_run(recipe, "demo-20250103-000000", "seed=3") / "checkpoints").mkdir()
+    assert locate(recipe, "--resume")[1] == resumable
+
+
 @pytest.mark.parametrize("file", ["config.yaml", "provenance.json"])
 @pytest.mark.parametrize("damage", [b"", b"\0\0", b"{", b"[1", None], ids=["empty", "zeros", "torn", "list", "missing"])
 def test_a_run_with_a_damaged_file_is_still_the_newest(recipe, file, damage, capsys):

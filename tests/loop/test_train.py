@@ -31,6 +31,7 @@ from fr3e_jax.runs.run_state import run_state
 PROMISED = (
     "reward/mean length/mean entropy/mean prompts/kept prompts/rejected base_groups/all_right base_groups/all_wrong "
     "advantage/mean advantage/std ratio/mean clip/low clip/high logprob_gap/mean logprob_gap/max gradient_norm/mean "
+    "learning_rate "
     "tokens/sampled_tokens tokens/reused_prefix_positions tokens/prefill_positions tokens/lane_steps "
     "tokens/loss_tokens tokens/trained_positions seconds/first_return seconds/score seconds/update seconds/evaluate "
     "wall_seconds cpu_seconds compile/programs compile/cache_hits compile/seconds"

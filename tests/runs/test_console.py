@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import io
 import sys
 import threading
@@ -136,6 +137,15 @@ def test_time_left_is_to_the_nearest_limit(max_steps, max_sampled_tokens, left):
     assert lines_of(stream)[-1].endswith(f"left {left}")
 
 
+def test_time_left_does_not_count_the_first_step_which_compiles():
+    stream, clock = io.StringIO(), Clock()
+    console = Console("plain", max_steps=12, stream=stream, clock=clock)
+    for step, seconds in ((1, 100.0), (2, 1.0), (3, 3.0)):
+        clock.now += seconds
+        console.step(step, METRICS)
+    assert [line.split("left ")[1] for line in lines_of(stream)] == ["0:18:20", "0:00:10", "0:00:18"]
+
+
 def test_time_left_of_a_resumed_run_counts_its_own_pace_only():
     stream, clock = io.StringIO(), Clock()
     console = Console("plain", max_steps=100, first_step=90, sampled_tokens=10**6, stream=stream, clock=clock)
@@ -195,7 +205,9 @@ def test_summary_is_a_table_in_percent_and_names_the_existing_files(tmp_path):
     ]
     assert files[0] == f"run directory: {tmp_path}"
     assert [line.split()[0] for line in files[1:]] == ["metrics.jsonl", "tensorboard/"]
-    assert files[-1].endswith(f"tensorboard --logdir {tmp_path}/tensorboard")
+    there = importlib.util.find_spec("tensorboard") is not None
+    viewer = f"tensorboard --logdir {tmp_path}/tensorboard" if there else "pip install tensorboard shows them"
+    assert files[-1].endswith(viewer)
     assert len({len(line) for line in table}) == 1, "columns are not aligned"
 
 
