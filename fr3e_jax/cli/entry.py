@@ -11,9 +11,11 @@ import sys
 from collections.abc import Sequence
 
 from fr3e_jax import __version__
-from fr3e_jax.cli.parsers import build_parser
+from fr3e_jax.cli.parsers import build_parser, help_width
 from fr3e_jax.cli.verb_table import VERBS
-from fr3e_jax.configuration import ConfigError
+from fr3e_jax.configuration import ConfigError, help_text
+from fr3e_jax.configuration.recipe import unknown_setting
+from fr3e_jax.configuration.settings import sections, settings
 from fr3e_jax.runs.signals import ended_with_a_line
 from fr3e_jax.visible_text import show_control_characters
 
@@ -22,13 +24,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code. A user's mistake is one line on stderr."""
     show_control_characters()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments[:1] in (["-h"], ["--help"], ["help"]):
+    if arguments[:1] in (["-h"], ["--help"]) or arguments == ["help"]:
         print(overview())
         return 0
     if arguments[:1] == ["--version"]:
         print(f"fr3e_jax {__version__}")
         return 0
     try:
+        if arguments[:1] == ["help"]:
+            print(help_on(arguments[1]))
+            return 0
+        if arguments[:1] == ["completion"]:
+            print(completion(arguments[1] if len(arguments) > 1 else ""))
+            return 0
         with ended_with_a_line():  # jax and the rest are imported in it
             return _run_verb(arguments)
     except ConfigError as error:
@@ -62,5 +70,41 @@ Reinforcement learning from verifiable rewards by branching (FR3E and its relati
 
 example: {VERBS["train"].example}
 
-`fr3e VERB --help` explains a verb, `fr3e train --help` lists all the settings, `fr3e --version` prints the version.
+`fr3e VERB --help` explains a verb, `fr3e help SECTION` the settings of a section, `fr3e help all` all of them.
+`fr3e completion bash` (or zsh) prints a script that completes verbs and settings; `fr3e --version` prints the version.
 """
+
+
+def help_on(topic: str) -> str:
+    """The text of `fr3e help TOPIC`: a verb, a section, a setting, or ``all``.
+
+    Raises:
+      ConfigError: there is no such topic.
+    """
+    if topic in VERBS:
+        return build_parser(topic, VERBS[topic]).format_help()
+    if topic == "all" or topic in sections() or topic in settings():
+        return help_text(help_width(), "" if topic == "all" else topic)
+    raise ConfigError(f"fr3e help: no verb and no section is called so: {unknown_setting(topic)}")
+
+
+def completion(shell: str) -> str:
+    """A script for ``shell`` that completes verbs, files and settings: ``source <(fr3e completion bash)``.
+
+    Raises:
+      ConfigError: the shell is neither bash nor zsh.
+    """
+    if shell not in ("bash", "zsh"):
+        raise ConfigError(f"fr3e completion: found {shell or 'no shell'}; expected bash or zsh")
+    loaded = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
+    return f"""{loaded}_fr3e() {{
+  local word="${{COMP_WORDS[COMP_CWORD]}}"
+  if [ "$COMP_CWORD" = 1 ]; then
+    COMPREPLY=($(compgen -W "help {" ".join(VERBS)}" -- "$word"))
+  elif [ "${{COMP_WORDS[1]}}" = help ]; then
+    COMPREPLY=($(compgen -W "all {" ".join([*VERBS, *sections()])}" -- "$word"))
+  else
+    COMPREPLY=($(compgen -f -- "$word") $(compgen -W "{" ".join(f"{path}=" for path in settings())}" -- "$word"))
+  fi
+}}
+complete -o nospace -F _fr3e fr3e"""

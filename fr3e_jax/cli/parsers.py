@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from fr3e_jax.configuration import ConfigError, help_text
+from fr3e_jax.configuration import ConfigError, short_help
 from fr3e_jax.configuration.peer_names import our_names
 from fr3e_jax.configuration.settings import settings
 
@@ -47,13 +48,18 @@ class OneLineParser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; `{self.prog} --help` shows the usage")
 
 
+def help_width() -> int:
+    """Characters of a line of help: as wide as the terminal, within reason."""
+    return min(max(shutil.get_terminal_size((120, 24)).columns, 90), 160)
+
+
 def build_parser(name: str, verb: Verb) -> argparse.ArgumentParser:
-    """The parser of one verb. The help text of ``train`` also lists all settings."""
+    """The parser of one verb. The help text of ``train`` also lists the settings that most runs change."""
     ending = f"example: {verb.example}\n\n"
     if name == "train":
-        ending += "settings, in a recipe or as section.field=value (later wins):\n\n" + help_text()
+        ending += "settings, in a recipe or as section.field=value (later wins):\n\n" + short_help(help_width())
     elif verb.recipe:
-        ending += "`fr3e train --help` lists all the settings."
+        ending += "`fr3e help all` lists all the settings, `fr3e help SECTION` those of a section."
     parser = OneLineParser(
         prog=f"fr3e {name}",
         description=verb.purpose,

@@ -12,17 +12,49 @@ from fr3e_jax.configuration.settings import Setting, as_yaml, sections, settings
 PATH_WIDTH, KIND_WIDTH, DEFAULT_WIDTH = 45, 22, 10
 
 
-def help_text(width: int = 120) -> str:
-    """Every setting by section: dotted path, type and bounds, default, meaning; wrapped to ``width`` characters."""
+FIRST = (
+    "model.path",
+    "data.task",
+    "rollout.rollouts_per_prompt",
+    "rollout.max_response_tokens",
+    "explore.enabled",
+    "explore.num_anchors",
+    "explore.rollouts_per_state",
+    "training.batch_rollouts",
+    "training.max_sampled_tokens",
+    "optimizer.learning_rate",
+)
+"""The settings that most runs change."""
+
+
+def help_text(width: int = 120, within: str = "") -> str:
+    """Every setting by section: dotted path, type and bounds, default, meaning; wrapped to ``width`` characters.
+
+    ``within``: only this section, with those below it, or only this setting.
+    """
     parts = [_row("setting", "type", "default", "meaning", width)]
     grouped: dict[str, list[Setting]] = {"": [], **{section: [] for section in sections()}}
     for path, setting in settings().items():
-        grouped[path.rpartition(".")[0]].append(setting)
+        if not within or path == within or path.startswith(f"{within}."):
+            grouped[path.rpartition(".")[0]].append(setting)
     for section, members in grouped.items():
-        if section:
+        if section and (members or not within):
             parts.append("\n" + textwrap.fill(f"{section}: {_purpose(sections()[section])}", width))
         parts += [_describe(setting, width) for setting in members]
     return "\n".join(parts)
+
+
+def short_help(width: int = 120) -> str:
+    """The settings that most runs change, and the purpose of each section."""
+    rows = [_row("setting", "type", "default", "meaning", width)]
+    rows += [_describe(settings()[path], width) for path in FIRST]
+    whole = {section: of for section, of in sections().items() if "." not in section}
+    longest = max(map(len, whole))
+    for section, of in whole.items():
+        lead = f"  {section:<{longest}}  "
+        rows.append(textwrap.fill(_purpose(of), width, initial_indent=lead, subsequent_indent=" " * len(lead)))
+    rows.insert(1 + len(FIRST), "\nsections; `fr3e help SECTION` lists the settings of one, `fr3e help all` all:\n")
+    return "\n".join(rows)
 
 
 def _purpose(section: type) -> str:

@@ -85,7 +85,7 @@ def unknown_setting(path: str) -> str:
         advice = f"here it is {' and '.join(ours)}"
     else:
         advice = f"nearest: {nearest}" if nearest else f"sections: {', '.join(sections())}"
-    return f"{path} is not a setting; {advice}; `fr3e train --help` lists all"
+    return f"{path} is not a setting; {advice}; `fr3e help all` lists all"
 
 
 def _missing(recipe: Path, source: Path | None) -> str:

@@ -16,7 +16,8 @@ from fr3e_jax import __version__
 from fr3e_jax.cli import main
 from fr3e_jax.cli.verb_table import VERBS
 from fr3e_jax.configuration import ConfigError, load_config
-from fr3e_jax.configuration.settings import settings
+from fr3e_jax.configuration.describe import FIRST
+from fr3e_jax.configuration.settings import sections, settings
 
 REPOSITORY = Path(__file__).parents[2]
 FUNCTIONS = {
@@ -143,9 +144,45 @@ def test_help_of_a_verb_shows_usage_an_example_and_where_all_settings_are(capsys
     text = capsys.readouterr().out
     assert text.startswith(f"usage: fr3e {verb}") and f"example: fr3e {verb} configs/" in text
     if verb == "train":
-        assert all(f"\n  {path} " in text for path in settings())
+        assert all(f"\n  {path} " in text for path in FIRST)
+        assert all(f"\n  {section} " in text for section in sections() if "." not in section)
+        assert len(text.splitlines()) < 90
     else:
-        assert "`fr3e train --help` lists all the settings" in text
+        assert "`fr3e help all` lists all the settings" in text
+
+
+def test_help_topics_are_verbs_sections_settings_and_all(capsys):
+    def text(topic):
+        assert main(["help", topic]) == 0
+        return capsys.readouterr().out
+
+    assert text("train").startswith("usage: fr3e train")
+    assert all(f"\n  {path} " in text("all") for path in settings())
+    explore = text("explore")
+    assert all((f"\n  {path} " in explore) == path.startswith("explore.") for path in settings())
+    assert "shaping.clip_cov" in text("shaping") and "\n  loss." not in text("loss.dual_clip").replace("loss.dual", "")
+    assert main(["help", "explor"]) == 2
+    assert "nearest: explore" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_offers_verbs_and_settings(capsys, shell):
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert "complete -o nospace -F _fr3e fr3e" in script
+    if shell == "bash":
+        ask = 'COMP_WORDS=(fr3e {0}); COMP_CWORD={1}; _fr3e; echo "${{COMPREPLY[@]}}"'
+        complete = lambda words, place: subprocess.run(
+            ["bash", "-c", f"{script}\n{ask.format(words, place)}"], capture_output=True, text=True, check=True
+        ).stdout.split()
+        assert complete("interv", 1) == ["intervene"]
+        assert complete("train configs/demo.yaml explore.num_an", 3) == ["explore.num_anchors="]
+        assert "explore" in complete("help expl", 2)
+
+
+def test_completion_for_another_shell_is_refused(capsys):
+    assert main(["completion", "fish"]) == 2
+    assert "expected bash or zsh" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", VERBS)

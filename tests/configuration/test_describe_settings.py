@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fr3e_jax.configuration import help_text
+from fr3e_jax.configuration import help_text, short_help
+from fr3e_jax.configuration.describe import FIRST
 from fr3e_jax.configuration.settings import as_yaml, sections, settings
 
 
@@ -26,6 +27,20 @@ def test_every_setting_is_listed_with_type_default_and_meaning(width):
     for path, setting in settings().items():
         for part in (setting.describe_kind(), setting.meaning, as_yaml(setting.default)):
             assert part in listed[path], f"{path}: {part!r} is missing in {listed[path]!r}"
+
+
+def test_one_section_or_one_setting_can_be_listed_alone():
+    assert set(entries(help_text(within="explore"))) == {path for path in settings() if path.startswith("explore.")} | {
+        "setting"
+    }
+    assert set(entries(help_text(within="seed"))) == {"setting", "seed"}
+
+
+def test_the_short_help_has_ten_settings_and_the_sections():
+    lines = short_help(120).splitlines()
+    assert len(FIRST) == 10 and set(FIRST) <= set(settings())
+    assert all(any(line.startswith(f"  {name} ") for line in lines) for name in (*FIRST, "explore", "shaping"))
+    assert max(map(len, lines)) <= 120
 
 
 def test_columns_are_aligned_and_lines_fit():
