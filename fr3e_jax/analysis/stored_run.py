@@ -19,6 +19,7 @@ from fr3e_jax.configuration.provenance import read_provenance
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.rollout_store import FILE_NAME, RolloutRecord, iterate_rollouts, rollout_path
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.shipped_files import existing
 
 if TYPE_CHECKING:
     from fr3e_jax.data.tokenizer import TextCodec
@@ -126,7 +127,8 @@ class StoredRun:
         """The run's tokenizer; None if it is no longer where the settings say."""
         from fr3e_jax.data.tokenizer import TextCodec  # transformers loads slowly
 
-        model, tokenizer = (str(self.settings.get(f"model.{name}") or "") for name in ("path", "tokenizer"))
+        named = (str(self.settings.get(f"model.{name}") or "") for name in ("path", "tokenizer"))
+        model, tokenizer = (str(existing(name)) if name else "" for name in named)
         try:
             return TextCodec.load(tokenizer or model, model=model)
         except (OSError, ValueError):

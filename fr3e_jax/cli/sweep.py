@@ -23,6 +23,7 @@ from rich.table import Table
 from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.configuration.load import parse_override
+from fr3e_jax.shipped_files import find_recipe
 
 POLL_SECONDS = 0.1
 RECIPE = "recipe"  # the axis of an experiment's recipes
@@ -52,7 +53,8 @@ def sweep(recipe: str, overrides: Sequence[str], verb: str = "train", jobs: int 
     Raises:
       ConfigError: a combination is not valid; nothing has been started.
     """
-    several = Path(recipe).expanduser().is_dir()
+    recipe = str(find_recipe(recipe))
+    several = Path(recipe).is_dir()
     axes = {RECIPE: recipes_of(recipe)} | parse_axes(overrides)
     combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     configs = [load_config(c[RECIPE], as_overrides(c), training=verb == "train") for c in combinations]

@@ -15,6 +15,7 @@ from fr3e_jax.cli import (
     gradient_noise_verb,
     intervene_verb,
     parsers,
+    recipe_verbs,
     report_verb,
     runs_verb,
     show_verb,
@@ -194,6 +195,20 @@ VERBS = {
         "fr3e methods --write docs/users/methods.md",
         parsers.declare_methods,
         _methods,
+        recipe=False,
+    ),
+    "recipes": Verb(
+        "List the recipes that come with the package; their names serve in place of a file.",
+        "fr3e recipes",
+        recipe_verbs.declare_recipes,
+        recipe_verbs.list_recipes,
+        recipe=False,
+    ),
+    "new": Verb(
+        "Begin a recipe of your own: a file that includes another one and names what most runs change.",
+        "fr3e new my.yaml --from demo",
+        recipe_verbs.declare_new,
+        recipe_verbs.write_new,
         recipe=False,
     ),
     "runs": Verb(

@@ -14,6 +14,7 @@ from fr3e_jax.configuration.check import check
 from fr3e_jax.configuration.recipe import Layer, flatten, read_recipe, unknown_setting
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.configuration.settings import ConfigError, sections, settings
+from fr3e_jax.shipped_files import find_recipe
 
 COMMAND_LINE = "command line"
 
@@ -22,14 +23,14 @@ def load_config(recipe: str | Path, overrides: Sequence[str] = (), *, training: 
     """The checked settings: defaults, then included files, then the recipe, then overrides; later ones win.
 
     Args:
-        recipe: YAML file.
+        recipe: YAML file, or the name of a recipe that comes with the package: ``demo``, ``methods/grpo``.
         overrides: ``section.field=value``; values are YAML, except that text settings take the value as it stands.
         training: also refuse settings with which reinforcement learning cannot learn.
 
     Raises:
         ConfigError: one line with the place, the mistake and the nearest valid choice.
     """
-    return _merged([*read_recipe(Path(recipe)), *map(parse_override, overrides)], training=training)
+    return _merged([*read_recipe(find_recipe(recipe)), *map(parse_override, overrides)], training=training)
 
 
 def default_config(overrides: Sequence[str] = ()) -> Config:

@@ -13,8 +13,12 @@ from omegaconf import OmegaConf
 from fr3e_jax.configuration.peer_names import our_names
 from fr3e_jax.configuration.provenance import CONFIG_FILE
 from fr3e_jax.configuration.settings import ConfigError, nearest_path, sections, settings
+from fr3e_jax.shipped_files import find_recipe, recipe_names
 
 INCLUDE = "include"
+CODE = {"data.task", "data.verifier", "tools.kind"}
+INPUTS = {"model.path", "model.tokenizer", "data.path", "data.eval_path", "data.root", *CODE}
+"""Settings that name files to read: paths in a recipe that may be relative to it."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,9 @@ class Layer:
 
 def read_recipe(recipe: Path, including: tuple[Path, ...] = ()) -> list[Layer]:
     """The layers of a recipe, included files first. Includes are relative to the file that names them.
+
+    An include that is not there may name a recipe of the package. A file or folder that a setting of `INPUTS` names is
+    relative to the recipe as well if it exists there, and else to the working directory.
 
     Raises:
         ConfigError: no such file, not YAML, an unknown setting, or files that include one another in a circle.
@@ -42,8 +49,25 @@ def read_recipe(recipe: Path, including: tuple[Path, ...] = ()) -> list[Layer]:
     included = [included] if isinstance(included, str) else included
     if not isinstance(included, list) or not all(isinstance(name, str) for name in included):
         raise ConfigError(f"{recipe}: {INCLUDE} is {included!r}; expected a file name or a list of file names")
-    layers = [layer for name in included for layer in read_recipe(recipe.parent / name, (*including, recipe))]
-    return [*layers, Layer(str(recipe), flatten(content, str(recipe)))]
+    layers = [layer for name in included for layer in read_recipe(_included(recipe, name), (*including, recipe))]
+    values = flatten(content, str(recipe))
+    return [*layers, Layer(str(recipe), {path: _beside(recipe, path, value) for path, value in values.items()})]
+
+
+def _included(recipe: Path, name: str) -> Path:
+    beside = recipe.parent / name
+    shipped = find_recipe(name)
+    return shipped if not beside.exists() and shipped.exists() else beside
+
+
+def _beside(recipe: Path, path: str, value: Any) -> Any:
+    """The value of a setting; a path of an input as seen from the recipe if it leads to something there."""
+    if path not in INPUTS or not isinstance(value, str) or not value or Path(value).is_absolute():
+        return value
+    file, colon, name = value.rpartition(":") if path in CODE else (value, "", "")
+    if not file or (path in CODE and not file.endswith(".py")) or not (recipe.parent / file).exists():
+        return value
+    return f"{(recipe.parent / file).resolve()}{colon}{name}"
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -95,5 +119,6 @@ def _missing(recipe: Path, source: Path | None) -> str:
     if recipe.is_dir():
         return f"{where}: {recipe} is a directory; expected a recipe, a YAML file"
     known = sorted(str(path) for path in [*recipe.parent.glob("*.yaml"), *Path("configs").glob("*.yaml")])
+    known += recipe_names()
     nearest = difflib.get_close_matches(str(recipe), known, n=1, cutoff=0) or ["a path to a YAML file"]
     return f"{where}: no recipe {recipe}; nearest: {nearest[0]}"

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import fr3e_jax
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.data.card_file import Card, nearest, read_card
+from fr3e_jax.shipped_files import root
 
 FOLDER = Path("configs") / "data"
 SUFFIXES = (".yaml", ".yml")
@@ -39,8 +39,9 @@ def _separate(name: str) -> tuple[str, str]:
 
 
 def folders() -> list[Path]:
-    """The folders that are searched for a card's name: configs/data of the working directory, then the repository's."""
-    return [FOLDER, Path(fr3e_jax.__file__).resolve().parents[1] / FOLDER]
+    """The folders that are searched for a card's name: configs/data of the working directory, then the package's."""
+    found = root()
+    return [FOLDER, found / FOLDER] if found else [FOLDER]
 
 
 def card_path(name: str) -> Path:

@@ -23,6 +23,7 @@ from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import abstract_arrays, make_mesh, param_shardings, rollout_mesh
 from fr3e_jax.programs.reshard import RolloutWeights
 from fr3e_jax.programs.train_programs import TrainPrograms
+from fr3e_jax.shipped_files import existing
 
 # The context length does not make another network: base and instruct models of one size differ in it.
 _SAME_NETWORK_WITHOUT = {"max_position_embeddings"}
@@ -30,7 +31,7 @@ _SAME_NETWORK_WITHOUT = {"max_position_embeddings"}
 
 def model_directory(path: str) -> Path:
     """``model.path`` as a directory; raises FileNotFoundError unless it is one."""
-    directory = Path(path).expanduser()
+    directory = existing(path)
     if not directory.is_dir():
         raise FileNotFoundError(
             f"model.path={path} is no directory; expected a Hugging Face directory (config.json, safetensors, "

@@ -22,6 +22,8 @@ import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
+from fr3e_jax.shipped_files import root
+
 GROUPS = (
     "FR3E and its options",
     "Step values from the same branching",
@@ -64,18 +66,18 @@ class Method:
 
 
 def find_configs() -> Path:
-    """The directory configs/ of the checkout: beside the package, else in the working directory.
+    """The directory configs/ that comes with the package, else that of the working directory.
 
     Raises:
-      HeaderError: neither exists, as with a package that was installed without its repository.
+      HeaderError: neither exists.
     """
-    places = [root / "configs" for root in (Path(__file__).resolve().parents[2], Path.cwd())]
+    places = [folder / "configs" for folder in (root(), Path.cwd()) if folder]
     for place in places:
         if (place / "methods").is_dir():
             return place
     raise HeaderError(
-        f"found no recipes in {' or '.join(map(str, places))}; expected the directory configs/ of a checkout, as the "
-        "package alone has none; run this command in a checkout of the repository"
+        f"found no recipes in {' or '.join(map(str, places))}; expected the directory configs/, which comes with the "
+        "package; install it again, or run this command in a checkout of the repository"
     )
 
 

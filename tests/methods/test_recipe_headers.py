@@ -156,13 +156,13 @@ def test_prose_in_a_header_and_a_repeated_field_are_refused_with_their_line(reci
 
 
 def test_without_configs_the_command_says_where_it_looked(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(recipe_headers, "__file__", str(tmp_path / "site-packages/fr3e_jax/methods/recipe_headers.py"))
+    monkeypatch.setattr(recipe_headers, "root", lambda: None)
     monkeypatch.chdir(ROOT)
     assert main(["methods"]) == 0, "the working directory is a checkout"
     monkeypatch.chdir(tmp_path)
     assert main(["methods"]) == 2
     message = capsys.readouterr().err
-    assert f"found no recipes in {tmp_path / 'site-packages/configs'} or {tmp_path / 'configs'}" in message
+    assert f"found no recipes in {tmp_path / 'configs'}" in message
     assert "run this command in a checkout" in message
 
 

@@ -1,0 +1,98 @@
+"""Recipes by name, recipes of one's own, and paths in them."""
+
+import pytest
+
+from fr3e_jax import shipped_files
+from fr3e_jax.cli import main
+from fr3e_jax.configuration import ConfigError, load_config
+
+
+def test_a_recipe_is_found_by_its_name_from_any_folder(tmp_path, monkeypatch):
+    by_path = load_config("configs/demo.yaml")
+    monkeypatch.chdir(tmp_path)
+    assert load_config("demo") == load_config("demo.yaml") == load_config("configs/demo.yaml") == by_path
+    assert load_config("grpo") == load_config("methods/grpo") != by_path
+    (tmp_path / "demo.yaml").write_text("seed: 7\n")
+    assert load_config("demo.yaml").seed == 7  # a file that exists wins
+    assert load_config("demo").seed == by_path.seed
+
+
+def test_an_unknown_name_gets_the_nearest_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="no recipe dem0; nearest: demo"):
+        load_config("dem0")
+
+
+def test_every_listed_recipe_can_be_loaded(capsys):
+    assert main(["recipes"]) == 0
+    listed = capsys.readouterr().out
+    names = shipped_files.recipe_names()
+    assert len(names) > 60
+    for name in names:
+        assert f"\n{name} " in f"\n{listed}"
+        if not name.startswith("experiments/"):
+            load_config(name, training=False)
+
+
+def test_a_new_recipe_is_the_one_it_begins_from(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "mine.yaml", "--from", "methods/treerl"]) == 0
+    assert "fr3e train mine.yaml" in capsys.readouterr().out
+    made, base = load_config("mine.yaml"), load_config("methods/treerl")
+    assert made.name == "mine"
+    made.name = base.name
+    assert made == base
+    text = (tmp_path / "mine.yaml").read_text().replace("# explore:\n", "explore:\n")
+    (tmp_path / "mine.yaml").write_text(text.replace("#   num_anchors: 2 ", "  num_anchors: 3 "))
+    assert load_config("mine.yaml").explore.num_anchors == 3
+    (tmp_path / "other.yaml").write_text("include: mine.yaml\nseed: 5\n")
+    assert main(["new", "third.yml", "--from", "other.yaml"]) == 0
+    assert load_config("third.yml").seed == 5
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["mine.yaml"], "exists already"),
+        (["mine.txt"], "is no YAML file"),
+        (["nowhere/mine.yaml"], "cannot write"),
+        (["new.yaml", "--from", "dem0"], "nearest: demo"),
+    ],
+)
+def test_mistakes_cost_a_line_and_write_nothing(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("seed: 1\n")
+    assert main(["new", *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
+    assert (tmp_path / "mine.yaml").read_text() == "seed: 1\n"
+
+
+def test_paths_in_a_recipe_are_relative_to_it(tmp_path, monkeypatch):
+    folder = tmp_path / "study"
+    (folder / "start").mkdir(parents=True)
+    (folder / "check.py").write_text("def f(problem, response, finished): return 0.0\n")
+    (folder / "mine.yaml").write_text(
+        "include: demo\nmodel: {path: start}\ndata: {verifier: 'check.py:f', task: order}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    config = load_config("study/mine.yaml")
+    assert config.model.path == str(folder / "start")
+    assert config.data.verifier == f"{folder / 'check.py'}:f"
+    assert config.data.task == "order"
+    (tmp_path / "start").mkdir()
+    assert load_config("study/mine.yaml", ["model.path=start"]).model.path == "start"  # of the command line: as it is
+
+
+def test_shipped_files_are_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert (shipped_files.existing("warm_starts/order") / "config.json").is_file()
+    assert shipped_files.existing("warm_starts/nothing").as_posix() == "warm_starts/nothing"
+    (tmp_path / "warm_starts" / "order").mkdir(parents=True)
+    assert shipped_files.existing("warm_starts/order").as_posix() == "warm_starts/order"
+
+
+def test_without_its_folders_the_package_says_so(monkeypatch, capsys):
+    monkeypatch.setattr("fr3e_jax.cli.recipe_verbs.recipe_names", list)
+    assert main(["recipes"]) == 2
+    assert "without its recipes" in capsys.readouterr().err
