@@ -1,12 +1,13 @@
 """The `fr3e` command.
 
-Exit codes: 0 success, 1 a run failed, 2 a mistake in the command line or a recipe, 130 Ctrl-C. SIGTERM and SIGHUP that
-come before or after the steps of a run end the process.
+Exit codes: 0 success, 1 a run failed, 2 a mistake in the command line or a recipe, 130 Ctrl-C, 141 the reader of a pipe
+has gone. SIGTERM and SIGHUP that come before or after the steps of a run end the process.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -42,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"fr3e: error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader of a pipe (head, less) has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the exit flushes, and must not raise again
+        return 141  # 128 + SIGPIPE, as shells have it
     except KeyboardInterrupt:
         print("fr3e: interrupted", file=sys.stderr)
         return 130  # 128 + SIGINT, as shells have it

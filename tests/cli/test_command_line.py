@@ -189,7 +189,7 @@ def test_completion_for_another_shell_is_refused(capsys):
 def test_example_of_a_verb_names_recipes_that_exist(capsys, verb):
     assert main([verb, "--help"]) == 0
     [example] = re.findall(r"^example: (.*)$", capsys.readouterr().out, re.MULTILINE)
-    recipes = [word for word in shlex.split(example) if word.endswith(".yaml")]
+    recipes = [word for word in shlex.split(example) if re.fullmatch(r"configs/.*\.yaml", word)]
     assert recipes or not VERBS[verb].recipe
     assert all((REPOSITORY / recipe).is_file() for recipe in recipes), example
 

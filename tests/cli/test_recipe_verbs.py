@@ -1,5 +1,8 @@
 """Recipes by name, recipes of one's own, and paths in them."""
 
+import subprocess
+import sys
+
 import pytest
 
 from fr3e_jax import shipped_files
@@ -15,6 +18,12 @@ def test_a_recipe_is_found_by_its_name_from_any_folder(tmp_path, monkeypatch):
     (tmp_path / "demo.yaml").write_text("seed: 7\n")
     assert load_config("demo.yaml").seed == 7  # a file that exists wins
     assert load_config("demo").seed == by_path.seed
+
+
+def test_a_pipe_whose_reader_has_gone_costs_no_traceback():
+    command = f"{sys.executable} -m fr3e_jax recipes | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode in (0, 141) and done.stdout.startswith("demo ") and not done.stderr
 
 
 def test_an_unknown_name_gets_the_nearest_one(tmp_path, monkeypatch):
