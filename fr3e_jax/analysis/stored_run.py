@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -121,6 +121,21 @@ class StoredRun:
             yield from iterate_rollouts(rollout_path(self.directory, step, stem=stem))
         except (OSError, ValueError) as error:
             raise ConfigError(str(error)) from error
+
+    def readable(self, records: Iterable[RolloutRecord]) -> Iterator[RolloutRecord]:
+        """The records with their texts: earlier versions stored none, the run's tokenizer makes them if it is there."""
+        bases: dict[str, RolloutRecord] = {}
+        for record in records:
+            if not record.prompt and self.codec is not None:
+                decode = lambda ids: self.codec.decode(list(ids), special_tokens=True)
+                own = list(record.token_ids)
+                record.prompt = decode(record.prompt_ids)
+                record.response = decode(own[:-1] if record.finished else own)
+                if record.kind == "base":
+                    bases[record.id] = record
+                elif base := bases.get(record.parent or ""):
+                    record.prefix = decode(list(base.token_ids)[: record.fork])
+            yield record
 
     @cached_property
     def codec(self) -> TextCodec | None:

@@ -20,6 +20,7 @@ from fr3e_jax.objectives.anchors import AnchorRules
 from fr3e_jax.programs.explore_programs import find_anchors
 from fr3e_jax.rollouts.noise import SAMPLE, STATE
 from fr3e_jax.rollouts.requests import Branch, CachedTrunk, Rollout, Sampling, TrunkRequest
+from fr3e_jax.shipped_files import existing
 
 CHECKPOINTS = "checkpoints"  # folder of a run
 AT = ("entropy", "logprob", "gradient", "uniform", "random")
@@ -351,7 +352,7 @@ def load_policy(source: str | Path, *, step: int | None = None, overrides: Seque
     Raises:
       ConfigError: there is no such directory, or it holds neither a model nor a run.
     """
-    path = Path(source).expanduser()
+    path = existing(source)
     if path.parent.name == CHECKPOINTS and path.name.isdecimal():
         path, step = path.parent.parent, int(path.name) if step is None else step
     if not path.is_dir():

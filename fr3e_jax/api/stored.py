@@ -39,8 +39,7 @@ def read_rollouts(
 ) -> Any:
     """The rollouts of a run, one row for each; columns are the fields of `fr3e_jax.runs.rollout_store.RolloutRecord`.
 
-    ``prompt`` and ``response`` are added, the texts of the prompt's tokens and of the new tokens, unless the run's
-    tokenizer is no longer where its settings say.
+    Texts are among them. Runs of earlier versions stored none; the run's tokenizer makes them if it is there.
 
     Args:
       run: the run's directory.
@@ -56,13 +55,10 @@ def read_rollouts(
     found = stored.steps(stem)
     if missing := sorted(set(steps or ()) - set(found)):
         raise ConfigError(f"{run} has no rollouts of steps {missing}; it has those of {found or 'no step'}")
-    records = [record for step in (found if steps is None else steps) for record in stored.rollouts(step, stem)]
+    chosen = found if steps is None else steps
+    records = [record for step in chosen for record in stored.readable(stored.rollouts(step, stem))]
     names = [field.name for field in dataclasses.fields(records[0])] if records else []
     columns: dict[str, list[Any]] = {name: [getattr(record, name) for record in records] for name in names}
-    codec = stored.codec
-    if codec is not None:
-        decode = lambda name: [codec.decode(list(ids), special_tokens=True) for ids in columns.get(name, ())]
-        columns |= {"prompt": decode("prompt_ids"), "response": decode("token_ids")}
     return _framed(columns, frame)
 
 

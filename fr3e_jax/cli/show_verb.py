@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Literal
@@ -42,7 +42,7 @@ def show(arguments: argparse.Namespace) -> int:
     step = stored[-1] if arguments.step is None else arguments.step
     if step not in stored:
         raise ConfigError(f"{run.directory.path} has no rollouts of step {step}; it has {_ranges(stored)}")
-    records = with_texts(run, run.rollouts(step, stem))
+    records = run.readable(run.rollouts(step, stem))
     shown = 0
     for (_, problem), own in groupby(records, key=lambda record: (record.prompt_position, record.problem_id)):
         if arguments.problem in (None, problem) and shown < arguments.prompts:
@@ -52,21 +52,6 @@ def show(arguments: argparse.Namespace) -> int:
     if not shown:
         raise ConfigError(f"step {step} has no rollout of problem {arguments.problem!r}; `--prompts 1` shows an id")
     return 0
-
-
-def with_texts(run: StoredRun, records: Iterable[RolloutRecord]) -> Iterator[RolloutRecord]:
-    """The records; those of an earlier version, without texts, get them from the run's tokenizer if it is there."""
-    bases: dict[str, RolloutRecord] = {}
-    for record in records:
-        if not record.prompt and (codec := run.codec) is not None:
-            record.prompt = codec.decode(record.prompt_ids, special_tokens=True)
-            own = list(record.token_ids)
-            record.response = codec.decode(own[:-1] if record.finished else own, special_tokens=True)
-            if record.kind == "base":
-                bases[record.id] = record
-            elif base := bases.get(record.parent or ""):
-                record.prefix = codec.decode(list(base.token_ids)[: record.fork], special_tokens=True)
-        yield record
 
 
 def prompt_lines(records: list[RolloutRecord], longest: int | None) -> Iterator[str]:

@@ -20,6 +20,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from fr3e_jax.runs.notebook_cell import NotebookCell, in_notebook
 from fr3e_jax.runs.phase import Phase
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.visible_text import VisibleStream, show_control_characters, terminal, visible
@@ -103,8 +104,8 @@ class Console:
     """Progress of a run on ``stream``.
 
     Args:
-      mode: "live" display, "plain" (one line per step, no control characters), "none", or "auto": live on a terminal,
-        else plain.
+      mode: "live" display, "plain" (one line per step, no control characters), "none", or "auto": live on a terminal
+        and in a notebook, else plain.
       max_steps: steps after which the run ends; 0: no such limit.
       max_sampled_tokens: sampled tokens after which it ends; 0: no such limit.
       first_step: steps done before this process, in a resumed run.
@@ -125,8 +126,9 @@ class Console:
         compiled: Callable[[], int] = lambda: 0,
     ) -> None:
         self._stream = sys.stdout if stream is None else stream
+        self._cell = NotebookCell() if mode == "auto" and stream is None and in_notebook() else None
         if mode == "auto":
-            mode = "live" if self._stream.isatty() else "plain"
+            mode = "live" if self._cell or self._stream.isatty() else "plain"
         self._mode = mode
         self._shown = VisibleStream(terminal(self._stream))
         self._max_steps, self._max_sampled_tokens = max_steps, max_sampled_tokens
@@ -145,13 +147,13 @@ class Console:
         self._metrics: Mapping[str, Any] = {}
         self._spinner = Spinner("line")
         self._live: Live | None = None
-        if mode == "live":
+        if mode == "live" and not self._cell:
             display = rich.console.Console(file=terminal(self._stream), force_terminal=True)
             self._live = Live(get_renderable=self._render, console=display, refresh_per_second=2)
 
     def __enter__(self) -> Console:
         self._start = self._last_step_at = self._last_line_at = self._clock()
-        if self._mode == "plain":
+        if self._mode == "plain" or self._cell:
             self._watch = threading.Thread(target=self._watch_phase, name="fr3e-console", daemon=True)
             self._watch.start()
         if self._live is not None:
@@ -165,6 +167,7 @@ class Console:
             self._watch.join()
         if self._live is not None:
             self._live.stop()
+        self._show_cell()
 
     def stage(self, name: str) -> None:
         """Show the stage that the run is in: live at once, in plain lines when it takes long."""
@@ -176,7 +179,11 @@ class Console:
 
     def _watch_phase(self) -> None:
         while not self._ended.wait(WATCH_SECONDS):
-            self.tell()
+            self._show_cell() if self._cell else self.tell()
+
+    def _show_cell(self) -> None:
+        if self._cell:
+            self._cell.show(self._render())
 
     def tell(self) -> None:
         """Print a line on the stage if it takes long and nothing was printed for a while."""
@@ -192,6 +199,7 @@ class Console:
         self._last_step_at = self._clock()
         self._sampled_tokens += metrics.get(SAMPLED_TOKENS, 0)
         self._pace.append((self._last_step_at, self._step, self._sampled_tokens))
+        self._show_cell()
         if self._mode == "plain":
             self._write("  ".join([f"step {self._progress()}", *_shown(metrics), f"left {self._time_left()}"]))
 
