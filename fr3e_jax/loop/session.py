@@ -21,8 +21,8 @@ from fr3e_jax.loop.model import Model, model_directory, open_model
 from fr3e_jax.loop.sampler import Sampler
 from fr3e_jax.loop.texts import Texts
 from fr3e_jax.programs.host_memory import keep_host_memory
-from fr3e_jax.rewards.grader import Grader
-from fr3e_jax.rewards.user import user_verifier
+from fr3e_jax.rewards.grader import Grader, VerifierError
+from fr3e_jax.rewards.user import check_by_a_call, user_verifier
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.noise import Noise
 from fr3e_jax.rollouts.requests import Sampling
@@ -88,7 +88,11 @@ def open_session(config: Config, task: Task | None = None) -> Session:
     with as_config_error():
         task = load_task(config.data) if task is None else task
         texts.prompt_text("?")  # a missing chat template fails here, before a run directory exists
-        grader = Grader(user_verifier(config.data.verifier) or task.verifier(), config.rewards)
+        own = user_verifier(config.data.verifier)
+        grader = Grader(own or task.verifier(), config.rewards)
+    if own:
+        with as_config_error(TypeError, ValueError, VerifierError):
+            check_by_a_call(grader, task.problems("train"), config.data.verifier)
     model, sampler = open_sampler(config, texts, processes)
     return Session(config, task, texts, model, sampler, ResponseGrader(grader, texts, processes), processes)
 

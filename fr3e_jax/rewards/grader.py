@@ -130,6 +130,18 @@ class Grader:
                 verdict = checked_verdict(found, None, problem.id)
         return self._counted(verdict)
 
+    def probe(self, problem: Problem, response: str) -> str:
+        """Grade one finished response and forget it; the failure if the verifier raised, else "".
+
+        Raises:
+          TypeError, ValueError, VerifierError: see `submit`.
+        """
+        self._errors = ERRORS_SHOWN  # the caller shows it
+        verdict = self.submit(problem, response, True).result()
+        failure, self.first_failure, self._errors = self.first_failure, "", 0
+        self.take_outcomes()
+        return failure if verdict.outcome == "error" else ""
+
     def take_outcomes(self) -> Counter[str]:
         """The count of each outcome among the verdicts given since the last call."""
         with self._lock:

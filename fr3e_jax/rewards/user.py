@@ -7,6 +7,7 @@ crash, and costs the reward of one response at most.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fr3e_jax.rewards.verdict import Job
@@ -15,6 +16,10 @@ from fr3e_jax.user_code import parse_reference
 
 if TYPE_CHECKING:
     from fr3e_jax.data.problem import Problem
+    from fr3e_jax.rewards.grader import Grader
+
+
+LONGEST_REASON = 300  # characters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +36,28 @@ class UserVerifier:
         # A mapping that cannot be pickled (a view, a proxy) becomes a dict; the function sees an ordinary Problem.
         problem = dataclasses.replace(problem, extra=dict(problem.extra))
         return Job(self.function, (problem, response, finished), cacheable=False)
+
+
+def check_by_a_call(grader: Grader, problems: Sequence[Problem], spec: str) -> None:
+    """Call the user's verifier once, with a first problem and its gold answer as the response.
+
+    A verifier that is too slow passes: the machine may be busy.
+
+    Raises:
+      ValueError: it raised, as with other arguments than (problem, response, finished).
+      TypeError: it returned no reward.
+      VerifierError: no worker can run it.
+    """
+    if not len(problems):
+        return
+    problem = problems[0]
+    if failure := grader.probe(problem, problem.gold):
+        last = failure.strip().splitlines()[-1]
+        last = last if len(last) <= LONGEST_REASON else f"{last[:LONGEST_REASON]} ..."
+        raise ValueError(
+            f"data.verifier={spec} failed on a first call, with problem {problem.id} and its gold answer as the "
+            f"response: {last}; expected a function (problem, response, finished) that returns a number in [0, 1]"
+        )
 
 
 def user_verifier(spec: str) -> Verifier | None:

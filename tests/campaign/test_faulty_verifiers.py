@@ -44,7 +44,7 @@ def test_a_verifier_that_sometimes_fails_costs_single_verdicts(tmp_path, tiny_ru
     log(f"verifier: {name}, sometimes", "counted, the run ended", verdicts_lost=failed)
 
 
-@pytest.mark.parametrize("name", ["raising", "hanging", "exiting", "long_explanation"])
+@pytest.mark.parametrize("name", ["raising_but_for_gold", "hanging", "exiting", "long_explanation"])
 def test_a_verifier_that_always_fails_stops_the_run_with_the_reason(tmp_path, tiny_run, capfd, monkeypatch, name):
     monkeypatch.setenv("FR3E_TEST_FAULTS_EVERY", "1")
     assert run(tmp_path, tiny_run, name) == 1

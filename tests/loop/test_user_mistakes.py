@@ -138,6 +138,21 @@ def test_a_verifier_that_returns_no_reward(mistake, tmp_path, returned):
     assert f"the verifier returned {returned} for problem" in line and "number in [0, 1]" in line
 
 
+@pytest.mark.parametrize(
+    "body, expected",
+    [
+        ("def verify(problem, response): return 1.0", "takes 2 positional arguments but 3 were given"),
+        ("def verify(problem, response, finished): return {}[response]", "KeyError"),
+    ],
+)
+def test_a_verifier_that_raises_is_refused_before_anything_compiles(mistake, tmp_path, body, expected):
+    (tmp_path / "mine.py").write_text(body + "\n")
+    line = mistake("train", f"data.verifier={tmp_path}/mine.py:verify")
+    assert "failed on a first call" in line and expected in line
+    assert "expected a function (problem, response, finished)" in line
+    assert not (tmp_path / "runs").exists()
+
+
 def test_fine_tuning_on_a_card_without_solutions(mistake, tmp_path):
     (tmp_path / "sums.jsonl").write_text('{"q": "1+1=", "a": "2"}\n')
     card = (
