@@ -210,6 +210,13 @@ def share(text: str) -> float:
 
 def declare_sweep(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
+    parser.add_argument("--sample", type=positive, default=0, metavar="N", help="N of the combinations, at random")
+    parser.add_argument("--sample-seed", type=int, default=0, metavar="S", help="seed of that draw (default 0)")
+    parser.add_argument(
+        "--new",
+        action="store_true",
+        help="begin a new sweep; else the same command goes on with an unfinished one",
+    )
     parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="runs at the same time (default 1)")
     parser.add_argument("--verb", choices=("train", "sft", "rft"), default="train", help="verb to run (default train)")
 

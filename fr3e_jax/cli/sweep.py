@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import json
 import os
+import platform
+import random
 import re
 import shlex
 import signal
@@ -15,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +47,32 @@ class Run:
     summary: dict[str, Any] | None = None
 
 
-def sweep(recipe: str, overrides: Sequence[str], verb: str = "train", jobs: int = 1, dry_run: bool = False) -> int:
+def sweep(
+    recipe: str,
+    overrides: Sequence[str],
+    verb: str = "train",
+    jobs: int = 1,
+    dry_run: bool = False,
+    *,
+    sample: int = 0,
+    sample_seed: int = 0,
+    fresh: bool = False,
+) -> int:
     """Check every combination, run ``jobs`` of them at a time, write ``sweep.json`` and print a table.
 
-    ``recipe`` may be a folder: its recipes, in the order of their names, are an axis as well (an experiment).
+    ``recipe`` may be a folder: its recipes, in the order of their names, are an axis as well (an experiment). A sweep
+    with the same recipe and combinations that has not succeeded whole goes on: finished runs are skipped, interrupted
+    ones resumed.
+
+    Args:
+      recipe: the recipe, or the folder.
+      overrides: ``key=value,value``.
+      verb: what to run.
+      jobs: runs at the same time.
+      dry_run: print the commands and run nothing.
+      sample: run so many of the combinations, drawn at random; 0: all.
+      sample_seed: of that draw.
+      fresh: begin a new sweep, although one could go on.
 
     Returns:
       0 if every run ended with 0, else 1.
@@ -57,9 +84,13 @@ def sweep(recipe: str, overrides: Sequence[str], verb: str = "train", jobs: int 
     several = Path(recipe).is_dir()
     axes = {RECIPE: recipes_of(recipe)} | parse_axes(overrides)
     combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    if sample and sample < len(combinations):
+        combinations = sorted(random.Random(sample_seed).sample(combinations, sample), key=combinations.index)
     configs = [load_config(c[RECIPE], as_overrides(c), training=verb == "train") for c in combinations]
-    folder = sweep_folder(configs[0].runtime.output_dir, Path(recipe).name if several else configs[0].name)
+    output, name = configs[0].runtime.output_dir, Path(recipe).name if several else configs[0].name
     varied = [key for key, values in axes.items() if len(values) > 1]
+    former = None if fresh or dry_run else unfinished_sweep(output, name, recipe, verb, combinations)
+    folder = former or sweep_folder(output, name)
     runs = make_runs(verb, combinations, folder, varied)
     if not several:
         for run in runs:
@@ -68,11 +99,30 @@ def sweep(recipe: str, overrides: Sequence[str], verb: str = "train", jobs: int 
     if dry_run:
         print("\n".join(shlex.join(run.command) for run in runs))
         return 0
-    folder.mkdir(parents=True)
-    print(f"{len(runs)} runs in {folder}")
-    completed = execute(runs, jobs, finished=lambda run: _record(folder, recipe, verb, runs, run))
-    print_table(runs, list(axes))
-    print(f"{folder / 'sweep.json'} has all results; each run's output is in its log file.")
+    shown = [key for key in axes if key in varied] or list(axes)
+    if former:
+        take_over(former, runs)
+        done = sum(run.exit_code == 0 for run in runs)
+        print(f"going on with {folder}: {done} of {len(runs)} runs are finished (--new begins another sweep)")
+    else:
+        folder.mkdir(parents=True)
+        print(f"{len(runs)} runs in {folder}")
+    if constant := [f"{key}={values[0]}" for key, values in axes.items() if key not in shown]:
+        print(f"all with {' '.join(constant)}")
+    write = partial(_write, folder, recipe, verb, runs)
+    write(running=True)
+    open_runs = [run for run in runs if run.exit_code != 0]
+
+    def finished(run: Run) -> None:
+        _say(runs, run, shown)
+        write(running=True)
+
+    completed = execute(open_runs, jobs, finished)
+    write(running=False)
+    print_table(runs, shown)
+    print(f"{folder / 'sweep.json'} and sweep.csv have all results; each run's output is in its log file.")
+    if not completed:
+        print("the same command goes on with this sweep")
     return 0 if completed and all(run.exit_code == 0 for run in runs) else 1
 
 
@@ -138,6 +188,57 @@ def sweep_folder(output_dir: str, name: str) -> Path:
     return Path(output_dir).expanduser().absolute() / f"sweep-{safe_name(name)}-{stamp}"
 
 
+def unfinished_sweep(output_dir: str, name: str, recipe: str, verb: str, combinations: list[dict]) -> Path | None:
+    """The newest sweep with this recipe, verb and combinations, if it has not succeeded whole.
+
+    Raises:
+      ConfigError: a process is running it.
+    """
+    wanted = [{key: value for key, value in settings.items() if key != RECIPE} for settings in combinations]
+    recipes = [settings[RECIPE] for settings in combinations]
+    for folder in sorted(Path(output_dir).expanduser().absolute().glob(f"sweep-{safe_name(name)}-*"), reverse=True):
+        record = _read(folder)
+        if record is None or (record["recipe"], record["verb"]) != (recipe, verb):
+            continue
+        found = [{key: value for key, value in run["settings"].items() if key != RECIPE} for run in record["runs"]]
+        if found != wanted or [run["command"][4] for run in record["runs"]] != recipes:
+            continue
+        if all(run["exit_code"] == 0 for run in record["runs"]):
+            return None
+        if _alive(record.get("process"), record.get("host")):
+            raise ConfigError(
+                f"{folder} is running in process {record['process']}; wait for it, or begin another sweep with --new"
+            )
+        return folder
+    return None
+
+
+def take_over(folder: Path, runs: list[Run]) -> None:
+    """Take what the runs of an earlier process have done; those that did not succeed go on where they were."""
+    for run, former in zip(runs, (_read(folder) or {"runs": []})["runs"], strict=True):
+        if former["exit_code"] == 0:
+            run.exit_code, run.seconds, run.summary = 0, former["seconds"], former["summary"]
+        run.command.append("--continue")
+
+
+def _read(folder: Path) -> dict[str, Any] | None:
+    try:
+        record = json.loads((folder / "sweep.json").read_bytes())
+        return record if {"recipe", "verb", "runs"} <= set(record) else None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _alive(process: Any, host: Any) -> bool:
+    if not isinstance(process, int) or host != platform.node():
+        return False
+    try:
+        os.kill(process, 0)
+    except OSError:
+        return False
+    return True
+
+
 def safe_name(text: str, longest: int = 120) -> str:
     """The text as part of a file name: characters that are special to file systems or shells become ``_``."""
     return re.sub(r"[^A-Za-z0-9._=,+-]+", "_", text)[:longest]
@@ -172,8 +273,15 @@ def execute(runs: list[Run], jobs: int, finished: Callable[[Run], None]) -> bool
                 _end(*entry, finished)
         return True
     except KeyboardInterrupt:
+        print(f"stopping {len(running)} runs, which save first; Ctrl-C again ends them at once", flush=True)
         for _, process, _ in running:
             process.terminate()
+        try:
+            for entry in running:
+                entry[1].wait()
+        except KeyboardInterrupt:
+            for _, process, _ in running:
+                process.kill()
         for entry in running:
             entry[1].wait()
             _end(*entry, finished)
@@ -183,8 +291,8 @@ def execute(runs: list[Run], jobs: int, finished: Callable[[Run], None]) -> bool
 
 
 def _start(run: Run) -> subprocess.Popen:
-    Path(run.run_dir).mkdir()
-    with open(run.log, "w") as log:
+    Path(run.run_dir).mkdir(exist_ok=True)
+    with open(run.log, "a") as log:
         return subprocess.Popen(run.command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
 
 
@@ -197,18 +305,39 @@ def _end(run: Run, process: subprocess.Popen, started: float, finished: Callable
     finished(run)
 
 
-def _record(folder: Path, recipe: str, verb: str, runs: list[Run], run: Run) -> None:
-    settings = " ".join(
-        [*([Path(run.settings[RECIPE]).stem] if RECIPE in run.settings else []), *as_overrides(run.settings)]
-    )
+def _say(runs: list[Run], run: Run, shown: Sequence[str]) -> None:
+    varied = {key: value for key, value in run.settings.items() if key in shown}
+    settings = " ".join([*([Path(varied[RECIPE]).stem] if RECIPE in varied else []), *as_overrides(varied)])
     where = "" if run.exit_code == 0 else f"; see {run.log}"
     print(
         f"[{runs.index(run) + 1}/{len(runs)}] {settings}: exit {run.exit_code} after {run.seconds} s{where}", flush=True
     )
-    record = {"recipe": recipe, "verb": verb, "runs": [asdict(each) for each in runs]}
-    partial = folder / "sweep.json.partial"
-    partial.write_text(json.dumps(record, indent=2) + "\n")
-    os.replace(partial, folder / "sweep.json")
+
+
+def _write(folder: Path, recipe: str, verb: str, runs: list[Run], *, running: bool) -> None:
+    """Write ``sweep.json`` and ``sweep.csv``, whole or not at all."""
+    owner = {"process": os.getpid(), "host": platform.node()} if running else {}
+    record = {"recipe": recipe, "verb": verb, **owner, "runs": [asdict(each) for each in runs]}
+    table = io.StringIO()
+    rows = [_flat(run) for run in runs]
+    writer = csv.DictWriter(table, list(dict.fromkeys(name for row in rows for name in row)))
+    writer.writeheader()
+    writer.writerows(rows)
+    for name, text in (("sweep.json", json.dumps(record, indent=2) + "\n"), ("sweep.csv", table.getvalue())):
+        unfinished = folder / f"{name}.partial"
+        unfinished.write_text(text)
+        os.replace(unfinished, folder / name)
+
+
+def _flat(run: Run) -> dict[str, Any]:
+    """A row of the CSV file: settings, exit code, seconds, and the summary's numbers with their full names."""
+    row: dict[str, Any] = {**run.settings, "exit_code": run.exit_code, "seconds": run.seconds, "run_dir": run.run_dir}
+    for name, value in (run.summary or {}).items():
+        if isinstance(value, dict):
+            row |= {f"{name}/{key}": one for key, one in value.items() if not isinstance(one, dict | list)}
+        elif not isinstance(value, list):
+            row[name] = value
+    return row
 
 
 def print_table(runs: Sequence[Run], keys: Sequence[str]) -> None:

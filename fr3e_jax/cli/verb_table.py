@@ -119,7 +119,8 @@ def _methods(arguments: argparse.Namespace) -> int:
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
-    return sweep(arguments.recipe, arguments.overrides, arguments.verb, arguments.jobs, arguments.dry_run)
+    drawn = {"sample": arguments.sample, "sample_seed": arguments.sample_seed, "fresh": arguments.new}
+    return sweep(arguments.recipe, arguments.overrides, arguments.verb, arguments.jobs, arguments.dry_run, **drawn)
 
 
 def _declare_compare(parser: argparse.ArgumentParser) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
+import platform
 import shlex
 import sys
 from pathlib import Path
@@ -16,7 +19,7 @@ from fr3e_jax.configuration import ConfigError, load_config
 # A stand-in for the interpreter: it is called as `-m fr3e_jax VERB RECIPE settings...` and imitates a run.
 STAND_IN = f"""#!{sys.executable}
 import json, os, pathlib, signal, sys, time
-settings = dict(argument.split("=", 1) for argument in sys.argv[5:])
+settings = dict(argument.split("=", 1) for argument in sys.argv[5:] if "=" in argument)
 print("arguments", sys.argv[1:])
 if settings["seed"] == "1":
     sys.exit(3)
@@ -170,6 +173,71 @@ def test_killed_sweep_stops_its_runs_and_reports_which_ended(recipe, stand_in, c
     _, record = written(recipe)
     assert [run["exit_code"] for run in record["runs"]] == [0, -15, None]
     assert "not run" in capsys.readouterr().out
+
+
+def test_the_same_command_goes_on_with_a_sweep_that_has_not_succeeded(recipe, stand_in, capsys):
+    assert main(["sweep", recipe, "seed=0,1,2", "training.max_steps=5"]) == 1
+    folder, first = written(recipe)
+    assert "process" not in first
+    (folder / "001-seed=1" / "log.txt").write_text("earlier\n")
+    capsys.readouterr()
+    assert main(["sweep", recipe, "seed=0,1,2", "training.max_steps=5"]) == 1
+    again, record = written(recipe)
+    output = capsys.readouterr().out
+    assert again == folder and "2 of 3 runs are finished" in output
+    assert output.count("exit 3") == 1 and "exit 0 after" not in output, "finished runs do not run again"
+    assert [run["exit_code"] for run in record["runs"]] == [0, 3, 0]
+    log = (folder / "001-seed=1" / "log.txt").read_text()
+    assert log.startswith("earlier\n") and "'--continue'" in log
+    assert record["runs"][0]["summary"] == first["runs"][0]["summary"]
+
+
+def test_a_whole_sweep_another_sweep_and_a_new_one_have_folders_of_their_own(recipe, stand_in, monkeypatch):
+    stamps = iter(f"sweep-{n}" for n in range(9))
+    monkeypatch.setattr(
+        "fr3e_jax.cli.sweep.sweep_folder", lambda out, name: Path(out) / f"sweep-tried_once-{next(stamps)}"
+    )
+    count = lambda: len(list((Path(recipe).parent / "runs").iterdir()))
+    for number, arguments in enumerate((["seed=0"], ["seed=0"], ["seed=1"], ["seed=1,0"], ["seed=1", "--new"]), 1):
+        main(["sweep", recipe, *arguments])
+        assert count() == number
+    main(["sweep", recipe, "seed=1"])
+    assert count() == number, "the one with seed=1 failed, and goes on"
+
+
+def test_a_sweep_that_runs_is_not_run_twice(recipe, stand_in, capsys):
+    main(["sweep", recipe, "seed=1"])
+    folder, record = written(recipe)
+    record |= {"process": os.getpid(), "host": platform.node()}
+    (folder / "sweep.json").write_text(json.dumps(record))
+    assert main(["sweep", recipe, "seed=1"]) == 2
+    assert f"is running in process {os.getpid()}" in capsys.readouterr().err
+    record["host"] = "another"
+    (folder / "sweep.json").write_text(json.dumps(record))
+    assert main(["sweep", recipe, "seed=1"]) == 1
+
+
+def test_constant_settings_are_said_once_and_the_csv_has_full_names(recipe, stand_in, capsys):
+    main(["sweep", recipe, "seed=0,2", "training.max_steps=5"])
+    output = capsys.readouterr().out
+    assert output.count("training.max_steps=5") == 1 and "all with training.max_steps=5" in output
+    folder, _ = written(recipe)
+    rows = list(csv.DictReader((folder / "sweep.csv").read_text().splitlines()))
+    assert [(row["seed"], row["training.max_steps"], row["after/avg@16"], row["sampled_tokens"]) for row in rows] == [
+        ("0", "5", "0.5", "1000"),
+        ("2", "5", "0.5", "1002"),
+    ]
+
+
+def test_a_sample_of_the_combinations_is_drawn_by_its_seed(recipe, capsys):
+    def drawn(*more):
+        assert main(["sweep", recipe, "seed=0,1,2,3", "explore.num_anchors=1,2,3", "--dry-run", *more]) == 0
+        return [line.split("runtime.run_dir")[0] for line in capsys.readouterr().out.splitlines()]
+
+    everything, some = drawn(), drawn("--sample", "5")
+    assert len(everything) == 12 and len(some) == 5 and [line for line in everything if line in some] == some
+    assert drawn("--sample", "5") == some != drawn("--sample", "5", "--sample-seed", "1")
+    assert drawn("--sample", "99") == everything
 
 
 def test_table_shows_values_that_look_like_markup(capsys):
