@@ -366,6 +366,17 @@ def one_way_of_branching(config: Config) -> str | None:
     )
 
 
+@training_rule("rollout.draws", "tools.branching")
+def parts_of_a_group_make_up_the_whole(config: Config) -> str | None:
+    if config.rollout.draws == "independent" or not config.tools.branching:
+        return None
+    return (
+        f"rollout.draws={config.rollout.draws} divides the distribution of responses among the rollouts of a prompt, "
+        "but tools.branching=true (ARPO) continues some of them in place of others; set rollout.draws=independent, or "
+        "tools.branching=false"
+    )
+
+
 @training_rule("runtime.profile_steps", "training.max_steps")
 def a_profiled_run_is_long_enough(config: Config) -> str | None:
     steps, most = config.runtime.profile_steps, config.training.max_steps

@@ -146,6 +146,11 @@ class RolloutConfig:
         1.0, "nucleus: the smallest set of tokens with at least this mass; 1: all, as training needs", gt=0, le=1
     )
     top_k: int = option(0, "only the k most probable tokens; 0: all, as training needs", ge=0)
+    draws: Literal["independent", "arithmetic"] = option(
+        "independent",
+        "rollouts that train from one prompt or state: drawn independently, or together so that they cover the "
+        "distribution of responses evenly (arithmetic sampling)",
+    )
     reject_degenerate: bool = option(True, "drop prompts whose base rewards are all equal (FR3E 3.2)")
     max_rounds_without_signal: int = option(
         10, "rounds that keep no prompt, after which the run stops with a message", ge=1

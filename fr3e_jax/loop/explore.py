@@ -137,14 +137,15 @@ def roll_out_states(
 
 
 def _request(session: Session, step: int, anchored: Anchored, counts: list[int]) -> TrunkRequest:
-    group, cap, sampling = anchored.group, session.config.rollout.max_response_tokens, session.sampling()
+    group, r, sampling = anchored.group, session.config.rollout, session.sampling()
     branches = [
         Branch(
             fork=len(group.prompt_ids) + fork,
             stream=(STATE, step, group.position, anchored.base_number, state, m),
-            max_tokens=cap - fork,
+            max_tokens=r.max_response_tokens - fork,
             sampling=sampling,
             prefix=session.sampler.toolbox and anchored.rollout.head(fork),
+            part=(m, count) if r.draws == "arithmetic" else None,
         )
         for state, fork, count in zip(anchored.states, anchored.forks, counts, strict=True)
         for m in range(count)

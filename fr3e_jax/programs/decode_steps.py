@@ -143,21 +143,24 @@ class _Reading(NamedTuple):
         return jnp.where(self.tool_written >= 0, self.states, self.table[self.states, token_ids].astype(jnp.int32))
 
 
-def _draw(network, state: DecodeState, uniforms: jax.Array, reading: _Reading | None, *, filtered: bool) -> Emitted:
-    """The next token of every lane, from the hidden states in the state."""
+def _draw(
+    network, state: DecodeState, uniforms: jax.Array, reading: _Reading | None, *, filtered: bool
+) -> tuple[Emitted, jax.Array]:
+    """The next token of every lane, from the hidden states in the state; and the lanes' spans after it."""
     s, shape = state.settings, state.active.shape
     flat = lambda x: x.reshape(-1, *x.shape[2:])
     logits = network.logits(flat(state.hidden))
     forced = None if reading is None else flat(reading.tool_written)
-    draw = draw_tokens(logits, uniforms, flat(s.temperature), flat(s.top_p), flat(s.top_k), forced, filtered=filtered)
+    filters = (flat(x) for x in (s.temperature, s.top_p, s.top_k))
+    draw = draw_tokens(logits, uniforms, *filters, forced, spans=flat(state.span), filtered=filtered)
     hidden_norms = jnp.linalg.norm(flat(state.hidden).astype(jnp.float32), axis=-1)
     magnitudes = update_magnitude(logits, draw.token_ids, hidden_norms).reshape(shape)
-    draw = jax.tree.map(lambda x: x.reshape(shape), draw)
+    draw = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), draw)
     stopped = (draw.token_ids[..., None] == s.stop_ids).any(axis=-1)
     if reading is not None:
         done = reading.table.shape[0] - 2
         stopped = (reading.tool_written < 0) & (stopped | (reading.after(draw.token_ids) == done))
-    return Emitted(state.active, draw.token_ids, draw.logprobs, draw.entropies, magnitudes, stopped)
+    return Emitted(state.active, draw.token_ids, draw.logprobs, draw.entropies, magnitudes, stopped), draw.spans
 
 
 def _own_cache(state: DecodeState, ring: tuple[KeyValue, ...], base: jax.Array, window: _Window) -> OwnCache:
@@ -181,7 +184,8 @@ def _one_step(
     network, layout: MeshLayout, state, ring, base, window: _Window, uniforms, turn: Rotation, reading, *, filtered
 ):
     """Draw a token in every active lane and pass it through the network; ``state`` comes without its rings."""
-    s, emitted = state.settings, _draw(network, state, uniforms, reading, filtered=filtered)
+    s = state.settings
+    emitted, span = _draw(network, state, uniforms, reading, filtered=filtered)
     cache = _own_cache(state, ring, base, window)
     hidden, layers = network.decode(emitted.token_ids, turn, cache, state.trunks.layers, s.fork, layout)
     hidden = jnp.where(state.active[..., None], hidden, state.hidden)
@@ -194,6 +198,7 @@ def _one_step(
         hidden=hidden,
         generated=generated,
         active=state.active & ~emitted.stopped & (generated < s.limit),
+        span=jnp.where(state.active[..., None], span, state.span),
         column=state.column + 1,
     )
     return state, window._replace(layers=layers), emitted

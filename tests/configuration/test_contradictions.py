@@ -284,6 +284,11 @@ CASES = {
         ["explore.enabled=false"],
         "set explore.enabled=false",
     ),
+    "parts_of_a_group_make_up_the_whole": (
+        ["rollout.draws=arithmetic", "tools.branching=true", "tools.kind=calculator", "explore.enabled=false"],
+        ["rollout.draws=independent"],
+        "set rollout.draws=independent",
+    ),
 }
 
 

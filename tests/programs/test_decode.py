@@ -5,6 +5,7 @@ Most tests look at one run of branches of all kinds, long enough that the rings 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from fr3e_jax.policy.sampling import stream_keys, uniform
+from fr3e_jax.policy.sampling import part_of_group, stream_keys, uniform
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import LaneSettings
 from fr3e_jax.programs.host_arrays import params_on_mesh
@@ -76,7 +77,7 @@ def run(decoder):
                 branch(11, 7, 24, stop_ids=()),
                 branch(5, 8, 10, top_k=3, temperature=1.5, stop_ids=()),
             ]
-            + [branch(3, 9 + i, 22, stop_ids=()) for i in range(8)],
+            + [replace(branch(3, 9 + i, 22, stop_ids=()), part=(i, 8)) for i in range(8)],
         ),
     ]
     everything = lambda i, rollouts, wait: range(len(rollouts))
@@ -127,7 +128,10 @@ def test_entropies_and_update_magnitudes_equal_those_of_a_full_pass(passes):
 
 
 def test_tokens_invert_the_distribution_of_a_full_pass_at_the_branch_s_noise(passes, decoder):
-    """The random number of (seed, stream, position) lies in the token's share of the full pass's distribution."""
+    """The random number of (seed, stream, position) lies in the token's share of the full pass's distribution.
+
+    The number of a branch in a group lies in the branch's part, which each token narrows.
+    """
     streams = np.zeros((len(passes), STREAM_NAMES), np.uint32)
     streams[:, :2] = [b.stream for b, *_ in passes]
     keys = np.repeat(jax.jit(stream_keys)(decoder.engine.base_key, streams), 24, axis=0)
@@ -137,8 +141,13 @@ def test_tokens_invert_the_distribution_of_a_full_pass_at_the_branch_s_noise(pas
             continue
         probabilities = np.exp(log_softmax(logits / b.sampling.temperature, axis=-1))
         ends = of_tokens(np.cumsum(probabilities, axis=-1), rollout)
-        number, starts = number[: len(ends)], ends - of_tokens(probabilities, rollout)
-        assert (starts - 1e-5 <= number).all() and (number <= ends + 1e-5).all()
+        shares, tolerance = of_tokens(probabilities, rollout), 1e-3 if b.part else 1e-5
+        starts, (low, width) = ends - shares, part_of_group(*(b.part or (0, 1)))
+        for start, end, share, random in zip(starts, ends, shares, number, strict=False):
+            assert start - tolerance <= low + width * random <= end + tolerance
+            if width < 1:
+                low, high = np.clip([(low - start) / share, (low + width - start) / share], 0, 1)
+                width = high - low
 
 
 def test_greedy_branches_take_the_best_token_and_filtered_ones_a_kept_one(passes):
@@ -280,6 +289,7 @@ def settings(shape, *, limit, fork=2, stream=0):
         top_p=ones(np.float32),
         top_k=ones(np.int32, 0),
         stop_ids=np.full((*shape, 2), -1, np.int32),
+        span=np.broadcast_to(np.float32([0, 1]), (*shape, 2)),
     )
 
 
