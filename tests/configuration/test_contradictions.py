@@ -46,7 +46,7 @@ CASES = {
         "nearest: data.order.sft_min_operands=5",
     ),
     "chains_hold_their_operations": (
-        ["data.task=chain", "data.chain.length=4"],
+        ["data.chain.length=4", "data.task=chain"],
         ["data.chain.ambiguous=4"],
         "nearest: data.chain.ambiguous=4",
     ),
