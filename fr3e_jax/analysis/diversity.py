@@ -36,8 +36,8 @@ _VOTES_AT_ONCE = 4_000_000  # votes summed in one piece
 def answer_reader(task: str) -> Callable[[str], Answer]:
     r"""The function that finds the final answer in a response to this task (``data.task``).
 
-    ``order``: the text after the last ``>``. Datasets: the last ``\boxed``, else the text after ``####``, else after
-    ``Answer:``; None if there is none. Another task: the same, else the last line.
+    ``order``, ``chain``: the text after the last ``>``. Datasets: the last ``\boxed``, else the text after ``####``,
+    else after ``Answer:``; None if there is none. Another task: the same, else the last line.
     """
     from fr3e_jax.rewards.math import extract
 
@@ -50,7 +50,8 @@ def answer_reader(task: str) -> Callable[[str], Answer]:
     def last_line(text: str) -> Answer:
         return by_form(text) or next((line.strip() for line in reversed(text.splitlines()) if line.strip()), None)
 
-    return {"order": after_sign, "datasets": by_form, "gsm8k_calculator": by_form}.get(task, last_line)
+    readers = {"order": after_sign, "chain": after_sign, "datasets": by_form, "gsm8k_calculator": by_form}
+    return readers.get(task, last_line)
 
 
 def distinct_answers(answers: Sequence[Answer], ks: Sequence[int]) -> np.ndarray:

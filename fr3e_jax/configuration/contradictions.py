@@ -150,6 +150,18 @@ def curriculum_starts_short(config: Config) -> str | None:
     )
 
 
+@rule("data.chain.ambiguous", "data.chain.sft_min_length", "data.chain.length")
+def chains_hold_their_operations(config: Config) -> str | None:
+    chain = config.data.chain
+    for name in ("ambiguous", "sft_min_length"):
+        if config.data.task == "chain" and (value := getattr(chain, name)) > chain.length:
+            return (
+                f"data.chain.{name}={value} is more than data.chain.length={chain.length}; "
+                f"nearest: data.chain.{name}={chain.length}"
+            )
+    return None
+
+
 @rule("data.task", "data.train", "data.eval", "data.weights", "data.root")
 def cards_are_read(config: Config) -> str | None:
     data = config.data

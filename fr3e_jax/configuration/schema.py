@@ -80,11 +80,30 @@ class OrderConfig:
 
 
 @dataclass
+class ChainConfig:
+    """The embedded procedural task: apply operations to a list of digits, each in the reading that counts."""
+
+    digits: int = option(4, "digits of the list", ge=4, le=16)
+    length: int = option(8, "operations of an RL or evaluation prompt, each a line of the response", ge=1, le=100)
+    ambiguous: int = option(
+        5, "operations of a prompt with two readings; a policy that guesses succeeds in a share of 0.5^ambiguous", ge=0
+    )
+    sft_min_length: int = option(2, "fewest operations of the supervised curriculum", ge=1, le=100)
+    sft_right_share: float = option(
+        0.5, "probability that a demonstration reads an ambiguous operation in the way that counts", ge=0, le=1
+    )
+    verifier: Literal["answer", "strict"] = option(
+        "strict", "answer: right last line and right number of lines; strict: every line right"
+    )
+
+
+@dataclass
 class DataConfig:
     """The task: prompts, demonstrations and their verifier."""
 
     task: str = option(
-        "order", "'order', 'gsm8k_calculator', 'datasets', or 'FILE.py:NAME' / 'package.module:NAME' of your own task"
+        "order",
+        "'order', 'chain', 'gsm8k_calculator', 'datasets', or 'FILE.py:NAME' / 'package.module:NAME' of your own task",
     )
     root: str = option("", "directory under which the files of dataset cards lie (data.task=datasets)")
     train: list[str] = option(
@@ -108,6 +127,7 @@ class DataConfig:
     )
     max_prompt_tokens: int = option(64, "longer prompts are dropped and counted, never cut", ge=1)
     order: OrderConfig = field(default_factory=OrderConfig)
+    chain: ChainConfig = field(default_factory=ChainConfig)
 
 
 @dataclass

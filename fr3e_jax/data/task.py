@@ -40,6 +40,7 @@ Split = Literal["train", "development", "test"]
 
 BUILT_IN = {
     "order": "fr3e_jax.data.order_task:OrderTask",
+    "chain": "fr3e_jax.data.chain_task:ChainTask",
     "gsm8k_calculator": "fr3e_jax.data.gsm8k_calculator:CalculatorTask",
     "datasets": "fr3e_jax.data.datasets:DatasetsTask",
     "python": "fr3e_jax.data.python_task:from_the_command_line",

@@ -1,0 +1,120 @@
+"""The embedded procedural task *Chain*: apply a chain of operations to a list of digits, one per line.
+
+``fr3e_jax.rewards.chain_verifier`` has the operations and the format. Ambiguous operations share no skill: each has a
+reading of its own that counts, and a policy learns each for itself. Plain operations make long answers without further
+decisions. All problems are computed on access from (seed, stream, index). The split of a prompt depends only on a hash
+of its text, so no development or test prompt is a training or demonstration prompt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fr3e_jax.configuration.schema import ChainConfig, DataConfig
+from fr3e_jax.data.problem import Problem
+from fr3e_jax.data.task import Demonstration, Split
+from fr3e_jax.rewards.chain_verifier import AMBIGUOUS, LINE_END, PLAIN, ChainVerifier, readings, steps_of
+
+STREAMS = {"train": 0, "test": 1, "demonstrations": 2, "development": 3}
+LENGTHS = {"train": 2**31, "test": 4096, "development": 4096}
+HELD_OUT_SEED = 0  # fixed, so that runs with different data seeds are compared on the same held-out problems
+
+
+class ChainTask:
+    """*Chain* with the settings ``data.chain``; see ``fr3e_jax.data.task.Task``."""
+
+    name = "chain"
+
+    def __init__(self, config: DataConfig):
+        chain = config.chain
+        for name, value in (("ambiguous", chain.ambiguous), ("sft_min_length", chain.sft_min_length)):
+            if value > chain.length:
+                raise ValueError(
+                    f"data.chain.{name} is {value}, more than data.chain.length ({chain.length}); "
+                    "lower the first or raise the second"
+                )
+        self.config = chain
+        self.seed = config.seed
+        self.dropped: dict[str, int] = {}
+
+    def problems(self, split: Split) -> ChainProblems:
+        return ChainProblems(split, self.seed if split == "train" else HELD_OUT_SEED, self.config)
+
+    def demonstration(self, index: int, step_fraction: float) -> Demonstration:
+        """A solution that reads each ambiguous operation the right way with probability ``sft_right_share``.
+
+        Each use is drawn on its own. So demonstrations teach both readings of all operations, copying and the format,
+        and not which reading counts. While ``step_fraction < 1`` the length is uniform from ``sft_min_length`` to
+        ``length``; later it is ``length``. Shorter ones have as many ambiguous operations as fit.
+        """
+        rng = _generator(self.seed, "demonstrations", index)
+        shortest = self.config.sft_min_length if step_fraction < 1 else self.config.length
+        length = int(rng.integers(shortest, self.config.length + 1))
+        prompt = _draw(rng, self.config, length, "train")[0]
+        digits, steps = steps_of(prompt)
+        lines = []
+        for step in steps:
+            found = readings(step[-1], digits)
+            digits = found[0] if rng.random() < self.config.sft_right_share else found[-1]
+            lines.append(step + digits)
+        return Demonstration(prompt=prompt, response=LINE_END.join(lines))
+
+    def verifier(self) -> ChainVerifier:
+        return ChainVerifier(self.config.verifier)
+
+
+@dataclass(frozen=True)
+class ChainProblems(Sequence[Problem]):
+    """The problems of one split, each computed on access."""
+
+    split: Split
+    seed: int
+    config: ChainConfig
+
+    def __len__(self) -> int:
+        return LENGTHS[self.split]
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        rng = _generator(self.seed, self.split, index)
+        prompt, gold = _draw(rng, self.config, self.config.length, self.split)
+        return Problem(id=f"{self.split}/{index}", prompt=prompt, gold=gold)
+
+
+def split_of(prompt: str) -> Split:
+    """The split of a prompt by a hash of its text: one in 16 each for test and development, the rest to train."""
+    part = hashlib.blake2b(prompt.encode(), digest_size=8, person=b"chain test split").digest()[0] % 16
+    return "test" if part == 0 else "development" if part == 1 else "train"
+
+
+def _generator(seed: int, stream: str, index: int) -> np.random.Generator:
+    sequence = np.random.SeedSequence(seed, spawn_key=(STREAMS[stream], index))
+    return np.random.Generator(np.random.Philox(sequence))
+
+
+def _draw(rng: np.random.Generator, config: ChainConfig, length: int, split: Split) -> tuple[str, str]:
+    """A random prompt of the wanted split and its last list, by rejection sampling.
+
+    The readings of each ambiguous operation differ on the list that it meets, so that each is a decision.
+    """
+    while True:
+        digits = first = "".join(map(str, rng.integers(10, size=config.digits)))
+        ambiguous = set(rng.permutation(length)[: config.ambiguous].tolist())
+        steps = ""
+        for place in range(length):
+            able = list(PLAIN)
+            if place in ambiguous:
+                able = [operation for operation in AMBIGUOUS if len(set(readings(operation, digits))) == 2]
+            operation = able[int(rng.integers(len(able)))]
+            steps += f"{length - 1 - place:02d}{operation}"
+            digits = readings(operation, digits)[0]
+        prompt = first + steps + LINE_END
+        if split_of(prompt) == split:
+            return prompt, digits
