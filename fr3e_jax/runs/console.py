@@ -37,8 +37,8 @@ SHOWN = (
 WATCH_SECONDS = 1.0  # between two looks of a display in plain lines
 CONTINUED = (
     ("reward", "returns/reward", "{:.3f}"),
-    ("entropy", "entropy/mean", "{:.3f}"),
     ("length", "returns/length", "{:.1f}"),
+    ("depth", "returns/depth", "{:.2f}"),
     ("tokens/s", "speed/sampled_tokens_per_second", "{:.0f}"),
 )
 """The numbers on display of a step that sampled nothing but continuations of kept successes."""

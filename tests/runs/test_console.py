@@ -55,11 +55,11 @@ def test_a_step_that_sampled_nothing_says_what_it_trained_on():
 
 def test_a_step_that_only_returned_says_how_many_successes_it_continued():
     stream = io.StringIO()
-    returned = {"returns/visits": 8, "returns/reward": 0.4, "returns/length": 21.5, "entropy/mean": 0.2}
+    returned = {"returns/visits": 8, "returns/reward": 0.4, "returns/length": 21.5, "returns/depth": 0.25}
     with Console("plain", stream=stream) as console:
         console.step(4, returned | {"prompts/kept": 0, "prompts/rejected": 0, "tokens/sampled_tokens": 900})
         console.step(5, METRICS | returned)
-    numbers = "reward 0.400  entropy 0.200  length 21.5  tokens/s -"
+    numbers = "reward 0.400  length 21.5  depth 0.25  tokens/s -"
     assert lines_of(stream)[0] == f"step 4  continued 8 kept successes  {numbers}  left -"
     assert lines_of(stream)[1].startswith("step 5  reward 0.412")
 
