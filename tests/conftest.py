@@ -6,6 +6,7 @@ torch fail where it is absent and are not skipped (make test-parity).
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from functools import partial
@@ -44,12 +45,16 @@ MOST_MAPPINGS = 25_000
 """Memory mappings of a test process. A program on CPU takes about 15, and Linux aborts a process at 65,530."""
 
 
-@pytest.fixture(scope="module", autouse=True)
+LOOKED_EVERY = 4  # tests; a look takes milliseconds
+_tests = itertools.count()
+
+
+@pytest.fixture(autouse=True)
 def few_programs():
-    """Drop the compiled programs of earlier modules before their memory mappings run out."""
+    """Drop the compiled programs of earlier tests before their memory mappings run out."""
     yield
     mappings = Path("/proc/self/maps")
-    if mappings.exists() and mappings.read_bytes().count(b"\n") > MOST_MAPPINGS:
+    if next(_tests) % LOOKED_EVERY == 0 and mappings.exists() and mappings.read_bytes().count(b"\n") > MOST_MAPPINGS:
         jax.clear_caches()
 
 
