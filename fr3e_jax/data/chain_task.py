@@ -8,21 +8,12 @@ of its text, so no development or test prompt is a training or demonstration pro
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 
 from fr3e_jax.configuration.schema import ChainConfig, DataConfig
-from fr3e_jax.data.problem import Problem
+from fr3e_jax.data.procedural import ProceduralProblems, generator, split_by_hash
 from fr3e_jax.data.task import Demonstration, Split
 from fr3e_jax.rewards.chain_verifier import AMBIGUOUS, LINE_END, PLAIN, ChainVerifier, readings, steps_of
-
-STREAMS = {"train": 0, "test": 1, "demonstrations": 2, "development": 3}
-LENGTHS = {"train": 2**31, "test": 4096, "development": 4096}
-HELD_OUT_SEED = 0  # fixed, so that runs with different data seeds are compared on the same held-out problems
 
 
 class ChainTask:
@@ -42,8 +33,12 @@ class ChainTask:
         self.seed = config.seed
         self.dropped: dict[str, int] = {}
 
-    def problems(self, split: Split) -> ChainProblems:
-        return ChainProblems(split, self.seed if split == "train" else HELD_OUT_SEED, self.config)
+    def problems(self, split: Split) -> ProceduralProblems:
+        return ProceduralProblems(split, self.seed, self._draw)
+
+    def _draw(self, rng: np.random.Generator, split: Split) -> tuple[str, str]:
+        """A random prompt of the split and its answer."""
+        return _draw(rng, self.config, self.config.length, split)
 
     def demonstration(self, index: int, step_fraction: float) -> Demonstration:
         """A solution that reads each ambiguous operation the right way with probability ``sft_right_share``.
@@ -52,7 +47,7 @@ class ChainTask:
         and not which reading counts. While ``step_fraction < 1`` the length is uniform from ``sft_min_length`` to
         ``length``; later it is ``length``. Shorter ones have as many ambiguous operations as fit.
         """
-        rng = _generator(self.seed, "demonstrations", index)
+        rng = generator(self.seed, "demonstrations", index)
         shortest = self.config.sft_min_length if step_fraction < 1 else self.config.length
         length = int(rng.integers(shortest, self.config.length + 1))
         prompt = _draw(rng, self.config, length, "train")[0]
@@ -68,35 +63,9 @@ class ChainTask:
         return ChainVerifier(self.config.verifier)
 
 
-@dataclass(frozen=True)
-class ChainProblems(Sequence[Problem]):
-    """The problems of one split, each computed on access."""
-
-    split: Split
-    seed: int
-    config: ChainConfig
-
-    def __len__(self) -> int:
-        return LENGTHS[self.split]
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        index = range(len(self))[index]
-        rng = _generator(self.seed, self.split, index)
-        prompt, gold = _draw(rng, self.config, self.config.length, self.split)
-        return Problem(id=f"{self.split}/{index}", prompt=prompt, gold=gold)
-
-
 def split_of(prompt: str) -> Split:
     """The split of a prompt by a hash of its text: one in 16 each for test and development, the rest to train."""
-    part = hashlib.blake2b(prompt.encode(), digest_size=8, person=b"chain test split").digest()[0] % 16
-    return "test" if part == 0 else "development" if part == 1 else "train"
-
-
-def _generator(seed: int, stream: str, index: int) -> np.random.Generator:
-    sequence = np.random.SeedSequence(seed, spawn_key=(STREAMS[stream], index))
-    return np.random.Generator(np.random.Philox(sequence))
+    return split_by_hash(prompt, b"chain test split", development=1)
 
 
 def _draw(rng: np.random.Generator, config: ChainConfig, length: int, split: Split) -> tuple[str, str]:

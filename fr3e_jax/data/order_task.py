@@ -7,21 +7,12 @@ development and test splits appear in no training prompt and no demonstration pr
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 
-from fr3e_jax.configuration.schema import DataConfig, OrderConfig
-from fr3e_jax.data.problem import Problem
+from fr3e_jax.configuration.schema import DataConfig
+from fr3e_jax.data.procedural import ProceduralProblems, generator, split_by_hash
 from fr3e_jax.data.task import Demonstration, Split
 from fr3e_jax.rewards.order_verifier import LINE_END, OrderVerifier, evaluate, is_valid, reduce_at
-
-STREAMS = {"train": 0, "test": 1, "demonstrations": 2, "development": 3}
-LENGTHS = {"train": 2**31, "test": 4096, "development": 4096}
-HELD_OUT_SEED = 0  # fixed, so that runs with different data seeds are compared on the same held-out problems
 
 
 class OrderTask:
@@ -40,8 +31,13 @@ class OrderTask:
         self.seed = config.seed
         self.dropped: dict[str, int] = {}
 
-    def problems(self, split: Split) -> OrderProblems:
-        return OrderProblems(split, self.seed if split == "train" else HELD_OUT_SEED, self.config)
+    def problems(self, split: Split) -> ProceduralProblems:
+        return ProceduralProblems(split, self.seed, self._draw)
+
+    def _draw(self, rng: np.random.Generator, split: Split) -> tuple[str, str]:
+        """A random prompt of the split and its answer."""
+        expression = _draw(rng, self.config.modulus, self.config.num_operands, split)
+        return expression + LINE_END, evaluate(expression, self.config.modulus)
 
     def demonstration(self, index: int, step_fraction: float) -> Demonstration:
         """A solution that reduces a random operator in each line, whatever its precedence.
@@ -53,7 +49,7 @@ class OrderTask:
         Every operator is as likely, or with ``sft_valid_share`` that share of the lines reduces a valid one. A low
         share makes demonstrations that seldom succeed, and so a warm start that seldom does.
         """
-        rng = _generator(self.seed, "demonstrations", index)
+        rng = generator(self.seed, "demonstrations", index)
         shortest = self.config.sft_min_operands if step_fraction < 1 else self.config.num_operands
         num_operands = int(rng.integers(shortest, self.config.num_operands + 1))
         expression = _draw(rng, self.config.modulus, num_operands, "train")
@@ -75,37 +71,10 @@ class OrderTask:
         return OrderVerifier(self.config.verifier, self.config.modulus)
 
 
-@dataclass(frozen=True)
-class OrderProblems(Sequence[Problem]):
-    """The problems of one split, each computed on access."""
-
-    split: Split
-    seed: int
-    config: OrderConfig
-
-    def __len__(self) -> int:
-        return LENGTHS[self.split]
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        index = range(len(self))[index]
-        rng = _generator(self.seed, self.split, index)
-        expression = _draw(rng, self.config.modulus, self.config.num_operands, self.split)
-        gold = evaluate(expression, self.config.modulus)
-        return Problem(id=f"{self.split}/{index}", prompt=expression + LINE_END, gold=gold)
-
-
 def split_of(expression: str) -> Split:
     """The split of an expression by a hash of its text: one in 16 each for test and development, the rest to train."""
     # The person string was chosen so that all splits have expressions for every modulus and number of operands.
-    part = hashlib.blake2b(expression.encode(), digest_size=8, person=b"order test split").digest()[0] % 16
-    return "test" if part == 0 else "development" if part == 4 else "train"
-
-
-def _generator(seed: int, stream: str, index: int) -> np.random.Generator:
-    sequence = np.random.SeedSequence(seed, spawn_key=(STREAMS[stream], index))
-    return np.random.Generator(np.random.Philox(sequence))
+    return split_by_hash(expression, b"order test split", development=4)
 
 
 def _draw(rng: np.random.Generator, modulus: int, num_operands: int, split: Split) -> str:

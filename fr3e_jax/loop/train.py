@@ -127,38 +127,14 @@ class Trainer:
             self.identity = identity(self.config, session.task, session.texts.codec)
         self.changes: list[str] = []  # since the checkpoint, a line for each
         programs, critic = session.model.train_programs(session.config), session.model.critic_programs(session.config)
-        reference = self.config.kl.coefficient > 0
-        held = abstract_learner(programs, critic, reference=reference)
-        with as_config_error():
-            restored = checkpoints.restore_newest(held, set_aside=session.processes.count == 1)
-        latest = None
-        if restored is None:
-            self.learner = fresh_learner(
-                programs, session.model.fresh_params(session.config), critic, reference=reference
-            )
-        else:
-            latest, arrays, host = restored
-            allowed = self.config.runtime.allow_changes
-            self.changes = resumption.since_checkpoint(host, self.identity, run, "train", allowed)
-            self.progress = Progress.restore(host, self.prompts, ledger)
-            self.learner = restored_learner(programs, critic, arrays, self.progress.updates)
+        latest = self._restore(programs, critic)
         first = session.processes.first
         self.callback = callback if callback is not None and first else Callback()
         self.metrics: contextlib.AbstractContextManager = contextlib.nullcontext()  # one process writes
         if first:
-            rollout_store.drop_after(run, latest)
-            self.metrics = MetricsWriter(run, tensorboard=self.config.runtime.tensorboard, resume_step=latest)
-            if latest:
-                stored = self.config.runtime.store_rollouts
-                samples = self.config.evaluation.keep_samples
-                self.changes += resumption.missing_records(run, latest, rollouts=stored, samples=samples)
+            self._open_records(latest)
         if latest:
-            recorded = session.processes.on_first(partial(recorded_evaluation, run.metrics, latest))
-            if first and self.progress.evaluated and not recorded:
-                self.metrics.write(latest, self.progress.evaluated, kind="eval")
-                self.changes.append(f"{run.metrics} lacked the evaluation of step {latest}; the checkpoint had it")
-            # A checkpoint without one: a signal interrupted the evaluation, and perhaps it was made since.
-            self.progress.evaluated = self.progress.evaluated or recorded
+            self._complete_evaluation(latest)
         self.trackers = open_trackers(self.config, run, writes=first)
         self.current = self.progress.step  # the step under way
         self.returned: list[Credited] = []  # of the step under way, by adaptive return
@@ -177,6 +153,44 @@ class Trainer:
         owners = [session.sampler.engine.programs, programs, session.sampler.weights, explore_programs]
         steps = self.config.runtime.profile_steps * first
         self.profiler = Profiler(steps, run, ledger, self.background, owners, Grading)
+
+    def _restore(self, programs: Any, critic: Any) -> int | None:
+        """Take weights and state from the newest checkpoint and return its step; None: a fresh run, there is none."""
+        reference = self.config.kl.coefficient > 0
+        held = abstract_learner(programs, critic, reference=reference)
+        with as_config_error():
+            restored = self.checkpoints.restore_newest(held, set_aside=self.session.processes.count == 1)
+        if restored is None:
+            params = self.session.model.fresh_params(self.config)
+            self.learner = fresh_learner(programs, params, critic, reference=reference)
+            return None
+        latest, arrays, host = restored
+        allowed = self.config.runtime.allow_changes
+        self.changes = resumption.since_checkpoint(host, self.identity, self.run_dir, "train", allowed)
+        self.progress = Progress.restore(host, self.prompts, self.ledger)
+        self.learner = restored_learner(programs, critic, arrays, self.progress.updates)
+        return latest
+
+    def _open_records(self, latest: int | None) -> None:
+        """Drop what an earlier process wrote after its last checkpoint, and go on writing."""
+        runtime = self.config.runtime
+        rollout_store.drop_after(self.run_dir, latest)
+        self.metrics = MetricsWriter(self.run_dir, tensorboard=runtime.tensorboard, resume_step=latest)
+        if latest:
+            samples = self.config.evaluation.keep_samples
+            self.changes += resumption.missing_records(
+                self.run_dir, latest, rollouts=runtime.store_rollouts, samples=samples
+            )
+
+    def _complete_evaluation(self, latest: int) -> None:
+        """Let checkpoint and metrics both have the evaluation of this step, if one of them has it."""
+        path = self.run_dir.metrics
+        recorded = self.session.processes.on_first(partial(recorded_evaluation, path, latest))
+        if self.session.processes.first and self.progress.evaluated and not recorded:
+            self.metrics.write(latest, self.progress.evaluated, kind="eval")
+            self.changes.append(f"{path} lacked the evaluation of step {latest}; the checkpoint had it")
+        # A checkpoint without one: a signal interrupted the evaluation, and perhaps it was made since.
+        self.progress.evaluated = self.progress.evaluated or recorded
 
     def run(self) -> int:
         """Train to the end of the budget or to a signal; return the exit code."""

@@ -94,7 +94,7 @@ def test_import_error_inside_a_users_module_passes_through(tmp_path, monkeypatch
             "fr3e_jax.data.order_task:Missing",
             r"fr3e_jax\.data\.order_task has no such name; expected a class or function",
         ),
-        ("fr3e_jax.data.order_task:HELD_OUT_SEED", r"has 0 there, which cannot be called"),
+        ("fr3e_jax.data.procedural:HELD_OUT_SEED", r"has 0 there, which cannot be called"),
         ("fr3e_jax.data.task:DataConfig", r"returned a DataConfig without name, dropped, problems"),
     ],
 )

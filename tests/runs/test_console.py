@@ -180,12 +180,17 @@ def test_none_prints_nothing(tmp_path):
 
 def test_a_closed_pipe_ends_the_display_and_not_the_run():
     class ClosedPipe(io.StringIO):
+        tried = 0
+
         def write(self, text: str) -> int:
+            self.tried += 1
             raise BrokenPipeError
 
-    with Console("plain", stream=ClosedPipe()) as console:
+    pipe = ClosedPipe()
+    with Console("plain", stream=pipe) as console:
         console.step(1, METRICS)
         console.note("still training")
+    assert pipe.tried, "nothing was written, so nothing was caught"
 
 
 def test_summary_is_a_table_in_percent_and_names_the_existing_files(tmp_path):
