@@ -211,6 +211,13 @@ def share(text: str) -> float:
 def declare_sweep(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
     parser.add_argument("--sample", type=positive, default=0, metavar="N", help="N of the combinations, at random")
+    parser.add_argument(
+        "--hours",
+        type=hours,
+        default=float("inf"),
+        metavar="H",
+        help="begin no run after H hours; --hours 0.5 is 30 min",
+    )
     parser.add_argument("--sample-seed", type=int, default=0, metavar="S", help="seed of that draw (default 0)")
     parser.add_argument(
         "--new",
@@ -232,6 +239,17 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
+
+
+def hours(text: str) -> float:
+    """Parse a number of hours above 0, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of hours above 0")
+    return value
 
 
 def byte_size(text: str) -> int:

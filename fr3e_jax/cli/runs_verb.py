@@ -92,11 +92,16 @@ def _place(path: str, folder: Path) -> str:
 
 def _cells(run: RunOverview) -> list[str]:
     recipe = run.recipe if run.verb in ("train", "") else f"{run.recipe} ({run.verb})"
+    return [recipe, *progress_cells(run), age(run.changed)]
+
+
+def progress_cells(run: RunOverview) -> list[str]:
+    """State, step, tokens, the name of the held-out score, and that score before and after, as text."""
     step = f"{run.step}/{run.max_steps}" if run.max_steps else str(run.step)
     tokens = _amount(run.sampled_tokens)
     if run.max_sampled_tokens:
         tokens += f"/{_amount(run.max_sampled_tokens)}"
-    return [recipe, run.state, step, tokens, run.score, _percent(run.before), _percent(run.after), age(run.changed)]
+    return [run.state, step, tokens, run.score, _percent(run.before), _percent(run.after)]
 
 
 def _sweep_cells(sweep: SweepOverview) -> list[str]:

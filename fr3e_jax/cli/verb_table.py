@@ -119,8 +119,17 @@ def _methods(arguments: argparse.Namespace) -> int:
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
-    drawn = {"sample": arguments.sample, "sample_seed": arguments.sample_seed, "fresh": arguments.new}
-    return sweep(arguments.recipe, arguments.overrides, arguments.verb, arguments.jobs, arguments.dry_run, **drawn)
+    return sweep(
+        arguments.recipe,
+        arguments.overrides,
+        arguments.verb,
+        arguments.jobs,
+        arguments.dry_run,
+        sample=arguments.sample,
+        sample_seed=arguments.sample_seed,
+        hours=arguments.hours,
+        fresh=arguments.new,
+    )
 
 
 def _declare_compare(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import platform
@@ -11,9 +12,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import rich.console
 
 from fr3e_jax.cli import main
-from fr3e_jax.cli.sweep import Run, print_table, safe_name, split_values
+from fr3e_jax.cli.sweep_axes import split_values
+from fr3e_jax.cli.sweep_runs import Run, safe_name
+from fr3e_jax.cli.sweep_table import Display, print_table
 from fr3e_jax.configuration import ConfigError, load_config
 
 # A stand-in for the interpreter: it is called as `-m fr3e_jax VERB RECIPE settings...` and imitates a run.
@@ -260,3 +264,82 @@ def test_table_shows_the_metric_that_ranks_the_checkpoints(after, shown, capsys)
     print_table([Run({"seed": "0"}, "", "", [], exit_code=0, summary={"after": after})], ["seed"])
     text = " ".join(capsys.readouterr().out.split())
     assert f"{shown} after" in text and f"{after[shown]:.3g}" in text
+
+
+def test_random_search_draws_from_ranges_by_its_seed(recipe, capsys):
+    ranges = ["optimizer.learning_rate=loguniform(1e-5,1e-3)", "explore.num_anchors=integers(1,3)", "seed=0,1"]
+
+    def drawn(*more):
+        assert main(["sweep", recipe, *ranges, "--sample", "40", "--dry-run", *more]) == 0
+        commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+        return [dict(word.split("=", 1) for word in command[5:] if "run_dir" not in word) for command in commands]
+
+    found = drawn()
+    rates = [float(settings["optimizer.learning_rate"]) for settings in found]
+    assert len(found) == 40 and all(1e-5 <= rate <= 1e-3 for rate in rates)
+    assert 10 < sum(rate < 1e-4 for rate in rates) < 30, "half of the draws, in the logarithm"
+    assert {settings["explore.num_anchors"] for settings in found} == {"1", "2", "3"}
+    assert {settings["seed"] for settings in found} == {"0", "1"}
+    assert drawn() == found != drawn("--sample-seed", "1")
+
+
+@pytest.mark.parametrize(
+    ("values", "sample", "expected"),
+    [
+        ("uniform(0,1)", (), "say how many runs draw from it with --sample N"),
+        ("uniform(0,1),0.5", ("--sample", "2"), "a range stands alone"),
+        ("uniform(0,x)", ("--sample", "2"), "needs two numbers, as in uniform(1,10)"),
+        ("loguniform(0,1)", ("--sample", "2"), "expected a first number above 0 below the second"),
+        ("uniform(2,1)", ("--sample", "2"), "expected a first number below the second"),
+        ("integers(1,2.5)", ("--sample", "2"), "needs two numbers, as in integers(1,10)"),
+    ],
+)
+def test_a_range_that_cannot_be_drawn_from_is_refused(recipe, capsys, values, sample, expected):
+    assert main(["sweep", recipe, f"rollout.temperature={values}", *sample]) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_no_run_begins_after_the_hours_and_the_same_command_goes_on(recipe, stand_in, capsys):
+    assert main(["sweep", recipe, "seed=0,2", "--hours", "1e-9"]) == 1
+    _, record = written(recipe)
+    assert [run["exit_code"] for run in record["runs"]] == [None, None]
+    assert "the same command goes on" in capsys.readouterr().out
+    assert main(["sweep", recipe, "seed=0,2", "--hours", "1"]) == 0
+    _, record = written(recipe)
+    assert [run["exit_code"] for run in record["runs"]] == [0, 0]
+
+
+def test_hours_are_a_positive_number(recipe, capsys):
+    for text in ("0", "-1", "nan", "soon"):
+        assert main(["sweep", recipe, "seed=0", "--hours", text]) == 2
+        assert f"'{text}' is not a number of hours above 0" in capsys.readouterr().err
+
+
+def test_the_live_table_has_the_progress_of_each_run(tmp_path):
+    runs = [Run({"seed": str(n)}, str(tmp_path / str(n)), "", []) for n in range(4)]
+    runs[0].exit_code, runs[0].seconds = 0, 60.0
+    for run in runs[:2]:
+        folder = Path(run.run_dir)
+        folder.mkdir()
+        (folder / "config.yaml").write_text("name: tried\ntraining: {max_steps: 9}\n")
+        lines = [{"step": 0, "kind": "eval", "greedy": 0.25}]
+        lines += [{"step": n, "kind": "train", "tokens/sampled_tokens": 1000} for n in (1, 2)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (Path(runs[0].run_dir) / "status.json").write_text('{"state": "finished", "reason": ""}')
+    display = Display(runs, ["seed"], jobs=2)
+    display.begun(runs[1])
+
+    def shown(most_rows):
+        console = rich.console.Console(width=120, file=io.StringIO())
+        console.print(display.table(waiting=2, most_rows=most_rows))
+        return [line.split() for line in console.file.getvalue().replace("│", " ").splitlines()]
+
+    lines = shown(most_rows=4)
+    [running] = [line for line in lines if line[:2] == ["1", "1"]]
+    assert running[3:] == ["2/9", "2", "k", "greedy", "25.0%"]
+    assert ["0", "0", "finished", "2/9", "2", "k", "greedy", "25.0%"] in lines
+    assert ["3", "3", "waiting"] in lines
+    counts = "1 finished, 1 running, 2 waiting; about 0:01:00 for those that wait".split()
+    assert lines[-1] == counts
+    few = shown(most_rows=3)
+    assert running in few and ["3", "3", "waiting"] not in few and few[-1] == counts
