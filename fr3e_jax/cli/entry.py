@@ -18,6 +18,7 @@ from fr3e_jax.configuration import ConfigError, help_text
 from fr3e_jax.configuration.recipe import unknown_setting
 from fr3e_jax.configuration.settings import sections, settings
 from fr3e_jax.runs.signals import ended_with_a_line
+from fr3e_jax.shipped_files import find_recipe
 from fr3e_jax.visible_text import show_control_characters
 
 
@@ -53,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run_verb(arguments: list[str]) -> int:
     name = arguments[0] if arguments else "nothing"
+    if name not in VERBS and find_recipe(name).exists() and not name.startswith("-"):
+        raise ConfigError(f"expected a verb before the recipe; nearest: fr3e train {name}")
     if name not in VERBS:
         nearest = difflib.get_close_matches(name, VERBS, n=1) or ["train"]
         raise ConfigError(f"expected a verb ({', '.join(VERBS)}), got {name}; nearest: fr3e {nearest[0]} RECIPE")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 import shutil
 from collections.abc import Callable
@@ -43,8 +44,14 @@ class OneLineParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if "unrecognized arguments" in message and (found := re.search(r"--([\w.]+)(?:[= ](\S+))?", message)):
             name, value = found.groups()
-            known = name if name in settings() else (our_names(name) or ("section.field",))[0]
-            message += f" (settings have no dashes: {known}={value or 'value'})"
+            options = [option for action in self._actions for option in action.option_strings]
+            if name in settings() or our_names(name):
+                known = name if name in settings() else our_names(name)[0]
+                message += f" (settings have no dashes: {known}={value or 'value'})"
+            elif near := difflib.get_close_matches(f"--{name}", options, n=1, cutoff=0.7):
+                message += f" (nearest: {near[0]})"
+            else:
+                message += f" (settings have no dashes: section.field={value or 'value'})"
         raise ConfigError(f"{message}; `{self.prog} --help` shows the usage")
 
 

@@ -113,7 +113,11 @@ def _methods(arguments: argparse.Namespace) -> int:
 
     try:
         write_table(Path(arguments.write)) if arguments.write else print(list_methods())
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write --write {arguments.write}: {error.strerror}; name a page that exists"
+        ) from error
+    except ValueError as error:
         raise ConfigError(str(error)) from error
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -63,6 +64,8 @@ def parse_override(text: str) -> Layer:
         raise ConfigError(f"{COMMAND_LINE}: {unknown_setting(path)}")
     if path in settings() and settings()[path].kind is str:
         return Layer(COMMAND_LINE, {path: _unquote(value)})
+    if path in settings() and settings()[path].kind in (int, float) and _misread_by_yaml(value):
+        return Layer(COMMAND_LINE, {path: int(value) if value.strip().lstrip("+-").isdecimal() else value.strip()})
     try:
         content: Any = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={value}"]), resolve=False)
     except (yaml.YAMLError, OmegaConfBaseException) as error:
@@ -70,6 +73,11 @@ def parse_override(text: str) -> Layer:
     if path in sections():
         return Layer(COMMAND_LINE, flatten(_nest(path, content["value"]), COMMAND_LINE))
     return Layer(COMMAND_LINE, {path: content["value"]})
+
+
+def _misread_by_yaml(text: str) -> bool:
+    """Whether YAML has another idea of this number: 010 is 8 to it, and 1:30 is 90."""
+    return re.fullmatch(r"[-+]?(0\d+|\d+(:\d+)+)", text.strip()) is not None
 
 
 def _unquote(text: str) -> str:
@@ -84,6 +92,8 @@ def _nest(path: str, value: Any) -> dict[str, Any]:
 
 def _assign(merged: DictConfig, path: str, value: Any, source: str) -> None:
     setting = settings()[path]
+    if setting.kind is int and isinstance(value, float) and value.is_integer():
+        value = int(value)  # 1e6
     try:
         if setting.kind is bool and isinstance(value, int | float) and value not in (0, 1):
             raise ValueError(f"{value} is not a bool")  # OmegaConf takes every number but 0 for true

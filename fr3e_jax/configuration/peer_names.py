@@ -5,6 +5,7 @@ from __future__ import annotations
 NAMES: dict[str, tuple[str, ...]] = {
     "num_generations": ("rollout.rollouts_per_prompt",),
     "num_rollouts": ("rollout.rollouts_per_prompt",),
+    "n": ("rollout.rollouts_per_prompt",),
     "rollouts_per_example": ("rollout.rollouts_per_prompt",),
     "group_size": ("rollout.rollouts_per_prompt",),
     "beta": ("kl.coefficient",),
@@ -13,6 +14,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "kl_beta": ("kl.coefficient",),
     "use_kl_loss": ("kl.coefficient", "kl.place"),
     "lr": ("optimizer.learning_rate",),
+    "learning_rate": ("optimizer.learning_rate",),
     "max_completion_length": ("rollout.max_response_tokens",),
     "max_response_length": ("rollout.max_response_tokens",),
     "max_new_tokens": ("rollout.max_response_tokens",),
@@ -32,6 +34,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "ppo_epochs": ("training.epochs",),
     "num_train_epochs": ("training.max_steps", "training.max_sampled_tokens"),
     "total_training_steps": ("training.max_steps",),
+    "steps": ("training.max_steps",),
+    "batch_size": ("training.batch_rollouts",),
     "total_epochs": ("training.max_steps", "training.max_sampled_tokens"),
     "model_name_or_path": ("model.path",),
     "pretrained_model_name_or_path": ("model.path",),
@@ -72,7 +76,38 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 """The last part of their name, in lower case, and our settings."""
 
+_METHODS = "each method is a recipe: `fr3e methods` lists them"
+_DECODER = "rollouts come from the decoder in this package; leave it out"
+_DEVICES = (
+    "all devices that jax finds are used; `mesh` divides them, and JAX_PLATFORMS=cpu in the environment hides others"
+)
+ELSEWHERE: dict[str, str] = {
+    "algorithm": _METHODS,
+    "method": _METHODS,
+    "trainer": _METHODS,
+    "use_vllm": _DECODER,
+    "vllm_mode": _DECODER,
+    "vllm_gpu_memory_utilization": _DECODER,
+    "gpu_memory_utilization": _DECODER,
+    "device": _DEVICES,
+    "devices": _DEVICES,
+    "num_gpus": _DEVICES,
+    "n_gpus_per_node": _DEVICES,
+    "nnodes": _DEVICES,
+    "deepspeed": _DEVICES,
+}
+"""The same for what is no setting here: what to do instead."""
+
 
 def our_names(path: str) -> tuple[str, ...]:
     """Our settings for a name of another trainer, with or without its sections; empty if it is unknown."""
-    return NAMES.get(path.rsplit(".", 1)[-1].lower().replace("-", "_"), ())
+    return NAMES.get(_last(path), ())
+
+
+def instead(path: str) -> str:
+    """What to do instead of setting this name of another trainer; empty if it is unknown."""
+    return ELSEWHERE.get(_last(path), "")
+
+
+def _last(path: str) -> str:
+    return path.rsplit(".", 1)[-1].lower().replace("-", "_")

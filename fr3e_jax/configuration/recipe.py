@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 from omegaconf import OmegaConf
 
-from fr3e_jax.configuration.peer_names import our_names
+from fr3e_jax.configuration.peer_names import instead, our_names
 from fr3e_jax.configuration.provenance import CONFIG_FILE
-from fr3e_jax.configuration.settings import ConfigError, nearest_path, sections, settings
+from fr3e_jax.configuration.settings import ConfigError, nearest_paths, sections, settings
 from fr3e_jax.shipped_files import find_recipe, recipe_names
 
 INCLUDE = "include"
@@ -75,6 +75,10 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         content: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as YAML: {error}") from error
+    if isinstance(content, dict) and len(content) == 1 and path.read_text().strip() == next(iter(content)):
+        raise ConfigError(
+            f"{path}: is text without settings; expected sections, for example 'explore: {{num_anchors: 4}}'"
+        )
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: is a list; expected sections, for example 'explore: {{num_anchors: 4}}'")
     return content
@@ -104,11 +108,15 @@ def flatten(content: dict[str, Any], source: str, prefix: str = "") -> dict[str,
 
 def unknown_setting(path: str) -> str:
     """The message about a dotted path that is not in the schema."""
-    nearest = nearest_path(path, [*settings(), *sections()])
+    nearest = nearest_paths(path, [*settings(), *sections()])
     if ours := our_names(path):
         advice = f"here it is {' and '.join(ours)}"
+    elif there := instead(path):
+        return f"{path} is not a setting; {there}"
+    elif nearest:
+        advice = f"nearest: {' or '.join(nearest)}"
     else:
-        advice = f"nearest: {nearest}" if nearest else f"sections: {', '.join(sections())}"
+        advice = f"sections: {', '.join(name for name in sections() if '.' not in name)}"
     return f"{path} is not a setting; {advice}; `fr3e help all` lists all"
 
 
@@ -120,5 +128,7 @@ def _missing(recipe: Path, source: Path | None) -> str:
         return f"{where}: {recipe} is a directory; expected a recipe, a YAML file"
     known = sorted(str(path) for path in [*recipe.parent.glob("*.yaml"), *Path("configs").glob("*.yaml")])
     known += recipe_names()
-    nearest = difflib.get_close_matches(str(recipe), known, n=1, cutoff=0) or ["a path to a YAML file"]
-    return f"{where}: no recipe {recipe}; nearest: {nearest[0]}"
+    nearest = difflib.get_close_matches(str(recipe), known, n=1, cutoff=0.7)
+    nearest = nearest or [name for name in recipe_names() if name.rpartition("/")[2] == recipe.stem]
+    advice = f"nearest: {nearest[0]}" if nearest else "expected a path, or a name that `fr3e recipes` lists"
+    return f"{where}: no recipe {recipe}; {advice}"

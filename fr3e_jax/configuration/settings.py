@@ -6,11 +6,15 @@ import dataclasses
 import difflib
 import functools
 import math
+import re
 import typing
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from fr3e_jax.configuration.schema import Config
+
+_CLOSE = 0.7  # ratio of equal characters from which a spelling is a likely one
+_LONGEST_RANGE = 20  # values of a range that a message writes out
 
 
 class ConfigError(ValueError):
@@ -63,8 +67,21 @@ class Setting:
 
     def refuse(self, value: object) -> str:
         """The message about a value of the wrong type or outside the bounds."""
-        nearest = f"nearest: {self.path}={as_yaml(self.nearest(value))}"
-        return f"{self.path}={as_yaml(value)} is not valid; expected {self.describe_kind()}; {nearest}"
+        advice = f"nearest: {self.path}={as_yaml(self.nearest(value))}"
+        if isinstance(value, str) and (several := _several(value)) and typing.get_origin(self.kind) is not list:
+            advice = f"several values make a sweep: fr3e sweep RECIPE {self.path}={several}"
+        return f"{self.path}={as_yaml(value)} is not valid; expected {self.describe_kind()}; {advice}"
+
+
+def _several(text: str) -> str:
+    """The values of a list ``1,2`` or a range ``0:3``, ``0..2``, ``0-2`` as a sweep has them; empty for other text."""
+    if "," in text:
+        return text.strip("[]() ")
+    match = re.fullmatch(r"(\d+)(:|\.\.\.?|-)(\d+)", text.strip())
+    if match is None:
+        return ""
+    first, last = int(match[1]), int(match[3]) - (match[2] == ":")  # Python's ranges leave out their end
+    return ",".join(map(str, range(first, last + 1))) if first < last < first + _LONGEST_RANGE else ""
 
 
 def as_yaml(value: object) -> str:
@@ -105,13 +122,16 @@ def sections(config_class: type = Config, prefix: str = "") -> dict[str, type]:
     return found
 
 
-def nearest_path(path: str, paths: typing.Iterable[str]) -> str | None:
-    """The existing path most like ``path``: same last part, close last part, or close as a whole."""
+def nearest_paths(path: str, paths: typing.Iterable[str]) -> list[str]:
+    """The existing paths most like ``path``: all with the same last part, else one that is close; none is likely.
+
+    Of those with the same last part, one that is close as a whole stands alone.
+    """
     known = list(paths)
     last = path.rsplit(".", 1)[-1]
-    same = [candidate for candidate in known if candidate.rsplit(".", 1)[-1] == last]
+    if same := [candidate for candidate in known if candidate.rsplit(".", 1)[-1] == last]:
+        return difflib.get_close_matches(path, same, n=1, cutoff=_CLOSE) if "." in path else same
     lasts = {candidate.rsplit(".", 1)[-1]: candidate for candidate in reversed(known)}
-    close = difflib.get_close_matches(path, known, n=1) or [
-        lasts[name] for name in difflib.get_close_matches(last, lasts, n=1)
+    return difflib.get_close_matches(path, known, n=1, cutoff=_CLOSE) or [
+        lasts[name] for name in difflib.get_close_matches(last, lasts, n=1, cutoff=_CLOSE)
     ]
-    return next(iter(difflib.get_close_matches(path, same, n=1, cutoff=0) or close), None)

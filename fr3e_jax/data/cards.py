@@ -44,6 +44,11 @@ def folders() -> list[Path]:
     return [FOLDER, found / FOLDER] if found else [FOLDER]
 
 
+def card_names() -> list[str]:
+    """The names of all cards that are found without a path."""
+    return sorted({path.stem for folder in folders() for path in folder.glob("*.y*ml")})
+
+
 def card_path(name: str) -> Path:
     """The file of a card, given by name or by path; raises ConfigError if there is none."""
     if name.endswith(SUFFIXES):
@@ -55,6 +60,6 @@ def card_path(name: str) -> Path:
         for suffix in SUFFIXES:
             if (folder / f"{name}{suffix}").is_file():
                 return folder / f"{name}{suffix}"
-    known = sorted({path.stem for folder in folders() for path in folder.glob("*.y*ml")})
+    known = card_names()
     places = " or ".join(map(str, folders()))
     raise ConfigError(f"no dataset card {name!r} in {places}; {nearest(name, known)}, or give a path to a YAML file")

@@ -31,6 +31,7 @@ from typing import Any, Literal, Protocol
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import DataConfig
+from fr3e_jax.data.cards import card_names
 from fr3e_jax.data.problem import Problem
 from fr3e_jax.rewards.verifier import Verifier
 from fr3e_jax.user_code import parse_reference
@@ -86,6 +87,10 @@ def load_task(config: DataConfig) -> Task:
       ValueError: there is no such task, or the named code builds an object that is no task.
       FileNotFoundError: the Python file, or a file that the task reads, does not exist.
     """
+    if config.task.isidentifier() and config.task not in BUILT_IN and config.task in card_names():
+        raise ValueError(
+            f"data.task is {config.task!r}, which is a dataset; set data.task=datasets data.train=[{config.task}]"
+        )
     reference = parse_reference(BUILT_IN.get(config.task, config.task), "data.task", built_in=BUILT_IN)
     factory = reference.load("a class or function that takes the run's DataConfig")
     return _checked(factory(config), config.task)

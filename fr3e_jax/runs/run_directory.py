@@ -128,8 +128,8 @@ class RunDirectory:
         if not chosen.holds_run():
             found = "a directory without config.yaml" if chosen.path.is_dir() else "no such directory"
             raise FileNotFoundError(
-                f"{chosen.path} holds no run: found {found}; expected the directory of an earlier run: "
-                "set runtime.run_dir to it, or leave out --resume to start a fresh run"
+                f"{chosen.path} holds no run: found {found}; expected the directory of an earlier run "
+                "(`fr3e runs` lists them)"
             )
         return chosen
 
@@ -194,5 +194,15 @@ def open_run(config: Config, run_dir: Path | None, resume: bool, verb: str, lock
             run = RunDirectory.create(config) if config.runtime.run_dir else run  # another run may have been quicker
             save_config(config, run.path, verb=verb)
     except (OSError, ValueError) as error:
-        raise ConfigError(str(error)) from error
+        of_the_system = isinstance(error, OSError) and error.errno is not None
+        raise ConfigError(_unwritable(config, run_dir, error) if of_the_system else str(error)) from error
     return str(run.path)
+
+
+def _unwritable(config: Config, run_dir: Path | None, error: Exception) -> str:
+    """What to change where a run's directory cannot be made or written."""
+    runtime = config.runtime
+    name = "run_dir" if run_dir or runtime.run_dir else "output_dir"
+    place = run_dir or runtime.run_dir or runtime.output_dir
+    reason = getattr(error, "strerror", None) or str(error)
+    return f"cannot write into runtime.{name}={place}: {reason}; set runtime.{name} to a folder that can be written"

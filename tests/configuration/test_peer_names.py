@@ -1,6 +1,6 @@
 """The names that other trainers have for our settings."""
 
-from fr3e_jax.configuration.peer_names import NAMES, our_names
+from fr3e_jax.configuration.peer_names import ELSEWHERE, NAMES, instead, our_names
 from fr3e_jax.configuration.settings import settings
 
 
@@ -14,3 +14,8 @@ def test_sections_capitals_and_dashes_do_not_matter():
     assert our_names("trainer.LR") == our_names("--lr".strip("-")) == ("optimizer.learning_rate",)
     assert our_names("max-completion-length") == ("rollout.max_response_tokens",)
     assert our_names("nothing") == ()
+
+
+def test_what_is_no_setting_here_is_neither_a_setting_nor_a_name_with_an_answer():
+    assert not set(ELSEWHERE) & (set(NAMES) | set(settings()))
+    assert instead("trainer.n_gpus_per_node") == ELSEWHERE["devices"] and instead("lr") == ""

@@ -35,7 +35,7 @@ def test_chosen_directory_may_exist_but_not_hold_a_run(tmp_path):
 def test_existing_wants_a_run(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no run: found no such directory"):
         RunDirectory.existing(tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError, match="without config.yaml.*leave out --resume"):
+    with pytest.raises(FileNotFoundError, match="without config.yaml.*`fr3e runs` lists them"):
         RunDirectory.existing(tmp_path)
     (tmp_path / "config.yaml").write_text("name: run")
     assert RunDirectory.existing(tmp_path).path == tmp_path
