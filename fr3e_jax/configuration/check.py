@@ -8,7 +8,10 @@ from typing import Any
 from fr3e_jax.configuration import evaluation_rules, exploration_rules, method_rules  # noqa: F401  (they declare their rules)
 from fr3e_jax.configuration.contradictions import RULES
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.configuration.settings import ConfigError, settings
+from fr3e_jax.configuration.settings import COMMAND_LINE, ConfigError, settings
+
+RANDOM_WEIGHTS_ONLY = "(random weights only)"
+"""In the meaning of a setting that says how large a fresh network is."""
 
 
 def check(config: Config, origins: Mapping[str, str] | None = None, *, training: bool = True) -> None:
@@ -31,6 +34,21 @@ def check(config: Config, origins: Mapping[str, str] | None = None, *, training:
         if problem:
             given = [f"{path}: {origins[path]}" for path in entry.paths if path in origins]
             raise ConfigError(f"{problem} ({', '.join(given) or 'all defaults'})")
+    _check_sizes(config, origins)
+
+
+def _check_sizes(config: Config, origins: Mapping[str, str]) -> None:
+    """Refuse a size of the network on the command line beside a model that has its own; recipes may hold both."""
+    model = config.model
+    given = f"model.path={model.path}" if model.path else f"model.architecture={model.architecture}"
+    if not model.path and model.architecture == "custom":
+        return
+    for path in origins:
+        if origins[path] == COMMAND_LINE and RANDOM_WEIGHTS_ONLY in settings()[path].meaning:
+            raise ConfigError(
+                f"{COMMAND_LINE}: {path}={setting_value(config, path)} has no effect, for {given} has its own sizes; "
+                "leave it out, or set model.path= model.architecture=custom for random weights of the sizes given"
+            )
 
 
 def setting_value(config: Config, path: str) -> Any:

@@ -14,10 +14,8 @@ from omegaconf.errors import OmegaConfBaseException
 from fr3e_jax.configuration.check import check
 from fr3e_jax.configuration.recipe import Layer, flatten, read_recipe, unknown_setting
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.configuration.settings import ConfigError, sections, settings
+from fr3e_jax.configuration.settings import COMMAND_LINE, ConfigError, sections, settings
 from fr3e_jax.shipped_files import find_recipe
-
-COMMAND_LINE = "command line"
 
 
 def load_config(recipe: str | Path, overrides: Sequence[str] = (), *, training: bool = True) -> Config:

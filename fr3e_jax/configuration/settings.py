@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 from fr3e_jax.configuration.schema import Config
 
+COMMAND_LINE = "command line"
+"""Where a setting comes from that no file gives."""
 _CLOSE = 0.7  # ratio of equal characters from which a spelling is a likely one
 _LONGEST_RANGE = 20  # values of a range that a message writes out
 

@@ -112,6 +112,7 @@ MISTAKES = [
     ("train demo mesh.fsdp=64", "64 devices, but there are", "set one of them to -1"),
     # The model, the data, the folders
     ("train demo model.path=nothere", "nothere", "expected a Hugging Face directory"),
+    ("train demo model.hidden_size=128", "hidden_size=128 has no effect", "leave it out, or set model.path="),
     ("train demo model.path=a_file", "a_file", "expected a Hugging Face directory"),
     ("train demo model.path=folder", "folder has no", "set model."),
     ("train demo data.task=ordr", "data.task is 'ordr'", "did you mean 'order'?"),

@@ -346,7 +346,6 @@ def test_the_message_names_the_origin_of_each_setting(tmp_path):
         ["rollout.rollouts_per_prompt=1", "rollout.reject_degenerate=false"],
         ["explore.max_success_rate=0.01", "rollout.reject_degenerate=false"],
         ["explore.enabled=false", "advantage.modulation=exp", "advantage.initial_modulation=authors"],
-        ["model.path=somewhere", "model.num_kv_heads=3", "model.hidden_size=7", "mesh.tensor=8"],
         ["explore.exclude_first=40", "explore.exclude_last=20"],
         ["explore.allocation_least=40"],
         ["explore.train_states=false", "explore.train_base=true"],

@@ -168,3 +168,14 @@ def test_the_nearest_choice_is_always_a_valid_one(data):
 def test_a_value_for_a_section_without_settings_is_refused(recipe):
     message = refusal(recipe, "shaping.overlong_mask=true")
     assert message.endswith("shaping.overlong_mask is a section, not a value (True); it has no settings; leave it out")
+
+
+def test_a_recipe_may_hold_sizes_beside_a_model_and_the_command_line_may_not(tmp_path):
+    path = tmp_path / "sized.yaml"
+    path.write_text("model: {path: somewhere, num_kv_heads: 3, hidden_size: 7}\nmesh: {tensor: 8}\n")
+    assert load_config(path).model.num_kv_heads == 3
+    assert "model.num_layers=2 has no effect, for model.path=somewhere has its own" in refusal(
+        path, "model.num_layers=2"
+    )
+    refused = refusal(path, "model.path=", "model.architecture=qwen2.5-0.5b", "model.num_layers=2")
+    assert "for model.architecture=qwen2.5-0.5b has its own" in refused
