@@ -101,7 +101,8 @@ def _fetched(kind: str, name: str, patterns: Sequence[str], asker: str) -> Path:
     if revision and _COMMIT.fullmatch(revision) and (found := _cached(repository, wanted, kind)):
         return found  # a commit does not change
     if not constants.HF_HUB_OFFLINE:
-        print(f"fr3e: {where} is no folder here; asking the Hugging Face hub for the {kind}", file=sys.stderr, flush=True)
+        asked = f"fr3e: {where} is no folder here; asking the Hugging Face hub for the {kind}"
+        print(asked, file=sys.stderr, flush=True)
     command = f"hf download {repository}" + (" --repo-type dataset" if kind == "dataset" else "")
     command += f" --revision {revision}" if revision else ""
     login = "log in with `hf auth login`, or set HF_TOKEN"

@@ -40,8 +40,16 @@ def hub(tmp_path):
 
 
 def environment(tmp_path, url, **more):
-    own = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0", "JAX_PLATFORMS": "cpu"}
-    return os.environ | own | {"PYTHONPATH": str(ROOT), "HF_HUB_DISABLE_PROGRESS_BARS": "1"} | more
+    own = {
+        "HF_ENDPOINT": url,
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_HUB_OFFLINE": "0",
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(ROOT),
+    }
+    return os.environ | own | more
 
 
 def ask(tmp_path, url, code, **more):
