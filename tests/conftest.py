@@ -21,6 +21,7 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(DEVICES))
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "fr3e_jax" / "xla-tests"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the Hugging Face hub
 
 # A shell without job control starts its background jobs with SIGINT ignored, and so would be what tests start and stop.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -19,7 +19,6 @@ from fr3e_jax.configuration.provenance import read_provenance
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.rollout_store import FILE_NAME, RolloutRecord, iterate_rollouts, rollout_path
 from fr3e_jax.runs.run_directory import RunDirectory
-from fr3e_jax.shipped_files import existing
 
 if TYPE_CHECKING:
     from fr3e_jax.data.tokenizer import TextCodec
@@ -143,7 +142,7 @@ class StoredRun:
         from fr3e_jax.data.tokenizer import TextCodec  # transformers loads slowly
 
         named = (str(self.settings.get(f"model.{name}") or "") for name in ("path", "tokenizer"))
-        model, tokenizer = (str(existing(name)) if name else "" for name in named)
+        model, tokenizer = named
         try:
             return TextCodec.load(tokenizer or model, model=model)
         except (OSError, ValueError):

@@ -14,6 +14,7 @@ from fr3e_jax.cluster.processes import own_processes
 from fr3e_jax.configuration import Config, ConfigError, load_config
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.provenance import CONFIG_FILE
+from fr3e_jax.hub import is_id
 from fr3e_jax.loop.evaluate import read_run_params, refused_weights
 from fr3e_jax.loop.session import open_sampler, open_texts, start_runtime
 from fr3e_jax.objectives.anchors import AnchorRules
@@ -345,7 +346,8 @@ def load_policy(source: str | Path, *, step: int | None = None, overrides: Seque
     """The policy in a directory: a Hugging Face model, a run of `fr3e train` or `fr3e sft`, or one of its checkpoints.
 
     Args:
-      source: ``Qwen2.5-0.5B``, ``runs/demo-...`` or ``runs/demo-.../checkpoints/40``.
+      source: ``Qwen2.5-0.5B``, ``runs/demo-...``, ``runs/demo-.../checkpoints/40``, or an id of the Hugging Face hub:
+        ``Qwen/Qwen2.5-0.5B``.
       step: the checkpoint of a run; None: the newest.
       overrides: settings, as on the command line: ``["model.compute_dtype=bfloat16", "data.template=chat"]``.
 
@@ -355,14 +357,17 @@ def load_policy(source: str | Path, *, step: int | None = None, overrides: Seque
     path = existing(source)
     if path.parent.name == CHECKPOINTS and path.name.isdecimal():
         path, step = path.parent.parent, int(path.name) if step is None else step
-    if not path.is_dir():
-        raise ConfigError(f"{path} is no directory; expected a Hugging Face model, a run, or a run's checkpoint")
+    from_hub = is_id(str(source))
+    if not path.is_dir() and not from_hub:
+        raise ConfigError(
+            f"{path} is no directory; expected a Hugging Face model or its id on the hub, a run, or a run's checkpoint"
+        )
     if (path / CONFIG_FILE).is_file():
         return Policy(load_config(path / CONFIG_FILE, overrides, training=False), path, step)
-    if not (path / "config.json").is_file():
+    if not (path / "config.json").is_file() and not from_hub:
         raise ConfigError(f"{path} has neither config.json (a model) nor {CONFIG_FILE} (a run)")
     if step is not None:
-        raise ConfigError(f"step={step} names a checkpoint, but {path} is a model directory; leave step out")
+        raise ConfigError(f"step={step} names a checkpoint, but {path} is a model; leave step out")
     from fr3e_jax.configuration.load import default_config
 
-    return Policy(default_config([f"model.path={path}", *overrides]))
+    return Policy(default_config([f"model.path={source if from_hub else path}", *overrides]))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.data.card_file import Card, nearest, read_card
+from fr3e_jax.hub import SCHEME
 from fr3e_jax.shipped_files import root
 
 FOLDER = Path("configs") / "data"
@@ -19,17 +20,33 @@ SUFFIXES = (".yaml", ".yml")
 def load_named(name: str, default_split: str) -> tuple[Card, str]:
     """The card and split of an entry of ``data.train`` or ``data.eval``: ``CARD`` or ``CARD/SPLIT``.
 
-    An entry without a split means ``default_split`` and no other, so a forgotten word never trains on a test set.
+    The dataset's id on the Hugging Face hub (``openai/gsm8k``) stands for the card whose files are there. An entry
+    without a split means ``default_split`` and no other, so a forgotten word never trains on a test set.
 
     Raises:
       ConfigError: there is no such card or split, or the card has a mistake.
     """
     base, split = _separate(name)
+    base, split = _of_the_hub(name) or (base, split)
     card, split = read_card(card_path(base)), split or default_split
     if split not in card.splits:
         known = ", ".join(f"{base}/{name}" for name in card.splits)
         raise ConfigError(f"{name}: {card.path} has no split {split!r}; expected {known}")
     return card, split
+
+
+def _of_the_hub(name: str) -> tuple[str, str] | None:
+    """The card and split of ``OWNER/NAME`` or ``OWNER/NAME/SPLIT``, an id on the hub of a card's files; else None."""
+    owner, _, rest = name.partition("/")
+    repository, _, split = rest.partition("/")
+    if not repository or owner in card_names():
+        return None
+    files = {f"{SCHEME}{owner}/{repository}{end}" for end in "/@"}
+    for card in card_names():
+        splits = read_card(card_path(card)).splits.values()
+        if any(pattern.startswith(tuple(files)) for each in splits for pattern in each.files):
+            return card, split
+    return None
 
 
 def _separate(name: str) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fr3e_jax.data.jsonl import GZIP_MAGIC, read_rows
+from fr3e_jax.hub import SCHEME, dataset_files
 
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
 FORMATS = ("auto", "jsonl", "json", "parquet", "tfds")
@@ -22,15 +23,24 @@ def find_files(patterns: Sequence[str], root: str, owner: str) -> list[Path]:
     """The files of the first pattern that matches, in the order of their names.
 
     Args:
-      patterns: paths or globs, absolute or relative to ``root``.
+      patterns: paths or globs, absolute, relative to ``root``, or on the Hugging Face hub (``hf://datasets/...``).
       root: ``data.root``; empty for the working directory.
       owner: the owner of the files, for the error message.
 
     Raises:
-      FileNotFoundError: no pattern matches a file.
+      FileNotFoundError: no pattern matches a file, or the hub does not give one of its own.
     """
-    base = Path(root).expanduser()
+    base, refused = Path(root).expanduser(), ""
     for pattern in patterns:
+        if pattern.startswith(SCHEME):
+            try:
+                found = dataset_files(pattern, owner)
+            except FileNotFoundError as error:
+                refused = f"; {error}"
+                continue
+            if found:
+                return found
+            continue
         path = base / Path(pattern).expanduser()
         if path.is_file():
             return [path]
@@ -40,7 +50,7 @@ def find_files(patterns: Sequence[str], root: str, owner: str) -> list[Path]:
             return found
     raise FileNotFoundError(
         f"no file of {owner} under data.root={root or '(empty: the working directory)'}; looked for "
-        f"{', '.join(patterns)}; set data.root to the directory that has one of them"
+        f"{', '.join(patterns)}; set data.root to the directory that has one of them{refused}"
     )
 
 

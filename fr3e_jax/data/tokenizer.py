@@ -12,6 +12,7 @@ from jinja2 import TemplateError
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from fr3e_jax.hub import model_directory
 from fr3e_jax.json_object import read_json_object
 
 PAD, EOS = "<pad>", "<eos>"
@@ -69,7 +70,7 @@ class TextCodec:
 
     @classmethod
     def load(cls, directory: str = "", *, model: str = "") -> TextCodec:
-        """Load a Hugging Face directory, or the embedded tokenizer if ``directory`` is empty.
+        """Load a Hugging Face directory or id of its hub, or the embedded tokenizer if ``directory`` is empty.
 
         The stop ids are the tokenizer's end of text and those in the generation_config.json of ``directory`` and of
         ``model``, the directory of the weights.
@@ -80,13 +81,13 @@ class TextCodec:
         """
         if not directory:
             return cls(character_tokenizer())
-        path = Path(directory).expanduser()
+        path = model_directory(directory, "model.tokenizer")
         if not (path / "tokenizer.json").is_file() and not (path / "tokenizer_config.json").is_file():
             raise FileNotFoundError(
                 f"{directory} has no tokenizer.json or tokenizer_config.json; set model.tokenizer to a Hugging Face "
                 "tokenizer directory"
             )
-        stops = _generation_stop_ids(path) + (_generation_stop_ids(Path(model).expanduser()) if model else ())
+        stops = _generation_stop_ids(path) + (_generation_stop_ids(model_directory(model)) if model else ())
         return cls(_read(path), stops, path)
 
     def save(self, directory: str | Path) -> None:

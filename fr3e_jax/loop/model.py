@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from pathlib import Path
 
 import jax
 from flax import nnx
@@ -12,6 +11,7 @@ from jax.sharding import Mesh
 
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config, ModelConfig
+from fr3e_jax.hub import model_directory
 from fr3e_jax.learning.configured_programs import configured_critic_programs, configured_train_programs
 from fr3e_jax.policy.architecture import PUBLISHED, Architecture, UnsupportedModel
 from fr3e_jax.policy.config_file import read_architecture
@@ -23,21 +23,9 @@ from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import abstract_arrays, make_mesh, param_shardings, rollout_mesh
 from fr3e_jax.programs.reshard import RolloutWeights
 from fr3e_jax.programs.train_programs import TrainPrograms
-from fr3e_jax.shipped_files import existing
 
 # The context length does not make another network: base and instruct models of one size differ in it.
 _SAME_NETWORK_WITHOUT = {"max_position_embeddings"}
-
-
-def model_directory(path: str) -> Path:
-    """``model.path`` as a directory; raises FileNotFoundError unless it is one."""
-    directory = existing(path)
-    if not directory.is_dir():
-        raise FileNotFoundError(
-            f"model.path={path} is no directory; expected a Hugging Face directory (config.json, safetensors, "
-            "tokenizer), such as `fr3e sft` writes, or nothing for random weights"
-        )
-    return directory
 
 
 def configured_architecture(config: Config, vocab_size: int) -> Architecture:

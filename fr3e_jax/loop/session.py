@@ -15,9 +15,10 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.task import Task, load_task
 from fr3e_jax.data.templates import load_template
 from fr3e_jax.data.tokenizer import TextCodec
+from fr3e_jax.hub import model_directory, pinned
 from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.loop.grading import ResponseGrader
-from fr3e_jax.loop.model import Model, model_directory, open_model
+from fr3e_jax.loop.model import Model, open_model
 from fr3e_jax.loop.sampler import Sampler
 from fr3e_jax.loop.texts import Texts
 from fr3e_jax.programs.host_memory import keep_host_memory
@@ -100,12 +101,16 @@ def open_session(config: Config, task: Task | None = None) -> Session:
 def open_texts(config: Config) -> Texts:
     """The tokenizer and the template that ``config`` names.
 
+    An id of the Hugging Face hub gets the commit that it stands for, in ``config``.
+
     Raises:
       ConfigError: one of them cannot be used.
     """
     with as_config_error():
-        path = str(model_directory(config.model.path)) if config.model.path else ""
-        codec = TextCodec.load(config.model.tokenizer or path, model=path)
+        model = config.model
+        model.path, model.tokenizer = pinned(model.path), pinned(model.tokenizer, "model.tokenizer")
+        path = str(model_directory(model.path)) if model.path else ""
+        codec = TextCodec.load(model.tokenizer or path, model=path)
         return Texts(codec, load_template(config.data.template))
 
 

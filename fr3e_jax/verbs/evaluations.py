@@ -21,6 +21,7 @@ from fr3e_jax.cluster.membership import across_processes
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
+from fr3e_jax.hub import model_directory
 from fr3e_jax.loop.evaluate import best_metric, evaluate, read_run_params, refused_weights
 from fr3e_jax.loop.grading import GradingFailed
 from fr3e_jax.loop.run_identity import identity
@@ -143,7 +144,7 @@ def _described(session: Session, run_dir: Path | None, step: int) -> dict[str, A
     whole = identity(config, session.task, session.texts.codec)
     sections = ("seed", "model", "data", "evaluation", "rewards", "tools")
     settings = {name: whole["settings"][name] for name in sections}
-    folder = (run_dir / "checkpoints" / str(step)) if run_dir else Path(config.model.path).expanduser()
+    folder = (run_dir / "checkpoints" / str(step)) if run_dir else model_directory(config.model.path or ".")
     files = sorted(path for path in folder.rglob("*") if path.is_file()) if run_dir or config.model.path else []
     weights = [[str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
     limits = {"max_response_tokens": config.rollout.max_response_tokens}

@@ -14,6 +14,7 @@ from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.tokenizer import GENERATION_CONFIG, TextCodec
+from fr3e_jax.hub import model_directory
 from fr3e_jax.loop.evaluate import read_run_params
 from fr3e_jax.loop.model import configured_architecture
 from fr3e_jax.loop.session import Session
@@ -78,6 +79,14 @@ def save_model(session: Session, params: Params, directory: Path, dtype: str) ->
     write_model(directory, session.model.architecture, params, session.texts.codec, session.config.model.path, record)
 
 
+def _still_there(source: str) -> Path | None:
+    """The directory that a run started from; None if it started from none, or the directory is gone."""
+    try:
+        return model_directory(source) if source else None
+    except FileNotFoundError:
+        return None
+
+
 def write_model(
     directory: Path,
     architecture: Architecture,
@@ -94,11 +103,12 @@ def write_model(
       architecture: the network of the weights.
       params: the weights.
       codec: the tokenizer.
-      source: the Hugging Face directory that the run started from, whose other settings are kept; or empty.
+      source: the Hugging Face directory or id that the run started from, whose other settings are kept if it is still
+        there; or empty.
       record: notes for the record in the directory; ``record["dtype"]`` is the type of the weights.
       max_shard_bytes: largest size of a weight file.
     """
-    found = Path(source).expanduser() if source else None
+    found = _still_there(source)
     config = _config(architecture, codec, _read(found, "config.json"), record["dtype"])
     generation = _generation_config(codec, _read(found, GENERATION_CONFIG) or _read(codec.source, GENERATION_CONFIG))
     with replaced_directory(directory, {"fr3e_jax": __version__} | record) as filled:

@@ -56,7 +56,7 @@ def test_json_lists_every_overlapping_pair(recipe, capsys):
         (["data.train=[gsm8]"], "data.train: no dataset card 'gsm8'"),
         (["data.template=bare"], "data.template=bare is not a prompt template"),
         (["data.template=chat"], "has no chat template"),
-        (["model.tokenizer=nowhere"], "nowhere has no tokenizer.json"),
+        (["model.tokenizer=nowhere"], "model.tokenizer=nowhere is no directory"),
     ],
 )
 def test_mistake_is_one_line(recipe, capsys, overrides, message):
