@@ -9,6 +9,7 @@ import pytest
 
 from fr3e_jax.configuration import load_config
 from fr3e_jax.configuration.schema import DataConfig
+from fr3e_jax.configuration.settings import settings
 from fr3e_jax.data.task import load_task
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -82,6 +83,14 @@ def test_files_that_a_page_names_in_backquotes_exist(page):
     """Dated pages are exempt: they keep the names of their day."""
     named = FILE.findall(FENCE.sub("", page.read_text(encoding="utf-8")))
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("name", ["glossary.md", "metrics.md", "bibliography.md"])
+def test_settings_that_a_page_of_words_names_exist(name):
+    known = settings()
+    sections = {path.partition(".")[0] for path in known}
+    named = re.findall(r"`(([a-z]+)\.[a-z_.]+)(?:=[\w.]+)?`", (DOCS / "users" / name).read_text(encoding="utf-8"))
+    assert [path for path, section in named if section in sections and path not in known] == []
 
 
 def _blocks(page: Path, language: str) -> list[str]:
