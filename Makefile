@@ -12,12 +12,13 @@ OPTIMISED := $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart 0
 PYTEST := XLA_FLAGS=--xla_backend_optimization_level=0 $(OPTIMISED)
 
 PARITY := .venv-parity
+DOCS := .venv-docs
 
 # The last line of the demo: configs/experiments/order_9/grpo.yaml (docs/users/results.md).
 GRPO_BESIDE_IT := For comparison, GRPO++ with the same start ends at avg@16 9 to 12 % after as many sampled tokens (five seeds), \
 	and at 19 to 24 % after as many CPU seconds, with 3.3 million tokens (three seeds).
 
-.PHONY: demo test test-slow test-campaign test-8 test-slow-8 test-optimised test-parity test-plan libtpu lint types lock
+.PHONY: demo test test-slow test-campaign test-8 test-slow-8 test-optimised test-parity test-plan libtpu lint types docs lock
 
 demo: $(VENV)/.installed
 	$(BIN)/fr3e train configs/demo_return.yaml
@@ -74,10 +75,16 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
+# The site of the documentation, in build/site: the pages of docs/ and the reference from docstrings. A broken link or
+# reference fails.
+docs: $(DOCS)/.installed
+	$(DOCS)/bin/python docs/build_site.py
+
 # The lock files name the same packages for every platform and every Python from 3.11 on.
 lock: $(VENV)/.installed
 	$(call compile,requirements.txt -o requirements.lock)
 	$(call compile,requirements.txt requirements-dev.txt -c requirements.lock -o requirements-dev.lock)
+	$(call compile,requirements-docs.txt -o requirements-docs.lock)
 
 # uv takes half a minute, and pip takes minutes. pip is used where uv cannot be installed.
 define install
@@ -120,4 +127,9 @@ $(PARITY)/.installed: requirements-torch.txt $(VENV)/.installed-dev
 		'main_environment.pth').write_text('import site; site.addsitedir(%r)' % sys.argv[1])" \
 		"$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")"
 	$(PARITY)/bin/python -m pip install --quiet -r requirements-torch.txt
+	touch $@
+
+$(DOCS)/.installed: requirements-docs.lock $(VENV)/.created
+	test -x $(DOCS)/bin/pip || $(BIN)/python -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet -r requirements-docs.lock
 	touch $@

@@ -22,6 +22,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / 
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the Hugging Face hub
+os.environ.setdefault("FR3E_STRICT_METRICS", "1")  # a run that writes a metric without a row in the table fails
 
 # A shell without job control starts its background jobs with SIGINT ignored, and so would be what tests start and stop.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -9,6 +9,7 @@ import pytest
 
 from fr3e_jax.configuration import load_config
 from fr3e_jax.configuration.schema import DataConfig
+from fr3e_jax.configuration.settings import settings
 from fr3e_jax.data.task import load_task
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -84,6 +85,14 @@ def test_files_that_a_page_names_in_backquotes_exist(page):
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
+@pytest.mark.parametrize("name", ["glossary.md", "metrics.md", "bibliography.md"])
+def test_settings_that_a_page_of_words_names_exist(name):
+    known = settings()
+    sections = {path.partition(".")[0] for path in known}
+    named = re.findall(r"`(([a-z]+)\.[a-z_.]+)(?:=[\w.]+)?`", (DOCS / "users" / name).read_text(encoding="utf-8"))
+    assert [path for path, section in named if section in sections and path not in known] == []
+
+
 def _blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
@@ -103,3 +112,67 @@ def test_the_recipe_of_a_page_is_accepted(page, tmp_path):
     included = re.sub(r"^include: (?:configs/)?", f"include: {ROOT}/configs/", recipe, flags=re.MULTILINE)
     (tmp_path / "mine.yaml").write_text(included)
     assert load_config(tmp_path / "mine.yaml").name in recipe
+
+
+BIBLIOGRAPHY = DOCS / "users" / "bibliography.md"
+PAPERS = {
+    "RwE": ("Cheng et al. 2025", "Reasoning with Exploration"),
+    "EGSW": ("Vanlioglu", "Entropy-Guided Sequence Weighting"),
+    "STUDY": ("Deng et al. 2025", "From Trial-and-Error to Improvement"),
+}
+"""Short names of papers, which say nothing to a reader -> texts of which one must stand beside the first use."""
+CITATION = re.compile(r"\b[A-Z][\w-]+(?: et al\.| and [A-Z][a-z]+) (?:19|20)\d\d")
+ARXIV = re.compile(r"(?i)arxiv[: ]+(\d{4}\.\d{4,5})")
+CITING = [
+    *(path for name in ("fr3e_jax", "configs") for path in (ROOT / name).rglob("*") if path.suffix in (".py", ".yaml")),
+    *(page for page in PAGES if page.name != "CHANGELOG.md"),
+]
+
+
+def _one_line(text: str) -> str:
+    """The text of a file without line breaks and comment marks, so that a citation stands in one line."""
+    return re.sub(r"\s*\n[#\s]*", " ", text)
+
+
+def unexplained_names(text: str) -> list[str]:
+    """The short names of `PAPERS` in ``text`` whose first use has no author, title or link to the bibliography near."""
+    text, found = _one_line(text), []
+    for name, explanations in PAPERS.items():
+        if first := re.search(rf"\b{name}\b", text):
+            near = text[max(0, first.start() - 120) : first.end() + 120].lower()
+            if not any(one.lower() in near for one in (*explanations, BIBLIOGRAPHY.name)):
+                found.append(name)
+    return found
+
+
+def test_short_names_of_papers_do_not_stand_alone():
+    found = {_name(path): unexplained_names(path.read_text(encoding="utf-8")) for path in CITING}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_a_short_name_that_stands_alone_is_found():
+    alone = "An advantage. (RwE, eq. 5.)\n" + "Much text. " * 20 + "\nReasoning with Exploration"
+    assert unexplained_names(alone) == ["RwE"]
+    assert unexplained_names("# Method: EGSW\n# Source: Vanlioglu 2025, eq. 6; [STUDY](bibliography.md)") == []
+
+
+def test_every_citation_is_in_the_bibliography():
+    """Authors with "et al." or two names, by author and year; and every number of arXiv."""
+    known = BIBLIOGRAPHY.read_text(encoding="utf-8")
+    authors, numbers = set(CITATION.findall(known)), set(ARXIV.findall(known))
+    assert len(authors) > 30 and len(numbers) > 30
+    cited = {_name(path): _one_line(path.read_text(encoding="utf-8")) for path in CITING}
+    missing = [
+        (path, one)
+        for path, text in cited.items()
+        for one in sorted({*CITATION.findall(text)} - authors | {*ARXIV.findall(text)} - numbers)
+    ]
+    assert missing == []
+
+
+def test_every_source_of_the_bibliography_is_cited():
+    text = " ".join(_one_line(path.read_text(encoding="utf-8")) for path in CITING if path != BIBLIOGRAPHY)
+    rows = re.findall(r"^\| ([A-Z][^|]*?(?:19|20)\d\d)", BIBLIOGRAPHY.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(rows) > 50
+    by_year = {"Schulman et al. 2017": "Schulman et al. 2016, eq. 16, and 2017"}
+    assert [row for row in rows if by_year.get(row, row) not in text] == []

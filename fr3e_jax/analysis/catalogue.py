@@ -62,47 +62,89 @@ class LeftOut:
 ANALYSES = {
     analysis.name: analysis
     for analysis in (
-        Analysis("pass_at_k", "samples", "STUDY, equation 2, figure 1a", success.pass_at_k_curve),
+        Analysis("pass_at_k", "samples", "Deng et al. 2025, equation 2, figure 1a", success.pass_at_k_curve),
         Analysis(
-            "unsolvable_overlap", "evaluation samples", "STUDY, 2.1, figure 1c", of_runs=success.unsolvable_overlap
+            "unsolvable_overlap",
+            "evaluation samples",
+            "Deng et al. 2025, 2.1, figure 1c",
+            of_runs=success.unsolvable_overlap,
         ),
-        Analysis("maj_at_k", "samples and tokenizer", "STUDY, table 4", diversity.majority_vote),
-        Analysis("answer_diversity", "samples and tokenizer", "STUDY, figure 1b", diversity.answer_diversity),
-        Analysis("effective_branching", "training rollouts", "STUDY, 2.2, figure 1d", diversity.effective_branching),
-        Analysis("length_by_outcome", "training rollouts", "STUDY, table 5", diversity.length_by_outcome),
-        Analysis("stages_of_entropy", "metrics", "STUDY, 3.2.2, figure 3a", stages.stages_of_entropy),
-        Analysis("stages_of_reward", "metrics", "STUDY, 3.2.2, figure 3a", stages.stages_of_reward),
-        Analysis("entropy_by_sign", "training rollouts", "STUDY, 3.2.2, figure 3c", entropy_profiles.entropy_by_sign),
+        Analysis("maj_at_k", "samples and tokenizer", "Deng et al. 2025, table 4", diversity.majority_vote),
         Analysis(
-            "fastest_entropy_drop", "training rollouts", "STUDY, figure 3c", entropy_profiles.fastest_entropy_drop
-        ),
-        Analysis("token_clouds", "rollouts and tokenizer", "STUDY, table 3b", token_frequency.token_clouds),
-        Analysis(
-            "low_quality_responses", "training rollouts", "STUDY, figure 3d", response_quality.low_quality_responses
+            "answer_diversity", "samples and tokenizer", "Deng et al. 2025, figure 1b", diversity.answer_diversity
         ),
         Analysis(
-            "perplexity_by_outcome", "training rollouts", "STUDY, 3.2.3, equation 7", perplexity.perplexity_by_outcome
+            "effective_branching",
+            "training rollouts",
+            "Deng et al. 2025, 2.2, figure 1d",
+            diversity.effective_branching,
+        ),
+        Analysis("length_by_outcome", "training rollouts", "Deng et al. 2025, table 5", diversity.length_by_outcome),
+        Analysis("stages_of_entropy", "metrics", "Deng et al. 2025, 3.2.2, figure 3a", stages.stages_of_entropy),
+        Analysis("stages_of_reward", "metrics", "Deng et al. 2025, 3.2.2, figure 3a", stages.stages_of_reward),
+        Analysis(
+            "entropy_by_sign",
+            "training rollouts",
+            "Deng et al. 2025, 3.2.2, figure 3c",
+            entropy_profiles.entropy_by_sign,
+        ),
+        Analysis(
+            "fastest_entropy_drop",
+            "training rollouts",
+            "Deng et al. 2025, figure 3c",
+            entropy_profiles.fastest_entropy_drop,
+        ),
+        Analysis("token_clouds", "rollouts and tokenizer", "Deng et al. 2025, table 3b", token_frequency.token_clouds),
+        Analysis(
+            "low_quality_responses",
+            "training rollouts",
+            "Deng et al. 2025, figure 3d",
+            response_quality.low_quality_responses,
+        ),
+        Analysis(
+            "perplexity_by_outcome",
+            "training rollouts",
+            "Deng et al. 2025, 3.2.3, equation 7",
+            perplexity.perplexity_by_outcome,
         ),
         Analysis(
             "entropy_by_relative_position",
             "training rollouts",
-            "STUDY, figure 6a",
+            "Deng et al. 2025, figure 6a",
             entropy_profiles.entropy_by_relative_position,
         ),
-        Analysis("entropy_by_position", "training rollouts", "STUDY, figure 6a", entropy_profiles.entropy_by_position),
-        Analysis("pivotal_tokens", "rollouts and tokenizer", "RwE, section 2, figures 2, 8", reflection.pivotal_tokens),
+        Analysis(
+            "entropy_by_position",
+            "training rollouts",
+            "Deng et al. 2025, figure 6a",
+            entropy_profiles.entropy_by_position,
+        ),
+        Analysis(
+            "pivotal_tokens",
+            "rollouts and tokenizer",
+            "Cheng et al. 2025, section 2, figures 2, 8",
+            reflection.pivotal_tokens,
+        ),
         Analysis(
             "reflective_actions",
             "rollouts and tokenizer",
-            "RwE, section 2, figures 2, 8",
+            "Cheng et al. 2025, section 2, figures 2, 8",
             reflection.reflective_actions,
         ),
         Analysis(
-            "rare_behaviours", "rollouts and tokenizer", "RwE, section 2, figures 2, 3", reflection.rare_behaviours
+            "rare_behaviours",
+            "rollouts and tokenizer",
+            "Cheng et al. 2025, section 2, figures 2, 3",
+            reflection.rare_behaviours,
         ),
         Analysis("entropy_over_steps", "metrics", "FR3E, figure 3", fr3e_figures.entropy_over_steps),
-        Analysis("reward_over_steps", "metrics", "EGSW, figures 1 and 3", fr3e_figures.reward_over_steps),
-        Analysis("length_over_steps", "metrics", "FR3E, figure 4; EGSW, figures 2, 4", fr3e_figures.length_over_steps),
+        Analysis("reward_over_steps", "metrics", "Vanlioglu 2025, figures 1 and 3", fr3e_figures.reward_over_steps),
+        Analysis(
+            "length_over_steps",
+            "metrics",
+            "FR3E, figure 4; Vanlioglu 2025, figures 2, 4",
+            fr3e_figures.length_over_steps,
+        ),
         Analysis("all_right_all_wrong", "metrics", "FR3E, figure 5", fr3e_figures.all_right_all_wrong),
         Analysis("reward_by_problem", "samples", "FR3E, figure 6", fr3e_figures.reward_by_problem),
         Analysis("advantages_over_steps", "training rollouts", "FR3E, figure 7", fr3e_figures.advantages_over_steps),

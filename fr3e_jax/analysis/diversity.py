@@ -1,9 +1,9 @@
 """Diversity of samples: distinct final answers, majority votes, effective branching, and length of right and wrong.
 
-STUDY 2.2 counts the tokens within the top 95 % of the probability mass (rollout branching factor). Stored rollouts hold
-no distributions, only their entropies H_t. So the branching shown here is exp(H_t), the number of equally likely tokens
-with the same entropy: 1 for a certain token and m for m equally likely ones, of which the paper counts ⌈0.95 m⌉.
-`objectives.entropy.branching_factor` is the paper's own, from logits.
+Deng et al. 2025 (2.2) count the tokens within the top 95 % of the probability mass (rollout branching factor). Stored
+rollouts hold no distributions, only their entropies H_t. So the branching shown here is exp(H_t), the number of
+equally likely tokens with the same entropy: 1 for a certain token and m for m equally likely ones, of which the paper
+counts ⌈0.95 m⌉. `objectives.entropy.branching_factor` is the paper's own, from logits.
 
 Dimension key: R responses, N samples of a problem, A distinct answers.
 """
@@ -58,7 +58,7 @@ def distinct_answers(answers: Sequence[Answer], ks: Sequence[int]) -> np.ndarray
     """Expected number of distinct final answers among k of n samples → float64 ``[K]``.
 
     Σ_a (1 − C(n−n_a, k) / C(n, k)), with n_a samples that answer a: the estimator of pass@k for every answer a. A
-    response without an answer adds none. (STUDY, figure 1b; the paper gives no formula.)
+    response without an answer adds none. (Deng et al. 2025, figure 1b; the paper gives no formula.)
     """
     found = np.array(list(Counter(answer for answer in answers if answer is not None).values()), np.int64)
     if not len(found):
@@ -132,7 +132,7 @@ def _curves(
 
 
 def answer_diversity(material: Material) -> Figure:
-    """Distinct final answers among k samples, before and after training. (STUDY, figure 1b.)"""
+    """Distinct final answers among k samples, before and after training. (Deng et al. 2025, figure 1b.)"""
     series, note = _curves(material, lambda answers, _, ks: distinct_answers(answers, ks))
     return Figure(
         name="answer_diversity",
@@ -141,14 +141,14 @@ def answer_diversity(material: Material) -> Figure:
         x_label="k (samples)",
         y_label="distinct answers, mean over problems",
         series=series,
-        source="STUDY, figure 1b",
+        source="Deng et al. 2025, figure 1b",
         note=note,
         log_x=True,
     )
 
 
 def majority_vote(material: Material) -> Figure:
-    """maj@k for k = 1 … n. (STUDY, table 4.)"""
+    """maj@k for k = 1 … n. (Deng et al. 2025, table 4.)"""
     generator = np.random.default_rng(material.seed)
     series, note = _curves(material, lambda answers, right, ks: majority_curve(answers, right, ks, generator))
     return Figure(
@@ -158,7 +158,7 @@ def majority_vote(material: Material) -> Figure:
         x_label="k (samples)",
         y_label="maj@k",
         series=series,
-        source="STUDY, table 4",
+        source="Deng et al. 2025, table 4",
         note=f"{VOTES} seeded subsets of each problem where 1 < k < n; ties share; {note}",
         log_x=True,
     )
@@ -181,8 +181,8 @@ def mean_by_step(steps: np.ndarray, values: np.ndarray) -> tuple[list[int], list
 def effective_branching(material: Material) -> Figure:
     """Mean of exp(H_t) over the tokens of a response, by step, for right and wrong responses.
 
-    It stands in for the rollout branching factor (STUDY, 2.2 and figure 1d), averaged within a response as in 4.4.1.
-    The first lines of this file say why.
+    It stands in for the rollout branching factor (Deng et al. 2025, 2.2 and figure 1d), averaged within a response as
+    in 4.4.1. The first lines of this file say why.
     """
     responses = material.training
     branching = responses.mean_by_response(np.exp(responses.entropies.astype(np.float64)), responses.written)
@@ -193,14 +193,17 @@ def effective_branching(material: Material) -> Figure:
         x_label=_STEP,
         y_label="equally likely tokens",
         series=_outcome_lines(responses, branching),
-        source="STUDY, 2.2, figure 1d, from entropies",
+        source="Deng et al. 2025, 2.2, figure 1d, from entropies",
         note="mean over responses, band: quartiles; exp of the stored entropy, as top-p sets are not stored; "
         + responses.note,
     )
 
 
 def length_by_outcome(material: Material) -> Figure:
-    """Length of right and wrong whole responses, by step. (STUDY, table 5, compares the lengths of methods.)"""
+    """Length of right and wrong whole responses, by step.
+
+    (Deng et al. 2025, table 5, compares the lengths of methods.)
+    """
     responses = material.training
     return Figure(
         name="length_by_outcome",
@@ -209,7 +212,7 @@ def length_by_outcome(material: Material) -> Figure:
         x_label=_STEP,
         y_label="length (tokens)",
         series=_outcome_lines(responses, responses.lengths.astype(np.float64)),
-        source="STUDY, table 5",
+        source="Deng et al. 2025, table 5",
         note="mean over responses, stop token and shared prefix included, band: quartiles; " + responses.note,
     )
 

@@ -1,4 +1,6 @@
-"""Entropy by position, by sign of the sample, and the tokens whose entropy falls fastest. (STUDY, 3.2.2 and 3.2.4.)
+"""Entropy by position, by sign of the sample, and the tokens whose entropy falls fastest.
+
+(Deng et al. 2025, 3.2.2 and 3.2.4.)
 
 A positive sample is a right response, a negative sample a graded one that is not right. Every sampled token counts
 once: those of a shared prefix count in the response that sampled them.
@@ -21,7 +23,7 @@ from fr3e_jax.analysis.success import thirds
 
 DECILES = 10
 POSITION_BINS = 50
-FASTEST = 0.2  # share of the tokens whose entropy falls fastest (STUDY, figure 3c)
+FASTEST = 0.2  # share of the tokens whose entropy falls fastest (Deng et al. 2025, figure 3c)
 LEAST_COUNT = 5  # occurrences in each window of a token whose entropy is compared
 EXCLUSIVE = ("in negative samples only", "in positive samples only", "in both")
 
@@ -44,7 +46,7 @@ def _groups(responses: Responses) -> dict[str, np.ndarray]:
 
 
 def entropy_by_relative_position(material: Material) -> Figure:
-    """Mean token entropy in each tenth of the response: a U shape, in the paper. (STUDY, figure 6a.)"""
+    """Mean token entropy in each tenth of the response: a U shape, in the paper. (Deng et al. 2025, figure 6a.)"""
     responses = material.training
     deciles, names = relative_decile(responses), [f"{10 * i} to {10 * i + 10} %" for i in range(DECILES)]
     return Figure(
@@ -57,13 +59,13 @@ def entropy_by_relative_position(material: Material) -> Figure:
             Series(name, names, [number(y) for y in bin_means(deciles[mask], responses.entropies[mask], DECILES)])
             for name, mask in _groups(responses).items()
         ],
-        source="STUDY, figure 6a",
+        source="Deng et al. 2025, figure 6a",
         note=f"mean over sampled tokens, each counted once; {responses.note}",
     )
 
 
 def entropy_by_position(material: Material) -> Figure:
-    """Mean token entropy by place from the start, for all, right and wrong responses. (STUDY, figure 6a.)"""
+    """Mean token entropy by place from the start, for all, right and wrong responses. (Deng et al. 2025, figure 6a.)"""
     responses = material.training
     width = max(1, math.ceil(int(responses.lengths.max()) / POSITION_BINS))
     bins = responses.place // width
@@ -82,7 +84,7 @@ def entropy_by_position(material: Material) -> Figure:
             )
             for name, mask in _groups(responses).items()
         ],
-        source="STUDY, figure 6a",
+        source="Deng et al. 2025, figure 6a",
         note=f"mean over sampled tokens in bins of {width}, each counted once; {responses.note}",
     )
 
@@ -94,7 +96,9 @@ def exclusive_tokens(tokens: np.ndarray, negative: np.ndarray, positive: np.ndar
 
 
 def entropy_by_sign(material: Material) -> Figure:
-    """Mean entropy in positive and negative samples by step, and of tokens exclusive to either. (STUDY, figure 3c.)
+    """Mean entropy in positive and negative samples by step, and of tokens exclusive to either.
+
+    (Deng et al. 2025, figure 3c.)
 
     A token is exclusive to negative samples of a step if its id occurs in no positive sample of that step.
     """
@@ -125,7 +129,7 @@ def entropy_by_sign(material: Material) -> Figure:
         x_label="training step",
         y_label="entropy (nats)",
         series=[Series(name, list(points), list(points.values())) for name, points in lines.items()],
-        source="STUDY, 3.2.2, figure 3c",
+        source="Deng et al. 2025, 3.2.2, figure 3c",
         note=f"positive: right; exclusive within a step; {responses.note}",
     )
 
@@ -136,7 +140,9 @@ def token_entropies(tokens: np.ndarray, entropies: np.ndarray, size: int) -> tup
 
 
 def fastest_entropy_drop(material: Material) -> Figure:
-    """Where the token ids occur whose mean entropy falls most from the first to the last third. (STUDY, figure 3c.)
+    """Where the token ids occur whose mean entropy falls most from the first to the last third.
+
+    (Deng et al. 2025, figure 3c.)
 
     The bars are shares of the 20 % of ids with the largest drop, beside the shares of all compared ids. The id must
     occur 5 times in each third; whether it is exclusive is decided over all steps that were read.
@@ -172,7 +178,7 @@ def fastest_entropy_drop(material: Material) -> Figure:
             Series("the 20 % that fall fastest", EXCLUSIVE, shares(fastest)),
             Series("all that are compared", EXCLUSIVE, shares(compared)),
         ],
-        source="STUDY, 3.2.2, figure 3c",
+        source="Deng et al. 2025, 3.2.2, figure 3c",
         note=f"{len(fastest)} of {len(compared)} token ids; {' and '.join(named)}; {responses.note}",
     )
 

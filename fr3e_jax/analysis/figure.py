@@ -44,7 +44,7 @@ class Figure:
     y_label: str
     series: Sequence[Series]
     source: str = ""
-    """Paper and equation or figure, as in "STUDY, figure 6a"."""
+    """Paper and equation or figure, as in "Deng et al. 2025, figure 6a"."""
     note: str = ""
     """How the numbers came about: which rollouts, how many, which interval."""
     log_x: bool = False

@@ -57,7 +57,7 @@ def entropy_over_steps(material: Material) -> Figure:
 
 
 def reward_over_steps(material: Material) -> Figure:
-    """Mean reward of the base rollouts and of those from states. (EGSW, figures 1 and 3.)"""
+    """Mean reward of the base rollouts and of those from states. (Vanlioglu 2025, figures 1 and 3.)"""
     return Figure(
         name="reward_over_steps",
         title="Reward over training",
@@ -65,13 +65,13 @@ def reward_over_steps(material: Material) -> Figure:
         x_label=_STEP,
         y_label="mean reward",
         series=metric_lines(material, {"reward/mean": "base rollouts", "explore/reward": "rollouts from states"}),
-        source="EGSW, figures 1 and 3",
+        source="Vanlioglu 2025, figures 1 and 3",
         note="metrics of the run",
     )
 
 
 def length_over_steps(material: Material) -> Figure:
-    """Mean response length. (FR3E, figure 4; EGSW, figures 2 and 4.)"""
+    """Mean response length. (FR3E, figure 4; Vanlioglu 2025, figures 2 and 4.)"""
     return Figure(
         name="length_over_steps",
         title="Response length over training",
@@ -81,7 +81,7 @@ def length_over_steps(material: Material) -> Figure:
         series=metric_lines(
             material, {"length/mean": "base rollouts", "explore/length": "rollouts from states, own part"}
         ),
-        source="FR3E, figure 4; EGSW, figures 2 and 4",
+        source="FR3E, figure 4; Vanlioglu 2025, figures 2 and 4",
         note="metrics of the run",
     )
 

@@ -1,4 +1,4 @@
-"""Perplexity of right and wrong responses. (STUDY, 3.2.3.)"""
+"""Perplexity of right and wrong responses. (Deng et al. 2025, 3.2.3.)"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OUTER = 0.5  # percent of the responses beyond each end of the axis; they count 
 def log_perplexity(responses: Responses) -> np.ndarray:
     """ln PPL(o) = −(1 / |o|) Σ_t ln π(o_t | q, o_<t) over the tokens that the policy wrote → float64 ``[R]``.
 
-    π is the distribution that was sampled from. (STUDY, 3.2.3 and eq. 7.)
+    π is the distribution that was sampled from. (Deng et al. 2025, 3.2.3 and eq. 7.)
     """
     return -responses.mean_by_response(responses.logprobs, responses.written)
 
@@ -47,7 +47,7 @@ def perplexity_by_outcome(material: Material) -> Figure:
         x_label="perplexity of the response",
         y_label="share of the responses",
         series=series,
-        source="STUDY, 3.2.3, equation 7",
+        source="Deng et al. 2025, 3.2.3, equation 7",
         note=f"{', '.join(medians)}; whole responses, under the sampling distribution; the outermost bins hold "
         f"{OUTER} % beyond each end; {responses.note}",
         log_x=True,

@@ -1,4 +1,6 @@
-"""Exploratory reasoning: pivotal tokens, reflective actions and rare behaviours, with their entropy. (RwE, section 2.)
+"""Exploratory reasoning: pivotal tokens, reflective actions and rare behaviours, with their entropy.
+
+(Cheng et al. 2025, section 2.)
 
 Dimension key: R responses, T tokens of all of them, S sentences, B sentences of the base policy, H hashed features.
 """
@@ -68,7 +70,10 @@ def _mean(values: np.ndarray) -> Number:
 
 
 def pivotal_tokens(material: Material) -> TextTable:
-    """Entropy and number of pivotal tokens by kind, and of all others, early and late. (RwE, figures 2 and 8.)"""
+    """Entropy and number of pivotal tokens by kind, and of all others, early and late.
+
+    (Cheng et al. 2025, figures 2 and 8.)
+    """
     responses = material.training
     behaviours = Behaviours.load(material.behaviours_file)
     kinds = ["other", *behaviours.pivotal]
@@ -92,13 +97,13 @@ def pivotal_tokens(material: Material) -> TextTable:
         title="Pivotal tokens",
         columns=["steps", "kind", "tokens", "tokens a response", "mean entropy (nats)"],
         cells=rows,
-        source="RwE, section 2, figures 2 and 8",
+        source="Cheng et al. 2025, section 2, figures 2 and 8",
         note=f"sampled tokens, each counted once; words of {_file(material)}; {responses.note}",
     )
 
 
 def reflective_actions(material: Material) -> Figure:
-    """Mean entropy of sentences that reflect and of the others, early and late. (RwE, figures 2 and 8.)
+    """Mean entropy of sentences that reflect and of the others, early and late. (Cheng et al. 2025, figures 2 and 8.)
 
     The mean of a sentence is over its tokens, that of the bars over sentences.
     """
@@ -126,7 +131,7 @@ def reflective_actions(material: Material) -> Figure:
         x_label="steps",
         y_label="mean entropy (nats)",
         series=[Series("reflective", names, reflective), Series("others", names, others)],
-        source="RwE, section 2, figures 2 and 8",
+        source="Cheng et al. 2025, section 2, figures 2 and 8",
         note=f"{'; '.join(described)}; {len(drawn)} of {len(responses)} responses; patterns of {_file(material)}; "
         + responses.note,
     )
@@ -154,9 +159,9 @@ def distance_to_neighbours(features: np.ndarray, base: np.ndarray, neighbours: i
 def rare_behaviours(material: Material) -> TextTable:
     """The sentences of the last third of training that lie farthest from those of the first step that was read.
 
-    RwE calls the 10 % of sentences with the largest mean distance to their nearest neighbours in the base policy's
-    output rare. The paper embeds sentences with SBERT; here a sentence is its hashed token and pair counts, so that a
-    rare sentence is rare in its words. The paper gives no number of neighbours; here it is 5.
+    Cheng et al. 2025 call the 10 % of sentences rare whose mean distance to their nearest neighbours in the base
+    policy's output is largest. They embed sentences with SBERT; here a sentence is its hashed token and pair counts, so
+    that a rare sentence is rare in its words. The paper gives no number of neighbours; here it is 5.
     """
     responses = material.training
     behaviours = Behaviours.load(material.behaviours_file)
@@ -197,7 +202,7 @@ def rare_behaviours(material: Material) -> TextTable:
         title="Rare sentences",
         columns=["sentence", "distance", "mean entropy (nats)", "step"],
         cells=cells[:SHOWN],
-        source="RwE, section 2, figures 2 and 3",
+        source="Cheng et al. 2025, section 2, figures 2 and 3",
         note=f"{compared}; {size} of {len(later)} sentences are rare, against {len(base)} of step {steps[0]}; "
         f"distance of token counts in place of SBERT; {responses.note}",
     )

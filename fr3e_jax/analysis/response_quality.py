@@ -1,4 +1,4 @@
-r"""Low-quality responses: format violations, repetition, language mixing. (STUDY, 3.2.2, figure 3d.)
+r"""Low-quality responses: format violations, repetition, language mixing. (Deng et al. 2025, 3.2.2, figure 3d.)
 
 The paper finds irrelevant content (garbled or repetitive text) with a language model. Here it is the paper's own rule
 of 4.4.1: a 3-gram redundancy above 0.31.
@@ -40,12 +40,12 @@ def redundancy(responses: Responses, n: int = N_GRAM) -> np.ndarray:
 
 
 def is_misformatted(text: str) -> bool:
-    r"""Whether ``\boxed{`` occurs not exactly once: an unboxed or multiply boxed answer. (STUDY, 3.2.2.)"""
+    r"""Whether ``\boxed{`` occurs not exactly once: an unboxed or multiply boxed answer. (Deng et al. 2025, 3.2.2.)"""
     return text.count(BOX) != 1
 
 
 def mixes_languages(text: str) -> bool:
-    """Whether the text has a Chinese character. (STUDY, 3.2.2.)"""
+    """Whether the text has a Chinese character. (Deng et al. 2025, 3.2.2.)"""
     return CHINESE.search(text) is not None
 
 
@@ -81,6 +81,6 @@ def low_quality_responses(material: Material) -> Figure:
             Series(name, steps.tolist(), (np.bincount(index, weights=mask) / count).tolist())
             for name, mask in defects.items()
         ],
-        source="STUDY, 3.2.2, figure 3d",
+        source="Deng et al. 2025, 3.2.2, figure 3d",
         note=f"{'' if texts else 'no tokenizer: texts are not read; '}whole responses; {responses.note}",
     )

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from fr3e_jax.runs.declared_metrics import find
+
 AXES = {
     "sampled_tokens": "sampled tokens",
     "trained_positions": "trained positions",
@@ -194,14 +196,13 @@ def first_reach(x: np.ndarray, y: np.ndarray, score: float) -> float | None:
 
 def metric_label(name: str) -> str:
     """The name of a metric for readers."""
+    row = find(name)
     return {
         ALL_RIGHT: "All-Right (share of prompts)",
         ALL_WRONG: "All-Wrong (share of prompts)",
         MIXED: "mixed (share of prompts)",
         WASTED: "wasted tokens (share of sampled)",
-        "reward/mean": "reward of base rollouts",
-        "entropy/mean": "entropy (nats a token)",
-    }.get(name, f"{name}, held-out" if is_score(name) else name)
+    }.get(name, f"{name}, held-out" if is_score(name) else row.label if row and row.label else name)
 
 
 def _is_finite(value: Any) -> bool:

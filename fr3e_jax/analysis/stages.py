@@ -1,4 +1,4 @@
-"""The rising and the plateau stage of a run, found from its curves. (STUDY, 3.2.2, figure 3a.)
+"""The rising and the plateau stage of a run, found from its curves. (Deng et al. 2025, 3.2.2, figure 3a.)
 
 The paper draws the border by eye. Here it is the change point of two straight lines, fitted by least squares.
 """
@@ -93,7 +93,7 @@ def _figure(material: Material, metric: str, name: str, label: str) -> Figure:
         x_label="training step",
         y_label=label,
         series=series,
-        source="STUDY, 3.2.2, figure 3a",
+        source="Deng et al. 2025, 3.2.2, figure 3a",
         note=f"{verdict}; {slopes}; two lines by least squares, {LEAST_POINTS} points or more each, against one by BIC",
     )
 

@@ -1,4 +1,6 @@
-"""Success of k samples: pass@k and maj@k curves, unsolvable problems and their overlap. (STUDY, 2.1 and 2.4.)
+"""Success of k samples: pass@k and maj@k curves, unsolvable problems and their overlap.
+
+(Deng et al. 2025, 2.1 and 2.4.)
 
 Dimension key: P problems, N samples of a problem, K places on the k axis.
 """
@@ -48,7 +50,10 @@ def places(most: int) -> list[int]:
 
 
 def pass_at_k_by_problem(samples: np.ndarray, right: np.ndarray, ks: Sequence[int]) -> np.ndarray:
-    """1 − C(n−c, k) / C(n, k) of each problem → float64 ``[P, K]``. (STUDY, eq. 2.) k is at most the least n."""
+    """1 − C(n−c, k) / C(n, k) of each problem → float64 ``[P, K]``. k is at most the least n.
+
+    (Deng et al. 2025, eq. 2.)
+    """
     from fr3e_jax.objectives.pass_at_k import pass_at_k  # loads jax
 
     table = np.empty((len(samples), len(ks)))
@@ -114,7 +119,10 @@ def _set_name(benchmark: str, step: int) -> str:
 
 
 def pass_at_k_curve(material: Material) -> Figure:
-    """Unbiased pass@k for k = 1 … n on a logarithmic axis, before and after training. (STUDY, eq. 2, figure 1a.)"""
+    """Unbiased pass@k for k = 1 … n on a logarithmic axis, before and after training.
+
+    (Deng et al. 2025, eq. 2, figure 1a.)
+    """
     responses, origin, sets = sample_sets(material)
     series, described = [], []
     for name, problems in sets.items():
@@ -130,7 +138,7 @@ def pass_at_k_curve(material: Material) -> Figure:
         x_label="k (samples)",
         y_label="pass@k",
         series=series,
-        source="STUDY, equation 2, figure 1a",
+        source="Deng et al. 2025, equation 2, figure 1a",
         note=f"{origin}; {'; '.join(described)}; bands: 95 % bootstrap over problems, {DRAWS} draws, seed "
         f"{material.seed}; {responses.note}",
         log_x=True,
@@ -138,7 +146,7 @@ def pass_at_k_curve(material: Material) -> Figure:
 
 
 def unsolved(responses: Responses, problems: Mapping[str, Sequence[int]]) -> set[str]:
-    """The k-rollout unsolvable problems: those without a right one among their samples. (STUDY, 2.1.)"""
+    """The k-rollout unsolvable problems: those without a right one among their samples. (Deng et al. 2025, 2.1.)"""
     return {problem for problem, rows in problems.items() if not responses.right[list(rows)].any()}
 
 
@@ -165,7 +173,7 @@ def overlap_figure(sets: Mapping[str, set[str]], compared: int, samples: int, no
             Series("in exactly these", names, list(regions.values())),
             Series("in all", list(sets), [len(members) for members in sets.values()]),
         ],
-        source="STUDY, 2.1, figure 1c",
+        source="Deng et al. 2025, 2.1, figure 1c",
         note=f"of {compared} problems that all sets have, {samples} samples or fewer each; {note}",
     )
 
@@ -173,8 +181,8 @@ def overlap_figure(sets: Mapping[str, set[str]], compared: int, samples: int, no
 def unsolvable_overlap(materials: Sequence[Material]) -> Figure:
     """Problems that no sample solves, and their overlap: first, middle and last evaluation, or the last of each run.
 
-    (STUDY, 2.1 and figure 1c.) Only problems that all sets have are compared, with the same number of samples: the
-    first ones of each, as many as the smallest set has.
+    (Deng et al. 2025, 2.1 and figure 1c.) Only problems that all sets have are compared, with the same number of
+    samples: the first ones of each, as many as the smallest set has.
     """
     rows: dict[str, tuple[Responses, dict[str, list[int]]]] = {}
     for material in materials[:MOST_SETS]:

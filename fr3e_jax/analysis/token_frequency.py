@@ -1,4 +1,4 @@
-"""The tokens that became more and less frequent, and those whose entropy fell. (STUDY, table 3b.)"""
+"""The tokens that became more and less frequent, and those whose entropy fell. (Deng et al. 2025, table 3b.)"""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def token_clouds(material: Material) -> TextTable:
             "late entropy (nats)",
         ],
         cells=cells,
-        source="STUDY, table 3b",
+        source="Deng et al. 2025, table 3b",
         note=f"{' and '.join(windows)}; sampled tokens, each counted once, {LEAST_COUNT} occurrences or more; "
         + responses.note,
     )

@@ -1,4 +1,6 @@
-"""Token probabilities before and after updates: where learning happens. (STUDY, 3.2.2, 3.2.3, figures 4, 5a.)
+"""Token probabilities before and after updates: where learning happens.
+
+(Deng et al. 2025, 3.2.2, 3.2.3, figures 4, 5a.)
 
 NumPy on the host. Dimension key: T tokens of all responses, R responses.
 """
@@ -17,7 +19,7 @@ from fr3e_jax.analysis.figure import Figure, Finding, Series, TextTable
 from fr3e_jax.configuration import ConfigError
 
 CATEGORIES = Path(__file__).with_name("token_categories.yaml")
-SMALL = 0.06  # a change of probability below this is none (STUDY, 3.2.2)
+SMALL = 0.06  # a change of probability below this is none (Deng et al. 2025, 3.2.2)
 TOP = 0.2  # the share of tokens with the greatest changes
 TENTHS = 10
 BINS = 20
@@ -39,11 +41,11 @@ class TokenUpdates:
     entropies: np.ndarray
     """Under the earlier checkpoint, in nats."""
     gradients: np.ndarray
-    """G_t / |α_t| under the earlier checkpoint (STUDY, eq. 4)."""
+    """G_t / |α_t| under the earlier checkpoint (Deng et al. 2025, eq. 4)."""
     weights: np.ndarray
     """|α_t| (`objectives.entropy.gradient_weight`); NaN where the response trained nothing."""
     candidates: tuple[np.ndarray, np.ndarray]
-    """Tokens within the top 95 % of the mass, before and after (STUDY, 2.2)."""
+    """Tokens within the top 95 % of the mass, before and after (Deng et al. 2025, 2.2)."""
 
     @property
     def changes(self) -> np.ndarray:
@@ -116,11 +118,16 @@ def update_summary(updates: TokenUpdates, note: str) -> TextTable:
     columns += ["entropy of the top 20 %", "entropy of all", "G_t/|α_t| of the top 20 %", "G_t/|α_t| of all"]
     columns += ["G_t of the top 20 %", "G_t of all"]
     columns += ["branching factor before", "branching factor after"]
-    return TextTable("token_updates", "Token probability updates", columns, rows, "STUDY, 3.2.2, eq. 4 and 2.2", note)
+    return TextTable(
+        "token_updates", "Token probability updates", columns, rows, "Deng et al. 2025, 3.2.2, eq. 4 and 2.2", note
+    )
 
 
 def update_by_entropy(updates: TokenUpdates, note: str) -> Figure:
-    """Mean Δp of positive and negative samples, and mean |Δp|, by tenth of the entropy. (STUDY, figure 4.)"""
+    """Mean Δp of positive and negative samples, and mean |Δp|, by tenth of the entropy.
+
+    (Deng et al. 2025, figure 4.)
+    """
     order = np.argsort(updates.entropies, kind="stable")
     tenth = np.empty(len(order), int)
     tenth[order] = np.arange(len(order)) * TENTHS // max(1, len(order))
@@ -137,7 +144,9 @@ def update_by_entropy(updates: TokenUpdates, note: str) -> Figure:
         Series("all, |Δp|", places, means(np.abs(changes), every)),
     ]
     title, label = "Probability updates by entropy", "tenth of the entropy before, from the lowest"
-    return Figure("updates_by_entropy", title, "lines", label, "mean change", series, "STUDY, figure 4", note)
+    return Figure(
+        "updates_by_entropy", title, "lines", label, "mean change", series, "Deng et al. 2025, figure 4", note
+    )
 
 
 def update_by_category(
@@ -153,11 +162,13 @@ def update_by_category(
             share = float(top[members].mean())
             rows.append([name, int(members.sum()), float(size[members].mean()), share, float(members[top].mean())])
     columns = ["category", "tokens", "mean |Δp|", "share of them in the top 20 %", "share of the top 20 %"]
-    return TextTable("updates_by_category", "Updates by kind of token", columns, rows, "STUDY, 3.2.2, table 1", note)
+    return TextTable(
+        "updates_by_category", "Updates by kind of token", columns, rows, "Deng et al. 2025, 3.2.2, table 1", note
+    )
 
 
 def perplexity_of_updates(updates: TokenUpdates, note: str) -> Figure:
-    """ln PPL of the responses of the most updated tokens, and of all tokens. (STUDY, figure 5a.)"""
+    """ln PPL of the responses of the most updated tokens, and of all tokens. (Deng et al. 2025, figure 5a.)"""
     count = int(updates.response.max(initial=-1)) + 1
     sums = np.bincount(updates.response, weights=-updates.before.astype(np.float64), minlength=count)
     surprise = (sums / np.maximum(1, np.bincount(updates.response, minlength=count)))[updates.response]
@@ -169,7 +180,14 @@ def perplexity_of_updates(updates: TokenUpdates, note: str) -> Figure:
         series.append(Series(name, middles, [float(share) for share in found / found.sum()]))
     title = "Perplexity of the responses in which probabilities moved"
     return Figure(
-        "perplexity_of_updates", title, "bars", "ln PPL before", "share of tokens", series, "STUDY, figure 5a", note
+        "perplexity_of_updates",
+        title,
+        "bars",
+        "ln PPL before",
+        "share of tokens",
+        series,
+        "Deng et al. 2025, figure 5a",
+        note,
     )
 
 

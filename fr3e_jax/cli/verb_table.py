@@ -14,6 +14,7 @@ from fr3e_jax.cli import (
     eval_verb,
     gradient_noise_verb,
     intervene_verb,
+    metrics_verb,
     parsers,
     recipe_verbs,
     report_verb,
@@ -209,6 +210,13 @@ VERBS = {
         "fr3e methods --write docs/users/methods.md",
         parsers.declare_methods,
         _methods,
+        recipe=False,
+    ),
+    "metrics": Verb(
+        "Explain the numbers of metrics.jsonl: unit, meaning, good direction (docs/users/metrics.md).",
+        "fr3e metrics clip",
+        metrics_verb.declare_metrics,
+        metrics_verb.show_metrics,
         recipe=False,
     ),
     "recipes": Verb(

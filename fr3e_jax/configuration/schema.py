@@ -352,7 +352,7 @@ class CriticConfig:
     learning_rate: float = option(
         1e-5, "peak learning rate of its AdamW; all else is as in the optimizer section", ge=0
     )
-    warmup_steps: int = option(10, "first training steps in which only the critic learns (RwE: 10)", ge=0)
+    warmup_steps: int = option(10, "first training steps in which only the critic learns (Cheng et al. 2025: 10)", ge=0)
     clip: float = option(0.5, "largest change of a value from the old one within a step's loss; 0: no clip", ge=0)
     gamma: float = option(1.0, "discount of GAE", gt=0, le=1)
     lam: float = option(1.0, "lambda of GAE", ge=0, le=1)
@@ -429,7 +429,7 @@ class SftConfig:
 
 @dataclass
 class RftConfig:
-    """Rejection-sampling fine-tuning (``fr3e rft``; STUDY 4.4.1) on responses drawn as ``rollout`` says.
+    """Rejection-sampling fine-tuning (``fr3e rft``; Deng et al. 2025, 4.4.1) on responses drawn as ``rollout`` says.
 
     Other AdamW settings are in ``optimizer``; each iteration starts with fresh moments.
     """

@@ -11,7 +11,12 @@ from typing import Literal
 from fr3e_jax.configuration.options import implementations, implemented_by, option
 
 
-@implemented_by("objectives.shaping_steps:entropy_advantage", source="RwE, eq. 5-7", reads=("entropies",), in_loss=True)
+@implemented_by(
+    "objectives.shaping_steps:entropy_advantage",
+    source="Cheng et al. 2025, eq. 5-7",
+    reads=("entropies",),
+    in_loss=True,
+)
 @dataclass
 class EntropyAdvantageConfig:
     """A_t + min(alpha H_t, |A_t| / kappa), H the entropy of the policy that is updated."""
@@ -20,7 +25,7 @@ class EntropyAdvantageConfig:
     kappa: float = option(2.0, "the bonus is at most |A_t| / kappa; above 1 it keeps the sign", gt=1)
 
 
-@implemented_by("objectives.shaping_steps:perplexity", source="STUDY, eq. 11")
+@implemented_by("objectives.shaping_steps:perplexity", source="Deng et al. 2025, eq. 11")
 @dataclass
 class PerplexityConfig:
     """A (1 - alpha w), w the standardised ln PPL of a response in its group."""
@@ -32,7 +37,7 @@ class PerplexityConfig:
     until_step: int = option(0, "first training step in which it is no longer active; 0: to the end", ge=0)
 
 
-@implemented_by("objectives.shaping_steps:position", source="STUDY, eq. 12")
+@implemented_by("objectives.shaping_steps:position", source="Deng et al. 2025, eq. 12")
 @dataclass
 class PositionConfig:
     """A + sign(A) gamma sigmoid(direction steepness (l_t - centre)), l_t a token's place in the response."""
@@ -46,7 +51,7 @@ class PositionConfig:
     until_step: int = option(300, "first training step in which it is no longer active; 0: to the end", ge=0)
 
 
-@implemented_by("objectives.shaping_steps:sample_reinforcement", source="Zhu et al. 2025; STUDY Table 2")
+@implemented_by("objectives.shaping_steps:sample_reinforcement", source="Zhu et al. 2025; Deng et al. 2025, Table 2")
 @dataclass
 class SampleReinforcementConfig:
     """Factors of the advantages of right and of wrong responses: negative sample reinforcement, Weighted-REINFORCE."""
@@ -63,7 +68,7 @@ class UnlikelinessConfig:
     beta: float = option(0.25, "share of its advantage that the likeliest response of a group loses", gt=0, le=1)
 
 
-@implemented_by("objectives.shaping_steps:sequence_weighting", source="EGSW, eq. 6-10", reads=("entropies",))
+@implemented_by("objectives.shaping_steps:sequence_weighting", source="Vanlioglu 2025, eq. 6-10", reads=("entropies",))
 @dataclass
 class SequenceWeightingConfig:
     """Token losses times softmax_i((A_i + alpha H_i) / temperature)."""
@@ -81,7 +86,9 @@ class SequenceWeightingConfig:
 
 
 @implemented_by(
-    "objectives.shaping_steps:forking_tokens", source="Wang et al. 2025; STUDY Table 2", reads=("old_entropies",)
+    "objectives.shaping_steps:forking_tokens",
+    source="Wang et al. 2025; Deng et al. 2025, Table 2",
+    reads=("old_entropies",),
 )
 @dataclass
 class ForkingTokensConfig:
@@ -91,7 +98,9 @@ class ForkingTokensConfig:
 
 
 @implemented_by(
-    "objectives.shaping_steps:clip_cov", source="Cui et al. 2025, eq. 10-12; STUDY Table 2", reads=("logprobs",)
+    "objectives.shaping_steps:clip_cov",
+    source="Cui et al. 2025, eq. 10-12; Deng et al. 2025, Table 2",
+    reads=("logprobs",),
 )
 @dataclass
 class ClipCovConfig:
@@ -102,7 +111,9 @@ class ClipCovConfig:
     high: float = option(5.0, "upper bound of that covariance")
 
 
-@implemented_by("objectives.shaping_steps:kl_cov", source="Cui et al. 2025, eq. 13; STUDY Table 2", reads=("logprobs",))
+@implemented_by(
+    "objectives.shaping_steps:kl_cov", source="Cui et al. 2025, eq. 13; Deng et al. 2025, Table 2", reads=("logprobs",)
+)
 @dataclass
 class KlCovConfig:
     """KL-Cov: an unclipped loss, and a penalty on the tokens of the highest covariance."""

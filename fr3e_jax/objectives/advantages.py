@@ -23,7 +23,10 @@ LEAST_DEVIATION = 1e-6  # advantages that spread less are taken as equal
 
 
 def ranged_rewards(rewards: Shaped[AnyArray, "*batch"], reward_range: str) -> AnyArray:
-    """Rewards of [0, 1] in the range that estimators read: unchanged, or 2 r − 1 (RwE's ±1; ``minus_one_one``)."""
+    """Rewards of [0, 1] in the range that estimators read: unchanged, or 2 r − 1 (``minus_one_one``).
+
+    The range ±1 is that of Cheng et al. 2025.
+    """
     if reward_range == "zero_one":
         return rewards
     if reward_range == "minus_one_one":
@@ -54,7 +57,10 @@ def grpo_advantages(
     unbiased_std: bool = False,
     epsilon: float = 1e-6,
 ) -> Float[jax.Array, "*batch M"]:
-    """A_m = (r_m − mean(r)) / (std(r) + ε), std of the population or (``unbiased_std``) with n − 1. (EGSW, eq. 3.)"""
+    """A_m = (r_m − mean(r)) / (std(r) + ε), std of the population or (``unbiased_std``) with n − 1.
+
+    (Vanlioglu 2025, eq. 3.)
+    """
     advantages = mean_advantages(rewards, mask)
     return advantages / (masked_std(advantages, mask, -1, unbiased_std)[..., None] + epsilon)
 

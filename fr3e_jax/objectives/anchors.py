@@ -116,7 +116,7 @@ def anchor_scores(
 
     - ``entropy``: H_k (FR3E, eq. 5 and 7);
     - ``logprob``: −log π(t_k), so that the least likely drawn token wins (FR3E, 3.4; the authors' code);
-    - ``gradient``: the update magnitude G_k (STUDY, eq. 4);
+    - ``gradient``: the update magnitude G_k (Deng et al. 2025, eq. 4);
     - ``random``: ``uniforms``, drawn by the caller.
     """
     sources = {"entropy": entropies, "logprob": logprobs, "gradient": magnitudes, "random": uniforms}

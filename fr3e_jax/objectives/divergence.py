@@ -47,9 +47,10 @@ def kl_k2(
 def kl_k3(
     policy_logprobs: Float[AnyArray, "*shape"], ref_logprobs: Float[AnyArray, "*shape"]
 ) -> Float[jax.Array, "*shape"]:
-    """k3 = π_ref/π − log(π_ref/π) − 1: unbiased, never negative. (EGSW, eq. 4.) The log-ratio is bounded by ±20.
+    """k3 = π_ref/π − log(π_ref/π) − 1: unbiased, never negative. The log-ratio is bounded by ±20.
 
-    As a loss its mean gradient is that of KL(π_ref ‖ π); near π = π_ref the two divergences agree.
+    (Vanlioglu 2025, eq. 4.) As a loss its mean gradient is that of KL(π_ref ‖ π); near π = π_ref the two divergences
+    agree.
     """
     log_ratio = bounded_log_ratio(ref_logprobs, policy_logprobs)
     return jnp.expm1(log_ratio) - log_ratio

@@ -27,7 +27,7 @@ def _log_softmax(logits: AnyArray) -> jax.Array:
 def token_entropy(logits: Float[AnyArray, "*batch V"]) -> Float[jax.Array, "*batch"]:
     """H_t = −Σ_v π(v) log π(v), in nats: 0 for a certain token, log V for a uniform distribution.
 
-    FR3E, eq. 5; EGSW, eq. 7; RwE, eq. 4; STUDY, eq. 3.
+    FR3E, eq. 5; Vanlioglu 2025, eq. 7; Cheng et al. 2025, eq. 4; Deng et al. 2025, eq. 3.
     """
     logprobs = _log_softmax(logits)
     possible = logprobs > -jnp.inf
@@ -37,13 +37,13 @@ def token_entropy(logits: Float[AnyArray, "*batch V"]) -> Float[jax.Array, "*bat
 
 
 def normalised_entropy(logits: Float[AnyArray, "*batch V"]) -> Float[jax.Array, "*batch"]:
-    """H_t / log V, in [0, 1]; 0 for a vocabulary of one token. (EGSW's "normalised entropy".)"""
+    """H_t / log V, in [0, 1]; 0 for a vocabulary of one token. (Vanlioglu 2025, "normalised entropy".)"""
     vocab_size = logits.shape[-1]
     return token_entropy(logits) / (math.log(vocab_size) if vocab_size > 1 else 1.0)
 
 
 def branching_factor(logits: Float[AnyArray, "*batch V"], mass: float = 0.95) -> Int[jax.Array, "*batch"]:
-    """RBF_t = min { |C| : Σ_{v∈C} π(v) ≥ mass }, the size of the nucleus. (STUDY, section 2.2.)
+    """RBF_t = min { |C| : Σ_{v∈C} π(v) ≥ mass }, the size of the nucleus. (Deng et al. 2025, section 2.2.)
 
     The comparison allows for the rounding of float32 sums (1e-6).
     """
@@ -66,16 +66,20 @@ def token_logprobs(
 def log_perplexity(
     logprobs: Float[AnyArray, "*batch T"], mask: Shaped[AnyArray, "*batch T"]
 ) -> Float[jax.Array, "*batch"]:
-    """ln PPL(o) = −(1/T) Σ_t log π(o_t | …) over the masked tokens; 0 for an empty response. (STUDY, section 3.2.3.)"""
+    """ln PPL(o) = −(1/T) Σ_t log π(o_t | …) over the masked tokens; 0 for an empty response.
+
+    (Deng et al. 2025, section 3.2.3.)
+    """
     return -masked_mean(logprobs, mask, axis=-1)
 
 
 def gradient_weight(
     ratios: Float[AnyArray, "*batch"], advantages: Float[AnyArray, "*batch"], epsilon: float
 ) -> Float[jax.Array, "*batch"]:
-    """α_t = r̂_t · min(Â_t, clip(Â_t, 1 − ε, 1 + ε)), the weight of a token's gradient, as printed in STUDY, eq. 4.
+    """α_t = r̂_t · min(Â_t, clip(Â_t, 1 − ε, 1 + ε)), the weight of a token's gradient.
 
-    The paper clips the advantage, not the ratio: α_t = r̂_t · min(Â_t, 1 + ε), which cuts only advantages above 1 + ε.
+    (As printed in Deng et al. 2025, eq. 4.) The paper clips the advantage, not the ratio: α_t = r̂_t · min(Â_t, 1 +
+    ε), which cuts only advantages above 1 + ε.
     """
     advantages = jnp.asarray(advantages, jnp.float32)
     return jnp.asarray(ratios, jnp.float32) * jnp.minimum(advantages, jnp.clip(advantages, 1 - epsilon, 1 + epsilon))
@@ -84,7 +88,7 @@ def gradient_weight(
 def update_magnitude(
     logits: Float[AnyArray, "*batch V"], token_ids: Int[AnyArray, "*batch"], hidden_norm: Float[AnyArray, "*batch"]
 ) -> Float[jax.Array, "*batch"]:
-    """G_t / |α_t| = ‖(e(o_t) − π) hᵀ‖_F = ‖e(o_t) − π‖₂ · ‖h‖₂. (STUDY, eq. 4 and appendix A.1.)
+    """G_t / |α_t| = ‖(e(o_t) − π) hᵀ‖_F = ‖e(o_t) − π‖₂ · ‖h‖₂. (Deng et al. 2025, eq. 4 and appendix A.1.)
 
     The matrix has rank one, so its norm is the product of two vector norms. ``hidden_norm`` is ‖h‖₂ of the last hidden
     state. 1 − π(o_t) is summed from the other tokens, so that nearly certain tokens lose no precision.

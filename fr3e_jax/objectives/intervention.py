@@ -13,11 +13,14 @@ from jaxtyping import Bool, Float, Int
 GROUPS = ("entropy:top", "entropy:bottom", "random", "position:early", "position:late", "low-ppl", "high-ppl")
 """Groups of tokens; each may be followed by a share in percent, as in ``entropy:top20%``."""
 SHARE = 0.2
-"""The share of all groups in STUDY: the top 20 % of tokens by entropy, of positions, of responses by perplexity."""
+"""The share of all groups: the top 20 % of tokens by entropy, of positions, of responses by
+perplexity. (Deng et al. 2025.)"""
 
 
 def intervention(original: Float[np.ndarray, "_ _"], substituted: Float[np.ndarray, "_ _"]) -> Float[np.ndarray, " _"]:
-    """I_t = (1/k) Σ_j Acc_j(q, o_<t, o_t) − (1/k) Σ_j Acc_j(q, o_<t, õ_t), ``[T, k]`` → ``[T]``. (STUDY, eq. 6.)
+    """I_t = (1/k) Σ_j Acc_j(q, o_<t, o_t) − (1/k) Σ_j Acc_j(q, o_<t, õ_t), ``[T, k]`` → ``[T]``.
+
+    (Deng et al. 2025, eq. 6.)
 
     Raises:
       ValueError: the two sides differ in shape.
@@ -65,9 +68,10 @@ def replaceable(
     """The places of each response that belong to a group of tokens.
 
     ``entropy:top`` and ``entropy:bottom`` rank the tokens of all responses together; ``random`` takes all of them.
-    ``position:early`` and ``position:late`` are the top-entropy tokens (the top 20 % of all) in the first and the last
-    ``share`` of their response (STUDY, figure 6b). ``low-ppl`` and ``high-ppl`` are the top-entropy tokens of the
-    ``share`` of responses with the lowest and the highest perplexity exp(−mean log-prob) (STUDY, figure 5b).
+    ``position:early`` and ``position:late`` are the top-entropy tokens (the top 20 % of all) in the first and the
+    last ``share`` of their response (Deng et al. 2025, figure 6b). ``low-ppl`` and ``high-ppl`` are the top-entropy
+    tokens of the ``share`` of responses with the lowest and the highest perplexity exp(−mean log-prob) (Deng et al.
+    2025, figure 5b).
 
     Args:
       group: one of `GROUPS`.

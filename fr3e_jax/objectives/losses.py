@@ -74,13 +74,16 @@ def truncated_importance_weight(
 def entropy_bonus(
     entropies: Float[AnyArray, "*batch T"], mask: Shaped[AnyArray, "*batch T"], *, coefficient: float
 ) -> Float[jax.Array, "*batch T"]:
-    """ℓ_t = −β H_t, to be added to the policy's token losses. (The entropy regularisation of RwE, Table 1.)"""
+    """ℓ_t = −β H_t, to be added to the policy's token losses.
+
+    (The entropy regularisation of Cheng et al. 2025, Table 1.)
+    """
     return -coefficient * jnp.where(jnp.asarray(mask, bool), jnp.asarray(entropies, jnp.float32), 0.0)
 
 
 AGGREGATIONS = {
     "token_mean": "Σ_i Σ_t ℓ / Σ_i |o_i|: every token weighs the same (FR3E, eq. 2; DAPO)",
-    "seq_mean_token_mean": "mean_i of mean_t ℓ: every sequence weighs the same (GRPO; EGSW, eq. 5)",
+    "seq_mean_token_mean": "mean_i of mean_t ℓ: every sequence weighs the same (GRPO; Vanlioglu 2025, eq. 5)",
     "seq_mean_token_sum": "mean_i of Σ_t ℓ",
     "token_sum_norm": "mean_i of Σ_t ℓ / norm_length, a fixed length (Dr. GRPO)",
 }

@@ -12,7 +12,9 @@ from fr3e_jax.objectives.arrays import AnyArray
 
 
 def pass_at_k(num_samples: int, num_correct: int | Shaped[AnyArray, "*batch"], k: int) -> Float[np.ndarray, "*batch"]:
-    """pass@k = 1 − C(n−c, k) / C(n, k) = 1 − Π_{i=n−c+1}^{n} (1 − k/i), unbiased. (STUDY, eq. 2; Chen et al. 2021.)
+    """pass@k = 1 − C(n−c, k) / C(n, k) = 1 − Π_{i=n−c+1}^{n} (1 − k/i), unbiased.
+
+    (Deng et al. 2025, eq. 2; Chen et al. 2021.)
 
     ``num_samples`` n and ``num_correct`` c (one or an array, 0 ≤ c ≤ n) → float64 of c's shape. The product has no
     large numbers, and is exactly 0 where k > n − c, as one factor has i = k.

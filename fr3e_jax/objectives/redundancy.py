@@ -9,7 +9,10 @@ from fr3e_jax.objectives.arrays import AnyArray
 
 
 def n_gram_redundancy(token_ids: Int[AnyArray, " T"], n: int = 3) -> float:
-    """1 − distinct n-grams / n-grams of a sequence; 0 where it is shorter than n. (STUDY 4.4.1, whose n is 3.)"""
+    """1 − distinct n-grams / n-grams of a sequence; 0 where it is shorter than n.
+
+    (Deng et al. 2025, 4.4.1, whose n is 3.)
+    """
     ids = np.asarray(token_ids)
     if n < 1:
         raise ValueError(f"n={n} is not the length of an n-gram; expected at least 1")

@@ -1,4 +1,4 @@
-"""Advantages from a value function: GAE and the critic's loss. (PPO; RwE 3.1.)
+"""Advantages from a value function: GAE and the critic's loss. (PPO; Cheng et al. 2025, 3.1.)
 
 Dimension key: T tokens of a response; `batch` is any leading axes. Tokens outside the mask (padding, a tool's answer)
 are skipped: the token before them is followed by the token after them.

@@ -29,7 +29,10 @@ def largest_share(
 def forking_tokens(
     entropies: Float[AnyArray, "*shape"], mask: Shaped[AnyArray, "*shape"], *, share: float
 ) -> Bool[jax.Array, "*shape"]:
-    """The ``share`` of the batch's tokens with the highest entropy, rounded up. (Wang et al. 2025; STUDY Table 2.)"""
+    """The ``share`` of the batch's tokens with the highest entropy, rounded up.
+
+    (Wang et al. 2025; Deng et al. 2025, Table 2.)
+    """
     _check_share(share)
     # Rounded up short of float32's error: 0.2 of 5 tokens is 1 and not 2.
     return largest_share(entropies, mask, jnp.maximum(jnp.ceil(share * jnp.sum(jnp.asarray(mask, bool)) - 1e-4), 1))
@@ -53,7 +56,7 @@ def clip_cov_tokens(
     low: float,
     high: float,
 ) -> Bool[jax.Array, "*shape"]:
-    """Clip-Cov: the tokens that leave the gradient. (Cui et al. 2025; STUDY Table 2.)
+    """Clip-Cov: the tokens that leave the gradient. (Cui et al. 2025; Deng et al. 2025, Table 2.)
 
     ``share`` of the batch's tokens, at least one, drawn among those with covariance in (low, high) that are not
     clipped already. ``uniforms`` are the random numbers of the draw.

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int, Shaped
 from fr3e_jax.objectives.arrays import AnyArray
 from fr3e_jax.objectives.reductions import masked_mean, masked_std, safe_sqrt
 
-_RELEASED_BOUNDS = (0.8, 1.2)  # of the perplexity factor in STUDY's released code
+_RELEASED_BOUNDS = (0.8, 1.2)  # of the perplexity factor in Deng et al.'s released code
 _RELEASED_SHARE = 0.5  # of |A|, its cap of the position bonus
 
 
@@ -26,7 +26,7 @@ def entropy_based_advantages(
     alpha: float,
     kappa: float,
 ) -> tuple[Float[jax.Array, "*batch T"], Float[jax.Array, "*batch T"]]:
-    """A_t + ψ(H_t), ψ(H_t) = min(α stop_gradient(H_t), |A_t| / κ). (RwE, eq. 5-7.)
+    """A_t + ψ(H_t), ψ(H_t) = min(α stop_gradient(H_t), |A_t| / κ). (Cheng et al. 2025, eq. 5-7.)
 
     ``entropies`` are those of the policy that is updated. κ > 1 keeps the sign. α = 0.4 for GRPO, 0.1 for PPO.
 
@@ -49,7 +49,9 @@ def perplexity_weights(
     *,
     variant: str,
 ) -> Float[jax.Array, "*batch M"]:
-    """w = (ln PPL − μ) / σ over the group, σ of the population; 0 where σ = 0 and outside the mask. (STUDY, eq. 7.)
+    """w = (ln PPL − μ) / σ over the group, σ of the population; 0 where σ = 0 and outside the mask.
+
+    (Deng et al. 2025, eq. 7.)
 
     ``variant="released"``: μ and σ leave out responses beyond 1.5 inter-quartile ranges, as the released code does.
     """
@@ -75,7 +77,7 @@ def perplexity_shaped_advantages(
     prefer: str,
     variant: str,
 ) -> Float[jax.Array, "*batch M T"]:
-    """A (1 − α w): responses of low perplexity weigh more; ``prefer="high"``: A (1 + α w). (STUDY, eq. 11.)
+    """A (1 − α w): responses of low perplexity weigh more; ``prefer="high"``: A (1 + α w). (Deng et al. 2025, eq. 11.)
 
     ``variant="released"``: the factor is clamped to [0.8, 1.2], and with ``prefer="low"`` it is never applied.
     """
@@ -102,9 +104,9 @@ def position_shaped_advantages(
 ) -> Float[jax.Array, "*batch T"]:
     """A + sign(A) b_t, b_t = γ sigmoid(d m (l_t − n)), l_t = t / |o|: d = 1: later tokens weigh more.
 
-    (STUDY, eq. 8 and 12.) ``centre`` is n. The paper prints −0.5, which saturates every sigmoid; the released code has
-    0.5. ``relative`` are the l_t; None: the mask's tokens are counted from its first. ``variant="released"``: b_t
-    is at most |A| / 2.
+    (Deng et al. 2025, eq. 8 and 12.) ``centre`` is n. The paper prints −0.5, which saturates every sigmoid; the
+    released code has 0.5. ``relative`` are the l_t; None: the mask's tokens are counted from its first.
+    ``variant="released"``: b_t is at most |A| / 2.
     """
     if variant not in ("paper", "released"):
         raise ValueError(f"unknown variant {variant!r}; expected paper or released")
@@ -146,7 +148,9 @@ def unlikeliness_factors(
 def pass_at_k_advantages(
     correct: Shaped[AnyArray, "*batch M"], mask: Shaped[AnyArray, "*batch M"], *, k: int
 ) -> Float[jax.Array, "*batch M"]:
-    """The advantages that maximise pass@k, by counting the subsets of k responses. (Chen et al. 2025, STUDY Table 2.)
+    """The advantages that maximise pass@k, by counting the subsets of k responses.
+
+    (Chen et al. 2025, Deng et al. 2025, Table 2.)
 
     R̄ = 1 − C(N₋, k)/C(N, k), σ = √(R̄ (1 − R̄)); right: (1 − R̄)/σ; wrong: (1 − R̄ − C(N₋−1, k−1)/C(N−1, k−1))/σ. 0 where
     σ = 0 and outside the mask. A group smaller than k has only itself as a subset: all are 0.

@@ -54,7 +54,7 @@ Step = Callable[..., tuple[Tokens, Metrics]]
 
 
 def entropy_advantage(tokens: Tokens, *, alpha: float, kappa: float) -> tuple[Tokens, Metrics]:
-    """A_t + min(α H_t, |A_t| / κ), H of the policy that is updated. (RwE, eq. 5-7.)"""
+    """A_t + min(α H_t, |A_t| / κ), H of the policy that is updated. (Cheng et al. 2025, eq. 5-7.)"""
     shaped, ratio = shaping.entropy_based_advantages(
         tokens.advantages, tokens.entropies, tokens.counted, alpha=alpha, kappa=kappa
     )
@@ -70,7 +70,9 @@ def perplexity(
     from_step: int,
     until_step: int,
 ) -> tuple[Tokens, Metrics]:
-    """A (1 − α w), w the ln PPL of the sequence under the sampling policy, standardised in its group. (STUDY, eq. 11.)
+    """A (1 − α w), w the ln PPL of the sequence under the sampling policy, standardised in its group.
+
+    (Deng et al. 2025, eq. 11.)
 
     Active in steps ``from_step`` to ``until_step`` − 1; ``until_step=0``: to the end.
     """
@@ -94,7 +96,7 @@ def position(
     from_step: int,
     until_step: int,
 ) -> tuple[Tokens, Metrics]:
-    """A + sign(A) γ sigmoid(d m (l_t − n)), l_t the place in the whole response. (STUDY, eq. 12.)
+    """A + sign(A) γ sigmoid(d m (l_t − n)), l_t the place in the whole response. (Deng et al. 2025, eq. 12.)
 
     Active in steps ``from_step`` to ``until_step`` − 1 (paper: 200-300); ``until_step=0``: to the end.
     """
@@ -114,7 +116,7 @@ def position(
 
 
 def sample_reinforcement(tokens: Tokens, *, positive: float, negative: float) -> tuple[Tokens, Metrics]:
-    """Right responses times ``positive``, wrong ones times ``negative``. (Zhu et al. 2025; STUDY Table 2.)
+    """Right responses times ``positive``, wrong ones times ``negative``. (Zhu et al. 2025; Deng et al. 2025, Table 2.)
 
     The metric is the share of right responses in the sum of |A|.
     """
@@ -149,7 +151,7 @@ def sequence_weighting(
     normalised_entropy: bool,
     rescale: bool,
 ) -> tuple[Tokens, Metrics]:
-    """The token's loss times softmax_i((A_i + α H_i) / P). (EGSW, eq. 6-10; see `entropy_guided_weights`.)
+    """The token's loss times softmax_i((A_i + α H_i) / P). (Vanlioglu 2025, eq. 6-10; see `entropy_guided_weights`.)
 
     A branch's step counts from the beginning of the response, not from its fork.
     ``normalised_entropy``: H / log V. The metric ``scale`` is the mean weight, the factor on the gradient.
@@ -170,7 +172,9 @@ def sequence_weighting(
 
 
 def forking_tokens(tokens: Tokens, *, share: float) -> tuple[Tokens, Metrics]:
-    """Only the ``share`` of tokens with the highest entropy carry gradient. (Wang et al. 2025; STUDY Table 2.)
+    """Only the ``share`` of tokens with the highest entropy carry gradient.
+
+    (Wang et al. 2025; Deng et al. 2025, Table 2.)
 
     The entropies are those of the scoring pass, before the full batch's first update.
     """

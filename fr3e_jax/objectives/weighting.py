@@ -1,4 +1,4 @@
-"""Entropy-guided sequence weighting: weights of the rollouts of a batch in the objective. (EGSW.)
+"""Entropy-guided sequence weighting: weights of the rollouts of a batch in the objective. (Vanlioglu 2025, EGSW.)
 
 Dimension key: N sequences of a batch, T tokens.
 """
@@ -25,7 +25,7 @@ def entropy_guided_weights(
     rescale: bool,
     steps: Int[AnyArray, "N T"] | None = None,
 ) -> Float[jax.Array, "N T"]:
-    """w = softmax_i((A_i + α H_i) / P), of token losses; no gradient; 0 outside the mask. (EGSW, eq. 6-10.)
+    """w = softmax_i((A_i + α H_i) / P), of token losses; no gradient; 0 outside the mask. (Vanlioglu 2025, eq. 6-10.)
 
     ``level="step"``: over the sequences with a token at step t, from A_{i,t} and H_{i,t}. ``"trajectory"``: over all
     with a token at all, from the mean of A_{i,t} and the sum of H_{i,t} (its mean with ``length_normalised``). Weights

@@ -60,12 +60,12 @@ def prefill(graphdef: nnx.GraphDef, layout: MeshLayout, params: Params, trunk_id
 class Alternatives(NamedTuple):
     """Tokens under the policy, and what it could have chosen in their place; all ``[T]``."""
 
-    token_ids: jax.Array  # the likeliest other token (STUDY, eq. 5)
+    token_ids: jax.Array  # the likeliest other token (Deng et al. 2025, eq. 5)
     logprobs: jax.Array  # its log-prob
-    candidates: jax.Array  # tokens within the top 95 % of the mass (STUDY, 2.2)
+    candidates: jax.Array  # tokens within the top 95 % of the mass (Deng et al. 2025, 2.2)
     own_logprobs: jax.Array  # of the tokens themselves
     entropies: jax.Array  # nats
-    magnitudes: jax.Array  # ||e(o) - pi|| ||h||, the gradient's norm without its weight (STUDY, eq. 4)
+    magnitudes: jax.Array  # ||e(o) - pi|| ||h||, the gradient's norm without its weight (Deng et al. 2025, eq. 4)
 
 
 def alternatives(

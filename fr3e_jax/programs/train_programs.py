@@ -59,7 +59,7 @@ class LossSettings:
     sequence_ratio: bool = False  # GSPO: one ratio for a sequence, from `TrainRows.sequence_log_ratios`
     kl_coefficient: float = 0.0  # of a KL term against `TrainRows.reference_logprobs`
     kl_estimator: str = "k3"
-    entropy_advantage: tuple[float, float] | None = None  # (alpha, kappa) of RwE's bonus on the advantages
+    entropy_advantage: tuple[float, float] | None = None  # (alpha, kappa) of Cheng et al.'s bonus on the advantages
     covariance_penalty: float | None = None  # KL-Cov: unclipped, and this times |log-ratio| where ``penalised``
 
 
@@ -91,7 +91,7 @@ class RowScorer:
     def branching(self, params, rows: Rows) -> jax.Array:
         """Rollout branching factors (temperature 1, mass 0.95) of the states that the branch tokens were drawn from.
 
-        Float ``[B, N, T]``; 0 on padding. (STUDY, section 2.2.)
+        Float ``[B, N, T]``; 0 on padding. (Deng et al. 2025, section 2.2.)
         """
 
         def scores(logits, ids):

@@ -22,6 +22,7 @@ from fr3e_jax.reports.prompt_sampling import (
 )
 from fr3e_jax.reports.rollout_trees import DECIMALS, STRATA, prompt_summary, prompt_tree
 from fr3e_jax.reports.token_pieces import pieces_of
+from fr3e_jax.runs.declared_metrics import find
 from fr3e_jax.runs.rollout_store import rollout_path
 from fr3e_jax.runs.run_state import run_state
 
@@ -60,9 +61,11 @@ def collect(run: StoredRun, findings: Iterable[Finding] = (), budget: Budget | N
         ids = summary.pop("question_ids")
         text = codec.decode(ids, special_tokens=True) if codec else ""
         summary["question"] = text[:QUESTION_CHARACTERS] + "…" * (len(text) > QUESTION_CHARACTERS)
+    metrics = {"train": columns(evenly(training, budget.metric_records)), "eval": columns(run.evaluations)}
     main = {
         "run": _description(run),
-        "metrics": {"train": columns(evenly(training, budget.metric_records)), "eval": columns(run.evaluations)},
+        "metrics": metrics,
+        "explanations": {kind: explanations(table, kind) for kind, table in metrics.items()},
         "training_steps": len(training),
         "decimals": DECIMALS,
         "vocabulary": {str(token): piece for token, piece in pieces_of(codec, used_ids).items()} if codec else None,
@@ -79,6 +82,11 @@ def columns(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Metrics as columns of equal length, ``step`` first; None where a record lacks a metric."""
     names = dict.fromkeys(["step", *(name for record in records for name in record)])
     return {name: [_number(record.get(name)) for record in records] for name in names if name != "kind"}
+
+
+def explanations(names: Iterable[str], kind: str) -> dict[str, str]:
+    """What each metric is, from the table of all metrics; names without a row are left out."""
+    return {name: row.explanation for name in names if (row := find(name, kind))}
 
 
 def _number(value: Any) -> Any:

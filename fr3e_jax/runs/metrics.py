@@ -11,6 +11,7 @@ from typing import Any
 
 from tensorboardX import SummaryWriter
 
+from fr3e_jax.runs.declared_metrics import check_declared
 from fr3e_jax.runs.run_directory import RunDirectory, atomic_file
 
 NONFINITE_SUFFIX = "/nonfinite"
@@ -65,9 +66,12 @@ class MetricsWriter:
         its name as text under ``<key>/nonfinite``; ``read_metrics`` undoes this. TensorBoard tags are the keys, with
         the prefix ``kind/`` if the kind is not "train".
 
+        Names that the table of metrics lacks are written as well, for a user may add some; the tests refuse them.
+
         Raises:
           ValueError: a metric is called step or kind.
           TypeError: a metric is not a number.
+          UndeclaredMetric: see `check_declared`.
         """
         numbers = {key: _number(key, value) for key, value in metrics.items()}
         record: dict[str, Any] = {"step": int(step), "kind": kind}
@@ -78,6 +82,7 @@ class MetricsWriter:
                 record[key] = value
             else:
                 record |= {key: None, key + NONFINITE_SUFFIX: str(value)}
+        check_declared(numbers, kind)
         self._stream.write(json.dumps(record, allow_nan=False) + "\n")
         self._stream.flush()
         if self._events is not None:

@@ -1,4 +1,6 @@
-"""``fr3e intervene``: replace a token by its likeliest alternative, and see how the answers change. (STUDY, eq. 5, 6.)
+"""``fr3e intervene``: replace a token by its likeliest alternative, and see how the answers change.
+
+(Deng et al. 2025, eq. 5, 6.)
 
 Each response is one cached trunk. Its replacements are read from the hidden states of that trunk, and both sides of
 every replacement branch from it: the original side after the token, the other side before it, with the substitute as a
@@ -288,7 +290,7 @@ def findings(replacements: Sequence[Replacement], plan: Plan, note: str) -> list
     columns = ["tokens", "replaced", "accuracy after the token", "accuracy after its substitute"]
     columns += [f"{text} {name}" for name in ("I_t", "|I_t|") for text in ("mean", "lower end of", "upper end of")]
     series = [Series(name, names, means, lows, highs) for name, (means, lows, highs) in bars.items()]
-    source = "STUDY, eq. 6, figures 5b and 6b"
+    source = "Deng et al. 2025, eq. 6, figures 5b and 6b"
     title = "Accuracy lost when a token is replaced by its likeliest alternative"
     note = f"means of problems; 95 % bootstrap intervals over problems. {note}"
     figure = Figure("interventions", title, "bars", "tokens", "I_t (share of right answers)", series, source, note)
@@ -318,7 +320,7 @@ def _examples(replacements: Sequence[Replacement], decode, note: str) -> TextTab
     columns = ["problem", "before", "token", "its probability", "substitute", "its probability (substitute)"]
     columns += ["entropy", "candidates within 95 %", "I_t"]
     title = "Replacements with the largest effects"
-    return TextTable("intervention_tokens", title, columns, rows, "STUDY, eq. 6", note)
+    return TextTable("intervention_tokens", title, columns, rows, "Deng et al. 2025, eq. 6", note)
 
 
 def _records(

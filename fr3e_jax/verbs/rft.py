@@ -1,4 +1,4 @@
-"""Rejection-sampling fine-tuning: sample, filter, select, fine-tune, and again. (STUDY 4.4.1.)
+"""Rejection-sampling fine-tuning: sample, filter, select, fine-tune, and again. (Deng et al. 2025, 4.4.1.)
 
 Each iteration samples from the weights of the last one, and fine-tunes them with a fresh optimizer.
 """

@@ -74,7 +74,7 @@ def sample_responses(session: Session, params: Params, iteration: int, prompts: 
 
 
 def cut_after_answer(texts: Texts, rollout: Rollout) -> Rollout:
-    """The response up to the token that closes its first box, and a stop token. (STUDY 4.4.1, truncation.)
+    """The response up to the token that closes its first box, and a stop token. (Deng et al. 2025, 4.4.1, truncation.)
 
     A rollout without a closed box, or that ends there already, is returned as it is. Token ids never go through text:
     the text only determines how many of them stay.
@@ -96,7 +96,7 @@ def cut_after_answer(texts: Texts, rollout: Rollout) -> Rollout:
 
 
 def reason_to_drop(rft: RftConfig, texts: Texts, response: Response) -> str:
-    """The first filter that the response fails, one of `DROPPED`, or "". (STUDY 4.4.1.)
+    """The first filter that the response fails, one of `DROPPED`, or "". (Deng et al. 2025, 4.4.1.)
 
     The verifier decides on "answer box presence": whether the answer has the form that the prompt asked for.
     """

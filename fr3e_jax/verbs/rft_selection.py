@@ -1,4 +1,4 @@
-"""The selection of filtered responses that rejection-sampling fine-tuning trains on. (STUDY 4.4.1.)"""
+"""The selection of filtered responses that rejection-sampling fine-tuning trains on. (Deng et al. 2025, 4.4.1.)"""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def select_responses(
 
 
 def mean_branching_factors(setup: LearningSetup, learner: Learner, responses: Sequence[Response]) -> np.ndarray:
-    """Mean rollout branching factor of each response, ``[n]``, over its sampled tokens. (STUDY 2.2.)"""
+    """Mean rollout branching factor of each response, ``[n]``, over its sampled tokens. (Deng et al. 2025, 2.2.)"""
     found = np.zeros(len(responses))
     trunks, numbers = training_trunks(responses, 0)
     for micro in pack(trunks, **row_options(setup, learner)):

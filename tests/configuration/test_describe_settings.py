@@ -60,4 +60,4 @@ def test_sections_appear_once_with_their_purpose():
 
 def test_the_section_of_a_method_names_its_source():
     assert "shaping.clip_cov: Clip-Cov: a random share" in help_text()
-    assert "(Cui et al. 2025, eq. 10-12; STUDY Table 2)" in " ".join(help_text().split())
+    assert "(Cui et al. 2025, eq. 10-12; Deng et al. 2025, Table 2)" in " ".join(help_text().split())

@@ -1,4 +1,4 @@
-"""3-gram redundancy, as STUDY filters by it."""
+"""3-gram redundancy, as Deng et al. 2025 filters by it."""
 
 from __future__ import annotations
 

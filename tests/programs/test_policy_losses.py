@@ -115,7 +115,7 @@ def test_kl_cov_is_unclipped_and_penalises_the_selected_tokens():
 
 
 def test_entropy_advantage_raises_advantages_by_at_most_a_share_of_them():
-    """RwE, eq. 5-7, with the entropies of the same pass; the ratio is a metric."""
+    """Cheng et al. 2025, eq. 5-7, with the entropies of the same pass; the ratio is a metric."""
     shaped = BATCH.advantages + np.minimum(0.4 * ENTROPIES, np.abs(BATCH.advantages) / 2) * MASK
     value, slope, sums = loss_and_slope(BATCH, replace(PLAIN, entropy_advantage=(0.4, 2.0)), MASK)
     expected, expected_slope, _ = loss_and_slope(rows(advantages=shaped), PLAIN, MASK)

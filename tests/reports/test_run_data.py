@@ -4,7 +4,9 @@ import base64
 import dataclasses
 import gzip
 import json
+import re
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +14,11 @@ from reported_runs import STEPS, write_reported_run
 
 from fr3e_jax.analysis.figure import Figure, HeatMap, Series, TextTable
 from fr3e_jax.analysis.stored_run import StoredRun
+from fr3e_jax.reports import run_data
 from fr3e_jax.reports.prompt_sampling import Budget, chosen_steps, evenly
 from fr3e_jax.reports.rollout_trees import DECIMALS, STRATA, prompt_summary, prompt_tree, stratum, tokens_to_keep
-from fr3e_jax.reports.run_data import collect
+from fr3e_jax.reports.run_data import collect, explanations
+from fr3e_jax.runs.declared_metrics import find
 from fr3e_jax.runs.rollout_store import write_rollouts
 
 
@@ -31,6 +35,25 @@ def made_up(tmp_path_factory):
 @pytest.fixture(scope="module")
 def content(made_up):
     return collect(StoredRun.open(made_up[0]))
+
+
+def test_the_metrics_of_a_page_are_explained_by_the_table(content):
+    told = content.main["explanations"]
+    assert told["train"]["clip/low"] == "trained tokens whose ratio was clipped below (share, 0 to 1)"
+    assert told["eval"]["greedy"] == "mean over the greedy answers (reward, higher is better)"
+    for kind, metrics in content.main["metrics"].items():
+        assert set(told[kind]) == set(metrics) - {"step"}
+
+
+def test_a_name_of_a_users_own_has_no_explanation():
+    assert explanations(["mine", "clip/low"], "train").keys() == {"clip/low"}
+
+
+def test_the_metrics_that_a_chart_names_exist():
+    """Names in quotes; patterns choose among what the run has."""
+    source = (Path(run_data.__file__).parent / "assets" / "run" / "curves.js").read_text()
+    names = re.findall(r"'([a-z_]+/\w+)'", source.partition("const CHARTS")[2].partition("const HEIGHT")[0])
+    assert len(names) > 30 and [name for name in names if not find(name)] == []
 
 
 def test_every_rollout_of_a_small_run_is_there_with_its_stored_numbers(made_up, content):

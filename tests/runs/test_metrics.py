@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
+from fr3e_jax.runs.declared_metrics import STRICT
 from fr3e_jax.runs.metrics import MetricsWriter, read_metrics, without_timing
 from fr3e_jax.runs.run_directory import RunDirectory
+
+
+@pytest.fixture(autouse=True)
+def names_as_a_user_may_add(monkeypatch):
+    monkeypatch.delenv(STRICT)
 
 
 def train(run_dir: RunDirectory, first: int, last: int, resume_step: int | None, seconds: float) -> None:

@@ -23,7 +23,7 @@ const CHARTS = [
   ['Modulation of advantages', ['alpha/mean', 'alpha/min', 'alpha/max']],
   ['Clipped share of tokens', ['clip/low', 'clip/high', 'clip/dual']],
   ['Gap of sampler and trainer (nats)', ['logprob_gap/mean', 'logprob_gap/max'], {logarithmic: true}],
-  ['Loss', ['loss/policy', 'loss/supervised', 'loss/critic']],
+  ['Loss', ['loss/policy', 'loss/supervised', 'critic/loss']],
   ['Gradient norm', ['gradient_norm/mean', 'gradient_norm/max']],
   ['Advantages of trained tokens', ['advantage/mean', 'advantage/std', 'advantage/max_abs']],
   ['Verdicts', /^verifier\//, {stacked: true}],
@@ -274,7 +274,8 @@ function showLegend(legend, names, raw, colours, steps, i, options) {
   const entries = names.map((name, n) => {
     const mark = element('i', {class: options.stacked ? 'block' : null});
     mark.style.background = colours[n];
-    return element('span', {}, mark, `${shortName(name, names)} ${number(raw[n][last])}`);
+    const meaning = page.explanations[options.of ?? 'train'][name];
+    return element('span', {title: meaning ? `${name}: ${meaning}` : name}, mark, `${shortName(name, names)} ${number(raw[n][last])}`);
   });
   replace(legend, element('span', {class: 'muted'}, `step ${steps[last]}`), entries);
 }

@@ -1,0 +1,192 @@
+"""The table of metrics: what is written has a row, what has a row is written, and docs/users/metrics.md is current.
+
+A run in the tests fails at a name without a row (tests/conftest.py). These tests find the rest without a run.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import get_args
+
+import jax
+import numpy as np
+import pytest
+
+from fr3e_jax.cli import main
+from fr3e_jax.configuration.options import configured_call
+from fr3e_jax.configuration.shaping_sections import SHAPING_STEPS, ShapingConfig
+from fr3e_jax.objectives.shaping_steps import Tokens, apply_steps
+from fr3e_jax.rewards.verdict import Outcome
+from fr3e_jax.runs import declared_metrics
+from fr3e_jax.runs.compilation import Compilations
+from fr3e_jax.runs.declared_metrics import UndeclaredMetric, find
+from fr3e_jax.runs.ledger import COUNTERS
+from fr3e_jax.runs.metric_table import GROUPS
+from fr3e_jax.runs.metrics import MetricsWriter
+from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.verbs.rft_responses import DROPPED
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "users" / "metrics.md"
+PACKAGE = ROOT / "fr3e_jax"
+WRITERS = [
+    *(PACKAGE / "loop").glob("*.py"),
+    *(PACKAGE / "learning").glob("*.py"),
+    *(PACKAGE / "verbs" / name for name in ("rft.py", "rft_selection.py", "sft.py", "supervised.py")),
+    PACKAGE / "runs" / "ledger.py",
+]
+
+
+def template(node: ast.JoinedStr) -> str:
+    """``f"seconds/{name}"`` -> ``seconds/{}``."""
+    return "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+
+
+def texts_of(tree: ast.AST) -> set[str]:
+    """The strings of a file, f-strings with {} for what they hold."""
+    plain = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return plain | {template(node) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)}
+
+
+TREES = {path: ast.parse(path.read_text()) for path in WRITERS}
+TEXTS = set().union(*map(texts_of, TREES.values()))
+
+
+def shaping_metrics() -> set[str]:
+    row, sequence = jax.ShapeDtypeStruct((2, 3), np.float32), jax.ShapeDtypeStruct((2,), bool)
+    tokens = Tokens(*[row] * len(Tokens._fields))._replace(
+        counted=jax.ShapeDtypeStruct((2, 3), bool),
+        penalised=jax.ShapeDtypeStruct((2, 3), bool),
+        places=jax.ShapeDtypeStruct((2, 3), np.int32),
+        group=jax.ShapeDtypeStruct((2,), np.int32),
+        right=sequence,
+        finished=sequence,
+        step=jax.ShapeDtypeStruct((), np.int32),
+        epsilon_low=jax.ShapeDtypeStruct((), np.float32),
+        epsilon_high=jax.ShapeDtypeStruct((), np.float32),
+        log_vocabulary=jax.ShapeDtypeStruct((), np.float32),
+    )
+    found: set[str] = set()
+    for name in SHAPING_STEPS:
+        step, keywords = configured_call(ShapingConfig(), name)
+        _, metrics = jax.eval_shape(lambda t, call=(step, dict(keywords)): apply_steps(t, [call]), tokens)
+        found |= set(metrics)
+    return found
+
+
+def stages() -> set[str]:
+    found = set().union(*(re.findall(r'ledger\.stage\("(\w+)"\)', path.read_text()) for path in WRITERS))
+    assert {"explore", "update", "sample"} <= found
+    return found
+
+
+FAMILIES = {
+    "verifier/{}": get_args(Outcome),
+    "seconds/{}": stages(),
+    "tokens/{}": COUNTERS,
+    "compile/{}": Compilations._fields,
+    "tools/{}": ("answered", "error", "timeout", "cut", "branched"),
+    "rft/dropped_{}": DROPPED,
+    "rft/{}_right": ("entropy", "branching_factor"),
+    "rft/{}_selected": ("entropy", "branching_factor"),
+    "critic/{}": ("loss", "gradient_norm"),
+    "shaping/{}": shaping_metrics(),
+    "sampler_ratio/{}": ("fresh", "carried"),
+    "sampler_ratio/{}_outside": ("fresh", "carried"),
+    "{}_groups/all_right": ("base", "state"),
+    "{}_groups/all_wrong": ("base", "state"),
+    "{}_groups/mixed": ("base", "state"),
+}
+"""Names that the code makes: template in the code -> what it is filled with."""
+
+EXPANDED = {name.replace("{}", one) for name, fillings in FAMILIES.items() for one in fillings}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_of_names_is_in_the_code(family):
+    assert family in TEXTS
+
+
+@pytest.mark.parametrize("name", sorted(EXPANDED))
+def test_a_name_that_the_code_makes_has_a_row(name):
+    assert find(name), f"add a row for {name} to fr3e_jax/runs/metric_table.py"
+
+
+def test_a_name_that_the_code_spells_has_a_row():
+    """Keys of dictionaries that look like metrics."""
+    keys = {
+        key.value
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Dict)
+        for key in node.keys
+        if isinstance(key, ast.Constant) and isinstance(key.value, str)
+    }
+    spelt = {key for key in keys if re.fullmatch(r"[a-z_]+/\w+", key)}
+    assert len(spelt) > 40 and "alpha/min" in spelt
+    assert sorted(name for name in spelt if not find(name) and not find(name, "eval")) == []
+
+
+ROWS = [(group.kind, metric.name) for group in GROUPS for metric in group.metrics]
+
+
+@pytest.mark.parametrize(("kind", "name"), ROWS, ids=lambda value: value)
+def test_a_row_is_of_something_that_is_written(kind, name):
+    plain = name.removeprefix("{set}/")  # scores of one benchmark have the names of the overall scores
+    assert re.sub(r"\{\w\}", "{}", plain) in TEXTS | EXPANDED, f"nothing writes {name}; remove its row"
+
+
+def test_no_name_has_two_rows():
+    assert len(set(ROWS)) == len(ROWS)
+
+
+def test_the_page_is_current(tmp_path):
+    page = tmp_path / "metrics.md"
+    page.write_text(PAGE.read_text())
+    assert main(["metrics", "--write", str(page)]) == 0
+    assert page.read_text() == PAGE.read_text(), "run fr3e metrics --write docs/users/metrics.md"
+
+
+def test_a_page_without_markers_is_refused_and_stays_as_it_is(tmp_path, capsys):
+    page = tmp_path / "metrics.md"
+    page.write_text("# Metrics\n")
+    assert main(["metrics", "--write", str(page)]) == 2
+    assert "add them" in capsys.readouterr().err and page.read_text() == "# Metrics\n"
+
+
+def test_the_list_shows_the_metrics_whose_names_have_a_part(capsys):
+    assert main(["metrics", "clip/"]) == 0
+    shown = capsys.readouterr().out
+    assert "clip/low" in shown and "share, 0 to 1" in shown and "reward/mean" not in shown
+    assert main(["metrics", "no such"]) == 2
+    assert "`fr3e metrics` lists all names" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "row"),
+    [
+        ("value/S_12", "train", "value/S_{j}"),
+        ("avg@16", "eval", "avg@{k}"),
+        ("math/test/pass@8", "eval", "{set}/pass@{k}"),
+        ("avg@16", "train", None),
+        ("value/S_x", "train", None),
+        ("mine", "train", None),
+    ],
+)
+def test_a_name_finds_its_row(name, kind, row):
+    found = find(name, kind)
+    assert (found and found.name) == row
+
+
+def test_the_writer_refuses_an_undeclared_name_in_the_tests_and_takes_a_users_elsewhere(tmp_path, monkeypatch):
+    with MetricsWriter(RunDirectory(tmp_path), tensorboard=False, resume_step=None) as writer:
+        writer.write(1, {"reward/mean": 0.5})
+        with pytest.raises(UndeclaredMetric, match="mine, reward/median.*add a row"):
+            writer.write(2, {"mine": 1, "reward/mean": 0.5, "reward/median": 1})
+        with pytest.raises(UndeclaredMetric, match="eval metrics reward/mean"):
+            writer.write(2, {"reward/mean": 0.5}, kind="eval")
+        monkeypatch.delenv(declared_metrics.STRICT)
+        writer.write(2, {"mine": 1})
+    assert '"mine": 1' in (tmp_path / "metrics.jsonl").read_text()
