@@ -33,8 +33,9 @@ def test_every_published_network_can_be_named():
         assert configured(f"model.architecture={name}") == PUBLISHED[name]
 
 
-def test_a_named_network_needs_no_sizes_that_fit_together():
-    assert configured("model.architecture=qwen2.5-0.5b", "model.num_heads=7").num_heads == 14
+def test_a_named_network_needs_no_sizes_that_fit_together(tmp_path):
+    (tmp_path / "sized.yaml").write_text("model: {architecture: qwen2.5-0.5b, num_heads: 7}\n")
+    assert configured_architecture(load_config(tmp_path / "sized.yaml", training=False), 0).num_heads == 14
 
 
 def test_a_directory_of_the_named_network_is_taken(directory):
