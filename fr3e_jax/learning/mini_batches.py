@@ -78,8 +78,8 @@ class Packing:
 
 def row_options(setup: LearningSetup, learner: Learner) -> dict[str, int]:
     """The options of `pack` that settings and devices determine."""
-    tokens = setup.config.training.micro_batch_tokens
-    return {"tokens": tokens, "shards": learner.programs.shards, "pad_id": setup.pad_id}
+    tokens, longest = setup.config.training.micro_batch_tokens, setup.config.rollout.max_response_tokens
+    return {"tokens": tokens, "shards": learner.programs.shards, "pad_id": setup.pad_id, "longest": longest}
 
 
 def placed(mini_batch: MiniBatch, values: PerToken) -> Iterator[np.ndarray]:

@@ -50,6 +50,7 @@ def pack(
     aggregation: str = "token_mean",
     old_logprobs: Callable[[int, int], np.ndarray] | None = None,
     sizes: tuple[int, int] | None = None,
+    longest: int = 0,
 ) -> list[MicroBatch]:
     """Micro-batches of about ``tokens`` positions, padding counted; each has at least one row a shard.
 
@@ -63,12 +64,13 @@ def pack(
       old_logprobs: ``(trunk, branch) -> [T]``; None: 0, to be filled in later.
       sizes: positions of a trunk and of a lane, enough for the longest trunk and branch, with one trunk in each row.
         None: chosen from usual sizes, to leave little empty.
+      longest: tokens of the longest branch that the run may have; 0: of these trunks. Equal ones make few shapes.
     """
     if not trunks:
         return []
     forks = [[branch.fork for branch in trunk.branches] for trunk in trunks]
     lengths = [[len(branch.token_ids) for branch in trunk.branches] for trunk in trunks]
-    plan = plan_rows(forks, lengths, tokens=tokens, shards=shards, fixed=sizes)
+    plan = plan_rows(forks, lengths, tokens=tokens, shards=shards, fixed=sizes, longest=longest)
     return [_filled(rows, shape, trunks, pad_id, aggregation, old_logprobs) for rows, shape in plan]
 
 

@@ -104,6 +104,7 @@ def plan_rows(
     shards: int,
     fixed: tuple[int, int] | None,
     halves: bool = True,
+    longest: int = 0,
 ) -> Plan:
     """Plan micro-batches of about ``tokens`` positions; see `fr3e_jax.learning.packing.pack`.
 
@@ -114,12 +115,15 @@ def plan_rows(
       shards: the number of rows is a multiple of it.
       fixed: positions of a trunk and of a lane, with one trunk in each row; None: chosen to leave little empty.
       halves: branches that see at most half of their trunk may have rows of half of the trunk positions.
+      longest: tokens of the longest branch that a run may have, so that all of its batches get lanes of one size; 0, or
+        fewer than a branch has, or more than `_LONG_BRANCH`: of these branches.
     """
     families = [
         sorted(map(Branch, range(len(row)), seen, row), key=lambda branch: -branch.length)
         for seen, row in zip(forks, lengths, strict=True)
     ]
-    sizes, longest, most = [max(row) for row in forks], max(map(max, lengths)), max(tokens // shards, 1)
+    sizes, most = [max(row) for row in forks], max(tokens // shards, 1)
+    longest = max(longest if longest <= _LONG_BRANCH else 0, max(map(max, lengths)))
     # Branches cross lanes unless they are long, or a row has no room for two.
     window = WINDOW if not fixed and longest <= min(_LONG_BRANCH, (most - max(sizes)) // 2) else 1
     if fixed:

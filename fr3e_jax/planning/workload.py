@@ -136,8 +136,8 @@ def _first(trunks: list[Trunk], rollouts: int) -> list[Trunk]:
 
 def _planned(config: Config, trunks: list[Trunk], shards: int, *, halves: bool = True) -> Plan:
     forks, lengths = ([[branch[i] for branch in trunk.branches] for trunk in trunks] for i in (0, 1))
-    tokens = config.training.micro_batch_tokens
-    return plan_rows(forks, lengths, tokens=tokens, shards=shards, fixed=None, halves=halves)
+    tokens, longest = config.training.micro_batch_tokens, config.rollout.max_response_tokens
+    return plan_rows(forks, lengths, tokens=tokens, shards=shards, fixed=None, halves=halves, longest=longest)
 
 
 def _padded(plan: Plan) -> int:

@@ -198,6 +198,15 @@ def test_three_quarters_of_the_positions_are_useful_in_few_shapes(draw):
     assert len(shapes) <= 6
 
 
+def test_batches_of_a_run_have_lanes_of_one_size():
+    """Whatever the longest branch of a batch is; each size of lanes would be one more compilation of every shape."""
+    of = lambda length, **run: plan_rows([[10] * 8] * 4, [[length] * 8] * 4, tokens=4096, shards=1, fixed=None, **run)
+    lanes = lambda plan: {shape.capacity for _, shape in plan}
+    assert lanes(of(20)) | lanes(of(60)) == {16, 32}
+    assert lanes(of(20, longest=77)) == lanes(of(60, longest=77)) == lanes(of(77)) == {48}
+    assert lanes(of(20, longest=10_000)) == lanes(of(20)), "rows for such branches would be too long for short ones"
+
+
 def test_long_trunks_keep_rows_of_their_own():
     """In one row each lane's token would score the positions of all trunks."""
     long = [training_trunk(seed, 300, [(300, 100)] * 4) for seed in range(4)]

@@ -88,7 +88,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model(mistake, model, tmp_path):
     line = mistake("train", f"model.path={model}", f"model.tokenizer={tmp_path}/tokenizer")
     assert "the tokenizer has 26 tokens, the model's embedding 24" in line
     assert "set model.tokenizer to the model's own tokenizer" in line
-    assert "has no tokenizer.json" in mistake("train", f"model.tokenizer={tmp_path}/nowhere")
+    assert "nowhere is no directory; expected a Hugging Face" in mistake("train", f"model.tokenizer={tmp_path}/nowhere")
 
 
 def test_data_that_is_missing(mistake, tmp_path):
