@@ -93,6 +93,7 @@ def lay_out() -> list[dict[str, str | list[dict[str, str]]]]:
         place = SOURCE / file.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, place)
+    shutil.copy(ROOT / "docs" / "site.css", SOURCE)
     reference: list[dict[str, list[dict[str, str]]]] = []
     for title, names in REFERENCE.items():
         pages = []
