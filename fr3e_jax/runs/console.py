@@ -52,7 +52,7 @@ FILES = (
     ("metrics", "one JSON line per training step and evaluation: rewards, entropy, losses, tokens, seconds"),
     ("summary", "recipe, algorithm, budget spent, and the held-out results before and after"),
     ("rollouts", "every sampled response with its log-probs, entropies, anchors, tree links and reward"),
-    ("tensorboard", "the same metrics as curves: {viewer}"),
+    ("tensorboard", "the same metrics as curves{viewer}"),
 )
 """Entries of a run directory, by their name in ``RunDirectory``, with their content."""
 
@@ -227,7 +227,7 @@ class Console:
         present = [(getattr(run_dir, name), text) for name, text in FILES if getattr(run_dir, name).exists()]
         for path, text in present:
             there = importlib.util.find_spec("tensorboard") is not None
-            viewer = f"tensorboard --logdir {path}" if there else "pip install tensorboard shows them"
+            viewer = f": tensorboard --logdir {path}" if there else ""
             self._write(f"  {path.name + ('/' if path.is_dir() else ''):<14} {text.format(viewer=viewer)}")
 
     def _write(self, text: str) -> None:

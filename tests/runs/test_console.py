@@ -211,7 +211,7 @@ def test_summary_is_a_table_in_percent_and_names_the_existing_files(tmp_path):
     assert files[0] == f"run directory: {tmp_path}"
     assert [line.split()[0] for line in files[1:]] == ["metrics.jsonl", "tensorboard/"]
     there = importlib.util.find_spec("tensorboard") is not None
-    viewer = f"tensorboard --logdir {tmp_path}/tensorboard" if there else "pip install tensorboard shows them"
+    viewer = f"as curves: tensorboard --logdir {tmp_path}/tensorboard" if there else "the same metrics as curves"
     assert files[-1].endswith(viewer)
     assert len({len(line) for line in table}) == 1, "columns are not aligned"
 
