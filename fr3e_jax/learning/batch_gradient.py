@@ -28,7 +28,7 @@ class BatchGradient:
 def batch_gradient(setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk]) -> BatchGradient:
     """The gradient of the loss on ``batch`` as one mini-batch, before any update; the learner does not change.
 
-    The scoring pass gives old log-probs, so that every ratio is 1. Advantages that depend on scores replace those of
+    Old log-probs are those of this pass, so that every ratio is 1. Advantages that depend on scores replace those of
     ``batch``, in place, as in an update.
 
     Raises:
@@ -43,7 +43,7 @@ def batch_gradient(setup: LearningSetup, learner: Learner, step: int, batch: lis
     tokens = loss_tokens(mini_batch)
     if not tokens:
         return BatchGradient(None, 0, 0)
-    gradient, micro_sums = mini_batch_gradient(setup, learner, mini_batch)
-    loss = sum(float(part["loss"]) for part in jax.device_get(micro_sums))
+    gradient, found = mini_batch_gradient(setup, learner, mini_batch, scored)
+    loss = sum(float(jax.device_get(part["loss"])) for part in found)
     check_figures(f"the gradient of step {step}", {"loss": loss})
     return BatchGradient(gradient, tokens, sum(micro.positions for micro in mini_batch.micros))

@@ -31,6 +31,11 @@ def _names(config: Config) -> list[str]:
     return names[:-1] if names and SHAPING_STEPS[names[-1]].in_loss else names
 
 
+def reads_scores(config: Config) -> bool:
+    """Whether a mini-batch reads scores before its update, for shaping steps or a ratio of whole responses."""
+    return bool(_names(config)) or config.loss.ratio == "sequence"
+
+
 def needs_entropies(config: Config) -> bool:
     """Whether a step reads entropies of the scoring pass."""
     return any(SHAPING_STEPS[name].reads for name in _names(config))

@@ -146,6 +146,16 @@ def read_placed(
         if into:
             micro.batch = micro.batch._replace(**{into: arrays[0]})
         for values, array in zip(found, arrays, strict=True):
-            for p in micro.spans:
-                values[mini_batch.members[p.trunk]][p.branch] = array[p.where]
+            _read_micro(mini_batch, micro, array, values)
     return found
+
+
+def read_spans(mini_batch: MiniBatch, arrays: Sequence[np.ndarray], values: PerToken) -> None:
+    """Write arrays ``[B, N, T]``, one for each micro-batch, into ``values`` of the mini-batch's members."""
+    for micro, array in zip(mini_batch.micros, arrays, strict=True):
+        _read_micro(mini_batch, micro, array, values)
+
+
+def _read_micro(mini_batch: MiniBatch, micro: MicroBatch, array: np.ndarray, values: PerToken) -> None:
+    for p in micro.spans:
+        values[mini_batch.members[p.trunk]][p.branch] = array[p.where]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import jax
@@ -25,6 +25,7 @@ class Scores:
     logprobs: PerToken
     entropies: PerToken | None  # None: not requested
     updates: int  # optimizer steps that the weights had seen
+    trusted: frozenset[int] = frozenset()  # trunks whose log-probs are the sampler's
 
 
 def score_trunks(setup: LearningSetup, learner: Learner, batch: list[TrainingTrunk]) -> PerToken:
@@ -65,45 +66,54 @@ def score_batch(
     packed: Iterable[MiniBatch],
     *,
     entropies: bool = False,
-) -> tuple[Scores, dict[str, float]]:
-    """Scores under the weights before the batch's first update, and metrics: their gap to the sampler's log-probs.
+    skip: Collection[int] = (),
+) -> Scores:
+    """Scores of ``packed`` under the weights before the batch's first update, written into its rows.
 
-    The rows of ``packed`` are scored as they will be trained on. Their log-probs are written into them.
+    The rows are scored as they will be trained on. Trunks in ``skip`` (indices) lie in none of them; their log-probs
+    are 0 here.
 
     With ``training.sampler_logprob_tolerance`` a probe comes first: every eighth trunk sampled in this step is scored,
     and all older trunks. If no token's gap exceeds the tolerance, the sampler's log-probs serve for the other trunks.
     That saves most of a pass.
     """
     tolerance = setup.config.training.sampler_logprob_tolerance
-    fresh = [i for i, trunk in enumerate(batch) if trunk.step == step]
-    spared = {i for n, i in enumerate(fresh) if n % _PROBE_EVERY} if tolerance else set()
+    fresh = [i for i, trunk in enumerate(batch) if trunk.step == step and i not in skip]
+    spared = frozenset(i for n, i in enumerate(fresh) if n % _PROBE_EVERY) if tolerance else frozenset()
     if spared:
-        old, gap = _probe(setup, learner, step, batch, spared)  # every carried trunk is scored in it
-        if gap["logprob_gap/max"] <= tolerance:
+        old, gap = _probe(setup, learner, step, batch, [i for i in range(len(batch)) if i not in spared | {*skip}])
+        if gap <= tolerance:
             fill(packed, "old_logprobs", old)
-            return Scores(old, None, learner.updates), gap | {
-                "logprob_gap/taken_from_sampler": len(spared) / len(batch)
-            }
+            return Scores(old, None, learner.updates, spared)
     options = {"into": "old_logprobs", "entropies": entropies}
     scores = score_packed(setup, learner, learner.params, batch, packed, **options)
-    gap = _gap_metrics(setup, batch, scores.logprobs, step)
-    return scores, gap | {"logprob_gap/taken_from_sampler": 0.0}
+    for i in skip:
+        scores.logprobs[i] = [np.zeros_like(branch.sampler_logprobs) for branch in batch[i].branches]
+    return scores
 
 
-def _probe(setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk], spared: set[int]):
-    """Log-probs of the batch, the sampler's for the ``spared`` trunks, scored for the others; and the others' gap."""
-    scored = [i for i in range(len(batch)) if i not in spared]
+def _probe(
+    setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk], scored: list[int]
+) -> tuple[PerToken, float]:
+    """Log-probs of the batch, computed for the trunks in ``scored``, the sampler's for others; and the largest gap."""
     trunks = [batch[i] for i in scored]
     found = score_trunks(setup, learner, trunks)
     old = [[branch.sampler_logprobs for branch in trunk.branches] for trunk in batch]
     for i, row in zip(scored, found, strict=True):
         old[i] = row
-    return old, _gap_metrics(setup, trunks, found, step)
+    return old, logprob_gap(trunks, found, step).get("logprob_gap/max", np.inf)
 
 
-def _gap_metrics(setup: LearningSetup, batch: list[TrainingTrunk], old: PerToken, step: int) -> dict[str, float]:
+def gap_metrics(setup: LearningSetup, batch: list[TrainingTrunk], old: Scores, step: int) -> dict[str, float]:
+    """How far the sampler's log-probs are from the trainer's, over the trunks that the trainer has scored."""
+    own = [i for i in range(len(batch)) if i not in old.trusted]
+    trunks, logprobs = [batch[i] for i in own], [old.logprobs[i] for i in own]
     loss = setup.config.loss
-    return logprob_gap(batch, old, step) | sampler_ratio(batch, old, step, loss.epsilon_low, loss.epsilon_high)
+    return (
+        logprob_gap(trunks, logprobs, step)
+        | sampler_ratio(trunks, logprobs, step, loss.epsilon_low, loss.epsilon_high)
+        | {"logprob_gap/taken_from_sampler": len(old.trusted) / len(batch)}
+    )
 
 
 def sampler_ratio(batch: list[TrainingTrunk], old: PerToken, step: int, low: float, high: float) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -10,13 +11,14 @@ import jax
 import numpy as np
 import optax
 
-from fr3e_jax.learning.batch_shaping import needs_entropies, shape_mini_batch
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.learning.batch_shaping import needs_entropies, reads_scores, shape_mini_batch
 from fr3e_jax.learning.critic import CriticBatch, update_critic, values_of
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.finiteness import check_figures, check_scores
 from fr3e_jax.learning.learner import Learner
-from fr3e_jax.learning.mini_batches import MiniBatch, Packing, PerToken, fill
-from fr3e_jax.learning.scoring import Scores, score_batch, score_packed
+from fr3e_jax.learning.mini_batches import MiniBatch, Packing, PerToken, fill, read_spans
+from fr3e_jax.learning.scoring import Scores, gap_metrics, score_batch, score_packed
 from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.learning.token_advantages import estimate_advantages, estimates_after_scoring
 from fr3e_jax.objectives.losses import aggregation_denominator
@@ -46,6 +48,7 @@ class Scored:
     old: Scores
     reference: PerToken | None
     critic: CriticBatch | None
+    unscored: MiniBatch | None = None  # the first one, whose gradient pass has the old log-probs; None: all are scored
 
 
 def update_policy(
@@ -61,7 +64,7 @@ def update_policy(
     """
     with ledger.stage("score"):
         packed = Packing(setup, learner, step, 0, batch)
-        scored, metrics = score_full_batch(setup, learner, step, batch, packed)
+        scored, found = score_full_batch(setup, learner, step, batch, packed)
     sums, critic_sums = _Sums(), []
     warming_up = learner.critic is not None and step <= setup.config.critic.warmup_steps
     with ledger.stage("update"):
@@ -70,7 +73,8 @@ def update_policy(
                 critic_sums.append(update_critic(learner.critic, part, scored.critic))
             if not warming_up:
                 sums.shaping.append(shape_mini_batch(setup, learner, step, batch, part, scored.old))
-                update_on_mini_batch(setup, learner, part, sums, ledger)
+                update_on_mini_batch(setup, learner, part, sums, ledger, scored)
+    metrics = gap_metrics(setup, batch, scored.old, step) | found
     if scored.critic is not None:
         metrics |= scored.critic.metrics(critic_sums) | {"critic/warming_up": float(warming_up)}
     return metrics | _update_metrics(sums) | {"learning_rate": _last_rate(setup, learner)}
@@ -87,9 +91,17 @@ def _last_rate(setup: LearningSetup, learner: Learner) -> float:
 def score_full_batch(
     setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk], packed: Iterable[MiniBatch]
 ) -> tuple[Scored, dict[str, float]]:
-    """Score the batch by policy, reference and critic; replace advantages that depend on these scores, in place."""
-    config = setup.config
-    old, metrics = score_batch(setup, learner, step, batch, packed, entropies=needs_entropies(config))
+    """Score the batch by policy, reference and critic; replace advantages that depend on these scores, in place.
+
+    The first mini-batch trains at the weights that scoring would use. Where nothing reads its log-probs earlier, the
+    policy does not score it: `update_on_mini_batch` takes them from the gradient pass.
+    """
+    config, rest, unscored, metrics = setup.config, packed, None, {}
+    if learner.critic is None and not reads_old_logprobs(config):
+        unscored = next(iter(packed))
+        rest = itertools.islice(packed, 1, None)
+    skip = unscored.members if unscored else ()
+    old = score_batch(setup, learner, step, batch, rest, entropies=needs_entropies(config), skip=skip)
     reference = critic = None
     if learner.reference is not None:
         reference = score_packed(setup, learner, learner.reference, batch, packed).logprobs
@@ -104,9 +116,14 @@ def score_full_batch(
                 branch.advantages = advantages
         fill(packed, "advantages", found.advantages)
         critic = None if values is None else CriticBatch(batch, found.returns, values)
-    scored = Scored(batch, old, reference, critic)
+    scored = Scored(batch, old, reference, critic, unscored)
     _write_reference(setup, packed, scored)
     return scored, metrics
+
+
+def reads_old_logprobs(config: Config) -> bool:
+    """Whether shaping steps, a ratio of whole responses or a divergence in the reward read them before an update."""
+    return reads_scores(config) or (config.kl.coefficient > 0 and config.kl.place == "reward")
 
 
 def _write_reference(setup: LearningSetup, packed: Iterable[MiniBatch], scored: Scored) -> None:
@@ -137,29 +154,37 @@ def loss_tokens(mini_batch: MiniBatch) -> int:
 
 
 def mini_batch_gradient(
-    setup: LearningSetup, learner: Learner, mini_batch: MiniBatch
+    setup: LearningSetup, learner: Learner, mini_batch: MiniBatch, scored: Scored
 ) -> tuple[Params, list[dict[str, jax.Array]]]:
-    """The gradient of a mini-batch's loss, and the sums of each micro-batch; returns while they are computed."""
+    """The gradient of a mini-batch's loss, and what each micro-batch's pass found; returns while they are computed."""
     loss, longest = setup.config.loss, setup.config.rollout.max_response_tokens
     denominator = float(aggregation_denominator(mini_batch.counted, loss.aggregation, norm_length=longest))
     gradients = learner.programs.zero_gradients(learner.params)
-    micro_sums = []
+    found, at_start = [], float(mini_batch is scored.unscored)
     for micro in mini_batch.micros:
-        learner.trained_on = (micro.batch, denominator, setup.loss_temperature)
+        learner.trained_on = (micro.batch, denominator, setup.loss_temperature, at_start)
         gradients, part = learner.programs.accumulate(learner.params, gradients, *learner.trained_on)
-        micro_sums.append(part)
-    return gradients, micro_sums
+        found.append(part)
+    return gradients, found
 
 
 def update_on_mini_batch(
-    setup: LearningSetup, learner: Learner, mini_batch: MiniBatch, sums: _Sums, ledger: TokenLedger
+    setup: LearningSetup,
+    learner: Learner,
+    mini_batch: MiniBatch,
+    sums: _Sums,
+    ledger: TokenLedger,
+    scored: Scored,
 ) -> None:
-    """Take one optimizer step, or none if no token is left to train on."""
+    """Take one optimizer step, or none if no token is left to train on.
+
+    The unscored mini-batch's log-probs are added to ``scored``.
+    """
     tokens = loss_tokens(mini_batch)
     if not tokens:
         sums.empty += 1
         return
-    gradients, micro_sums = mini_batch_gradient(setup, learner, mini_batch)
+    gradients, found = mini_batch_gradient(setup, learner, mini_batch, scored)
     for micro in mini_batch.micros:
         sums.positions += micro.positions
         sums.padded_positions += micro.padded_positions
@@ -171,11 +196,15 @@ def update_on_mini_batch(
     learner.updates += 1
     ledger.loss_tokens += tokens
     sums.loss_tokens += tokens
-    norm, micro_sums = jax.device_get((norm, micro_sums))
-    for part in micro_sums:
+    norm, found = jax.device_get((norm, found))
+    logprobs = [part.pop("logprobs") for part in found]
+    if mini_batch is scored.unscored:
+        read_spans(mini_batch, logprobs, scored.old.logprobs)
+        check_scores(scored.batch, {"the policy's log-probs": scored.old.logprobs})
+    for part in found:
         sums.totals.update({name: float(value) for name, value in part.items()})
     sums.gradient_norms.append(float(norm))
-    loss_of_update = sum(float(part["loss"]) for part in micro_sums)
+    loss_of_update = sum(float(part["loss"]) for part in found)
     check_figures(f"update {learner.updates}", {"loss": loss_of_update, "gradient norm": sums.gradient_norms[-1]})
 
 

@@ -278,7 +278,7 @@ class Programs:
         return Target(
             "accumulate",
             self.training.jitted()["accumulate"],
-            (self.params, self.params, self._micro_batch(), self._scalar(), self._scalar()),
+            (self.params, self.params, self._micro_batch(), *(self._scalar() for _ in range(3))),
             trips=self._head_chunks(),
             positions=self.largest.positions,
             resident=self.held,

@@ -13,6 +13,7 @@ E width, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -61,6 +62,13 @@ def gather_tokens(counted: Counted, values: Any) -> Any:
     """Arrays ``[B, ...]`` of per-token values as ``[F, U]`` in the order of ``counted``."""
     shards = counted.order.shape[0]
     return jax.tree.map(lambda x: jnp.take_along_axis(x.reshape(shards, -1), counted.order, axis=1), values)
+
+
+def scatter_tokens(counted: Counted, values: Any, shape: tuple[int, ...]) -> Any:
+    """The inverse of `gather_tokens`, as arrays of ``shape`` (``[B, ...]``); 0 where a token is not counted."""
+    unsort = jnp.argsort(counted.order[:, : math.prod(shape) // counted.order.shape[0]], axis=1)
+    back = lambda x: jnp.take_along_axis(jnp.where(counted.valid, x, 0.0), unsort, axis=1).reshape(shape)
+    return jax.tree.map(back, values)
 
 
 def even_chunk(chunk: int, tokens: int) -> int:
@@ -115,9 +123,7 @@ def token_scores(
 
     empty = jnp.zeros(counted.order.shape, jnp.float32)
     out = jax.lax.fori_loop(0, loops, body, (empty, empty))
-    unsort = jnp.argsort(counted.order[:, : ids.size // shards], axis=1)
-    back = lambda x: jnp.take_along_axis(jnp.where(counted.valid, x, 0.0), unsort, axis=1).reshape(ids.shape)
-    return tuple(back(x) for x in out)
+    return scatter_tokens(counted, out, ids.shape)
 
 
 def token_loss(
@@ -130,8 +136,10 @@ def token_loss(
     *,
     chunk: int,
     place: Callable[[jax.Array], jax.Array] = lambda x: x,
-) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Sum of a loss over the counted tokens, and sums for the metrics; differentiable in weight and ``hidden``.
+) -> tuple[jax.Array, tuple[dict[str, jax.Array], Any]]:
+    """Sum of a loss over the counted tokens, sums for the metrics, and values of each token (``[F, U]``).
+
+    Differentiable in weight and ``hidden``.
 
     Args:
       head: the output weight.
@@ -139,7 +147,8 @@ def token_loss(
       counted: the tokens, of `count_tokens`.
       tokens: pytree of ``[F, U]`` (`gather_tokens`).
       scalars: pytree of further inputs of ``loss``; no gradient reaches it.
-      loss: ``(logits [F, chunk, V], valid [F, chunk], tokens, scalars) -> (scalar, dict of scalars)``.
+      loss: ``(logits [F, chunk, V], valid [F, chunk], tokens, scalars) -> (scalar, (dict of scalars, kept))``, where
+        ``kept`` is a pytree of float32 ``[F, chunk]``; it may be empty.
       chunk: tokens of each shard whose logits exist at once.
       place: puts an array ``[F, ...]`` onto the mesh.
     """
@@ -160,21 +169,27 @@ def _fused(loss: Callable, tied: bool, chunk: int, place: Callable) -> Callable:
             return jax.value_and_grad(run, has_aux=True)(logits) if with_gradient else (run(logits), None)
 
         def body(i, carry):
-            totals, gradients = carry
+            totals, kept, gradients = carry
             source, valid, piece = take(i)
             states = _states(hidden, source)
-            fresh, slope = one(states, valid, piece)
-            totals = jax.tree.map(jnp.add, totals, fresh)
+            (fresh, (sums, values)), slope = one(states, valid, piece)
+            totals = jax.tree.map(jnp.add, totals, (fresh, sums))
+            put = lambda whole, part: jax.lax.dynamic_update_slice_in_dim(whole, part, i * size, 1)
+            kept = jax.tree.map(put, kept, values)
             if with_gradient:
                 gradients = _add_gradients(gradients, weight, tied, states, source, slope.astype(states.dtype))
-            return totals, gradients
+            return totals, kept, gradients
 
-        shapes = jax.eval_shape(lambda: one(*_abstract_piece(hidden, take))[0])
-        totals = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        total, (sums, values) = jax.eval_shape(lambda: one(*_abstract_piece(hidden, take))[0])
+        totals = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (total, sums))
+        kept = jax.tree.map(lambda s: jnp.zeros(counted.order.shape, s.dtype), values)
         # Placed explicitly: XLA might split this gradient as the weight is split, and gather all shards' logits for it.
         by_width = weight.shape[::-1] if tied else weight.shape  # [E, V]
         start = tuple(place(jnp.zeros(s, jnp.float32)) for s in ((hidden.shape[0], *by_width), hidden.shape))
-        return jax.lax.fori_loop(0, loops, body, (totals, start if with_gradient else None))
+        (total, sums), kept, gradients = jax.lax.fori_loop(
+            0, loops, body, (totals, kept, start if with_gradient else None)
+        )
+        return (total, (sums, kept)), gradients
 
     @jax.custom_vjp
     def run(*inputs):

@@ -102,7 +102,8 @@ class OptimizerPrograms:
     def accumulate(self, params: Any, gradients: Any, batch: Any, *numbers: float) -> tuple[Any, dict[str, jax.Array]]:
         """Add one micro-batch's gradient; returns the gradients (donated) and device sums for the metrics.
 
-        ``numbers``: the loss's denominator, then (for the policy) the temperature of its log-probs.
+        ``numbers``: the loss's denominator, then (for the policy) the temperature of its log-probs, and whether the
+        weights are those at the start of the full batch (`fr3e_jax.programs.train_programs`).
         """
         return self._accumulate(params, gradients, self.place(batch), *map(jnp.float32, numbers))
 

@@ -26,7 +26,7 @@ from fr3e_jax.objectives.losses import clipped_surrogate, entropy_bonus, truncat
 from fr3e_jax.objectives.reductions import masked_sum
 from fr3e_jax.objectives.selection import kl_cov_losses
 from fr3e_jax.objectives.shaping import entropy_based_advantages
-from fr3e_jax.policy.head import Counted, Head, count_tokens, gather_tokens, token_loss, token_scores
+from fr3e_jax.policy.head import Counted, Head, count_tokens, gather_tokens, scatter_tokens, token_loss, token_scores
 from fr3e_jax.policy.network import DEFAULT_OPTIONS, ForwardOptions, Params, bind
 from fr3e_jax.policy.rows import Rows, predictors, row_states
 from fr3e_jax.programs.mesh import batch_shards, mesh_layout, replicated
@@ -40,7 +40,7 @@ class TrainRows(NamedTuple):
     loss_mask: jax.Array  # bool
     weights: jax.Array  # float32, weight of the token in the aggregated sum
     advantages: jax.Array  # float32
-    old_logprobs: jax.Array  # float32, of the policy at the start of the full batch
+    old_logprobs: jax.Array  # float32, of the policy at the start of the full batch; the pass may have them itself
     sampler_logprobs: jax.Array  # float32, as the decoder reported them
     reference_logprobs: jax.Array | None = None  # float32, of the reference policy, where the loss has a KL term
     sequence_log_ratios: jax.Array | None = None  # float32, mean log-ratio of the token's sequence, where GSPO reads it
@@ -172,23 +172,33 @@ def _accumulate(
     batch: TrainRows,
     denominator: jax.Array,
     temperature: jax.Array,
+    at_start: jax.Array | None = None,
 ):
-    """``gradients`` plus those of a micro-batch's share of the loss, and sums over its tokens for the metrics."""
+    """``gradients`` plus those of a micro-batch's share of the loss, and sums over its tokens for the metrics.
+
+    ``at_start``: nonzero where no update has passed since the start of the full batch. The log-probs of this pass are
+    then the old ones, whatever the batch holds, so that every ratio is 1. With it, zero or not, the sums hold
+    ``logprobs [B, N, T]``, too (0 where nothing trains).
+    """
 
     def chunk_loss(logits, valid, tokens, scalars):
         ids, piece = tokens
-        denominator, temperature = scalars
+        denominator, temperature, at_start = scalars
         logprobs, entropies = _scores(logits, ids, temperature)
-        piece = piece._replace(loss_mask=valid)
+        now, old = jax.lax.stop_gradient(logprobs), piece.old_logprobs
+        old = old if at_start is None else jnp.where(at_start > 0, now, old)
+        piece = piece._replace(loss_mask=valid, old_logprobs=old)
         losses, sums = token_losses(piece, logprobs, entropies, settings)
         total = masked_sum(losses * piece.weights, valid) / denominator
-        return total, sums | {"loss": total}
+        return total, (sums | {"loss": total}, {} if at_start is None else {"logprobs": now})
 
     def loss(params):
         head, states, counted = scorer.tokens(params, batch.rows, batch.loss_mask)
         tokens = gather_tokens(counted, (batch.rows.branch_ids, batch._replace(rows=None)))
         options = {"chunk": scorer.chunk, "place": scorer.options.layout.by_shard}
-        return token_loss(head, states, counted, tokens, (denominator, temperature), chunk_loss, **options)
+        scalars = denominator, temperature, at_start
+        total, (sums, kept) = token_loss(head, states, counted, tokens, scalars, chunk_loss, **options)
+        return total, sums | scatter_tokens(counted, kept, batch.loss_mask.shape)
 
     fresh, sums = jax.grad(loss, has_aux=True)(params)
     return jax.tree.map(jnp.add, gradients, fresh), sums

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from encoded_prompts import prepare
 
+from fr3e_jax.learning import update
 from fr3e_jax.learning.batch_gradient import batch_gradient
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, count_rollouts, split_full_batch
 from fr3e_jax.learning.finiteness import NonFiniteUpdate, check_weights
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import mini_batches, pack_mini_batch, split_mini_batches
-from fr3e_jax.learning.scoring import logprob_gap, sampler_ratio, score_batch, score_trunks
+from fr3e_jax.learning.scoring import gap_metrics, logprob_gap, sampler_ratio, score_batch, score_trunks
 from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
@@ -140,9 +141,9 @@ def test_the_samplers_logprobs_serve_while_they_are_exact_enough(
     def found(session):
         setup = session.learning
         packed = [pack_mini_batch(setup, learner, part) for part in mini_batches(setup, STEP, 0, trunks)]
-        scores, metrics = score_batch(setup, learner, STEP, trunks, packed)
+        scores = score_batch(setup, learner, STEP, trunks, packed)
         assert_rows_hold(packed, scores.logprobs)
-        return scores.logprobs, metrics
+        return scores.logprobs, gap_metrics(setup, trunks, scores, STEP)
 
     exact, metrics = found(session)
     assert sent == [] and metrics["logprob_gap/taken_from_sampler"] == 0
@@ -254,6 +255,34 @@ def test_the_ratio_is_one_until_the_first_update_and_moves_afterwards(session, p
         assert metrics["updates"] > 1
         assert abs(metrics["ratio/mean"] - 1) > 1e-5
     assert metrics["logprob_gap/max"] < 1e-4, "the gap is of the weights that sampled"
+
+
+@pytest.mark.parametrize("settings", [{}, {"training__epochs": 2}, {"training__mini_batch_rollouts": 1000}])
+def test_the_first_mini_batch_needs_no_scoring_pass(session, programs, params, batch, tiny_run, monkeypatch, settings):
+    """Its gradient pass has the old log-probs: weights and metrics are those of a scored batch, with fewer passes."""
+    twin, passes, original = tiny_run.changed(session, **settings), [], programs.score
+    monkeypatch.setattr(programs, "score", lambda *inputs: passes.append(0) or original(*inputs))
+    found = {}
+    for scored in (False, True):
+        if scored:
+            monkeypatch.setattr(update, "reads_old_logprobs", lambda config: True)
+        passes.clear()
+        cut = [copy.copy(trunk) for trunk in batch]
+        cut[0].step = STEP - 1
+        found[scored] = *updated(twin, programs, params, cut), len(passes)
+    (ours, metrics, fewer), (theirs, expected, all_passes) = found[False], found[True]
+    assert fewer < all_passes and (fewer == 0) == (metrics["updates"] == 1)
+    assert {"logprob_gap/max", "sampler_ratio/carried", "sampler_ratio/fresh"} <= metrics.keys()
+    assert metrics == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    for left, right in zip(jax.tree.leaves(ours.params), jax.tree.leaves(theirs.params), strict=True):
+        np.testing.assert_allclose(left, right, atol=2e-6)
+
+
+def test_the_gradient_pass_reports_a_log_prob_that_is_not_finite(session, programs, params, batch, tiny_run):
+    broken = jax.tree.map(lambda leaf: leaf * np.float32(1e30), params)
+    twin = tiny_run.changed(session, training__mini_batch_rollouts=1000)
+    with pytest.raises(NonFiniteUpdate, match="the policy's log-probs are NaN or infinite for"):
+        updated(twin, programs, broken, batch)
 
 
 def test_clipped_tokens_are_counted(session, params, batch, tiny_run):

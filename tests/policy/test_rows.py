@@ -92,11 +92,12 @@ def weighted_sum(graphdef, params, rows, mask, weights, shards=1, chunk=CHUNK, *
     def loss(logits, valid, tokens, scalars):
         ids, weights = tokens
         logprobs = token_logprobs(logits, ids) * weights * scalars
-        return jnp.where(valid, logprobs, 0.0).sum(), {"tokens": valid.sum()}
+        return jnp.where(valid, logprobs, 0.0).sum(), ({"tokens": valid.sum()}, ())
 
     counted = _counted(graphdef, params, rows, mask, shards, chunk, **options)
     tokens = gather_tokens(counted[2], (rows.branch_ids, jnp.asarray(weights, jnp.float32)))
-    return token_loss(*counted, tokens, jnp.float32(2.0), loss, chunk=chunk)
+    total, (sums, _) = token_loss(*counted, tokens, jnp.float32(2.0), loss, chunk=chunk)
+    return total, sums
 
 
 def logprobs_of(network, rows):

@@ -289,6 +289,27 @@ def test_scores_gradients_and_update_on_eight_devices_equal_those_on_one(sizes, 
     assert shardings(done.state) == jax.tree.map(lambda s: s.spec, at.programs.optimizer_shardings)
 
 
+@pytest.mark.parametrize("sizes", [None, (2, 2, 2)])
+def test_a_pass_at_the_start_of_a_batch_has_its_own_old_logprobs(sizes, tiny):
+    """The gradient is that of a batch whose old log-probs were scored before; the pass returns them."""
+    if sizes and len(jax.devices()) < 8:
+        pytest.skip("needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
+    at = make_programs(tiny, loss=SETTINGS, mesh=sizes and make_mesh(*sizes))
+    (micro,) = micro_batches(8)
+    logprobs = np.asarray(at.programs.score(at.params, micro.batch.rows, TEMPERATURE)[0])
+    found = []
+    for old, at_start in ((np.full_like(logprobs, np.nan), 1.0), (logprobs, 0.0)):
+        batch = micro.batch._replace(old_logprobs=old)
+        start = at.programs.zero_gradients(at.params)
+        gradients, sums = at.programs.accumulate(at.params, start, batch, DENOMINATOR, TEMPERATURE, at_start)
+        mask, sums = micro.batch.loss_mask, jax.device_get(sums)
+        np.testing.assert_allclose(sums.pop("logprobs"), np.where(mask, logprobs, 0.0), rtol=1e-5, atol=1e-5)
+        found.append((gradients, {name: float(total) for name, total in sums.items()}))
+    assert_close(found[0][0], found[1][0])
+    assert found[0][1] == pytest.approx(found[1][1], rel=1e-5)
+    assert found[0][1]["ratio"] == mask.sum(), "every ratio is 1, to the last bit"
+
+
 def test_second_step_of_the_same_shapes_compiles_nothing(tiny):
     """Data, denominators and the weights that an update returns compile nothing new."""
     at = make_programs(tiny, loss=SETTINGS)
