@@ -76,10 +76,11 @@ class Packing:
             yield mini_batch
 
 
-def row_options(setup: LearningSetup, learner: Learner) -> dict[str, int]:
-    """The options of `pack` that settings and devices determine."""
+def row_options(setup: LearningSetup, learner: Learner) -> dict[str, Any]:
+    """The options of `pack` that the run determines."""
     tokens, longest = setup.config.training.micro_batch_tokens, setup.config.rollout.max_response_tokens
-    return {"tokens": tokens, "shards": learner.programs.shards, "pad_id": setup.pad_id, "longest": longest}
+    run = {"longest": longest, "key_cost": setup.key_cost, "menu": learner.menu}
+    return {"tokens": tokens, "shards": learner.programs.shards, "pad_id": setup.pad_id} | run
 
 
 def placed(mini_batch: MiniBatch, values: PerToken) -> Iterator[np.ndarray]:

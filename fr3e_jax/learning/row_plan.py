@@ -6,94 +6,26 @@ Sizes come from short lists, so that few programs are compiled. `fr3e_jax.policy
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from fr3e_jax.programs.size_buckets import power_of_two, size_bucket
+from fr3e_jax.learning.row_menu import RowMenu, plan_crossing_rows
+from fr3e_jax.learning.row_shapes import (
+    SHARED_ROW,
+    WINDOW,
+    Branch,
+    Branches,
+    Plan,
+    Row,
+    RowShape,
+    trunk_bucket,
+    whole_steps,
+)
+from fr3e_jax.programs.size_buckets import size_bucket
 
-WINDOW = 3  # lanes that a token sees where branches lie end to end (docs/developers/performance_notebook.md)
 _LONG_BRANCH = 2048  # longer branches do not cross lanes: the extra scores would cost more than the gaps
-_LEAST_TRUNK = 16
 _LEAST_LANE = 16
-_SHARED_ROW = 256  # trunk positions of a shared row: every lane's token scores all of them
 _WORTH_SHARING = 0.95  # rows are shared only if that takes less than this part of the positions
-
-
-class Branch(NamedTuple):
-    """A branch of a trunk: its number there, the trunk positions it sees, and its tokens."""
-
-    number: int
-    fork: int
-    length: int
-
-
-Branches = list[Branch]  # of a trunk, the longest first, ties by number
-
-
-@dataclass
-class Row:
-    """The trunks of a row, and its branches as (trunk, branch, start in the lanes).
-
-    With ``crossing`` the branches lie end to end over all lanes, else each in the first lane with room for it. The row
-    holds only the trunk positions that its branches see.
-    """
-
-    capacity: int
-    crossing: bool
-    trunks: list[int] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)  # positions of each trunk
-    branches: list[tuple[int, int, int]] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)  # filled positions of each lane; crossing: of all together
-
-    @property
-    def filled(self) -> int:
-        """The number of trunk positions."""
-        return sum(self.sizes)
-
-    @property
-    def lanes(self) -> int:
-        """The number of lanes in use."""
-        return -(-self.ends[0] // self.capacity) if self.crossing else len(self.ends)
-
-    def add(self, index: int, branches: Branches, lanes: int = 1 << 30) -> Branches:
-        """Place a trunk and its branches, longest first; return the branches that ``lanes`` lanes cannot hold.
-
-        An empty row takes the first branch at any length.
-        """
-        room, most = (self.capacity * lanes, 1) if self.crossing else (self.capacity, lanes)
-        left_over, size = [], 0
-        for branch in branches:
-            lane = next((n for n, end in enumerate(self.ends) if end + branch.length <= room), len(self.ends))
-            if lane == most:
-                left_over.append(branch)
-                continue
-            if lane == len(self.ends):
-                self.ends.append(0)
-            self.branches.append((index, branch.number, lane * self.capacity + self.ends[lane]))
-            self.ends[lane] += branch.length
-            size = max(size, branch.fork)
-        self.trunks.append(index)
-        self.sizes.append(size)
-        return left_over
-
-
-class RowShape(NamedTuple):
-    """The shape of a micro-batch: rows, trunk positions and lanes of each, positions of a lane, lanes a token sees."""
-
-    rows: int
-    trunk_size: int
-    lanes: int
-    capacity: int
-    window: int = 1
-
-    @property
-    def positions(self) -> int:
-        """The positions of the micro-batch, padding counted."""
-        return self.rows * (self.trunk_size + self.lanes * self.capacity)
-
-
-Plan = list[tuple[list[Row], RowShape]]  # micro-batches: their rows with content, and their shape
 
 
 def plan_rows(
@@ -105,6 +37,8 @@ def plan_rows(
     fixed: tuple[int, int] | None,
     halves: bool = True,
     longest: int = 0,
+    key_cost: float = 0.0,
+    menu: RowMenu | None = None,
 ) -> Plan:
     """Plan micro-batches of about ``tokens`` positions; see `fr3e_jax.learning.packing.pack`.
 
@@ -117,6 +51,9 @@ def plan_rows(
       halves: branches that see at most half of their trunk may have rows of half of the trunk positions.
       longest: tokens of the longest branch that a run may have, so that all of its batches get lanes of one size; 0, or
         fewer than a branch has, or more than `_LONG_BRANCH`: of these branches.
+      key_cost: work to attend to a position, as a part of a position's other work
+        (`fr3e_jax.policy.architecture.Architecture.key_cost`).
+      menu: the shapes that the run has used, where branches cross lanes; new ones are added. None: there are none.
     """
     families = [
         sorted(map(Branch, range(len(row)), seen, row), key=lambda branch: -branch.length)
@@ -125,14 +62,17 @@ def plan_rows(
     sizes, most = [max(row) for row in forks], max(tokens // shards, 1)
     longest = max(longest if longest <= _LONG_BRANCH else 0, max(map(max, lengths)))
     # Branches cross lanes unless they are long, or a row has no room for two.
-    window = WINDOW if not fixed and longest <= min(_LONG_BRANCH, (most - max(sizes)) // 2) else 1
+    if not fixed and longest <= min(_LONG_BRANCH, (most - max(sizes)) // 2):
+        capacity = size_bucket(-(-(longest - 1) // (WINDOW - 1)), _LEAST_LANE)
+        run = {"key_cost": key_cost, "halves": halves, "menu": RowMenu() if menu is None else menu}
+        return plan_crossing_rows(families, tokens=tokens, shards=shards, capacity=capacity, **run)
     if fixed:
         trunk_size, capacity = fixed
     else:
-        trunk_size = _trunk_bucket(max(sizes), min(max(map(sum, lengths)), most))
-        capacity = size_bucket(longest if window == 1 else -(-(longest - 1) // (window - 1)), _LEAST_LANE)
-    empty = partial(Row, capacity, window > 1)
-    cut = partial(_cut, capacity=capacity, window=window, tokens=tokens, shards=shards, full=bool(fixed))
+        trunk_size = trunk_bucket(max(sizes), min(max(map(sum, lengths)), most))
+        capacity = size_bucket(longest, _LEAST_LANE)
+    empty = partial(Row, capacity, crossing=False)
+    cut = partial(_cut, capacity=capacity, tokens=tokens, shards=shards, full=bool(fixed))
     alone = _TrunkSizes(trunk_size, size_bucket(-(-trunk_size // 2)) if halves and not fixed else trunk_size)
     rows = _one_trunk_a_row(families, empty, alone, lambda size: max((most - size) // capacity, 1))
     plan = cut(rows, alone)
@@ -140,7 +80,7 @@ def plan_rows(
         return plan
     shared = _shared_rows(families, sizes, empty, most, shards) or rows
     held = max(row.lanes for row in shared) * capacity
-    filled = _trunk_bucket(max(row.filled for row in shared), held)
+    filled = trunk_bucket(max(row.filled for row in shared), held)
     fewer = cut(shared, _TrunkSizes(filled, filled))
     padded = lambda plan: sum(shape.positions for _, shape in plan)
     return fewer if padded(fewer) < _WORTH_SHARING * padded(plan) else plan
@@ -157,18 +97,6 @@ class _TrunkSizes(NamedTuple):
         return self.half if filled <= self.half else self.whole
 
 
-def _trunk_bucket(size: int, lanes: int) -> int:
-    """``size`` trunk positions of a row, rounded up.
-
-    Trunks that may share a row get a power of two, since lanes make most of such a row. Steps finer than about an
-    eighth of the positions of all ``lanes`` are not worth a compilation. Longer trunks get a multiple of an eighth of
-    the next power of two, and at most of 1024: so many empty positions are worth a compilation.
-    """
-    if size > _SHARED_ROW:
-        return _whole(size, min(power_of_two(size) // 8, 1024))
-    return power_of_two(size, 1 << max(lanes // 8, _LEAST_TRUNK).bit_length() - 1)
-
-
 def _count_bucket(count: int) -> int:
     """A number of rows or lanes, rounded up to the next of 1, 2, 3, 4, 6, 8, 12, 16, 24, ..."""
     return count if count <= 3 else size_bucket(count)
@@ -181,13 +109,8 @@ def _lanes_bucket(lanes: int, capacity: int, most: int) -> int:
     the result does not exceed ``most``, the lanes of a full row: full rows are worth a shape of their own.
     """
     step = 1 << max(512 // capacity, 1).bit_length() - 1
-    bucket = min(_count_bucket(lanes), _whole(lanes, step))
+    bucket = min(_count_bucket(lanes), whole_steps(lanes, step))
     return min(bucket, most) if lanes <= most else bucket
-
-
-def _whole(size: int, step: int) -> int:
-    """``size`` rounded up to a multiple of ``step``."""
-    return -(-size // step) * step
 
 
 def _one_trunk_a_row(
@@ -220,7 +143,7 @@ def _shared_rows(
 
     Trunks are placed in falling order of branch positions, each into the row that holds the fewest positions so far.
     """
-    room = max(_SHARED_ROW, max(sizes))
+    room = max(SHARED_ROW, max(sizes))
     held = [sum(branch.length for branch in branches) for branches in families]
     order = sorted(range(len(sizes)), key=lambda i: (-held[i], -sizes[i], i))
     least = max(-(-sum(sizes) // room), -(-(sum(sizes) + sum(held)) // most))
@@ -235,9 +158,7 @@ def _shared_rows(
     return None
 
 
-def _cut(
-    rows: list[Row], sizes: _TrunkSizes, *, capacity: int, window: int, tokens: int, shards: int, full: bool
-) -> Plan:
+def _cut(rows: list[Row], sizes: _TrunkSizes, *, capacity: int, tokens: int, shards: int, full: bool) -> Plan:
     """Cut the rows into micro-batches of similar rows.
 
     With ``full`` every micro-batch has as many rows as ``tokens`` allow; else only as many as needed, rounded up.
@@ -249,7 +170,7 @@ def _cut(
             trunk_size = sizes.of(max(row.filled for row in rows[:end]))
             fit = (tokens // shards - trunk_size) // capacity
             lanes = _lanes_bucket(max(row.lanes for row in rows[:end]), capacity, fit)
-            wanted = RowShape(end, trunk_size, lanes, capacity, window)
+            wanted = RowShape(end, trunk_size, lanes, capacity)
             if size and wanted.positions > tokens:
                 break
             size, shape = min(end, len(rows)), wanted

@@ -16,6 +16,7 @@ class LearningSetup:
     noise: Noise
     pad_id: int  # token id of unused positions
     vocab_size: int  # of the policy's embedding
+    key_cost: float = 0.0  # work to attend to a position, as a part of a position's other work
 
     @property
     def loss_temperature(self) -> float:

@@ -51,7 +51,9 @@ class Session:
     @cached_property
     def learning(self) -> LearningSetup:
         """The part that learning depends on."""
-        return LearningSetup(self.config, self.noise, self.texts.codec.pad_id, self.model.architecture.vocab_size)
+        architecture = self.model.architecture
+        sizes = {"vocab_size": architecture.vocab_size, "key_cost": architecture.key_cost}
+        return LearningSetup(self.config, self.noise, self.texts.codec.pad_id, **sizes)
 
     def sampling(self) -> Sampling:
         """Sampling settings of base and explored rollouts."""

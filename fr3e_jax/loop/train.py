@@ -25,6 +25,7 @@ from fr3e_jax.data.task import Task
 from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts, split_full_batch
 from fr3e_jax.learning.finiteness import NonFiniteUpdate, check_weights
 from fr3e_jax.learning.learner import abstract_learner, fresh_learner, restored_learner
+from fr3e_jax.learning.row_menu import RowMenu
 from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop import resumption, step_report
 from fr3e_jax.loop.callbacks import Callback
@@ -169,6 +170,7 @@ class Trainer:
         self.changes = resumption.since_checkpoint(host, self.identity, self.run_dir, "train", allowed)
         self.progress = Progress.restore(host, self.prompts, self.ledger)
         self.learner = restored_learner(programs, critic, arrays, self.progress.updates)
+        self.learner.menu = RowMenu.from_json(host.get("row_menu", []))
         return latest
 
     def _open_records(self, latest: int | None) -> None:
@@ -443,7 +445,8 @@ class Trainer:
             check_weights(self.learner)
             self.background.drain()  # a checkpoint claims that everything up to its step is on disk
             self.lock.check()
-            host = self.progress.host_state(self.config, self.prompts, self.ledger) | {"identity": self.identity}
+            host = self.progress.host_state(self.config, self.prompts, self.ledger)
+            host |= {"identity": self.identity, "row_menu": self.learner.menu.to_json()}
             self.checkpoints.save(self.progress.step, self.learner.arrays(), host, self.progress.evaluated)
         self.callback.on_checkpoint(self.progress.step)
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.learning.row_plan import Plan, RowShape, plan_rows
+from fr3e_jax.learning.row_plan import plan_rows
+from fr3e_jax.learning.row_shapes import Plan, RowShape
 from fr3e_jax.programs.size_buckets import ring_size, size_bucket
 from fr3e_jax.rollouts.promotion import LEAST_CAPACITY
 

@@ -76,6 +76,11 @@ class Architecture:
         block += self.qkv_bias * (attention + 2 * kv) + self.out_bias * d + self.qk_norm * 2 * self.head_dim
         return self.vocab_size * d * (1 if self.tie_word_embeddings else 2) + self.num_layers * block + d
 
+    @property
+    def key_cost(self) -> float:
+        """Operations to score one position and read its value, over those of a token with all weights."""
+        return 2 * self.num_layers * self.num_heads * self.head_dim / self.num_parameters
+
 
 def _qwen2(
     layers: int, hidden: int, heads: int, kv: int, mlp: int, *, eps: float = 1e-6, **others: Any

@@ -136,10 +136,9 @@ def test_the_samplers_logprobs_serve_while_they_are_exact_enough(
     monkeypatch.setattr(scoring, "score_trunks", noted)
     trunks = [copy.copy(batch[i % len(batch)]) for i in range(10)]
     trunks[0].step = STEP - 1
-    learner = learner_of(programs, params)
 
     def found(session):
-        setup = session.learning
+        setup, learner = session.learning, learner_of(programs, params)  # without rows of the calls before
         packed = [pack_mini_batch(setup, learner, part) for part in mini_batches(setup, STEP, 0, trunks)]
         scores = score_batch(setup, learner, STEP, trunks, packed)
         assert_rows_hold(packed, scores.logprobs)
@@ -147,7 +146,7 @@ def test_the_samplers_logprobs_serve_while_they_are_exact_enough(
 
     exact, metrics = found(session)
     assert sent == [] and metrics["logprob_gap/taken_from_sampler"] == 0
-    for row, true in zip(exact, original(session.learning, learner, trunks), strict=True):
+    for row, true in zip(exact, original(session.learning, learner_of(programs, params), trunks), strict=True):
         np.testing.assert_allclose(np.concatenate(row), np.concatenate(true), atol=1e-5)
 
     old, metrics = found(tiny_run.changed(session, training__sampler_logprob_tolerance=1e-3))

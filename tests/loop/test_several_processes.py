@@ -15,7 +15,8 @@ from fr3e_jax.runs.metrics import read_metrics, without_timing
 from fr3e_jax.runs.rollout_store import read_rollouts
 
 # What depends on the number of shards: rows and slots are multiples of it.
-SHARDED = ("packing/useful_share", "tokens/padded_positions", "tokens/lane_steps")
+# A trunk whose branches lie in two rows passes the network in both, and rows depend on the number of shards.
+SHARDED = ("packing/useful_share", "tokens/padded_positions", "tokens/trained_positions", "tokens/lane_steps")
 
 
 def assert_like(found: Path, wanted: Path, steps: int | None = None) -> None:

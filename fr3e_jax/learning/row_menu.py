@@ -1,0 +1,250 @@
+"""Rows whose branches cross lanes, of a few shapes: every shape costs a compilation of each program that reads rows.
+
+The *geometry* of a row is its trunk positions and its lanes. Rows of one geometry are filled to the end, and a
+micro-batch holds as many of them as fit, the last one of a mini-batch as many as it needs. The shapes that a run has
+used are its *menu*. A mini-batch takes a geometry that is not on it only if those on it cost 1.7 times as much, and a
+number of rows likewise. So the menu follows the lengths of a run, and stays short. It is part of a checkpoint: rows of
+other shapes differ in their last bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fr3e_jax.learning.row_shapes import SHARED_ROW, WINDOW, Branches, Plan, Row, RowShape, trunk_bucket
+from fr3e_jax.programs.size_buckets import size_bucket
+
+_SLACK = 1.7  # a new geometry costs compilations: it must save two fifths
+_LEAST_TRUNK = 16
+_SPARE = 0.25  # rows that other mini-batches may need beyond this one: large rows do not suit few tokens
+_EVEN_ROWS = 4  # up to so many rows, geometries are tried that a mini-batch fills evenly
+_OPEN_ROWS = 32  # rows that a trunk may still join
+_WORTH_HALVES = 0.95  # branches near their trunk's start get rows of their own if that costs less than this part
+
+
+class Geometry(NamedTuple):
+    """Trunk positions of a row, its lanes, and positions of a lane."""
+
+    trunk_size: int
+    lanes: int
+    capacity: int
+
+    @property
+    def room(self) -> int:
+        """Positions of all lanes."""
+        return self.lanes * self.capacity
+
+    @property
+    def positions(self) -> int:
+        """Positions of a row."""
+        return self.trunk_size + self.room
+
+
+@dataclass
+class RowMenu:
+    """The shapes that a run has used, in the order of their first use."""
+
+    shapes: list[RowShape] = field(default_factory=list)
+
+    def geometries(self) -> list[Geometry]:
+        """The geometries of the shapes, each once."""
+        return list(dict.fromkeys(_geometry(shape) for shape in self.shapes))
+
+    def rows_of(self, geometry: Geometry) -> list[int]:
+        """The numbers of rows that micro-batches of this geometry have had."""
+        return [shape.rows for shape in self.shapes if _geometry(shape) == geometry]
+
+    def add(self, plan: Plan) -> None:
+        """Note the shapes of a plan that is carried out."""
+        self.shapes += [shape for shape in dict.fromkeys(shape for _, shape in plan) if shape not in self.shapes]
+
+    def to_json(self) -> list[list[int]]:
+        """Content of a checkpoint."""
+        return [list(shape) for shape in self.shapes]
+
+    @classmethod
+    def from_json(cls, content: list[list[int]]) -> RowMenu:
+        """The inverse of `to_json`."""
+        return cls([RowShape(*sizes) for sizes in content])
+
+
+def _geometry(shape: RowShape) -> Geometry:
+    return Geometry(shape.trunk_size, shape.lanes, shape.capacity)
+
+
+Part = list[tuple[int, Branches]]  # trunks by number, with the branches to place
+
+
+class _Choice(NamedTuple):
+    """Rows of one geometry for a part of a mini-batch, and what they cost."""
+
+    cost: float
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """What all micro-batches of a plan share; see `plan_crossing_rows`."""
+
+    positions: int  # of a micro-batch and shard
+    shards: int
+    capacity: int
+    key_cost: float
+    menu: RowMenu
+
+    def candidates(self, part: Part) -> Iterator[Geometry]:
+        """Geometries whose rows hold every branch of ``part`` and fit a micro-batch; if none does, the smallest row."""
+        longest, trunk = max(b.length for _, branches in part for b in branches), _largest_fork(part)
+        fewest, found = -(-longest // self.capacity), False
+        held = -(-sum(b.length for _, branches in part for b in branches) // self.capacity)
+        for size in _trunk_sizes(trunk):
+            fit = (self.positions - size) // self.capacity
+            even = {-(-held // rows) for rows in range(1, _EVEN_ROWS + 1)}
+            for lanes in {*_steps(fewest, fit), *even, fit}:
+                if fewest <= lanes <= fit:
+                    found = True
+                    yield Geometry(size, lanes, self.capacity)
+        if not found:
+            yield Geometry(trunk_bucket(trunk, longest), fewest, self.capacity)
+
+    def holds(self, geometry: Geometry, part: Part) -> bool:
+        """Whether the branches of ``part`` fit into rows of this geometry, and these into a micro-batch."""
+        longest = max(b.length for _, branches in part for b in branches)
+        enough = geometry.trunk_size >= _largest_fork(part) and geometry.room >= longest
+        return enough and geometry.capacity == self.capacity and geometry.positions <= self.positions
+
+    def shapes(self, geometry: Geometry, rows: int, *, exact: bool = False) -> list[RowShape]:
+        """The shapes of micro-batches that hold so many rows; ``exact``: the last one without an empty row."""
+        most, a_shard = max(self.positions // geometry.positions, 1), -(-rows // self.shards)
+        counts = [most] * (a_shard // most)
+        if rest := a_shard % most:
+            known = [n // self.shards for n in self.menu.rows_of(geometry)]
+            close = [n for n in known if rest <= n <= min(_SLACK * rest, most)]
+            counts.append(rest if exact else min(close, default=min(_steps(rest, 2 * rest)[0], most)))
+        trunk_size, lanes, capacity = geometry
+        return [RowShape(self.shards * n, trunk_size, lanes, capacity, WINDOW) for n in counts]
+
+    def cost(self, shapes: Sequence[RowShape]) -> float:
+        """Work of the micro-batches, in positions."""
+        total = 0.0
+        for rows, trunk_size, lanes, capacity, window in shapes:
+            keys = trunk_size + min(window, lanes) * capacity
+            of_trunk = trunk_size * (1 + self.key_cost * trunk_size)
+            total += rows * (of_trunk + lanes * capacity * (1 + self.key_cost * keys))
+        return total
+
+    def least(self, geometry: Geometry, part: Part) -> float:
+        """A bound of `cost`: rows without a gap."""
+        trunks = sum(max(b.fork for b in branches) for _, branches in part)
+        tokens = sum(b.length for _, branches in part for b in branches)
+        rows = max(-(-trunks // geometry.trunk_size), -(-tokens // geometry.room))
+        return self.cost(self.shapes(geometry, rows, exact=True))
+
+    def choice(self, geometry: Geometry, part: Part) -> _Choice:
+        """``part`` in rows of this geometry."""
+        rows, plan = _filled(geometry, part), []
+        shapes = self.shapes(geometry, len(rows))
+        for shape in shapes:
+            plan.append((rows[: shape.rows], shape))
+            rows = rows[shape.rows :]
+        return _Choice(self.cost(shapes), plan)
+
+    def best(self, part: Part) -> _Choice:
+        """The cheapest choice on the menu, or, if it costs too much, the cheapest of all with `_SPARE` rows added."""
+        known = [self.choice(g, part) for g in self.menu.geometries() if self.holds(g, part)]
+        best = min(known, default=None, key=lambda choice: choice.cost)
+        bounds = {g: self.least(g, part) for g in self.candidates(part)}
+        if best and best.cost <= _SLACK * min(bounds.values()):
+            return best
+        spare = {g: _SPARE * self.cost(self.shapes(g, 1, exact=True)) for g in bounds}
+        new, least = None, math.inf
+        for geometry in sorted(bounds, key=lambda g: (bounds[g] + spare[g], g)):
+            if bounds[geometry] + spare[geometry] >= least:
+                break
+            found = self.choice(geometry, part)
+            if found.cost + spare[geometry] < least:
+                new, least = found, found.cost + spare[geometry]
+        return best if best and best.cost <= _SLACK * new.cost else new
+
+
+def plan_crossing_rows(
+    families: list[Branches],
+    *,
+    tokens: int,
+    shards: int,
+    capacity: int,
+    key_cost: float,
+    halves: bool,
+    menu: RowMenu,
+) -> Plan:
+    """Plan rows whose branches lie end to end over all lanes; its shapes join ``menu``.
+
+    Args:
+      families: the branches of each trunk, the longest first.
+      tokens, shards, halves: see `fr3e_jax.learning.row_plan.plan_rows`.
+      capacity: positions of a lane, enough for a branch to lie in `WINDOW` lanes.
+      key_cost: work to attend to a position, as a part of the work of a position without attention.
+      menu: of the run.
+    """
+    sizes, whole = _Sizes(max(tokens // shards, 1), shards, capacity, key_cost, menu), list(enumerate(families))
+    choices = [sizes.best(whole)]
+    largest = _largest_fork(whole)
+    if halves and largest > SHARED_ROW:
+        near = lambda branch: branch.fork <= largest // 2
+        parts = [_some(whole, near), _some(whole, lambda branch: not near(branch))]
+        if all(parts):
+            cut = [sizes.best(part) for part in parts]
+            if sum(choice.cost for choice in cut) < _WORTH_HALVES * choices[0].cost:
+                choices = cut
+    plan = [micro for choice in choices for micro in choice.plan]
+    menu.add(plan)
+    return plan
+
+
+def _some(part: Part, wanted) -> Part:
+    kept = [(index, [branch for branch in branches if wanted(branch)]) for index, branches in part]
+    return [(index, branches) for index, branches in kept if branches]
+
+
+def _largest_fork(part: Part) -> int:
+    return max(branch.fork for _, branches in part for branch in branches)
+
+
+def _trunk_sizes(largest: int) -> list[int]:
+    """Sizes of the trunk part: several for rows that trunks may share, or one for a long trunk."""
+    if largest > SHARED_ROW:
+        return [trunk_bucket(largest, 0)]
+    return _steps(max(largest, _LEAST_TRUNK), SHARED_ROW)
+
+
+def _steps(least: int, most: int) -> list[int]:
+    """Those of 1, 2, 3, 4, 6, 8, 12, 16, 24, ... from ``least``, rounded up, to ``most``."""
+    steps = [size for size in (1, 2, 3) if least <= size <= most]
+    size = size_bucket(max(least, 4))
+    while size <= most:
+        steps.append(size)
+        size = size_bucket(size + 1)
+    return steps
+
+
+def _filled(geometry: Geometry, part: Part) -> list[Row]:
+    """Rows filled trunk by trunk, those with the most tokens first, each into the first row with room for all of it.
+
+    A trunk that no row has room for begins a row, and goes on in further ones.
+    """
+    rows: list[Row] = []
+    held = {index: sum(branch.length for branch in branches) for index, branches in part}
+    sizes = {index: max(branch.fork for branch in branches) for index, branches in part}
+    for index, branches in sorted(part, key=lambda family: (-held[family[0]], -sizes[family[0]], family[0])):
+        fits = lambda row, i=index: (
+            row.filled + sizes[i] <= geometry.trunk_size and row.ends[0] + held[i] <= geometry.room
+        )
+        row = next((row for row in rows[-_OPEN_ROWS:] if fits(row)), None)
+        left = row.add(index, branches, geometry.lanes) if row else branches
+        while left:
+            rows.append(Row(geometry.capacity, crossing=True))
+            left = rows[-1].add(index, left, geometry.lanes)
+    return rows
