@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _LEAST_RING = 16  # columns
+_FIRST_RING = 64  # where responses may become as long
 
 
 def power_of_two(n: int, least: int = 1) -> int:
@@ -17,10 +18,9 @@ def size_bucket(size: int, least: int = 4) -> int:
 
 
 def ring_size(tokens: int, most: int) -> int:
-    """Columns of a ring that must hold ``tokens`` tokens now and ``most`` in the end: 16, 64, 128, 256, 512, ...
+    """Columns of a ring that must hold ``tokens`` tokens now and ``most`` in the end: 64, 128, 256, 512, ...
 
-    Each size is one more compiled program, of some 20 MB on CPU. A size of 32 would save less than its program costs.
-    A ring is never larger than ``most`` tokens need.
+    Each size is another program to compile, of some 20 MB on CPU. A ring of 16 or 32 columns would save no time that
+    could be measured. A ring is never larger than ``most`` tokens need, in powers of two from 16.
     """
-    size = power_of_two(tokens, _LEAST_RING)
-    return min(64 if size == 32 else size, power_of_two(most, _LEAST_RING))
+    return min(power_of_two(tokens, _FIRST_RING), power_of_two(most, _LEAST_RING))

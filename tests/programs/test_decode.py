@@ -14,6 +14,7 @@ import pytest
 from scipy.special import log_softmax
 
 from fr3e_jax.policy.sampling import part_of_group, stream_keys, uniform
+from fr3e_jax.programs import size_buckets
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import LaneSettings
 from fr3e_jax.programs.host_arrays import params_on_mesh
@@ -50,6 +51,14 @@ class WatchedPrograms(DecoderPrograms):
 def branch(fork, name, max_tokens, **sampling):
     how = Sampling(**{"stop_ids": PLAIN.stop_ids} | sampling)
     return Branch(fork, (1, name), max_tokens, how)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_rings():
+    """Rings that begin at 16 columns, so that those of a few tokens grow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(size_buckets, "_FIRST_RING", 16)
+        yield
 
 
 @pytest.fixture(scope="module")

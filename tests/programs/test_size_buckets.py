@@ -10,10 +10,10 @@ from fr3e_jax.programs.size_buckets import ring_size
 @pytest.mark.parametrize(
     ("tokens", "most", "expected"),
     [
-        (1, 24, 16),
-        (16, 24, 16),
-        (17, 24, 32),  # all that is needed in the end
-        (17, 4096, 64),
+        (1, 24, 32),
+        (16, 24, 32),
+        (24, 24, 32),  # all that is needed in the end
+        (1, 4096, 64),
         (65, 4096, 128),
         (129, 4096, 256),
         (65, 100, 128),
