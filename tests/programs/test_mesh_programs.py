@@ -17,6 +17,8 @@ import pytest
 
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import pack
+from fr3e_jax.learning.row_menu import RowMenu
+from fr3e_jax.learning.row_shapes import WINDOW, RowShape
 from fr3e_jax.policy.network import ForwardOptions
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecoderSizes, cache_shape
@@ -130,11 +132,12 @@ def on(mesh, shape, kind):
 
 
 def training_batch(mesh, rows):
-    """A trunk a row: branches fill the row's lanes, so trunks that shared rows would save none."""
+    """A trunk a row, whose branches fill the row's lanes."""
     nothing = np.zeros(64, np.float32)
     branches = [TrainingBranch(20, np.ones(64, np.int32), nothing, nothing) for _ in range(6)]
     trunks = [TrainingTrunk(np.ones(20, np.int32), branches, 0) for _ in range(rows)]
-    (micro,) = pack(trunks, tokens=10**5, pad_id=0, shards=batch_shards(mesh))
+    menu = RowMenu([RowShape(rows, trunk_size=32, lanes=12, capacity=32, window=WINDOW)])
+    (micro,) = pack(trunks, tokens=10**5, pad_id=0, shards=batch_shards(mesh), menu=menu)
     assert micro.batch.rows.trunk_ids.shape[0] == rows
     return jax.tree.map(lambda x: on(mesh, x.shape, x.dtype), micro.batch)
 
