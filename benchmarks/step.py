@@ -1,11 +1,15 @@
-"""Whole training steps of GRPO++ beside TRL's `GRPOTrainer`: the same model, prompts, rewards, lengths and batch.
+"""Whole training steps beside what a user of torch would run: the same model, prompts, rewards, lengths and batch.
 
-    .venv/bin/python benchmarks/step.py --trl VENV/bin/python [--runs 3] [--steps 20] [--cores 1]
+    .venv/bin/python benchmarks/step.py --trl VENV/bin/python [--runs 3] [--steps 23] [--cores 1]
+    .venv/bin/python benchmarks/step.py --trl VENV/bin/python --bench BENCH --work tiny --steps 6 --warm_up 2
 
-A step is what a user waits for: sampling, grading, one optimizer step on all rollouts, metrics. The model is Order's
-warm start (0.15 M parameters, 256 rollouts of at most 20 tokens). The two take turns, each in a process of its own on
-the same cores; figures are medians over processes, of the steps after the first three. TRL (newest release, with torch
-and datasets) lives in an environment of its own and loads the same exported directory.
+A step is what a user waits for: sampling, grading, one optimizer step on all rollouts, metrics. ``order`` is Order's
+warm start (0.15 M parameters, 256 rollouts of at most 20 tokens), ``tiny`` has 8.7 M parameters and ``slice`` 88 M (64
+and 32 rollouts, prompts of 64 tokens). Their peer is `GRPOTrainer` of TRL's newest release. ``tiny_fr3e`` is FR3E with
+4 prompts, 16 bases each, and 8 rollouts from each of 4 anchors on a correct and a wrong base; its peer is written by
+hand on transformers (`step_peers.py`). The two take turns, each in a process of its own on the same cores; figures are
+medians over processes, of the steps after the first ones. The peers live in an environment of their own and load the
+same directory.
 """
 
 from __future__ import annotations
@@ -13,62 +17,79 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from step_peers import REWARDS, WARM_UP, Marks, by_hand, trl
+from worded_model import add_tokenizer
+from worded_model import problems as word_problems
+
 HERE = Path(__file__).resolve().parent
-MODEL = HERE.parent / "warm_starts" / "order"
-_WARM_UP = 3  # steps that compile or fill caches
+ROOT = HERE.parent
 
 
-def reward(prompt: str, response: str, gold: str) -> float:
-    """1 if what follows the last sign is the answer."""
-    return float(response.rsplit(">", 1)[-1] == gold)
+@dataclass(frozen=True)
+class Work:
+    """A model and the shape of a step."""
+
+    model: Path
+    prompts: int
+    generations: int  # rollouts of a prompt
+    tokens: int  # longest response
+    words: int = 0  # of a random prompt; 0: problems of Order
+    micro: int = 0  # rows of a peer's micro-batch; 0: all
+    micro_tokens: int = 4096  # positions of ours
+    slots: int = 16
+    lanes: int = 17
+    chunk: int = 8
+    anchors: int = 0  # of a base; 0: GRPO++, otherwise FR3E
+    branches: int = 8  # rollouts from each state
 
 
-class Marks:
-    """The clocks after each step."""
-
-    def __init__(self) -> None:
-        self.start, self.marks = time.perf_counter(), []
-
-    def add(self) -> None:
-        self.marks.append((time.process_time(), time.perf_counter()))
-
-    def line(self) -> str:
-        steps = len(self.marks) - 1 - _WARM_UP
-        (cpu, wall), (cpu_end, wall_end) = self.marks[_WARM_UP], self.marks[-1]
-        found = {
-            "cpu_s": (cpu_end - cpu) / steps,
-            "wall_s": (wall_end - wall) / steps,
-            "first_step_s": self.marks[0][1] - self.start,
-            "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-        }
-        return json.dumps(found)
+def works(bench: Path) -> dict[str, Work]:
+    """GRPO++ on Order's warm start and on two models of random weights, and FR3E on the smaller of these."""
+    tiny, slice_ = bench / "MODELS" / "tiny", bench / "MODELS" / "slice"
+    grpo = Work(tiny, 8, 8, 256, words=64, micro_tokens=5120, slots=8, lanes=8, chunk=16)
+    return {
+        "order": Work(ROOT / "warm_starts" / "order", 16, 16, 20),
+        "tiny": grpo,
+        "slice": replace(grpo, model=slice_, prompts=4, tokens=128, micro_tokens=1536, slots=4),
+        "tiny_fr3e": replace(grpo, prompts=4, generations=16, micro=16, slots=4, lanes=16, anchors=4),
+    }
 
 
 def ours(args: argparse.Namespace) -> None:
-    marks = Marks()
+    marks = Marks(args.warm_up)
     import fr3e_jax as fr3e
+
+    reward = REWARDS[args.reward]
 
     class Timer(fr3e.Callback):
         def on_step(self, step, metrics):
-            marks.add()
+            marks.add(metrics["tokens/sampled_tokens"])
 
     rollouts = args.prompts * args.generations
+    if args.anchors:
+        rollouts = args.prompts * 2 * args.anchors * args.branches  # a correct and a wrong base of each prompt
     settings = {
-        "model.path": MODEL,
+        "model.path": args.model,
         "rollout.prompts_per_round": args.prompts,
         "rollout.rollouts_per_prompt": args.generations,
         "rollout.max_response_tokens": args.tokens,
         "rollout.reject_degenerate": "false",
+        "rollout.trunk_slots": args.slots,
+        "rollout.lanes_per_trunk": args.lanes,
+        "rollout.decode_chunk": args.chunk,
+        "explore.enabled": "true" if args.anchors else "false",
+        "explore.num_anchors": args.anchors or 4,
+        "explore.rollouts_per_state": args.branches,
         "training.batch_rollouts": rollouts,
         "training.mini_batch_rollouts": rollouts,
+        "training.micro_batch_tokens": args.micro_tokens,
         "training.surplus": "drop",
         "training.max_sampled_tokens": 0,
         "training.max_steps": args.steps,
@@ -83,101 +104,87 @@ def ours(args: argparse.Namespace) -> None:
         "runtime.compilation_cache": args.cache,
         "runtime.output_dir": tempfile.mkdtemp(),
     }
-    recipe, overrides = HERE.parent / "configs" / "demo_grpo.yaml", [f"{name}={x}" for name, x in settings.items()]
+    if args.words:
+        settings["data.max_prompt_tokens"] = args.words
+    recipe, overrides = ROOT / "configs" / "demo_grpo.yaml", [f"{name}={x}" for name, x in settings.items()]
     problems = json.loads(Path(args.problems).read_text())
-    fr3e.Trainer(recipe, reward=reward, problems=problems, callbacks=[Timer()], overrides=overrides).train()
+    rewarded = lambda prompt, response, gold: reward(response, gold)
+    fr3e.Trainer(recipe, reward=rewarded, problems=problems, callbacks=[Timer()], overrides=overrides).train()
     print(marks.line())
 
 
-def trl(args: argparse.Namespace) -> None:
-    marks = Marks()
-    import torch
+def prepare(work: Work, folder: Path) -> tuple[Path, list[dict[str, str]], str]:
+    """The model's directory, the problems, and the name of their reward."""
+    if work.words:
+        return add_tokenizer(work.model, folder / "model"), word_problems(1024, work.words), "words"
+    from fr3e_jax.configuration.schema import DataConfig
+    from fr3e_jax.data.order_task import OrderTask
 
-    torch.set_num_threads(args.cores)
-    from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
-
-    class Timer(TrainerCallback):
-        def on_step_end(self, *_, **__):
-            marks.add()
-
-    def rewards(prompts, completions, gold, **_):
-        return [reward(*row) for row in zip(prompts, completions, gold, strict=True)]
-
-    settings = GRPOConfig(
-        output_dir=tempfile.mkdtemp(),
-        per_device_train_batch_size=args.prompts * args.generations,
-        num_generations=args.generations,
-        max_completion_length=args.tokens,
-        beta=0.0,
-        learning_rate=2e-4,
-        epsilon_high=0.28,
-        max_steps=args.steps,
-        logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        disable_tqdm=True,
-    )
-    GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32, attn_implementation="sdpa"),
-        reward_funcs=rewards,
-        args=settings,
-        train_dataset=Dataset.from_list(json.loads(Path(args.problems).read_text())),
-        processing_class=AutoTokenizer.from_pretrained(MODEL),
-        callbacks=[Timer()],
-    ).train()
-    print(marks.line())
+    rows = OrderTask(DataConfig()).problems("train")[:4096]
+    return work.model, [{"prompt": p.prompt, "gold": p.gold} for p in rows], "order"
 
 
 def compare(args: argparse.Namespace) -> None:
     """Let both run in turns, and print the medians and their ratios."""
-    from fr3e_jax.configuration.schema import DataConfig
-    from fr3e_jax.data.order_task import OrderTask
-
-    folder = Path(tempfile.mkdtemp())
-    args.problems = str(folder / "problems.json")
-    rows = [{"prompt": p.prompt, "gold": p.gold} for p in OrderTask(DataConfig()).problems("train")[:4096]]
-    Path(args.problems).write_text(json.dumps(rows))
-    args.cache = args.cache or str(folder / "programs")
+    work, folder = works(Path(args.bench).resolve())[args.work], Path(tempfile.mkdtemp())
+    if args.micro:
+        work = replace(work, micro=args.micro)
+    model, problems, reward = prepare(work, folder)
+    (folder / "problems.json").write_text(json.dumps(problems))
+    options = vars(work) | {"model": model, "problems": folder / "problems.json", "reward": reward}
+    options |= {name: getattr(args, name) for name in ("steps", "warm_up", "cores")}
+    options |= {"cache": args.cache or folder / "programs"}
     one = {"OMP_NUM_THREADS": str(args.cores), "JAX_PLATFORMS": "cpu", "TOKENIZERS_PARALLELISM": "false"}
-    found: dict[str, list[dict]] = {"ours": [], "trl": []}
+    peer = "by_hand" if work.anchors else "trl"
+    found: dict[str, list[dict]] = {"ours": [], peer: []}
+    cores = f"{args.core}-{args.core + args.cores - 1}"
     for _ in range(args.runs):
-        for by, python in (("ours", sys.executable), ("trl", args.trl)):
-            options = [f"--{name}={getattr(args, name)}" for name in ("problems", "cache", "steps", "cores")]
-            options += [f"--{name}={getattr(args, name)}" for name in ("prompts", "generations", "tokens")]
-            call = ["taskset", "-c", f"0-{args.cores - 1}", python, __file__, "--by", by, *options]
+        for by, python in (("ours", sys.executable), (peer, args.trl)):
+            flags = [f"--{name}={value}" for name, value in options.items()]
+            call = ["taskset", "-c", cores, python, __file__, "--by", by, *flags]
             done = subprocess.run(call, env=os.environ | one, capture_output=True, text=True)
             if done.returncode:
                 raise SystemExit(f"{by}: exit code {done.returncode}\n{done.stderr[-2000:]}")
             found[by].append(json.loads(done.stdout.splitlines()[-1]))
             print(by, found[by][-1], flush=True)
-    for name in ("cpu_s", "wall_s", "first_step_s", "peak_mb"):
-        left, right = (statistics.median(record[name] for record in found[by]) for by in ("ours", "trl"))
-        print(f"{name}: ours {left:.3f}, trl {right:.3f}, {right / left:.2f}x")
+    for name in ("cpu_s", "wall_s", "tokens_per_cpu_s", "first_step_s", "peak_mb"):
+        left, right = (statistics.median(record[name] for record in found[by]) for by in ("ours", peer))
+        ratio = left / right if name == "tokens_per_cpu_s" else right / left
+        print(f"{name}: ours {left:.3f}, {peer} {right:.3f}, {ratio:.2f}x")
     first = found["ours"][0]["first_step_s"]
     print(f"first_step_s of ours in the first process, which compiles unless --cache holds the programs: {first:.1f}")
 
 
+def one_of_them(by: str, flags: list[str]) -> None:
+    """A process of `compare`, which passes the work's fields as flags."""
+    parser = argparse.ArgumentParser()
+    for field in fields(Work):
+        parser.add_argument(f"--{field.name}", type=str if field.name == "model" else int)
+    for name in ("problems", "reward", "cache"):
+        parser.add_argument(f"--{name}")
+    for name in ("steps", "warm_up", "cores"):
+        parser.add_argument(f"--{name}", type=int)
+    {"ours": ours, "trl": trl, "by_hand": by_hand}[by](parser.parse_args(flags))
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["--by"]:
+        return one_of_them(sys.argv[2], sys.argv[3:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trl", default="", help="Python of an environment with trl, torch and datasets")
+    parser.add_argument("--trl", required=True, help="Python of an environment with trl, torch and datasets")
+    parser.add_argument("--work", choices=sorted(works(Path())), default="order")
+    parser.add_argument("--bench", default="", help="folder of the harness, with MODELS/tiny and MODELS/slice")
     parser.add_argument("--runs", type=int, default=3, help="processes of each; they take turns")
     parser.add_argument("--steps", type=int, default=23)
+    parser.add_argument("--warm_up", type=int, default=WARM_UP, help="steps that are not counted")
     parser.add_argument("--cores", type=int, default=1)
-    parser.add_argument("--prompts", type=int, default=16)
-    parser.add_argument("--generations", type=int, default=16, help="rollouts of a prompt")
-    parser.add_argument("--tokens", type=int, default=20, help="longest response")
+    parser.add_argument("--core", type=int, default=0, help="number of the first core")
+    parser.add_argument("--micro", type=int, default=0, help="rows of the peer's micro-batch; 0: as the work has it")
     parser.add_argument("--cache", default="", help="folder of our compiled programs; empty: a new one")
-    parser.add_argument("--by", choices=("ours", "trl"), help=argparse.SUPPRESS)
-    parser.add_argument("--problems", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if not args.by and not args.trl:
-        parser.error("--trl is missing; expected the Python of an environment with trl, torch and datasets")
-    {"ours": ours, "trl": trl, None: compare}[args.by](args)
+    if works(Path())[args.work].words and not args.bench:
+        parser.error(f"--bench is missing; --work {args.work} has a model of the harness (README.md)")
+    compare(args)
 
 
 if __name__ == "__main__":

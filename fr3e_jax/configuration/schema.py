@@ -178,6 +178,13 @@ class RolloutConfig:
     trunk_slots: int = option(8, "trunks decoded side by side", ge=1)
     lanes_per_trunk: int = option(16, "branches of one trunk decoded side by side", ge=1)
     decode_chunk: int = option(16, "decode steps of one compiled call; finished lanes are refilled between calls", ge=1)
+    async_steps: int = option(
+        0,
+        "1: while a step trains, the next step's rollouts are sampled with the weights from before it; truncated "
+        "importance weights (loss.importance_cap) correct for their age; 0: each step samples with the newest weights",
+        ge=0,
+        le=1,
+    )
     param_dtype: Literal["", "float32", "bfloat16"] = option(
         "", "type of the matrices that rollouts read, copied if it differs from model.param_dtype; empty: the same"
     )

@@ -40,12 +40,15 @@ class Learner:
     critic: Critic | None = None
     trained_on: tuple[Any, ...] | None = None  # the last micro-batch and its numbers, for `accumulate`
     menu: RowMenu = field(default_factory=RowMenu)  # the shapes of rows that the run has used
+    behaviour: Params | None = None  # weights that sample ahead (`rollout.async_steps`); None: the policy's own
 
     def arrays(self) -> dict[str, Any]:
         """The arrays that a checkpoint holds, by part of the learner."""
         held = {"params": self.params, "optimizer": self.optimizer_state}
         if self.reference is not None:
             held["reference"] = self.reference
+        if self.behaviour is not None:
+            held["behaviour"] = self.behaviour
         if self.critic is not None:
             held["critic"] = self.critic.arrays()
         return held
@@ -65,23 +68,29 @@ def copied(params: Params) -> Params:
 
 
 def fresh_learner(
-    programs: TrainPrograms, params: Params, critic: CriticPrograms | None, *, reference: bool
+    programs: TrainPrograms, params: Params, critic: CriticPrograms | None, *, reference: bool, behaviour: bool = False
 ) -> Learner:
-    """The learner at the start of a run: critic and reference copy the policy; the critic gets a new value head."""
+    """The learner at the start of a run: critic, reference and behaviour copy the policy; the critic's head is new."""
     learner = Learner(programs, params, programs.init_optimizer(params))
     if reference:
         learner.reset_reference()
+    if behaviour:
+        learner.behaviour = copied(params)
     if critic is not None:
         start = critic.initial_params(params)
         learner.critic = Critic(critic, start, critic.init_optimizer(start))
     return learner
 
 
-def abstract_learner(programs: TrainPrograms, critic: CriticPrograms | None, *, reference: bool) -> dict[str, Any]:
+def abstract_learner(
+    programs: TrainPrograms, critic: CriticPrograms | None, *, reference: bool, behaviour: bool = False
+) -> dict[str, Any]:
     """Shapes, types and shardings of `Learner.arrays`, to restore a checkpoint into."""
     held = programs.abstract_arrays()
     if reference:
         held["reference"] = held["params"]
+    if behaviour:
+        held["behaviour"] = held["params"]
     if critic is not None:
         held["critic"] = critic.abstract_arrays()
     return held
@@ -92,6 +101,7 @@ def restored_learner(
 ) -> Learner:
     """The learner that a checkpoint's arrays hold; `abstract_learner` describes them."""
     learner = Learner(programs, arrays["params"], arrays["optimizer"], updates, arrays.get("reference"))
+    learner.behaviour = arrays.get("behaviour")
     if critic is not None:
         learner.critic = Critic(critic, arrays["critic"]["params"], arrays["critic"]["optimizer"])
     return learner

@@ -29,8 +29,8 @@ class Progress:
     yields: Yield = field(default_factory=Yield)
     resets: ReferenceResets = field(default_factory=ReferenceResets)
 
-    def host_state(self, config: Config, prompts: PromptFeed, ledger: TokenLedger) -> dict[str, Any]:
-        """JSON content of a checkpoint beside its arrays."""
+    def host_state(self, config: Config, stream: dict[str, int], ledger: TokenLedger) -> dict[str, Any]:
+        """JSON content of a checkpoint beside its arrays; ``stream`` is the state of the prompts."""
         return {
             "verb": "train",
             "step": self.step,
@@ -42,7 +42,7 @@ class Progress:
             "returns": self.returns.state_dict(),
             "yields": asdict(self.yields),
             "reference_resets": asdict(self.resets),
-            "stream": prompts.state_dict(),
+            "stream": stream,
             # The seed and names such as the step key all noise: this is the whole state of the generator.
             "random": {"seed": config.seed, "step": self.step},
             "ledger": ledger.state_dict(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from fr3e_jax.cluster import agreement
 from fr3e_jax.configuration.error_conversion import as_config_error
@@ -18,12 +18,21 @@ from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.round_size import Yield
 from fr3e_jax.loop.session import Session
 from fr3e_jax.policy.network import Params
-from fr3e_jax.runs.console import Console
 from fr3e_jax.runs.ledger import TokenLedger
 
 
 def compare_nothing(stage: str, describe: Callable[..., dict[str, Any]], *of: Any) -> None:
     """Agree with no other process: there is one alone."""
+
+
+class Stages(Protocol):
+    """What rounds tell a display."""
+
+    def stage(self, name: str) -> None:
+        """The stage that begins."""
+
+    def note(self, text: str) -> None:
+        """A line."""
 
 
 class Round(NamedTuple):
@@ -48,7 +57,7 @@ class Rounds:
     returns: Returns
     yields: Yield
     ledger: TokenLedger
-    console: Console
+    console: Stages
     compare: Callable[..., None] = compare_nothing
 
     def run(self, params: Params, step: int, missing: int = 0) -> Round:

@@ -15,20 +15,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fr3e_jax.cluster import agreement
 from fr3e_jax.cluster.membership import across_processes, farewell, last_words
 from fr3e_jax.cluster.processes import Divergence
-from fr3e_jax.configuration import save_config
+from fr3e_jax.configuration import ConfigError, save_config
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.task import Task
-from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts, split_full_batch
 from fr3e_jax.learning.finiteness import NonFiniteUpdate, check_weights
-from fr3e_jax.learning.learner import abstract_learner, fresh_learner, restored_learner
+from fr3e_jax.learning.learner import abstract_learner, copied, fresh_learner, restored_learner
 from fr3e_jax.learning.row_menu import RowMenu
 from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop import resumption, step_report
 from fr3e_jax.loop.callbacks import Callback
+from fr3e_jax.loop.collection import Ahead, Collected, NoSignal, collect
 from fr3e_jax.loop.evaluate import Evaluation, best_metric, evaluate
 from fr3e_jax.loop.expansion import Credited, PromptGroup
 from fr3e_jax.loop.grading import Grading, GradingFailed
@@ -36,7 +35,7 @@ from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.prompts import PromptFeed, summary_of
 from fr3e_jax.loop.rounds import Rounds
 from fr3e_jax.loop.run_identity import identity
-from fr3e_jax.loop.run_report import compilation_line, no_signal_message, non_finite_message, run_summary
+from fr3e_jax.loop.run_report import compilation_line, non_finite_message, run_summary
 from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.loop.tree_table import held_out_table, tree_table
 from fr3e_jax.policy.network import Params
@@ -57,10 +56,6 @@ from fr3e_jax.runs.run_lock import RunDirectoryGone, RunLock
 from fr3e_jax.runs.run_state import StatusFile
 from fr3e_jax.runs.signals import Stopped, StopRequest
 from fr3e_jax.runs.trackers import check_installed, open_trackers
-
-
-class NoSignal(RuntimeError):
-    """Several rounds of prompts in a row gave nothing to train on."""
 
 
 @across_processes
@@ -89,6 +84,7 @@ def train(
     check_installed(config.runtime.trackers)
     say("opening the model, its data and the verifier", config.runtime.console)
     session = open_session(config, task)
+    _check_sampling_ahead(session)
     keep = {"keep_last": config.checkpoint.keep_last, "keep_best": config.checkpoint.keep_best}
     with RunLock() as lock, session.grader, told_in_a_line():
         run = RunDirectory(session.processes.on_first(partial(open_run, config, run_dir, resume, "train", lock)))
@@ -138,7 +134,7 @@ class Trainer:
             self._complete_evaluation(latest)
         self.trackers = open_trackers(self.config, run, writes=first)
         self.current = self.progress.step  # the step under way
-        self.returned: list[Credited] = []  # of the step under way, by adaptive return
+        self.ahead: Ahead | None = None  # the next step's batch, while it is sampled in a thread
         self.last_metrics: dict[str, Any] = {}  # of the last finished step
         self.console = Console(
             self.config.runtime.console if first else "none",
@@ -157,13 +153,14 @@ class Trainer:
 
     def _restore(self, programs: Any, critic: Any) -> int | None:
         """Take weights and state from the newest checkpoint and return its step; None: a fresh run, there is none."""
-        reference = self.config.kl.coefficient > 0
-        held = abstract_learner(programs, critic, reference=reference)
+        self.behind = False  # whether `Learner.behaviour` samples the next batch, when its step begins
+        kept = {"reference": self.config.kl.coefficient > 0, "behaviour": self.config.rollout.async_steps > 0}
+        held = abstract_learner(programs, critic, **kept)
         with as_config_error():
             restored = self.checkpoints.restore_newest(held, set_aside=self.session.processes.count == 1)
         if restored is None:
             params = self.session.model.fresh_params(self.config)
-            self.learner = fresh_learner(programs, params, critic, reference=reference)
+            self.learner = fresh_learner(programs, params, critic, **kept)
             return None
         latest, arrays, host = restored
         allowed = self.config.runtime.allow_changes
@@ -171,6 +168,7 @@ class Trainer:
         self.progress = Progress.restore(host, self.prompts, self.ledger)
         self.learner = restored_learner(programs, critic, arrays, self.progress.updates)
         self.learner.menu = RowMenu.from_json(host.get("row_menu", []))
+        self.behind = host.get("ahead", False)
         return latest
 
     def _open_records(self, latest: int | None) -> None:
@@ -233,6 +231,9 @@ class Trainer:
                 return self._steps()
             except Stopped as signal:
                 return self._stopped_evaluating(str(signal))
+            finally:
+                if self.ahead is not None:
+                    self.ahead.abandon()
 
     def _steps(self) -> int:
         if not self.progress.before:
@@ -276,23 +277,17 @@ class Trainer:
     def _step(self) -> None:
         """One full batch, from prompts to new weights."""
         step = self.current = self.progress.step + 1
-        self.returned = []
-        batch, groups, credited = self._collect_full_batch(step)
+        found = self._collected(step)
+        batch, groups, credited = found.batch, found.groups, found.credited
+        self._sample_ahead()
         self.console.stage("updating")
-        self.session.sampler.weights.release()
         of_rollouts = self.background.call(step_report.rollout_metrics, groups, credited)
         update = update_policy(self.session.learning, self.learner, step, batch, self.ledger)
         metrics = of_rollouts.result() | step_report.batch_metrics(batch, step) | update
         if self.config.kl.coefficient:
             metrics["kl/reset"] = float(self._reset_reference(step, metrics.get("reward/mean")))
-        if self.config.explore.archive_size:
-            metrics |= self.progress.archive.metrics(self.config.explore)
-        if self.config.returns.size:
-            metrics |= self.progress.returns.metrics(self.returned)
-        credited = credited + self.returned
-        metrics |= step_report.tool_metrics(self.session.sampler, groups, credited)
-        metrics |= step_report.grading_metrics(self.session.grader)
-        metrics |= self.prompts.metrics()
+        metrics |= found.metrics
+        credited = credited + found.returned
         if self.config.runtime.store_rollouts:
             with self.ledger.stage("store"):
                 self._write(f"the rollouts of step {step}", self._store, step, groups, credited)
@@ -311,40 +306,43 @@ class Trainer:
         if self.progress.evaluated or step % self.config.checkpoint.every == 0:
             self._save()
 
-    def _collect_full_batch(self, step: int) -> tuple[list[TrainingTrunk], list[PromptGroup], list[Credited]]:
-        """Run rounds of prompts until ``training.batch_rollouts`` rollouts are ready to train.
-
-        The next step starts with the surplus (``training.surplus=carry``), or the surplus is dropped.
+    def _collected(self, step: int) -> Collected:
+        """The step's full batch: sampled ahead during the last step, or now.
 
         Raises:
           NoSignal: too many rounds in a row gave nothing to train on.
         """
-        config = self.config
-        ready, groups, credited = self.progress.carried, [], []
-        rounds_without_signal = 0
-        while count_rollouts(ready) < config.training.batch_rollouts:
-            missing = config.training.batch_rollouts - count_rollouts(ready)
-            new_groups, new_credited, trunks, returned = self.rounds.run(self._rollout_params(), step, missing)
-            self.returned += returned
-            groups += new_groups
-            credited += new_credited
-            ready = ready + trunks
-            rounds_without_signal = 0 if trunks else rounds_without_signal + 1
-            if rounds_without_signal >= config.rollout.max_rounds_without_signal:
-                self.progress.carried = ready
-                raise NoSignal(no_signal_message(config, groups, credited, rounds_without_signal))
-        batch, rest = split_full_batch(ready, config.training.batch_rollouts)
-        self._compare("full batch", agreement.of_batch, batch)
-        self.progress.carried = rest if config.training.surplus == "carry" else []
-        return batch, groups, credited
+        ahead, self.ahead = self.ahead, None
+        if ahead is not None:
+            self.behind = True  # should it fail
+            self.console.stage("waiting for rollouts")
+            with self.ledger.stage("rollout_wait"):
+                found = ahead.take(self.ledger)
+        else:
+            params = self._rollout_params(self.learner.behaviour if self.behind else self.learner.params)
+            found = collect(self.rounds, self.progress, params, step, step - self.behind)
+        self.behind = False
+        return found
 
-    def _rollout_params(self) -> Params:
+    def _sample_ahead(self) -> None:
+        """Begin to sample the next step's batch with the weights of now; after the last step a longer run would."""
+        if self.learner.behaviour is None:
+            self.session.sampler.weights.release()
+            return
+        self.learner.behaviour = copied(self.learner.params)
+        if self._budget_spent(after=self.current):
+            self.behind = True
+            return
+        params = self._rollout_params(self.learner.behaviour)
+        self.ahead = Ahead(self.rounds, self.progress, params, self.current + 1)
+
+    def _rollout_params(self, params: Params) -> Params:
         """The weights in the layout and type of rollouts; they are copied at most once for each set of weights."""
         weights = self.session.sampler.weights
         if not weights.copies:
-            return self.learner.params
+            return params
         with self.ledger.stage("reshard"):
-            return weights.of(self.learner.params)
+            return weights.of(params)
 
     def _reset_reference(self, step: int, reward: float | None) -> bool:
         """Reset the reference to the policy if due; return whether it was."""
@@ -409,9 +407,10 @@ class Trainer:
 
     # -- around the steps --------------------------------------------------------------------------------------------
 
-    def _budget_spent(self) -> bool:
+    def _budget_spent(self, after: int | None = None) -> bool:
+        """Whether the run ends after the step ``after``; None: after the finished ones."""
         t = self.config.training
-        steps_done = t.max_steps and self.progress.step >= t.max_steps
+        steps_done = t.max_steps and (self.progress.step if after is None else after) >= t.max_steps
         return bool(steps_done or (t.max_sampled_tokens and self.ledger.sampled_tokens >= t.max_sampled_tokens))
 
     def _trees_due(self, step: int) -> bool:
@@ -424,6 +423,10 @@ class Trainer:
         return bool(every and step and step % every == 0 and not self._budget_spent())
 
     def _evaluate(self, stage: str) -> dict[str, float]:
+        if self.ahead is not None:
+            self.console.stage("waiting for rollouts")
+            with self.ledger.stage("rollout_wait"):
+                self.ahead.wait()  # the sampler is one
         self.console.stage(stage)
         with self.ledger.stage("evaluate"), self.stop.at_once(self.session.processes.count == 1):
             evaluation = evaluate(self.session, self.learner.params, self.console.note)
@@ -445,7 +448,11 @@ class Trainer:
             check_weights(self.learner)
             self.background.drain()  # a checkpoint claims that everything up to its step is on disk
             self.lock.check()
-            host = self.progress.host_state(self.config, self.prompts, self.ledger)
+            progress, stream = self.progress, self.prompts.state_dict()
+            if self.ahead is not None:
+                progress, stream = self.ahead.resumable(self.progress)
+            host = progress.host_state(self.config, stream, self.ledger)
+            host["ahead"] = self.ahead is not None or self.behind
             host |= {"identity": self.identity, "row_menu": self.learner.menu.to_json()}
             self.checkpoints.save(self.progress.step, self.learner.arrays(), host, self.progress.evaluated)
         self.callback.on_checkpoint(self.progress.step)
@@ -471,6 +478,20 @@ class Trainer:
         else:
             again = f"try again with fr3e report {self.run_dir.path}"
             print(f"fr3e: the report was not written ({failure}); {again}", file=sys.stderr)
+
+
+def _check_sampling_ahead(session: Session) -> None:
+    """Refuse to sample ahead where two threads could start programs in another order on each device.
+
+    Raises:
+      ConfigError: several devices or processes.
+    """
+    devices = session.model.mesh.size
+    if session.config.rollout.async_steps and devices > 1:
+        raise ConfigError(
+            f"rollout.async_steps=1 samples and trains at once on one device, and this run has {devices}: their "
+            "programs would wait for each other in another order on each; set rollout.async_steps=0"
+        )
 
 
 def _start(config: Config, *progress: int) -> dict[str, Any]:

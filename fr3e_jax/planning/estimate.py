@@ -112,11 +112,12 @@ class Estimator:
         return positions * self.compute * (2 * a.num_layers * kept * a.head_dim + width)
 
     def held(self) -> dict[str, float]:
-        """Arrays that the run keeps beside the policy: optimizer state, reference policy, critic with its optimizer."""
+        """Arrays that the run keeps beside the policy: optimizer state, reference, critic with its optimizer."""
         weights = self.weights(self.stored, self.train)
         reference = {"reference policy": weights} if self.config.kl.coefficient else {}
         critic = {"critic and its optimizer": 3 * weights} if self.config.advantage.base_estimator == "gae" else {}
-        return {"optimizer state": 2 * weights} | reference | critic
+        behaviour = {"weights that sample ahead": weights} if self.config.rollout.async_steps else {}
+        return {"optimizer state": 2 * weights} | reference | behaviour | critic
 
     def optimizer(self) -> dict[str, float]:
         """Arrays of training that stay on the devices while rollouts are sampled."""

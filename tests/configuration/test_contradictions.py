@@ -78,6 +78,16 @@ CASES = {
         "set rollout.top_p=1 and rollout.top_k=0",
     ),
     "importance_cap_keeps_one": (["loss.importance_cap=0.5"], ["loss.importance_cap=2"], "set loss.importance_cap=2"),
+    "older_rollouts_are_corrected": (
+        ["rollout.async_steps=1"],
+        ["loss.importance_cap=2"],
+        "set loss.importance_cap=2, or rollout.async_steps=0",
+    ),
+    "profiled_steps_wait_for_their_rollouts": (
+        ["rollout.async_steps=1", "loss.importance_cap=2", "runtime.profile_steps=2"],
+        ["rollout.async_steps=0"],
+        "set rollout.async_steps=0 to profile",
+    ),
     "batch_holds_a_mini_batch": (
         ["training.mini_batch_rollouts=513"],
         ["training.mini_batch_rollouts=512"],
