@@ -59,7 +59,9 @@ def works() -> dict[str, Work]:
         found[f"branch_{size}"] = Work(f"engine.py {branch} --slots 4 --lanes 16 --chunk 32", peers, *bars, memory=True)
     shared = "--size tiny --max_micro 4"
     peers = {"torch": f"torch_flattened.py {shared}"}
-    found["train_branch_tiny"] = Work("engine.py --size tiny --mode train_branch", peers, 2.3, 3.2, memory=True)
+    found["train_branch_tiny"] = Work(
+        "engine.py --size tiny --mode train_branch --micro_batch_tokens 2560", peers, 2.3, 3.2, memory=True
+    )
     for size in ("tiny", "slice"):
         train = f"--size {size} --mode train --max_micro 1"
         peers = {"transformers": f"peer_transformers.py {train}"}

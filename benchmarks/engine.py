@@ -177,7 +177,12 @@ class Runner:
         def step():
             gradients = programs.zero_gradients(self.params)
             micros = pack(
-                trunks, tokens=tokens, pad_id=0, old_logprobs=lambda t, b: trunks[t].branches[b].sampler_logprobs
+                trunks,
+                tokens=tokens,
+                pad_id=0,
+                old_logprobs=lambda t, b: trunks[t].branches[b].sampler_logprobs,
+                key_cost=self.architecture.key_cost,
+                position_cost=self.architecture.position_cost,
             )
             for micro in micros:
                 gradients, _ = programs.accumulate(self.params, gradients, micro.batch, loss_tokens, 1.0)

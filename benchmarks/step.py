@@ -74,7 +74,9 @@ def ours(args: argparse.Namespace) -> None:
 
     rollouts = args.prompts * args.generations
     if args.anchors:
-        rollouts = args.prompts * 2 * args.anchors * args.branches  # a correct and a wrong base of each prompt
+        # A correct and a wrong base of each prompt. An anchor may be a first token, which has no state of its own: all
+        # but one base fill the batch, so that a round that lacks a few rollouts does.
+        rollouts = (args.prompts * 2 - 1) * args.anchors * args.branches + 1
     settings = {
         "model.path": args.model,
         "rollout.prompts_per_round": args.prompts,

@@ -79,7 +79,8 @@ class Packing:
 def row_options(setup: LearningSetup, learner: Learner) -> dict[str, Any]:
     """The options of `pack` that the run determines."""
     tokens, longest = setup.config.training.micro_batch_tokens, setup.config.rollout.max_response_tokens
-    run = {"longest": longest, "key_cost": setup.key_cost, "menu": learner.menu}
+    costs = {"key_cost": setup.key_cost, "position_cost": setup.position_cost}
+    run = {"longest": longest, "menu": learner.menu} | costs
     return {"tokens": tokens, "shards": learner.programs.shards, "pad_id": setup.pad_id} | run
 
 

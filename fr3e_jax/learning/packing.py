@@ -54,6 +54,7 @@ def pack(
     sizes: tuple[int, int] | None = None,
     longest: int = 0,
     key_cost: float = 0.0,
+    position_cost: float = 0.0,
     menu: RowMenu | None = None,
 ) -> list[MicroBatch]:
     """Micro-batches of about ``tokens`` positions, padding counted; each has at least one row a shard.
@@ -69,13 +70,13 @@ def pack(
       sizes: positions of a trunk and of a lane, enough for the longest trunk and branch, with one trunk in each row.
         None: chosen from usual sizes, to leave little empty.
       longest: tokens of the longest branch that the run may have; 0: of these trunks. Equal ones make few shapes.
-      key_cost, menu: see `fr3e_jax.learning.row_plan.plan_rows`.
+      key_cost, position_cost, menu: see `fr3e_jax.learning.row_plan.plan_rows`.
     """
     if not trunks:
         return []
     forks = [[branch.fork for branch in trunk.branches] for trunk in trunks]
     lengths = [[len(branch.token_ids) for branch in trunk.branches] for trunk in trunks]
-    run = {"key_cost": key_cost, "menu": menu}
+    run = {"key_cost": key_cost, "position_cost": position_cost, "menu": menu}
     plan = plan_rows(forks, lengths, tokens=tokens, shards=shards, fixed=sizes, longest=longest, **run)
     return [_filled(rows, shape, trunks, pad_id, aggregation, old_logprobs) for rows, shape in plan]
 

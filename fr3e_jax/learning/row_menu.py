@@ -3,8 +3,9 @@
 The *geometry* of a row is its trunk positions and its lanes. Rows of one geometry are filled to the end, and a
 micro-batch holds as many of them as fit, the last one of a mini-batch as many as it needs. The shapes that a run has
 used are its *menu*. A mini-batch takes a geometry that is not on it only if those on it cost 1.7 times as much, and a
-number of rows likewise. So the menu follows the lengths of a run, and stays short. It is part of a checkpoint: rows of
-other shapes differ in their last bits.
+number of rows likewise. Rows with few branches may have smaller geometries, where that saves more work than compiling
+them takes. So the menu follows the lengths of a run, and stays short. It is part of a checkpoint: rows of other
+shapes differ in their last bits.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ _LEAST_TRUNK = 16
 _SPARE = 0.25  # rows that other mini-batches may need beyond this one: large rows do not suit few tokens
 _EVEN_ROWS = 4  # up to so many rows, geometries are tried that a mini-batch fills evenly
 _OPEN_ROWS = 32  # rows that a trunk may still join
+_WORTH_ANOTHER = 0.97  # rows with few branches get a geometry of their own if that costs less than this part
+_WORTH_OPERATIONS = 1e10  # and saves so many operations: over a run's mini-batches they take longer than compiling
+_MOST_SMALLER = 3  # geometries beside the largest
+_TRIED = 6  # geometries, the most promising first, that are tried with smaller ones
 _WORTH_HALVES = 0.95  # branches near their trunk's start get rows of their own if that costs less than this part
 
 
@@ -79,7 +84,7 @@ Part = list[tuple[int, Branches]]  # trunks by number, with the branches to plac
 
 
 class _Choice(NamedTuple):
-    """Rows of one geometry for a part of a mini-batch, and what they cost."""
+    """Rows for a part of a mini-batch, and what they cost."""
 
     cost: float
     plan: Plan
@@ -93,6 +98,7 @@ class _Sizes:
     shards: int
     capacity: int
     key_cost: float
+    position_cost: float
     menu: RowMenu
 
     def candidates(self, part: Part) -> Iterator[Geometry]:
@@ -143,18 +149,47 @@ class _Sizes:
         rows = max(-(-trunks // geometry.trunk_size), -(-tokens // geometry.room))
         return self.cost(self.shapes(geometry, rows, exact=True))
 
-    def choice(self, geometry: Geometry, part: Part) -> _Choice:
-        """``part`` in rows of this geometry."""
-        rows, plan = _filled(geometry, part), []
-        shapes = self.shapes(geometry, len(rows))
-        for shape in shapes:
-            plan.append((rows[: shape.rows], shape))
-            rows = rows[shape.rows :]
-        return _Choice(self.cost(shapes), plan)
+    def choice(self, geometry: Geometry, part: Part, smaller: Sequence[Geometry] = ()) -> _Choice:
+        """``part`` in rows of this geometry; a row that suits ones of ``smaller`` has the smallest of them."""
+        rows: dict[Geometry, list[Row]] = {}
+        by_size = sorted(smaller, key=lambda g: (g.positions, g))
+        for row in _filled(geometry, part):
+            suits = (g for g in by_size if row.filled <= g.trunk_size and row.ends[0] <= g.room)
+            rows.setdefault(next(suits, geometry), []).append(row)
+        plan: Plan = []
+        for own, left in sorted(rows.items(), key=lambda one: (-one[0].positions, one[0])):
+            for shape in self.shapes(own, len(left)):
+                plan.append((left[: shape.rows], shape))
+                left = left[shape.rows :]
+        return _Choice(self.cost([shape for _, shape in plan]), plan)
+
+    def with_smaller_ones(self, part: Part, single: _Choice, bounds: dict[Geometry, float]) -> _Choice:
+        """``single``, or rows of several geometries as long as each more of them is worth its compilations."""
+        best = single
+        worth = lambda cost: (
+            cost < _WORTH_ANOTHER * best.cost and (best.cost - cost) * self.position_cost >= _WORTH_OPERATIONS
+        )
+        if not worth(min(bounds.values())):  # whatever the rows, nothing would be saved
+            return single
+        tried = {g: () for g in sorted(bounds, key=lambda g: (bounds[g], g))[:_TRIED]}
+        for _ in range(_MOST_SMALLER):
+            found = [
+                (self.choice(g, part, smaller), g, smaller)
+                for g, others in tried.items()
+                for smaller in ((*others, another) for another in _smaller(g) if another not in others)
+            ]
+            choice, geometry, smaller = min(found, key=lambda one: one[0].cost, default=(best, None, ()))
+            if not worth(choice.cost):
+                break
+            best, tried = choice, {geometry: smaller}
+        return best
 
     def best(self, part: Part) -> _Choice:
         """The cheapest choice on the menu, or, if it costs too much, the cheapest of all with `_SPARE` rows added."""
-        known = [self.choice(g, part) for g in self.menu.geometries() if self.holds(g, part)]
+        menu = [g for g in self.menu.geometries() if g.capacity == self.capacity]
+        smaller = lambda geometry: [g for g in menu if g.positions < geometry.positions]
+        holding = [g for g in menu if self.holds(g, part)]
+        known = [self.choice(g, part, others) for g in holding for others in ([], smaller(g))]
         best = min(known, default=None, key=lambda choice: choice.cost)
         bounds = {g: self.least(g, part) for g in self.candidates(part)}
         if best and best.cost <= _SLACK * min(bounds.values()):
@@ -167,6 +202,7 @@ class _Sizes:
             found = self.choice(geometry, part)
             if found.cost + spare[geometry] < least:
                 new, least = found, found.cost + spare[geometry]
+        new = self.with_smaller_ones(part, new, bounds)
         return best if best and best.cost <= _SLACK * new.cost else new
 
 
@@ -177,6 +213,7 @@ def plan_crossing_rows(
     shards: int,
     capacity: int,
     key_cost: float,
+    position_cost: float,
     halves: bool,
     menu: RowMenu,
 ) -> Plan:
@@ -187,9 +224,11 @@ def plan_crossing_rows(
       tokens, shards, halves: see `fr3e_jax.learning.row_plan.plan_rows`.
       capacity: positions of a lane, enough for a branch to lie in `WINDOW` lanes.
       key_cost: work to attend to a position, as a part of the work of a position without attention.
+      position_cost: operations to train on a position, without attention.
       menu: of the run.
     """
-    sizes, whole = _Sizes(max(tokens // shards, 1), shards, capacity, key_cost, menu), list(enumerate(families))
+    sizes = _Sizes(max(tokens // shards, 1), shards, capacity, key_cost, position_cost, menu)
+    whole = list(enumerate(families))
     choices = [sizes.best(whole)]
     largest = _largest_fork(whole)
     if halves and largest > SHARED_ROW:
@@ -202,6 +241,13 @@ def plan_crossing_rows(
     plan = [micro for choice in choices for micro in choice.plan]
     menu.add(plan)
     return plan
+
+
+def _smaller(geometry: Geometry) -> list[Geometry]:
+    """Geometries for the rows that fill at most three quarters of the lanes, with all or about half of the trunk."""
+    trunks = {geometry.trunk_size, size_bucket(-(-geometry.trunk_size // 2))}
+    lanes = _steps(1, max(3 * geometry.lanes // 4, 1))
+    return [Geometry(size, count, geometry.capacity) for size in sorted(trunks) for count in lanes]
 
 
 def _some(part: Part, wanted) -> Part:

@@ -38,6 +38,7 @@ def plan_rows(
     halves: bool = True,
     longest: int = 0,
     key_cost: float = 0.0,
+    position_cost: float = 0.0,
     menu: RowMenu | None = None,
 ) -> Plan:
     """Plan micro-batches of about ``tokens`` positions; see `fr3e_jax.learning.packing.pack`.
@@ -53,6 +54,8 @@ def plan_rows(
         fewer than a branch has, or more than `_LONG_BRANCH`: of these branches.
       key_cost: work to attend to a position, as a part of a position's other work
         (`fr3e_jax.policy.architecture.Architecture.key_cost`).
+      position_cost: operations to train on a position, attention aside (`Architecture.position_cost`): shapes are worth
+        more compilations where these are many. 0: as few shapes as possible.
       menu: the shapes that the run has used, where branches cross lanes; new ones are added. None: there are none.
     """
     families = [
@@ -64,7 +67,12 @@ def plan_rows(
     # Branches cross lanes unless they are long, or a row has no room for two.
     if not fixed and longest <= min(_LONG_BRANCH, (most - max(sizes)) // 2):
         capacity = size_bucket(-(-(longest - 1) // (WINDOW - 1)), _LEAST_LANE)
-        run = {"key_cost": key_cost, "halves": halves, "menu": RowMenu() if menu is None else menu}
+        run = {
+            "key_cost": key_cost,
+            "position_cost": position_cost,
+            "halves": halves,
+            "menu": RowMenu() if menu is None else menu,
+        }
         return plan_crossing_rows(families, tokens=tokens, shards=shards, capacity=capacity, **run)
     if fixed:
         trunk_size, capacity = fixed

@@ -17,6 +17,7 @@ class LearningSetup:
     pad_id: int  # token id of unused positions
     vocab_size: int  # of the policy's embedding
     key_cost: float = 0.0  # work to attend to a position, as a part of a position's other work
+    position_cost: float = 0.0  # operations to train on a position, attention aside
 
     @property
     def loss_temperature(self) -> float:

@@ -52,7 +52,7 @@ class Session:
     def learning(self) -> LearningSetup:
         """The part that learning depends on."""
         architecture = self.model.architecture
-        sizes = {"vocab_size": architecture.vocab_size, "key_cost": architecture.key_cost}
+        sizes = {name: getattr(architecture, name) for name in ("vocab_size", "key_cost", "position_cost")}
         return LearningSetup(self.config, self.noise, self.texts.codec.pad_id, **sizes)
 
     def sampling(self) -> Sampling:

@@ -81,6 +81,11 @@ class Architecture:
         """Operations to score one position and read its value, over those of a token with all weights."""
         return 2 * self.num_layers * self.num_heads * self.head_dim / self.num_parameters
 
+    @property
+    def position_cost(self) -> float:
+        """Operations of a forward and backward pass over a position, without attention and recomputation."""
+        return 6.0 * self.num_parameters
+
 
 def _qwen2(
     layers: int, hidden: int, heads: int, kv: int, mlp: int, *, eps: float = 1e-6, **others: Any

@@ -199,6 +199,27 @@ def test_seven_tenths_of_the_positions_are_useful_in_few_shapes(draw):
     assert len(shapes) == len(menu.shapes) <= 6
 
 
+def test_large_models_get_smaller_rows_for_few_branches():
+    """Long trunks, each in rows of its own, with few and with many branch tokens: one geometry leaves much empty."""
+    menu, shares = {}, {}
+    draw = np.random.default_rng(0)
+    forks = [[int(fork) for fork in draw.integers(64, 300, 4) for _ in range(16)] for _ in range(8)]
+    lengths = [[320 - fork for fork in row] for row in forks]
+    for parameters in (1.5e5, 8.7e6):
+        menu[parameters] = RowMenu()
+        run = {"longest": 256, "key_cost": 3.5e-4, "position_cost": 6 * parameters, "menu": menu[parameters]}
+        plan = plan_rows(forks, lengths, tokens=2560, shards=1, fixed=None, **run)
+        held = [sum(lengths[t][b] for t, b, _ in row.branches) + row.filled for rows, _ in plan for row in rows]
+        shares[parameters] = sum(held) / sum(shape.positions for _, shape in plan)
+        placed = sorted((t, b) for rows, _ in plan for row in rows for t, b, _ in row.branches)
+        assert placed == [(t, b) for t in range(8) for b in range(64)]
+        again = plan_rows(forks, lengths, tokens=2560, shards=1, fixed=None, **run)
+        assert again == plan, "the menu has all its shapes already"
+    few, many = (len(menu[parameters].geometries()) for parameters in (1.5e5, 8.7e6))
+    assert few == 1 < many <= 4
+    assert shares[8.7e6] > shares[1.5e5] + 0.04
+
+
 def test_a_restored_menu_makes_the_same_rows():
     """Without it the next batch would have other rows, and a resumed run other last bits than an uninterrupted one."""
 
