@@ -24,9 +24,12 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the Hugging Face hub
 os.environ.setdefault("FR3E_STRICT_METRICS", "1")  # a run that writes a metric without a row in the table fails
 
-# A shell without job control starts its background jobs with SIGINT ignored, and so would be what tests start and stop.
+# A shell without job control starts its background jobs with SIGINT ignored, nohup with SIGHUP; and so would be what
+# tests start and stop.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 import jax  # noqa: E402  (reads the environment above)
 import jaxtyping  # noqa: E402
