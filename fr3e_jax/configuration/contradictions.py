@@ -46,6 +46,35 @@ def trackers_are_known(config: Config) -> str | None:
     return None
 
 
+LOCAL_PATHS = (
+    "runtime.run_dir",
+    "runtime.output_dir",
+    "runtime.compilation_cache",
+    "model.path",
+    "model.tokenizer",
+    "data.root",
+    "data.path",
+    "data.eval_path",
+    "sft.output",
+    "rft.output",
+)
+
+
+@rule(*LOCAL_PATHS)
+def paths_are_local(config: Config) -> str | None:
+    """Otherwise a folder named gs: would be made here, and the run would fail steps later."""
+    for name in LOCAL_PATHS:
+        section, field = name.split(".")
+        value = getattr(getattr(config, section), field)
+        scheme, there, rest = value.partition("://")
+        if there and scheme.isalnum():
+            return (
+                f"{name}={value} is in an object store, and files are read and written in folders only; mount the "
+                f"bucket (gcsfuse or s3fs; launch/tpu_pod.sh does so) and set {name}=/mnt/{rest}"
+            )
+    return None
+
+
 def _is_given(model: ModelConfig) -> bool:
     """Whether a directory or a published architecture gives the network's sizes."""
     return bool(model.path) or model.architecture != "custom"

@@ -30,6 +30,11 @@ CASES = {
         ["evaluation.samples=32"],
         "set evaluation.samples=32, or drop 32",
     ),
+    "paths_are_local": (
+        ["runtime.run_dir=gs://bucket/run"],
+        ["runtime.run_dir=/mnt/bucket/run"],
+        "set runtime.run_dir=/mnt/bucket/run",
+    ),
     "trackers_are_known": (
         ["runtime.trackers=[wandp]"],
         ["runtime.trackers=[wandb]"],
