@@ -6,6 +6,7 @@ import threading
 import time
 from pathlib import Path
 
+import jax
 import pytest
 from run_comparison import assert_same_run, reader
 
@@ -18,6 +19,7 @@ from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.run_directory import RunDirectory
 
+one_device = pytest.mark.skipif(jax.device_count() > 1, reason="sampling ahead is refused on several devices")
 AHEAD = {"rollout__async_steps": 1, "loss__importance_cap": 2.0, "evaluation__every": 3}
 
 
@@ -39,6 +41,7 @@ def training_metrics(run: Path) -> list[dict]:
     return [record for record in read_metrics(run / "metrics.jsonl") if record["kind"] == "train"]
 
 
+@one_device
 def test_the_weights_of_the_step_before_have_sampled(tmp_path, tiny_run):
     """The first two steps are those of a run whose weights never move; the third is not."""
 
@@ -54,6 +57,7 @@ def test_the_weights_of_the_step_before_have_sampled(tmp_path, tiny_run):
     assert sampled(ahead, 3) != sampled(still, 3)
 
 
+@one_device
 def test_the_age_of_rollouts_is_recorded_and_no_log_prob_is_taken_for_the_policys(ahead_run):
     first, *others = training_metrics(ahead_run)
     assert first["batch/age_max"] == 0 and "logprob_gap/max" in first
@@ -62,6 +66,7 @@ def test_the_age_of_rollouts_is_recorded_and_no_log_prob_is_taken_for_the_policy
         assert metrics["sampler_ratio/carried"] > 0 and "logprob_gap/max" not in metrics
 
 
+@one_device
 def test_a_longer_run_goes_on_with_the_weights_that_it_would_have_used(tmp_path, tiny_run, ahead_run):
     """Three steps, whose end is evaluated as in the run of four, and then the fourth."""
     config = lambda count: tiny_run.config(training__max_steps=count, **AHEAD)
@@ -70,6 +75,7 @@ def test_a_longer_run_goes_on_with_the_weights_that_it_would_have_used(tmp_path,
     assert_same_run(tmp_path / "run", ahead_run, open_session(config(4)))
 
 
+@one_device
 @pytest.mark.parametrize("last", [1, 2, 3])
 def test_a_signal_while_rollouts_are_sampled_ahead_loses_nothing(tmp_path, tiny_run, ahead_run, monkeypatch, last):
     """The signal comes while a step trains, and the checkpoint while the next step's rollouts are sampled."""
@@ -93,6 +99,7 @@ def test_a_signal_while_rollouts_are_sampled_ahead_loses_nothing(tmp_path, tiny_
     assert_same_run(tmp_path / "run", ahead_run, open_session(config()))
 
 
+@one_device
 def test_how_the_threads_share_the_machine_changes_nothing(tmp_path, tiny_run, ahead_run, monkeypatch):
     """A slow update lets the rollouts come first; in the other runs of this file, they come when they come."""
     update = training.update_policy
@@ -101,6 +108,7 @@ def test_how_the_threads_share_the_machine_changes_nothing(tmp_path, tiny_run, a
     assert_same_run(tmp_path / "run", ahead_run, open_session(tiny_run.config(**AHEAD)))
 
 
+@one_device
 def test_an_error_ahead_ends_the_run_at_the_step_that_needs_the_rollouts(tmp_path, tiny_run, monkeypatch, capsys):
     """Step 2 finds no signal, while step 1 still trains: step 1 is saved first."""
     rounds = training.Rounds.run
@@ -117,9 +125,8 @@ def test_an_error_ahead_ends_the_run_at_the_step_that_needs_the_rollouts(tmp_pat
         assert saved.latest_step() == 1
 
 
-def test_several_devices_are_refused(tiny_run, session):
-    from types import SimpleNamespace
-
-    several = SimpleNamespace(config=tiny_run.config(**AHEAD), model=SimpleNamespace(mesh=SimpleNamespace(size=8)))
+@pytest.mark.skipif(jax.device_count() == 1, reason="needs 8 devices: make test-8")
+def test_several_devices_are_refused(tmp_path, tiny_run):
     with pytest.raises(ConfigError, match="on one device, and this run has 8.*set rollout.async_steps=0"):
-        training._check_sampling_ahead(several)
+        train(tiny_run.config(**AHEAD), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
