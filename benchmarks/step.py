@@ -53,7 +53,7 @@ class Work:
 def works(bench: Path) -> dict[str, Work]:
     """GRPO++ on Order's warm start and on two models of random weights, and FR3E on the smaller of these."""
     tiny, slice_ = bench / "MODELS" / "tiny", bench / "MODELS" / "slice"
-    grpo = Work(tiny, 8, 8, 256, words=64, micro_tokens=5120, slots=8, lanes=8, chunk=16)
+    grpo = Work(tiny, 8, 8, 256, words=64, micro_tokens=2560, slots=8, lanes=8, chunk=16)
     return {
         "order": Work(ROOT / "warm_starts" / "order", 16, 16, 20),
         "tiny": grpo,

@@ -187,9 +187,9 @@ class _Sizes:
     def best(self, part: Part) -> _Choice:
         """The cheapest choice on the menu, or, if it costs too much, the cheapest of all with `_SPARE` rows added."""
         menu = [g for g in self.menu.geometries() if g.capacity == self.capacity]
-        smaller = lambda geometry: [g for g in menu if g.positions < geometry.positions]
+        smaller = lambda geometry: tuple(g for g in menu if g.positions < geometry.positions)
         holding = [g for g in menu if self.holds(g, part)]
-        known = [self.choice(g, part, others) for g in holding for others in ([], smaller(g))]
+        known = [self.choice(g, part, others) for g in holding for others in {(), smaller(g)}]
         best = min(known, default=None, key=lambda choice: choice.cost)
         bounds = {g: self.least(g, part) for g in self.candidates(part)}
         if best and best.cost <= _SLACK * min(bounds.values()):
