@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,7 +50,7 @@ class MetricsWriter:
         run_dir.path.mkdir(parents=True, exist_ok=True)
         _repair(self._path)
         _truncate_after(self._path, last_kept)
-        self._stream = open(self._path, "a", encoding="utf-8")
+        self._stream = open(self._path, "ab", buffering=0)  # a buffer would keep what a full disk refused
         self._events = None
         if tensorboard:
             # purge_step makes TensorBoard ignore the events of the repeated steps in older event files.
@@ -71,6 +72,7 @@ class MetricsWriter:
         Raises:
           ValueError: a metric is called step or kind.
           TypeError: a metric is not a number.
+          OSError: the disk has no room for the line; the file stays as it was.
           UndeclaredMetric: see `check_declared`.
         """
         numbers = {key: _number(key, value) for key, value in metrics.items()}
@@ -83,13 +85,22 @@ class MetricsWriter:
             else:
                 record |= {key: None, key + NONFINITE_SUFFIX: str(value)}
         check_declared(numbers, kind)
-        self._stream.write(json.dumps(record, allow_nan=False) + "\n")
-        self._stream.flush()
+        self._append(json.dumps(record, allow_nan=False).encode() + b"\n")
         if self._events is not None:
             for key, value in numbers.items():
                 if math.isfinite(value):
                     self._events.add_scalar(key if kind == "train" else f"{kind}/{key}", value, step)
             self._events.flush()
+
+    def _append(self, line: bytes) -> None:
+        """Write the whole line, or leave the file as it was and raise an OSError: a disk may have room for a part."""
+        end = self._stream.seek(0, os.SEEK_END)
+        try:
+            while line:
+                line = line[self._stream.write(line) :]
+        except OSError:
+            self._stream.truncate(end)
+            raise
 
     def close(self) -> None:
         self._stream.close()
