@@ -21,7 +21,7 @@ GRPO_BESIDE_IT := For comparison, GRPO++ with the same start ends at avg@16 9 to
 .PHONY: demo test test-slow test-campaign test-8 test-slow-8 test-optimised test-parity test-plan libtpu lint types docs lock
 
 demo: $(VENV)/.installed
-	$(BIN)/fr3e train configs/demo_return.yaml
+	$(BIN)/fr3e train configs/demo.yaml
 	@echo "$(GRPO_BESIDE_IT)"
 
 test: $(VENV)/.installed-dev

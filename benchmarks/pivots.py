@@ -29,7 +29,7 @@ class Values:
 
     def __init__(self, args: argparse.Namespace):
         settings = [f"data.order.num_operands={args.operands}", "data.order.verifier=strict"]
-        self.task = OrderTask(load_config(ROOT / "configs" / "demo.yaml", settings).data)
+        self.task = OrderTask(load_config(ROOT / "configs" / "demo_fr3e.yaml", settings).data)
         self.verify, self.tokens = self.task.verifier(), 0
         self.policy = fr3e.load_policy(args.model, overrides=[f"rollout.max_response_tokens={args.longest}"])
 

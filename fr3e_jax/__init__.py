@@ -2,7 +2,7 @@
 
     import fr3e_jax as fr3e
 
-    trainer = fr3e.Trainer("configs/demo.yaml", overrides=["explore.num_anchors=2"])
+    trainer = fr3e.Trainer("configs/demo_fr3e.yaml", overrides=["explore.num_anchors=2"])
     result = trainer.train()
     policy = fr3e.load_policy(result.run_dir)
     answers = policy.sample(["2+3*4>"], n=8)

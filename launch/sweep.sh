@@ -2,7 +2,7 @@
 # Run a sweep over several TPU slices: all combinations of comma-separated values, each on the next free slice.
 #
 #   export SLICES="slice-a slice-b" ZONE=us-east5-a PROJECT=my-project RUNS=gs://my-bucket/runs
-#   launch/sweep.sh configs/demo.yaml seed=0,1,2 explore.num_anchors=2,4
+#   launch/sweep.sh configs/demo_fr3e.yaml seed=0,1,2 explore.num_anchors=2,4
 #
 # On a single machine use `fr3e sweep`. Each combination is a run SWEEP-COMBINATION in RUNS, started by tpu_pod.sh with
 # the same variables. SWEEP is by default the recipe's file name. The same command again continues with the unfinished

@@ -47,7 +47,7 @@ def test_the_order_of_the_pages_is_that_of_the_index(build_site):
 
 def test_what_a_page_links_lies_beside_it(build_site):
     build_site.lay_out()
-    for name in ("configs/demo.yaml", "notebooks/1_demo.ipynb", "docs/images/report_tree.png", "LICENSE"):
+    for name in ("configs/demo_fr3e.yaml", "notebooks/1_demo.ipynb", "docs/images/report_tree.png", "LICENSE"):
         assert (build_site.SOURCE / name).exists(), name
     assert not list(build_site.SOURCE.rglob("*.py"))
 

@@ -12,7 +12,7 @@ from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.python_task import PythonTask, RewardedTask, Rewards, Rows
 from fr3e_jax.data.task import Task, load_task
-from fr3e_jax.loop.callbacks import Callback, Callbacks
+from fr3e_jax.loop.callbacks import Callback, Callbacks, check_callbacks
 from fr3e_jax.loop.evaluate import best_metric
 from fr3e_jax.loop.train import train
 from fr3e_jax.rewards.verifier import UserCodeError
@@ -70,7 +70,7 @@ class Trainer:
       run_dir: the directory of a new run; None: ``runtime.run_dir``, or a new one in ``runtime.output_dir``.
 
     Raises:
-      ConfigError: a setting is wrong, or a problem or the signature of a reward cannot be used.
+      ConfigError: a setting is wrong, or a problem, a callback or the signature of a reward cannot be used.
     """
 
     def __init__(
@@ -91,6 +91,7 @@ class Trainer:
             raise ConfigError("held_out is given without problems; expected both, or the recipe's own task (data.task)")
         self._task: Task | None = None
         with as_config_error(TypeError, ValueError, OSError):
+            check_callbacks(self.callbacks)
             if problems is not None:
                 self._task = PythonTask(problems, held_out, reward)
                 self.config.data.task, self.config.data.verifier = PythonTask.name, ""

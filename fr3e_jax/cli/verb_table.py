@@ -165,13 +165,13 @@ def _print(config: Config) -> int:
 VERBS = {
     "train": Verb(
         "Train by reinforcement learning: FR3E, or GRPO and its relatives with explore.enabled=false.",
-        "fr3e train configs/demo.yaml explore.num_anchors=2 optimizer.learning_rate=3e-4",
+        "fr3e train configs/demo_fr3e.yaml explore.num_anchors=2 optimizer.learning_rate=3e-4",
         parsers.declare_train,
         _train,
     ),
     "sft": Verb(
         "Fine-tune on the task's demonstrations: the warm start of reinforcement learning.",
-        "fr3e sft configs/demo.yaml sft.output=my_start",
+        "fr3e sft configs/demo_fr3e.yaml sft.output=my_start",
         parsers.declare_run,
         _sft,
     ),
@@ -256,13 +256,13 @@ VERBS = {
     ),
     "intervene": Verb(
         "Replace tokens of responses by their likeliest alternatives, and see how often the answers stay right.",
-        "fr3e intervene configs/demo.yaml --run runs/demo-20250101-120000 --tokens position:early,position:late",
+        "fr3e intervene demo_fr3e --run runs/demo_fr3e-20250101-120000 --tokens position:early,position:late",
         intervene_verb.declare_intervene,
         intervene_verb.run_interventions,
     ),
     "gradient-noise": Verb(
         "Rank recipes by the signal-to-noise ratio of their gradient per sampled token, at fixed weights.",
-        "fr3e gradient-noise configs/demo.yaml --variants 'K=1 M=32' 'K=4 M=8' configs/demo_grpo.yaml --oracle",
+        "fr3e gradient-noise configs/demo_fr3e.yaml --variants 'K=1 M=32' 'K=4 M=8' configs/demo_grpo.yaml --oracle",
         gradient_noise_verb.declare_gradient_noise,
         gradient_noise_verb.measure_gradient_noise,
     ),
@@ -296,7 +296,7 @@ VERBS = {
     ),
     "sweep": Verb(
         "Run all combinations of comma-separated values, each in its own directory and process.",
-        "fr3e sweep configs/demo.yaml seed=0,1,2 explore.num_anchors=2,4 --dry-run",
+        "fr3e sweep configs/demo_fr3e.yaml seed=0,1,2 explore.num_anchors=2,4 --dry-run",
         parsers.declare_sweep,
         _sweep,
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -30,6 +31,35 @@ class Callback:
         """The run ends: ``finished``, ``stopped`` or ``failed``, with the reason. Exceptions pass without it."""
 
 
+class StepMetrics(dict[str, float]):
+    """Metrics of one step or evaluation. A name that is missing says why, since not every step writes every metric."""
+
+    def __missing__(self, name: str) -> float:
+        missing = f"this step did not write {name}: `fr3e metrics {name}` says when it is written"
+        raise KeyError(f"{missing}; metrics.get('{name}') is None then")
+
+
+def check_callbacks(members: Sequence[Callback]) -> None:
+    """Refuse callbacks that the loop could not call, before anything is compiled.
+
+    Raises:
+      TypeError: a member is no `Callback`, or one of its methods does not take what the loop gives.
+    """
+    for one in members:
+        if not isinstance(one, Callback):
+            raise TypeError(
+                f"{one!r} is no fr3e.Callback; expected an object of a class that derives from fr3e.Callback"
+            )
+        for name, expected in inspect.getmembers(Callback, inspect.isfunction):
+            given = inspect.signature(getattr(one, name))
+            parameters = list(inspect.signature(expected).parameters)[1:]
+            try:
+                given.bind(*parameters)
+            except TypeError:
+                method, wanted = f"{type(one).__name__}.{name}{given}", f"{name}(self, {', '.join(parameters)})"
+                raise TypeError(f"the callback {method} cannot be called; expected {wanted}") from None
+
+
 class Callbacks(Callback):
     """Several callbacks as one, called in their order."""
 
@@ -41,9 +71,11 @@ class Callbacks(Callback):
             one.on_start(run_dir, step)
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> bool:
+        metrics = StepMetrics(metrics)
         return any([one.on_step(step, metrics) for one in self.members])
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> bool:
+        metrics = StepMetrics(metrics)
         return any([one.on_evaluation(step, metrics) for one in self.members])
 
     def on_checkpoint(self, step: int) -> None:

@@ -47,7 +47,7 @@ def test_runs_and_sweeps_are_found_below_a_folder(tmp_path):
     made(tmp_path / "project" / "a")
     made(tmp_path / "project" / "sweep-x" / "000-seed=0", after=0.625)
     made(tmp_path / "project" / "sweep-x" / "001-seed=1", "failed", "disk full")
-    sweep = {"recipe": "configs/demo.yaml", "runs": [{}, {}, {}]}
+    sweep = {"recipe": "configs/demo_fr3e.yaml", "runs": [{}, {}, {}]}
     (tmp_path / "project" / "sweep-x" / "sweep.json").write_text(json.dumps(sweep))
     (tmp_path / "project" / "a" / "checkpoints" / "config.yaml").parent.mkdir()
     (tmp_path / "no_run").mkdir()
@@ -93,7 +93,7 @@ class TestCommand:
     def test_it_filters_unfolds_and_sorts(self, tmp_path, capsys):
         made(tmp_path / "s" / "000", after=0.25)
         made(tmp_path / "s" / "001", "stopped", after=0.75)
-        (tmp_path / "s" / "sweep.json").write_text(json.dumps({"recipe": "demo.yaml", "runs": [{}, {}]}))
+        (tmp_path / "s" / "sweep.json").write_text(json.dumps({"recipe": "demo_fr3e.yaml", "runs": [{}, {}]}))
 
         def listed(*arguments):
             assert main(["runs", *arguments, "--json"]) == 0

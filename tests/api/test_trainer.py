@@ -3,7 +3,8 @@
 import pytest
 
 import fr3e_jax as fr3e
-from fr3e_jax.configuration import to_yaml
+from fr3e_jax.configuration import ConfigError, to_yaml
+from fr3e_jax.loop.callbacks import Callbacks
 
 PROBLEMS = [{"prompt": f"{a}+{b}", "gold": str((a + b) % 10)} for a in range(10) for b in range(10)]
 
@@ -126,3 +127,31 @@ def test_a_run_that_fails_raises_with_the_reason(recipe):
 def test_mistakes_are_named_before_anything_starts(recipe, arguments, message):
     with pytest.raises(fr3e.ConfigError, match=message):
         fr3e.Trainer(recipe, **arguments)
+
+
+class Late(fr3e.Callback):
+    def on_checkpoint(self, step, path):
+        """The loop gives no path."""
+
+
+@pytest.mark.parametrize(
+    "callback, message",
+    [
+        (Late(), r"Late.on_checkpoint\(step, path\) cannot be called; expected on_checkpoint\(self, step\)"),
+        (Late, "is no fr3e.Callback; expected an object of a class that derives from fr3e.Callback"),
+        (print, "is no fr3e.Callback"),
+    ],
+)
+def test_a_callback_that_the_loop_cannot_call_is_refused_before_anything_compiles(recipe, callback, message):
+    with pytest.raises(ConfigError, match=message):
+        fr3e.Trainer(recipe, callbacks=[callback])
+
+
+def test_a_callback_that_reads_a_metric_of_another_step_learns_where_it_is_explained():
+    class Reader(fr3e.Callback):
+        def on_step(self, step, metrics):
+            assert metrics.get("reward/mean") is None and metrics["returns/reward"] == 0.5
+            return metrics["reward/mean"] > 0.9
+
+    with pytest.raises(KeyError, match="this step did not write reward/mean: `fr3e metrics reward/mean` says when"):
+        Callbacks([Reader()]).on_step(3, {"returns/reward": 0.5})

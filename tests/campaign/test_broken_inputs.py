@@ -130,7 +130,7 @@ def damage(file: Path, rng: random.Random) -> str:
 
 
 def load_model(directory: Path) -> None:
-    config = load_config("configs/demo.yaml", [f"model.path={directory}"], training=False)
+    config = load_config("configs/demo_fr3e.yaml", [f"model.path={directory}"], training=False)
     codec = TextCodec.load(str(directory), model=str(directory))
     architecture = configured_architecture(config, len(codec))
     abstract = build_network(architecture)[1]

@@ -176,7 +176,7 @@ def test_completion_offers_verbs_and_settings(capsys, shell):
             ["bash", "-c", f"{script}\n{ask.format(words, place)}"], capture_output=True, text=True, check=True
         ).stdout.split()
         assert complete("interv", 1) == ["intervene"]
-        assert complete("train configs/demo.yaml explore.num_an", 3) == ["explore.num_anchors="]
+        assert complete("train configs/demo_fr3e.yaml explore.num_an", 3) == ["explore.num_anchors="]
         assert "explore" in complete("help expl", 2)
 
 

@@ -13,11 +13,11 @@ import pytest
 from fr3e_jax.cli import main
 
 FILES = {
-    "mine.yaml": "include: demo.yaml\n",
+    "mine.yaml": "include: demo_fr3e.yaml\n",
     "tab.yaml": "training:\n\tmax_steps: 3\n",
     "colon.yaml": "training: {max_steps 3}\n",
     "list.yaml": "- a\n",
-    "typo.yaml": "include: demo.yaml\ntrainning: {max_steps: 3}\n",
+    "typo.yaml": "include: demo_fr3e.yaml\ntrainning: {max_steps: 3}\n",
     "twice.yaml": "seed: 1\nseed: 2\n",
     "circle.yaml": "include: circle.yaml\n",
     "text.yaml": "hello\n",
@@ -104,7 +104,7 @@ MISTAKES = [
     ("train demo model.compute_dtype=fp16", "compute_dtype=fp16", "expected float32 | bfloat16"),
     ("train demo runtime.trackers=[wandbb]", "'wandbb'", "nearest: wandb"),
     # Settings that contradict one another
-    ("train demo explore.num_anchors=100", "needs responses of 100 tokens", "lower one of them, or set"),
+    ("train demo_fr3e explore.num_anchors=100", "needs responses of 100 tokens", "lower one of them, or set"),
     ("train demo rollout.temperature=0", "rollout.temperature=0 makes all rollouts", "set rollout.temperature=1"),
     ("train demo training.batch_rollouts=7", "more than training.batch_rollouts=7", "nearest: training.mini_batch"),
     ("train demo training.max_sampled_tokens=0", "never ends", "set one of them, e.g. training.max_steps=100"),

@@ -6,7 +6,7 @@ import pytest
 
 from fr3e_jax.cli.entry import main
 
-RECIPE = "configs/demo.yaml"
+RECIPE = "configs/demo_fr3e.yaml"
 
 
 def printed(capsys, *arguments: str) -> str:

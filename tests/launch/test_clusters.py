@@ -96,7 +96,7 @@ def test_wrong_variable_of_a_slice_is_refused_before_anything_is_copied(pod, cha
 
 SRUN = """while [[ $1 == --* ]]; do shift; done
 for rank in 0 1; do SLURM_PROCID=$rank "$@" || exit; done"""
-SLURM = dict(SLURM_JOB_ID="7", REPOSITORY=str(REPOSITORY), RECIPE="configs/demo.yaml")
+SLURM = dict(SLURM_JOB_ID="7", REPOSITORY=str(REPOSITORY), RECIPE="configs/demo_fr3e.yaml")
 
 
 def slurm(bench, *arguments, fr3e, **changes):
@@ -110,7 +110,7 @@ def test_slurm_starts_every_task_and_ends_with_the_run(bench):
     result = slurm(bench, "seed=3", fr3e='echo "{}" >"$RUN_DIR/summary.json"')
     run = bench.folder / "run"
     assert result.returncode == 0, result.stderr
-    assert bench.calls("fr3e") == [f"train configs/demo.yaml seed=3 --continue runtime.run_dir={run}"] * 2
+    assert bench.calls("fr3e") == [f"train configs/demo_fr3e.yaml seed=3 --continue runtime.run_dir={run}"] * 2
     assert {path.name for path in (run / "logs").iterdir()} == {"process_0.log", "process_1.log"}
     assert bench.calls("scontrol") == [] and "--kill-on-bad-exit=1" in bench.calls("srun")[0]
 

@@ -68,7 +68,7 @@ def rendered(bench, *arguments, **changes):
 
 
 def test_manifest_has_the_fields_of_a_jobset_and_no_others(bench):
-    manifest = rendered(bench, "configs/demo.yaml")
+    manifest = rendered(bench, "configs/demo_fr3e.yaml")
     for path, kind in SCHEMA.items():
         assert type(at(manifest, path)) is kind, path
     unknown = [path for path, _ in leaves(manifest) if not any(path.startswith(known) for known in SCHEMA)]
@@ -78,7 +78,7 @@ def test_manifest_has_the_fields_of_a_jobset_and_no_others(bench):
 
 
 def test_each_host_is_a_pod_and_each_slice_a_job(bench):
-    manifest = rendered(bench, "configs/demo.yaml", SLICES="2")
+    manifest = rendered(bench, "configs/demo_fr3e.yaml", SLICES="2")
     assert at(manifest, "spec.replicatedJobs.0.replicas") == 2
     assert at(manifest, f"{JOB}.parallelism") == at(manifest, f"{JOB}.completions") == 16  # 64 chips, 4 on a host
     assert at(manifest, f"{JOB}.completionMode") == "Indexed"
@@ -87,12 +87,12 @@ def test_each_host_is_a_pod_and_each_slice_a_job(bench):
         "cloud.google.com/gke-tpu-accelerator": "tpu-v5p-slice",
         "cloud.google.com/gke-tpu-topology": "4x4x4",
     }
-    small = rendered(bench, "configs/demo.yaml", TOPOLOGY="2x4", CHIPS="8", ACCELERATOR="tpu-v5-lite-podslice")
+    small = rendered(bench, "configs/demo_fr3e.yaml", TOPOLOGY="2x4", CHIPS="8", ACCELERATOR="tpu-v5-lite-podslice")
     assert at(small, f"{JOB}.completions") == 1
 
 
 def test_every_mount_has_a_volume_and_the_run_is_in_the_bucket(bench):
-    manifest = rendered(bench, "configs/demo.yaml")
+    manifest = rendered(bench, "configs/demo_fr3e.yaml")
     volumes = {volume["name"]: volume for volume in at(manifest, f"{POD}.volumes")}
     assert {mount["name"] for mount in at(manifest, f"{CONTAINER}.volumeMounts")} == set(volumes)
     assert volumes["runs"]["csi"]["volumeAttributes"]["bucketName"] == "my-runs"
@@ -101,7 +101,7 @@ def test_every_mount_has_a_volume_and_the_run_is_in_the_bucket(bench):
 
 
 def test_arguments_pass_unchanged(bench):
-    arguments = ["configs/demo.yaml", 'data.root="a b" \\n & ${NAME}', "explore.num_anchors=[1, 2]", "name=ä: #x"]
+    arguments = ["configs/demo_fr3e.yaml", 'data.root="a b" \\n & ${NAME}', "explore.num_anchors=[1, 2]", "name=ä: #x"]
     assert at(rendered(bench, *arguments), f"{CONTAINER}.args") == arguments
 
 
@@ -120,7 +120,7 @@ def test_arguments_pass_unchanged(bench):
     ],
 )
 def test_wrong_value_is_refused_before_anything_is_printed(bench, changes, message):
-    result = bench.launch("gke_jobset.sh", "configs/demo.yaml", **VALUES | changes)
+    result = bench.launch("gke_jobset.sh", "configs/demo_fr3e.yaml", **VALUES | changes)
     assert (result.returncode, result.stdout) == (2, "") and message in result.stderr
 
 
@@ -131,7 +131,7 @@ def test_apply_passes_the_manifest_to_kubectl_and_replaces_only_an_ended_set(ben
   apply) cat >{got} ;;
 esac"""
     bench.stub("kubectl", body)
-    launch = lambda: bench.launch("gke_jobset.sh", "--apply", "configs/demo.yaml", **VALUES)
+    launch = lambda: bench.launch("gke_jobset.sh", "--apply", "configs/demo_fr3e.yaml", **VALUES)
     assert launch().returncode == 0 and yaml.safe_load(got.read_text())["kind"] == "JobSet"
     (bench.folder / "exists").write_text("")
     assert "fr3e-7b is running" in launch().stderr

@@ -98,7 +98,7 @@ def test_two_real_processes_train_and_the_same_command_continues(bench):
     """A tiny demo with a task that an untrained model can solve trains one step, then another."""
     fr3e, run = str(Path(sys.executable).with_name("fr3e")), bench.folder / "run"
     tests = Path(__file__).parents[1]
-    recipe = tests.parent / "configs/demo.yaml"
+    recipe = tests.parent / "configs/demo_fr3e.yaml"
     tiny = "model.hidden_size=16 model.num_layers=1 model.num_heads=2 model.num_kv_heads=1 model.path= "
     tiny += "rollout.prompts_per_round=8 training.batch_rollouts=8 training.mini_batch_rollouts=4 evaluation.prompts=4 "
     tiny += "rollout.reject_degenerate=false rollout.max_response_tokens=12 runtime.tensorboard=false "

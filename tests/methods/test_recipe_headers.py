@@ -85,7 +85,7 @@ def test_every_row_of_the_studys_table_2_is_there():
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.recipe)
 def test_the_command_and_the_runs_name_are_those_of_the_recipe(method):
     assert method.recipe in method.command
-    assert method.command.startswith("fr3e ") or method.recipe == "configs/demo_return.yaml", "make demo runs that one"
+    assert method.command.startswith("fr3e ") or method.recipe == "configs/demo.yaml", "make demo runs that one"
     assert load_config(ROOT / method.recipe, training=False).name == Path(method.recipe).stem
 
 
