@@ -28,6 +28,7 @@ COPY pyproject.toml setup.py MANIFEST.in requirements.txt README.md LICENSE ./
 COPY fr3e_jax fr3e_jax
 COPY configs configs
 COPY warm_starts warm_starts
+COPY launch launch
 RUN pip install --no-deps . && fr3e recipes > /dev/null
 
 # Runs, compiled programs and fetched models (~/.cache) stay in the mounted folder.

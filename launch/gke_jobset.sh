@@ -6,8 +6,9 @@
 #   launch/gke_jobset.sh configs/fr3e_qwen2.5_7b.yaml model.path=/runs/models/7b          # print the manifest
 #   launch/gke_jobset.sh --apply configs/fr3e_qwen2.5_7b.yaml model.path=/runs/models/7b  # start, or start again
 #
-# The image has the repository as its working directory, and fr3e with jax[tpu] on PATH (docs/users/launch.md). The
-# bucket is mounted at /runs: its folder NAME holds the run, and NAME/logs has the logs of all pods.
+# IMAGE: docker build --build-arg DEVICE=tpu (Dockerfile). The recipe is a path below the repository, as the image has it.
+# The bucket is mounted at /runs: its folder NAME holds the run, NAME/logs has the logs of all pods, and
+# compilation_cache the compiled programs of all runs.
 # Optional: SLICES (1), CHIPS of a host (4), NAMESPACE (default), SERVICE_ACCOUNT (default; it must have access to the
 # bucket), MAX_RESTARTS (10), GRACE_SECONDS (600).
 set -euo pipefail
@@ -18,6 +19,7 @@ source "$here/require.sh"
 apply=false
 [[ ${1:-} != --apply ]] || { apply=true && shift; }
 [[ $# -ge 1 ]] || fail "no recipe given; usage: launch/gke_jobset.sh [--apply] RECIPE [key=value ...]"
+[[ -f $1 ]] || fail "there is no recipe $1 in $PWD"
 SLICES=${SLICES:-1} CHIPS=${CHIPS:-4} NAMESPACE=${NAMESPACE:-default} SERVICE_ACCOUNT=${SERVICE_ACCOUNT:-default}
 MAX_RESTARTS=${MAX_RESTARTS:-10} GRACE_SECONDS=${GRACE_SECONDS:-600}
 label="[a-z]([-a-z0-9]*[a-z0-9])?"
@@ -40,6 +42,11 @@ chips=$((${TOPOLOGY//x/*}))
 # shellcheck disable=SC2034  # read by name below
 HOSTS=$((chips / CHIPS))
 
+check_recipe "$@"
+share_programs /runs/compilation_cache "$@"
+# shellcheck disable=SC2034  # read by name below; empty: the arguments name the folder
+CACHE=${JAX_COMPILATION_CACHE_DIR:-}
+
 # The arguments as a YAML flow sequence of double-quoted strings.
 ARGUMENTS=""
 for argument in "$@"; do
@@ -51,7 +58,7 @@ ARGUMENTS="[$ARGUMENTS]"
 
 manifest=$(<"$here/gke_jobset.yaml.tmpl")
 for name in NAME NAMESPACE IMAGE BUCKET ACCELERATOR TOPOLOGY SLICES HOSTS CHIPS SERVICE_ACCOUNT MAX_RESTARTS \
-  GRACE_SECONDS ARGUMENTS; do
+  GRACE_SECONDS CACHE ARGUMENTS; do
   manifest=${manifest//"\${$name}"/"${!name}"}
 done
 if ! $apply; then

@@ -22,3 +22,20 @@ require_match() {
 require_program() {
   command -v "$1" >/dev/null || fail "$1 is not on PATH; $2"
 }
+
+# check_recipe ARGUMENTS...: load the recipe and its settings here, so that a mistake costs a line and no machine.
+check_recipe() {
+  local fr3e=${FR3E:-$here/../.venv/bin/fr3e}
+  if command -v "$fr3e" >/dev/null; then
+    "$fr3e" train "$@" --print-config >/dev/null || exit 2
+  else
+    echo "$(basename "$0"): note: the recipe is not checked, because there is no program $fr3e here; run \`make\`" >&2
+  fi
+}
+
+# share_programs DIR ARGUMENTS...: let all hosts use one folder of compiled programs, which process 0 writes. A folder
+# that the arguments or the environment name stays.
+share_programs() {
+  [[ " ${*:2} " == *" runtime.compilation_cache="* ]] ||
+    export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-$1}
+}

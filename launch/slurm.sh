@@ -6,7 +6,8 @@
 #
 # RUN_DIR must be on a file system that all nodes share. Before the time limit Slurm sends SIGTERM, and the run saves
 # and ends. The job then requeues itself until the run's budget is spent; with REQUEUE=0 it does not. Submitting the
-# same command again also continues the run. RUN_DIR/logs has a log for each process and slurm-JOB.log.
+# same command again also continues the run. RUN_DIR/logs has a log for each process and slurm-JOB.log. Compiled programs
+# are shared in compilation_cache beside RUN_DIR (JAX_COMPILATION_CACHE_DIR: another folder).
 #SBATCH --job-name=fr3e
 #SBATCH --output=slurm-%j.log
 #SBATCH --open-mode=append
@@ -34,6 +35,9 @@ if [[ -n ${SLURM_GPUS_PER_NODE:-} && ${SLURM_GPUS_PER_NODE##*:} != "${SLURM_NTAS
     "process for each GPU, so set both to the same number"
 fi
 
+here=$repository/launch
+check_recipe "$RECIPE" "$@"
+share_programs "$(dirname "$RUN_DIR")/compilation_cache" "$@"
 mkdir -p "$RUN_DIR/logs"
 export RUN_DIR
 # Each task names its log by its rank. If one task dies the others cannot go on, so srun ends them.

@@ -8,7 +8,9 @@
 # Each call copies the committed files (git HEAD) to the workers, installs the packages if the lock file has changed,
 # mounts the bucket, and starts the run unless it is running. Then it shows the output of worker 0 and waits. If the
 # connection breaks, the run goes on. RUN is the run's name in RUNS (default: the recipe's file name). RUNS may also be
-# an absolute path on a file system that the workers share. RUNS/RUN/logs has the logs of all workers.
+# an absolute path on a file system that the workers share. RUNS/RUN/logs has the logs of all workers, and
+# RUNS/compilation_cache the compiled programs of all runs (JAX_COMPILATION_CACHE_DIR: another folder). PYTHON: an
+# interpreter of the workers, 3.11 or newer; without it their newest is taken, or uv fetches one.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR
@@ -37,12 +39,14 @@ state=$(gcloud compute tpus tpu-vm describe "$TPU_NAME" --zone="$ZONE" --project
   fail "TPU_NAME=$TPU_NAME is not found in ZONE=$ZONE of PROJECT=$PROJECT; create it with gcloud compute tpus tpu-vm create"
 [[ $state == READY ]] || fail "$TPU_NAME is $state; expected READY"
 
-quoted=$(printf '%q ' "RUNS=$RUNS" "RUN=$RUN")
+quoted=$(printf '%q ' "RUNS=$RUNS" "RUN=$RUN" ${PYTHON:+"PYTHON=$PYTHON"} \
+  ${JAX_COMPILATION_CACHE_DIR:+"JAX_COMPILATION_CACHE_DIR=$JAX_COMPILATION_CACHE_DIR"})
 if $stop; then
   on_workers all "env $quoted bash fr3e_jax/launch/tpu_worker.sh --stop"
   exit
 fi
 
+check_recipe "$@"
 archive=$(mktemp -d)/fr3e_jax.tar.gz
 trap 'rm -rf "$(dirname "$archive")"' EXIT
 git archive --format=tar.gz --output="$archive" HEAD

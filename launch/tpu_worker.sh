@@ -25,11 +25,28 @@ if [[ ${1:-} == --stop ]]; then
   exit
 fi
 
+# Print an interpreter of Python 3.11 or newer. Some images of TPU VMs carry 3.10; there uv fetches one.
+choose_python() {
+  local python uv=$state/uv/bin/uv
+  for python in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
+    if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      command -v "$python"
+      return
+    fi
+  done
+  [[ -z ${PYTHON:-} ]] || fail "$(hostname): PYTHON=$PYTHON is not Python 3.11 or newer; leave it out, and uv fetches one"
+  [[ -x $uv ]] || python3 -m pip install --quiet --target "$state/uv" uv >&2
+  if ! { "$uv" python install --quiet 3.12 >&2 && "$uv" python find 3.12; }; then
+    fail "$(hostname): found no Python 3.11 or newer, and uv could fetch none; install one, and set PYTHON to it"
+  fi
+}
+
 install() {
-  local lock
+  local lock python
   lock=$(cat requirements.lock pyproject.toml | sha256sum)
   [[ -f $state/installed && $(cat "$state/installed") == "$lock" ]] && return
-  make .venv/.installed
+  python=$(choose_python)
+  make PYTHON="$python" .venv/.installed
   # The TPU runtime must match the installed jax.
   .venv/bin/python -m pip install --quiet "jax[tpu]==$(.venv/bin/python -c 'import jax; print(jax.__version__)')"
   echo "$lock" >"$state/installed"
@@ -42,7 +59,9 @@ mount_bucket() {
   bucket=${bucket%%/*}
   require_program gcsfuse "install it on the workers, or set RUNS to a path on a disk that they share"
   mkdir -p "$HOME/buckets/$bucket"
-  mountpoint -q "$HOME/buckets/$bucket" || gcsfuse --implicit-dirs "$bucket" "$HOME/buckets/$bucket"
+  # Orbax renames a folder when a checkpoint is complete, which gcsfuse refuses without a limit.
+  mountpoint -q "$HOME/buckets/$bucket" ||
+    gcsfuse --implicit-dirs --rename-dir-limit=200000 "$bucket" "$HOME/buckets/$bucket"
   RUNS=$HOME/buckets/$bucket${folder:+/$folder}
 }
 
@@ -50,6 +69,7 @@ cd "$here/.."
 [[ ${FR3E_INSTALL:-1} == 0 ]] || install
 [[ $RUNS != gs://* ]] || mount_bucket
 index=${TPU_WORKER_ID:-$(hostname)} # hostnames of a slice end in its worker numbers
+share_programs "$RUNS/compilation_cache" "$@"
 # A worker that ends before the budget is spent must not count as finished.
 export RUN_DIR=$RUNS/$RUN WORKER=worker_${index##*-} UNFINISHED_CODE=75
 output=$state/$RUN.output

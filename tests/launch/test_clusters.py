@@ -1,8 +1,10 @@
-"""tpu_pod.sh, slurm.sh and sweep.sh with stand-ins for gcloud, srun and fr3e: which commands run where, and again."""
+"""tpu_pod.sh, slurm.sh, xpk.sh and sweep.sh with stand-ins for gcloud, srun and xpk: which commands run where."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import time
 from pathlib import Path
 
@@ -28,6 +30,9 @@ case $verb in
     exit "$code" ;;
 esac"""
 
+# The launchers load a recipe before they start anything.
+CHECKED = "[[ $* != *--print-config ]] || exit 0; "
+
 
 @pytest.fixture
 def pod(bench):
@@ -41,7 +46,9 @@ def pod(bench):
     bench.stub("gcloud", GCLOUD)
     # As `git archive HEAD` and `git diff` of it, without a commit in a test.
     bench.stub("git", f'[[ $1 != archive ]] || tar -czf "${{3#--output=}}" -C {repository} .')
-    fr3e = bench.stub("fr3e", 'echo "worker in $PWD"; echo "{}" >"$RUN_DIR/summary.json"')
+    fr3e = bench.stub(
+        "fr3e", CHECKED + 'echo "worker in $PWD, $JAX_COMPILATION_CACHE_DIR"; echo "{}" >"$RUN_DIR/summary.json"'
+    )
     runs = bench.folder / "runs"
     variables = POD | dict(RUNS=str(runs), HOMES=str(homes), FR3E=fr3e)
     script = str(repository / "launch/tpu_pod.sh")
@@ -53,9 +60,14 @@ def test_all_workers_of_a_slice_run_the_same_command_and_log_in_one_place(pod):
     result = launch("configs/mine.yaml", "data.root=a b")
     assert result.returncode == 0, result.stderr
     run = bench.folder / "runs/mine"
-    assert bench.calls("fr3e") == [rf"train configs/mine.yaml data.root=a\ b --continue runtime.run_dir={run}"] * 2
+    checked, *calls = bench.calls("fr3e")
+    assert checked == r"train configs/mine.yaml data.root=a\ b --print-config"
+    assert calls == [rf"train configs/mine.yaml data.root=a\ b --continue runtime.run_dir={run}"] * 2
     read = lambda: {path.name: path.read_text().splitlines()[-1] for path in (run / "logs").iterdir()}
-    logs = {f"worker_{i}.log": f"worker in {bench.folder}/homes/{i}/fr3e_jax" for i in range(2)}
+    logs = {
+        f"worker_{i}.log": f"worker in {bench.folder}/homes/{i}/fr3e_jax, {run.parent}/compilation_cache"
+        for i in range(2)
+    }
     end = time.monotonic() + 60.0
     while read() != logs and time.monotonic() < end:  # what writes a log may end after its worker
         time.sleep(0.02)
@@ -65,14 +77,14 @@ def test_all_workers_of_a_slice_run_the_same_command_and_log_in_one_place(pod):
 
 def test_failed_worker_fails_the_launch_with_the_end_of_its_output(pod):
     bench, launch = pod
-    bench.stub("fr3e", "echo not enough memory; exit 4")
+    bench.stub("fr3e", CHECKED + "echo not enough memory; exit 4")
     result = launch("configs/mine.yaml")
     assert result.returncode == 2 and "not enough memory" in result.stderr and "mine ended with code 4" in result.stderr
 
 
 def test_stopped_run_ends_with_code_75_and_not_as_finished(pod):
     bench, launch = pod
-    bench.stub("fr3e", "echo saved")
+    bench.stub("fr3e", CHECKED + "echo saved")
     result = launch("configs/mine.yaml")
     assert result.returncode == 75 and "the same command continues it" in result.stdout
 
@@ -94,6 +106,53 @@ def test_wrong_variable_of_a_slice_is_refused_before_anything_is_copied(pod, cha
     assert not [call for call in bench.calls("gcloud") if " scp " in call]
 
 
+def test_a_wrong_recipe_costs_a_line_before_anything_is_copied(pod):
+    bench, launch = pod
+    bench.stub("fr3e", "echo 'fr3e: error: no such setting' >&2; exit 2")
+    result = launch("configs/mine.yaml", "sede=3")
+    assert result.returncode == 2 and "no such setting" in result.stderr
+    assert not [call for call in bench.calls("gcloud") if " scp " in call]
+
+
+def test_programs_are_shared_unless_a_folder_is_named(pod):
+    bench, launch = pod
+    folder = lambda: bench.calls("show")[-1]
+    bench.stub("show")
+    bench.stub(
+        "fr3e", CHECKED + 'show "${JAX_COMPILATION_CACHE_DIR:-of the settings}"; echo "{}" >"$RUN_DIR/summary.json"'
+    )
+    launch("configs/mine.yaml", JAX_COMPILATION_CACHE_DIR="/disk/programs")
+    assert folder() == "/disk/programs"
+    launch("configs/mine.yaml", "runtime.compilation_cache=/mine", RUN="other")
+    assert folder() == r"of\ the\ settings"
+
+
+UV = """cat >"$6/bin/uv" <<'END'
+[[ $2 != find ]] || echo /fetched/python3.12
+END
+chmod +x "$6/bin/uv" """
+
+
+@pytest.mark.parametrize("variables", [{}, {"PYTHON": "python3"}])
+def test_a_worker_with_an_old_python_fetches_one_unless_another_is_named(bench, variables):
+    repository = bench.folder / "repository"
+    shutil.copytree(REPOSITORY / "launch", repository / "launch")
+    for name in ("requirements.lock", "pyproject.toml"):
+        (repository / name).touch()
+    for name in ("python3.11", "python3.12", "python3.13"):
+        bench.stub(name, "exit 1")
+    bench.stub("python3", f'[[ $1 != -c ]] || exit 1; mkdir -p "$6/bin"; {UV}')
+    bench.stub("make", "mkdir -p .venv/bin; printf 'echo 0.10.2' >.venv/bin/python; chmod +x .venv/bin/python")
+    fr3e = bench.stub("fr3e", 'echo "{}" >"$RUN_DIR/summary.json"')
+    where = dict(RUNS=str(bench.folder / "runs"), RUN="mine", FR3E=fr3e, FR3E_STATE=str(bench.folder / "state"))
+    result = bench.launch(str(repository / "launch/tpu_worker.sh"), "mine.yaml", **where | variables)
+    if variables:
+        assert result.returncode == 2 and "PYTHON=python3 is not Python 3.11 or newer; leave it out" in result.stderr
+    else:
+        assert result.returncode == 0, result.stderr
+        assert bench.calls("make") == ["PYTHON=/fetched/python3.12 .venv/.installed"]
+
+
 SRUN = """while [[ $1 == --* ]]; do shift; done
 for rank in 0 1; do SLURM_PROCID=$rank "$@" || exit; done"""
 SLURM = dict(SLURM_JOB_ID="7", REPOSITORY=str(REPOSITORY), RECIPE="configs/demo_fr3e.yaml")
@@ -102,7 +161,7 @@ SLURM = dict(SLURM_JOB_ID="7", REPOSITORY=str(REPOSITORY), RECIPE="configs/demo_
 def slurm(bench, *arguments, fr3e, **changes):
     bench.stub("srun", SRUN)
     bench.stub("scontrol")
-    variables = SLURM | dict(RUN_DIR=str(bench.folder / "run"), FR3E=bench.stub("fr3e", fr3e)) | changes
+    variables = SLURM | dict(RUN_DIR=str(bench.folder / "run"), FR3E=bench.stub("fr3e", CHECKED + fr3e)) | changes
     return bench.launch("slurm.sh", *arguments, **variables)
 
 
@@ -110,7 +169,8 @@ def test_slurm_starts_every_task_and_ends_with_the_run(bench):
     result = slurm(bench, "seed=3", fr3e='echo "{}" >"$RUN_DIR/summary.json"')
     run = bench.folder / "run"
     assert result.returncode == 0, result.stderr
-    assert bench.calls("fr3e") == [f"train configs/demo_fr3e.yaml seed=3 --continue runtime.run_dir={run}"] * 2
+    calls = [f"train configs/demo_fr3e.yaml seed=3 --continue runtime.run_dir={run}"] * 2
+    assert bench.calls("fr3e") == ["train configs/demo_fr3e.yaml seed=3 --print-config", *calls]
     assert {path.name for path in (run / "logs").iterdir()} == {"process_0.log", "process_1.log"}
     assert bench.calls("scontrol") == [] and "--kill-on-bad-exit=1" in bench.calls("srun")[0]
 
@@ -136,6 +196,53 @@ def test_slurm_requeues_an_interrupted_run_but_not_a_failed_one(bench):
 def test_wrong_variable_of_slurm_is_refused_before_anything_starts(bench, changes, message):
     result = slurm(bench, fr3e="", **changes)
     assert result.returncode == 2 and message in result.stderr and bench.calls("srun") == []
+
+
+XPK = dict(
+    NAME="fr3e-7b",
+    IMAGE="us-docker.pkg.dev/my-project/fr3e/fr3e:1",
+    CLUSTER="my-cluster",
+    ZONE="us-east5-a",
+    PROJECT="my-project",
+    TPU_TYPE="v5p-128",
+)
+
+
+def xpk(bench, *arguments, **changes):
+    bench.stub("xpk", "printf '%s\\n' \"$@\"")
+    fr3e = bench.stub("fr3e", CHECKED + "exit 9")
+    return bench.launch("xpk.sh", bench.recipe, *arguments, **XPK | dict(FR3E=fr3e) | changes)
+
+
+def test_xpk_gets_a_workload_whose_command_a_shell_reads_as_it_was_given(bench):
+    result = xpk(bench, "data.root=a b", 'name="$x"')
+    assert result.returncode == 0, result.stderr
+    options = dict(
+        line.removeprefix("--").split("=", 1) for line in result.stdout.splitlines() if line.startswith("--")
+    )
+    assert (
+        options["tpu-type"] == "v5p-128" and options["storage"] == "runs" and options["restart-on-exit-codes"] == "75"
+    )
+    script = options["command"].replace("cd /opt/fr3e_jax && ", "", 1).replace("launch/worker.sh", "show", 1)
+    bench.stub("show", "env | grep -E '^(RUN_DIR|JAX_COMPILATION)' | sort")
+    path = os.environ | {"PATH": f"{bench.folder}/bin:{os.environ['PATH']}"}
+    ran = subprocess.run(["bash", "-c", script], env=path, capture_output=True, text=True)
+    assert ran.stdout == "JAX_COMPILATION_CACHE_DIR=/runs/compilation_cache\nRUN_DIR=/runs/fr3e-7b\n"
+    assert bench.calls("show") == [rf"{bench.recipe} data.root=a\ b name=\"\$x\""]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"CLUSTER": ""}, "CLUSTER is not set; expected a cluster that xpk made or adapted"),
+        ({"TPU_TYPE": "4x4x4"}, "TPU_TYPE=4x4x4 does not look like the type of a slice"),
+        ({"PRIORITY": "urgent"}, "PRIORITY=urgent does not look like a priority of xpk"),
+        ({"FR3E": "false"}, ""),
+    ],
+)
+def test_wrong_value_of_xpk_is_refused_before_anything_starts(bench, changes, message):
+    result = xpk(bench, **changes)
+    assert result.returncode == 2 and message in result.stderr and bench.calls("xpk") == []
 
 
 DRY_RUN = """for seed in 0 1 2; do

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 
+REPOSITORY = Path(__file__).parents[2]
 VALUES = dict(
     NAME="fr3e-7b",
     IMAGE="us-docker.pkg.dev/my-project/fr3e/fr3e:1",
@@ -39,6 +42,7 @@ SCHEMA = {
     f"{POD}.volumes": list,
     f"{CONTAINER}.name": str,
     f"{CONTAINER}.image": str,
+    f"{CONTAINER}.workingDir": str,
     f"{CONTAINER}.command": list,
     f"{CONTAINER}.args": list,
     f"{CONTAINER}.env": list,
@@ -62,7 +66,7 @@ def leaves(value, path=""):
 
 
 def rendered(bench, *arguments, **changes):
-    result = bench.launch("gke_jobset.sh", *arguments, **VALUES | changes)
+    result = bench.launch("gke_jobset.sh", *arguments, **VALUES | dict(FR3E=bench.stub("fr3e")) | changes)
     assert result.returncode == 0, result.stderr
     return yaml.safe_load(result.stdout)
 
@@ -98,6 +102,25 @@ def test_every_mount_has_a_volume_and_the_run_is_in_the_bucket(bench):
     assert volumes["runs"]["csi"]["volumeAttributes"]["bucketName"] == "my-runs"
     variables = {entry["name"]: entry.get("value") for entry in at(manifest, f"{CONTAINER}.env")}
     assert variables["RUN_DIR"] == "/runs/fr3e-7b" and variables["UNFINISHED_CODE"] == "75"
+    assert variables["JAX_COMPILATION_CACHE_DIR"] == "/runs/compilation_cache"
+    options = volumes["runs"]["csi"]["volumeAttributes"]["mountOptions"]
+    assert "rename-dir-limit=" in options, "Orbax ends a checkpoint by renaming its folder"
+
+
+def test_the_image_of_the_dockerfile_has_what_the_pods_run(bench):
+    manifest = rendered(bench, "configs/demo_fr3e.yaml")
+    dockerfile = (REPOSITORY / "Dockerfile").read_text()
+    assert f"WORKDIR {at(manifest, f'{CONTAINER}.workingDir')}\n" in dockerfile
+    folder, script = at(manifest, f"{CONTAINER}.command")[0].split("/")
+    assert f"COPY {folder} {folder}\n" in dockerfile and (REPOSITORY / folder / script).exists()
+    assert f"!{folder}\n" in (REPOSITORY / ".dockerignore").read_text()
+
+
+def test_a_recipe_that_is_missing_or_wrong_is_refused_before_anything_is_printed(bench):
+    for arguments, message in ((["nowhere.yaml"], "there is no recipe nowhere.yaml"), (["configs/demo.yaml"], "wrong")):
+        fr3e = bench.stub("fr3e", "echo wrong setting >&2; exit 2")
+        result = bench.launch("gke_jobset.sh", *arguments, **VALUES | dict(FR3E=fr3e))
+        assert (result.returncode, result.stdout) == (2, "") and message in result.stderr
 
 
 def test_arguments_pass_unchanged(bench):
@@ -131,7 +154,9 @@ def test_apply_passes_the_manifest_to_kubectl_and_replaces_only_an_ended_set(ben
   apply) cat >{got} ;;
 esac"""
     bench.stub("kubectl", body)
-    launch = lambda: bench.launch("gke_jobset.sh", "--apply", "configs/demo_fr3e.yaml", **VALUES)
+    launch = lambda: bench.launch(
+        "gke_jobset.sh", "--apply", "configs/demo_fr3e.yaml", **VALUES | dict(FR3E=bench.stub("fr3e"))
+    )
     assert launch().returncode == 0 and yaml.safe_load(got.read_text())["kind"] == "JobSet"
     (bench.folder / "exists").write_text("")
     assert "fr3e-7b is running" in launch().stderr
