@@ -182,7 +182,9 @@ def declare_plan(parser: argparse.ArgumentParser) -> None:
         "--estimate", action="store_true", help="estimate by arithmetic, within seconds; nothing is compiled"
     )
     parser.add_argument(
-        "--search", action="store_true", help="try mesh shapes and micro-batch sizes, and recommend the best"
+        "--search",
+        action="store_true",
+        help="try meshes, micro-batch sizes, slots, lanes and prompts a round, and recommend the fastest that fits",
     )
     parser.add_argument(
         "--compile", type=positive, default=3, metavar="N", help="--search compiles at most N candidates (default 3)"
@@ -201,7 +203,39 @@ def declare_plan(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="share of prompts that are kept, for the amounts of a step (default 1)",
     )
+    parser.add_argument(
+        "--efficiency",
+        type=efficiencies,
+        default={},
+        metavar="compute=A,memory=B,network=C",
+        help="shares of the published peaks that programs are expected to reach (default 0.5, 0.35, 0.5)",
+    )
+    parser.add_argument(
+        "--price", type=price, default=0.0, metavar="PRICE", help="price of a chip-hour, for the cost of the run"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def efficiencies(text: str) -> dict[str, float]:
+    """Parse ``compute=0.5,memory=0.4``, for argparse."""
+    found = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        if name not in ("compute", "memory", "network"):
+            raise argparse.ArgumentTypeError(f"{part!r} is not compute=SHARE, memory=SHARE or network=SHARE")
+        found[name] = share(value)
+    return found
+
+
+def price(text: str) -> float:
+    """Parse an amount of money, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a price of a chip-hour; expected a number such as 1.2")
+    return value
 
 
 def share(text: str) -> float:

@@ -41,6 +41,8 @@ def plan(config: Config, arguments: argparse.Namespace) -> int:
             "compile": arguments.compile,
             "response_tokens": arguments.response_tokens,
             "kept_share": arguments.kept_share,
+            "efficiency": arguments.efficiency,
+            "price": arguments.price,
         }
         answer = _answer(request)
     print(json.dumps(answer.get("plan") or answer["search"], indent=2) if arguments.json else answer["text"])

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from fr3e_jax.configuration import load_config
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.loop.model import configured_architecture
-from fr3e_jax.planning import tuning
+from fr3e_jax.planning import search
 from fr3e_jax.planning.compile import ProgramPlan, compile_target, estimated_plan, topology_devices
 from fr3e_jax.planning.estimate import Estimator
+from fr3e_jax.planning.expected import Efficiency
 from fr3e_jax.planning.plan import make_plan, program_names
 from fr3e_jax.planning.plan_text import choice_text, gib, plan_text, seconds
 from fr3e_jax.planning.targets import Programs
 from fr3e_jax.planning.topology import Topology, parse_topology
+from fr3e_jax.planning.tuning import changed
 from fr3e_jax.planning.workload import Assumptions
 
 
@@ -56,6 +58,8 @@ def _answer(request: dict[str, Any]) -> None:
         names=request["programs"],
         assumed=assumed,
         vocab_size=vocab_size,
+        efficiency=replace(Efficiency(), **request["efficiency"]),
+        price=request["price"],
         planned=_progress,
     )
     _say(plan=plan.as_json(), text=plan_text(plan), fits=plan.fits)
@@ -70,8 +74,8 @@ def _progress(plan: ProgramPlan) -> None:
 def _search(config: Config, topology: Topology, devices, assumed: Assumptions, vocab_size: int, most: int) -> None:
     architecture = configured_architecture(config, vocab_size)
 
-    def compiled(candidate: tuning.Candidate, names) -> list[ProgramPlan]:
-        trial = tuning.changed(config, **candidate.settings)
+    def compiled(candidate: search.Candidate, names) -> list[ProgramPlan]:
+        trial = changed(config, **candidate.settings)
         estimator = Estimator(trial, architecture, topology.devices)
         names = [name for name in names if name in program_names(trial, estimator)]
         _say(progress=f"trying {candidate.text}")
@@ -84,15 +88,15 @@ def _search(config: Config, topology: Topology, devices, assumed: Assumptions, v
         return plans
 
     text, found = [], {}
-    settings = {"training": tuning.training_settings(config, topology, architecture)}
-    settings["rollouts"] = tuning.rollout_settings(topology, architecture)
-    for what, names in (("training", tuning.TRAINING), ("rollouts", tuning.ROLLOUTS)):
+    settings = {"training": search.training_settings(config, topology, architecture)}
+    settings["rollouts"] = search.rollout_settings(config, topology, architecture)
+    for what, names in (("training", search.TRAINING), ("rollouts", search.ROLLOUTS)):
         if not config.explore.enabled:
             names = tuple(name for name in names if name != "explore")
-        order = tuning.ranked(config, architecture, topology, settings[what], names, assumed)
-        choice = tuning.choose(order, lambda candidate, names=names: compiled(candidate, names), most)
+        order = search.ranked(config, architecture, topology, settings[what], names, assumed)
+        choice = search.choose(order, lambda candidate, names=names: compiled(candidate, names), most)
         if choice.chosen:
-            config = tuning.changed(config, **choice.chosen.settings)
+            config = changed(config, **choice.chosen.settings)
         text.append(choice_text(what, choice))
         found[what] = asdict(choice) | {"settings": choice.chosen.text if choice.chosen else None}
     fits = all(choice["chosen"] for choice in found.values())

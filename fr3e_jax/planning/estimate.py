@@ -278,6 +278,7 @@ class Estimator:
         arrays = {
             "weights of training": self.weights(self.stored, self.train),
             "weights of rollouts": self.weights(self.read, self.roll),
+            "arrays between the two layouts": self.weights(self.read, self.roll),  # compiled: 0.7 to 0.9 of a copy
         }
         return Estimate(arrays, self.held(), 0.0, sum(arrays.values()), self.weights(self.read, self.roll), 0.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -10,10 +11,13 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.loop.model import configured_architecture
 from fr3e_jax.planning.compile import ProgramPlan, compile_target, estimated_plan, largest_arrays
 from fr3e_jax.planning.estimate import Estimator, Sizes
+from fr3e_jax.planning.expected import Efficiency, Expected, expected
+from fr3e_jax.planning.layout_check import check_layout
+from fr3e_jax.planning.search import Faster, faster
 from fr3e_jax.planning.targets import PROGRAMS, Programs
 from fr3e_jax.planning.topology import Topology
 from fr3e_jax.planning.tuning import Change, advise
-from fr3e_jax.planning.workload import Amounts, Assumptions, step_amounts
+from fr3e_jax.planning.workload import Amounts, Assumptions, busy_share, step_amounts
 from fr3e_jax.policy.architecture import Architecture
 
 
@@ -44,6 +48,8 @@ class Plan:
     advice: dict[str, list[Change]] = field(default_factory=dict)  # for each program that does not fit
     amounts: Amounts | None = None  # None if only some of the programs were planned
     stages: list[Stage] = field(default_factory=list)
+    expected: Expected | None = None  # of a step and of the run, with ``amounts``
+    faster: list[Faster] = field(default_factory=list)
 
     @property
     def fits(self) -> bool:
@@ -74,6 +80,8 @@ def make_plan(
     names: Sequence[str] = (),
     assumed: Assumptions | None = None,
     vocab_size: int = 0,
+    efficiency: Efficiency | None = None,
+    price: float = 0.0,
     planned: Callable[[ProgramPlan], None] = lambda plan: None,
 ) -> Plan:
     """Plan the programs of a recipe on a topology.
@@ -85,6 +93,8 @@ def make_plan(
       names: the programs to plan; empty for all that the recipe runs.
       assumed: the lengths from which amounts are computed; None: every response fills the cap.
       vocab_size: size of the tokenizer, where neither ``model.path`` nor ``model.architecture`` gives it.
+      efficiency: the shares of the peaks that programs are expected to reach; None: the assumed ones.
+      price: of a chip-hour.
       planned: called with each program as soon as it is planned.
 
     Raises:
@@ -93,6 +103,7 @@ def make_plan(
     """
     architecture = configured_architecture(config, vocab_size)
     estimator = Estimator(config, architecture, topology.devices)
+    check_layout(estimator, topology)
     all_names = program_names(config, estimator)
     if unknown := [name for name in names if name not in all_names]:
         raise ValueError(f"--programs {unknown[0]}: this recipe runs {', '.join(all_names)}")
@@ -109,6 +120,10 @@ def make_plan(
         planned(plan)
     whole = len(plans) == len(all_names)
     amounts = step_amounts(config, assumed, estimator.train.batch_shards) if whole else None
+    parts = stages(plans, amounts, busy_share(config, estimator.slots)) if amounts else []
+    times = [(stage.seconds, stage.dominated_by) for stage in parts]
+    more = dict(steps=planned_steps(config, amounts), efficiency=efficiency, price=price) if amounts else {}
+    size, least = architecture.num_parameters, sum(stage.seconds for stage in parts)
     return Plan(
         recipe=config.name,
         algorithm=config.algorithm,
@@ -122,8 +137,17 @@ def make_plan(
         programs=plans,
         advice=_advice(config, architecture, topology, plans),
         amounts=amounts,
-        stages=stages(plans, amounts) if amounts else [],
+        stages=parts,
+        expected=expected(times, amounts, topology, size, **more) if amounts else None,
+        faster=faster(config, architecture, topology, assumed, least) if amounts else [],
     )
+
+
+def planned_steps(config: Config, amounts: Amounts) -> int:
+    """Training steps of the run, by the smaller of its budgets; 0 without one."""
+    training = config.training
+    limits = [training.max_steps, math.ceil(training.max_sampled_tokens / amounts.sampled_tokens)]
+    return min([limit for limit in limits if limit], default=0)
 
 
 def _advice(config: Config, architecture: Architecture, topology: Topology, plans: list[ProgramPlan]):
@@ -131,14 +155,14 @@ def _advice(config: Config, architecture: Architecture, topology: Topology, plan
     return {name: advise(config, architecture, topology.devices, name) for name in too_large}
 
 
-def stages(plans: Sequence[ProgramPlan], amounts: Amounts) -> list[Stage]:
+def stages(plans: Sequence[ProgramPlan], amounts: Amounts, busy: float = 1.0) -> list[Stage]:
     """The stages of a training step: calls and least time, computed from the least time of one call.
 
-    Every lane of the decoder counts as always busy.
+    ``busy`` is the share of the lanes that base rollouts fill; those that are filled count as always busy.
     """
     handled = {
         "prefill": amounts.prefill_positions,
-        "decode": amounts.base_tokens,
+        "decode": amounts.base_tokens / busy,
         "explore": amounts.explored_tokens,
         "score": amounts.score_positions,
         "accumulate": amounts.padded_positions,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fr3e_jax.planning.compile import GIB, ProgramPlan
+from fr3e_jax.planning.expected import Expected
 from fr3e_jax.planning.plan import Plan
-from fr3e_jax.planning.tuning import Choice
+from fr3e_jax.planning.search import Choice
 
 
 def gib(count: float) -> str:
@@ -32,7 +33,7 @@ def amount(value: float) -> str:
 
 def plan_text(plan: Plan) -> str:
     """The text of a plan: programs, advice for those that do not fit, and the training step."""
-    return "\n".join([*_heading(plan), *_programs(plan), *_misfits(plan), *_step(plan)])
+    return "\n".join([*_heading(plan), *_programs(plan), *_misfits(plan), *_step(plan), *_verdict(plan)])
 
 
 def _heading(plan: Plan) -> Iterator[str]:
@@ -60,6 +61,8 @@ def _programs(plan: Plan) -> Iterator[str]:
         cells += [amount(p.flops), gib(sent), seconds(p.floor_seconds), p.dominated_by]
         verdict = "" if p.fits else "  DOES NOT FIT"
         yield f"{p.name:<11}" + "".join(f"{cell:>13}" for cell in cells) + verdict
+    yield "peak: of the program; beside it: arrays of the run that stay; total: both, with its share of the HBM"
+    yield "sent: by one device; floor: the least time of a call, with FLOPs, HBM and links at their published peaks"
     yield ""
     for p in plan.programs:
         sizes = f"{p.name:<11}{p.shape}" if p.shape else ""
@@ -127,6 +130,35 @@ def _step(plan: Plan) -> Iterator[str]:
             f"    {stage.name:<11}{seconds(stage.seconds):>10} {stage.seconds / total:>5.0%}  "
             f"{amount(stage.calls)} calls, limited by {stage.dominated_by}"
         )
+
+
+def _verdict(plan: Plan) -> Iterator[str]:
+    """The last lines: whether it fits, what bounds it, what it is expected to take, and what would be faster."""
+    largest = max(plan.programs, key=lambda p: p.share)
+    fits = "fits" if plan.fits else "DOES NOT FIT"
+    line = f"verdict: {fits}; {largest.name} needs most, {largest.share:.0%} of the HBM"
+    if plan.stages:
+        slowest = max(plan.stages, key=lambda stage: stage.seconds)
+        share = slowest.seconds / plan.step_seconds
+        line += f"; slowest: {slowest.name}, {share:.0%} of a step, bound by {slowest.dominated_by}"
+    yield ""
+    yield line
+    if plan.expected is not None:
+        yield from _expectation(plan.expected)
+    for change in plan.faster:
+        yield f"  faster by estimate: {change.settings}  (a step takes {change.step:.0%} less)"
+
+
+def _expectation(e: Expected) -> Iterator[str]:
+    assumed = ", ".join(f"{share:.0%} of {name}" for name, share in vars(e.efficiency).items())
+    yield f"  expected, if programs reach {assumed} (assumed; --efficiency sets them):"
+    yield (
+        f"  {seconds(e.step_seconds)} a step, {amount(e.tokens_per_second_per_chip)} sampled tokens/s a chip, MFU "
+        f"{e.mfu:.0%}, {amount(e.chip_hours_per_step)} chip-hours a step"
+    )
+    if e.steps:
+        cost = f", {e.price:,.0f} at the given price" if e.price else ""
+        yield f"  {e.steps} steps: {amount(e.chip_hours)} chip-hours{cost}"
 
 
 def choice_text(what: str, choice: Choice) -> str:

@@ -83,6 +83,12 @@ def promoted_capacity(config: Config) -> int:
     return size_bucket(config.data.max_prompt_tokens + config.rollout.max_response_tokens, LEAST_CAPACITY)
 
 
+def busy_share(config: Config, slots: int) -> float:
+    """The share of the lanes that the base rollouts of a round fill at its start, at most 1."""
+    rollout = config.rollout
+    return min(1.0, rollout.prompts_per_round * rollout.rollouts_per_prompt / (slots * rollout.lanes_per_trunk))
+
+
 def bases_per_prompt(config: Config) -> int:
     """The number of base rollouts that are expanded for each kept prompt."""
     explore = config.explore
@@ -155,8 +161,11 @@ def largest_micro_batch(config: Config, shards: int) -> RowShape:
     return max((shape for _, shape in plan), key=lambda shape: shape.positions)
 
 
-def step_amounts(config: Config, assumed: Assumptions, shards: int) -> Amounts:
-    """The amounts that a step samples, prefills and trains; ``shards`` is the number of training batch shards."""
+def step_amounts(config: Config, assumed: Assumptions, shards: int, *, scores: bool = True) -> Amounts:
+    """The amounts that a step samples, prefills and trains; ``shards`` is the number of training batch shards.
+
+    ``scores=False`` leaves the scoring pass out, whose rows take most of the time to plan.
+    """
     explore, rollout, training = config.explore, config.rollout, config.training
     response, prompt = assumed.response_tokens, config.data.max_prompt_tokens
     forks = even_anchors(explore.num_anchors, response)
@@ -165,7 +174,7 @@ def step_amounts(config: Config, assumed: Assumptions, shards: int) -> Amounts:
     expanded = prompts * assumed.kept_share * bases_per_prompt(config)
     starts = [0, *forks] if explore.initial_state == "fresh" else forks
     mini = _first(per_prompt, training.mini_batch_rollouts)
-    scored = _planned(config, _first(per_prompt, training.batch_rollouts), shards)
+    scored = _planned(config, _first(per_prompt, training.batch_rollouts), shards) if scores else []
     packed = _planned(config, mini, shards)
     branches = [branch for trunk in mini for branch in trunk.branches]
     new = sum(length for _, length in branches)

@@ -98,13 +98,22 @@ def _arranged(devices: list, shape: tuple[int, ...]) -> np.ndarray:
     slices = len({getattr(device, "slice_index", 0) for device in devices})
     if slices == 1:
         return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
-    if shape[0] % slices:
-        raise MeshMismatch(
-            f"mesh.replica={shape[0]} is not a multiple of the {slices} slices that it spans; "
-            f"set mesh.replica={slices}, and mesh.fsdp=-1 for the devices of a slice"
-        )
+    check_slices(shape[0], slices)
     inside = (shape[0] // slices, *shape[1:])
     return mesh_utils.create_hybrid_device_mesh(inside, (slices, 1, 1), devices, allow_split_physical_axes=True)
+
+
+def check_slices(replica: int, slices: int) -> None:
+    """Refuse a mesh whose ``replica`` axis does not span the slices.
+
+    Raises:
+      MeshMismatch: ``replica`` is not a multiple of ``slices``.
+    """
+    if replica % slices:
+        raise MeshMismatch(
+            f"mesh.replica={replica} is not a multiple of the {slices} slices that it spans; "
+            f"set mesh.replica={slices}, and mesh.fsdp=-1 for the devices of a slice"
+        )
 
 
 def rollout_mesh(training: Mesh, *, replica: int = -1, fsdp: int = 1, tensor: int = 0) -> Mesh:

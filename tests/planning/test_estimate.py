@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import pytest
 
@@ -9,17 +11,20 @@ from fr3e_jax.configuration import load_config
 from fr3e_jax.planning.compile import ProgramPlan, estimated_plan, requested_bytes, with_floor
 from fr3e_jax.planning.costs import Collective
 from fr3e_jax.planning.estimate import Estimator
+from fr3e_jax.planning.expected import Efficiency
 from fr3e_jax.planning.plan import make_plan
 from fr3e_jax.planning.plan_text import plan_text
+from fr3e_jax.planning.search import Candidate, choose, ranked, rollout_settings, training_settings
 from fr3e_jax.planning.targets import Programs, device_bytes
 from fr3e_jax.planning.topology import CHIPS, parse_topology
-from fr3e_jax.planning.tuning import Candidate, advise, changed, choose, ranked, rollout_settings, training_settings
+from fr3e_jax.planning.tuning import advise, changed
 from fr3e_jax.planning.workload import Assumptions, explore_shape, step_amounts
 from fr3e_jax.policy.architecture import PUBLISHED
+from fr3e_jax.programs.mesh import MeshMismatch
 
 SMALL = ["model.hidden_size=64", "model.num_layers=2", "model.compute_dtype=float32"]
 BIG, A7, A32 = "configs/fr3e_qwen2.5_32b.yaml", PUBLISHED["qwen2.5-7b"], PUBLISHED["qwen2.5-32b"]
-V5P, V5E = parse_topology("v5p:4x4x4"), parse_topology("v5e:4x4")
+V5P, V5E, V5E64 = map(parse_topology, ("v5p:4x4x4", "v5e:4x4", "v5e:8x8"))
 
 
 def recipe(path, *settings):
@@ -153,7 +158,7 @@ def test_search_ranks_candidates_that_fit_first_and_the_fastest_of_them_in_front
     assert roomy == sorted(roomy, reverse=True)
     inside = [candidate.seconds for candidate in order if candidate.share <= 0.9]
     assert inside == sorted(inside)
-    decoding = ranked(config, A7, V5E, rollout_settings(V5E, A7), ("decode",), Assumptions(16384))
+    decoding = ranked(config, A7, V5E, rollout_settings(config, V5E, A7), ("decode",), Assumptions(16384))
     assert decoding[0].settings["mesh__rollout_tensor"] > 1  # whole weights on each device would leave no room
 
 
@@ -170,6 +175,67 @@ def test_search_compiles_candidates_in_order_until_one_fits():
     assert tried == [1, 2]
     assert choice.chosen.text == "mesh.tensor=2"
     assert choose(candidates[2:], compiled).chosen is None
+
+
+def test_search_over_rollouts_moves_slots_lanes_and_prompts():
+    config = recipe("configs/fr3e_qwen2.5_7b.yaml")
+    tried = list(rollout_settings(config, V5E, A7))
+    assert len({tuple(one.values()) for one in tried}) == len(tried)
+    for name in (
+        "mesh__rollout_tensor",
+        "rollout__trunk_slots",
+        "rollout__lanes_per_trunk",
+        "rollout__prompts_per_round",
+    ):
+        assert len({one[name] for one in tried}) > 1, name
+    rollouts = config.rollout.rollouts_per_prompt
+    assert all(one["rollout__lanes_per_trunk"] <= rollouts for one in tried)
+
+
+def test_search_finds_room_where_the_recipe_has_none():
+    """Its own advice for a program that does not fit was to halve the slots, and the search did not try that."""
+    config = recipe("configs/fr3e_qwen2.5_7b.yaml", "rollout.lanes_per_trunk=32")
+    order = ranked(config, A7, V5E, rollout_settings(config, V5E, A7), ("decode", "explore"), Assumptions(16384))
+    as_it_is = ranked(config, A7, V5E, iter([{}]), ("decode", "explore"), Assumptions(16384))
+    assert as_it_is[0].share > 1 and order[0].share <= 0.9
+
+
+@pytest.mark.parametrize(
+    ("topology", "settings", "message"),
+    [
+        ("v5e:8x8x2slices", (), r"mesh.replica=1 is not a multiple of the 2 slices that it spans; set mesh.replica=2"),
+        ("v5e:8x8", ("mesh.tensor=8", "mesh.fsdp=8"), r"mesh.tensor=8 does not divide dimension 0 \(heads, 28\)"),
+        ("v5e:8x8", ("mesh.rollout_tensor=8",), r"mesh.rollout_tensor=8 does not divide dimension 0 \(heads, 28\)"),
+    ],
+)
+def test_estimate_refuses_the_meshes_that_a_run_refuses(topology, settings, message):
+    config = recipe("configs/fr3e_qwen2.5_7b.yaml", *settings)
+    with pytest.raises(MeshMismatch, match=message):
+        make_plan(config, parse_topology(topology), None)
+
+
+def test_expectation_is_the_least_time_over_the_efficiency_and_its_price_that_of_all_steps():
+    config = recipe("configs/fr3e_qwen2.5_7b.yaml", "training.max_steps=10", "training.max_sampled_tokens=0")
+    plan = make_plan(config, V5E64, None, efficiency=Efficiency(0.5, 0.25, 1.0), price=2.0)
+    shares = {"compute": 0.5, "memory": 0.25, "network": 1.0}
+    took = sum(stage.seconds / shares[stage.dominated_by] for stage in plan.stages)
+    e = plan.expected
+    assert e.step_seconds == pytest.approx(took)
+    assert e.chip_hours == pytest.approx(10 * 64 * took / 3600) and e.price == pytest.approx(2 * e.chip_hours)
+    assert e.tokens_per_second_per_chip == pytest.approx(plan.amounts.sampled_tokens / took / 64)
+    most = 8 * plan.parameters * (plan.amounts.sampled_tokens + plan.amounts.trained_positions)
+    assert 0 < e.mfu < most / (took * 64 * V5E64.chip.peak_flops)
+
+
+def test_text_of_a_plan_ends_with_its_verdict_and_what_would_be_faster():
+    text = plan_text(make_plan(recipe("configs/fr3e_qwen2.5_7b.yaml"), V5E64, None))
+    verdict, *after = text[text.index("verdict: ") :].splitlines()
+    assert verdict.startswith("verdict: fits; ") and "slowest: explore, " in verdict and "bound by memory" in verdict
+    assert "50% of compute, 35% of memory" in after[0] and "chip-hours a step" in after[1]
+    change = re.fullmatch(r"  faster by estimate: (.+)  \(a step takes (\d+)% less\)", after[-1])
+    plan = make_plan(recipe("configs/fr3e_qwen2.5_7b.yaml", *change[1].split()), V5E64, None)
+    before = make_plan(recipe("configs/fr3e_qwen2.5_7b.yaml"), V5E64, None)
+    assert 1 - plan.step_seconds / before.step_seconds == pytest.approx(int(change[2]) / 100, abs=0.01)
 
 
 def test_plan_for_gpus_is_labelled_as_an_estimate():

@@ -1,0 +1,39 @@
+"""The refusals of a run's mesh without its devices: an estimate must not accept what the run would refuse."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from jax.sharding import AbstractMesh
+
+from fr3e_jax.planning.estimate import Estimator, Sizes
+from fr3e_jax.planning.topology import Topology
+from fr3e_jax.policy.architecture import Architecture
+from fr3e_jax.policy.network import build_network
+from fr3e_jax.programs.mesh import MESH_AXES, cache_sharding, check_slices, kept_hidden_sharding, param_shardings
+
+
+def check_layout(estimator: Estimator, topology: Topology) -> None:
+    """Refuse meshes that a run on this topology would refuse.
+
+    Raises:
+      fr3e_jax.programs.mesh.MeshMismatch: an axis does not divide a dimension, or the slices do not divide ``replica``.
+    """
+    if topology.chip.platform == "tpu":
+        check_slices(estimator.train.replica, topology.slices)
+    own = bool(estimator.config.mesh.rollout_tensor)
+    _check(estimator.a, estimator.train, "mesh.")
+    _check(estimator.a, estimator.roll, "mesh.rollout_" if own else "mesh.")
+
+
+@lru_cache(maxsize=1024)
+def _check(architecture: Architecture, sizes: Sizes, prefix: str) -> None:
+    mesh = AbstractMesh((sizes.replica, sizes.fsdp, sizes.tensor), MESH_AXES)
+    param_shardings(mesh, *_network(architecture), architecture, prefix=prefix)
+    cache_sharding(mesh, architecture)
+    kept_hidden_sharding(mesh, architecture)
+
+
+@lru_cache(maxsize=8)
+def _network(architecture: Architecture):
+    return build_network(architecture)[1:]
