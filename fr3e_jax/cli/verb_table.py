@@ -256,7 +256,7 @@ VERBS = {
     ),
     "intervene": Verb(
         "Replace tokens of responses by their likeliest alternatives, and see how often the answers stay right.",
-        "fr3e intervene demo_fr3e --run runs/demo_fr3e-20250101-120000 --tokens position:early,position:late",
+        "fr3e intervene configs/demo_fr3e.yaml --run runs/demo_fr3e-20250101-120000 --tokens position:early",
         intervene_verb.declare_intervene,
         intervene_verb.run_interventions,
     ),
