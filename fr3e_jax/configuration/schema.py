@@ -487,6 +487,11 @@ class CheckpointConfig:
     """The steps at which checkpoints are written, and the checkpoints that are kept."""
 
     every: int = option(10, "training steps between checkpoints; the last step is always saved", ge=1)
+    minutes: float = option(
+        0.0,
+        "minutes after the last checkpoint, when a step is saved, too; 0: `every` alone decides",
+        ge=0,
+    )
     keep_last: int = option(2, "newest checkpoints kept", ge=1)
     keep_best: int = option(1, "best checkpoints by held-out accuracy that are kept as well", ge=0)
 

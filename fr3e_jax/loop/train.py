@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import gc
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -134,6 +135,7 @@ class Trainer:
             self._complete_evaluation(latest)
         self.trackers = open_trackers(self.config, run, writes=first)
         self.current = self.progress.step  # the step under way
+        self.saved = time.monotonic()  # or, before the first checkpoint, when the run began
         self.ahead: Ahead | None = None  # the next step's batch, while it is sampled in a thread
         self.last_metrics: dict[str, Any] = {}  # of the last finished step
         self.console = Console(
@@ -303,7 +305,7 @@ class Trainer:
             return  # the last checkpoint is saved after the last evaluation, whose metrics rank it
         if self._evaluation_due():
             self.progress.evaluated = self._evaluate("evaluating")
-        if self.progress.evaluated or step % self.config.checkpoint.every == 0:
+        if self.progress.evaluated or self._checkpoint_due():
             self._save()
 
     def _collected(self, step: int) -> Collected:
@@ -418,6 +420,13 @@ class Trainer:
         wanted = self.session.processes.first and runtime.trackers and runtime.tracker_table_every
         return bool(wanted and step % runtime.tracker_table_every == 0)
 
+    def _checkpoint_due(self) -> bool:
+        checkpoint = self.config.checkpoint
+        if self.progress.step % checkpoint.every == 0:
+            return True
+        waited = lambda: time.monotonic() - self.saved >= 60 * checkpoint.minutes
+        return bool(checkpoint.minutes) and self.session.processes.on_first(waited)  # one clock decides
+
     def _evaluation_due(self) -> bool:
         every, step = self.config.evaluation.every, self.progress.step
         return bool(every and step and step % every == 0 and not self._budget_spent())
@@ -455,6 +464,7 @@ class Trainer:
             host["ahead"] = self.ahead is not None or self.behind
             host |= {"identity": self.identity, "row_menu": self.learner.menu.to_json()}
             self.checkpoints.save(self.progress.step, self.learner.arrays(), host, self.progress.evaluated)
+            self.saved = time.monotonic()
         self.callback.on_checkpoint(self.progress.step)
 
     def _finish(self) -> None:

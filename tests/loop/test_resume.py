@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from run_comparison import assert_same_run, newest, reader
 from run_process import RunProcess
 
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.loop.callbacks import Callback
 from fr3e_jax.loop.evaluate import evaluate
 from fr3e_jax.loop.session import open_session
 from fr3e_jax.loop.train import train
@@ -203,6 +205,22 @@ def test_resuming_a_directory_without_a_run_is_a_config_error(tmp_path, tiny_run
     (tmp_path / "run" / "metrics.jsonl").touch()
     with pytest.raises(ConfigError, match="already holds a run"):
         train(tiny_run.config(), tmp_path / "run")
+
+
+def test_a_checkpoint_is_due_after_minutes_as_well_as_after_steps(tmp_path, tiny_run, monkeypatch):
+    clock, saved = [0.0], []
+
+    class SevenMinutesAStep(Callback):
+        def on_step(self, step, metrics):
+            clock[0] += 7 * 60
+
+        def on_checkpoint(self, step):
+            saved.append(step)
+
+    monkeypatch.setattr("fr3e_jax.loop.train.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    config = tiny_run.config(checkpoint__every=3, checkpoint__minutes=10, evaluation__every=0, training__max_steps=5)
+    assert train(config, tmp_path / "run", callback=SevenMinutesAStep()) == 0
+    assert saved == [2, 3, 5], "14 minutes, a third step, and 14 minutes that are the end as well"
 
 
 # -- processes that are told to stop, or killed ------------------------------------------------------------------------
