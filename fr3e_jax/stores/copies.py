@@ -87,7 +87,7 @@ def bring_down(store: Store, manifest: Manifest, folder: Path, *, wanted: Callab
     """Fetch the files of a run that are ``wanted`` and that ``folder`` lacks or has otherwise.
 
     A checkpoint appears in the folder when all its files are there and their checksums are right. Checkpoints that the
-    manifest lacks are removed; with ``exact``, so is every other file that it lacks.
+    manifest lacks are removed, and so are files that were fetched once; with ``exact``, every file that it lacks.
 
     Raises:
       StoreFailed: the store lacks a file of its manifest, or a checkpoint is damaged there.
@@ -135,7 +135,7 @@ def _is_there(record: Record, name: str, content: Content) -> bool:
 
 def _remove(folder: Path, record: Record, manifest: Manifest, exact: bool) -> None:
     for name in mirrored_files(folder):
-        if name not in manifest.files and (exact or checkpoint_of(name)):
+        if name not in manifest.files and (exact or checkpoint_of(name) or name in record.known):
             (folder / name).unlink()
             record.known.pop(name, None)
     kept = manifest.steps()

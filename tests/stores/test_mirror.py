@@ -241,6 +241,21 @@ def test_a_fetch_that_was_killed_is_begun_again(address, elsewhere, monkeypatch)
     assert content(run_folder(address, checkpoints=True)) == STEP_1
 
 
+def test_half_a_fetch_is_no_run_of_this_machine(address, elsewhere, monkeypatch):
+    """The fetch of a working copy was killed, and then the run was deleted from the store."""
+    with Mirror() as mirror:
+        with_step_1(mirror, address)
+    elsewhere()
+    with monkeypatch.context() as killed:
+        killed.setattr("fr3e_jax.stores.copies._fetch_checkpoint", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt), Mirror() as mirror:
+            begin(mirror, address, resume=True)
+    assert content(working_copy(address)).keys() == {"config.yaml", "metrics.jsonl"}
+    Store(address).delete(Store(address).below())
+    with pytest.raises(FileNotFoundError, match="holds no run"), Mirror() as mirror:
+        begin(mirror, address, resume=True)
+
+
 def test_a_reader_fetches_only_what_has_changed(address, monkeypatch):
     with Mirror() as mirror:
         folder = with_step_1(mirror, address)
@@ -250,5 +265,9 @@ def test_a_reader_fetches_only_what_has_changed(address, monkeypatch):
         asked, fetch = [], Store.download
         monkeypatch.setattr(Store, "download", lambda self, name, path: (asked.append(name), fetch(self, name, path)))
         assert content(run_folder(address)).keys() == {"config.yaml", "metrics.jsonl", "summary.json"}
+        (folder / "summary.json").unlink()
+        put(run_folder(address), **{"evaluations__mine": "made by a reader"})
+        mirror.complete()
+        assert content(run_folder(address)).keys() == {"config.yaml", "metrics.jsonl", "evaluations/mine"}
     assert asked == ["summary.json"]
     assert Record(copy_of(address, "read")).address == "", "a copy to read is no working copy"
