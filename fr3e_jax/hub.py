@@ -1,8 +1,8 @@
 """Models and datasets by their id on the Hugging Face hub: ``owner/name``, or ``owner/name@revision``.
 
 They are fetched into the hub's own cache (``HF_HOME``); what the cache has is used where the hub cannot be reached. A
-folder wins over an id. It imports `fr3e_jax.shipped_files` only, and lies beside the rooms; `huggingface_hub` is
-imported when an id is met.
+folder wins over an id, and an address in an object store is fetched. It lies beside the rooms and imports none but
+`stores`; `huggingface_hub` is imported when an id is met.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fr3e_jax.shipped_files import existing
+from fr3e_jax.stores.fetched import fetched_folder
+from fr3e_jax.stores.objects import is_remote
 
 SCHEME = "hf://datasets/"
 """Begins the address of a dataset's files: ``hf://datasets/openai/gsm8k/main/*.parquet``."""
@@ -39,6 +41,8 @@ def model_directory(name: str, setting: str = "model.path") -> Path:
     Raises:
       FileNotFoundError: it is neither a directory nor an id of the hub, or the hub and its cache do not give it.
     """
+    if is_remote(name):
+        return _from_store(name, setting)
     directory = existing(name)
     if directory.is_dir():
         return directory
@@ -49,6 +53,13 @@ def model_directory(name: str, setting: str = "model.path") -> Path:
         "such as `fr3e sft` writes, an id of its hub (Qwen/Qwen2.5-0.5B), or nothing for "
         + ("random weights" if setting == "model.path" else "the model's own")
     )
+
+
+def _from_store(address: str, setting: str) -> Path:
+    try:
+        return fetched_folder(address)
+    except OSError as error:
+        raise FileNotFoundError(f"{setting}: {error}") from error
 
 
 def pinned(name: str, setting: str = "model.path") -> str:

@@ -39,30 +39,33 @@ LAYERS = {
     "policy": Layer({"objectives"}, {"omegaconf", "time"}),
     "programs": Layer({"objectives", "policy"}, FILES_AND_CLOCK | {"omegaconf", "open"}, compiles=True),
     "rewards": Layer({"configuration"}, DEVICE_LIBRARIES),
-    "configuration": Layer(),
+    "stores": Layer(must_not_name=DEVICE_LIBRARIES),
+    "configuration": Layer({"stores"}),
     "tools": Layer({"configuration", "rewards"}, DEVICE_LIBRARIES),
-    "data": Layer({"configuration", "rewards"}, {"jax", "flax", "optax"}),
+    "data": Layer({"configuration", "rewards", "stores"}, {"jax", "flax", "optax"}),
     "rollouts": Layer({"policy", "programs", "configuration", "cluster", "data", "tools"}),
     "learning": Layer({"objectives", "policy", "programs", "rollouts", "configuration", "runs"}),
-    "runs": Layer({"configuration", "programs"}),
+    "runs": Layer({"configuration", "programs", "stores"}),
     "cluster": Layer({"configuration"}),
     "loop": Layer(
         {"objectives", "policy", "programs", "rollouts", "learning", "runs", "cluster", "rewards", "data"}
-        | {"configuration", "tools", "reports"}
+        | {"configuration", "tools", "reports", "stores"}
     ),
     "verbs": Layer(
         {"objectives", "policy", "programs", "rollouts", "learning", "runs", "cluster", "rewards", "data"}
-        | {"configuration", "loop", "analysis"}
+        | {"configuration", "loop", "analysis", "stores"}
     ),
     "planning": Layer({"policy", "programs", "data", "configuration", "learning", "rollouts", "loop"}),
-    "analysis": Layer({"objectives", "configuration", "runs", "data", "rewards"}, {"flax", "optax", "orbax"}),
+    "analysis": Layer({"objectives", "configuration", "runs", "data", "rewards", "stores"}, {"flax", "optax", "orbax"}),
     "reports": Layer({"analysis", "configuration", "runs", "data"}, DEVICE_LIBRARIES),
     "methods": Layer(must_not_name=DEVICE_LIBRARIES),
     "api": Layer(
         {"objectives", "programs", "rollouts", "loop", "runs", "cluster", "rewards", "data", "configuration"}
-        | {"analysis"}
+        | {"analysis", "stores"}
     ),
-    "cli": Layer({"methods", "data", "configuration", "loop", "verbs", "planning", "analysis", "reports", "runs"}),
+    "cli": Layer(
+        {"methods", "data", "configuration", "loop", "verbs", "planning", "analysis", "reports", "runs", "stores"}
+    ),
 }
 
 

@@ -15,6 +15,8 @@ from fr3e_jax.analysis.stored_run import StoredRun
 from fr3e_jax.configuration import Config, ConfigError
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.runs.run_state import run_state
+from fr3e_jax.stores.objects import is_remote
+from fr3e_jax.stores.reading import overview_folder
 
 SWEEP_FILE = "sweep.json"
 LONGEST_LABEL = 44  # characters of a label made of settings
@@ -109,7 +111,7 @@ def collect(paths: Sequence[str | Path]) -> Collection:
     left_out: list[str] = []
     swept: list[str] = []
     all_swept = True
-    for path in map(Path, paths):
+    for path in map(_folder, paths):
         try:
             found, keys = _runs_below(path.expanduser())
         except ConfigError as error:
@@ -160,6 +162,11 @@ def default_settings() -> dict[str, Any]:
                 yield prefix + name, value
 
     return dict(flat(dataclasses.asdict(Config())))
+
+
+def _folder(path: str | Path) -> Path:
+    """A path as it is; of an address in a store, the copy of the runs there."""
+    return overview_folder(str(path)) if is_remote(path) else Path(path)
 
 
 def _runs_below(path: Path) -> tuple[list[tuple[Path, int | None]], list[str] | None]:

@@ -19,6 +19,8 @@ from fr3e_jax.configuration.provenance import read_provenance
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.rollout_store import FILE_NAME, RolloutRecord, iterate_rollouts, rollout_path
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.stores.objects import StoreFailed
+from fr3e_jax.stores.reading import run_folder
 
 if TYPE_CHECKING:
     from fr3e_jax.data.tokenizer import TextCodec
@@ -35,14 +37,14 @@ class StoredRun:
 
     @classmethod
     def open(cls, path: str | Path) -> StoredRun:
-        """The run in a directory.
+        """The run in a directory, or at an address in an object store, as it is now.
 
         Raises:
           ConfigError: there is no run.
         """
         try:
-            return cls(RunDirectory.existing(path))
-        except FileNotFoundError as error:
+            return cls(RunDirectory.existing(run_folder(path)))
+        except (FileNotFoundError, StoreFailed) as error:
             raise ConfigError(str(error)) from error
 
     @property

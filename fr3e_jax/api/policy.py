@@ -22,6 +22,9 @@ from fr3e_jax.programs.explore_programs import find_anchors
 from fr3e_jax.rollouts.noise import SAMPLE, STATE
 from fr3e_jax.rollouts.requests import Branch, CachedTrunk, Rollout, Sampling, TrunkRequest
 from fr3e_jax.shipped_files import existing
+from fr3e_jax.stores.fetched import fetched_folder
+from fr3e_jax.stores.objects import is_remote
+from fr3e_jax.stores.reading import holds_run, run_folder
 
 CHECKPOINTS = "checkpoints"  # folder of a run
 AT = ("entropy", "logprob", "gradient", "uniform", "random")
@@ -342,19 +345,29 @@ class Policy:
         return seed
 
 
+def _fetched(address: str) -> Path:
+    """The folder of a run or of a model in an object store."""
+    run, _, step = address.partition(f"/{CHECKPOINTS}/")
+    if holds_run(run):
+        folder = run_folder(run, checkpoints=True)
+        return folder / CHECKPOINTS / step if step else folder
+    return fetched_folder(address)
+
+
 def load_policy(source: str | Path, *, step: int | None = None, overrides: Sequence[str] = ()) -> Policy:
     """The policy in a directory: a Hugging Face model, a run of `fr3e train` or `fr3e sft`, or one of its checkpoints.
 
     Args:
       source: ``Qwen2.5-0.5B``, ``runs/demo-...``, ``runs/demo-.../checkpoints/40``, or an id of the Hugging Face hub:
-        ``Qwen/Qwen2.5-0.5B``.
+        ``Qwen/Qwen2.5-0.5B``. Each may be at an address in an object store.
       step: the checkpoint of a run; None: the newest.
       overrides: settings, as on the command line: ``["model.compute_dtype=bfloat16", "data.template=chat"]``.
 
     Raises:
       ConfigError: there is no such directory, or it holds neither a model nor a run.
     """
-    path = existing(source)
+    with as_config_error():
+        path = _fetched(str(source)) if is_remote(source) else existing(source)
     if path.parent.name == CHECKPOINTS and path.name.isdecimal():
         path, step = path.parent.parent, int(path.name) if step is None else step
     from_hub = is_id(str(source))

@@ -67,7 +67,7 @@ class Trainer:
       held_out: rows to evaluate on; None: every tenth of ``problems``, which then does not train.
       callbacks: are told of steps, evaluations, checkpoints and the end.
       overrides: settings, as on the command line: ``["explore.num_anchors=2"]``.
-      run_dir: the directory of a new run; None: ``runtime.run_dir``, or a new one in ``runtime.output_dir``.
+      run_dir: the directory or address of a new run; None: ``runtime.run_dir``, or a new one in ``runtime.output_dir``.
 
     Raises:
       ConfigError: a setting is wrong, or a problem, a callback or the signature of a reward cannot be used.
@@ -86,7 +86,7 @@ class Trainer:
     ):
         self.config: Config = load_config(recipe, overrides)
         self.callbacks = tuple(callbacks)
-        self.run_dir = None if run_dir is None else Path(run_dir)
+        self.run_dir = run_dir
         if held_out is not None and problems is None:
             raise ConfigError("held_out is given without problems; expected both, or the recipe's own task (data.task)")
         self._task: Task | None = None
@@ -103,7 +103,7 @@ class Trainer:
         """Train to the end of the budget.
 
         Args:
-          resume: the directory of a run to continue, with the same recipe, problems and overrides.
+          resume: the directory or address of a run to continue, with the same recipe, problems and overrides.
 
         Raises:
           ConfigError: a setting names something that cannot be used.
@@ -111,7 +111,7 @@ class Trainer:
           Exception: whatever a reward or a callback raised, with its traceback.
         """
         ending = _Ending()
-        run_dir = self.run_dir if resume is None else Path(resume)
+        run_dir = self.run_dir if resume is None else resume
         try:
             train(
                 self.config,

@@ -16,6 +16,7 @@ from fr3e_jax.analysis.catalogue import ANALYSES, LeftOut, analyse
 from fr3e_jax.analysis.figure import Figure, Finding, HeatMap
 from fr3e_jax.analysis.finding_content import finding_content
 from fr3e_jax.analysis.stored_run import StoredRun
+from fr3e_jax.cli.run_selection import run_to_read
 from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.runs.run_directory import atomic_file
@@ -47,8 +48,8 @@ def show_analyses(arguments: argparse.Namespace) -> int:
         return 0
     if not arguments.runs:
         raise ConfigError("found no run; expected run directories: fr3e analyse runs/demo-20250101-120000")
-    runs = [StoredRun.open(Path(run).expanduser()) for run in arguments.runs]
-    baseline = StoredRun.open(Path(arguments.baseline).expanduser()) if arguments.baseline else None
+    runs = [StoredRun.open(run_to_read(run)) for run in arguments.runs]
+    baseline = StoredRun.open(run_to_read(arguments.baseline)) if arguments.baseline else None
     found, left_out = analyse(
         runs,
         baseline=baseline,

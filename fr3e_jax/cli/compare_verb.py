@@ -9,7 +9,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -18,9 +18,10 @@ from fr3e_jax.analysis.comparison import Comparison, compare
 from fr3e_jax.analysis.comparison_content import CSV_COLUMNS, as_json, as_markdown, csv_rows
 from fr3e_jax.analysis.comparison_tables import tables
 from fr3e_jax.analysis.figure import TextTable
-from fr3e_jax.analysis.run_groups import collect
+from fr3e_jax.analysis.run_groups import Collection, collect
 from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.runs.run_directory import atomic_file
 from fr3e_jax.visible_text import visible
 
@@ -67,6 +68,11 @@ def declare_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="write all results as JSON; - for standard output")
 
 
+def _collected(paths: Sequence[str]) -> Collection:
+    with as_config_error():
+        return collect(paths)
+
+
 def run_compare(arguments: argparse.Namespace) -> int:
     """Print the tables, unless a file goes to standard output, and write the files.
 
@@ -84,7 +90,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
     if len(to_stdout) > 1 or "page" in to_stdout:
         raise ConfigError(f"--{' - and --'.join(to_stdout)} -: expected one of markdown, csv, json on standard output")
     comparison = compare(
-        collect(arguments.paths),
+        _collected(arguments.paths),
         by=[key for key in arguments.by.split(",") if key],
         labels=arguments.label,
         baseline=arguments.baseline,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from fr3e_jax.cli.parsers import declare_print_config
-from fr3e_jax.cli.run_selection import settings_of_run
+from fr3e_jax.cli.run_selection import run_to_read, settings_of_run
 from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.configuration import Config, ConfigError, load_config, to_yaml
 
@@ -55,7 +55,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if arguments.step and not arguments.run:
         raise ConfigError("--step names checkpoints of a run; add --run RUN_DIR")
     recipe, overrides = arguments.recipe, arguments.overrides
-    runs = [Path(run).expanduser() for run in arguments.run]
+    runs = [run_to_read(run, checkpoints=True) for run in arguments.run]
     named: list[tuple[Config, Path | None]] = [(settings_of_run(recipe, overrides, run), run) for run in runs]
     named += [
         (load_config(recipe, [*overrides, f"model.path={model}"], training=False), None) for model in arguments.model

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fr3e_jax.cli.analyse_verb import write_findings
 from fr3e_jax.cli.parsers import declare_run_to_read, positive
-from fr3e_jax.cli.run_selection import settings_of_run
+from fr3e_jax.cli.run_selection import run_to_read, settings_of_run
 from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.configuration import ConfigError
 
@@ -48,7 +48,7 @@ def declare_gradient_noise(parser: argparse.ArgumentParser) -> None:
 
 def measure_gradient_noise(arguments: argparse.Namespace) -> int:
     """Measure all variants, print the ranked table, write the files; return the exit code."""
-    run_dir = None if arguments.run is None else Path(arguments.run).expanduser()
+    run_dir = None if arguments.run is None else run_to_read(arguments.run, checkpoints=True)
     texts = arguments.variants or [arguments.recipe]
     settings = [variant_settings(text, arguments.recipe, arguments.overrides) for text in texts]
     configs = [settings_of_run(recipe, overrides, run_dir) for recipe, overrides in settings]

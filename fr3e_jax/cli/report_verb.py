@@ -6,7 +6,9 @@ import argparse
 from functools import partial
 from pathlib import Path
 
+from fr3e_jax.cli.run_selection import run_to_read
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.stores.objects import is_remote
 
 PORT = 8500
 
@@ -37,10 +39,15 @@ def report(arguments: argparse.Namespace) -> int:
     if arguments.serve:
         if arguments.output:
             raise ConfigError("--serve writes no file; leave out --output")
+        if is_remote(arguments.run):
+            raise ConfigError(
+                f"{arguments.run} is in an object store, and --serve follows a folder; leave out --serve, or serve the "
+                "working copy on the machine that trains"
+            )
         serve(Path(arguments.run).expanduser(), partial(run_page, live=True), arguments.port)
         return 0
     try:
-        path = write_report(Path(arguments.run).expanduser(), arguments.output)
+        path = write_report(run_to_read(arguments.run), arguments.output)
     except OSError as error:
         raise ConfigError(f"the page cannot be written: {error}") from error
     print(f"{path}  ({path.stat().st_size / 1e6:.1f} MB; open it in a browser)")

@@ -15,8 +15,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fr3e_jax.cli.parsers import DEFAULT_PROFILE_STEPS
 from fr3e_jax.configuration import Config, ConfigError, load_config
+from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.provenance import CONFIG_FILE, FIRST_LINE, LAST_LINE, read_provenance
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.stores import reading as stores
+from fr3e_jax.stores.objects import is_remote
+from fr3e_jax.stores.reading import Place
 
 _NO_PROFILE = "runtime.profile_steps=0"
 
@@ -45,7 +49,7 @@ def profile_override(arguments: argparse.Namespace) -> argparse.Namespace:
     return argparse.Namespace(**{**vars(arguments), "overrides": [*overrides, f"runtime.profile_steps={given}"]})
 
 
-def locate_run(arguments: argparse.Namespace, verb: str) -> tuple[Config, Path | None, bool]:
+def locate_run(arguments: argparse.Namespace, verb: str) -> tuple[Config, Place | None, bool]:
     """Settings, run directory (None: the run makes one), and whether to resume.
 
     Raises:
@@ -53,38 +57,60 @@ def locate_run(arguments: argparse.Namespace, verb: str) -> tuple[Config, Path |
     """
     training = verb == "train"
     config = load_config(arguments.recipe, arguments.overrides, training=training)
-    named = Path(config.runtime.run_dir).expanduser() if config.runtime.run_dir else None
+    named = _place(config.runtime.run_dir) if config.runtime.run_dir else None
     if arguments.proceed:
-        resume = _is_started(named, arguments.resume)
+        with as_config_error():
+            resume = _is_started(named, arguments.resume)
         arguments = argparse.Namespace(**{**vars(arguments), "resume": "" if resume else None})
     if arguments.resume is None:
-        if named and (named / CONFIG_FILE).exists():
+        with as_config_error():
+            holds = named is not None and stores.holds_run(named)
+        if holds:
             raise ConfigError(
                 f"runtime.run_dir={named} holds a run already; continue it with --resume, or name another"
             )
         return config, named, False
-    run_dir = Path(arguments.resume) if arguments.resume else named or newest_run(config, verb)
+    with as_config_error():
+        run_dir = _place(arguments.resume) if arguments.resume else named or newest_run(config, verb)
+        settings = saved_config(stores.settings_folder(run_dir))
     # A resumed run is profiled again, or allowed to change, only if this very command asks for it.
     allowed = f"runtime.allow_changes={str(arguments.allow_changes).lower()}"
     overrides = [_NO_PROFILE, allowed, *arguments.overrides]
-    return load_config(saved_config(run_dir), overrides, training=training), run_dir, True
+    return load_config(settings, overrides, training=training), run_dir, True
 
 
-def _is_started(run_dir: Path | None, resume: str | None) -> bool:
+def _place(text: str) -> Place:
+    """An address in a store as it is, or the path of a folder."""
+    return text if is_remote(text) else Path(text).expanduser()
+
+
+def run_to_read(text: str, *, checkpoints: bool = False) -> Path:
+    """The folder of a run that a command only reads; a run in a store is fetched.
+
+    Raises:
+      ConfigError: the store cannot be read.
+    """
+    with as_config_error():
+        return stores.run_folder(text, checkpoints=checkpoints)
+
+
+def _is_started(run_dir: Place | None, resume: str | None) -> bool:
     """Whether ``--continue`` finds a run to resume."""
     if run_dir is None:
         raise ConfigError("--continue needs runtime.run_dir=DIR, the directory of the run to start or resume")
     if resume is not None:
         raise ConfigError("--continue and --resume exclude each other; --continue resumes the run if there is one")
-    return (run_dir / CONFIG_FILE).exists()
+    return stores.holds_run(run_dir)
 
 
-def newest_run(config: Config, verb: str) -> Path:
+def newest_run(config: Config, verb: str) -> Place:
     """The latest run of this recipe's name and verb that has a checkpoint, else the latest one.
 
     Run directories are called NAME-DATE-TIME. A run with damaged settings or a damaged provenance counts, too: resuming
     it names the damage.
     """
+    if is_remote(config.runtime.output_dir):
+        return _newest_run_in_store(config, verb)
     output = Path(config.runtime.output_dir).expanduser()
     found = [path for path in sorted(output.glob(f"{glob.escape(config.name)}-*")) if _is_run(path, config.name, verb)]
     if not found:
@@ -93,6 +119,21 @@ def newest_run(config: Config, verb: str) -> Path:
             "start one without --resume, or give its directory: --resume RUN_DIR"
         )
     return next((path for path in reversed(found) if _has_checkpoint(path)), found[-1])
+
+
+def _newest_run_in_store(config: Config, verb: str) -> str:
+    output = config.runtime.output_dir
+    found = [
+        address
+        for address in stores.newest_first(output, config.name)
+        if _is_run(stores.run_folder(address, rollouts=False), config.name, verb)
+    ]
+    if not found:
+        raise ConfigError(
+            f"--resume: no {verb} run named {config.name} in {output}; "
+            "start one without --resume, or give its address: --resume ADDRESS"
+        )
+    return next(filter(stores.has_checkpoint, found), found[0])
 
 
 def _has_checkpoint(run_dir: Path) -> bool:
@@ -130,7 +171,7 @@ def saved_config(run_dir: Path) -> Path:
 
 def locate_weights(arguments: argparse.Namespace) -> tuple[Config, Path | None]:
     """Settings, and the directory of ``--run`` or None. The run's model settings win over the recipe's."""
-    run_dir = None if arguments.run is None else Path(arguments.run).expanduser()
+    run_dir = None if arguments.run is None else run_to_read(arguments.run, checkpoints=True)
     return settings_of_run(arguments.recipe, arguments.overrides, run_dir), run_dir
 
 

@@ -13,7 +13,10 @@ from rich.table import Table
 from fr3e_jax.analysis.run_overview import Listed, RunOverview, SweepOverview, age, as_json, overview
 from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.runs.run_state import State
+from fr3e_jax.stores.objects import is_remote
+from fr3e_jax.stores.reading import overview_folder
 
 STATES = (*get_args(State), "damaged")
 SORTS = ("age", "name", "after", "tokens")
@@ -36,7 +39,9 @@ def show_runs(arguments: argparse.Namespace) -> int:
     Raises:
       ConfigError: there is no such folder.
     """
-    folder = Path(arguments.folder).expanduser()
+    with as_config_error():
+        remote = is_remote(arguments.folder)
+        folder = overview_folder(arguments.folder) if remote else Path(arguments.folder).expanduser()
     if not folder.is_dir():
         raise ConfigError(f"found no folder {folder}; expected one that holds run directories: fr3e runs DIR")
     listed = overview(folder)

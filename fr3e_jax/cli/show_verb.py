@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from itertools import groupby
-from pathlib import Path
 from typing import Literal
 
 from fr3e_jax.analysis.stored_run import StoredRun
 from fr3e_jax.cli.parsers import positive
+from fr3e_jax.cli.run_selection import run_to_read
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.visible_text import visible
@@ -33,7 +33,7 @@ def show(arguments: argparse.Namespace) -> int:
     Raises:
       ConfigError: there is no run, no such step, or no such problem in it.
     """
-    run = StoredRun.open(Path(arguments.run).expanduser())
+    run = StoredRun.open(run_to_read(arguments.run))
     stem: Literal["step", "eval"] = "eval" if arguments.eval else "step"
     stored = run.steps(stem)
     if not stored:

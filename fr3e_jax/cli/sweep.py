@@ -11,8 +11,9 @@ from fr3e_jax.cli.sweep_axes import combinations, parse_axes, recipes_of
 from fr3e_jax.cli.sweep_record import Record, take_over, unfinished_sweep
 from fr3e_jax.cli.sweep_runs import RECIPE, as_overrides, execute, make_runs, safe_name
 from fr3e_jax.cli.sweep_table import Display, print_table
-from fr3e_jax.configuration import load_config
+from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.shipped_files import find_recipe
+from fr3e_jax.stores.objects import is_remote
 
 
 def sweep(
@@ -56,6 +57,11 @@ def sweep(
     drawn = combinations(axes, sample, sample_seed)
     configs = [load_config(settings[RECIPE], as_overrides(settings), training=verb == "train") for settings in drawn]
     output, name = configs[0].runtime.output_dir, Path(recipe).name if several else configs[0].name
+    if is_remote(output):
+        raise ConfigError(
+            f"runtime.output_dir={output} is in an object store, and a sweep keeps its table in a folder; name a "
+            "folder, and give single runs an address: fr3e train RECIPE runtime.run_dir=ADDRESS"
+        )
     varied = [key for key in axes if len({settings[key] for settings in drawn}) > 1]
     former = None if fresh or dry_run else unfinished_sweep(output, name, recipe, verb, drawn)
     folder = former or sweep_folder(output, name)

@@ -11,7 +11,7 @@ from fr3e_jax.analysis.figure import TextTable
 from fr3e_jax.cli.analyse_verb import write_findings
 from fr3e_jax.cli.eval_verb import steps
 from fr3e_jax.cli.parsers import positive
-from fr3e_jax.cli.run_selection import saved_config
+from fr3e_jax.cli.run_selection import run_to_read, saved_config
 from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.configuration import ConfigError, load_config
 
@@ -29,7 +29,7 @@ def declare_updates(parser: argparse.ArgumentParser) -> None:
 
 def show_updates(arguments: argparse.Namespace) -> int:
     """Score the rollouts under both checkpoints, write the findings, print their tables; return the exit code."""
-    run_dir = Path(arguments.run).expanduser()
+    run_dir = run_to_read(arguments.run, checkpoints=True)
     config = load_config(saved_config(run_dir), training=False)
     from fr3e_jax.verbs.updates import token_updates
 

@@ -27,11 +27,14 @@ from fr3e_jax.cli.run_selection import (
     locate_run,
     locate_weights,
     profile_override,
+    run_to_read,
     saved_config,
     separate_resume,
 )
 from fr3e_jax.cli.sweep import sweep
 from fr3e_jax.configuration import Config, ConfigError, load_config, to_yaml
+from fr3e_jax.stores.objects import is_remote
+from fr3e_jax.stores.reading import Place
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -74,10 +77,15 @@ def _sample(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    run_dir = Path(arguments.run).expanduser()
+    run_dir = run_to_read(arguments.run, checkpoints=True)
     config = load_config(saved_config(run_dir), training=False)
     from fr3e_jax.verbs.export import export_run
 
+    if is_remote(arguments.directory):
+        raise ConfigError(
+            f"{arguments.directory} is in an object store, and a model is exported into a folder; name a folder, "
+            "then copy it (gsutil cp -r, aws s3 cp --recursive)"
+        )
     dtype = parsers.DTYPES[arguments.dtype] if arguments.dtype else ""
     options = {"dtype": dtype, "step": arguments.step}
     if arguments.max_shard_size is not None:
@@ -149,7 +157,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     return run_compare(arguments)
 
 
-def _announce(verb: str, config: Config, resumed: Path | None) -> None:
+def _announce(verb: str, config: Config, resumed: Place | None) -> None:
     """Print a line before jax loads, which takes seconds."""
     from fr3e_jax.runs.console import say
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from fr3e_jax.configuration.schema import Config, ModelConfig
+from fr3e_jax.stores.objects import is_remote, why_unusable
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def trackers_are_known(config: Config) -> str | None:
     return None
 
 
-LOCAL_PATHS = (
+PLACES = (
     "runtime.run_dir",
     "runtime.output_dir",
     "runtime.compilation_cache",
@@ -55,23 +56,39 @@ LOCAL_PATHS = (
     "data.root",
     "data.path",
     "data.eval_path",
-    "sft.output",
-    "rft.output",
 )
+"""Settings that take a path or an address in an object store."""
+CACHES = ("gs", "s3")  # the stores that jax's own compilation cache opens
 
 
-@rule(*LOCAL_PATHS)
-def paths_are_local(config: Config) -> str | None:
-    """Otherwise a folder named gs: would be made here, and the run would fail steps later."""
-    for name in LOCAL_PATHS:
+@rule(*PLACES)
+def stores_can_be_used(config: Config) -> str | None:
+    """Otherwise a run would fail at its first read or write."""
+    for name in PLACES:
         section, field = name.split(".")
         value = getattr(getattr(config, section), field)
-        scheme, there, rest = value.partition("://")
-        if there and scheme.isalnum():
+        if is_remote(value) and (reason := why_unusable(value)):
+            return f"{name}={value}: {reason}"
+    cache = config.runtime.compilation_cache
+    if is_remote(cache) and cache.partition("://")[0] not in CACHES:
+        return f"runtime.compilation_cache={cache}: jax keeps it in a folder, or at gs:// or s3://; set one of them"
+    return None
+
+
+@rule("sft.output", "rft.output", "data.task", "data.verifier", "tools.kind")
+def files_are_local(config: Config) -> str | None:
+    """Models are written into folders, and code is loaded from them."""
+    for section in ("sft", "rft"):
+        output = getattr(config, section).output
+        if is_remote(output):
             return (
-                f"{name}={value} is in an object store, and files are read and written in folders only; mount the "
-                f"bucket (gcsfuse or s3fs; launch/tpu_pod.sh does so) and set {name}=/mnt/{rest}"
+                f"{section}.output={output} is in an object store, and the model is written into a folder; set it "
+                "empty: the model then lies in model/ of the run directory, which may be in a store"
             )
+    code = {"data.task": config.data.task, "data.verifier": config.data.verifier, "tools.kind": config.tools.kind}
+    for name, value in code.items():
+        if is_remote(value):
+            return f"{name}={value} is in an object store, and code is loaded from files; copy it here and set its path"
     return None
 
 

@@ -16,20 +16,32 @@ from fr3e_jax.configuration.recipe import Layer, flatten, read_recipe, unknown_s
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.configuration.settings import COMMAND_LINE, ConfigError, sections, settings
 from fr3e_jax.shipped_files import find_recipe
+from fr3e_jax.stores.fetched import fetched_file
+from fr3e_jax.stores.objects import is_remote
 
 
 def load_config(recipe: str | Path, overrides: Sequence[str] = (), *, training: bool = True) -> Config:
     """The checked settings: defaults, then included files, then the recipe, then overrides; later ones win.
 
     Args:
-        recipe: YAML file, or the name of a recipe that comes with the package: ``demo``, ``methods/grpo``.
+        recipe: YAML file, its address in an object store, or the name of a recipe that comes with the package:
+            ``demo``, ``methods/grpo``.
         overrides: ``section.field=value``; values are YAML, except that text settings take the value as it stands.
         training: also refuse settings with which reinforcement learning cannot learn.
 
     Raises:
         ConfigError: one line with the place, the mistake and the nearest valid choice.
     """
-    return _merged([*read_recipe(find_recipe(recipe)), *map(parse_override, overrides)], training=training)
+    return _merged([*read_recipe(_recipe_file(recipe)), *map(parse_override, overrides)], training=training)
+
+
+def _recipe_file(recipe: str | Path) -> Path:
+    if not is_remote(recipe):
+        return find_recipe(recipe)
+    try:
+        return fetched_file(str(recipe))
+    except OSError as error:
+        raise ConfigError(f"{recipe} cannot be read: {error}") from error
 
 
 def default_config(overrides: Sequence[str] = ()) -> Config:

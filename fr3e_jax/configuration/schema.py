@@ -18,7 +18,9 @@ class ModelConfig:
     """The policy: a pretrained directory, or the shape of random weights."""
 
     path: str = option(
-        "", "Hugging Face directory to start from (config.json, safetensors, tokenizer); empty: random weights"
+        "",
+        "Hugging Face directory to start from (config.json, safetensors, tokenizer) or its address, gs:// or s3://; "
+        "empty: random weights",
     )
     tokenizer: str = option(
         "", "tokenizer directory; empty: the one in model.path, else the embedded character tokenizer"
@@ -105,7 +107,7 @@ class DataConfig:
         "order",
         "'order', 'chain', 'gsm8k_calculator', 'datasets', or 'FILE.py:NAME' / 'package.module:NAME' of your own task",
     )
-    root: str = option("", "directory under which the files of dataset cards lie (data.task=datasets)")
+    root: str = option("", "directory or address under which the files of dataset cards lie (data.task=datasets)")
     train: list[str] = option(
         [], "dataset cards to train on (data.task=datasets): CARD or CARD/SPLIT, CARD a name in configs/data or a file"
     )
@@ -543,9 +545,13 @@ class MeshConfig:
 class RuntimeConfig:
     """Outputs of a run, and its processes."""
 
-    output_dir: str = option("runs", "directory in which run directories are made")
-    run_dir: str = option("", "exact run directory; empty: output_dir/NAME-DATE-TIME")
-    compilation_cache: str = option("~/.cache/fr3e_jax/xla", "persistent XLA compilation cache; empty: none")
+    output_dir: str = option(
+        "runs", "directory in which run directories are made, or an address: gs://, s3:// (docs/users/launch.md)"
+    )
+    run_dir: str = option("", "exact run directory or address; empty: output_dir/NAME-DATE-TIME")
+    compilation_cache: str = option(
+        "~/.cache/fr3e_jax/xla", "persistent XLA compilation cache, a directory or gs://, s3://; empty: none"
+    )
     keep_host_memory: bool = option(True, "on CPU: the process keeps freed memory, for speed")
     allow_changes: bool = option(
         False, "--resume of train, sft and rft goes on with another seed, other data or another tokenizer than before"

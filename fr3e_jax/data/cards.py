@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.data.card_file import Card, nearest, read_card
+from fr3e_jax.data.jsonl import local_file
 from fr3e_jax.hub import SCHEME
 from fr3e_jax.shipped_files import root
 
@@ -69,7 +70,7 @@ def card_names() -> list[str]:
 def card_path(name: str) -> Path:
     """The file of a card, given by name or by path; raises ConfigError if there is none."""
     if name.endswith(SUFFIXES):
-        path = Path(name).expanduser()
+        path = local_file(name)
         if not path.is_file():
             raise ConfigError(f"no dataset card {name}; give the path of a YAML file, or the name of a card")
         return path

@@ -12,6 +12,8 @@ from typing import Any
 
 from fr3e_jax.data.jsonl import GZIP_MAGIC, read_rows
 from fr3e_jax.hub import SCHEME, dataset_files
+from fr3e_jax.stores.fetched import fetched_files, fetched_folder
+from fr3e_jax.stores.objects import is_remote, join
 
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
 FORMATS = ("auto", "jsonl", "json", "parquet", "tfds")
@@ -24,7 +26,7 @@ def find_files(patterns: Sequence[str], root: str, owner: str) -> list[Path]:
 
     Args:
       patterns: paths or globs, absolute, relative to ``root``, or on the Hugging Face hub (``hf://datasets/...``).
-      root: ``data.root``; empty for the working directory.
+      root: ``data.root``, a folder or an address in an object store; empty for the working directory.
       owner: the owner of the files, for the error message.
 
     Raises:
@@ -32,6 +34,11 @@ def find_files(patterns: Sequence[str], root: str, owner: str) -> list[Path]:
     """
     base, refused = Path(root).expanduser(), ""
     for pattern in patterns:
+        address = join(root, pattern) if is_remote(root) and not pattern.startswith(("/", "~", SCHEME)) else pattern
+        if is_remote(address):
+            if found := fetched_files(address):
+                return found
+            continue
         if pattern.startswith(SCHEME):
             try:
                 found = dataset_files(pattern, owner)
@@ -137,6 +144,9 @@ def read_tfds(builder: str, split: str, data_dir: str, owner: str) -> Iterator[R
 def _open_tfds(builder: str, split: str, data_dir: str, owner: str) -> Sequence[Any]:
     from tensorflow_datasets.core import constants, read_only_builder, registered
 
+    if is_remote(data_dir):  # the builder's folder alone
+        name = builder.split("/")[0].split(":")[0]
+        data_dir = str(fetched_folder(join(data_dir, name)).parent)
     folder = str(Path(data_dir).expanduser()) if data_dir else constants.DATA_DIR
     try:
         found = read_only_builder.builder_from_files(builder, data_dir=folder)

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fr3e_jax.configuration.schema import DataConfig
-from fr3e_jax.data.jsonl import existing_file, read_rows
+from fr3e_jax.data.jsonl import existing_file, local_file, read_rows
 from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.shuffle import shuffled_indices
 from fr3e_jax.data.task import Demonstration, Split
 from fr3e_jax.rewards.verifier import Verifier, exact_match
+from fr3e_jax.stores.objects import is_remote, join
 
 ANNOTATION = re.compile(r"<<(.*?)>>")
 CHARACTERS = frozenset("0123456789+-*/().=%")
@@ -122,7 +123,8 @@ def unusable(annotation: str) -> str:
 def _eval_path(config: DataConfig, path: Path) -> Path | None:
     if config.eval_path:
         return existing_file(config.eval_path, "data.eval_path")
-    sibling = path.with_name(path.name.replace("train", "test"))
+    name = path.name.replace("train", "test")
+    sibling = local_file(join(config.path.rpartition("/")[0], name)) if is_remote(config.path) else path.with_name(name)
     return sibling if sibling != path and sibling.is_file() else None
 
 

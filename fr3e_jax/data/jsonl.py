@@ -11,6 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fr3e_jax.stores.copies import copy_of
+from fr3e_jax.stores.fetched import fetched_file
+from fr3e_jax.stores.objects import is_remote
+
 logger = logging.getLogger(__name__)
 
 MAX_WARNINGS = 5
@@ -21,11 +25,21 @@ def existing_file(path: str, setting: str) -> Path:
     """``path`` as a ``Path``; raises FileNotFoundError with the setting's name unless it is a file."""
     if not path:
         raise FileNotFoundError(f"{setting} is empty, but this task reads a JSONL file; set {setting}=FILE.jsonl[.gz]")
-    found = Path(path).expanduser()
+    found = local_file(path)
     if not found.is_file():
         what = "is a directory" if found.is_dir() else "does not exist"
         raise FileNotFoundError(f"{setting} is {path!r}, which {what}; set {setting} to a JSONL or JSONL.gz file")
     return found
+
+
+def local_file(path: str) -> Path:
+    """The path of a file; one in an object store is fetched, unless it does not exist there."""
+    if not is_remote(path):
+        return Path(path).expanduser()
+    try:
+        return fetched_file(path)
+    except FileNotFoundError:
+        return copy_of(path, "fetched")
 
 
 def read_rows(path: Path, dropped: Counter[str]) -> Iterator[dict[str, Any]]:

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+
+def _packed(array: np.ndarray, kind: type[np.generic]) -> str:
+    """The bytes of an array as text. A partial batch may have millions of tokens, too many for lists of numbers."""
+    return base64.b64encode(np.ascontiguousarray(array, np.dtype(kind).newbyteorder("<"))).decode("ascii")
+
+
+def _unpacked(content: str | list, kind: type[np.generic]) -> np.ndarray:
+    """The array that `_packed` described; earlier checkpoints hold lists."""
+    if isinstance(content, list):
+        return np.asarray(content, kind)
+    return np.frombuffer(base64.b64decode(content), np.dtype(kind).newbyteorder("<")).astype(kind)
 
 
 @dataclass
@@ -31,14 +44,14 @@ class TrainingBranch:
         """JSON content that `from_json` restores bit for bit."""
         return {
             "fork": self.fork,
-            "token_ids": self.token_ids.tolist(),
-            "advantages": self.advantages.tolist(),
-            "sampler_logprobs": self.sampler_logprobs.tolist(),
+            "token_ids": _packed(self.token_ids, np.int32),
+            "advantages": _packed(self.advantages, np.float32),
+            "sampler_logprobs": _packed(self.sampler_logprobs, np.float32),
             "reward": float(self.reward),
             "finished": bool(self.finished),
             "group": int(self.group),
             "right": bool(self.right),
-            "loss_mask": None if self.loss_mask is None else self.loss_mask.tolist(),
+            "loss_mask": None if self.loss_mask is None else _packed(self.loss_mask, np.bool_),
         }
 
     @classmethod
@@ -47,14 +60,14 @@ class TrainingBranch:
         mask = content["loss_mask"]
         return cls(
             fork=content["fork"],
-            token_ids=np.asarray(content["token_ids"], np.int32),
-            advantages=np.asarray(content["advantages"], np.float32),
-            sampler_logprobs=np.asarray(content["sampler_logprobs"], np.float32),
+            token_ids=_unpacked(content["token_ids"], np.int32),
+            advantages=_unpacked(content["advantages"], np.float32),
+            sampler_logprobs=_unpacked(content["sampler_logprobs"], np.float32),
             reward=content["reward"],
             finished=content["finished"],
             group=content["group"],
             right=content.get("right", content["reward"] >= 1),  # checkpoints of earlier versions lack it
-            loss_mask=None if mask is None else np.asarray(mask, bool),
+            loss_mask=None if mask is None else _unpacked(mask, np.bool_),
         )
 
 
@@ -68,9 +81,9 @@ class TrainingTrunk:
     prompt_tokens: int = 0  # of the trunk; the response begins after them
 
     def to_json(self) -> dict[str, Any]:
-        """JSON content that `from_json` restores bit for bit (a float32 is exact as a Python float)."""
+        """JSON content that `from_json` restores bit for bit."""
         return {
-            "token_ids": self.token_ids.tolist(),
+            "token_ids": _packed(self.token_ids, np.int32),
             "step": self.step,
             "prompt_tokens": self.prompt_tokens,
             "branches": [branch.to_json() for branch in self.branches],
@@ -80,7 +93,7 @@ class TrainingTrunk:
     def from_json(cls, content: dict[str, Any]) -> TrainingTrunk:
         """The trunk that `to_json` described."""
         branches = [TrainingBranch.from_json(branch) for branch in content["branches"]]
-        return cls(np.asarray(content["token_ids"], np.int32), branches, content["step"], content["prompt_tokens"])
+        return cls(_unpacked(content["token_ids"], np.int32), branches, content["step"], content["prompt_tokens"])
 
 
 def count_rollouts(trunks: list[TrainingTrunk]) -> int:

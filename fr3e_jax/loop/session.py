@@ -29,6 +29,7 @@ from fr3e_jax.rollouts.noise import Noise
 from fr3e_jax.rollouts.requests import Sampling
 from fr3e_jax.rollouts.tool_calls import open_toolbox
 from fr3e_jax.runs.compilation import count_compilations
+from fr3e_jax.stores.objects import is_remote
 
 
 @dataclass
@@ -67,9 +68,10 @@ def start_runtime(config: Config) -> None:
         keep_host_memory()
     cache = config.runtime.compilation_cache
     if cache and not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        path = Path(cache).expanduser()
-        path.mkdir(parents=True, exist_ok=True)
-        jax.config.update("jax_compilation_cache_dir", str(path))
+        if not is_remote(cache):
+            cache = str(Path(cache).expanduser())
+            Path(cache).mkdir(parents=True, exist_ok=True)
+        jax.config.update("jax_compilation_cache_dir", cache)  # jax itself opens gs:// and s3://
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     count_compilations()

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from fr3e_jax.cluster.membership import across_processes, farewell, last_words
@@ -52,17 +51,20 @@ from fr3e_jax.runs.console import Console, is_share, say
 from fr3e_jax.runs.ledger import TokenLedger, cpu_seconds_of_process
 from fr3e_jax.runs.metrics import MetricsWriter, recorded_evaluation
 from fr3e_jax.runs.profile import Profiler
-from fr3e_jax.runs.run_directory import RunDirectory, open_run, write_json_atomic
+from fr3e_jax.runs.run_directory import RunDirectory, check_seen_by_all, open_run, write_json_atomic
 from fr3e_jax.runs.run_lock import RunDirectoryGone, RunLock
 from fr3e_jax.runs.run_state import StatusFile
 from fr3e_jax.runs.signals import Stopped, StopRequest
 from fr3e_jax.runs.trackers import check_installed, open_trackers
+from fr3e_jax.stores.mirror import Mirror
+from fr3e_jax.stores.objects import join
+from fr3e_jax.stores.reading import Place
 
 
 @across_processes
 def train(
     config: Config,
-    run_dir: Path | None = None,
+    run_dir: Place | None = None,
     resume: bool = False,
     *,
     task: Task | None = None,
@@ -74,7 +76,7 @@ def train(
 
     Args:
       config: the settings.
-      run_dir: the directory of the run; None: a new one, as the settings say.
+      run_dir: the directory of the run, or its address in an object store; None: a new one, as the settings say.
       resume: whether it goes on.
       task: the problems and their verifier; None: those that ``data.task`` names.
       callback: is told what happens; None: nobody.
@@ -87,9 +89,12 @@ def train(
     session = open_session(config, task)
     _check_sampling_ahead(session)
     keep = {"keep_last": config.checkpoint.keep_last, "keep_best": config.checkpoint.keep_best}
-    with RunLock() as lock, session.grader, told_in_a_line():
-        run = RunDirectory(session.processes.on_first(partial(open_run, config, run_dir, resume, "train", lock)))
-        with Checkpointer(run.checkpoints, **keep, best_metric=best_metric(config)) as checkpoints:
+    with RunLock() as lock, session.grader, told_in_a_line(), Mirror() as mirror:
+        opened = partial(open_run, config, run_dir, resume, "train", lock, mirror)
+        run = RunDirectory(session.processes.on_first(opened))
+        check_seen_by_all(run, config, session.processes.gather)
+        options = keep | {"best_metric": best_metric(config), "mirror": mirror}
+        with Checkpointer(run.checkpoints, **options) as checkpoints:
             trainer = Trainer(session, run, lock, checkpoints, ledger, callback)
             if resume and session.processes.first:  # only now: settings that do not fit the checkpoint have raised
                 save_config(config, run.path, resumed_step=trainer.progress.step)
@@ -272,7 +277,8 @@ class Trainer:
         return 0
 
     def _way_on(self) -> str:
-        return f"continue with fr3e train {self.run_dir.config} --resume {self.run_dir.path}"
+        place = self.run_dir.place
+        return f"continue with fr3e train {join(place, self.run_dir.config.name)} --resume {place}"
 
     # -- one step ----------------------------------------------------------------------------------------------------
 

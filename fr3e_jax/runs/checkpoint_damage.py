@@ -13,6 +13,7 @@ from typing import Any
 
 from fr3e_jax.programs.checksums import checksums
 from fr3e_jax.runs.checkpoint_content import checksum_of_json
+from fr3e_jax.stores.objects import StoreFailed
 
 
 class CheckpointFailed(RuntimeError):
@@ -25,10 +26,10 @@ class DamagedCheckpoint(CheckpointFailed, ValueError):
 
 @contextlib.contextmanager
 def told_in_a_line() -> Iterator[None]:
-    """Print a `CheckpointFailed` that comes out of the block, and go on after it."""
+    """Print a `CheckpointFailed` or a `StoreFailed` that comes out of the block, and go on after it."""
     try:
         yield
-    except CheckpointFailed as error:
+    except (CheckpointFailed, StoreFailed) as error:
         print(f"fr3e: {error}", file=sys.stderr)
 
 

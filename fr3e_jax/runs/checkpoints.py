@@ -25,6 +25,8 @@ from fr3e_jax.runs.checkpoint_damage import (
 )
 from fr3e_jax.runs.checkpoint_ranking import add_score, drop_unreadable_scores, ranked
 from fr3e_jax.runs.orbax_noise import silence_orbax
+from fr3e_jax.stores.mirror import Mirror
+from fr3e_jax.stores.objects import StoreFailed
 
 
 class Checkpointer:
@@ -38,12 +40,24 @@ class Checkpointer:
     """
 
     def __init__(
-        self, directory: Path, *, keep_last: int, keep_best: int, best_metric: str, read_only: bool = False
+        self,
+        directory: Path,
+        *,
+        keep_last: int,
+        keep_best: int,
+        best_metric: str,
+        read_only: bool = False,
+        mirror: Mirror | None = None,
     ) -> None:
-        """Open the checkpoints in ``directory``; ``read_only`` changes nothing on disk, so that the run can go on."""
+        """Open the checkpoints in ``directory``.
+
+        ``read_only`` changes nothing on disk, so that the run can go on. Before a step is saved, ``mirror`` completes
+        the one before it, so that the store lacks one checkpoint at most.
+        """
         self._directory = Path(directory).absolute()
         self._best_metric = best_metric
         self._failed = False  # and said so
+        self._mirror = mirror or Mirror()
         silence_orbax()
 
         def score(metrics: Mapping[str, float]) -> float:
@@ -93,6 +107,7 @@ class Checkpointer:
         if step == latest:
             self.rank(step, metrics)
             return False
+        self._complete_mirror()
         flat = flatten_arrays(arrays)
         content = content_of(host, flat)
         self._check_space(step, flat)
@@ -103,6 +118,13 @@ class Checkpointer:
                 metrics=ranked(metrics, self._best_metric),
             )
         return True
+
+    def _complete_mirror(self) -> None:
+        try:
+            self._mirror.complete()
+        except StoreFailed as error:
+            self._failed = True
+            raise CheckpointFailed(str(error)) from error
 
     def rank(self, step: int, metrics: Mapping[str, Any] | None) -> None:
         """Let a saved step without a score become one of the best: it was saved before its evaluation."""

@@ -223,7 +223,7 @@ class Console:
         width = max(len(row[0]) for row in rows)
         for name, *numbers in rows:
             self._write(name.ljust(width) + "".join(number.rjust(10) for number in numbers))
-        self._write(f"run directory: {run_dir.path}")
+        self._write(f"run directory: {run_dir.place}")
         present = [(getattr(run_dir, name), text) for name, text in FILES if getattr(run_dir, name).exists()]
         for path, text in present:
             there = importlib.util.find_spec("tensorboard") is not None

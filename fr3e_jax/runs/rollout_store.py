@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import gzip
-import io
 import math
+import os
 import re
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import orjson
+from isal import igzip
 
 from fr3e_jax.runs.run_directory import RunDirectory, atomic_file
 
@@ -94,6 +97,9 @@ _NEEDED = {entry.name for entry in fields(RolloutRecord) if entry.default is ent
 FLOAT_LISTS = ("logprobs", "entropies")
 FLOATS = ("reward", "advantage", "value", "alpha")
 _BUFFER_BYTES = 2**20
+_MEMBER_BYTES = 2**22  # of JSON lines; each such part becomes a gzip member of its own
+_MOST_THREADS = 8
+_LEVEL = 2  # of ISA-L: a tenth of the time of zlib's level 6, 8 % more bytes
 _ENCODING = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 
 
@@ -134,22 +140,47 @@ def rollout_path(run_dir: RunDirectory, step: int, *, stem: str = "step") -> Pat
 def write_rollouts(run_dir: RunDirectory, step: int, records: Iterable[RolloutRecord], *, stem: str = "step") -> Path:
     """Write ``rollouts/<stem>_<step>.jsonl.gz`` whole or not at all, over a file of that name; return its path.
 
-    Equal records give equal bytes. Evaluations of a step go into a file with another stem.
+    Equal records give equal bytes, on one kind of processor. Evaluations of a step go into a file with another stem.
 
     Raises:
       ValueError: a record belongs to another step.
     """
     path = rollout_path(run_dir, step, stem=stem)
     with atomic_file(path) as stream:
-        with (
-            gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0, compresslevel=6) as compressed,
-            io.BufferedWriter(compressed, _BUFFER_BYTES) as buffered,
-        ):
-            for record in records:
-                if record.step != step:
-                    raise ValueError(f"rollout {record.id} has step {record.step}, expected {step} (file {path.name})")
-                buffered.write(_encode(record))
+        for member in _compressed(_parts(records, step, path)):
+            stream.write(member)
     return path
+
+
+def _parts(records: Iterable[RolloutRecord], step: int, path: Path) -> Iterator[bytes]:
+    """JSON lines in parts of `_MEMBER_BYTES`, or of one longer line; one empty part if there are no records."""
+    lines: list[bytes] = []
+    size = 0
+    for record in records:
+        if record.step != step:
+            raise ValueError(f"rollout {record.id} has step {record.step}, expected {step} (file {path.name})")
+        lines.append(_encode(record))
+        size += len(lines[-1])
+        if size >= _MEMBER_BYTES:
+            yield b"".join(lines)
+            lines, size = [], 0
+    yield b"".join(lines)
+
+
+def _compressed(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Each part as a gzip member, in order, compressed in threads; two parts for each thread wait at most.
+
+    A file of several members is a gzip file as any other. ISA-L lets other threads of Python run meanwhile.
+    """
+    threads = min(_MOST_THREADS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(threads, thread_name_prefix="fr3e-gzip") as pool:
+        waiting: deque[Future[bytes]] = deque()
+        for part in parts:
+            if len(waiting) == 2 * threads:
+                yield waiting.popleft().result()
+            waiting.append(pool.submit(igzip.compress, part, compresslevel=_LEVEL, mtime=0))
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def iterate_rollouts(path: Path) -> Iterator[RolloutRecord]:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +15,10 @@ from typing import IO, Any, cast
 from fr3e_jax.configuration import ConfigError, save_config
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.runs.run_lock import RunLock
+from fr3e_jax.stores.copies import address_of
+from fr3e_jax.stores.mirror import Mirror, working_copy
+from fr3e_jax.stores.objects import is_remote, join
+from fr3e_jax.stores.reading import Place, holds_run
 
 
 @contextlib.contextmanager
@@ -142,6 +146,11 @@ class RunDirectory:
         return bool(self._traces())
 
     @property
+    def place(self) -> str:
+        """What users call it: the path, or the address in a store whose working copy it is."""
+        return address_of(self.path)
+
+    @property
     def config(self) -> Path:
         return self.path / "config.yaml"
 
@@ -178,20 +187,26 @@ class RunDirectory:
         return self.path / "profile"
 
 
-def open_run(config: Config, run_dir: Path | None, resume: bool, verb: str, lock: RunLock) -> str:
+def open_run(
+    config: Config, run_dir: Place | None, resume: bool, verb: str, lock: RunLock, mirror: Mirror | None = None
+) -> str:
     """Path of a run's directory: ``run_dir`` to resume, else a new directory with the settings of ``verb`` in it.
 
-    The ``lock`` of the directory is taken.
+    The ``lock`` of the directory is taken. Of a run in a store, this is the working copy, and ``mirror`` begins.
 
     Raises:
       ConfigError: ``run_dir`` holds no run to resume, ``runtime.run_dir`` holds one already, or another run writes
         there.
     """
     try:
-        run = RunDirectory.existing(cast(Path, run_dir)) if resume else RunDirectory.create(config)
-        lock.acquire(run.path)
+        if address := _address(config, run_dir, resume):
+            run = _mirrored(address, resume, lock, mirror or Mirror())
+        else:
+            run = RunDirectory.existing(cast(Path, run_dir)) if resume else RunDirectory.create(config)
+            lock.acquire(run.path)
+            if not resume and config.runtime.run_dir:
+                run = RunDirectory.create(config)  # another run may have been quicker
         if not resume:
-            run = RunDirectory.create(config) if config.runtime.run_dir else run  # another run may have been quicker
             save_config(config, run.path, verb=verb)
     except (OSError, ValueError) as error:
         of_the_system = isinstance(error, OSError) and error.errno is not None
@@ -199,7 +214,51 @@ def open_run(config: Config, run_dir: Path | None, resume: bool, verb: str, lock
     return str(run.path)
 
 
-def _unwritable(config: Config, run_dir: Path | None, error: Exception) -> str:
+def _address(config: Config, run_dir: Place | None, resume: bool) -> str:
+    """The address of a run in a store; "" for one in a folder."""
+    place = run_dir if resume else config.runtime.run_dir
+    if place:
+        return str(place) if is_remote(place) else _address_of_copy(Path(place).expanduser())
+    if not is_remote(config.runtime.output_dir):
+        return ""
+    wanted = join(config.runtime.output_dir, f"{config.name}-{datetime.now():%Y%m%d-%H%M%S}")
+    candidate, number = wanted, 1
+    while holds_run(candidate):
+        number += 1
+        candidate = f"{wanted}-{number}"
+    return candidate
+
+
+def _address_of_copy(folder: Path) -> str:
+    place = address_of(folder)
+    return place if is_remote(place) else ""
+
+
+def _mirrored(address: str, resume: bool, lock: RunLock, mirror: Mirror) -> RunDirectory:
+    run = RunDirectory(working_copy(address))
+    run.path.mkdir(parents=True, exist_ok=True)
+    lock.acquire(run.path)
+    mirror.claim(address)
+    mirror.open(run.path, resume)
+    return run
+
+
+def check_seen_by_all(run: RunDirectory, config: Config, gather: Callable[[bool], list[bool]]) -> None:
+    """Refuse processes on machines that do not share the working copy: each writes its part of a checkpoint there.
+
+    Raises:
+      ConfigError: a process does not see the settings that the first one has written.
+    """
+    if not all(gather(run.config.exists())):
+        runtime = config.runtime
+        raise ConfigError(
+            f"runtime.run_dir={runtime.run_dir or runtime.output_dir}: the machines of this run do not share its "
+            f"working copy {run.path}; set FR3E_STORE_CACHE to a folder that all of them see, or mount the bucket "
+            "(gcsfuse or s3fs; launch/tpu_pod.sh does so) and name the mounted folder"
+        )
+
+
+def _unwritable(config: Config, run_dir: Place | None, error: Exception) -> str:
     """What to change where a run's directory cannot be made or written."""
     runtime = config.runtime
     name = "run_dir" if run_dir or runtime.run_dir else "output_dir"

@@ -9,7 +9,6 @@ import dataclasses
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from fr3e_jax.cluster.membership import across_processes
@@ -27,6 +26,7 @@ from fr3e_jax.runs.console import say
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.metrics import recorded_evaluation
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.stores.reading import Place
 from fr3e_jax.verbs.model_directory import check_replaceable
 from fr3e_jax.verbs.rft_responses import response_records, sample_responses
 from fr3e_jax.verbs.rft_selection import select_responses, training_trunks
@@ -34,7 +34,7 @@ from fr3e_jax.verbs.supervised import SupervisedRun, start_run
 
 
 @across_processes
-def rft(config: Config, run_dir: Path | None = None, resume: bool = False) -> int:
+def rft(config: Config, run_dir: Place | None = None, resume: bool = False) -> int:
     """``fr3e rft``: run the iterations and return the exit code.
 
     At the end the model is written as a Hugging Face directory that ``model.path`` can name.

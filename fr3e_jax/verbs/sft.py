@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,13 @@ from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.console import say
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.stores.reading import Place
 from fr3e_jax.verbs.model_directory import check_replaceable
 from fr3e_jax.verbs.supervised import SupervisedRun, start_run
 
 
 @across_processes
-def sft(config: Config, run_dir: Path | None = None, resume: bool = False) -> int:
+def sft(config: Config, run_dir: Place | None = None, resume: bool = False) -> int:
     """``fr3e sft``: fine-tune and return the exit code.
 
     At the end the model is written as a Hugging Face directory that ``model.path`` can name.

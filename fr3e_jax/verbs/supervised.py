@@ -32,11 +32,14 @@ from fr3e_jax.runs.compilation import compilations
 from fr3e_jax.runs.console import Console
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.metrics import MetricsWriter
-from fr3e_jax.runs.run_directory import RunDirectory, open_run, write_json_atomic
+from fr3e_jax.runs.run_directory import RunDirectory, check_seen_by_all, open_run, write_json_atomic
 from fr3e_jax.runs.run_lock import RunDirectoryGone, RunLock
 from fr3e_jax.runs.run_state import StatusFile
 from fr3e_jax.runs.signals import Stopped, StopRequest
 from fr3e_jax.runs.trackers import check_installed, open_trackers
+from fr3e_jax.stores.mirror import Mirror
+from fr3e_jax.stores.objects import join
+from fr3e_jax.stores.reading import Place
 from fr3e_jax.verbs.export import save_model
 
 
@@ -113,7 +116,8 @@ class SupervisedRun:
             except (CheckpointFailed, RunDirectoryGone, GradingFailed) as error:
                 return self.failed(str(error))
             except (NonFiniteUpdate, NonFiniteLogits) as error:
-                way_on = f"continue with fr3e {self.verb} {self.run_dir.config} --resume {self.run_dir.path}"
+                place = self.run_dir.place
+                way_on = f"continue with fr3e {self.verb} {join(place, self.run_dir.config.name)} --resume {place}"
                 newest, last = self.checkpoints.latest_step(), self.last_metrics
                 message = non_finite_message(self.config, error, last, self.step, newest, way_on, self.rate)
                 return self.failed(message)
@@ -269,16 +273,24 @@ def _step_metrics(parts: list[dict[str, jax.Array]], norm: jax.Array, counted: i
 
 
 def start_run(
-    kind: type[SupervisedRun], session: Session, config: Config, run_dir: Path | None, resume: bool, ledger: TokenLedger
+    kind: type[SupervisedRun],
+    session: Session,
+    config: Config,
+    run_dir: Place | None,
+    resume: bool,
+    ledger: TokenLedger,
 ) -> int:
     """Open the run's directory and checkpoints, run, and return the exit code. ``config``: the settings to save."""
     check_installed(config.runtime.trackers)
     with as_config_error():
         now = identity(config, session.task, session.texts.codec, demonstrations=kind.on_demonstrations)
     keep = {"keep_last": config.checkpoint.keep_last, "keep_best": config.checkpoint.keep_best}
-    with RunLock() as lock, session.grader, told_in_a_line():
-        run = RunDirectory(session.processes.on_first(partial(open_run, config, run_dir, resume, kind.verb, lock)))
-        with Checkpointer(run.checkpoints, **keep, best_metric=best_metric(config)) as checkpoints:
+    with RunLock() as lock, session.grader, told_in_a_line(), Mirror() as mirror:
+        opened = partial(open_run, config, run_dir, resume, kind.verb, lock, mirror)
+        run = RunDirectory(session.processes.on_first(opened))
+        check_seen_by_all(run, config, session.processes.gather)
+        options = keep | {"best_metric": best_metric(config), "mirror": mirror}
+        with Checkpointer(run.checkpoints, **options) as checkpoints:
             supervised = kind(session, run, checkpoints, ledger, now)
             supervised.lock = lock
             if resume and session.processes.first:  # only now: settings that do not fit the checkpoint have raised

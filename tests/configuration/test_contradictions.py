@@ -30,10 +30,15 @@ CASES = {
         ["evaluation.samples=32"],
         "set evaluation.samples=32, or drop 32",
     ),
-    "paths_are_local": (
-        ["runtime.run_dir=gs://bucket/run"],
-        ["runtime.run_dir=/mnt/bucket/run"],
-        "set runtime.run_dir=/mnt/bucket/run",
+    "stores_can_be_used": (
+        ["runtime.run_dir=nostore://bucket/run"],
+        ["runtime.run_dir=s3://bucket/run"],
+        "nothing here opens nostore://; set gs://, s3://",
+    ),
+    "files_are_local": (
+        ["sft.output=s3://bucket/model"],
+        ["sft.output=model"],
+        "set it empty: the model then lies in model/ of the run directory",
     ),
     "trackers_are_known": (
         ["runtime.trackers=[wandp]"],

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from fr3e_jax.data.tokenizer import CHARACTERS, TextCodec, character_tokenizer
@@ -37,6 +37,31 @@ def test_decoded_text_equals_that_of_transformers(special_tokens):
     wanted = codec.tokenizer.decode(ids, skip_special_tokens=not special_tokens, clean_up_tokenization_spaces=False)
     assert codec.decode(ids, special_tokens=special_tokens) == wanted
     assert ("<pad>" in wanted) == special_tokens
+
+
+@pytest.fixture(scope="module")
+def byte_level() -> TextCodec:
+    """A tokenizer as Qwen's: bytes of several characters are split among tokens, and some tokens are added."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    texts = ["the cat sat on the mat — naïve 漢字 🙂🙃 été\t\x01\xad\n"] * 5
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet))
+    whole = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>")
+    whole.add_tokens(["<think> 漢", AddedToken("<|im|>", special=True), "Ġodd"])
+    return TextCodec(whole)
+
+
+@pytest.mark.parametrize("special_tokens", [True, False])
+def test_random_tokens_decode_as_with_the_tokenizer_itself(byte_level, special_tokens):
+    """Cut characters, lone bytes, added and special tokens, and ids beyond the vocabulary, which say nothing."""
+    rng = np.random.default_rng(0)
+    for length in [0, 1, *rng.integers(1, 60, 2_000)]:
+        ids = rng.integers(0, len(byte_level) + 3, length).astype(np.int32)
+        backend = byte_level.tokenizer.backend_tokenizer
+        wanted = backend.decode(ids.tolist(), skip_special_tokens=not special_tokens)
+        assert byte_level.decode(ids, special_tokens=special_tokens) == wanted, ids.tolist()
 
 
 @pytest.mark.parametrize(

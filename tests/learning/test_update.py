@@ -68,6 +68,18 @@ def test_training_trunks_come_back_from_json_bit_for_bit(batch):
             assert left.dtype == right.dtype and left.tobytes() == right.tobytes()
 
 
+def test_trunks_of_earlier_checkpoints_come_back_from_lists(batch):
+    content = batch[0].to_json()
+    content["token_ids"] = batch[0].token_ids.tolist()
+    kinds = {"token_ids": np.int32, "advantages": np.float32, "sampler_logprobs": np.float32}
+    for branch, own in zip(content["branches"], batch[0].branches, strict=True):
+        branch |= {name: getattr(own, name).tolist() for name in kinds} | {"loss_mask": own.trains.tolist()}
+    found = TrainingTrunk.from_json(json.loads(json.dumps(content)))
+    for left, right in zip(found.branches, batch[0].branches, strict=True):
+        assert all(getattr(left, name).tobytes() == getattr(right, name).tobytes() for name in kinds)
+        assert left.trains.tolist() == right.trains.tolist()
+
+
 def test_a_full_batch_is_the_first_trunks_that_hold_enough(batch):
     sizes = [len(trunk.branches) for trunk in batch]
     assert split_full_batch(batch, 1) == (batch[:1], batch[1:])

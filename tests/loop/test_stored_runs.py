@@ -1,0 +1,184 @@
+"""A run in an object store is the run in a folder, to the last digit, also after kills and on another machine."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from object_store import BUCKET, Wire, access, s3_server
+from run_comparison import assert_same_run
+from run_process import ROOT, RunProcess
+
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.loop.train import train
+from fr3e_jax.runs.run_directory import RunDirectory, check_seen_by_all
+from fr3e_jax.stores import writer as writers
+from fr3e_jax.stores.manifest import Manifest
+from fr3e_jax.stores.mirror import working_copy
+from fr3e_jax.stores.objects import Store
+from fr3e_jax.stores.reading import run_folder
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A call begins a new machine, without copies of anything."""
+    numbers = itertools.count()
+    monkeypatch.setattr(writers, "SETTLE_SECONDS", 0.0)
+    begin = lambda: monkeypatch.setenv("FR3E_STORE_CACHE", str(tmp_path / f"machine_{next(numbers)}"))
+    begin()
+    return begin
+
+
+def test_a_run_goes_on_on_another_machine(tmp_path, tiny_run, machine, finished_run, session):
+    address = f"file://{tmp_path}/bucket/run"
+    config = lambda steps: tiny_run.config(training__max_steps=steps, runtime__run_dir=address)
+    assert train(config(2)) == 0
+    machine()
+    assert train(config(4), address, resume=True) == 0
+    machine()
+    assert_same_run(run_folder(address, checkpoints=True), finished_run, session)
+    with pytest.raises(ConfigError, match=f"runtime.run_dir={address} already holds a run"):
+        train(config(4))
+
+
+def test_a_run_below_an_address_is_named_like_one_in_a_folder(tmp_path, tiny_run, machine, capsys):
+    output = f"file://{tmp_path}/bucket"
+    settings = {"training__max_steps": 1, "evaluation__every": 0, "runtime__console": "plain"}
+    assert train(tiny_run.config(runtime__output_dir=output, **settings)) == 0
+    (name,) = Store(output).folders()
+    assert name.startswith("tiny-20")
+    assert f"run directory: {output}/{name}" in capsys.readouterr().out
+
+
+def test_a_store_that_fails_ends_the_run_with_what_to_do(tmp_path, tiny_run, machine, monkeypatch, capsys):
+    """The checkpoint that could not be uploaded is in the working copy, from which the run goes on."""
+    address = f"file://{tmp_path}/bucket/run"
+    monkeypatch.setattr("fr3e_jax.stores.mirror.TRIES", 1)
+    with monkeypatch.context() as away:
+        away.setattr(Manifest, "write", lambda *_: (_ for _ in ()).throw(OSError("no route to host")))
+        assert train(tiny_run.config(training__max_steps=2, runtime__run_dir=address)) == 1
+    assert f"no route to host; nothing is lost: the files are in {working_copy(address)}" in capsys.readouterr().err
+    assert Manifest.read(Store(address)) is None
+    assert train(tiny_run.config(training__max_steps=2, runtime__run_dir=address), address, resume=True) == 0
+    assert "checkpoints/2/" in Manifest.read(Store(address)).steps()
+
+
+def test_machines_that_do_not_share_the_working_copy_are_refused(tmp_path, tiny_run):
+    config = tiny_run.config(runtime__run_dir="s3://bucket/run")
+    with pytest.raises(ConfigError, match="do not share its working copy.*set FR3E_STORE_CACHE"):
+        check_seen_by_all(RunDirectory(tmp_path), config, lambda own: [True, own])
+
+
+class StoredRunProcess(RunProcess):
+    """A run at an address on an S3 server, each of whose processes may run on a new machine."""
+
+    def __init__(self, folder: Path, tiny_run, port: int, **settings):
+        super().__init__(folder, tiny_run, runtime__run_dir=f"{BUCKET}/run", **settings)
+        self.folder, self.port, self.machine = folder, port, 0
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return access(self.port) | {"FR3E_STORE_CACHE": str(self.folder / f"machine_{self.machine}")}
+
+    def start(self, *arguments: str, signal_at: str = "") -> subprocess.Popen:
+        os.environ.update(self.environment)
+        return super().start(*arguments, signal_at=signal_at)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with s3_server() as port:
+        yield port
+
+
+@pytest.fixture
+def stored_run(tmp_path, tiny_run, server, monkeypatch):
+    """A run whose bytes pass a wire; the bucket is empty."""
+    wire = Wire(server)
+    for name in (*access(0), "FR3E_STORE_CACHE"):
+        monkeypatch.setenv(name, "")  # so that they are put back
+    run = StoredRunProcess(tmp_path, tiny_run, wire.port, checkpoint__keep_last=2)
+    run.wire = wire
+    os.environ.update(run.environment)
+    bucket = Store(BUCKET)
+    bucket._files.makedirs(BUCKET, exist_ok=True)
+    bucket.delete(bucket.below())
+    yield run
+    run.close()
+    wire.close()
+
+
+def in_store() -> set[str]:
+    manifest = Manifest.read(Store(f"{BUCKET}/run"))
+    return set(manifest.steps()) if manifest else set()
+
+
+def wait_until(condition, process) -> None:
+    while not condition():
+        assert process.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.01)
+
+
+# s3fs leaves its connections to the garbage collector.
+unclosed = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@unclosed
+@pytest.mark.slow
+def test_a_run_in_a_store_killed_three_times_equals_an_uninterrupted_one(stored_run, finished_run, session):
+    """Killed once its first checkpoint is in the store; then in a slow upload; then on a third machine."""
+    run = stored_run
+    process = run.start("--continue")
+    wait_until(lambda: "checkpoints/1/" in in_store(), process)
+    process.kill()
+    process.wait()
+
+    run.machine += 1
+    run.wire.pause = 0.05
+    before, copy = in_store(), RunDirectory(run.folder / "machine_1" / "runs" / "s3" / "runs-of-tests" / "run")
+    process = run.start("--continue")
+    newer = lambda: {f"checkpoints/{path.name}/" for path in copy.checkpoints.glob("[0-9]")} - in_store() - before
+    wait_until(newer, process)
+    up = run.wire.bytes_up
+    wait_until(lambda: run.wire.bytes_up > up + 2_000, process)
+    process.kill()
+    process.wait()
+    assert in_store() <= {f"checkpoints/{step}/" for step in range(1, 5)}
+
+    run.machine += 1
+    run.wire.pause = 0.0
+    assert run.run("--continue", signal_at="SIGKILL 30") == -signal.SIGKILL, run.log.read_text()
+
+    run.machine += 1
+    assert run.run("--continue") == 0, run.log.read_text()
+    os.environ.update(run.environment)
+    assert_same_run(run_folder(f"{BUCKET}/run", checkpoints=True), finished_run, session)
+
+
+@unclosed
+@pytest.mark.slow
+def test_commands_read_and_cache_at_an_address(stored_run):
+    run, address = stored_run, f"{BUCKET}/run"
+    cache = f"runtime.compilation_cache={BUCKET}/xla"
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
+    environment |= run.environment | {"PYTHONPATH": str(ROOT)}
+
+    def fr3e(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "fr3e_jax", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    fr3e("train", str(run.recipe), cache, "training.max_steps=1")
+    assert any(name.endswith("-cache") for name in Store(f"{BUCKET}/xla").below())
+    assert "finished" in fr3e("runs", BUCKET)
+    assert "step 1" in fr3e("show", address, "--step", "1")
+    assert "step 1" in fr3e("sample", str(run.recipe), "--prompt", "1", "--run", address, cache)
+    assert "nearest" not in fr3e("train", f"{address}/config.yaml", "--resume", address, "--print-config")
