@@ -72,12 +72,18 @@ def test_rounds_that_a_batch_needs_for_certain_are_one_stream_of_the_same_prompt
     assert sum(fewer) == sum(calls) and len(fewer) < len(calls)
 
 
-def test_rounds_that_keep_caches_or_decide_anew_are_never_one_stream(session, params, tiny_run, monkeypatch):
-    for settings in ({"training__batch_rollouts": 60}, {"explore__enabled": False, "returns__size": 4}):
-        own = tiny_run.changed(session, **settings)
-        with own.grader:
-            _, calls = collected(own, params, monkeypatch, streamed=True)
-        assert max(calls) <= max(3, own.config.returns.visits * bool(own.config.returns.size), 2 * 3)
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [({}, 6), ({"explore__enabled": False, "returns__size": 4, "returns__visits": 2}, 3)],
+    ids=["explore: two bases of each prompt", "adaptive return"],
+)
+def test_rounds_that_keep_caches_or_decide_anew_are_never_one_stream(
+    session, params, tiny_run, monkeypatch, settings, most
+):
+    own = tiny_run.changed(session, training__batch_rollouts=60, **settings)
+    with own.grader:
+        _, calls = collected(own, params, monkeypatch, streamed=True)
+    assert max(calls) <= most
 
 
 @pytest.mark.parametrize("ahead", [False, True])
