@@ -179,6 +179,11 @@ class RolloutConfig:
     )
     trunk_slots: int = option(8, "trunks decoded side by side", ge=1)
     lanes_per_trunk: int = option(16, "branches of one trunk decoded side by side", ge=1)
+    lane_layout: Literal["auto", "fixed", "fitted"] = option(
+        "auto",
+        "slots and lanes of a call of the decoder: as trunk_slots and lanes_per_trunk say, or in no more memory more "
+        "slots of fewer lanes where the call's branches then cost fewer lane steps; auto: fitted on CPU",
+    )
     decode_chunk: int = option(16, "decode steps of one compiled call; finished lanes are refilled between calls", ge=1)
     async_steps: int = option(
         0,

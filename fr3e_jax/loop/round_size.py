@@ -1,4 +1,4 @@
-"""The size of a round: as many prompts as the batch still needs, by the prompts' running yield."""
+"""The size of a round: as many prompts as the batch still needs, by the prompts' running yield or for certain."""
 
 from __future__ import annotations
 
@@ -26,3 +26,15 @@ class Yield:
         """
         prompts, rollouts = (self.prompts, self.rollouts) if self.prompts else (1.0, guess)
         return min(most, max(1, math.ceil(missing * prompts / rollouts))) if rollouts else most
+
+
+def certain_rounds(missing: int, prompts: int, rollouts: int, *, last: bool) -> int:
+    """Whole rounds that a batch needs even if every rollout trains; they can be sampled as one stream of prompts.
+
+    Args:
+      missing: rollouts that the batch lacks.
+      prompts, rollouts: prompts of a round, rollouts of each.
+      last: whether the round that may fill the batch counts too, because it is as large as the others.
+    """
+    of_a_round = prompts * rollouts
+    return -(-missing // of_a_round) if last else missing // of_a_round

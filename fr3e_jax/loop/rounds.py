@@ -15,7 +15,7 @@ from fr3e_jax.loop.expansion import Anchored, Credited, PromptGroup
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.prompts import PromptFeed
-from fr3e_jax.loop.round_size import Yield
+from fr3e_jax.loop.round_size import Yield, certain_rounds
 from fr3e_jax.loop.session import Session
 from fr3e_jax.policy.network import Params
 from fr3e_jax.runs.ledger import TokenLedger
@@ -36,12 +36,13 @@ class Stages(Protocol):
 
 
 class Round(NamedTuple):
-    """The outcome of one round of prompts; the trunks are the part that trains."""
+    """The outcome of one round of prompts, or of several in one stream; the trunks are the part that trains."""
 
     groups: list[PromptGroup]
     credited: list[Credited]
     trunks: list[TrainingTrunk]
     returned: list[Credited]  # continuations of kept successes
+    rounds: int = 1
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,14 @@ class Rounds:
     def run(self, params: Params, step: int, missing: int = 0) -> Round:
         """First Return, then Explore, for a round of prompts; or, if due, a round that returns to kept successes.
 
-        ``params`` are in the layout of rollouts; ``missing`` rollouts fill the batch (``rollout.round_size=yield``).
+        Rounds of prompts that the batch needs for certain are sampled as one stream: a long response then keeps one
+        lane, and the others go on to the next prompts. The prompts and their tokens are those of one round after
+        another.
+
+        Args:
+          params: the weights in the layout of rollouts.
+          step: keys the noise.
+          missing: rollouts that the batch lacks.
         """
         session, config, explore = self.session, self.session.config, self.session.config.explore
         if config.returns.size and self.returns.due(config.returns, step):
@@ -71,9 +79,7 @@ class Rounds:
         self.console.stage("first return")
         with self.ledger.stage("first_return"):
             with as_config_error():
-                count = config.rollout.prompts_per_round
-                if config.rollout.round_size == "yield":
-                    count = self.yields.prompts_for(missing, count, config.rollout.rollouts_per_prompt)
+                count, together = self._size(missing)
                 prompts = self.prompts.next(count)
             for line in self.prompts.complaints:
                 self.console.note(line)
@@ -95,13 +101,35 @@ class Rounds:
                 if explore.archive_size:
                     self.archive.add(explore, step, credited)
                 trunks += explored_trunks(config, step, credited)
-        self.yields.observe(len(groups), count_rollouts(trunks))
+        if together > 1:
+            self._observe_each(groups, trunks)
+        else:
+            self.yields.observe(len(groups), count_rollouts(trunks))
         if config.returns.size:
             self.returns.add(config.returns, step, groups)
         for group in groups:
             group.trunks.clear()  # no later stage reads the caches of these weights
         self.ledger.count_decoding(session.sampler.engine.take_counts())
-        return Round(groups, credited, trunks, [])
+        return Round(groups, credited, trunks, [], together)
+
+    def _size(self, missing: int) -> tuple[int, int]:
+        """Prompts to sample now, and how many rounds they are."""
+        config = self.session.config
+        rollout, by_yield = config.rollout, config.rollout.round_size == "yield"
+        most, of_a_prompt = rollout.prompts_per_round, rollout.rollouts_per_prompt
+        # Explore and ARPO keep caches until the round ends; adaptive return decides anew after each round.
+        if not (config.explore.enabled or config.tools.branching or config.returns.size):
+            together = certain_rounds(missing, most, of_a_prompt, last=not by_yield)
+            if together > 1:
+                return together * most, together
+        return (self.yields.prompts_for(missing, most, of_a_prompt) if by_yield else most), 1
+
+    def _observe_each(self, groups: list[PromptGroup], trunks: list[TrainingTrunk]) -> None:
+        """Count the rounds of one stream as if each had been sampled alone."""
+        size, kept = self.session.config.rollout.prompts_per_round, iter(trunks)
+        for start in range(0, len(groups), size):
+            own = groups[start : start + size]
+            self.yields.observe(len(own), count_rollouts([next(kept) for group in own if group.kept]))
 
     def _return(self, params: Params, step: int) -> Round:
         """Continue kept successes from their depths."""

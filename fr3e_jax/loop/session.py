@@ -135,5 +135,11 @@ def open_sampler(config: Config, texts: Texts, processes: Processes) -> tuple[Mo
         chunk=config.rollout.decode_chunk,
         seed=config.seed,
         pad_id=codec.pad_id,
+        fitted=_lanes_are_fitted(config.rollout.lane_layout),
     )
     return model, Sampler(engine, weights, toolbox)
+
+
+def _lanes_are_fitted(lane_layout: str) -> bool:
+    """Whether calls choose their layout: on CPU a decode step takes as long as it has lanes, elsewhere it may not."""
+    return lane_layout == "fitted" or (lane_layout == "auto" and jax.default_backend() == "cpu")

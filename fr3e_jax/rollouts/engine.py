@@ -26,6 +26,7 @@ from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecodeState, LaneSettings
 from fr3e_jax.programs.size_buckets import power_of_two, ring_size, size_bucket
 from fr3e_jax.rollouts.given_tokens import NoCalls
+from fr3e_jax.rollouts.layout import Layout, fitted_layout
 from fr3e_jax.rollouts.pauses import Pauses
 from fr3e_jax.rollouts.promotion import LEAST_CAPACITY, Promotion
 from fr3e_jax.rollouts.requests import (
@@ -49,7 +50,10 @@ _CHUNKS_TO_SPARE = 2  # chunks for which rings have room after they have shrunk
 
 
 class RolloutEngine:
-    """Samples branches from trunks with a fixed number of slots and lanes; keeps only `counts` between calls."""
+    """Samples branches from trunks with a number of slots and lanes; keeps only `counts` between calls.
+
+    With ``fitted``, a call may lay its lanes out in other slots (`fr3e_jax.rollouts.layout`).
+    """
 
     def __init__(
         self,
@@ -60,9 +64,10 @@ class RolloutEngine:
         chunk: int,
         seed: int,
         pad_id: int = 0,
+        fitted: bool = False,
     ):
         self.programs, self.chunk, self.pad_id = programs, chunk, pad_id
-        self.slots, self.lanes = programs.round_up(trunk_slots), lanes_per_trunk
+        self.slots, self.lanes, self.fitted = programs.round_up(trunk_slots), lanes_per_trunk, fitted
         self.base_key = np.asarray(jax.random.key_data(jax.random.key(seed, impl="threefry2x32")))
         self.counts = DecodeCounts()
 
@@ -127,14 +132,19 @@ class _Run:
         self.settings = lane_settings(self.branches)
         self.filtered = bool((self.settings.top_p < 1).any() or (self.settings.top_k > 0).any())
         self.trunk_capacity = size_bucket(max(len(r.token_ids) for r in requests), LEAST_CAPACITY)
-        self.schedule = Schedule([[b.max_tokens for b in r.branches] for r in requests], engine.slots, engine.lanes)
         self.cached = {i: r.trunk for i, r in enumerate(requests) if isinstance(r.trunk, CachedTrunk)}
         self.longest = max(branch.max_tokens for branch in self.branches)
-        self.sampled = SampledTokens(engine.slots, engine.lanes)
+        limits = [[branch.max_tokens for branch in request.branches] for request in requests]
+        self.layout = Layout(engine.slots, engine.lanes)
+        if engine.fitted:
+            sizes = self.trunk_capacity, ring_size(self.longest, self.longest)
+            self.layout = fitted_layout(self.layout, limits, *sizes, engine.programs.shards)
+        self.schedule = Schedule(limits, *self.layout)
+        self.sampled = SampledTokens(*self.layout)
         if calls is None and any(branch.given for branch in self.branches):
             calls = NoCalls(engine.programs, params["embedding"].shape[0])
         given = lambda key: requests[key[0]].branches[key[1]].given
-        self.pauses = None if calls is None else Pauses(calls, engine.slots, engine.lanes, given)
+        self.pauses = None if calls is None else Pauses(calls, *self.layout, given)
         self.results: list[list[Rollout | None]] = [[None] * len(r.branches) for r in requests]
         self.promotion = Promotion(engine.programs, self.schedule, requests, self.results, select)
         self.state: DecodeState | None = None
@@ -175,7 +185,7 @@ class _Run:
     def _insert(self, placed: list[SlotAssignment]) -> None:
         """Copy trunks into their slots, each from the batch that computed it or from a slot that holds it already."""
         first = [one for one in placed if one.source is None]
-        if any(one.request not in self.cached for one in first):
+        while any(one.request not in self.cached for one in first):
             self._prefill([*(one.request for one in first), *self.schedule.waiting])
         by_batch: dict[int, list[tuple[CachedTrunk, int]]] = {}
         for one in first:
@@ -195,7 +205,7 @@ class _Run:
         self.engine.counts.trunk_insertions += len(placed)
 
     def _prefill(self, upcoming: Sequence[int]) -> None:
-        """Prefill the next trunks in one program of one shape: as many as there are slots."""
+        """Prefill the next trunks in one program of one shape: as many as the settings have slots."""
         batch = [i for i in upcoming if i not in self.cached][: self.engine.slots]
         ids = np.full((self.engine.slots, self.trunk_capacity), self.engine.pad_id, np.int32)
         for row, i in enumerate(batch):
@@ -208,8 +218,8 @@ class _Run:
     def _empty_state(self, like: Trunks) -> DecodeState:
         return self.programs.empty_state(
             like,
-            slots=self.engine.slots,
-            lanes=self.engine.lanes,
+            slots=self.layout.slots,
+            lanes=self.layout.lanes,
             trunk_capacity=self.trunk_capacity,
             capacity=ring_size(self._room_needed(), self.longest),
             names=STREAM_NAMES,

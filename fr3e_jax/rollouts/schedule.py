@@ -107,6 +107,8 @@ class Schedule:
 
     def _fill(self, slot: int, new: np.ndarray) -> None:
         queue = self._queues[self.slot_request[slot]]
+        if not queue:
+            return
         for lane in np.flatnonzero(self.branch[slot] == IDLE)[: len(queue)]:
             number = self.branch[slot, lane] = queue.popleft()
             self._queued_tokens[self.slot_request[slot]] -= self.limits[number]

@@ -196,7 +196,7 @@ def _repeated(variant: Variant, run_dir: Path | None, count: int, *, of_oracle: 
 def _one_repeat(rounds: Rounds, learner: Learner, step: int) -> tuple[Repeat, np.ndarray]:
     """The round of ``step`` and its gradient as a vector."""
     session, start, before = rounds.session, cpu_seconds_of_process(), rounds.ledger.sampled_tokens
-    groups, credited, trunks, _ = rounds.run(session.sampler.weights.of(learner.params), step)
+    groups, credited, trunks, *_ = rounds.run(session.sampler.weights.of(learner.params), step)
     found = batch_gradient(session.learning, learner, step, trunks)
     empty = learner.programs.zero_gradients(learner.params) if found.gradient is None else found.gradient
     vector = as_vector(empty)

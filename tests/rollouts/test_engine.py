@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from fr3e_jax.rollouts import promotion
+from fr3e_jax.rollouts import layout, promotion
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Branch, CachedTrunk, Sampling, TrunkRequest
 
@@ -99,6 +99,26 @@ def test_slots_lanes_and_chunks_change_no_rollout_and_no_promoted_trunk(session,
     assert promoted.keys() == expected[1].keys()
     for key in promoted:
         assert_same_trunk(promoted[key], expected[1][key])
+
+
+def test_a_layout_of_its_own_changes_no_rollout(session, params, monkeypatch):
+    """More slots than a batch of prefilled trunks has rows; branches in turn."""
+    monkeypatch.setattr(layout, "LEAST_LANES", 8)
+    how = Sampling(stop_ids=(1,))
+    requests = [
+        TrunkRequest(trunk_of(5 + i, i), [Branch(3 + i, (0, 1, i, m), 4 + 5 * (m % 3), how) for m in range(6)])
+        for i in range(5)
+    ]
+    settings = {"trunk_slots": 3, "lanes_per_trunk": 6}
+    fixed, own = (engine_of(session, **settings, fitted=fitted) for fitted in (False, True))
+    wanted, _ = fixed.sample(params, requests)
+    found, _ = own.sample(params, requests)
+    for row, wanted_row in zip(found, wanted, strict=True):
+        for one, other in zip(row, wanted_row, strict=True):
+            assert_same_rollout(one, other)
+    counts, before = own.take_counts(), fixed.take_counts()
+    assert counts.sampled_tokens == before.sampled_tokens and counts.lane_steps < before.lane_steps
+    assert counts.prefill_positions == before.prefill_positions, "each trunk is prefilled once"
 
 
 def test_order_and_company_of_requests_change_no_rollout(session, params, requests, expected):
