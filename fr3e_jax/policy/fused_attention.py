@@ -67,7 +67,7 @@ def fused_attention(call: Call, query: jax.Array, key: jax.Array, value: jax.Arr
 
 def _forward(call: Call, query, key, value, seen):
     batch, heads, length, width = query.shape
-    p = _pass(call, key, call.blocks.query, call.blocks.key, products=2)
+    p = _pass(call, key, call.blocks.query, call.blocks.key, products=2, arrays=2)
     arrays = dict(seen=seen, query=query, key=key, value=value)
     outputs = dict(
         mixed=jax.ShapeDtypeStruct(query.shape, query.dtype),
@@ -82,18 +82,16 @@ def _forward(call: Call, query, key, value, seen):
 
 def _backward(call: Call, saved, slope):
     query, key, value, seen, mixed, lse = saved
-    batch, heads, length, width = query.shape
-    by_head = lambda x: x.astype(jnp.float32).reshape(batch, heads, length, call.group, call.head_dim)
-    along = jnp.swapaxes((by_head(slope) * by_head(mixed)).sum(axis=-1), 2, 3)  # b k g p
-    arrays = dict(seen=seen, query=query, key=key, value=value, slope=slope, lse=lse, along=along)
-
-    p = _pass(call, key, call.blocks.query, call.blocks.key, products=3)
+    arrays = dict(seen=seen, query=query, key=key, value=value, mixed=mixed, slope=slope, lse=lse)
+    p = _pass(call, key, call.blocks.query, call.blocks.key, products=3, arrays=4)
     outputs = dict(d_query=jax.ShapeDtypeStruct(query.shape, query.dtype))
+    outputs["along"] = jax.ShapeDtypeStruct(lse.shape, lse.dtype)
     scratch = [pltpu.VMEM((call.group, call.head_dim, p.query), jnp.float32)]
     listed = block_list(block_kinds(seen, p.query, p.key))
-    (d_query,) = call_kernel(query_gradient_kernel, p, listed, arrays, outputs, scratch, by_query=True)
+    d_query, along = call_kernel(query_gradient_kernel, p, listed, arrays, outputs, scratch, by_query=True)
 
-    p = _pass(call, key, call.blocks.backward_query, call.blocks.backward_key, products=4, by_query=False)
+    arrays = {name: x for name, x in arrays.items() if name != "mixed"} | {"along": along}
+    p = _pass(call, key, call.blocks.backward_query, call.blocks.backward_key, products=4, arrays=4, by_query=False)
     outputs = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in (("d_key", key), ("d_value", value))}
     scratch = [pltpu.VMEM((p.key, call.head_dim), jnp.float32)] * 2
     listed = block_list(jnp.swapaxes(block_kinds(seen, p.query, p.key), 1, 2))
@@ -104,22 +102,28 @@ def _backward(call: Call, saved, slope):
 fused_attention.defvjp(_forward, _backward)
 
 
-def _pass(call: Call, key: jax.Array, query_block: int, key_block: int, *, products: int, by_query: bool = True):
-    """The pass with these blocks; ``products``: matrix products for each pair of a query and a key.
+def _pass(
+    call: Call, key: jax.Array, query_block: int, key_block: int, *, products: int, arrays: int, by_query: bool = True
+) -> Pass:
+    """The pass with these blocks.
 
-    Its cost is that of rows whose branches see whole trunks. Of its own side a pass moves as many arrays as it computes
-    products, once; of the other side it reads two, once for each of its own blocks that sees them.
+    Its cost is that of rows whose branches see whole trunks. Of the other side a pass reads two arrays, once for each
+    of its own blocks that sees them; blocks at the edge of what is seen are read whole.
+
+    Args:
+      products: matrix products for each pair of a query and a key.
+      arrays: of its own side that it reads or writes, once.
     """
     batch, heads, length, head_dim = key.shape
     of_keys = length * head_dim * key.dtype.itemsize
     of_queries = of_keys * call.group
     own, other, block = (of_queries, of_keys, query_block) if by_query else (of_keys, of_queries, key_block)
-    readings = call.pairs / (length * block)
+    readings = call.pairs / (length * block) + 1
     pairs = batch * heads * call.group * call.pairs
     cost = pl.CostEstimate(
         flops=2 * products * pairs * head_dim,
         transcendentals=pairs,
-        bytes_accessed=int(batch * heads * (products * own + 2 * other * readings)),
+        bytes_accessed=int(batch * heads * (arrays * own + 2 * other * readings)),
     )
     return Pass(query_block, key_block, call.group, head_dim, call.interpret, cost)
 

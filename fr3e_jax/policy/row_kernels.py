@@ -109,13 +109,21 @@ def forward_kernel(p: Pass, entries, counts, seen, query, key, value, mixed, lse
             mixed[0, 0, :, columns] = scaled.T.astype(mixed.dtype)
 
 
-def query_gradient_kernel(p: Pass, entries, counts, seen, query, key, value, slope, lse, along, d_query, accumulated):
-    """One step of the queries' gradient: a block of keys and values for a block of queries."""
+def query_gradient_kernel(
+    p: Pass, entries, counts, seen, query, key, value, mixed, slope, lse, d_query, along, accumulated
+):
+    """One step of the queries' gradient: a block of keys and values for a block of queries.
+
+    Also ``along [G, q]``, the product of each result and its slope, which the gradients of keys and values need.
+    """
     step, steps = pl.program_id(3), pl.num_programs(3)
 
     @pl.when(step == 0)
     def _start():
         accumulated[...] = jnp.zeros_like(accumulated)
+        for g, columns in _heads(p):
+            product = mixed[0, 0, :, columns].astype(jnp.float32) * slope[0, 0, :, columns].astype(jnp.float32)
+            along[0, 0, g : g + 1] = product.T.sum(axis=0, keepdims=True)
 
     def visit(block, masked: bool):
         for g, columns in _heads(p):
