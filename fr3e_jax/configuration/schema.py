@@ -60,6 +60,11 @@ class ModelConfig:
     compute_dtype: Literal["float32", "bfloat16"] = option(
         "float32", "type of activations and KV caches; logits, softmax, log-probs and losses are always float32"
     )
+    attention: Literal["auto", "xla", "pallas"] = option(
+        "auto",
+        "attention of scoring and training: matrix products (xla), or fused kernels that keep scores out of memory "
+        "(pallas; TPU only); auto: pallas on TPU, else xla",
+    )
 
 
 @dataclass

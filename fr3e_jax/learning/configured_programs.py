@@ -12,12 +12,14 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.network import ForwardOptions
 from fr3e_jax.programs.critic_programs import CriticPrograms
+from fr3e_jax.programs.fused_rows import chosen_attention
 from fr3e_jax.programs.optimizer_programs import make_optimizer
 from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
 
 
 def configured_train_programs(
     config: Config,
+    architecture: Architecture,
     graphdef: nnx.GraphDef,
     abstract_params: Any,
     shardings: Any,
@@ -34,7 +36,7 @@ def configured_train_programs(
         _optimizer(config, config.optimizer.learning_rate),
         loss=None if supervised else loss_settings(config),
         token_chunk=config.training.token_chunk,
-        options=_forward_options(config),
+        options=_forward_options(config, architecture, mesh),
     )
 
 
@@ -47,7 +49,7 @@ def configured_critic_programs(config: Config, architecture: Architecture, mesh:
         clip=config.critic.clip,
         param_dtype=config.model.param_dtype,
         compute_dtype=config.model.compute_dtype,
-        options=_forward_options(config),
+        options=_forward_options(config, architecture, mesh),
     )
 
 
@@ -69,9 +71,10 @@ def loss_settings(config: Config) -> LossSettings:
     )
 
 
-def _forward_options(config: Config) -> ForwardOptions:
+def _forward_options(config: Config, architecture: Architecture, mesh: Mesh) -> ForwardOptions:
     training = config.training
-    return ForwardOptions(training.remat, training.attention_block, training.scan_layers)
+    attention = chosen_attention(config.model.attention, mesh.devices.flat[0].platform, architecture.head_dim)
+    return ForwardOptions(training.remat, training.attention_block, training.scan_layers, attention)
 
 
 def _optimizer(config: Config, learning_rate: float) -> optax.GradientTransformation:

@@ -19,6 +19,7 @@ from fr3e_jax.policy.huggingface import load_params
 from fr3e_jax.policy.network import Params, build_network, initial_params
 from fr3e_jax.programs.critic_programs import CriticPrograms
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
+from fr3e_jax.programs.fused_rows import chosen_attention
 from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import abstract_arrays, make_mesh, param_shardings, rollout_mesh
 from fr3e_jax.programs.reshard import RolloutWeights
@@ -127,9 +128,8 @@ class Model:
 
     def train_programs(self, config: Config, *, supervised: bool = False) -> TrainPrograms:
         """The training programs of the run; ``supervised``: those of ``fr3e sft``."""
-        return configured_train_programs(
-            config, self.graphdef, self.abstract_params, self.param_shardings, self.mesh, supervised=supervised
-        )
+        network = (self.architecture, self.graphdef, self.abstract_params, self.param_shardings)
+        return configured_train_programs(config, *network, self.mesh, supervised=supervised)
 
     def critic_programs(self, config: Config) -> CriticPrograms | None:
         """The programs of PPO's value network; None if the method has no critic."""
@@ -144,11 +144,13 @@ def open_model(config: Config, vocab_size: int) -> tuple[Model, DecoderPrograms,
     ``vocab_size``: number of tokens of the tokenizer.
 
     Raises:
-      ValueError, OSError: see `configured_architecture`; or the mesh does not fit the devices or the network.
+      ValueError, OSError: see `configured_architecture`; or the mesh does not fit the devices or the network; or the
+        devices do not run the attention that is asked for.
     """
     architecture = configured_architecture(config, vocab_size)
     m = config.mesh
     mesh = make_mesh(m.replica, m.fsdp, m.tensor)
+    chosen_attention(config.model.attention, mesh.devices.flat[0].platform, architecture.head_dim)
     decoding = rollout_mesh(mesh, replica=m.rollout_replica, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
     graphdef, abstract, axes = build_network(
         architecture, param_dtype=config.model.param_dtype, compute_dtype=config.model.compute_dtype

@@ -19,7 +19,7 @@ from fr3e_jax.planning import search
 from fr3e_jax.planning.compile import ProgramPlan, compile_target, estimated_plan, topology_devices
 from fr3e_jax.planning.estimate import Estimator
 from fr3e_jax.planning.expected import Efficiency
-from fr3e_jax.planning.plan import make_plan, program_names
+from fr3e_jax.planning.plan import make_plan, program_names, with_attention
 from fr3e_jax.planning.plan_text import choice_text, gib, plan_text, seconds
 from fr3e_jax.planning.targets import Programs
 from fr3e_jax.planning.topology import Topology, parse_topology
@@ -73,6 +73,7 @@ def _progress(plan: ProgramPlan) -> None:
 
 def _search(config: Config, topology: Topology, devices, assumed: Assumptions, vocab_size: int, most: int) -> None:
     architecture = configured_architecture(config, vocab_size)
+    config = with_attention(config, architecture, topology)
 
     def compiled(candidate: search.Candidate, names) -> list[ProgramPlan]:
         trial = changed(config, **candidate.settings)

@@ -13,6 +13,7 @@ from fr3e_jax.planning.costs import Collective, collectives, count_flops
 from fr3e_jax.planning.estimate import Estimate
 from fr3e_jax.planning.targets import Target, device_bytes
 from fr3e_jax.planning.topology import Topology, TopologyError
+from fr3e_jax.planning.traffic import moved_bytes
 
 GIB = 2**30
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
@@ -34,6 +35,7 @@ class ProgramPlan:
     flops: int
     read_bytes: int  # from HBM, at least
     collectives: list[Collective] = field(default_factory=list)
+    moved: dict[str, int] = field(default_factory=dict)  # bytes read and written by part; {} where nothing was compiled
     largest: dict[str, int] = field(default_factory=dict)  # the largest arrays, by estimate
     floor_seconds: float = 0.0
     dominated_by: str = ""  # the slowest resource: compute, memory or network
@@ -105,13 +107,15 @@ def compile_target(target: Target, topology: Topology) -> ProgramPlan:
     else:
         memory = compiled.memory_analysis()
         slice_size = topology.chips_per_slice if topology.slices > 1 else 0
+        text = compiled.as_text()
         plan = replace(
             plan,
             argument_bytes=memory.argument_size_in_bytes,
             temporary_bytes=memory.temp_size_in_bytes,
             output_bytes=memory.output_size_in_bytes - memory.alias_size_in_bytes,
             peak_bytes=memory.peak_memory_in_bytes,
-            collectives=collectives(compiled.as_text(), trips=target.trips, chips_per_slice=slice_size),
+            collectives=collectives(text, trips=target.trips, chips_per_slice=slice_size),
+            moved=moved_bytes(text, trips=target.trips),
         )
         plan = replace(plan, fits=plan.total_bytes <= plan.hbm_bytes)
     return with_floor(replace(plan, compile_seconds=time.monotonic() - started), topology)

@@ -15,13 +15,13 @@ import numpy as np
 from jax.extend import core
 
 _COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute")
-_BITS = {"pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "f16": 16, "bf16": 16, "s16": 16, "u16": 16}
-_BITS |= {"s32": 32, "u32": 32, "f32": 32, "s64": 64, "u64": 64, "f64": 64}
+BITS = {"pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "f16": 16, "bf16": 16, "s16": 16, "u16": 16}
+BITS |= {"s32": 32, "u32": 32, "f32": 32, "s64": 64, "u64": 64, "f64": 64}
 _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _OPERATION = re.compile(r"= (\(.*?\)|\S+) (" + "|".join(_COLLECTIVES) + r")(-start)?\(")
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition)=%?([\w.\-]+)|branch_computations=\{([^}]*)\}")
 _SCATTERED = "all-reduce-scatter"  # libtpu's reduce-scatter is a fusion of this name: an all-reduce and a slice
-_WHILE = re.compile(r"\bcondition=%?([\w.\-]+), body=%?([\w.\-]+)")
+WHILE = re.compile(r"\bcondition=%?([\w.\-]+), body=%?([\w.\-]+)")
 
 
 def count_flops(jaxpr: core.Jaxpr, trips: int = 1) -> int:
@@ -42,6 +42,10 @@ def count_flops(jaxpr: core.Jaxpr, trips: int = 1) -> int:
             total += equation.params["length"] * count_flops(equation.params["jaxpr"].jaxpr, trips)
         elif name == "while":
             total += trips * count_flops(equation.params["body_jaxpr"].jaxpr, trips)
+        elif name == "shard_map":  # its inner program is that of one device
+            total += equation.params["mesh"].size * count_flops(equation.params["jaxpr"], trips)
+        elif name == "pallas_call":  # how often its inner program runs is known at run time alone
+            total += equation.params["cost_estimate"].flops
         elif name == "cond":
             total += max(count_flops(branch.jaxpr, trips) for branch in equation.params["branches"])
         else:
@@ -95,7 +99,7 @@ def collectives(text: str, *, trips: int = 1, chips_per_slice: int = 0) -> list[
       trips: the assumed length of each loop whose length the program does not state.
       chips_per_slice: devices of a slice, in the order of the mesh; 0 if there is one slice.
     """
-    bodies, entry = _computations(text)
+    bodies, entry = computations(text)
     times = _executions(bodies, entry, trips)
     sums: dict[tuple[str, int, bool], list[int]] = defaultdict(lambda: [0, 0])
     seen: set[str] = set()
@@ -124,7 +128,8 @@ def _bare(line: str) -> str:
     return re.sub(r"\{[^{}]*\}|/\*.*?\*/", "", line)
 
 
-def _computations(text: str) -> tuple[dict[str, list[str]], str]:
+def computations(text: str) -> tuple[dict[str, list[str]], str]:
+    """The lines of each computation of a compiled program by its name, and the name of the first one to run."""
     bodies: dict[str, list[str]] = {}
     entry = current = ""
     for line in text.splitlines():
@@ -146,8 +151,8 @@ def _executions(bodies: dict[str, list[str]], entry: str, trips: int) -> dict[st
     def visit(name: str, count: int) -> None:
         times[name] += count
         for line in bodies.get(name, ()):
-            loop = _WHILE.search(line)
-            many = count * (_length(bodies.get(loop[1], ()), trips) if loop else 1)
+            loop = WHILE.search(line)
+            many = count * (loop_length(bodies.get(loop[1], ()), trips) if loop else 1)
             for called in _CALLED.finditer(line):
                 for one in (called[1] or called[2]).replace("%", "").split(", "):
                     if one in bodies:
@@ -157,7 +162,7 @@ def _executions(bodies: dict[str, list[str]], entry: str, trips: int) -> dict[st
     return times
 
 
-def _length(condition: list[str], trips: int) -> int:
+def loop_length(condition: list[str], trips: int) -> int:
     """The length of a loop: the constant that its counter is compared with, else ``trips``."""
     found = (re.search(r"%?([\w.\-]+) = .*\bconstant\((\d+)\)", line) for line in condition)
     constants = dict(match.groups() for match in found if match)
@@ -168,7 +173,7 @@ def _length(condition: list[str], trips: int) -> int:
 
 def _result_bytes(shapes: str, kind: str, started: bool) -> int:
     sizes = [
-        int(np.prod([int(n) for n in dimensions.split(",") if n], dtype=np.int64)) * _BITS.get(dtype, 8) // 8
+        int(np.prod([int(n) for n in dimensions.split(",") if n], dtype=np.int64)) * BITS.get(dtype, 8) // 8
         for dtype, dimensions in re.findall(r"([a-z]+\d*\w*)\[([\d,]*)\]", shapes)
         if not (started and dtype == "u32" and not dimensions)
     ]

@@ -237,6 +237,9 @@ class Estimator:
         return tokens * self.compute * (2 * a.hidden_size + split / self.train.tensor)
 
     def _score_bytes(self, tokens: int, trunk: int, keys: int) -> float:
+        """Bytes of the scores that exist at once; fused kernels keep them out of memory."""
+        if self.config.model.attention == "pallas":
+            return 0
         scored = min(self.config.training.attention_block or keys, keys)
         return 4 * self.heads_per_device(self.train) * scored * keys * max(tokens // (trunk + keys), 1)
 

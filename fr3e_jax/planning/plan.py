@@ -16,9 +16,10 @@ from fr3e_jax.planning.layout_check import check_layout
 from fr3e_jax.planning.search import Faster, faster
 from fr3e_jax.planning.targets import PROGRAMS, Programs
 from fr3e_jax.planning.topology import Topology
-from fr3e_jax.planning.tuning import Change, advise
+from fr3e_jax.planning.tuning import Change, advise, changed
 from fr3e_jax.planning.workload import Amounts, Assumptions, busy_share, step_amounts
 from fr3e_jax.policy.architecture import Architecture
+from fr3e_jax.programs.fused_rows import chosen_attention
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,16 @@ def program_names(config: Config, estimator: Estimator) -> list[str]:
     return [name for name in PROGRAMS if name not in absent]
 
 
+def with_attention(config: Config, architecture: Architecture, topology: Topology) -> Config:
+    """The settings with the attention that ``auto`` stands for on this hardware.
+
+    Raises:
+      ValueError: the hardware does not run the attention that is asked for.
+    """
+    chosen = chosen_attention(config.model.attention, topology.chip.platform, architecture.head_dim)
+    return changed(config, model__attention=chosen)
+
+
 def make_plan(
     config: Config,
     topology: Topology,
@@ -99,9 +110,10 @@ def make_plan(
 
     Raises:
       ValueError: the mesh does not fit the devices or the network (`MeshMismatch`), or a name is not one of the
-        recipe's programs.
+        recipe's programs; or the hardware does not run the attention that is asked for.
     """
     architecture = configured_architecture(config, vocab_size)
+    config = with_attention(config, architecture, topology)
     estimator = Estimator(config, architecture, topology.devices)
     check_layout(estimator, topology)
     all_names = program_names(config, estimator)

@@ -67,8 +67,10 @@ def _programs(plan: Plan) -> Iterator[str]:
     for p in plan.programs:
         sizes = f"{p.name:<11}{p.shape}" if p.shape else ""
         sent = ", ".join(f"{_times(c.count)}{c.kind}{_of(c)} {gib(c.sent_bytes)} GiB" for c in p.collectives[:4])
+        parts = ", ".join(f"{gib(size)} in {part}" for part, size in sorted(p.moved.items()) if part != "other")
+        moved = f"; moves {gib(sum(p.moved.values()))} GiB through HBM" + (f" ({parts})" if parts else "")
         if sizes or sent:
-            yield (sizes or f"{p.name:<11}") + (f"; sends {sent}" if sent else "")
+            yield (sizes or f"{p.name:<11}") + (f"; sends {sent}" if sent else "") + (moved if p.moved else "")
     yield ""
 
 

@@ -99,7 +99,9 @@ class Programs:
         targets = param_shardings(self.decoding, abstract, axes, self.architecture, prefix="mesh.rollout_")
         self.weights = RolloutWeights(abstract, shardings, targets, config.rollout.param_dtype)
         self.decoder = DecoderPrograms(graphdef, self.architecture, self.decoding)
-        self.training: TrainPrograms = configured_train_programs(config, graphdef, abstract, shardings, self.mesh)
+        self.training: TrainPrograms = configured_train_programs(
+            config, self.architecture, graphdef, abstract, shardings, self.mesh
+        )
         self.params = abstract_arrays(abstract, shardings)
         self.rollout_params = abstract_arrays(self.weights.abstract, self.weights.shardings)
         self.optimizer_state = self.training.abstract_arrays()["optimizer"]

@@ -77,10 +77,14 @@ class Attention(nnx.Module):
         query, own = self._project(x, turn)
         return self._join_heads(trunk_branch_attention(query, own, mask)), own
 
-    def rows(self, x: jax.Array, turn: Rotation, view: RowView, *, window: int, block: int) -> jax.Array:
-        """Attention of whole rows ``[B, 1, P, E]``; see `row_attention`."""
+    def rows(
+        self, x: jax.Array, turn: Rotation, view: RowView, *, window: int, block: int, attend: Callable
+    ) -> jax.Array:
+        """Attention of whole rows ``[B, 1, P, E]`` by ``attend``, which computes `row_attention`."""
         query, own = self._project(x, turn)
-        return self._join_heads(row_attention(query, own, view, window=window, block=block))
+        with jax.named_scope("attention"):
+            mixed = attend(query, own, view, window=window, block=block)
+        return self._join_heads(mixed)
 
     def decode(
         self, x: jax.Array, turn: Rotation, cache: OwnCache, trunk: KeyValue, fork: jax.Array
@@ -150,6 +154,7 @@ class MeshLayout:
     head: Callable[[jax.Array, int], jax.Array] = lambda x, axis: x  # the head, whose axis ``axis`` is the vocabulary
     by_shard: Callable[[jax.Array], jax.Array] = lambda x: x  # arrays [shards, ...], one entry for each shard of rows
     layer: Callable = call_layer  # or a jitted version of it
+    attend_rows: Callable = row_attention  # or the same in fused kernels
 
 
 DEFAULT_LAYOUT = MeshLayout()
@@ -178,7 +183,8 @@ class Block(nnx.Module):
         self, x: jax.Array, turn: Rotation, view: RowView, *, window: int, block: int, layout: MeshLayout
     ) -> jax.Array:
         """Hidden states of whole rows after this layer."""
-        mixed = self.attention.rows(layout.hidden(self.attention_norm(x)), turn, view, window=window, block=block)
+        settings = dict(window=window, block=block, attend=layout.attend_rows)
+        mixed = self.attention.rows(layout.hidden(self.attention_norm(x)), turn, view, **settings)
         return self._add(x, mixed, layout)
 
     def decode(
@@ -211,6 +217,7 @@ class ForwardOptions:
     remat: str = "none"  # recomputed in the backward pass: none, dots (all but products with kernels) or block (all)
     attention_block: int = 0  # tokens of a row whose attention scores exist at once; 0: all
     scan: bool = False  # run one program over the stacked parameters of all layers, not one layer after another
+    attention: str = "xla"  # of rows: xla (matrix products) or pallas (fused kernels)
     layout: MeshLayout = DEFAULT_LAYOUT
 
 

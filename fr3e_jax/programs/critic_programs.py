@@ -93,7 +93,7 @@ class CriticPrograms(OptimizerPrograms):
         abstract = {"network": network, "value": {"kernel": number(architecture.hidden_size), "bias": number()}}
         network_shardings = param_shardings(mesh, network, axes, headless)
         shardings = {"network": network_shardings, "value": {"kernel": whole, "bias": whole}}
-        static = _Network(graphdef, replace(options, layout=mesh_layout(mesh)))
+        static = _Network(graphdef, replace(options, layout=mesh_layout(mesh, options.attention)))
         super().__init__(mesh, optimizer, abstract, shardings, partial(_accumulate, static, clip))
         self.graphdef = graphdef
         self._start = jax.jit(self._with_new_head, out_shardings=shardings)

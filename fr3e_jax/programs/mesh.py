@@ -19,9 +19,9 @@ from jax.sharding import PartitionSpec as P
 
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.network import MeshLayout, call_layer
+from fr3e_jax.programs.fused_rows import BATCH, fused_rows
 
-MESH_AXES = ("replica", "fsdp", "tensor")
-BATCH = ("replica", "fsdp")
+MESH_AXES = (*BATCH, "tensor")
 
 
 @dataclass(frozen=True)
@@ -269,8 +269,10 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 _layer = jax.jit(call_layer, static_argnames=("method", "graphdef", "window", "block", "layout"))
 
 
-def mesh_layout(mesh: Mesh) -> MeshLayout:
+def mesh_layout(mesh: Mesh, attention: str = "xla") -> MeshLayout:
     """The layout of a forward pass on the mesh, under which XLA gathers parameters where they are used, never a batch.
+
+    ``attention``: of rows, ``xla`` or ``pallas``.
 
     Hidden states are split by their first axis; else XLA might split them by width, as it does the parameters. In
     training, hidden states between layers are also split by position over ``tensor``, where it divides a row, and
@@ -281,8 +283,9 @@ def mesh_layout(mesh: Mesh) -> MeshLayout:
     looks up the tokens that it finds among them. Else every device would look up the tokens of the whole batch. The
     head is gathered once for all chunks of logits.
     """
+    attend = fused_rows(mesh) if attention == "pallas" else MeshLayout.attend_rows
     if mesh.size == 1:
-        return MeshLayout(layer=_layer)
+        return MeshLayout(layer=_layer, attend_rows=attend)
     tensor = mesh.shape["tensor"]
 
     def put(x, *axes):
@@ -305,6 +308,7 @@ def mesh_layout(mesh: Mesh) -> MeshLayout:
         head=gathered,
         by_shard=lambda x: put(x, BATCH, *(P.UNCONSTRAINED,) * (x.ndim - 1)),
         layer=_layer,
+        attend_rows=attend,
     )
 
 

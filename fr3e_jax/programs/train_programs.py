@@ -231,7 +231,9 @@ class TrainPrograms(OptimizerPrograms):
           options: how the network is computed; its layout is replaced by that of ``mesh``.
         """
         self.shards = batch_shards(mesh)
-        scorer = RowScorer(graphdef, token_chunk, self.shards, replace(options, layout=mesh_layout(mesh)))
+        scorer = RowScorer(
+            graphdef, token_chunk, self.shards, replace(options, layout=mesh_layout(mesh, options.attention))
+        )
         token_losses = supervised_token_losses if loss is None else policy_token_losses
         accumulate = partial(_accumulate, scorer, token_losses, loss)
         super().__init__(mesh, optimizer, abstract_params, shardings, accumulate)

@@ -70,7 +70,9 @@ def alone(shaping, params):
     mesh = make_mesh(devices=jax.devices()[:1])
     _, abstract, axes = build_network(shaping.model.architecture)
     shardings = param_shardings(mesh, abstract, axes, shaping.model.architecture)
-    programs = configured_train_programs(shaping.config, shaping.model.graphdef, abstract, shardings, mesh)
+    programs = configured_train_programs(
+        shaping.config, shaping.model.architecture, shaping.model.graphdef, abstract, shardings, mesh
+    )
     assert programs.shards == 1
     return programs, jax.device_put(jax.device_get(params), shardings)
 

@@ -270,3 +270,9 @@ def test_json_holds_the_figures_of_the_text():
     assert found["step_seconds"] == sum(stage["seconds"] for stage in found["stages"])
     estimate = Estimator(recipe(BIG), A32, 64).of("apply")
     assert estimated_plan("apply", estimate, V5P).total_bytes == found["programs"][-1]["total_bytes"]
+
+
+def test_fused_kernels_keep_no_scores():
+    scores = Estimator(recipe(BIG, "model.attention=xla"), A32, 64).accumulate().arrays["attention scores"]
+    fused = Estimator(recipe(BIG, "model.attention=pallas"), A32, 64).accumulate().arrays["attention scores"]
+    assert scores > fused == 0

@@ -8,11 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 from fr3e_jax.configuration import load_config
 from fr3e_jax.planning.costs import count_flops
 from fr3e_jax.planning.targets import Programs
 from fr3e_jax.planning.workload import base_shape
+from fr3e_jax.policy.attention import KeyValue, RowView
+from fr3e_jax.policy.fused_attention import fused_row_attention
 
 A, B, C = 3, 5, 7
 
@@ -38,7 +41,21 @@ def branched(x, w):
     return jax.lax.cond(x.sum() > 0, lambda: x @ w @ w, lambda: x @ w)
 
 
+def sharded(x, w):
+    devices = jax.sharding.AbstractMesh((4,), ("x",))
+    return jax.shard_map(jnp.matmul, mesh=devices, in_specs=(P("x"), P()), out_specs=P("x"))(x, w)
+
+
+def fused(query, key, value):
+    """A trunk of eight tokens, and a lane of four that sees it whole."""
+    lane = jnp.ones((1, 1, 4), jnp.int32)
+    view = RowView(jnp.ones((1, 8), jnp.int32), lane, 8 * lane, 0 * lane)
+    return fused_row_attention(query, KeyValue(key, value), view)
+
+
 SQUARE = 2 * A * B * B
+FUSED = [(1, 1, 12, 2, 3, 64), (1, 1, 2, 64, 12), (1, 1, 2, 12, 64)]
+SEEN = 8 * 9 // 2 + 4 * 8 + 4 * 5 // 2
 
 
 @pytest.mark.parametrize(
@@ -53,6 +70,9 @@ SQUARE = 2 * A * B * B
         (looped, [(A, B), (B, B)], 6 * SQUARE),
         (branched, [(A, B), (B, B)], 2 * SQUARE),
         (jax.jit(jnp.matmul), [(A, B), (B, C)], 2 * A * B * C),
+        (sharded, [(4 * A, B), (B, C)], 4 * 2 * A * B * C),
+        (fused, FUSED, 2 * 2 * SEEN * 6 * 64),
+        (jax.grad(lambda *x: fused(*x).sum(), (0, 1, 2)), FUSED, (2 + 3 + 4) * 2 * SEEN * 6 * 64),
         (jax.grad(lambda x, w: jnp.sin(x @ w).sum(), (0, 1)), [(A, B), (B, C)], 3 * 2 * A * B * C),
         (jax.grad(jax.checkpoint(lambda x, w: jnp.sin(x @ w).sum()), (0, 1)), [(A, B), (B, C)], 4 * 2 * A * B * C),
     ],

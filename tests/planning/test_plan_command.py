@@ -62,6 +62,10 @@ def test_recipe_of_a_published_size_fits_the_hardware_of_its_header(method, caps
     [
         (["--topology", "v5p:8x8"], "slices of v5p have 3"),
         (["--topology", "v5e:2x2"], "--topology v5e:2x2 needs libtpu to compile for: `make libtpu`"),
+        (
+            ["--topology", "h100:8", "model.attention=pallas"],
+            "model.attention=pallas: its kernels are for TPU, and the",
+        ),
         (["--topology", "h100:8", "--kept-share", "2"], "'2' is not a share above 0 and up to 1"),
         (["--topology", "h100:8", "--efficiency", "speed=0.5"], "'speed=0.5' is not compute=SHARE, memory=SHARE"),
         (["--topology", "h100:8", "--efficiency", "compute=2"], "'2' is not a share above 0 and up to 1"),
@@ -106,6 +110,19 @@ def test_programs_are_compiled_for_an_absent_tpu(libtpu, capsys):
     assert decode["flops"] > 0 and decode["resident"]["optimizer state"] > 0
     assert {c["kind"] for c in reshard["collectives"]} & {"all-gather", "all-to-all", "all-reduce"}
     assert decode["collectives"] and apply["argument_bytes"] > 0
+
+
+@pytest.mark.slow
+def test_fused_attention_compiles_and_moves_fewer_bytes(libtpu, capsys):
+    """Rows of 1,024 positions and more, heads split over two devices; XLA's scores are larger than all else."""
+    rows = ["model.hidden_size=256", "model.num_heads=4", "mesh.tensor=2", "rollout.max_response_tokens=2048"]
+    rows += ["model.compute_dtype=bfloat16", "training.micro_batch_tokens=8192"]
+    moved = {}
+    for attention in ("xla", "auto"):
+        choice = [*TINY, *rows, f"model.attention={attention}", "--topology", "v5e:2x2", "--programs", "accumulate"]
+        assert main(["plan", *choice, "--json"]) == 0
+        moved[attention] = json.loads(capsys.readouterr().out)["programs"][0]["moved"]["attention"]
+    assert 0 < 5 * moved["auto"] < moved["xla"]
 
 
 @pytest.mark.slow

@@ -157,8 +157,9 @@ def test_training_equals_that_of_one_device_and_a_second_step_compiles_nothing(s
 
 
 @pytest.mark.slow
-def test_long_row_options_train_as_the_default_on_one_device(network, one_device):
-    long = ForwardOptions(remat="block", attention_block=16, scan=True)
+@pytest.mark.parametrize("attention", ["xla", "pallas"])
+def test_long_row_options_train_as_the_default_on_one_device(network, one_device, attention):
+    long = ForwardOptions(remat="block", attention_block=16, scan=True, attention=attention)
     assert_same_training(trained(network, make_mesh(1, 2, 4), long), one_device.training)
 
 

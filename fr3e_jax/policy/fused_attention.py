@@ -1,0 +1,183 @@
+"""Attention of whole rows by the fused kernels of `fr3e_jax.policy.row_kernels`, with its gradient.
+
+Dimension key: B rows, S trunk positions, N lanes, T positions of a lane, P = S + N·T positions of a row, K key/value
+heads, G query heads per key/value head, D head size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from fr3e_jax.policy.attention import KeyValue, RowView
+from fr3e_jax.policy.row_kernels import (
+    REGISTER,
+    Pass,
+    call_kernel,
+    forward_kernel,
+    key_gradient_kernel,
+    query_gradient_kernel,
+)
+from fr3e_jax.policy.visibility import block_kinds, block_list, seen_intervals
+
+
+class Blocks(NamedTuple):
+    """Sizes of blocks. A pass holds one block of its own side in VMEM, and streams the blocks of the other side."""
+
+    query: int  # of the forward pass and of the queries' gradient
+    key: int
+    backward_query: int  # of the gradients of keys and values
+    backward_key: int
+
+
+LARGEST = Blocks(query=1024, key=512, backward_query=512, backward_key=1536)
+
+
+class Call(NamedTuple):
+    """The static part of attention over rows of one shape."""
+
+    group: int
+    head_dim: int
+    pairs: int  # of a query and a key that it sees in one row, at most
+    blocks: Blocks
+    interpret: bool  # run the kernels as jax operations, on any device
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def fused_attention(call: Call, query: jax.Array, key: jax.Array, value: jax.Array, seen: jax.Array) -> jax.Array:
+    """Attention of each query over the positions that it sees; 0 where it sees none.
+
+    Args:
+      query: ``[B, K, P, G * D]``, scaled.
+      key, value: ``[B, K, P, D]``.
+      seen: of `fr3e_jax.policy.visibility.seen_intervals`. The blocks' sizes divide P.
+
+    Returns:
+      ``[B, K, P, G * D]`` in the query's dtype. Scores and softmax are float32.
+    """
+    return _forward(call, query, key, value, seen)[0]
+
+
+def _forward(call: Call, query, key, value, seen):
+    batch, heads, length, width = query.shape
+    p = _pass(call, key, call.blocks.query, call.blocks.key, products=2, arrays=2)
+    arrays = dict(seen=seen, query=query, key=key, value=value)
+    outputs = dict(
+        mixed=jax.ShapeDtypeStruct(query.shape, query.dtype),
+        lse=jax.ShapeDtypeStruct((batch, heads, call.group, length), jnp.float32),
+    )
+    statistic = pltpu.VMEM((call.group, p.query), jnp.float32)
+    scratch = [statistic, statistic, pltpu.VMEM((call.group, call.head_dim, p.query), jnp.float32)]
+    listed = block_list(block_kinds(seen, p.query, p.key))
+    mixed, lse = call_kernel(forward_kernel, p, listed, arrays, outputs, scratch, by_query=True)
+    return mixed, (query, key, value, seen, mixed, lse)
+
+
+def _backward(call: Call, saved, slope):
+    query, key, value, seen, mixed, lse = saved
+    arrays = dict(seen=seen, query=query, key=key, value=value, mixed=mixed, slope=slope, lse=lse)
+    p = _pass(call, key, call.blocks.query, call.blocks.key, products=3, arrays=4)
+    outputs = dict(d_query=jax.ShapeDtypeStruct(query.shape, query.dtype))
+    outputs["along"] = jax.ShapeDtypeStruct(lse.shape, lse.dtype)
+    scratch = [pltpu.VMEM((call.group, call.head_dim, p.query), jnp.float32)]
+    listed = block_list(block_kinds(seen, p.query, p.key))
+    d_query, along = call_kernel(query_gradient_kernel, p, listed, arrays, outputs, scratch, by_query=True)
+
+    arrays = {name: x for name, x in arrays.items() if name != "mixed"} | {"along": along}
+    p = _pass(call, key, call.blocks.backward_query, call.blocks.backward_key, products=4, arrays=4, by_query=False)
+    outputs = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in (("d_key", key), ("d_value", value))}
+    scratch = [pltpu.VMEM((p.key, call.head_dim), jnp.float32)] * 2
+    listed = block_list(jnp.swapaxes(block_kinds(seen, p.query, p.key), 1, 2))
+    d_key, d_value = call_kernel(key_gradient_kernel, p, listed, arrays, outputs, scratch, by_query=False)
+    return d_query, d_key, d_value, None
+
+
+fused_attention.defvjp(_forward, _backward)
+
+
+def _pass(
+    call: Call, key: jax.Array, query_block: int, key_block: int, *, products: int, arrays: int, by_query: bool = True
+) -> Pass:
+    """The pass with these blocks.
+
+    Its cost is that of rows whose branches see whole trunks. Of the other side a pass reads two arrays, once for each
+    of its own blocks that sees them; blocks at the edge of what is seen are read whole.
+
+    Args:
+      products: matrix products for each pair of a query and a key.
+      arrays: of its own side that it reads or writes, once.
+    """
+    batch, heads, length, head_dim = key.shape
+    of_keys = length * head_dim * key.dtype.itemsize
+    of_queries = of_keys * call.group
+    own, other, block = (of_queries, of_keys, query_block) if by_query else (of_keys, of_queries, key_block)
+    readings = call.pairs / (length * block) + 1
+    pairs = batch * heads * call.group * call.pairs
+    cost = pl.CostEstimate(
+        flops=2 * products * pairs * head_dim,
+        transcendentals=pairs,
+        bytes_accessed=int(batch * heads * (arrays * own + 2 * other * readings)),
+    )
+    return Pass(query_block, key_block, call.group, head_dim, call.interpret, cost)
+
+
+def fused_row_attention(
+    query: jax.Array,
+    own: KeyValue,
+    view: RowView,
+    *,
+    window: int = 1,
+    head_shards: int = 1,
+    interpret: bool = False,
+    largest: Blocks = LARGEST,
+    on_each_device: Callable[[Callable], Callable] = lambda attend: attend,
+) -> jax.Array:
+    """`fr3e_jax.policy.attention.row_attention` in fused kernels; 0 on padding.
+
+    Args:
+      query, own, view, window: as there.
+      head_shards: of a mesh that splits heads. Where it does not divide the key/value heads, each is repeated for the
+        shards that read it, so that the same share of the arrays lies on each of them.
+      interpret: run the kernels as jax operations, on any device.
+      largest: sizes that the blocks must not exceed, multiples of a register.
+      on_each_device: makes a function of ``query, key, value [B, heads, P, ...]`` and ``seen [B, 4, P]`` into one that
+        runs on each device's rows and heads; without a mesh the function itself.
+    """
+    batch, _, length, kv_heads, group, head_dim = query.shape
+    repeated = head_shards // math.gcd(head_shards, kv_heads)
+    heads, group = kv_heads * repeated, group // repeated
+    query = (query[:, 0] * head_dim**-0.5).reshape(batch, length, heads, group * head_dim)
+    key, value = jnp.swapaxes(own.key[:, 0], 2, 3), own.value[:, 0]
+    if repeated > 1:
+        key, value = (jnp.repeat(x, repeated, axis=1) for x in (key, value))
+    padded, blocks = block_sizes(length, largest)
+    pad = lambda x, axis: jnp.pad(x, [(0, padded - length if i == axis else 0) for i in range(x.ndim)])
+    call = Call(group, head_dim, seen_pairs(view, window), blocks, interpret)
+    mixed = on_each_device(partial(fused_attention, call))(
+        pad(jnp.swapaxes(query, 1, 2), 2), pad(key, 2), pad(value, 2), pad(seen_intervals(view, window), 2)
+    )
+    mixed = jnp.swapaxes(mixed[:, :, :length], 1, 2)
+    return mixed.reshape(batch, 1, length, kv_heads, group * repeated, head_dim)
+
+
+def block_sizes(length: int, largest: Blocks = LARGEST) -> tuple[int, Blocks]:
+    """``length`` rounded up to whole blocks, and their sizes: the largest that divide it, up to those given."""
+    unit = REGISTER if length <= 512 else 512
+    padded = -(-length // unit) * unit
+    fitting = lambda most: max(size for size in range(REGISTER, most + 1, REGISTER) if padded % size == 0)
+    return padded, Blocks(*map(fitting, largest))
+
+
+def seen_pairs(view: RowView, window: int) -> int:
+    """Pairs of a query and a key that it sees in one row, where every branch sees the whole trunk, as plans assume."""
+    _, lanes, length = view.segment.shape
+    size = view.trunk_segment.shape[1]
+    before = (min(window, lanes) - 1) * length
+    return size * (size + 1) // 2 + lanes * length * (size + before) + lanes * length * (length + 1) // 2

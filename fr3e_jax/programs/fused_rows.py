@@ -1,0 +1,67 @@
+"""Fused attention of rows on a mesh: where it runs, and how its kernels are placed on the devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from fr3e_jax.policy.fused_attention import fused_row_attention
+
+BATCH = ("replica", "fsdp")
+_HEAD_SIZES = 64  # the kernels were compiled for multiples of it
+
+
+def chosen_attention(setting: str, platform: str, head_dim: int) -> str:
+    """The attention of rows, ``xla`` or ``pallas``, by the setting ``model.attention``.
+
+    ``auto`` is ``pallas`` where its kernels compile: they move fewer bytes for rows of any size
+    (docs/developers/decisions.md).
+
+    Args:
+      platform: of the mesh's devices.
+      head_dim: of the network.
+
+    Raises:
+      ValueError: the setting asks for kernels that do not run there.
+    """
+    if setting == "xla":
+        return setting
+    refused = ""
+    if platform != "tpu":
+        refused = f"its kernels are for TPU, and the devices are {platform.upper()}s"
+    elif head_dim % _HEAD_SIZES:
+        refused = f"its kernels need heads of a multiple of {_HEAD_SIZES}, and the network's have {head_dim}"
+    if refused and setting == "pallas":
+        raise ValueError(f"model.attention=pallas: {refused}; set model.attention=auto or xla")
+    return "xla" if refused else "pallas"
+
+
+def fused_rows(mesh: Mesh) -> Callable:
+    """`fr3e_jax.policy.attention.row_attention` in fused kernels, each device with its rows and heads.
+
+    Devices other than TPUs run the kernels' operations one by one, for tests.
+    """
+    by_head = P(BATCH, "tensor")
+
+    def on_each_device(attend: Callable) -> Callable:
+        # Values of the kernels' results cannot be tracked across devices (check_vma); nothing is replicated here.
+        return jax.shard_map(
+            attend, mesh=mesh, in_specs=(by_head, by_head, by_head, P(BATCH)), out_specs=by_head, check_vma=False
+        )
+
+    def attend_rows(query, own, view, *, window: int = 1, block: int = 0) -> jax.Array:
+        del block  # of scores, which the kernels cut into blocks of their own
+        return fused_row_attention(
+            query,
+            own,
+            view,
+            window=window,
+            head_shards=mesh.shape["tensor"],
+            interpret=mesh.devices.flat[0].platform != "tpu",
+            on_each_device=on_each_device if mesh.size > 1 else lambda attend: attend,
+        )
+
+    return attend_rows

@@ -1,0 +1,134 @@
+"""Fused attention of rows against `row_attention`, values and gradients. The kernels run as jax operations."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fr3e_jax.policy.attention import KeyValue, RowView, row_attention
+from fr3e_jax.policy.fused_attention import Blocks, block_sizes, fused_row_attention
+
+SMALL = Blocks(query=256, key=128, backward_query=128, backward_key=256)
+
+
+def random_rows(rng, *, rows, trunk, lanes, length, window) -> RowView:
+    """Rows as packing makes them: trunks end to end, branches end to end of one token or more, gaps at the ends.
+
+    With ``window`` above 1 branches cross lanes. The last row holds nothing.
+    """
+    trunk_segment, segment = np.zeros((rows, trunk), int), np.zeros((rows, lanes * length), int)
+    start, fork = np.zeros((2, rows, lanes * length), int)
+    for b in range(rows - 1):
+        ends = np.sort(rng.choice(np.arange(1, trunk), size=3, replace=False))
+        for number, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+            trunk_segment[b, begin:end] = number + 1
+        at = number = 0
+        while at < lanes * length - length // 2:
+            most = (window - 1) * length + 1 if window > 1 else length - at % length
+            size = min(rng.choice([1, most, rng.integers(1, most + 1)]), lanes * length - at)
+            which, number = rng.integers(3), number + 1
+            begin = [0, *ends][which]
+            place = slice(at, at + size)
+            segment[b, place], start[b, place] = number, begin
+            fork[b, place] = rng.choice([1, ends[which] - begin])
+            at += size
+    by_lane = lambda x: jnp.asarray(x.reshape(rows, lanes, length), jnp.int32)
+    return RowView(jnp.asarray(trunk_segment, jnp.int32), by_lane(segment), by_lane(fork), by_lane(start))
+
+
+def draw(view, heads, group, head_dim, dtype, seed=0):
+    """Query, keys and values, and a cotangent; also which tokens are real, bool ``[B, 1, P, 1, 1, 1]``."""
+    rng = np.random.default_rng(seed)
+    real = np.concatenate([view.trunk_segment, view.segment.reshape(len(view.segment), -1)], axis=1) > 0
+    batch, length = real.shape
+    normal = lambda *shape: jnp.asarray(rng.standard_normal(shape), dtype)
+    query = 2 * normal(batch, 1, length, heads, group, head_dim)
+    own = KeyValue(normal(batch, 1, heads, head_dim, length), normal(batch, 1, heads, length, head_dim))
+    return query, own, normal(*query.shape), jnp.asarray(real[:, None, :, None, None, None])
+
+
+@partial(jax.jit, static_argnums=0)
+def run(attend, view, query, own, cotangent):
+    """Result and gradients in float32."""
+    out, pull = jax.vjp(lambda query, own: attend(query, own, view), query, own)
+    return jax.tree.map(lambda x: x.astype(jnp.float32), (out, *pull(cotangent.astype(out.dtype))))
+
+
+def assert_equal_to_the_reference(view, window, sizes, dtype=jnp.float32, tolerance=2e-6):
+    query, own, cotangent, real = draw(view, *sizes, dtype)
+    fused = partial(fused_row_attention, window=window, interpret=True, largest=SMALL)
+    ours = run(fused, view, query, own, cotangent)  # padding sends a cotangent, too
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(ours))
+    exact = jax.tree.map(lambda x: x.astype(jnp.float32), (query, own, jnp.where(real, cotangent, 0)))
+    expected = run(partial(row_attention, window=window), view, *exact)
+    np.testing.assert_array_equal(jnp.where(real, 0, ours[0]), 0)
+    expected = (jnp.where(real, expected[0], 0), *expected[1:])
+    for left, right in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(left, right, rtol=0, atol=tolerance * np.abs(right).max())
+
+
+# Positions of a row that fill blocks or not; lanes whose branches end in them, cross one border, or two.
+@pytest.mark.parametrize(
+    ("shape", "sizes"),
+    [
+        (dict(rows=3, trunk=200, lanes=1, length=184, window=1), (2, 1, 64)),
+        (dict(rows=2, trunk=120, lanes=5, length=60, window=3), (1, 3, 128)),
+        (dict(rows=2, trunk=300, lanes=4, length=120, window=2), (2, 2, 16)),
+    ],
+    ids=["one lane", "branches over three lanes", "branches over two lanes"],
+)
+def test_fused_attention_equals_that_of_xla(shape, sizes):
+    view = random_rows(np.random.default_rng(len(str(shape))), **shape)
+    assert_equal_to_the_reference(view, shape["window"], sizes)
+
+
+def test_bfloat16_attention_is_within_four_roundings_of_the_float32_one():
+    """Of the largest value: weights, slopes of scores and results are rounded to 8 bits once each."""
+    view = random_rows(np.random.default_rng(1), rows=2, trunk=130, lanes=3, length=80, window=2)
+    assert_equal_to_the_reference(view, 2, (1, 2, 64), jnp.bfloat16, tolerance=4 * 2**-8)
+
+
+def test_scores_far_apart_neither_overflow_nor_vanish():
+    view = random_rows(np.random.default_rng(2), rows=2, trunk=200, lanes=2, length=100, window=1)
+    query, own, cotangent, real = draw(view, 1, 2, 16, jnp.float32)
+    fused = partial(fused_row_attention, interpret=True, largest=SMALL)
+    for ends in ((30, 1), (1, 30)):  # scores of some hundreds, the largest first or last; exp(89) is infinite
+        wide = own._replace(key=own.key * jnp.linspace(*ends, 400).reshape(1, 1, 1, 1, -1))
+        ours = run(fused, view, query, wide, cotangent)
+        expected = run(row_attention, view, query, wide, jnp.where(real, cotangent, 0))
+        np.testing.assert_allclose(ours[0], jnp.where(real, expected[0], 0), rtol=1e-4, atol=1e-4)
+        for left, right in zip(jax.tree.leaves(ours[1:]), jax.tree.leaves(expected[1:]), strict=True):
+            np.testing.assert_allclose(left, right, rtol=0, atol=1e-4 * np.abs(right).max())
+
+
+def test_blocks_that_nothing_sees_are_not_read():
+    """Two trunks and a branch of the second: neither the branch nor the second trunk reads the first one's block."""
+    trunk_segment = jnp.repeat(jnp.array([[1, 2]]), 128, axis=1)
+    whole = jnp.ones((1, 1, 128), jnp.int32)
+    view = RowView(trunk_segment, whole, 128 * whole, 128 * whole)
+    query, own, cotangent, _ = draw(view, 1, 1, 16, jnp.float32)
+    broken = KeyValue(*(x.at[..., :128, :].set(jnp.nan) for x in (jnp.swapaxes(own.key, 3, 4), own.value)))
+    broken = broken._replace(key=jnp.swapaxes(broken.key, 3, 4))
+    fused = partial(fused_row_attention, interpret=True, largest=Blocks(128, 128, 128, 128))
+    out, d_query, d_own = run(fused, view, query, broken, cotangent)
+    assert np.isnan(out[:, :, :128]).all()
+    assert all(np.isfinite(x[:, :, 128:]).all() for x in (out, d_query))
+    assert np.isfinite(d_own.key[..., 128:]).all() and np.isfinite(d_own.value[..., 128:, :]).all()
+
+
+@pytest.mark.parametrize(
+    ("length", "padded", "blocks"),
+    [
+        (33, 128, (128, 128, 128, 128)),
+        (300, 384, (384, 384, 384, 384)),
+        (520, 1024, (1024, 512, 512, 1024)),
+        (33792, 33792, (1024, 512, 512, 1536)),
+        (17408, 17408, (1024, 512, 512, 1024)),
+    ],
+)
+def test_blocks_divide_the_positions(length, padded, blocks):
+    assert block_sizes(length) == (padded, blocks)
