@@ -560,7 +560,10 @@ class RuntimeConfig:
     )
     run_dir: str = option("", "exact run directory or address; empty: output_dir/NAME-DATE-TIME")
     compilation_cache: str = option(
-        "~/.cache/fr3e_jax/xla", "persistent XLA compilation cache, a directory or gs://, s3://; empty: none"
+        "~/.cache/fr3e_jax/xla", "folder of compiled programs, a directory or gs://, s3://; empty: none"
+    )
+    stored_programs: bool = option(
+        True, "keep whole executables in compilation_cache (a directory), so that a later start traces and lowers none"
     )
     keep_host_memory: bool = option(True, "on CPU: the process keeps freed memory, for speed")
     allow_changes: bool = option(

@@ -80,8 +80,8 @@ def split_of(expression: str) -> Split:
 def _draw(rng: np.random.Generator, modulus: int, num_operands: int, split: Split) -> str:
     """A random expression of the wanted split, by rejection sampling."""
     while True:
-        operands = rng.integers(modulus, size=num_operands)
-        operators = ["+-*"[i] for i in rng.integers(3, size=num_operands - 1)] + [""]
+        operands = rng.integers(modulus, size=num_operands).tolist()
+        operators = ["+-*"[i] for i in rng.integers(3, size=num_operands - 1).tolist()] + [""]
         expression = "".join(f"{a}{operator}" for a, operator in zip(operands, operators, strict=True))
         if split_of(expression) == split:
             return expression

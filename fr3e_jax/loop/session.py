@@ -10,8 +10,9 @@ from pathlib import Path
 import jax
 
 from fr3e_jax.cluster.processes import Processes, own_processes
+from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
-from fr3e_jax.configuration.schema import Config
+from fr3e_jax.configuration.schema import Config, RuntimeConfig
 from fr3e_jax.data.task import Task, load_task
 from fr3e_jax.data.templates import load_template
 from fr3e_jax.data.tokenizer import TextCodec
@@ -22,6 +23,7 @@ from fr3e_jax.loop.model import Model, open_model
 from fr3e_jax.loop.sampler import Sampler
 from fr3e_jax.loop.texts import Texts
 from fr3e_jax.programs.host_memory import keep_host_memory
+from fr3e_jax.programs.program import keep_executables
 from fr3e_jax.rewards.grader import Grader, VerifierError
 from fr3e_jax.rewards.user import check_by_a_call, user_verifier
 from fr3e_jax.rollouts.engine import RolloutEngine
@@ -29,6 +31,7 @@ from fr3e_jax.rollouts.noise import Noise
 from fr3e_jax.rollouts.requests import Sampling
 from fr3e_jax.rollouts.tool_calls import open_toolbox
 from fr3e_jax.runs.compilation import count_compilations
+from fr3e_jax.runs.stored_executables import StoredExecutables
 from fr3e_jax.stores.objects import is_remote
 
 
@@ -66,15 +69,34 @@ def start_runtime(config: Config) -> None:
     """Apply process-wide settings of JAX; call it before the first array is made."""
     if config.runtime.keep_host_memory:
         keep_host_memory()
-    cache = config.runtime.compilation_cache
-    if cache and not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        if not is_remote(cache):
-            cache = str(Path(cache).expanduser())
-            Path(cache).mkdir(parents=True, exist_ok=True)
-        jax.config.update("jax_compilation_cache_dir", cache)  # jax itself opens gs:// and s3://
+    keep_executables(_open_caches(config.runtime))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     count_compilations()
+
+
+def _open_caches(runtime: RuntimeConfig) -> StoredExecutables | None:
+    """Name jax's own cache, unless the environment does, and return the store of whole executables, if there is one."""
+    if not runtime.compilation_cache:
+        return None
+    named = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    cache = named or runtime.compilation_cache
+    if is_remote(cache):  # jax itself opens gs:// and s3://; whole executables need a directory
+        if not named:
+            jax.config.update("jax_compilation_cache_dir", cache)
+        return None
+    folder = Path(cache).expanduser()
+    try:
+        store = StoredExecutables(folder / "programs") if runtime.stored_programs else None
+    except OSError as error:
+        raise ConfigError(
+            f"runtime.compilation_cache={folder} cannot be used: {error}; name another folder, or none"
+        ) from error
+    if not named:
+        path = folder / "jax" if store else folder
+        path.mkdir(parents=True, exist_ok=True)
+        jax.config.update("jax_compilation_cache_dir", str(path))
+    return store
 
 
 def open_session(config: Config, task: Task | None = None) -> Session:
@@ -89,6 +111,8 @@ def open_session(config: Config, task: Task | None = None) -> Session:
     """
     start_runtime(config)
     processes = own_processes()
+    if processes.count > 1:  # an executable of several processes belongs to all of them
+        keep_executables(None)
     texts = open_texts(config)
     with as_config_error():
         task = load_task(config.data) if task is None else task

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fr3e_jax.objectives.tool_branching import branches_after_answer, entropy_from
+from fr3e_jax.programs.program import Program
 from fr3e_jax.programs.size_buckets import power_of_two
 
 _LEAST_ROWS = 16
@@ -26,7 +27,7 @@ def _decisions(entropies, sampled, starts, uniforms, *, tokens, vocabulary, weig
     return branches_after_answer(uniforms, changes, weight=weight, probability=probability)
 
 
-_decide = jax.jit(_decisions, static_argnames=("tokens", "vocabulary", "weight", "probability"))
+_decide = Program(_decisions, static_argnames=("tokens", "vocabulary", "weight", "probability"))
 
 
 def branching_decisions(

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from fr3e_jax.programs.program import Program
+
 # The finaliser of Wellons' "lowbias32", one to one on 32-bit numbers.
 _MULTIPLIERS = (0x7FEB352D, 0x846CA68B)
 # Of an element's index, one for each of two sums; odd, so that indices stay apart.
@@ -29,7 +31,7 @@ def checksums(arrays: Mapping[str, Any]) -> dict[str, str]:
     return {name: "".join(f"{int(part):08x}" for part in pair) for name, pair in sums.items()}
 
 
-@jax.jit
+@Program
 def _sums(array: jax.Array) -> jax.Array:
     """uint32 ``[2]``."""
     bits = _bits(array)

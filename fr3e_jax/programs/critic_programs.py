@@ -25,6 +25,7 @@ from fr3e_jax.policy.network import DEFAULT_OPTIONS, ForwardOptions, Params, bui
 from fr3e_jax.policy.rows import Rows, predictors, row_states
 from fr3e_jax.programs.mesh import mesh_layout, param_shardings, replicated
 from fr3e_jax.programs.optimizer_programs import OptimizerPrograms
+from fr3e_jax.programs.program import Program
 
 
 class ValueRows(NamedTuple):
@@ -65,6 +66,11 @@ def _accumulate(network: _Network, clip: float, params, gradients, batch: ValueR
     return jax.tree.map(jnp.add, gradients, fresh), sums
 
 
+def _with_new_head(head: Any, network: Params) -> Any:
+    value = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), head)
+    return {"network": jax.tree.map(jnp.copy, network), "value": value}
+
+
 class CriticPrograms(OptimizerPrograms):
     """Compiled programs of a critic for one architecture, optimizer and mesh."""
 
@@ -96,12 +102,8 @@ class CriticPrograms(OptimizerPrograms):
         static = _Network(graphdef, replace(options, layout=mesh_layout(mesh, options.attention)))
         super().__init__(mesh, optimizer, abstract, shardings, partial(_accumulate, static, clip))
         self.graphdef = graphdef
-        self._start = jax.jit(self._with_new_head, out_shardings=shardings)
-        self._values = jax.jit(static.values, out_shardings=whole)
-
-    def _with_new_head(self, network: Params) -> Any:
-        value = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.abstract_state["params"]["value"])
-        return {"network": jax.tree.map(jnp.copy, network), "value": value}
+        self._start = Program(partial(_with_new_head, abstract["value"]), out_shardings=shardings)
+        self._values = Program(static.values, out_shardings=whole)
 
     def initial_params(self, policy: Params) -> Any:
         """A copy of the policy's network, and a value head whose values are 0."""

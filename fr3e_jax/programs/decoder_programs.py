@@ -29,6 +29,7 @@ from fr3e_jax.programs.mesh import (
     mesh_layout,
     replicated,
 )
+from fr3e_jax.programs.program import Program
 from fr3e_jax.programs.size_buckets import power_of_two
 
 _TOKENS_AT_ONCE = 1024
@@ -73,26 +74,26 @@ class DecoderPrograms:
         self._by_slot, self._whole = batch_sharding(mesh), replicated(mesh)
         state, layout = _state_shardings(mesh, architecture), mesh_layout(mesh)
         emitted = Emitted(*(self._whole,) * len(Emitted._fields))  # every process fetches all tokens
-        self._prefill = jax.jit(partial(decode_steps.prefill, graphdef, layout), out_shardings=state.trunks)
-        self._alternatives = jax.jit(partial(decode_steps.alternatives, graphdef), out_shardings=self._whole)
-        self._empty = jax.jit(decoder_state.empty_state, static_argnums=(0, 1), out_shardings=state)
-        self._insert = jax.jit(decoder_state.insert_trunks, donate_argnums=0, out_shardings=state.trunks)
-        self._copy = jax.jit(decoder_state.copy_trunk, donate_argnums=0, out_shardings=state.trunks)
-        self._fill = jax.jit(decoder_state.fill_lanes, donate_argnums=0, out_shardings=without_caches(state))
-        self._chunk = jax.jit(
+        self._prefill = Program(partial(decode_steps.prefill, graphdef, layout), out_shardings=state.trunks)
+        self._alternatives = Program(partial(decode_steps.alternatives, graphdef), out_shardings=self._whole)
+        self._empty = Program(decoder_state.empty_state, static_argnums=(0, 1), out_shardings=state)
+        self._insert = Program(decoder_state.insert_trunks, donate_argnums=0, out_shardings=state.trunks)
+        self._copy = Program(decoder_state.copy_trunk, donate_argnums=0, out_shardings=state.trunks)
+        self._fill = Program(decoder_state.fill_lanes, donate_argnums=0, out_shardings=without_caches(state))
+        self._chunk = Program(
             partial(decode_steps.decode_chunk, graphdef, layout),
             static_argnames=("steps", "filtered"),
             donate_argnums=1,  # the state
             out_shardings=(state, emitted),
         )
         # Rings of another size cannot take over the old ones' memory: `resize` deletes each old buffer itself.
-        resize = partial(jax.jit, decoder_state.resize_ring, static_argnames=("capacity", "axis"))
+        resize = partial(Program, decoder_state.resize_ring, static_argnames=("capacity", "axis"))
         self._resize_cache = resize(out_shardings=state.lanes[0].key)
         self._resize_hidden = resize(out_shardings=state.lane_hidden)
-        self._restart = jax.jit(
+        self._restart = Program(
             decoder_state.resized_start, static_argnums=1, out_shardings=(self._by_slot, self._whole)
         )
-        self._promote = jax.jit(decoder_state.promote, static_argnames="capacity", out_shardings=state.trunks)
+        self._promote = Program(decoder_state.promote, static_argnames="capacity", out_shardings=state.trunks)
 
     def jitted(self) -> dict[str, Callable]:
         """The programs by name, to lower without running them (`fr3e_jax.planning`)."""

@@ -26,6 +26,7 @@ from fr3e_jax.objectives.anchors import (
     uniform_anchors,
 )
 from fr3e_jax.objectives.values import state_values, trajectory_modulation
+from fr3e_jax.programs.program import Program
 from fr3e_jax.programs.size_buckets import power_of_two
 
 _LEAST_ROWS = 16
@@ -33,7 +34,7 @@ _LEAST_ROWS = 16
 TreeEstimator = tuple[Callable, tuple[tuple[str, Any], ...]]  # function and keywords, hashable
 
 
-@partial(jax.jit, static_argnames=("selection", "rules"))
+@partial(Program, static_argnames=("selection", "rules"))
 def _select_anchors(sources, lengths, sampled, *, selection: str, rules: AnchorRules):
     def one(source, n, own):
         if selection == "delimiter":
@@ -73,7 +74,7 @@ def find_anchors(
     return [a[v] for a, v in zip(anchors[: len(sources)], valid, strict=False)]
 
 
-_block_index = jax.jit(block_index, static_argnames="T")
+_block_index = Program(block_index, static_argnames="T")
 
 
 def block_numbers(cuts: Sequence[int], length: int, num_blocks: int) -> np.ndarray:
@@ -86,7 +87,7 @@ def block_numbers(cuts: Sequence[int], length: int, num_blocks: int) -> np.ndarr
     return np.asarray(blocks)[:length]
 
 
-_group_advantages = jax.jit(estimated_advantages, static_argnames=("estimator", "unbiased_std", "k"))
+_group_advantages = Program(estimated_advantages, static_argnames=("estimator", "unbiased_std", "k"))
 
 
 def group_advantages(
@@ -110,7 +111,7 @@ def group_advantages(
     return np.asarray(found)[: len(rewards)]
 
 
-@partial(jax.jit, static_argnames=("estimator", "tree", "unbiased_std", "modulation", "initial", "fresh"))
+@partial(Program, static_argnames=("estimator", "tree", "unbiased_std", "modulation", "initial", "fresh"))
 def _trajectories(
     rewards, mask, base_value, final_reward, root_value, *, estimator, tree, unbiased_std, modulation, initial, fresh
 ):

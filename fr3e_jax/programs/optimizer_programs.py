@@ -41,6 +41,7 @@ from jax.sharding import Mesh
 
 from fr3e_jax.programs.host_arrays import on_mesh
 from fr3e_jax.programs.mesh import abstract_arrays, batch_sharding, like_params, replicated
+from fr3e_jax.programs.program import Program
 
 
 def apply_gradients(optimizer: optax.GradientTransformation, params, optimizer_state, gradients):
@@ -75,15 +76,15 @@ class OptimizerPrograms:
         self.param_shardings = param_shardings
         self.optimizer_shardings = like_params(mesh, abstract_optimizer, abstract_params, param_shardings)
         self._rows, whole = batch_sharding(mesh), replicated(mesh)
-        self.init_optimizer = jax.jit(optimizer.init, out_shardings=self.optimizer_shardings)
-        self.zero_gradients = jax.jit(partial(jax.tree.map, jnp.zeros_like), out_shardings=self.param_shardings)
-        self.norm = jax.jit(optax.tree.norm, out_shardings=whole)
-        self._accumulate = jax.jit(
+        self.init_optimizer = Program(optimizer.init, out_shardings=self.optimizer_shardings)
+        self.zero_gradients = Program(partial(jax.tree.map, jnp.zeros_like), out_shardings=self.param_shardings)
+        self.norm = Program(optax.tree.norm, out_shardings=whole)
+        self._accumulate = Program(
             accumulate,
             donate_argnums=1,  # gradients
             out_shardings=(self.param_shardings, whole),
         )
-        self._apply = jax.jit(
+        self._apply = Program(
             partial(apply_gradients, optimizer),
             donate_argnums=(0, 1),  # parameters and optimizer state
             out_shardings=(self.param_shardings, self.optimizer_shardings, whole),

@@ -18,6 +18,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fr3e_jax.policy.network import Params
+from fr3e_jax.programs.program import Program
 
 
 def _converted(abstract: Params, dtype: str) -> Params:
@@ -103,7 +104,7 @@ class RolloutWeights:
         pairs = zip(jax.tree.leaves((source, abstract)), jax.tree.leaves((target, self.abstract)), strict=True)
         self.copies = any(left != right for left, right in pairs)
         between = _half_way(abstract, source, target)
-        self._reshard = jax.jit(partial(_reshard, self.abstract, source, between), out_shardings=target)
+        self._reshard = Program(partial(_reshard, self.abstract, source, between), out_shardings=target)
         self._made_from: jax.Array | None = None
         self._copy: Params | None = None
 

@@ -18,6 +18,7 @@ from fr3e_jax.objectives.divergence import KL_ESTIMATORS
 from fr3e_jax.objectives.divergence import sequence_log_ratios as mean_log_ratios
 from fr3e_jax.objectives.returns import generalised_advantages as gae
 from fr3e_jax.objectives.shaping_steps import Tokens, apply_steps
+from fr3e_jax.programs.program import Program
 from fr3e_jax.programs.size_buckets import power_of_two
 
 Steps = tuple[tuple[Callable, tuple[tuple[str, Any], ...]], ...]  # function and keywords, hashable
@@ -32,7 +33,7 @@ class Shaped(NamedTuple):
     penalised: np.ndarray
 
 
-@partial(jax.jit, static_argnames="steps")
+@partial(Program, static_argnames="steps")
 def _shape(tokens: Tokens, *, steps: Steps):
     shaped, metrics = apply_steps(tokens, [(step, dict(keywords)) for step, keywords in steps])
     return Shaped(*shaped[: len(Shaped._fields)]), metrics
@@ -51,7 +52,7 @@ def _padding(shape: tuple[int, int]) -> list[tuple[int, int]]:
     return [(0, power_of_two(size, 16) - size) for size in shape]
 
 
-_sequence_log_ratios = jax.jit(mean_log_ratios)
+_sequence_log_ratios = Program(mean_log_ratios)
 
 
 def sequence_log_ratios(logprobs: np.ndarray, old_logprobs: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -61,7 +62,7 @@ def sequence_log_ratios(logprobs: np.ndarray, old_logprobs: np.ndarray, mask: np
     return np.asarray(found)[: len(mask)]
 
 
-@partial(jax.jit, static_argnames="estimator")
+@partial(Program, static_argnames="estimator")
 def _divergences(logprobs, reference, *, estimator):
     return KL_ESTIMATORS[estimator](logprobs, reference)
 
@@ -73,7 +74,7 @@ def token_divergences(logprobs: np.ndarray, reference: np.ndarray, *, estimator:
     return np.asarray(found)[:count, :length]
 
 
-@partial(jax.jit, static_argnames=("gamma", "lam"))
+@partial(Program, static_argnames=("gamma", "lam"))
 def _generalised(rewards, values, mask, *, gamma, lam):
     return gae(rewards, values, mask, gamma=gamma, lam=lam)
 

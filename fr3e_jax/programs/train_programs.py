@@ -31,6 +31,7 @@ from fr3e_jax.policy.network import DEFAULT_OPTIONS, ForwardOptions, Params, bin
 from fr3e_jax.policy.rows import Rows, predictors, row_states
 from fr3e_jax.programs.mesh import batch_shards, mesh_layout, replicated
 from fr3e_jax.programs.optimizer_programs import OptimizerPrograms
+from fr3e_jax.programs.program import Program
 
 
 class TrainRows(NamedTuple):
@@ -238,8 +239,8 @@ class TrainPrograms(OptimizerPrograms):
         accumulate = partial(_accumulate, scorer, token_losses, loss)
         super().__init__(mesh, optimizer, abstract_params, shardings, accumulate)
         whole = replicated(mesh)  # every process fetches all scores
-        self._score = jax.jit(scorer.score, out_shardings=(whole, whole))
-        self._branching = jax.jit(scorer.branching, out_shardings=whole)
+        self._score = Program(scorer.score, out_shardings=(whole, whole))
+        self._branching = Program(scorer.branching, out_shardings=whole)
 
     def jitted(self) -> dict[str, Callable]:
         """The programs by name, to lower without running them (`fr3e_jax.planning`)."""

@@ -10,14 +10,15 @@ from flax import nnx
 
 from fr3e_jax.policy.network import Params, bind
 from fr3e_jax.policy.rows import run_trunks
+from fr3e_jax.programs.program import Program
 
 
-@jax.jit
+@Program
 def _nonfinite_counts(params: Params) -> Params:
     return jax.tree.map(lambda leaf: jnp.sum(~jnp.isfinite(leaf)), params)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(Program, static_argnums=0)
 def _has_entropy(graphdef: nnx.GraphDef, params: Params, token_ids: jax.Array) -> jax.Array:
     logits = bind(graphdef, params).logits(run_trunks(graphdef, params, token_ids).hidden).astype(jnp.float32)
     return jnp.isfinite(jax.nn.logsumexp(logits, axis=-1)).all()

@@ -1,4 +1,7 @@
-"""Counts of the programs that this process compiled or fetched from the persistent cache, and the seconds they took."""
+"""Counts of the programs that this process compiled or fetched from a cache, and the seconds they took.
+
+There are two caches: jax's own, and whole executables (`fr3e_jax.runs.stored_executables`).
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,16 @@ import jax
 
 # Events of jax.monitoring. A program from the persistent cache causes the backend event as well: the backend step
 # fetches it. Tracing and lowering take time in either case.
-_PROGRAM = "/jax/core/compile/backend_compile_duration"
-_PARTS = ("/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/jaxpr_to_mlir_module_duration", _PROGRAM)
-_CACHE_HIT = "/jax/compilation_cache/cache_hits"
+PROGRAM = "/jax/core/compile/backend_compile_duration"
+_PARTS = ("/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/jaxpr_to_mlir_module_duration", PROGRAM)
+CACHE_HIT = "/jax/compilation_cache/cache_hits"
 
 
 class Compilations(NamedTuple):
     """Totals of a process, or the difference of two of them."""
 
-    programs: int = 0  # compiled or fetched from the persistent cache
-    cache_hits: int = 0  # fetched from the persistent cache
+    programs: int = 0  # compiled or fetched from a cache
+    cache_hits: int = 0  # fetched from a cache
     seconds: float = 0.0  # wall: tracing, lowering, compiling or fetching; nested traces count once
 
     def since(self, before: Compilations) -> Compilations:
@@ -39,7 +42,7 @@ class _Counter:
         self.programs, self.cache_hits, self.seconds = 0, 0, 0.0
 
     def on_event(self, event: str, **details: Any) -> None:
-        if event == _CACHE_HIT:
+        if event == CACHE_HIT:
             with self._lock:
                 self.cache_hits += 1
 
@@ -48,14 +51,24 @@ class _Counter:
             return
         end = time.perf_counter()
         start = end - duration_secs
+        self._add(start, end, event == PROGRAM)
+
+    def on_fetch(self, seconds: float) -> None:
+        """Count a whole executable, which took ``seconds`` until now."""
+        end = time.perf_counter()
         with self._lock:
-            self.programs += event == _PROGRAM
+            self.cache_hits += 1
+        self._add(end - seconds, end, True)
+
+    def _add(self, start: float, end: float, program: bool) -> None:
+        with self._lock:
+            self.programs += program
             spans = self._spans.setdefault(threading.get_ident(), [])
             while spans and spans[-1][0] >= start:
                 inner_start, inner_end = spans.pop()
                 self.seconds -= inner_end - inner_start
             spans.append((start, end))
-            self.seconds += duration_secs
+            self.seconds += end - start
 
 
 _counter: _Counter | None = None
@@ -68,6 +81,12 @@ def count_compilations() -> None:
         _counter = _Counter()
         jax.monitoring.register_event_listener(_counter.on_event)
         jax.monitoring.register_event_duration_secs_listener(_counter.on_duration)
+
+
+def fetched_in(seconds: float) -> None:
+    """Count an executable that was fetched whole, without tracing and lowering."""
+    if _counter is not None:
+        _counter.on_fetch(seconds)
 
 
 def compilations() -> Compilations:

@@ -1,0 +1,134 @@
+"""A compiled program that can be fetched whole: `jax.jit`, and executables that an earlier process has stored.
+
+`jax.jit` traces and lowers a function in Python before it asks the compilation cache for the result of XLA. At a second
+start this takes most of the time. So every program of this package is declared as a `Program`. Without a store it calls
+the jitted function. With one (`keep_executables`) it looks for an executable under a name that says all the executable
+depends on, and calls that. `fr3e_jax.runs.stored_executables` is the store; files are its matter.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from fr3e_jax.programs.fingerprints import Unidentified, fingerprint
+
+
+class Executables(Protocol):
+    """Executables that outlive the process."""
+
+    def fetch(self, program: str) -> jax.stages.Compiled | None:
+        """The executable of a program with this fingerprint; None: it has to be lowered."""
+
+    def compile(self, program: str, interface: str, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+        """Compile and store, or fetch what is stored for an equal program.
+
+        ``interface``: a fingerprint of the arguments and of the options of jit, which the lowered text does not tell.
+        """
+
+
+_executables: Executables | None = None
+
+
+def keep_executables(executables: Executables | None) -> None:
+    """From now on, all programs of this process take their executables from here; None: each compiles its own."""
+    global _executables
+    _executables = executables
+
+
+class Program:
+    """A jitted function; see `jax.jit` for the options. Static arguments are passed as they are declared.
+
+    The settings of jax count as they are when the first program is called, except for the precision of products.
+    """
+
+    def __init__(self, function: Callable, *, static_argnums=(), static_argnames=(), **options: Any):
+        as_tuple = lambda x: (x,) if isinstance(x, int | str) else tuple(x)
+        self._positions, self._names = frozenset(as_tuple(static_argnums)), frozenset(as_tuple(static_argnames))
+        self._options = options | {"static_argnums": static_argnums, "static_argnames": static_argnames}
+        # With unused arguments kept, the lowered text and the arguments' types say all about an executable.
+        self._jitted = jax.jit(function, keep_unused=True, **self._options)
+        self._lock = threading.Lock()
+        self._ready: dict[Any, jax.stages.Compiled] = {}
+        self._own: str | None = None  # fingerprint of function and options
+        update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        if _executables is None:
+            return self._jitted(*args, **keywords)
+        static, passed, named = self._sorted(args, keywords)
+        leaves, tree = jax.tree.flatten((passed, named))
+        types = tuple(map(_type_of, leaves))
+        if None in types:  # within another function that is traced, or an argument that jax refuses
+            return self._jitted(*args, **keywords)
+        key = (static, tree, types, jax.config.jax_default_matmul_precision)
+        executable = self._ready.get(key)
+        if executable is None:
+            with self._lock:
+                executable = self._ready.get(key) or self._obtained(key, args, keywords)
+                self._ready[key] = executable
+        return executable(*passed, **named)
+
+    def lower(self, *args: Any, **keywords: Any) -> jax.stages.Lowered:
+        """As `jax.stages.Wrapped.lower`."""
+        return self._jitted.lower(*args, **keywords)
+
+    def trace(self, *args: Any, **keywords: Any) -> jax.stages.Traced:
+        """As `jax.stages.Wrapped.trace`."""
+        return self._jitted.trace(*args, **keywords)
+
+    def eval_shape(self, *args: Any, **keywords: Any) -> Any:
+        """As `jax.eval_shape`."""
+        return self._jitted.eval_shape(*args, **keywords)
+
+    def _cache_size(self) -> int:
+        """The number of executables in memory."""
+        return self._jitted._cache_size() + len(self._ready)
+
+    def _sorted(self, args: tuple, keywords: dict[str, Any]) -> tuple[tuple, tuple, dict[str, Any]]:
+        """Static arguments, each with its name and type, and the others."""
+        at, names = self._positions, self._names
+        static = [(i, type(x), x) for i, x in enumerate(args) if i in at] if at else []
+        if not names:
+            return tuple(static), tuple(x for i, x in enumerate(args) if i not in at) if at else args, keywords
+        static += [(name, type(x), x) for name, x in sorted(keywords.items()) if name in names]
+        named = {name: x for name, x in keywords.items() if name not in names}
+        return tuple(static), tuple(x for i, x in enumerate(args) if i not in at) if at else args, named
+
+    def _obtained(self, key: Any, args: tuple, keywords: dict[str, Any]) -> jax.stages.Compiled:
+        static, tree, types, precision = key
+        try:
+            if self._own is None:
+                self._own = fingerprint((self.__wrapped__, sorted(self._options.items())))
+            interface = fingerprint((str(tree), types, precision, sorted(self._options.items())))
+            name = fingerprint((self._own, static, interface))
+        except Unidentified:  # a function from elsewhere: its code is not among those that name a program
+            return self._jitted.lower(*args, **keywords).compile()
+        return _executables.fetch(name) or _executables.compile(name, interface, self._jitted.lower(*args, **keywords))
+
+
+def _type_of(leaf: Any) -> Any:
+    """Hashable: what jax compiles for; None: neither an array nor a number."""
+    kind = type(leaf)
+    read = _READERS.get(kind)
+    if read is None:
+        if isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, jax.Array | np.ndarray | np.generic):
+            return None
+        read = _READERS[kind] = _of_array if isinstance(leaf, jax.Array) else _of_numpy
+    return read(leaf)
+
+
+def _of_array(x: jax.Array) -> tuple:
+    return x.shape, x.dtype, x.weak_type, x.sharding if x.committed else None
+
+
+def _of_numpy(x: np.ndarray | np.generic) -> tuple:
+    return x.shape, x.dtype, False, None
+
+
+_READERS: dict[type, Callable[[Any], Any]] = {kind: type for kind in (bool, int, float, complex)}
