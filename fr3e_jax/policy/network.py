@@ -35,7 +35,7 @@ from fr3e_jax.policy.attention import (
     trunk_branch_attention,
 )
 from fr3e_jax.policy.decode_attention import OwnPart, decode_attention
-from fr3e_jax.policy.modules import Linear, RMSNorm, gated_silu, parameter
+from fr3e_jax.policy.modules import Linear, RMSNorm, gated_silu, parameter, product
 
 Params = dict[str, Any]
 
@@ -155,6 +155,7 @@ class MeshLayout:
     by_shard: Callable[[jax.Array], jax.Array] = lambda x: x  # arrays [shards, ...], one entry for each shard of rows
     layer: Callable = call_layer  # or a jitted version of it
     attend_rows: Callable = row_attention  # or the same in fused kernels
+    lay_out_head: bool = False  # whether a loop of decode steps first lays a tied head out as [E, V]
 
 
 DEFAULT_LAYOUT = MeshLayout()
@@ -347,8 +348,19 @@ class Qwen(nnx.Module):
         """The head as stored: ``[V, E]`` and true if it is the embedding, else ``[E, V]`` and false."""
         return (self.embedding[...], True) if self.head is None else (self.head[...], False)
 
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        """float32 logits ``[..., V]`` of hidden states ``[..., E]``."""
+    def decoding_head(self, layout: MeshLayout) -> jax.Array | None:
+        """The head ``[E, V]`` for `logits` of a loop, if it pays to lay it out before the loop; else None.
+
+        XLA on CPU takes a quarter less time for a few states with this layout than with the embedding's ``[V, E]``.
+        """
+        if self.head is not None or not layout.lay_out_head:
+            return None
+        return jax.lax.optimization_barrier(self.embedding[...].astype(self.compute_dtype).T)
+
+    def logits(self, hidden: jax.Array, weight: jax.Array | None = None) -> jax.Array:
+        """float32 logits ``[..., V]`` of hidden states ``[..., E]``; ``weight``: `decoding_head`."""
+        if weight is not None:
+            return product(hidden, weight, jnp.float32)
         weight = self.embedding[...].T if self.head is None else self.head[...]
         return jnp.matmul(hidden, weight.astype(hidden.dtype), preferred_element_type=jnp.float32)
 

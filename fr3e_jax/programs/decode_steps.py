@@ -144,12 +144,12 @@ class _Reading(NamedTuple):
 
 
 def _draw(
-    network, state: DecodeState, uniforms: jax.Array, reading: _Reading | None, *, filtered: bool
+    network, head, state: DecodeState, uniforms: jax.Array, reading: _Reading | None, *, filtered: bool
 ) -> tuple[Emitted, jax.Array]:
     """The next token of every lane, from the hidden states in the state; and the lanes' spans after it."""
     s, shape = state.settings, state.active.shape
     flat = lambda x: x.reshape(-1, *x.shape[2:])
-    logits = network.logits(flat(state.hidden))
+    logits = network.logits(flat(state.hidden), head)
     forced = None if reading is None else flat(reading.tool_written)
     filters = (flat(x) for x in (s.temperature, s.top_p, s.top_k))
     draw = draw_tokens(logits, uniforms, *filters, forced, spans=flat(state.span), filtered=filtered)
@@ -181,11 +181,11 @@ def _own_cache(state: DecodeState, ring: tuple[KeyValue, ...], base: jax.Array, 
 
 
 def _one_step(
-    network, layout: MeshLayout, state, ring, base, window: _Window, uniforms, turn: Rotation, reading, *, filtered
+    network, head, layout: MeshLayout, state, ring, base, window: _Window, uniforms, turn, reading, *, filtered
 ):
     """Draw a token in every active lane and pass it through the network; ``state`` comes without its rings."""
     s = state.settings
-    emitted, span = _draw(network, state, uniforms, reading, filtered=filtered)
+    emitted, span = _draw(network, head, state, uniforms, reading, filtered=filtered)
     cache = _own_cache(state, ring, base, window)
     hidden, layers = network.decode(emitted.token_ids, turn, cache, state.trunks.layers, s.fork, layout)
     hidden = jnp.where(state.active[..., None], hidden, state.hidden)
@@ -222,6 +222,7 @@ def decode_chunk(
     ring's capacity (`resize_ring`).
     """
     network = bind(graphdef, params)
+    head = network.decoding_head(layout)
     if interruptions is not None:
         state = state._replace(active=state.active | interruptions.resumed)
     empty = lambda dtype: jnp.zeros((steps, *state.active.shape), dtype)
@@ -242,6 +243,7 @@ def decode_chunk(
         was_active = current.active
         current, window, one = _one_step(
             network,
+            head,
             layout,
             current,
             state.lanes,

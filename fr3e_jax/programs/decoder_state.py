@@ -115,7 +115,7 @@ def empty_state(shape: CacheShape, sizes: DecoderSizes) -> DecodeState:
             fork=per_lane(jnp.int32),
             limit=per_lane(jnp.int32),
             stream=per_lane(jnp.uint32, names),
-            temperature=per_lane(jnp.float32),
+            temperature=jnp.ones((slots, lanes), jnp.float32),  # 0 would make each step look for the likeliest tokens
             top_p=per_lane(jnp.float32),
             top_k=per_lane(jnp.int32),
             stop_ids=per_lane(jnp.int32, stops),

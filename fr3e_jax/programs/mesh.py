@@ -284,8 +284,9 @@ def mesh_layout(mesh: Mesh, attention: str = "xla") -> MeshLayout:
     head is gathered once for all chunks of logits.
     """
     attend = fused_rows(mesh) if attention == "pallas" else MeshLayout.attend_rows
+    on_cpu = mesh.devices.flat[0].platform == "cpu"
     if mesh.size == 1:
-        return MeshLayout(layer=_layer, attend_rows=attend)
+        return MeshLayout(layer=_layer, attend_rows=attend, lay_out_head=on_cpu)
     tensor = mesh.shape["tensor"]
 
     def put(x, *axes):
@@ -309,6 +310,7 @@ def mesh_layout(mesh: Mesh, attention: str = "xla") -> MeshLayout:
         by_shard=lambda x: put(x, BATCH, *(P.UNCONSTRAINED,) * (x.ndim - 1)),
         layer=_layer,
         attend_rows=attend,
+        lay_out_head=on_cpu,
     )
 
 

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from fr3e_jax.policy.head import even_chunk
 from fr3e_jax.policy.huggingface import save_params
-from fr3e_jax.policy.modules import rms_norm
+from fr3e_jax.policy.modules import product, rms_norm
 
 SEQUENCES = [[3, 17, 0, 5, 5, 9, 11, 2], [8], [19, 4, 1]]
 
@@ -129,3 +129,10 @@ def test_rms_norm_of_a_mean_that_overflows_is_nan():
     found = rms_norm(x, jnp.ones(4), 1e-6)
     assert np.isnan(found[0]).all()
     np.testing.assert_allclose(found[1], np.ones(4), rtol=1e-6)
+
+
+def test_few_rows_times_a_large_kernel_on_cpu_take_no_ynnpack_product_and_equal_the_plain_one():
+    x, kernel = (jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(8, 256), (256, 512)]))
+    compiled = jax.jit(product).lower(x, kernel).compile()
+    assert "ynn_fusion" not in compiled.as_text()
+    np.testing.assert_allclose(compiled(x, kernel), np.asarray(x) @ np.asarray(kernel), rtol=1e-4, atol=1e-4)
