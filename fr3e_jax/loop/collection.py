@@ -63,7 +63,7 @@ def collect(rounds: Rounds, progress: Progress, params: Params, step: int, sampl
         found.groups += done.groups
         found.credited += done.credited
         ready = ready + done.trunks
-        rounds_without_signal = 0 if done.trunks else rounds_without_signal + done.rounds
+        rounds_without_signal = done.silent + (0 if done.trunks else rounds_without_signal)
         if rounds_without_signal >= config.rollout.max_rounds_without_signal:
             progress.carried = ready
             raise NoSignal(no_signal_message(config, found.groups, found.credited, rounds_without_signal))

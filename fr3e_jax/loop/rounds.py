@@ -42,7 +42,7 @@ class Round(NamedTuple):
     credited: list[Credited]
     trunks: list[TrainingTrunk]
     returned: list[Credited]  # continuations of kept successes
-    rounds: int = 1
+    silent: int  # its last rounds that gave nothing to train on, in a row
 
 
 @dataclass(frozen=True)
@@ -102,15 +102,16 @@ class Rounds:
                     self.archive.add(explore, step, credited)
                 trunks += explored_trunks(config, step, credited)
         if together > 1:
-            self._observe_each(groups, trunks)
+            silent = self._observe_each(groups, trunks)
         else:
+            silent = int(not trunks)
             self.yields.observe(len(groups), count_rollouts(trunks))
         if config.returns.size:
             self.returns.add(config.returns, step, groups)
         for group in groups:
             group.trunks.clear()  # no later stage reads the caches of these weights
         self.ledger.count_decoding(session.sampler.engine.take_counts())
-        return Round(groups, credited, trunks, [], together)
+        return Round(groups, credited, trunks, [], silent)
 
     def _size(self, missing: int) -> tuple[int, int]:
         """Prompts to sample now, and how many rounds they are."""
@@ -124,12 +125,15 @@ class Rounds:
                 return together * most, together
         return (self.yields.prompts_for(missing, most, of_a_prompt) if by_yield else most), 1
 
-    def _observe_each(self, groups: list[PromptGroup], trunks: list[TrainingTrunk]) -> None:
-        """Count the rounds of one stream as if each had been sampled alone."""
-        size, kept = self.session.config.rollout.prompts_per_round, iter(trunks)
+    def _observe_each(self, groups: list[PromptGroup], trunks: list[TrainingTrunk]) -> int:
+        """Count the rounds of one stream as if each had been sampled alone; return how many of the last were silent."""
+        size, kept, silent = self.session.config.rollout.prompts_per_round, iter(trunks), 0
         for start in range(0, len(groups), size):
             own = groups[start : start + size]
-            self.yields.observe(len(own), count_rollouts([next(kept) for group in own if group.kept]))
+            gave = count_rollouts([next(kept) for group in own if group.kept])
+            self.yields.observe(len(own), gave)
+            silent = 0 if gave else silent + 1
+        return silent
 
     def _return(self, params: Params, step: int) -> Round:
         """Continue kept successes from their depths."""
@@ -145,7 +149,7 @@ class Rounds:
             self.compare("return", agreement.of_values, credited)
             trunks = explored_trunks(session.config, step, credited)
         self.ledger.count_decoding(session.sampler.engine.take_counts())
-        return Round([], [], trunks, credited)
+        return Round([], [], trunks, credited, int(not trunks))
 
     def _revisit_archive(self, step: int, groups: list[PromptGroup]) -> list[Anchored]:
         """Archived bases to explore again; none without an archive."""

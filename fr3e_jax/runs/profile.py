@@ -23,6 +23,7 @@ from typing import Any
 
 import jax
 
+from fr3e_jax.programs.program import Program
 from fr3e_jax.runs.background import Background
 from fr3e_jax.runs.compilation import compilations
 from fr3e_jax.runs.idle_time import InFlight
@@ -106,10 +107,8 @@ def replaced(owner: Any, changes: dict[str, Any]) -> Iterator[None]:
 
 
 def compiled_programs(owner: object | ModuleType) -> dict[str, Callable[..., Any]]:
-    """``jax.jit`` functions among the attributes of an object or a module, by name."""
-    return {
-        name: value for name, value in vars(owner).items() if callable(value) and isinstance(value, jax.stages.Wrapped)
-    }
+    """Compiled programs among the attributes of an object or a module, by name."""
+    return {name: value for name, value in vars(owner).items() if isinstance(value, Program)}
 
 
 @contextlib.contextmanager
