@@ -9,6 +9,7 @@ depends on, and calls that. `fr3e_jax.runs.stored_executables` is the store; fil
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any, Protocol
@@ -41,6 +42,16 @@ def keep_executables(executables: Executables | None) -> None:
     _executables = executables
 
 
+_programs: weakref.WeakSet[Program] = weakref.WeakSet()
+
+
+def drop_executables() -> None:
+    """Forget all executables in memory, also those of `jax.jit`: each maps some 15 regions of the process's memory."""
+    for program in list(_programs):
+        program._ready.clear()
+    jax.clear_caches()
+
+
 class Program:
     """A jitted function; see `jax.jit` for the options. Static arguments are passed as they are declared.
 
@@ -57,6 +68,7 @@ class Program:
         self._ready: dict[Any, jax.stages.Compiled] = {}
         self._own: str | None = None  # fingerprint of function and options
         update_wrapper(self, function)
+        _programs.add(self)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         if _executables is None:

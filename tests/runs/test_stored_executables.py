@@ -15,7 +15,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from fr3e_jax.loop.train import train
-from fr3e_jax.programs.program import Program, keep_executables
+from fr3e_jax.programs.program import Program, drop_executables, keep_executables
 from fr3e_jax.runs import stored_executables
 from fr3e_jax.runs.compilation import compilations, count_compilations
 from fr3e_jax.runs.metrics import read_metrics, without_timing
@@ -285,3 +285,14 @@ def test_a_run_has_the_same_numbers_from_stored_programs(tmp_path, tiny_run, wit
         runs[name] = summary["compilations"], metrics, rollouts
     keep_executables(None)
     assert runs["plain"][1:] == runs["cold"][1:] == runs["warm"][1:]
+
+
+def test_dropped_executables_are_fetched_again(store):
+    program = _updates()
+    first, _, _ = _called(program, _weights(), _weights())
+    assert program._cache_size() == 1
+    drop_executables()
+    assert program._cache_size() == 0, "a process of many runs would reach the limit of memory mappings"
+    again, programs, fetched = _called(program, _weights(), _weights())
+    assert (programs, fetched) == (1, 1)
+    np.testing.assert_array_equal(again, first)
