@@ -1,9 +1,10 @@
 """A compiled program that can be fetched whole: `jax.jit`, and executables that an earlier process has stored.
 
 `jax.jit` traces and lowers a function in Python before it asks the compilation cache for the result of XLA. At a second
-start this takes most of the time. So every program of this package is declared as a `Program`. Without a store it calls
-the jitted function. With one (`keep_executables`) it looks for an executable under a name that says all the executable
-depends on, and calls that. `fr3e_jax.runs.stored_executables` is the store; files are its matter.
+start this takes most of the time. So every program of this package is declared as a `Program`. Without a store, and on
+several devices, it calls the jitted function. With one (`keep_executables`) it looks for an executable under a name that
+says all the executable depends on, and calls that. `fr3e_jax.runs.stored_executables` is the store; files are its
+matter.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Program:
         _programs.add(self)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        if _executables is None:
+        if _executables is None or jax.device_count() > 1:  # a stored executable runs on all devices or on none
             return self._jitted(*args, **keywords)
         static, passed, named = self._sorted(args, keywords)
         leaves, tree = jax.tree.flatten((passed, named))

@@ -35,7 +35,7 @@ SIZES = {
 
 def _prefill(**sizes):
     graphdef, *_ = build_network(Architecture(**SIZES | sizes))
-    return partial(decode_steps.prefill, graphdef, mesh_layout(make_mesh(1, 1, 1)))
+    return partial(decode_steps.prefill, graphdef, mesh_layout(make_mesh(1, 1, 1, jax.devices()[:1])))
 
 
 def _optimizer(**settings):
@@ -81,7 +81,7 @@ def test_two_objects_of_equal_content_count_as_one_object_twice():
 
 
 def test_shardings_differ_by_mesh_and_axes():
-    mesh = make_mesh(1, 1, 1)
+    mesh = make_mesh(1, 1, 1, jax.devices()[:1])
     whole, split = NamedSharding(mesh, P()), NamedSharding(mesh, P("fsdp"))
     assert fingerprint(whole) == fingerprint(NamedSharding(mesh, P()))
     assert fingerprint(whole) != fingerprint(split)

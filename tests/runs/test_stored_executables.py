@@ -13,14 +13,28 @@ import numpy as np
 import optax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from fr3e_jax.loop.train import train
+from fr3e_jax.programs.mesh import make_mesh
 from fr3e_jax.programs.program import Program, drop_executables, keep_executables
 from fr3e_jax.runs import stored_executables
 from fr3e_jax.runs.compilation import compilations, count_compilations
 from fr3e_jax.runs.metrics import read_metrics, without_timing
 from fr3e_jax.runs.rollout_store import read_rollouts
 from fr3e_jax.runs.stored_executables import StoredExecutables
+
+on_one_device = pytest.mark.skipif(jax.device_count() > 1, reason="executables are stored on one device: make test")
+
+
+@pytest.mark.skipif(jax.device_count() == 1, reason="needs several devices: make test-8")
+def test_programs_of_several_devices_and_of_one_among_them_are_called_as_ever_and_not_stored(store):
+    for devices in (jax.devices()[:1], jax.devices()):
+        mesh = make_mesh(1, len(devices), 1, devices)
+        given = jax.device_put(np.arange(8.0, dtype=np.float32), NamedSharding(mesh, P("fsdp")))
+        np.testing.assert_array_equal(Program(jnp.cumsum)(given), np.cumsum(np.arange(8.0)))
+    assert not list(store.iterdir())
 
 
 @pytest.fixture
@@ -60,6 +74,7 @@ def _weights() -> dict[str, jax.Array]:
     return {name: jnp.asarray(rng.normal(size=(3, 5)), jnp.float32) for name in "ab"}
 
 
+@on_one_device
 def test_a_stored_program_gives_the_same_bits_and_takes_its_donated_arguments(store):
     expected = jax.device_get(jax.jit(optax.apply_updates)(_weights(), _weights()))
     for fetched in (0, 1):
@@ -71,12 +86,14 @@ def test_a_stored_program_gives_the_same_bits_and_takes_its_donated_arguments(st
     assert sorted(path.suffix for path in store.iterdir()) == [".link", ".program"]
 
 
+@on_one_device
 def test_a_program_in_memory_is_neither_compiled_nor_fetched_again(store):
     program = _updates()
     assert _called(program, _weights(), _weights())[1:] == (1, 0)
     assert _called(program, _weights(), _weights())[1:] == (0, 0)
 
 
+@on_one_device
 @pytest.mark.parametrize("suffix", [".program", ".link"])
 @pytest.mark.parametrize("damage", ["cut", "changed", "empty", "foreign"])
 def test_a_damaged_file_is_replaced_and_never_used(store, suffix, damage):
@@ -98,6 +115,7 @@ def test_a_damaged_file_is_replaced_and_never_used(store, suffix, damage):
     assert _called(_updates(), _weights(), _weights())[1:] == (1, 1)  # stored anew
 
 
+@on_one_device
 def test_other_sources_lower_again_and_keep_what_xla_has_compiled(store, monkeypatch):
     _called(_updates(), _weights(), _weights())
     monkeypatch.setattr(stored_executables, "sources", lambda: b"edited")
@@ -106,6 +124,7 @@ def test_other_sources_lower_again_and_keep_what_xla_has_compiled(store, monkeyp
     assert sorted(path.suffix for path in store.iterdir()) == [".link", ".link", ".program"]
 
 
+@on_one_device
 def test_another_machine_compiles_its_own(store, monkeypatch):
     _called(_updates(), _weights(), _weights())
     monkeypatch.setattr(stored_executables, "machine", lambda: b"another")
@@ -113,6 +132,7 @@ def test_another_machine_compiles_its_own(store, monkeypatch):
     assert _called(_updates(), _weights(), _weights())[1:] == (1, 0)
 
 
+@on_one_device
 def test_devices_flags_and_settings_of_jax_are_part_of_the_machine(monkeypatch):
     found = [stored_executables.machine(), stored_executables.machine()]
     assert found[0] == found[1]
@@ -132,6 +152,7 @@ def test_devices_flags_and_settings_of_jax_are_part_of_the_machine(monkeypatch):
     assert len(set(found)) == len(found) - 1
 
 
+@on_one_device
 def test_the_sources_are_those_of_the_rooms_that_make_programs(monkeypatch):
     whole = stored_executables.sources()
     assert whole == stored_executables.sources()
@@ -142,6 +163,7 @@ def test_the_sources_are_those_of_the_rooms_that_make_programs(monkeypatch):
 ONES = np.ones((3, 4), np.float32)
 
 
+@on_one_device
 @pytest.mark.parametrize(
     ("function", "options", "calls"),
     [
@@ -162,6 +184,7 @@ def test_each_call_gets_the_program_of_its_own_types(store, function, options, c
             np.testing.assert_array_equal(found, expected)
 
 
+@on_one_device
 def test_arguments_that_do_not_count_do_not_mix_up_programs_of_equal_text(store):
     """The lowered text of both would be the same, if jax left out the argument that is not read."""
     first, second = partial(_pick, 0), partial(_pick, 1)
@@ -177,18 +200,21 @@ def _pick(number, *arrays):
 _pick.__module__ = "fr3e_jax.objectives.losses"  # of the rooms whose sources count
 
 
+@on_one_device
 def test_a_function_from_elsewhere_is_compiled_and_not_stored(store):
     program = Program(lambda x: x * 2)
     assert _called(program, np.float32(3)) == (6.0, 1, 0)
     assert not list(store.iterdir())
 
 
+@on_one_device
 def test_a_program_within_a_traced_function_is_traced(store):
     program = Program(jnp.cumsum)
     found = jax.jit(lambda x: program(x) + 1)(ONES[0])
     np.testing.assert_array_equal(found, [2, 3, 4, 5])
 
 
+@on_one_device
 @pytest.mark.parametrize("cleared", [True, False])
 def test_what_jax_has_fetched_is_not_stored(tmp_path, monkeypatch, without_jax_cache, cleared):
     """XLA on CPU writes such a program without its machine code; it would fail when it is called."""
@@ -213,6 +239,7 @@ def test_what_jax_has_fetched_is_not_stored(tmp_path, monkeypatch, without_jax_c
     assert not list((tmp_path / "programs").iterdir())
 
 
+@on_one_device
 def test_jax_writes_no_second_copy(store, tmp_path):
     jax.config.update("jax_enable_compilation_cache", True)
     compilation_cache.reset_cache()
@@ -228,6 +255,7 @@ def test_jax_writes_no_second_copy(store, tmp_path):
     assert list(store.glob("*.program"))
 
 
+@on_one_device
 def test_many_writers_leave_whole_files(store):
     found = []
 
@@ -248,6 +276,7 @@ def test_many_writers_leave_whole_files(store):
     np.testing.assert_array_equal(StoredExecutables(store).fetch("name")(ONES), found[0])
 
 
+@on_one_device
 def test_a_folder_that_cannot_be_written_is_told_once(store, monkeypatch, capsys):
     def full(*args, **keywords):
         raise OSError(28, "No space left on device")
@@ -258,6 +287,7 @@ def test_a_folder_that_cannot_be_written_is_told_once(store, monkeypatch, capsys
     assert capsys.readouterr().err == (f"fr3e: programs are not kept in {store}: [Errno 28] No space left on device\n")
 
 
+@on_one_device
 def test_the_files_that_were_not_used_for_longest_are_deleted(tmp_path):
     for age, name in enumerate(("new", "middle", "old")):
         path = tmp_path / name
@@ -267,6 +297,7 @@ def test_the_files_that_were_not_used_for_longest_are_deleted(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["middle", "new"]
 
 
+@on_one_device
 @pytest.mark.slow
 def test_a_run_has_the_same_numbers_from_stored_programs(tmp_path, tiny_run, without_jax_cache):
     runs = {}
@@ -287,6 +318,7 @@ def test_a_run_has_the_same_numbers_from_stored_programs(tmp_path, tiny_run, wit
     assert runs["plain"][1:] == runs["cold"][1:] == runs["warm"][1:]
 
 
+@on_one_device
 def test_dropped_executables_are_fetched_again(store):
     program = _updates()
     first, _, _ = _called(program, _weights(), _weights())
