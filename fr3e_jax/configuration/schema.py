@@ -563,7 +563,8 @@ class RuntimeConfig:
         "~/.cache/fr3e_jax/xla", "folder of compiled programs, a directory or gs://, s3://; empty: none"
     )
     stored_programs: bool = option(
-        True, "keep whole executables in compilation_cache (a directory), so that a later start traces and lowers none"
+        True,
+        "on one device: keep whole executables in compilation_cache (a directory), which a later start calls untraced",
     )
     keep_host_memory: bool = option(True, "on CPU: the process keeps freed memory, for speed")
     allow_changes: bool = option(

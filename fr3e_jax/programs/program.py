@@ -2,8 +2,8 @@
 
 `jax.jit` traces and lowers a function in Python before it asks the compilation cache for the result of XLA. At a second
 start this takes most of the time. So every program of this package is declared as a `Program`. Without a store, and on
-several devices, it calls the jitted function. With one (`keep_executables`) it looks for an executable under a name that
-says all the executable depends on, and calls that. `fr3e_jax.runs.stored_executables` is the store; files are its
+several devices, it calls the jitted function. With one (`keep_executables`) it looks for an executable under a name
+that says all the executable depends on, and calls that. `fr3e_jax.runs.stored_executables` is the store; files are its
 matter.
 """
 
