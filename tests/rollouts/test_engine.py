@@ -117,7 +117,9 @@ def test_a_layout_of_its_own_changes_no_rollout(session, params, monkeypatch):
         for one, other in zip(row, wanted_row, strict=True):
             assert_same_rollout(one, other)
     counts, before = own.take_counts(), fixed.take_counts()
-    assert counts.sampled_tokens == before.sampled_tokens and counts.lane_steps < before.lane_steps
+    assert counts.sampled_tokens == before.sampled_tokens
+    most = before.lane_steps - (jax.device_count() == 1)  # on several devices whole shards leave no better layout
+    assert counts.lane_steps <= most
     assert counts.prefill_positions == before.prefill_positions, "each trunk is prefilled once"
 
 
