@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 from pathlib import Path
@@ -188,6 +189,7 @@ def test_a_dead_writer_of_this_machine_is_followed_at_once(address):
     Store(address).write(writers.WRITER, json.dumps(dead).encode())
     with Mirror() as mirror:
         with_step_1(mirror, address)
+        assert json.loads(Store(address).read(writers.WRITER))["pid"] == os.getpid()
 
 
 def test_a_run_is_not_overwritten(address, elsewhere):
