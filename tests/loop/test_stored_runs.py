@@ -92,15 +92,18 @@ class StoredRunProcess(RunProcess):
 
 
 @pytest.fixture(scope="module")
-def server():
+def wire():
+    """One for all tests of a process, because s3fs keeps its connection to the first port that it was given."""
     with s3_server() as port:
-        yield port
+        wire = Wire(port)
+        yield wire
+        wire.close()
 
 
 @pytest.fixture
-def stored_run(tmp_path, tiny_run, server, monkeypatch):
+def stored_run(tmp_path, tiny_run, wire, monkeypatch):
     """A run whose bytes pass a wire; the bucket is empty."""
-    wire = Wire(server)
+    wire.pause = 0.0
     for name in (*access(0), "FR3E_STORE_CACHE"):
         monkeypatch.setenv(name, "")  # so that they are put back
     run = StoredRunProcess(tmp_path, tiny_run, wire.port, checkpoint__keep_last=2)
@@ -111,7 +114,6 @@ def stored_run(tmp_path, tiny_run, server, monkeypatch):
     bucket.delete(bucket.below())
     yield run
     run.close()
-    wire.close()
 
 
 def in_store() -> set[str]:
