@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fr3e_jax.cli import (
     analyse_verb,
+    compile_verb,
     eval_verb,
     gradient_noise_verb,
     intervene_verb,
@@ -212,6 +213,12 @@ VERBS = {
         "fr3e plan configs/fr3e_qwen2.5_32b.yaml --topology v5p:4x4x4 mesh.tensor=2",
         parsers.declare_plan,
         _plan,
+    ),
+    "compile": Verb(
+        "Compile the programs that a run will need into its cache, before the run; or list them.",
+        "fr3e compile configs/demo.yaml --list",
+        compile_verb.declare_compile,
+        compile_verb.compile_recipe,
     ),
     "methods": Verb(
         "List the methods that recipes combine, with paper, equation and recipe (docs/users/methods.md).",

@@ -190,6 +190,15 @@ class RolloutConfig:
         "slots of fewer lanes where the call's branches then cost fewer lane steps; auto: fitted on CPU",
     )
     decode_chunk: int = option(16, "decode steps of one compiled call; finished lanes are refilled between calls", ge=1)
+    expected_tokens: int = option(
+        0, "mean length of responses for which shapes are chosen and programs forecast; 0: half of the cap", ge=0
+    )
+    cache_sizes: int = option(
+        0,
+        "at most so many sizes of rings, and of trunks that hold a response: the cap, a quarter of it, ...; 0: the rings "
+        "have every power of two, and trunks two sizes in each",
+        ge=0,
+    )
     async_steps: int = option(
         0,
         "1: while a step trains, the next step's rollouts are sampled with the weights from before it; truncated "
@@ -409,6 +418,12 @@ class TrainingConfig:
         "positions, padding included, of one call of the gradient program; a larger trunk takes several rows",
         ge=1,
     )
+    row_shapes: int = option(
+        0,
+        "at most so many shapes of micro-batches, chosen before the run for responses of rollout.expected_tokens; each "
+        "is compiled once in every program that reads rows; 0: shapes follow the batches",
+        ge=0,
+    )
     token_chunk: int = option(1024, "tokens (of each batch shard) whose logits exist at once", ge=1)
     remat: Literal["none", "dots", "block"] = option(
         "none", "the backward pass recomputes: nothing; all but the matrix products (dots); all of a layer (block)"
@@ -565,6 +580,10 @@ class RuntimeConfig:
     stored_programs: bool = option(
         True,
         "on one device: keep whole executables in compilation_cache (a directory), which a later start calls untraced",
+    )
+    compile_ahead: bool = option(
+        True,
+        "on one device: a thread compiles the programs that the run is about to need, if nothing is in the cache yet",
     )
     keep_host_memory: bool = option(True, "on CPU: the process keeps freed memory, for speed")
     allow_changes: bool = option(

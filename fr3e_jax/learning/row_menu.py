@@ -6,6 +6,9 @@ used are its *menu*. A mini-batch takes a geometry that is not on it only if tho
 number of rows likewise. Rows with few branches may have smaller geometries, where that saves more work than compiling
 them takes. So the menu follows the lengths of a run, and stays short. It is part of a checkpoint: rows of other
 shapes differ in their last bits.
+
+A *closed* menu was chosen before the run (`fr3e_jax.learning.row_forecast`). Mini-batches take its shapes at any cost,
+and add one only for a branch that no row of the menu holds.
 """
 
 from __future__ import annotations
@@ -50,9 +53,10 @@ class Geometry(NamedTuple):
 
 @dataclass
 class RowMenu:
-    """The shapes that a run has used, in the order of their first use."""
+    """The shapes that a run has used, in the order of their first use; ``closed``: chosen before the run."""
 
     shapes: list[RowShape] = field(default_factory=list)
+    closed: bool = False
 
     def geometries(self) -> list[Geometry]:
         """The geometries of the shapes, each once."""
@@ -71,9 +75,9 @@ class RowMenu:
         return [list(shape) for shape in self.shapes]
 
     @classmethod
-    def from_json(cls, content: list[list[int]]) -> RowMenu:
+    def from_json(cls, content: list[list[int]], *, closed: bool = False) -> RowMenu:
         """The inverse of `to_json`."""
-        return cls([RowShape(*sizes) for sizes in content])
+        return cls([RowShape(*sizes) for sizes in content], closed)
 
 
 def _geometry(shape: RowShape) -> Geometry:
@@ -125,13 +129,17 @@ class _Sizes:
     def shapes(self, geometry: Geometry, rows: int, *, exact: bool = False) -> list[RowShape]:
         """The shapes of micro-batches that hold so many rows; ``exact``: the last one without an empty row."""
         most, a_shard = max(self.positions // geometry.positions, 1), -(-rows // self.shards)
+        if self.menu.closed and (known := sorted({n // self.shards for n in self.menu.rows_of(geometry)})):
+            return self._shapes_of(geometry, _in_parts(a_shard, known))
         counts = [most] * (a_shard // most)
         if rest := a_shard % most:
             known = [n // self.shards for n in self.menu.rows_of(geometry)]
             close = [n for n in known if rest <= n <= min(_SLACK * rest, most)]
             counts.append(rest if exact else min(close, default=min(_steps(rest, 2 * rest)[0], most)))
-        trunk_size, lanes, capacity = geometry
-        return [RowShape(self.shards * n, trunk_size, lanes, capacity, WINDOW) for n in counts]
+        return self._shapes_of(geometry, counts)
+
+    def _shapes_of(self, geometry: Geometry, counts: Sequence[int]) -> list[RowShape]:
+        return [RowShape(self.shards * n, *geometry, WINDOW) for n in counts]
 
     def cost(self, shapes: Sequence[RowShape]) -> float:
         """Work of the micro-batches, in positions."""
@@ -191,6 +199,8 @@ class _Sizes:
         holding = [g for g in menu if self.holds(g, part)]
         known = [self.choice(g, part, others) for g in holding for others in {(), smaller(g)}]
         best = min(known, default=None, key=lambda choice: choice.cost)
+        if best and self.menu.closed:
+            return best
         bounds = {g: self.least(g, part) for g in self.candidates(part)}
         if best and best.cost <= _SLACK * min(bounds.values()):
             return best
@@ -204,6 +214,16 @@ class _Sizes:
                 new, least = found, found.cost + spare[geometry]
         new = self.with_smaller_ones(part, new, bounds)
         return best if best and best.cost <= _SLACK * new.cost else new
+
+
+def _in_parts(rows: int, known: Sequence[int]) -> list[int]:
+    """Numbers of ``known``, ascending, for so many rows: as many of the largest as are full, then the next that do."""
+    parts = []
+    while rows > 0:
+        full = [n for n in known if n <= rows]
+        parts.append(full[-1] if full else known[0])
+        rows -= parts[-1]
+    return parts
 
 
 def plan_crossing_rows(

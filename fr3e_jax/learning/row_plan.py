@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from fr3e_jax.learning.long_rows import Budget, lane_capacity, plan_long_rows
 from fr3e_jax.learning.row_menu import RowMenu, plan_crossing_rows
 from fr3e_jax.learning.row_shapes import (
     SHARED_ROW,
@@ -63,7 +64,10 @@ def plan_rows(
         for seen, row in zip(forks, lengths, strict=True)
     ]
     sizes, most = [max(row) for row in forks], max(tokens // shards, 1)
-    longest = max(longest if longest <= _LONG_BRANCH else 0, max(map(max, lengths)))
+    if longest <= _LONG_BRANCH or (menu is not None and menu.closed):
+        longest = max(longest, max(map(max, lengths)))
+    else:
+        longest = max(map(max, lengths))
     # Branches cross lanes unless they are long, or a row has no room for two.
     if not fixed and longest <= min(_LONG_BRANCH, (most - max(sizes)) // 2):
         capacity = size_bucket(-(-(longest - 1) // (WINDOW - 1)), _LEAST_LANE)
@@ -74,6 +78,9 @@ def plan_rows(
             "menu": RowMenu() if menu is None else menu,
         }
         return plan_crossing_rows(families, tokens=tokens, shards=shards, capacity=capacity, **run)
+    if menu is not None and menu.closed and not fixed:
+        budget = Budget(tokens, shards, key_cost)
+        return plan_long_rows(families, budget, lane_capacity(longest), menu)
     if fixed:
         trunk_size, capacity = fixed
     else:

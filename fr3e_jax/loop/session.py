@@ -26,6 +26,7 @@ from fr3e_jax.programs.host_memory import keep_host_memory
 from fr3e_jax.programs.program import keep_executables
 from fr3e_jax.rewards.grader import Grader, VerifierError
 from fr3e_jax.rewards.user import check_by_a_call, user_verifier
+from fr3e_jax.rollouts.cache_sizes import configured_sizes
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.noise import Noise
 from fr3e_jax.rollouts.requests import Sampling
@@ -160,6 +161,7 @@ def open_sampler(config: Config, texts: Texts, processes: Processes) -> tuple[Mo
         seed=config.seed,
         pad_id=codec.pad_id,
         fitted=_lanes_are_fitted(config.rollout.lane_layout),
+        sizes=configured_sizes(config),
     )
     return model, Sampler(engine, weights, toolbox)
 

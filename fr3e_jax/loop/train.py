@@ -23,17 +23,20 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.task import Task
 from fr3e_jax.learning.finiteness import NonFiniteUpdate, check_weights
 from fr3e_jax.learning.learner import abstract_learner, copied, fresh_learner, restored_learner
+from fr3e_jax.learning.row_forecast import planned_menu
 from fr3e_jax.learning.row_menu import RowMenu
 from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop import resumption, step_report
 from fr3e_jax.loop.callbacks import Callback
 from fr3e_jax.loop.collection import Ahead, Collected, NoSignal, collect
+from fr3e_jax.loop.compiling_ahead import CompilingAhead
 from fr3e_jax.loop.evaluate import Evaluation, best_metric, evaluate
 from fr3e_jax.loop.expansion import Credited, PromptGroup
 from fr3e_jax.loop.grading import Grading, GradingFailed
 from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.prompts import PromptFeed, summary_of
 from fr3e_jax.loop.rounds import Rounds
+from fr3e_jax.loop.rehearsal import Programs
 from fr3e_jax.loop.run_identity import identity
 from fr3e_jax.loop.run_report import compilation_line, non_finite_message, run_summary
 from fr3e_jax.loop.session import Session, open_session
@@ -168,13 +171,15 @@ class Trainer:
         if restored is None:
             params = self.session.model.fresh_params(self.config)
             self.learner = fresh_learner(programs, params, critic, **kept)
+            self.learner.menu = planned_menu(self.session.learning, programs.shards)
             return None
         latest, arrays, host = restored
         allowed = self.config.runtime.allow_changes
         self.changes = resumption.since_checkpoint(host, self.identity, self.run_dir, "train", allowed)
         self.progress = Progress.restore(host, self.prompts, self.ledger)
         self.learner = restored_learner(programs, critic, arrays, self.progress.updates)
-        self.learner.menu = RowMenu.from_json(host.get("row_menu", []))
+        closed = self.config.training.row_shapes > 0
+        self.learner.menu = RowMenu.from_json(host.get("row_menu", []), closed=closed)
         self.behind = host.get("ahead", False)
         return latest
 
@@ -224,7 +229,10 @@ class Trainer:
         return 1
 
     def _run(self) -> int:
-        with self.metrics, self.console, self.background, self.stop:
+        critic = self.learner.critic
+        programs = Programs(self.learner.programs, None if critic is None else critic.programs)
+        compiling = CompilingAhead(self.session, programs)
+        with self.metrics, self.console, self.background, self.stop, compiling:
             self._compare("start", _start, self.config, self.progress.step, self.prompts.position)
             self._announce()
             self.callback.on_start(self.run_dir.path, self.progress.step)

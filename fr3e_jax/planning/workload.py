@@ -15,8 +15,7 @@ import numpy as np
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.row_plan import plan_rows
 from fr3e_jax.learning.row_shapes import Plan, RowShape
-from fr3e_jax.programs.size_buckets import ring_size, size_bucket
-from fr3e_jax.rollouts.promotion import LEAST_CAPACITY
+from fr3e_jax.rollouts.cache_sizes import configured_sizes
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Amounts:
 def base_shape(config: Config, slots: int) -> DecodeShape:
     """The decoder state of the base rollouts. Exploration may promote their caches, so it makes them promotable."""
     r = config.rollout
-    trunk = size_bucket(config.data.max_prompt_tokens, LEAST_CAPACITY)
+    trunk = configured_sizes(config).trunk(config.data.max_prompt_tokens)
     return DecodeShape(slots, r.lanes_per_trunk, trunk, _largest_ring(config), config.explore.enabled)
 
 
@@ -75,12 +74,12 @@ def explore_shape(config: Config, slots: int) -> DecodeShape:
 
 def _largest_ring(config: Config) -> int:
     cap = config.rollout.max_response_tokens
-    return ring_size(cap, cap)
+    return configured_sizes(config).ring(cap, cap)
 
 
 def promoted_capacity(config: Config) -> int:
     """Positions of a promoted trunk, which holds a prompt and a whole response."""
-    return size_bucket(config.data.max_prompt_tokens + config.rollout.max_response_tokens, LEAST_CAPACITY)
+    return configured_sizes(config).trunk(config.data.max_prompt_tokens + config.rollout.max_response_tokens)
 
 
 def busy_share(config: Config, slots: int) -> float:

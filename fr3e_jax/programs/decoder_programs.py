@@ -136,8 +136,9 @@ class DecoderPrograms:
         return self._empty(cache_shape(like), DecoderSizes(**sizes))
 
     def insert_trunks(self, state: DecodeState, source: Trunks, rows: list[int], slots: list[int]) -> DecodeState:
-        """Copy ``source[rows]`` into ``slots``; padded to a power of two, so that few sizes are compiled."""
+        """Copy ``source[rows]`` into ``slots``; padded to 1, 4, 16, 64, ... rows, so that few sizes are compiled."""
         size = power_of_two(len(rows))
+        size += size * (size.bit_length() % 2 == 0)
         padded_rows = np.zeros(size, np.int32)
         padded_slots = np.full(size, state.active.shape[0], np.int32)  # out of range: skipped
         padded_rows[: len(rows)], padded_slots[: len(slots)] = rows, slots

@@ -29,7 +29,7 @@ from fr3e_jax.objectives.values import state_values, trajectory_modulation
 from fr3e_jax.programs.program import Program
 from fr3e_jax.programs.size_buckets import power_of_two
 
-_LEAST_ROWS = 16
+_LEAST_ROWS = 64
 
 TreeEstimator = tuple[Callable, tuple[tuple[str, Any], ...]]  # function and keywords, hashable
 

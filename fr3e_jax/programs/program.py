@@ -12,13 +12,15 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from functools import update_wrapper
+from concurrent.futures import Future
+from functools import partial, update_wrapper
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from fr3e_jax.programs.fingerprints import Unidentified, fingerprint
+from fr3e_jax.programs.rehearsal import Pretended, current_rehearsal
 
 
 class Executables(Protocol):
@@ -41,6 +43,27 @@ def keep_executables(executables: Executables | None) -> None:
     """From now on, all programs of this process take their executables from here; None: each compiles its own."""
     global _executables
     _executables = executables
+
+
+_before_compiling: Callable[[], None] | None = None
+
+
+def before_compiling(callback: Callable[[], None] | None) -> None:
+    """``callback`` is called once, before the next program of this process is lowered and compiled; None: nothing is."""
+    global _before_compiling
+    _before_compiling = callback
+
+
+def _compiling_begins() -> None:
+    global _before_compiling
+    callback, _before_compiling = _before_compiling, None
+    if callback is not None:
+        callback()
+
+
+def keeps_executables() -> bool:
+    """Whether programs call executables that they keep; a stored one runs on all devices or on none."""
+    return _executables is not None and jax.device_count() == 1
 
 
 _programs: weakref.WeakSet[Program] = weakref.WeakSet()
@@ -67,12 +90,14 @@ class Program:
         self._jitted = jax.jit(function, keep_unused=True, **self._options)
         self._lock = threading.Lock()
         self._ready: dict[Any, jax.stages.Compiled] = {}
+        self._compiling: dict[Any, Future[jax.stages.Compiled]] = {}
         self._own: str | None = None  # fingerprint of function and options
         update_wrapper(self, function)
         _programs.add(self)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        if _executables is None or jax.device_count() > 1:  # a stored executable runs on all devices or on none
+        rehearsal = current_rehearsal()
+        if rehearsal is None and not keeps_executables():
             return self._jitted(*args, **keywords)
         static, passed, named = self._sorted(args, keywords)
         leaves, tree = jax.tree.flatten((passed, named))
@@ -80,12 +105,51 @@ class Program:
         if None in types:  # within another function that is traced, or an argument that jax refuses
             return self._jitted(*args, **keywords)
         key = (static, tree, types, jax.config.jax_default_matmul_precision)
+        shardings = self._options.get("out_shardings")
+        if rehearsal is not None and (shardings is not None or any(isinstance(x, Pretended) for x in leaves)):
+            return rehearsal.call(self, key, args, keywords, shardings)
+        if not keeps_executables():
+            return self._jitted(*args, **keywords)
         executable = self._ready.get(key)
-        if executable is None:
-            with self._lock:
-                executable = self._ready.get(key) or self._obtained(key, args, keywords)
-                self._ready[key] = executable
-        return executable(*passed, **named)
+        return (self.executable(key, args, keywords) if executable is None else executable)(*passed, **named)
+
+    def executable(self, key: Any, args: tuple, keywords: dict[str, Any]) -> jax.stages.Compiled:
+        """The executable for arguments of these types; of several threads that ask for it, one compiles."""
+        with self._lock:
+            if key in self._ready:
+                return self._ready[key]
+            compiles = key not in self._compiling
+            future = self._compiling.setdefault(key, Future())
+        if not compiles:
+            return future.result()
+        try:
+            executable = self._ready[key] = self._obtained(key, args, keywords)
+            future.set_result(executable)
+        except BaseException as error:
+            future.set_exception(error)
+            raise
+        finally:
+            del self._compiling[key]
+        return executable
+
+    def prepare(self, key: Any, args: tuple, keywords: dict[str, Any]) -> None:
+        """Get the executable for a later call, unless it is there or another thread compiles it; arrays are abstract."""
+        if key not in self._ready and key not in self._compiling:
+            self.executable(key, args, keywords)
+
+    def abstract_arguments(self, args: tuple, keywords: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        """The arguments with shapes and types in place of arrays."""
+        passed = tuple(x if i in self._positions else jax.tree.map(_abstract, x) for i, x in enumerate(args))
+        named = {name: x if name in self._names else jax.tree.map(_abstract, x) for name, x in keywords.items()}
+        return passed, named
+
+    @property
+    def name(self) -> str:
+        """The function's name; of a partial `jax.tree.map`, that of the function it maps."""
+        function = self.__wrapped__
+        while isinstance(function, partial):
+            function = function.args[0] if function.func is jax.tree.map else function.func
+        return function.__name__.strip("_")
 
     def lower(self, *args: Any, **keywords: Any) -> jax.stages.Lowered:
         """As `jax.stages.Wrapped.lower`."""
@@ -122,7 +186,11 @@ class Program:
             name = fingerprint((self._own, static, interface))
         except Unidentified:  # a function from elsewhere: its code is not among those that name a program
             return self._jitted.lower(*args, **keywords).compile()
-        return _executables.fetch(name) or _executables.compile(name, interface, self._jitted.lower(*args, **keywords))
+        found = _executables.fetch(name)
+        if found is None:
+            _compiling_begins()
+            found = _executables.compile(name, interface, self._jitted.lower(*args, **keywords))
+        return found
 
 
 def _type_of(leaf: Any) -> Any:
@@ -130,13 +198,20 @@ def _type_of(leaf: Any) -> Any:
     kind = type(leaf)
     read = _READERS.get(kind)
     if read is None:
-        if isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, jax.Array | np.ndarray | np.generic):
+        if isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, jax.Array | np.ndarray | np.generic | Pretended):
             return None
-        read = _READERS[kind] = _of_array if isinstance(leaf, jax.Array) else _of_numpy
+        read = _READERS[kind] = _of_array if isinstance(leaf, jax.Array | Pretended) else _of_numpy
     return read(leaf)
 
 
-def _of_array(x: jax.Array) -> tuple:
+def _abstract(leaf: Any) -> Any:
+    if not hasattr(leaf, "shape"):
+        return leaf
+    sharding = leaf.sharding if getattr(leaf, "committed", False) else None
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=getattr(leaf, "weak_type", False))
+
+
+def _of_array(x: jax.Array | Pretended) -> tuple:
     return x.shape, x.dtype, x.weak_type, x.sharding if x.committed else None
 
 

@@ -24,11 +24,12 @@ from fr3e_jax.policy.rows import Trunks
 from fr3e_jax.programs.decode_steps import Emitted, Interruptions
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecodeState, LaneSettings
-from fr3e_jax.programs.size_buckets import power_of_two, ring_size, size_bucket
+from fr3e_jax.programs.size_buckets import power_of_two
+from fr3e_jax.rollouts.cache_sizes import CacheSizes
 from fr3e_jax.rollouts.given_tokens import NoCalls
 from fr3e_jax.rollouts.layout import Layout, fitted_layout
 from fr3e_jax.rollouts.pauses import Pauses
-from fr3e_jax.rollouts.promotion import LEAST_CAPACITY, Promotion
+from fr3e_jax.rollouts.promotion import Promotion
 from fr3e_jax.rollouts.requests import (
     STREAM_NAMES,
     CachedTrunk,
@@ -52,7 +53,7 @@ _CHUNKS_TO_SPARE = 2  # chunks for which rings have room after they have shrunk
 class RolloutEngine:
     """Samples branches from trunks with a number of slots and lanes; keeps only `counts` between calls.
 
-    With ``fitted``, a call may lay its lanes out in other slots (`fr3e_jax.rollouts.layout`).
+    With ``fitted``, a call may lay its lanes out in other slots (`fr3e_jax.rollouts.layout`). ``sizes``: of its caches.
     """
 
     def __init__(
@@ -65,9 +66,11 @@ class RolloutEngine:
         seed: int,
         pad_id: int = 0,
         fitted: bool = False,
+        sizes: CacheSizes = CacheSizes(),
     ):
         self.programs, self.chunk, self.pad_id = programs, chunk, pad_id
         self.slots, self.lanes, self.fitted = programs.round_up(trunk_slots), lanes_per_trunk, fitted
+        self.sizes = sizes
         self.base_key = np.asarray(jax.random.key_data(jax.random.key(seed, impl="threefry2x32")))
         self.counts = DecodeCounts()
 
@@ -114,7 +117,7 @@ class RolloutEngine:
         Each later call that is to keep a cache gets `dataclasses.replace` of its trunk.
         """
         rows = self.programs.round_up(power_of_two(len(sequences)))
-        ids = np.full((rows, size_bucket(max(map(len, sequences)), LEAST_CAPACITY)), self.pad_id, np.int32)
+        ids = np.full((rows, self.sizes.trunk(max(map(len, sequences)))), self.pad_id, np.int32)
         for row, sequence in enumerate(sequences):
             ids[row, : len(sequence)] = sequence
             self.counts.prefill_positions += len(sequence)
@@ -131,13 +134,13 @@ class _Run:
         self.branches = [branch for request in requests for branch in request.branches]
         self.settings = lane_settings(self.branches)
         self.filtered = bool((self.settings.top_p < 1).any() or (self.settings.top_k > 0).any())
-        self.trunk_capacity = size_bucket(max(len(r.token_ids) for r in requests), LEAST_CAPACITY)
+        self.trunk_capacity = engine.sizes.trunk(max(len(r.token_ids) for r in requests))
         self.cached = {i: r.trunk for i, r in enumerate(requests) if isinstance(r.trunk, CachedTrunk)}
         self.longest = max(branch.max_tokens for branch in self.branches)
         limits = [[branch.max_tokens for branch in request.branches] for request in requests]
         self.layout = Layout(engine.slots, engine.lanes)
         if engine.fitted:
-            sizes = self.trunk_capacity, ring_size(self.longest, self.longest)
+            sizes = self.trunk_capacity, engine.sizes.ring(self.longest, self.longest)
             self.layout = fitted_layout(self.layout, limits, *sizes, engine.programs.shards)
         self.schedule = Schedule(limits, *self.layout)
         self.sampled = SampledTokens(*self.layout)
@@ -146,7 +149,7 @@ class _Run:
         given = lambda key: requests[key[0]].branches[key[1]].given
         self.pauses = None if calls is None else Pauses(calls, *self.layout, given)
         self.results: list[list[Rollout | None]] = [[None] * len(r.branches) for r in requests]
-        self.promotion = Promotion(engine.programs, self.schedule, requests, self.results, select)
+        self.promotion = Promotion(engine.programs, self.schedule, requests, self.results, select, engine.sizes)
         self.state: DecodeState | None = None
         self.ending: _Ending | None = None
 
@@ -221,7 +224,7 @@ class _Run:
             slots=self.layout.slots,
             lanes=self.layout.lanes,
             trunk_capacity=self.trunk_capacity,
-            capacity=ring_size(self._room_needed(), self.longest),
+            capacity=self.engine.sizes.ring(self._room_needed(), self.longest),
             names=STREAM_NAMES,
             stops=self.settings.stop_ids.shape[1],
             promotable=self.promotable,
@@ -265,10 +268,11 @@ class _Run:
         needed, now = self._room_needed(), self.state.capacity
         self.sampled.make_room(needed)
         if needed > now:
-            capacity = ring_size(needed, self.longest)
+            capacity = self.engine.sizes.ring(needed, self.longest)
         else:
             kept = int(self.sampled.generated.max()) if self.promotable else 0
-            capacity = ring_size(max(needed + _CHUNKS_TO_SPARE * self.engine.chunk, kept), self.longest)
+            wanted = max(needed + _CHUNKS_TO_SPARE * self.engine.chunk, kept)
+            capacity = self.engine.sizes.ring(wanted, self.longest)
             if capacity > now // 2:
                 return False
         self.state = self.programs.resize(self.state, capacity=capacity)

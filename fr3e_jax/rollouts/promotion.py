@@ -8,11 +8,10 @@ import numpy as np
 
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecodeState
-from fr3e_jax.programs.size_buckets import size_bucket
+from fr3e_jax.rollouts.cache_sizes import CacheSizes
 from fr3e_jax.rollouts.requests import CachedTrunk, Rollout, Selector, TrunkRequest
 from fr3e_jax.rollouts.schedule import IDLE, Schedule
 
-LEAST_CAPACITY = 16  # of caches, in tokens
 MOST_DISPLACED = 2  # undecided requests whose caches are kept outside of their slot
 
 
@@ -28,6 +27,7 @@ class Promotion:
       requests: the requests of the call.
       results: their rollouts, ``[request][branch]``; the caller fills them in.
       select: see `RolloutEngine.sample`; None: no cache is kept.
+      sizes: of the trunks.
     """
 
     def __init__(
@@ -37,10 +37,11 @@ class Promotion:
         requests: Sequence[TrunkRequest],
         results: list[list[Rollout | None]],
         select: Selector | None,
+        sizes: CacheSizes = CacheSizes(),
     ):
         self.promoted: dict[tuple[int, int], CachedTrunk] = {}
         self._programs, self._schedule, self._requests = programs, schedule, requests
-        self._results, self._select = results, select
+        self._results, self._select, self._sizes = results, select, sizes
         self._held = np.full(schedule.branch.shape, IDLE, np.int64)  # ended branches whose cache is in the lane
         self._undecided: list[int] = []  # requests whose branches have all ended, until select has decided
         self._displaced: set[int] = set()  # undecided requests of which a slot went to another trunk
@@ -102,7 +103,7 @@ class Promotion:
             return
         keys = [self._schedule.key(number) for number in self._held[lanes]]
         ids = [self._flattened(*key) for key in keys]
-        capacity = size_bucket(max(len(x) for x in ids), LEAST_CAPACITY)
+        capacity = self._sizes.promoted(max(map(len, ids)))
         slots, lanes_in_slot = (places.tolist() for places in np.nonzero(lanes))
         batch = self._programs.promote(state, slots, lanes_in_slot, capacity=capacity)
         for row, key in enumerate(keys):
