@@ -23,14 +23,14 @@ def declare_compile(parser: argparse.ArgumentParser) -> None:
 def compile_recipe(arguments: argparse.Namespace) -> int:
     """Forecast the programs of a recipe's run, compile them into its cache, and print them; return the exit code."""
     config = load_config(arguments.recipe, arguments.overrides, training=False)
-    from fr3e_jax.verbs.compile_programs import compile_programs, fetched, forecast_programs, listed
+    from fr3e_jax.verbs.compile_programs import compile_programs, forecast_programs, listed
 
     start = time.perf_counter()
     calls = forecast_programs(config, arguments.steps)
     if not arguments.list:
         print(f"fr3e compile: {len(calls)} programs", file=sys.stderr)
         tell = lambda one: print(f"  {one.seconds:6.1f} s  {one.name}  {one.sizes}", file=sys.stderr, flush=True)
-    found = listed(calls) if arguments.list else compile_programs(calls, tell)
+    found, there = (listed(calls), None) if arguments.list else compile_programs(calls, tell)
     if arguments.json:
         print(json.dumps([one.as_json() for one in found], indent=2))
         return 0
@@ -39,9 +39,9 @@ def compile_recipe(arguments: argparse.Namespace) -> int:
         for one in found:
             print(f"{one.calls:6d} calls  {one.name:<{width}}  {one.sizes}")
     seconds = time.perf_counter() - start
-    there = "" if arguments.list else f", {fetched()} of them were in {config.runtime.compilation_cache} already"
+    known = "" if there is None else f", {there} of them were in {config.runtime.compilation_cache} already"
     print(
-        f"{len(found)} programs in the first {arguments.steps} steps{there}; {seconds:.0f} s. The forecast expects "
+        f"{len(found)} programs in the first {arguments.steps} steps{known}; {seconds:.0f} s. The forecast expects "
         f"responses of {config.rollout.expected_tokens or config.rollout.max_response_tokens // 2} tokens "
         "(rollout.expected_tokens)."
     )

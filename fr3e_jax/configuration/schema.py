@@ -195,8 +195,8 @@ class RolloutConfig:
     )
     cache_sizes: int = option(
         0,
-        "at most so many sizes of rings, and of trunks that hold a response: the cap, a quarter of it, ...; 0: the rings "
-        "have every power of two, and trunks two sizes in each",
+        "at most so many sizes of rings, and of trunks that hold a response: the cap, a quarter of it, ...; 0: rings "
+        "of every power of two, and trunks of two sizes in each",
         ge=0,
     )
     async_steps: int = option(

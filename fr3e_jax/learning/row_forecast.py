@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.learning.long_rows import Budget, chosen_geometries
+from fr3e_jax.learning.long_rows import Budget, chosen_shapes
 from fr3e_jax.learning.row_menu import RowMenu
 from fr3e_jax.learning.row_plan import plan_rows
 from fr3e_jax.learning.row_shapes import Branch, Plan, RowShape
@@ -22,6 +22,7 @@ from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.rollouts.expected_lengths import expected_lengths
 
 _BATCHES = 6  # mini-batches that shapes are chosen for
+_ENOUGH = 6144  # branches that shapes of long rows are chosen for: fewer mini-batches where each has thousands
 _WORTH = 0.99  # another shape must leave at most this part of the work
 _MOST_TRIED = 12  # shapes to choose from
 
@@ -75,14 +76,12 @@ def _of_crossing_rows(grown: RowMenu, batches: list[Sizes], options: dict, most:
 
 def _of_long_rows(config: Config, batches: list[Sizes], shards: int, key_cost: float, most: int) -> RowMenu:
     budget = Budget(config.training.micro_batch_tokens, shards, key_cost)
-    families = [
-        [sorted(map(Branch, range(len(own)), seen, own), key=lambda b: -b.length) for seen, own in zip(*batch, strict=True)]
-        for batch in batches
-    ]
+    by_length = lambda forks, lengths: sorted(map(Branch, range(len(forks)), forks, lengths), key=lambda b: -b.length)
+    enough = max(_ENOUGH // config.training.mini_batch_rollouts, 1)
+    families = [list(map(by_length, *batch)) for batch in batches[:enough]]
     cap, prompt = config.rollout.max_response_tokens, config.data.max_prompt_tokens
     longest_trunk = prompt + cap - 1 if config.explore.enabled or config.returns.size else prompt
-    chosen = chosen_geometries(families, budget, cap, longest_trunk, most)
-    return RowMenu([budget.shape(geometry) for geometry in chosen], closed=True)
+    return RowMenu(chosen_shapes(families, budget, cap, longest_trunk, most), closed=True)
 
 
 def expected_mini_batches(config: Config, count: int = _BATCHES) -> Iterator[Sizes]:
@@ -110,7 +109,11 @@ def _trunks_of_a_prompt(config: Config, random: np.random.Generator) -> Iterator
         yield from_state(0, rollout.rollouts_per_prompt)
     if returns.size:
         depth = int(random.integers(0, draw()))
-        yield [one for part in range(returns.depths) for one in from_state(depth * part // returns.depths, returns.rollouts)]
+        yield [
+            one
+            for part in range(returns.depths)
+            for one in from_state(depth * part // returns.depths, returns.rollouts)
+        ]
     if explore.enabled:
         for _ in range(max(min(explore.max_correct + explore.max_wrong, rollout.rollouts_per_prompt), 1)):
             base = draw()

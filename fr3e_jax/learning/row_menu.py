@@ -60,11 +60,11 @@ class RowMenu:
 
     def geometries(self) -> list[Geometry]:
         """The geometries of the shapes, each once."""
-        return list(dict.fromkeys(_geometry(shape) for shape in self.shapes))
+        return list(dict.fromkeys(geometry_of(shape) for shape in self.shapes))
 
     def rows_of(self, geometry: Geometry) -> list[int]:
         """The numbers of rows that micro-batches of this geometry have had."""
-        return [shape.rows for shape in self.shapes if _geometry(shape) == geometry]
+        return [shape.rows for shape in self.shapes if geometry_of(shape) == geometry]
 
     def add(self, plan: Plan) -> None:
         """Note the shapes of a plan that is carried out."""
@@ -80,7 +80,8 @@ class RowMenu:
         return cls([RowShape(*sizes) for sizes in content], closed)
 
 
-def _geometry(shape: RowShape) -> Geometry:
+def geometry_of(shape: RowShape) -> Geometry:
+    """The geometry of a shape's rows."""
     return Geometry(shape.trunk_size, shape.lanes, shape.capacity)
 
 
@@ -130,7 +131,7 @@ class _Sizes:
         """The shapes of micro-batches that hold so many rows; ``exact``: the last one without an empty row."""
         most, a_shard = max(self.positions // geometry.positions, 1), -(-rows // self.shards)
         if self.menu.closed and (known := sorted({n // self.shards for n in self.menu.rows_of(geometry)})):
-            return self._shapes_of(geometry, _in_parts(a_shard, known))
+            return self._shapes_of(geometry, in_parts(a_shard, known))
         counts = [most] * (a_shard // most)
         if rest := a_shard % most:
             known = [n // self.shards for n in self.menu.rows_of(geometry)]
@@ -216,7 +217,7 @@ class _Sizes:
         return best if best and best.cost <= _SLACK * new.cost else new
 
 
-def _in_parts(rows: int, known: Sequence[int]) -> list[int]:
+def in_parts(rows: int, known: Sequence[int]) -> list[int]:
     """Numbers of ``known``, ascending, for so many rows: as many of the largest as are full, then the next that do."""
     parts = []
     while rows > 0:

@@ -55,4 +55,6 @@ class CompilingAhead:
 
     def _wanted(self, call: Call) -> bool:
         """Whether the run will call it for sure; shapes of rows that follow the batches cannot be foretold."""
-        return bool(self._session.config.training.row_shapes) or not any(isinstance(x, Rows | TrainRows) for x in call.args)
+        return bool(self._session.config.training.row_shapes) or not any(
+            isinstance(x, Rows | TrainRows) for x in call.args
+        )

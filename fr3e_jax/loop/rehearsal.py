@@ -28,16 +28,16 @@ from fr3e_jax.loop.evaluate import evaluate
 from fr3e_jax.loop.grading import ResponseGrader
 from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.prompts import PromptFeed
-from fr3e_jax.loop.rounds import Rounds
 from fr3e_jax.loop.round_size import Yield
+from fr3e_jax.loop.rounds import Rounds
 from fr3e_jax.loop.sampler import Sampler
 from fr3e_jax.loop.session import Session
 from fr3e_jax.programs.critic_programs import CriticPrograms
 from fr3e_jax.programs.rehearsal import Rehearsal, pretended, rehearsing
 from fr3e_jax.programs.train_programs import TrainPrograms
 from fr3e_jax.rewards.verdict import Verdict
-from fr3e_jax.rollouts.expected_lengths import expected_lengths
 from fr3e_jax.rollouts.engine import RolloutEngine
+from fr3e_jax.rollouts.expected_lengths import expected_lengths
 from fr3e_jax.rollouts.rehearsed_decoder import RehearsedDecoder
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.ledger import TokenLedger
@@ -148,4 +148,6 @@ def _pretended_learner(config: Config, programs: Programs) -> Learner:
     held = abstract_learner(*programs, reference=config.kl.coefficient > 0)
     learner = restored_learner(*programs, pretended(held), 0)
     programs.policy.init_optimizer(learner.params)
+    if programs.critic is not None:
+        programs.critic.init_optimizer(programs.critic.initial_params(learner.params))
     return learner

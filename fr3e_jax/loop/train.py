@@ -35,8 +35,8 @@ from fr3e_jax.loop.expansion import Credited, PromptGroup
 from fr3e_jax.loop.grading import Grading, GradingFailed
 from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.prompts import PromptFeed, summary_of
-from fr3e_jax.loop.rounds import Rounds
 from fr3e_jax.loop.rehearsal import Programs
+from fr3e_jax.loop.rounds import Rounds
 from fr3e_jax.loop.run_identity import identity
 from fr3e_jax.loop.run_report import compilation_line, non_finite_message, run_summary
 from fr3e_jax.loop.session import Session, open_session

@@ -9,6 +9,7 @@ from typing import Any
 
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.loop.model import configured_architecture
+from fr3e_jax.planning.compilations import Compilations, layer_programs
 from fr3e_jax.planning.compile import ProgramPlan, compile_target, estimated_plan, largest_arrays
 from fr3e_jax.planning.estimate import Estimator, Sizes
 from fr3e_jax.planning.expected import Efficiency, Expected, expected
@@ -51,6 +52,7 @@ class Plan:
     stages: list[Stage] = field(default_factory=list)
     expected: Expected | None = None  # of a step and of the run, with ``amounts``
     faster: list[Faster] = field(default_factory=list)
+    compilations: Compilations | None = None  # with ``amounts``
 
     @property
     def fits(self) -> bool:
@@ -152,6 +154,7 @@ def make_plan(
         stages=parts,
         expected=expected(times, amounts, topology, size, **more) if amounts else None,
         faster=faster(config, architecture, topology, assumed, least) if amounts else [],
+        compilations=layer_programs(config, {p.name: p.compile_seconds for p in plans}) if amounts else None,
     )
 
 

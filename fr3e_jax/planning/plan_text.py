@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fr3e_jax.planning.compilations import Compilations
 from fr3e_jax.planning.compile import GIB, ProgramPlan
 from fr3e_jax.planning.expected import Expected
 from fr3e_jax.planning.plan import Plan
@@ -147,6 +148,8 @@ def _verdict(plan: Plan) -> Iterator[str]:
     yield line
     if plan.expected is not None:
         yield from _expectation(plan.expected)
+    if plan.compilations is not None:
+        yield from _compilations(plan.compilations)
     for change in plan.faster:
         yield f"  faster by estimate: {change.settings}  (a step takes {change.step:.0%} less)"
 
@@ -161,6 +164,19 @@ def _expectation(e: Expected) -> Iterator[str]:
     if e.steps:
         cost = f", {e.price:,.0f} at the given price" if e.price else ""
         yield f"  {e.steps} steps: {amount(e.chip_hours)} chip-hours{cost}"
+
+
+def _compilations(found: Compilations) -> Iterator[str]:
+    parts = ", ".join(f"{count} {name}" for name, count in found.programs.items() if count)
+    unbounded = [name for name, count in found.programs.items() if count is None]
+    if unbounded:
+        yield (
+            f"  programs through the layers: {parts}, and as many of {', '.join(unbounded)} as lengths ask for; "
+            "bound them with training.row_shapes and rollout.cache_sizes"
+        )
+        return
+    took = f", {seconds(found.seconds)} to compile one after another" if found.seconds else ""
+    yield f"  programs through the layers: at most {found.total} ({parts}){took}; fr3e compile makes them beforehand"
 
 
 def choice_text(what: str, choice: Choice) -> str:

@@ -49,7 +49,7 @@ _before_compiling: Callable[[], None] | None = None
 
 
 def before_compiling(callback: Callable[[], None] | None) -> None:
-    """``callback`` is called once, before the next program of this process is lowered and compiled; None: nothing is."""
+    """``callback`` is called once, before this process lowers and compiles its next program; None: nothing is."""
     global _before_compiling
     _before_compiling = callback
 
@@ -133,7 +133,7 @@ class Program:
         return executable
 
     def prepare(self, key: Any, args: tuple, keywords: dict[str, Any]) -> None:
-        """Get the executable for a later call, unless it is there or another thread compiles it; arrays are abstract."""
+        """Get the executable for a later call, unless another thread does or has; arrays may be abstract."""
         if key not in self._ready and key not in self._compiling:
             self.executable(key, args, keywords)
 
@@ -185,6 +185,7 @@ class Program:
             interface = fingerprint((str(tree), types, precision, sorted(self._options.items())))
             name = fingerprint((self._own, static, interface))
         except Unidentified:  # a function from elsewhere: its code is not among those that name a program
+            _compiling_begins()
             return self._jitted.lower(*args, **keywords).compile()
         found = _executables.fetch(name)
         if found is None:

@@ -25,7 +25,7 @@ from fr3e_jax.programs.decode_steps import Emitted, Interruptions
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecodeState, LaneSettings
 from fr3e_jax.programs.size_buckets import power_of_two
-from fr3e_jax.rollouts.cache_sizes import CacheSizes
+from fr3e_jax.rollouts.cache_sizes import ANY, CacheSizes
 from fr3e_jax.rollouts.given_tokens import NoCalls
 from fr3e_jax.rollouts.layout import Layout, fitted_layout
 from fr3e_jax.rollouts.pauses import Pauses
@@ -66,7 +66,7 @@ class RolloutEngine:
         seed: int,
         pad_id: int = 0,
         fitted: bool = False,
-        sizes: CacheSizes = CacheSizes(),
+        sizes: CacheSizes = ANY,
     ):
         self.programs, self.chunk, self.pad_id = programs, chunk, pad_id
         self.slots, self.lanes, self.fitted = programs.round_up(trunk_slots), lanes_per_trunk, fitted

@@ -8,7 +8,7 @@ import numpy as np
 
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecodeState
-from fr3e_jax.rollouts.cache_sizes import CacheSizes
+from fr3e_jax.rollouts.cache_sizes import ANY, CacheSizes
 from fr3e_jax.rollouts.requests import CachedTrunk, Rollout, Selector, TrunkRequest
 from fr3e_jax.rollouts.schedule import IDLE, Schedule
 
@@ -37,7 +37,7 @@ class Promotion:
         requests: Sequence[TrunkRequest],
         results: list[list[Rollout | None]],
         select: Selector | None,
-        sizes: CacheSizes = CacheSizes(),
+        sizes: CacheSizes = ANY,
     ):
         self.promoted: dict[tuple[int, int], CachedTrunk] = {}
         self._programs, self._schedule, self._requests = programs, schedule, requests

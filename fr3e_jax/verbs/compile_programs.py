@@ -50,12 +50,12 @@ def forecast_programs(config: Config, steps: int) -> list[Call]:
 
 def compile_programs(
     calls: Sequence[Call], tell: Callable[[Compiled], None], threads: int | None = None
-) -> list[Compiled]:
-    """Compile every program, several at a time; ``tell`` gets each when it is ready.
+) -> tuple[list[Compiled], int]:
+    """Compile every program, several at a time; return them, and how many were in the cache.
 
     Args:
       calls: of `forecast_programs`.
-      tell: is called from the threads.
+      tell: gets each program when it is ready, in one of the threads.
       threads: None: one for each processor.
 
     Raises:
@@ -66,6 +66,8 @@ def compile_programs(
             "runtime.compilation_cache is empty, so that nothing would be kept; name a folder or an address "
             "that the run will use, too"
         )
+
+    before = compilations()
 
     def one(call: Call) -> Compiled:
         start = time.perf_counter()
@@ -78,17 +80,13 @@ def compile_programs(
         return done
 
     with ThreadPoolExecutor(threads or os.cpu_count() or 1, thread_name_prefix="compile") as pool:
-        return list(pool.map(one, calls))
+        done = list(pool.map(one, calls))
+    return done, compilations().since(before).cache_hits
 
 
 def listed(calls: Sequence[Call]) -> list[Compiled]:
     """The programs of the forecast, without compiling them."""
     return [Compiled(call.program.name, sizes_of(call), call.count) for call in calls]
-
-
-def fetched() -> int:
-    """How many programs of this process were in the cache already."""
-    return compilations().cache_hits
 
 
 def sizes_of(call: Call) -> str:

@@ -8,6 +8,7 @@ import jax
 import pytest
 
 from fr3e_jax.configuration import load_config
+from fr3e_jax.planning.compilations import layer_programs
 from fr3e_jax.planning.compile import ProgramPlan, estimated_plan, requested_bytes, with_floor
 from fr3e_jax.planning.costs import Collective
 from fr3e_jax.planning.estimate import Estimator
@@ -236,6 +237,18 @@ def test_text_of_a_plan_ends_with_its_verdict_and_what_would_be_faster():
     plan = make_plan(recipe("configs/fr3e_qwen2.5_7b.yaml", *change[1].split()), V5E64, None)
     before = make_plan(recipe("configs/fr3e_qwen2.5_7b.yaml"), V5E64, None)
     assert 1 - plan.step_seconds / before.step_seconds == pytest.approx(int(change[2]) / 100, abs=0.01)
+
+
+def test_programs_to_compile_are_counted_where_they_are_bounded():
+    compiled = {"decode": 10.0, "explore": 20.0, "score": 3.0, "accumulate": 5.0}
+    found = layer_programs(recipe("configs/fr3e_qwen2.5_7b.yaml"), compiled)
+    assert found.programs == {"prefill": 1, "decode": 2, "explore": 4, "evaluation": 2, "score": 3, "accumulate": 3}
+    assert (found.total, found.seconds) == (15, 2 * 10 + 4 * 20 + 2 * 10 + 3 * 3 + 3 * 5)
+    assert layer_programs(recipe("configs/grpo_pp_qwen2.5_7b.yaml")).total == 1 + 2 + 3 + 3
+    grown = recipe("configs/fr3e_qwen2.5_7b.yaml", "training.row_shapes=0")
+    assert layer_programs(grown).total is None
+    text = plan_text(make_plan(grown, V5E64, None))
+    assert "as many of score, accumulate as lengths ask for; bound them with training.row_shapes" in text
 
 
 def test_plan_for_gpus_is_labelled_as_an_estimate():
