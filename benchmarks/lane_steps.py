@@ -17,30 +17,12 @@ import time
 
 import numpy as np
 
-from fr3e_jax.rollouts.layout import Layout, fitted_layout
-from fr3e_jax.rollouts.schedule import Schedule
+from fr3e_jax.rollouts.layout import Layout, fitted_layout, lane_steps
 
 CAP, CHUNK = 1024, 16
 SLOTS, LANES = 16, 16
 ROLLOUTS = 16  # of a prompt
 PROMPT = 24
-
-
-def simulated(limits: list[list[int]], lengths: list[list[int]], layout: Layout) -> int:
-    """Lane steps of a call of the decoder, by its schedule."""
-    schedule, ends = Schedule(limits, *layout), np.concatenate([np.array(row) for row in lengths])
-    left, steps = np.zeros(layout, np.int64), 0
-    while True:
-        _, new = schedule.assign()
-        left = np.where(new, ends[schedule.branch], left)
-        active = schedule.active
-        if not active.any():
-            return steps * layout.total
-        soonest = np.sort(left[active])
-        taken = min(CHUNK, int(soonest[min(schedule.patience(), len(soonest)) - 1]))
-        steps += taken
-        left = np.maximum(left - taken, 0)
-        schedule.end(active & (left == 0))
 
 
 def simulation(rounds: int, seed: int) -> dict[str, int]:
@@ -51,9 +33,9 @@ def simulation(rounds: int, seed: int) -> dict[str, int]:
     limits, full = [[CAP] * ROLLOUTS] * len(lengths), Layout(SLOTS, LANES)
     parts = [slice(start, start + prompts) for start in range(0, len(lengths), prompts)]
     return {
-        "rounds": sum(simulated(limits[part], lengths[part], full) for part in parts),
-        "stream": simulated(limits, lengths, full),
-        "fitted": simulated(limits, lengths, fitted_layout(full, limits, PROMPT, CAP)),
+        "rounds": sum(lane_steps(limits[part], lengths[part], full, CHUNK) for part in parts),
+        "stream": lane_steps(limits, lengths, full, CHUNK),
+        "fitted": lane_steps(limits, lengths, fitted_layout(full, limits, PROMPT, CAP), CHUNK),
         "useful": sum(map(sum, lengths)),
     }
 

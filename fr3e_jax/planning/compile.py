@@ -33,7 +33,7 @@ class ProgramPlan:
     peak_bytes: int  # of the program alone; of a refused program, the bytes it asked for
     resident: dict[str, int]  # other arrays of the run that stay on the device while the program runs
     flops: int
-    read_bytes: int  # from HBM, at least
+    read_bytes: int  # through HBM: of decoding the least that it reads; of a compiled program what it moves
     collectives: list[Collective] = field(default_factory=list)
     moved: dict[str, int] = field(default_factory=dict)  # bytes read and written by part; {} where nothing was compiled
     largest: dict[str, int] = field(default_factory=dict)  # the largest arrays, by estimate
@@ -115,7 +115,8 @@ def compile_target(target: Target, topology: Topology) -> ProgramPlan:
             output_bytes=memory.output_size_in_bytes - memory.alias_size_in_bytes,
             peak_bytes=memory.peak_memory_in_bytes,
             collectives=collectives(text, trips=target.trips, chips_per_slice=slice_size),
-            moved=moved_bytes(text, trips=target.trips),
+            moved=(moved := moved_bytes(text, trips=target.trips)),
+            read_bytes=target.read_bytes or max(arguments, sum(moved.values())),
         )
         plan = replace(plan, fits=plan.total_bytes <= plan.hbm_bytes)
     return with_floor(replace(plan, compile_seconds=time.monotonic() - started), topology)

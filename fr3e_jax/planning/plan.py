@@ -13,12 +13,13 @@ from fr3e_jax.planning.compilations import Compilations, layer_programs
 from fr3e_jax.planning.compile import ProgramPlan, compile_target, estimated_plan, largest_arrays
 from fr3e_jax.planning.estimate import Estimator, Sizes
 from fr3e_jax.planning.expected import Efficiency, Expected, expected
+from fr3e_jax.planning.lane_use import LaneUse, lane_use
 from fr3e_jax.planning.layout_check import check_layout
 from fr3e_jax.planning.search import Faster, faster
 from fr3e_jax.planning.targets import PROGRAMS, Programs
 from fr3e_jax.planning.topology import Topology
 from fr3e_jax.planning.tuning import Change, advise, changed
-from fr3e_jax.planning.workload import Amounts, Assumptions, busy_share, step_amounts
+from fr3e_jax.planning.workload import Amounts, Assumptions, step_amounts
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.programs.fused_rows import chosen_attention
 
@@ -50,6 +51,7 @@ class Plan:
     advice: dict[str, list[Change]] = field(default_factory=dict)  # for each program that does not fit
     amounts: Amounts | None = None  # None if only some of the programs were planned
     stages: list[Stage] = field(default_factory=list)
+    lane_use: LaneUse | None = None  # with ``amounts``
     expected: Expected | None = None  # of a step and of the run, with ``amounts``
     faster: list[Faster] = field(default_factory=list)
     compilations: Compilations | None = None  # with ``amounts``
@@ -134,7 +136,8 @@ def make_plan(
         planned(plan)
     whole = len(plans) == len(all_names)
     amounts = step_amounts(config, assumed, estimator.train.batch_shards) if whole else None
-    parts = stages(plans, amounts, busy_share(config, estimator.slots)) if amounts else []
+    use = lane_use(config, estimator.slots, assumed.response_tokens)
+    parts = stages(plans, amounts, use) if amounts else []
     times = [(stage.seconds, stage.dominated_by) for stage in parts]
     more = dict(steps=planned_steps(config, amounts), efficiency=efficiency, price=price) if amounts else {}
     size, least = architecture.num_parameters, sum(stage.seconds for stage in parts)
@@ -152,6 +155,7 @@ def make_plan(
         advice=_advice(config, architecture, topology, plans),
         amounts=amounts,
         stages=parts,
+        lane_use=use if amounts else None,
         expected=expected(times, amounts, topology, size, **more) if amounts else None,
         faster=faster(config, architecture, topology, assumed, least) if amounts else [],
         compilations=layer_programs(config, {p.name: p.compile_seconds for p in plans}) if amounts else None,
@@ -170,15 +174,12 @@ def _advice(config: Config, architecture: Architecture, topology: Topology, plan
     return {name: advise(config, architecture, topology.devices, name) for name in too_large}
 
 
-def stages(plans: Sequence[ProgramPlan], amounts: Amounts, busy: float = 1.0) -> list[Stage]:
-    """The stages of a training step: calls and least time, computed from the least time of one call.
-
-    ``busy`` is the share of the lanes that base rollouts fill; those that are filled count as always busy.
-    """
+def stages(plans: Sequence[ProgramPlan], amounts: Amounts, use: LaneUse) -> list[Stage]:
+    """The stages of a training step: calls and least time, computed from the least time of one call."""
     handled = {
         "prefill": amounts.prefill_positions,
-        "decode": amounts.base_tokens / busy,
-        "explore": amounts.explored_tokens,
+        "decode": amounts.base_tokens / use.decode,
+        "explore": amounts.explored_tokens / use.explore,
         "score": amounts.score_positions,
         "accumulate": amounts.padded_positions,
     }

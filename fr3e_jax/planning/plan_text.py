@@ -128,6 +128,9 @@ def _step(plan: Plan) -> Iterator[str]:
     )
     total = plan.step_seconds
     yield f"  takes at least {seconds(total)}, {amount(a.sampled_tokens / total)} sampled tokens/s at most:"
+    use = f"{plan.lane_use.decode:.0%} of base rollouts"
+    use += f", {plan.lane_use.explore:.0%} of rollouts from anchors" if a.explored_tokens else ""
+    yield f"  by the schedule, lanes give a token in this share of their steps: {use}"
     for stage in sorted(plan.stages, key=lambda stage: -stage.seconds):
         yield (
             f"    {stage.name:<11}{seconds(stage.seconds):>10} {stage.seconds / total:>5.0%}  "

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.planning.compile import ProgramPlan, estimated_plan
 from fr3e_jax.planning.estimate import Estimator
+from fr3e_jax.planning.lane_use import LaneUse, lane_use
 from fr3e_jax.planning.layout_check import check_layout
 from fr3e_jax.planning.topology import Topology
 from fr3e_jax.planning.tuning import changed
-from fr3e_jax.planning.workload import Amounts, Assumptions, busy_share, step_amounts
+from fr3e_jax.planning.workload import Amounts, Assumptions, step_amounts
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.programs.mesh import MeshMismatch
 
@@ -114,16 +115,16 @@ def ranked(
         rows = estimator.train.batch_shards, trial.training.micro_batch_tokens
         if rows not in amounts:
             amounts[rows] = step_amounts(trial, assumed, rows[0], scores=False)
-        found.append(Candidate(one, _seconds(trial, estimator, plans, amounts[rows]), max(p.share for p in plans)))
+        use = lane_use(trial, estimator.slots, assumed.response_tokens)
+        found.append(Candidate(one, _seconds(plans, amounts[rows], use), max(p.share for p in plans)))
     roomy = sorted((c for c in found if c.share <= _COMFORTABLE), key=lambda c: c.seconds)
     return roomy + sorted((c for c in found if c.share > _COMFORTABLE), key=lambda c: c.share)
 
 
-def _seconds(config: Config, estimator: Estimator, plans: Sequence[ProgramPlan], amounts: Amounts) -> float:
+def _seconds(plans: Sequence[ProgramPlan], amounts: Amounts, use: LaneUse) -> float:
     """The least time of these programs in a training step."""
-    base = amounts.base_tokens / busy_share(config, estimator.slots)
-    handled = {"accumulate": amounts.padded_positions, "decode": base}
-    handled["explore"] = amounts.explored_tokens
+    handled = {"accumulate": amounts.padded_positions, "decode": amounts.base_tokens / use.decode}
+    handled["explore"] = amounts.explored_tokens / use.explore
     return sum(handled[plan.name] / plan.positions * plan.floor_seconds for plan in plans)
 
 

@@ -82,12 +82,6 @@ def promoted_capacity(config: Config) -> int:
     return configured_sizes(config).trunk(config.data.max_prompt_tokens + config.rollout.max_response_tokens)
 
 
-def busy_share(config: Config, slots: int) -> float:
-    """The share of the lanes that the base rollouts of a round fill at its start, at most 1."""
-    rollout = config.rollout
-    return min(1.0, rollout.prompts_per_round * rollout.rollouts_per_prompt / (slots * rollout.lanes_per_trunk))
-
-
 def bases_per_prompt(config: Config) -> int:
     """The number of base rollouts that are expanded for each kept prompt."""
     explore = config.explore

@@ -73,6 +73,30 @@ def _narrow(full: Layout, trunk_capacity: int, capacity: int, shards: int) -> li
     return [one for one in found if one.total >= LEAST_LANES]
 
 
+def lane_steps(limits: Sequence[Sequence[int]], lengths: Sequence[Sequence[int]], layout: Layout, chunk: int) -> int:
+    """Lane steps, idle ones included, of a call of the decoder whose branches turn out as long as ``lengths``.
+
+    Args:
+      limits: ``limits[i][b]``, the cap on the tokens of branch b of request i, which is what the schedule knows.
+      lengths: their tokens, each at least 1.
+      layout: slots and lanes.
+      chunk: decode steps of a compiled call, after which lanes are filled again.
+    """
+    schedule, ends = Schedule(limits, *layout), np.concatenate([np.asarray(row, np.int64) for row in lengths])
+    left, steps = np.zeros(layout, np.int64), 0
+    while True:
+        _, new = schedule.assign()
+        left = np.where(new, ends[schedule.branch], left)
+        active = schedule.active
+        if not active.any():
+            return steps * layout.total
+        soonest = np.sort(left[active])
+        taken = min(chunk, int(soonest[min(schedule.patience(), len(soonest)) - 1]))
+        steps += taken
+        left = np.maximum(left - taken, 0)
+        schedule.end(active & (left == 0))
+
+
 def estimated_cost(layout: Layout, limits: Sequence[Sequence[int]]) -> int:
     """Lane steps, with `STEP_COST` and `COPY_COST`, until all branches have as many tokens as ``limits`` allow."""
     longest = max(max(row, default=1) for row in limits)

@@ -13,6 +13,7 @@ from fr3e_jax.planning.compile import ProgramPlan, estimated_plan, requested_byt
 from fr3e_jax.planning.costs import Collective
 from fr3e_jax.planning.estimate import Estimator
 from fr3e_jax.planning.expected import Efficiency
+from fr3e_jax.planning.lane_use import lane_use
 from fr3e_jax.planning.plan import make_plan
 from fr3e_jax.planning.plan_text import plan_text
 from fr3e_jax.planning.search import Candidate, choose, ranked, rollout_settings, training_settings
@@ -237,6 +238,22 @@ def test_text_of_a_plan_ends_with_its_verdict_and_what_would_be_faster():
     plan = make_plan(recipe("configs/fr3e_qwen2.5_7b.yaml", *change[1].split()), V5E64, None)
     before = make_plan(recipe("configs/fr3e_qwen2.5_7b.yaml"), V5E64, None)
     assert 1 - plan.step_seconds / before.step_seconds == pytest.approx(int(change[2]) / 100, abs=0.01)
+
+
+def test_a_round_waits_for_its_longest_response():
+    config = recipe("configs/grpo_pp_qwen2.5_7b.yaml")
+    lanes = config.rollout.trunk_slots * config.rollout.lanes_per_trunk
+    config = changed(config, rollout__prompts_per_round=lanes // config.rollout.rollouts_per_prompt)
+    slots, cap = config.rollout.trunk_slots, config.rollout.max_response_tokens
+    assert lane_use(config, slots, cap).decode == 1.0
+    assert lane_use(config, slots // 2, cap).decode == 1.0, "two waves"
+    assert lane_use(config, 2 * slots, cap).decode == 0.5, "half of the lanes have nothing to do"
+    assert lane_use(config, slots, cap // 8).decode == pytest.approx(1 / 4.5, abs=0.05)
+    more = changed(config, rollout__prompts_per_round=8 * config.rollout.prompts_per_round)
+    assert lane_use(more, slots, cap // 8).decode > 0.4
+    short, long = (make_plan(config, V5E64, None, assumed=Assumptions(mean)) for mean in (cap // 8, cap))
+    calls = [next(stage.calls for stage in plan.stages if stage.name == "decode") for plan in (short, long)]
+    assert 0.4 < calls[0] / calls[1] < 0.9, "an eighth of the tokens"
 
 
 def test_programs_to_compile_are_counted_where_they_are_bounded():

@@ -1,0 +1,70 @@
+"""How much of their time lanes sample: the run's own schedule, for responses of expected lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.planning.workload import bases_per_prompt
+from fr3e_jax.rollouts.expected_lengths import expected_lengths
+from fr3e_jax.rollouts.layout import Layout, lane_steps
+
+_ROUNDS = 2  # that are drawn
+
+
+@dataclass(frozen=True)
+class LaneUse:
+    """The shares of lane steps that give a token."""
+
+    decode: float  # of base rollouts
+    explore: float = 1.0  # of rollouts from anchors
+
+
+def lane_use(config: Config, slots: int, mean: int) -> LaneUse:
+    """The use of lanes in rounds of a run.
+
+    A round waits for its longest response, so a long tail of lengths leaves lanes idle: with a mean of an eighth of the
+    cap, a round of as many rollouts as lanes takes about four times as long as lanes that never idle would.
+
+    Args:
+      config: the recipe.
+      slots: of the decoder.
+      mean: tokens of a response; lengths are distributed as by `expected_lengths`.
+    """
+    rollout, explore = config.rollout, config.explore
+    layout = Layout(slots, rollout.lanes_per_trunk)
+    sizes = (layout, rollout.decode_chunk, mean, rollout.max_response_tokens)
+    base = _share(*sizes, rollout.prompts_per_round, rollout.rollouts_per_prompt, 0)
+    if not explore.enabled:
+        return LaneUse(base)
+    states = explore.num_anchors + (explore.initial_state == "fresh")
+    trunks = rollout.prompts_per_round * bases_per_prompt(config)
+    return LaneUse(base, _share(*sizes, trunks, explore.rollouts_per_state, states))
+
+
+@lru_cache(maxsize=1024)
+def _share(layout: Layout, chunk: int, mean: int, cap: int, trunks: int, branches: int, states: int) -> float:
+    """Tokens by lane steps of rounds of ``trunks`` with ``branches`` from each state; ``states`` 0: from the prompt."""
+    random, expected = np.random.default_rng(0), expected_lengths(mean, cap)
+    tokens = steps = 0
+    for _ in range(_ROUNDS):
+        drawn = [list(_branches(random, expected, cap, branches, states)) for _ in range(trunks)]
+        limits, lengths = ([[branch[i] for branch in trunk] for trunk in drawn] for i in (0, 1))
+        tokens += sum(map(sum, lengths))
+        steps += lane_steps(limits, lengths, layout, chunk)
+    return tokens / steps
+
+
+def _branches(
+    random: np.random.Generator, expected: np.ndarray, cap: int, branches: int, states: int
+) -> Iterator[tuple[int, int]]:
+    """(limit, length) of the branches of a trunk; they continue a response after a random number of its tokens."""
+    base = int(random.choice(expected))
+    for before in random.integers(0, base, states).tolist() if states else [0]:
+        longer = expected[expected > before]
+        for length in random.choice(longer, branches).tolist():
+            yield cap - before, length - before
