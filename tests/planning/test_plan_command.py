@@ -110,6 +110,7 @@ def test_programs_are_compiled_for_an_absent_tpu(libtpu, capsys):
     assert decode["flops"] > 0 and decode["resident"]["optimizer state"] > 0
     assert {c["kind"] for c in reshard["collectives"]} & {"all-gather", "all-to-all", "all-reduce"}
     assert decode["collectives"] and apply["argument_bytes"] > 0
+    assert decode["read_bytes"] != sum(decode["moved"].values()), "rings are half full"
 
 
 @pytest.mark.slow
@@ -121,7 +122,9 @@ def test_fused_attention_compiles_and_moves_fewer_bytes(libtpu, capsys):
     for attention in ("xla", "auto"):
         choice = [*TINY, *rows, f"model.attention={attention}", "--topology", "v5e:2x2", "--programs", "accumulate"]
         assert main(["plan", *choice, "--json"]) == 0
-        moved[attention] = json.loads(capsys.readouterr().out)["programs"][0]["moved"]["attention"]
+        (program,) = json.loads(capsys.readouterr().out)["programs"]
+        moved[attention] = program["moved"]["attention"]
+        assert program["read_bytes"] == sum(program["moved"].values()) > program["argument_bytes"]
     assert 0 < 5 * moved["auto"] < moved["xla"]
 
 
