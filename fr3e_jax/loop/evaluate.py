@@ -192,8 +192,7 @@ def evaluate(session: Session, params: Params, note: Callable[[str], None] = _to
     grading = Grading(session.grader, lambda index, _: (problems[index].problem, nothing))
     requests = [_request(session, held_out) for held_out in problems]
     weights = session.sampler.weights.of(params)
-    results, _ = session.sampler.sample(weights, requests, ended=grading.ended)
-    session.sampler.engine.take_counts()  # evaluation is not part of the training budget
+    results = session.sampler.sample_uncounted(weights, requests, grading.ended)  # not part of the training budget
     calls = session.sampler.take_tool_counts()
     graded = grading.verdicts(range(len(problems)))
     session.grader.check((verdict.outcome for row in graded for verdict in row), "of an evaluation")
