@@ -24,7 +24,8 @@ import tempfile
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from step_peers import REWARDS, WARM_UP, Marks, by_hand, trl
+from step_by_hand import by_hand
+from step_peers import REWARDS, WARM_UP, Marks, trl, tunix
 from worded_model import add_tokenizer
 from worded_model import problems as word_problems
 
@@ -166,7 +167,7 @@ def one_of_them(by: str, flags: list[str]) -> None:
         parser.add_argument(f"--{name}")
     for name in ("steps", "warm_up", "cores"):
         parser.add_argument(f"--{name}", type=int)
-    {"ours": ours, "trl": trl, "by_hand": by_hand}[by](parser.parse_args(flags))
+    {"ours": ours, "trl": trl, "tunix": tunix, "by_hand": by_hand}[by](parser.parse_args(flags))
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""Whole training steps as a user of torch would make them: TRL's `GRPOTrainer`, and FR3E by hand on transformers.
+"""Whole training steps of GRPO as users of other libraries make them: TRL's `GRPOTrainer` and tunix's `GRPOLearner`.
 
-`step.py` runs this file with the Python of an environment that has trl, torch and datasets, and without this package.
+`step.py` calls these functions in a process of another environment, which has the library and not this package.
 """
 
 from __future__ import annotations
@@ -105,173 +105,95 @@ def trl(args) -> None:
     print(marks.line())
 
 
-class ByHand:
-    """FR3E on transformers: `generate` for the bases, its caches cut and copied for the branches, flattened training.
+def tunix(args) -> None:
+    """tunix's learner with its own JAX sampler ("vanilla"), which shares weights and mesh with the trainer."""
+    marks = Marks(args.warm_up)
+    import jax
+    import optax
+    from transformers import AutoTokenizer
+    from tunix.rl import rl_cluster
+    from tunix.rl.grpo.grpo_learner import GRPOConfig, GRPOLearner
+    from tunix.rl.rollout.base_rollout import RolloutConfig
 
-    Branches of near prefix lengths share a left-padded batch, and only tokens that train pass the head. As each batch
-    is one update, its own log-probs are the old ones: no scoring pass.
-    """
+    jax.config.update("jax_compilation_cache_dir", f"{args.cache}/tunix")
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    tokenizer, reward = AutoTokenizer.from_pretrained(args.model), REWARDS[args.reward]
+    rows = json.loads(Path(args.problems).read_text())
+    mesh = jax.make_mesh((1, 1), ("fsdp", "tp"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    prompt = max(len(tokenizer(row["prompt"])["input_ids"]) for row in rows)
+    training = rl_cluster.RLTrainingConfig(
+        actor_optimizer=optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(2e-4, weight_decay=0.0)),
+        eval_every_n_steps=args.steps + 1,
+        max_steps=args.steps,
+        mini_batch_size=args.prompts,
+        train_micro_batch_size=(args.micro or args.prompts * args.generations) // args.generations,
+        rollout_micro_batch_size=args.prompts,
+        compute_logps_micro_batch_size=args.prompts,
+    )
+    rollouts = RolloutConfig(
+        max_tokens_to_generate=args.tokens,
+        max_prompt_length=prompt,
+        kv_cache_size=prompt + args.tokens,
+        temperature=1.0,
+        top_p=1.0,
+    )
+    roles = (rl_cluster.Role.ACTOR, rl_cluster.Role.REFERENCE, rl_cluster.Role.ROLLOUT)
+    cluster = rl_cluster.RLCluster(
+        actor=_tunix_model(args.model, mesh),
+        tokenizer=tokenizer,
+        cluster_config=rl_cluster.ClusterConfig(
+            role_to_mesh=dict.fromkeys(roles, mesh),
+            rollout_engine="vanilla",
+            training_config=training,
+            rollout_config=rollouts,
+        ),
+    )
+    sampled, generate = [0], cluster.generate
 
-    def __init__(self, args):
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        torch.set_num_threads(args.cores)
-        torch.manual_seed(0)
-        self.args, self.torch, self.reward = args, torch, REWARDS[args.reward]
-        self.tokenizer = AutoTokenizer.from_pretrained(args.model, padding_side="left")
-        self.model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32, attn_implementation="sdpa")
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=2e-4, weight_decay=0.0, foreach=True)
-        self.pad, self.eos = self.tokenizer.pad_token_id, self.tokenizer.eos_token_id
-        self.rng = np.random.default_rng(0)
-        self.options = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "use_cache": True}
-        self.options |= {"pad_token_id": self.pad, "eos_token_id": self.eos}
-
-    def graded(self, ids, gold: str) -> float:
-        return self.reward(self.tokenizer.decode(ids, skip_special_tokens=True), gold)
-
-    def until_stop(self, ids) -> list[int]:
-        ids = ids.tolist()
-        return ids[: ids.index(self.eos) + 1] if self.eos in ids else ids
-
-    def bases(self, rows):
-        """Sample each prompt ``generations`` times: sequences, caches by layer, entropies of the sampled tokens."""
-        torch, args = self.torch, self.args
-        inputs = self.tokenizer([row["prompt"] for row in rows], return_tensors="pt", padding=True)
-        out = self.model.generate(
-            **inputs,
-            max_new_tokens=args.tokens,
-            num_return_sequences=args.generations,
-            return_dict_in_generate=True,
-            output_logits=True,
-            **self.options,
-        )
-        entropies = torch.stack(
-            [torch.distributions.Categorical(logits=step.float()).entropy() for step in out.logits], 1
-        )
-        caches = [(layer.keys, layer.values) for layer in out.past_key_values.layers]
-        return inputs, out.sequences, caches, entropies
-
-    def chosen(self, rows, inputs, sequences, entropies):
-        """A correct and a wrong base of each prompt with their anchors: (row, base, prefix lengths), base rewards."""
-        width, n = inputs.input_ids.shape[1], self.args.generations
-        found, means = [], []
-        for i, row in enumerate(rows):
-            responses = [self.until_stop(ids) for ids in sequences[i * n : (i + 1) * n, width:]]
-            rewards = np.array([self.graded(response, row["gold"]) for response in responses])
-            means.append(rewards.mean())
-            for kind in (rewards > 0.5, rewards <= 0.5):
-                if kind.any():
-                    base = int(self.rng.choice(np.flatnonzero(kind)))
-                    own = entropies[i * n + base, : len(responses[base])]
-                    top = own.topk(min(self.args.anchors, len(own))).indices.tolist()
-                    found += [(i, i * n + base, width + at) for at in sorted(top)]
-        return found, means
-
-    def branches(self, anchors, sequences, masks, caches):
-        """Continue each prefix ``branches`` times from the copied cache: the tokens after it, by anchor."""
-        torch, m, total = self.torch, self.args.branches, sequences.shape[1]
-        order, per_batch = sorted(range(len(anchors)), key=lambda a: anchors[a][2]), max(1, 64 // m)
-        found = [[] for _ in anchors]
-        for first in range(0, len(order), per_batch):
-            group = order[first : first + per_batch]
-            prefixes = [anchors[a][2] for a in group]
-            width = max(prefixes)
-            ids = torch.full((len(group) * m, width), self.pad)
-            mask = torch.zeros_like(ids)
-            for j, a in enumerate(group):
-                lanes, p, base = slice(j * m, (j + 1) * m), anchors[a][2], anchors[a][1]
-                ids[lanes, width - p :] = sequences[base, :p]
-                mask[lanes, width - p :] = masks[base, :p]
-            layers = []
-            for keys, values in caches:
-                k = keys.new_zeros(len(group) * m, keys.shape[1], width - 1, keys.shape[3])
-                v = torch.zeros_like(k)
-                for j, a in enumerate(group):
-                    lanes, p, base = slice(j * m, (j + 1) * m), anchors[a][2], anchors[a][1]
-                    k[lanes, :, width - p :], v[lanes, :, width - p :] = (
-                        keys[base, :, : p - 1],
-                        values[base, :, : p - 1],
-                    )
-                layers.append((k, v))
-            cache = cache_of(layers)
-            out = self.model.generate(
-                ids,
-                attention_mask=mask,
-                past_key_values=cache,
-                max_new_tokens=total - min(prefixes),
-                **self.options,
-            )
-            for j, a in enumerate(group):
-                rows = out[j * m : (j + 1) * m, width : width + total - anchors[a][2]]
-                found[a] = [self.until_stop(row) for row in rows]
+    def counted(*positional, **named):
+        found = generate(*positional, **named)
+        sampled[0] += sum(map(len, found.tokens))
         return found
 
-    def update(self, sequences, masks, trained) -> None:
-        """One clipped-surrogate step on flattened rows; ``trained`` has (base, prefix, new tokens, advantage)."""
-        torch, micro = self.torch, self.args.micro or 16
-        tokens = sum(len(new) for _, _, new, _ in trained)
-        trained = sorted(trained, key=lambda row: row[1] + len(row[2]))
-        self.optimizer.zero_grad(set_to_none=True)
-        for first in range(0, len(trained), micro):
-            rows = trained[first : first + micro]
-            width = max(prefix + len(new) for _, prefix, new, _ in rows)
-            ids, mask = torch.full((len(rows), width), self.pad), torch.zeros(len(rows), width, dtype=torch.long)
-            loss, advantages = torch.zeros(len(rows), width, dtype=torch.bool), torch.zeros(len(rows), width)
-            for r, (base, prefix, new, advantage) in enumerate(rows):
-                end = prefix + len(new)
-                ids[r, :prefix], mask[r, :prefix] = sequences[base, :prefix], masks[base, :prefix]
-                ids[r, prefix:end], mask[r, prefix:end] = torch.tensor(new), 1
-                loss[r, prefix:end], advantages[r, prefix:end] = True, advantage
-            positions = (mask.cumsum(1) - 1).clamp(min=0)
-            hidden = self.model.model(ids, attention_mask=mask, position_ids=positions, use_cache=False)
-            counts = loss[:, 1:]
-            logits = self.model.lm_head(hidden.last_hidden_state[:, :-1][counts])
-            logprobs = -torch.nn.functional.cross_entropy(logits, ids[:, 1:][counts], reduction="none")
-            ratio, weights = torch.exp(logprobs - logprobs.detach()), advantages[:, 1:][counts]
-            (-torch.minimum(ratio * weights, ratio.clamp(0.8, 1.28) * weights).sum() / tokens).backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
+    cluster.generate = counted
 
-    def step(self, rows) -> int:
-        """One step on these prompts; the number of sampled tokens."""
-        with self.torch.no_grad():
-            inputs, sequences, caches, entropies = self.bases(rows)
-            prompts = inputs.attention_mask.repeat_interleave(self.args.generations, 0)
-            masks = self.torch.cat([prompts, self.torch.ones_like(sequences[:, prompts.shape[1] :])], 1)
-            anchors, means = self.chosen(rows, inputs, sequences, entropies)
-            found = self.branches(anchors, sequences, masks, caches)
-        del caches
-        trained, before = [], {}
-        for (row, base, prefix), responses in zip(anchors, found, strict=True):
-            width = inputs.input_ids.shape[1]
-            texts = [sequences[base, width:prefix].tolist() + new for new in responses]
-            rewards = np.array([self.graded(ids, rows[row]["gold"]) for ids in texts])
-            value = rewards.mean()
-            gain = value - before.get(base, means[row])
-            before[base] = value
-            trained += [
-                (base, prefix, new, float((reward - value) / np.exp(gain)))
-                for new, reward in zip(responses, rewards, strict=True)
-            ]
-        self.update(sequences, masks, trained)
-        width, n = inputs.input_ids.shape[1], len(sequences)
-        return sum(len(self.until_stop(sequences[i, width:])) for i in range(n)) + sum(len(r) for f in found for r in f)
+    def rewards(prompts, completions, gold, **_):
+        return [reward(response, answer) for response, answer in zip(completions, gold, strict=True)]
 
+    def batches():  # the learner asks for a batch when the step before has ended
+        for step in range(args.steps):
+            if step:
+                marks.add(sampled[0])
+                sampled[0] = 0
+            some = [rows[(step * args.prompts + i) % len(rows)] for i in range(args.prompts)]
+            yield {name: np.array([row[key] for row in some]) for name, key in (("prompts", "prompt"), ("gold", "gold"))}
 
-def cache_of(layers):
-    from transformers import DynamicCache
-
-    cache = DynamicCache()
-    for number, (keys, values) in enumerate(layers):
-        cache.update(keys, values, number)
-    return cache
-
-
-def by_hand(args) -> None:
-    marks = Marks(args.warm_up)
-    trainer, rows = ByHand(args), json.loads(Path(args.problems).read_text())
-    for step in range(args.steps):
-        at = step * args.prompts
-        marks.add(trainer.step(rows[at : at + args.prompts]))
+    algorithm = GRPOConfig(
+        num_generations=args.generations, num_iterations=1, beta=0.0, loss_agg_mode="token-mean", epsilon=0.2
+    )
+    algorithm.epsilon_high = 0.28  # the loss reads it, though the class does not declare it
+    learner = GRPOLearner(cluster, algorithm, rewards)
+    with mesh:
+        learner.train(batches())
+    marks.add(sampled[0])
     print(marks.line())
+
+
+def _tunix_model(directory: str, mesh):
+    import jax.numpy as jnp
+    from tunix.models.qwen2 import model, params
+
+    found = json.loads((Path(directory) / "config.json").read_text())
+    config = model.ModelConfig(
+        num_layers=found["num_hidden_layers"],
+        vocab_size=found["vocab_size"],
+        embed_dim=found["hidden_size"],
+        hidden_dim=found["intermediate_size"],
+        num_heads=found["num_attention_heads"],
+        head_dim=found.get("head_dim") or found["hidden_size"] // found["num_attention_heads"],
+        num_kv_heads=found["num_key_value_heads"],
+        rope_theta=int(found["rope_theta"]),
+        norm_eps=found["rms_norm_eps"],
+        use_tied_embedding=found["tie_word_embeddings"],
+    )
+    return params.create_model_from_safe_tensors(directory, config, mesh, jnp.float32)

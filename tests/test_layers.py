@@ -196,6 +196,14 @@ def test_verifier_processes_load_no_jax():
     assert run.returncode == 0, f"importing {', '.join(modules)} loads jax or fails: {run.stderr}"
 
 
+def test_a_training_run_starts_without_libraries_that_only_some_runs_need():
+    """Each takes a tenth of a second or more, and tensorboardX brings boto3 along where that is installed."""
+    slow = ("tensorboardX", "boto3", "sympy", "pandas", "matplotlib", "torch")
+    program = "import sys, fr3e_jax.loop.train\nprint(*sorted({m.partition('.')[0] for m in sys.modules}))"
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not set(slow) & set(run.stdout.split())
+
+
 @pytest.mark.parametrize(
     ("path", "source", "complaint"),
     [

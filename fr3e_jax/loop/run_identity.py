@@ -20,6 +20,7 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.task import BUILT_IN, Task, held_out_split
 from fr3e_jax.data.tokenizer import CHARACTERS, FILES, TextCodec
+from fr3e_jax.loop.kept_fingerprints import Fingerprint, kept
 from fr3e_jax.tools.tool import FORMS
 from fr3e_jax.user_code import parse_reference
 
@@ -37,10 +38,12 @@ def identity(config: Config, task: Task, codec: TextCodec, *, demonstrations: bo
       demonstrations: the run trains on demonstrations, so they count, too.
     """
     settings = {name: value for name, value in dataclasses.asdict(config).items() if name != "runtime"}
+    of_problems = kept(fingerprint, config.runtime)
+    held_out = held_out_split(task, config.evaluation.split)
     found = {
         "settings": json.loads(json.dumps(settings)),
-        "training_data": fingerprint(task.problems("train")),
-        "held_out_data": held_out_fingerprints(held_out_split(task, config.evaluation.split), config.data.eval),
+        "training_data": of_problems(task.problems("train")),
+        "held_out_data": held_out_fingerprints(held_out, config.data.eval, of_problems),
         "tokenizer": tokenizer_fingerprint(codec),
         "files": user_files(config),
     }
@@ -65,10 +68,12 @@ def _content(problem: Problem) -> bytes:
     return repr((problem.id, problem.prompt, problem.gold, extra)).encode("utf-8", "surrogatepass")
 
 
-def held_out_fingerprints(problems: Sequence[Problem], sets: Sequence[str]) -> dict[str, str]:
+def held_out_fingerprints(
+    problems: Sequence[Problem], sets: Sequence[str], of_problems: Fingerprint = fingerprint
+) -> dict[str, str]:
     """A `fingerprint` for each of several sets, by the split in the problems' ids; else one, under an empty name."""
     if len(sets) <= 1:
-        return {"": fingerprint(problems)}
+        return {"": of_problems(problems)}
     members: dict[str, list[Problem]] = {}
     for problem in problems:
         members.setdefault(problem.id.rpartition("/")[0], []).append(problem)

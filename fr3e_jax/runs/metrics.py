@@ -7,13 +7,15 @@ import math
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-from tensorboardX import SummaryWriter
+from typing import TYPE_CHECKING, Any
 
 from fr3e_jax.runs.declared_metrics import check_declared
 from fr3e_jax.runs.run_directory import RunDirectory, atomic_file
+
+if TYPE_CHECKING:
+    from tensorboardX import SummaryWriter
 
 NONFINITE_SUFFIX = "/nonfinite"
 TIMING_PREFIXES = ("seconds/", "speed/", "compile/")
@@ -51,14 +53,8 @@ class MetricsWriter:
         _repair(self._path)
         _truncate_after(self._path, last_kept)
         self._stream = open(self._path, "ab", buffering=0)  # a buffer would keep what a full disk refused
-        self._events = None
-        if tensorboard:
-            # purge_step makes TensorBoard ignore the events of the repeated steps in older event files.
-            # File names count whole seconds: the suffix keeps a quick restart from overwriting the earlier file.
-            first = last_kept + 1
-            self._events = SummaryWriter(
-                str(run_dir.tensorboard), purge_step=first, filename_suffix=f".from_step_{first}"
-            )
+        self._events: SummaryWriter | None = None
+        self._open_events = partial(_event_writer, run_dir.tensorboard, last_kept + 1) if tensorboard else None
 
     def write(self, step: int, metrics: Mapping[str, Any], *, kind: str = "train") -> None:
         """Append ``{"step", "kind", **metrics}`` as one line and hand it to the operating system.
@@ -86,7 +82,8 @@ class MetricsWriter:
                 record |= {key: None, key + NONFINITE_SUFFIX: str(value)}
         check_declared(numbers, kind)
         self._append(json.dumps(record, allow_nan=False).encode() + b"\n")
-        if self._events is not None:
+        if self._open_events is not None:
+            self._events = self._events or self._open_events()
             for key, value in numbers.items():
                 if math.isfinite(value):
                     self._events.add_scalar(key if kind == "train" else f"{kind}/{key}", value, step)
@@ -112,6 +109,15 @@ class MetricsWriter:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _event_writer(folder: Path, first: int) -> SummaryWriter:
+    """A new file of TensorBoard events, from the step ``first`` on."""
+    from tensorboardX import SummaryWriter  # imports boto3 where that is installed; the first step need not wait for it
+
+    # purge_step makes TensorBoard ignore the events of the repeated steps in older event files.
+    # File names count whole seconds: the suffix keeps a quick restart from overwriting the earlier file.
+    return SummaryWriter(str(folder), purge_step=first, filename_suffix=f".from_step_{first}")
 
 
 def _number(key: str, value: Any) -> int | float:
