@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import jax
 import numpy as np
@@ -36,6 +37,8 @@ def test_rollouts_are_those_of_one_thread_and_each_is_told_once(engine, params, 
 
     def ended(rollouts):
         assert inside.acquire(blocking=False), "both threads tell at once"
+        if threading.get_ident() not in threads:
+            time.sleep(0.3)  # long enough for the other thread to come, too
         threads.add(threading.get_ident())
         for request, branch, rollout in rollouts:
             assert (request, branch) not in told
