@@ -1,15 +1,15 @@
 """Whole training steps beside what a user of torch would run: the same model, prompts, rewards, lengths and batch.
 
-    .venv/bin/python benchmarks/step.py --trl VENV/bin/python [--runs 3] [--steps 23] [--cores 1]
+    .venv/bin/python benchmarks/step.py --trl VENV/bin/python --tunix VENV2/bin/python [--runs 3] [--cores 1]
     .venv/bin/python benchmarks/step.py --trl VENV/bin/python --bench BENCH --work tiny --steps 6 --warm_up 2
 
 A step is what a user waits for: sampling, grading, one optimizer step on all rollouts, metrics. ``order`` is Order's
 warm start (0.15 M parameters, 256 rollouts of at most 20 tokens), ``tiny`` has 8.7 M parameters and ``slice`` 88 M (64
-and 32 rollouts, prompts of 64 tokens). Their peer is `GRPOTrainer` of TRL's newest release. ``tiny_fr3e`` is FR3E with
-4 prompts, 16 bases each, and 8 rollouts from each of 4 anchors on a correct and a wrong base; its peer is written by
-hand on transformers (`step_peers.py`). The two take turns, each in a process of its own on the same cores; figures are
-medians over processes, of the steps after the first ones. The peers live in an environment of their own and load the
-same directory.
+and 32 rollouts, prompts of 64 tokens). Their peers are `GRPOTrainer` of TRL's newest release and tunix's `GRPOLearner`
+(`step_peers.py`). ``tiny_fr3e`` is FR3E with 4 prompts, 16 bases each, and 8 rollouts from each of 4 anchors on a
+correct and a wrong base; its peer is written by hand on transformers (`step_by_hand.py`). All take turns, each in a
+process of its own on the same cores; figures are medians over processes, of the steps after the first ones. The peers
+live in environments of their own and load the same directory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Work:
     generations: int  # rollouts of a prompt
     tokens: int  # longest response
     words: int = 0  # of a random prompt; 0: problems of Order
-    micro: int = 0  # rows of a peer's micro-batch; 0: all
+    micro: int = 0  # rows of a micro-batch on torch; 0: all
+    tunix_micro: int = 0  # rows of tunix's micro-batch, a multiple of the generations; 0: all
     micro_tokens: int = 4096  # positions of ours
     slots: int = 16
     lanes: int = 17
@@ -128,34 +129,51 @@ def prepare(work: Work, folder: Path) -> tuple[Path, list[dict[str, str]], str]:
 
 
 def compare(args: argparse.Namespace) -> None:
-    """Let both run in turns, and print the medians and their ratios."""
+    """Let all run in turns, and print the medians and the ratios."""
     work, folder = works(Path(args.bench).resolve())[args.work], Path(tempfile.mkdtemp())
-    if args.micro:
-        work = replace(work, micro=args.micro)
+    micro = {"micro": args.micro or work.micro, "tunix_micro": args.tunix_micro or work.tunix_micro}
+    work = replace(work, **micro)
     model, problems, reward = prepare(work, folder)
     (folder / "problems.json").write_text(json.dumps(problems))
     options = vars(work) | {"model": model, "problems": folder / "problems.json", "reward": reward}
     options |= {name: getattr(args, name) for name in ("steps", "warm_up", "cores")}
     options |= {"cache": args.cache or folder / "programs"}
     one = {"OMP_NUM_THREADS": str(args.cores), "JAX_PLATFORMS": "cpu", "TOKENIZERS_PARALLELISM": "false"}
-    peer = "by_hand" if work.anchors else "trl"
-    found: dict[str, list[dict]] = {"ours": [], peer: []}
+    one |= {"TQDM_DISABLE": "1"}
+    pythons = {"ours": sys.executable}
+    pythons |= {"by_hand": args.trl} if work.anchors else {"trl": args.trl, "tunix": args.tunix}
+    found: dict[str, list[dict]] = {by: [] for by, python in pythons.items() if python}
     cores = f"{args.core}-{args.core + args.cores - 1}"
     for _ in range(args.runs):
-        for by, python in (("ours", sys.executable), (peer, args.trl)):
+        for by, records in found.items():
             flags = [f"--{name}={value}" for name, value in options.items()]
-            call = ["taskset", "-c", cores, python, __file__, "--by", by, *flags]
+            call = ["taskset", "-c", cores, pythons[by], __file__, "--by", by, *flags]
             done = subprocess.run(call, env=os.environ | one, capture_output=True, text=True)
             if done.returncode:
                 raise SystemExit(f"{by}: exit code {done.returncode}\n{done.stderr[-2000:]}")
-            found[by].append(json.loads(done.stdout.splitlines()[-1]))
-            print(by, found[by][-1], flush=True)
+            records.append(json.loads(done.stdout.splitlines()[-1]))
+            print(by, records[-1], flush=True)
+    for line in summary(found):
+        print(line)
+
+
+def summary(found: dict[str, list[dict]]) -> list[str]:
+    """A line for each figure: medians over the processes of each runner, and how many times better ours is.
+
+    The first process of each runner is left out of the median of ``first_step_s``: it compiles, where there is a cache.
+    """
+    lines = []
     for name in ("cpu_s", "wall_s", "tokens_per_cpu_s", "first_step_s", "peak_mb"):
-        left, right = (statistics.median(record[name] for record in found[by]) for by in ("ours", peer))
-        ratio = left / right if name == "tokens_per_cpu_s" else right / left
-        print(f"{name}: ours {left:.3f}, {peer} {right:.3f}, {ratio:.2f}x")
-    first = found["ours"][0]["first_step_s"]
-    print(f"first_step_s of ours in the first process, which compiles unless --cache holds the programs: {first:.1f}")
+        first = int(name == "first_step_s" and len(found["ours"]) > 1)
+        medians = {by: statistics.median(record[name] for record in records[first:]) for by, records in found.items()}
+        ours = medians.pop("ours")
+        peers = [
+            f"{by} {theirs:.3f}, {ours / theirs if name == 'tokens_per_cpu_s' else theirs / ours:.2f}x"
+            for by, theirs in medians.items()
+        ]
+        lines.append("; ".join([f"{name}: ours {ours:.3f}", *peers]))
+    cold = [f"{by} {records[0]['first_step_s']:.1f}" for by, records in found.items()]
+    return [*lines, f"first_step_s of the first processes, cold unless --cache holds programs: {', '.join(cold)}"]
 
 
 def one_of_them(by: str, flags: list[str]) -> None:
@@ -174,7 +192,8 @@ def main() -> None:
     if sys.argv[1:2] == ["--by"]:
         return one_of_them(sys.argv[2], sys.argv[3:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trl", required=True, help="Python of an environment with trl, torch and datasets")
+    parser.add_argument("--trl", default="", help="Python of an environment with trl, torch and datasets")
+    parser.add_argument("--tunix", default="", help="Python of an environment with google-tunix; empty: without it")
     parser.add_argument("--work", choices=sorted(works(Path())), default="order")
     parser.add_argument("--bench", default="", help="folder of the harness, with MODELS/tiny and MODELS/slice")
     parser.add_argument("--runs", type=int, default=3, help="processes of each; they take turns")
@@ -182,10 +201,14 @@ def main() -> None:
     parser.add_argument("--warm_up", type=int, default=WARM_UP, help="steps that are not counted")
     parser.add_argument("--cores", type=int, default=1)
     parser.add_argument("--core", type=int, default=0, help="number of the first core")
-    parser.add_argument("--micro", type=int, default=0, help="rows of the peer's micro-batch; 0: as the work has it")
-    parser.add_argument("--cache", default="", help="folder of our compiled programs; empty: a new one")
+    parser.add_argument("--micro", type=int, default=0, help="rows of a micro-batch on torch; 0: as the work has it")
+    parser.add_argument("--tunix_micro", type=int, default=0, help="rows of tunix's micro-batch; 0: as the work has it")
+    parser.add_argument("--cache", default="", help="folder of compiled programs, ours and tunix's; empty: a new one")
     args = parser.parse_args()
-    if works(Path())[args.work].words and not args.bench:
+    work = works(Path())[args.work]
+    if not args.trl and (work.anchors or not args.tunix):
+        parser.error("--trl is missing: there is no peer to compare with (--tunix alone does for GRPO++)")
+    if work.words and not args.bench:
         parser.error(f"--bench is missing; --work {args.work} has a model of the harness (README.md)")
     compare(args)
 

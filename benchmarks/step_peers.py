@@ -126,7 +126,7 @@ def tunix(args) -> None:
         eval_every_n_steps=args.steps + 1,
         max_steps=args.steps,
         mini_batch_size=args.prompts,
-        train_micro_batch_size=(args.micro or args.prompts * args.generations) // args.generations,
+        train_micro_batch_size=(args.tunix_micro or args.prompts * args.generations) // args.generations,
         rollout_micro_batch_size=args.prompts,
         compute_logps_micro_batch_size=args.prompts,
     )
@@ -166,7 +166,7 @@ def tunix(args) -> None:
                 marks.add(sampled[0])
                 sampled[0] = 0
             some = [rows[(step * args.prompts + i) % len(rows)] for i in range(args.prompts)]
-            yield {name: np.array([row[key] for row in some]) for name, key in (("prompts", "prompt"), ("gold", "gold"))}
+            yield {"prompts": np.array([r["prompt"] for r in some]), "gold": np.array([r["gold"] for r in some])}
 
     algorithm = GRPOConfig(
         num_generations=args.generations, num_iterations=1, beta=0.0, loss_agg_mode="token-mean", epsilon=0.2

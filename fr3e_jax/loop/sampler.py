@@ -60,9 +60,7 @@ class Sampler:
             return self.engine.sample(params, requests, select, ended)
         return self.engine.sample(params, requests, select, ended, ToolCalls(self.toolbox, requests))
 
-    def sample_uncounted(
-        self, params: Params, requests: Sequence[TrunkRequest], ended: Ended
-    ) -> list[list[Rollout]]:
+    def sample_uncounted(self, params: Params, requests: Sequence[TrunkRequest], ended: Ended) -> list[list[Rollout]]:
         """The rollouts of `sample` without a selector, in two threads where that is faster; nothing is counted."""
         if self.toolbox is None and two_threads_pay(self.engine, requests):
             results = sample_in_two_threads(self.engine, params, requests, self.watch.counting(requests, ended))

@@ -1,6 +1,6 @@
-"""Requests without promotion, sampled in two threads: decoding a small model on CPU keeps little more than one core busy.
+"""Requests without promotion, sampled in two threads, because decoding a small model on CPU keeps only one core busy.
 
-The other core then decodes half of the requests. Tokens do not depend on it; the last digits of log-probs do.
+Another core then decodes half of the requests. Tokens do not depend on it; the last digits of log-probs do.
 """
 
 from __future__ import annotations

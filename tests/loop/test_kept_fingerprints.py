@@ -40,7 +40,8 @@ def test_a_fingerprint_is_computed_once_for_each_split_and_setting(config):
     first = ask(config)
     assert [ask(config), computed.asked] == [first, 1]
     others = [("test", {}), ("train", {"seed": 1}), ("train", {"task": "chain"})]
-    others.append(("train", {"order": dataclasses.replace(config.data.order, num_operands=config.data.order.num_operands + 1)}))
+    order = config.data.order
+    others.append(("train", {"order": dataclasses.replace(order, num_operands=order.num_operands + 1)}))
     for count, (split, changes) in enumerate(others, 2):
         other = dataclasses.replace(config, data=dataclasses.replace(config.data, **changes))
         for _ in range(2):
