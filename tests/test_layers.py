@@ -198,8 +198,13 @@ def test_verifier_processes_load_no_jax():
 
 def test_a_training_run_starts_without_libraries_that_only_some_runs_need():
     """Each takes a tenth of a second or more, and tensorboardX brings boto3 along where that is installed."""
-    slow = ("tensorboardX", "boto3", "sympy", "pandas", "matplotlib", "torch")
-    program = "import sys, fr3e_jax.loop.train\nprint(*sorted({m.partition('.')[0] for m in sys.modules}))"
+    slow = ("tensorboardX", "boto3", "sympy", "pandas", "matplotlib", "torch", "transformers")
+    program = """if True:
+        import sys, fr3e_jax.loop.train
+        from fr3e_jax.data.tokenizer import TextCodec
+        TextCodec.load("warm_starts/order_long")
+        print(*sorted({name.partition('.')[0] for name in sys.modules}))
+    """
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not set(slow) & set(run.stdout.split())
 

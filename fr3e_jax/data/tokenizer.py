@@ -7,19 +7,19 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from jinja2 import TemplateError
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.decoders import ByteLevel
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from fr3e_jax.data.character_tokenizer import CharacterTokenizer, holds_character_tokenizer
 from fr3e_jax.hub import model_directory
 from fr3e_jax.json_object import read_json_object
 
-PAD, EOS = "<pad>", "<eos>"
-CHARACTERS = "0123456789+-*/()=.>% \n"
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
 GENERATION_CONFIG = "generation_config.json"
 _MOST_LAYERS = 10_000
 FILES = (  # of a tokenizer directory
@@ -34,25 +34,11 @@ FILES = (  # of a tokenizer directory
 )
 
 
-def character_tokenizer() -> PreTrainedTokenizerFast:
-    """The embedded tokenizer: one token per character of ``CHARACTERS``, after ``<pad>`` (0) and ``<eos>`` (1)."""
-    # It is a byte-level BPE without merges, because AutoTokenizer reads any tokenizer beside a config.json of model
-    # type qwen2 as a Qwen2Tokenizer, which keeps only the vocabulary. That class would also add an unk_token beyond the
-    # model's embedding, so one is set here; no text ever maps to it.
-    spelled = [{" ": "Ġ", "\n": "Ċ"}.get(character, character) for character in CHARACTERS]
-    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate([PAD, EOS, *spelled])}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS, unk_token=PAD, clean_up_tokenization_spaces=False
-    )
-
-
 class TextCodec:
     """A tokenizer as the rest of the package uses it.
 
     Attributes:
-      tokenizer: the Hugging Face tokenizer.
+      tokenizer: the Hugging Face tokenizer, or the embedded one.
       stop_ids: ids that end a response, the tokenizer's end-of-text token first.
       pad_id: filler for unused positions; the first stop id if the tokenizer has no padding token.
       source: the directory it was loaded from; None for the embedded tokenizer.
@@ -60,7 +46,7 @@ class TextCodec:
 
     def __init__(
         self,
-        tokenizer: PreTrainedTokenizerFast,
+        tokenizer: PreTrainedTokenizerFast | CharacterTokenizer,
         extra_stop_ids: tuple[int, ...] = (),
         source: Path | None = None,
     ):
@@ -83,7 +69,7 @@ class TextCodec:
           ValueError: its files cannot be read.
         """
         if not directory:
-            return cls(character_tokenizer())
+            return cls(CharacterTokenizer())
         path = model_directory(directory, "model.tokenizer")
         if not (path / "tokenizer.json").is_file() and not (path / "tokenizer_config.json").is_file():
             raise FileNotFoundError(
@@ -221,7 +207,7 @@ def _bytes_of_characters() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
 
 
-def _read(path: Path) -> PreTrainedTokenizerFast:
+def _read(path: Path) -> PreTrainedTokenizerFast | CharacterTokenizer:
     file = path / "tokenizer_config.json"
     if file.is_file() and (own := read_json_object(file).get("auto_map")):
         raise ValueError(
@@ -229,10 +215,15 @@ def _read(path: Path) -> PreTrainedTokenizerFast:
             "whose tokenizer.json needs none"
         )
     _check_layers(path / "config.json")
+    more = [name for name in FILES[2:] if (path / name).exists()]
+    if not more and holds_character_tokenizer(path):
+        return CharacterTokenizer()
+    from transformers import AutoTokenizer  # half a second, which runs with the embedded tokenizer save
+
     try:
         # Without the last argument, a directory with code of its own makes transformers ask on standard input.
         loaded = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-        return cast(PreTrainedTokenizerFast, loaded)
+        return cast("PreTrainedTokenizerFast", loaded)
     except Exception as error:  # the Rust library raises plain exceptions
         reason = " ".join(str(error).split())  # some messages of transformers have several lines
         raise ValueError(
@@ -248,7 +239,7 @@ def _check_layers(file: Path) -> None:
         raise ValueError(f"{file}: num_hidden_layers={str(layers)[:20]} is beyond {_MOST_LAYERS}; copy the file again")
 
 
-def _characters(tokenizer: PreTrainedTokenizerFast) -> frozenset[str] | None:
+def _characters(tokenizer: PreTrainedTokenizerFast | CharacterTokenizer) -> frozenset[str] | None:
     """The alphabet of a tokenizer whose tokens are all single characters; None for any other."""
     tokens = tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens)
     if any(len(token) > 1 for token in tokens) or len(tokens) >= 256:  # 256 tokens are bytes, which spell everything

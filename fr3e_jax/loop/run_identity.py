@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from fr3e_jax.configuration.schema import Config
+from fr3e_jax.data.character_tokenizer import CHARACTERS
 from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.task import BUILT_IN, Task, held_out_split
-from fr3e_jax.data.tokenizer import CHARACTERS, FILES, TextCodec
+from fr3e_jax.data.tokenizer import FILES, TextCodec
 from fr3e_jax.loop.kept_fingerprints import Fingerprint, kept
 from fr3e_jax.tools.tool import FORMS
 from fr3e_jax.user_code import parse_reference

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from fr3e_jax.data.tokenizer import CHARACTERS, TextCodec, character_tokenizer
+from fr3e_jax.data.character_tokenizer import CHARACTERS, CharacterTokenizer, character_tokenizer
+from fr3e_jax.data.tokenizer import TextCodec
 
 TEXT = "3+4*2 - 5>\n(6/.5)=12%" + CHARACTERS
 
@@ -34,9 +36,49 @@ def test_decoding_restores_the_text_without_special_tokens():
 def test_decoded_text_equals_that_of_transformers(special_tokens):
     codec = TextCodec.load()
     ids = np.array([codec.pad_id, *codec.encode("1 + 2.\n 3 )"), codec.stop_ids[0], codec.pad_id], np.int32)
-    wanted = codec.tokenizer.decode(ids, skip_special_tokens=not special_tokens, clean_up_tokenization_spaces=False)
+    whole = character_tokenizer()
+    wanted = whole.decode(ids, skip_special_tokens=not special_tokens, clean_up_tokenization_spaces=False)
     assert codec.decode(ids, special_tokens=special_tokens) == wanted
     assert ("<pad>" in wanted) == special_tokens
+
+
+WARM_STARTS = Path(__file__).resolve().parents[2] / "warm_starts"
+
+
+@pytest.mark.parametrize("name", ["order", "order_16", "order_long", "chain"])
+def test_the_embedded_tokenizer_of_a_directory_is_that_of_transformers(name):
+    """It is known by its files and read without transformers."""
+    codec = TextCodec.load(str(WARM_STARTS / name))
+    assert isinstance(codec.tokenizer, CharacterTokenizer)
+    wanted = TextCodec(AutoTokenizer.from_pretrained(WARM_STARTS / name), codec.stop_ids[1:], codec.source)
+    for fact in ("pad_id", "stop_ids", "_characters", "_pieces"):
+        assert getattr(codec, fact) == getattr(wanted, fact), fact
+    assert (len(codec), codec.token_texts()) == (len(wanted), wanted.token_texts())
+    own, whole = codec.tokenizer, wanted.tokenizer
+    assert set(own.all_special_ids) == set(whole.all_special_ids) and own.get_vocab() == whole.get_vocab()
+    for text in (TEXT, CHARACTERS * 3, "", "\n\n  %"):
+        assert codec.encode(text) == wanted.encode(text)
+    for text in ("1<eos>+2", "<pad>3", "x4\ud800é5"):
+        assert codec.encode_foreign(text) == wanted.encode_foreign(text)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("tokenizer_config.json", '"unk_token"', '"chat_template": "{{ messages }}", "unk_token"'),
+        ("tokenizer_config.json", '"eos_token": "<eos>"', '"eos_token": "9"'),
+        ("tokenizer.json", '"special": true', '"special": false'),
+        ("tokenizer.json", '"normalizer": null', '"normalizer": {"type": "Lowercase"}'),
+        ("chat_template.jinja", None, "{{ messages }}"),
+    ],
+)
+def test_a_directory_that_differs_from_the_embedded_tokenizer_is_read_by_transformers(tmp_path, file, old, new):
+    TextCodec.load().save(tmp_path)
+    assert isinstance(TextCodec.load(str(tmp_path)).tokenizer, CharacterTokenizer)
+    text = (tmp_path / file).read_text() if old else ""
+    assert old is None or old in text
+    (tmp_path / file).write_text(text.replace(old, new) if old else new)
+    assert isinstance(TextCodec.load(str(tmp_path)).tokenizer, PreTrainedTokenizerFast)
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from fr3e_jax.data.character_tokenizer import character_tokenizer
 from fr3e_jax.data.templates import TEMPLATES, load_template
-from fr3e_jax.data.tokenizer import TextCodec, character_tokenizer
+from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.loop.texts import Texts
 
 CHAT = "{% for m in messages %}[{{ m.role }}: {{ m.content }}]{% endfor %}{% if add_generation_prompt %}[{% endif %}"
