@@ -26,7 +26,6 @@ class CharacterTokenizer:
     """
 
     pad_token_id, eos_token_id = 0, 1
-    chat_template = None
 
     def __init__(self) -> None:
         # It is a byte-level BPE without merges, because AutoTokenizer reads any tokenizer beside a config.json of model
@@ -51,6 +50,10 @@ class CharacterTokenizer:
     def get_vocab(self) -> dict[str, int]:
         """The id of each token."""
         return self.backend_tokenizer.get_vocab()
+
+    def convert_tokens_to_ids(self, token: str) -> int | None:
+        """The id of a token; None if there is no such token."""
+        return self.backend_tokenizer.token_to_id(token)
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
         """The text of tokens that are no special ones."""

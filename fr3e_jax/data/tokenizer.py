@@ -105,7 +105,7 @@ class TextCodec:
         Raises:
           ValueError: the tokenizer has no chat template, or the template refuses these messages.
         """
-        if self.tokenizer.chat_template is None:
+        if isinstance(self.tokenizer, CharacterTokenizer) or self.tokenizer.chat_template is None:
             raise ValueError(
                 f"the tokenizer {'of ' + str(self.source) if self.source else 'embedded here'} has no chat template; "
                 "set data.template to one that needs none, or model.tokenizer to a chat model's tokenizer"
