@@ -15,6 +15,8 @@ from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
 from fr3e_jax.rollouts.two_threads import sample_in_two_threads, two_threads_pay
 
+one_device = pytest.mark.skipif(jax.device_count() > 1, reason="two threads are for one device")
+
 
 @pytest.fixture(scope="module")
 def engine(session) -> RolloutEngine:
@@ -31,6 +33,7 @@ def requests() -> list[TrunkRequest]:
     return found
 
 
+@one_device
 def test_rollouts_are_those_of_one_thread_and_each_is_told_once(engine, params, requests):
     expected, _ = engine.sample(params, requests)
     told, threads, inside = {}, set(), threading.Lock()
@@ -54,6 +57,7 @@ def test_rollouts_are_those_of_one_thread_and_each_is_told_once(engine, params, 
             np.testing.assert_allclose(found[i][m].logprobs, wanted.logprobs, rtol=1e-5, atol=1e-5)
 
 
+@one_device
 @pytest.mark.parametrize("failing", [0, 1])
 def test_an_error_of_one_thread_is_raised_after_the_other_has_ended(engine, params, requests, failing):
     told = []
@@ -70,6 +74,7 @@ def test_an_error_of_one_thread_is_raised_after_the_other_has_ended(engine, para
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("fr3e-sampling")]
 
 
+@one_device
 def test_an_interruption_of_the_own_thread_ends_the_other_one_early(engine, params, requests):
     told, waits = [], threading.Event()
 
@@ -87,6 +92,7 @@ def test_an_interruption_of_the_own_thread_ends_the_other_one_early(engine, para
     assert told.count(1) < 15, "the other thread went on to its end"
 
 
+@one_device
 @pytest.mark.parametrize(
     ("cores", "devices", "backend", "requested", "pays"),
     [(2, 1, "cpu", 5, True), (1, 1, "cpu", 5, False), (2, 8, "cpu", 5, False), (2, 1, "tpu", 5, False)]
