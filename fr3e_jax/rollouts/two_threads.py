@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 
 import jax
 
@@ -20,7 +21,7 @@ THREADS = 2
 
 
 class Abandoned(Exception):
-    """The other thread has failed or was interrupted: nobody waits for these rollouts any more."""
+    """The caller's thread has failed or was interrupted: nobody waits for these rollouts any more."""
 
 
 def two_threads_pay(engine: RolloutEngine, requests: Sequence[TrunkRequest]) -> bool:
@@ -38,32 +39,47 @@ def sample_in_two_threads(
     Args:
       engine: its `counts` are of no use afterwards, because both threads add to them.
       params, requests: as for `RolloutEngine.sample`.
-      ended: as there; called by one thread at a time.
+      ended: as there; always called by the caller's thread, since a verifier may be bound to it.
 
     Raises:
       NonFiniteLogits, and what ``ended`` raises: after the other thread has come to an end, too.
     """
-    lock, abandoned = threading.Lock(), threading.Event()
+    others_ended: SimpleQueue[list[tuple[int, int, Rollout]] | None] = SimpleQueue()  # None: there are no more
+    abandoned = threading.Event()
 
-    def sampled(part: int) -> list[list[Rollout]]:
-        def told(rollouts: Sequence[tuple[int, int, Rollout]]) -> None:
-            with lock:
-                if abandoned.is_set():
-                    raise Abandoned
-                ended([(THREADS * request + part, branch, rollout) for request, branch, rollout in rollouts])
+    def renumbered(part: int, rollouts: Sequence[tuple[int, int, Rollout]]) -> list[tuple[int, int, Rollout]]:
+        return [(THREADS * request + part, branch, rollout) for request, branch, rollout in rollouts]
 
-        return engine.sample(params, requests[part::THREADS], None, told)[0]
+    def own_told(rollouts: Sequence[tuple[int, int, Rollout]]) -> None:
+        ended(renumbered(0, rollouts))
+        while not others_ended.empty():
+            if (more := others_ended.get()) is None:
+                others_ended.put(None)  # for the loop below
+                break
+            ended(more)
 
-    with ThreadPoolExecutor(1, thread_name_prefix="fr3e-sampling") as pool:
-        other = pool.submit(sampled, 1)
+    def others_told(rollouts: Sequence[tuple[int, int, Rollout]]) -> None:
+        if abandoned.is_set():
+            raise Abandoned
+        others_ended.put(renumbered(1, rollouts))
+
+    def sampled_by_other() -> list[list[Rollout]]:
         try:
-            own = sampled(0)
-            others = other.result()
+            return engine.sample(params, requests[1::THREADS], None, others_told)[0]
+        finally:
+            others_ended.put(None)
+
+    results: list[list[Rollout]] = [[] for _ in requests]
+    with ThreadPoolExecutor(1, thread_name_prefix="fr3e-sampling") as pool:
+        other = pool.submit(sampled_by_other)
+        try:
+            results[0::THREADS] = engine.sample(params, requests[0::THREADS], None, own_told)[0]
+            for rollouts in iter(others_ended.get, None):
+                ended(rollouts)
+            results[1::THREADS] = other.result()
         except BaseException:
             abandoned.set()
             raise
-    results: list[list[Rollout]] = [[] for _ in requests]
-    results[0::THREADS], results[1::THREADS] = own, others
     return results
 
 

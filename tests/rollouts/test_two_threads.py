@@ -1,10 +1,11 @@
-"""Two threads give the rollouts of one; a failure in either ends both."""
+"""Two threads give the rollouts of one, and the caller's thread alone is told; a failure in either ends both."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -34,22 +35,17 @@ def requests() -> list[TrunkRequest]:
 
 
 @one_device
-def test_rollouts_are_those_of_one_thread_and_each_is_told_once(engine, params, requests):
+def test_rollouts_are_those_of_one_thread_and_the_caller_is_told_each_once(engine, params, requests):
     expected, _ = engine.sample(params, requests)
-    told, threads, inside = {}, set(), threading.Lock()
+    told = {}
 
     def ended(rollouts):
-        assert inside.acquire(blocking=False), "both threads tell at once"
-        if threading.get_ident() not in threads:
-            time.sleep(0.3)  # long enough for the other thread to come, too
-        threads.add(threading.get_ident())
+        assert threading.current_thread() is threading.main_thread()
         for request, branch, rollout in rollouts:
             assert (request, branch) not in told
             told[request, branch] = rollout
-        inside.release()
 
     found = sample_in_two_threads(engine, params, requests, ended)
-    assert len(threads) == 2
     for i, row in enumerate(expected):
         for m, wanted in enumerate(row):
             assert found[i][m] is told[i, m]
@@ -57,39 +53,66 @@ def test_rollouts_are_those_of_one_thread_and_each_is_told_once(engine, params, 
             np.testing.assert_allclose(found[i][m].logprobs, wanted.logprobs, rtol=1e-5, atol=1e-5)
 
 
+def watched(engine, calls: list, broken: int | None = None) -> SimpleNamespace:
+    """``engine``, which notes the thread of each call, and the end of a call; the call of part ``broken`` raises."""
+
+    def sample(params, requests, select, ended):
+        part = int(threading.current_thread() is not threading.main_thread())
+        calls.append(part)
+        if part == broken:
+            raise ZeroDivisionError(f"thread {part}")
+        try:
+            return engine.sample(params, requests, select, ended)
+        finally:
+            calls.append(f"end of {part}")
+
+    return SimpleNamespace(sample=sample)
+
+
 @one_device
-@pytest.mark.parametrize("failing", [0, 1])
-def test_an_error_of_one_thread_is_raised_after_the_other_has_ended(engine, params, requests, failing):
-    told = []
+@pytest.mark.parametrize("broken", [0, 1])
+def test_an_error_of_one_thread_is_raised_after_the_other_has_ended(engine, params, requests, broken):
+    calls = []
+    with pytest.raises(ZeroDivisionError, match=f"thread {broken}"):
+        sample_in_two_threads(watched(engine, calls, broken), params, requests, lambda rollouts: None)
+    assert sorted(map(str, calls)) == ["0", "1", f"end of {1 - broken}"]
+
+
+@one_device
+@pytest.mark.parametrize("part", [0, 1])
+def test_an_interruption_while_rollouts_are_told_ends_both_threads(engine, params, requests, part):
+    calls, told = [], []
 
     def ended(rollouts):
-        part = rollouts[0][0] % two_threads.THREADS
-        told.append(part)
-        if part == failing:
-            raise ZeroDivisionError(f"thread {part}")
+        told.append(rollouts[0][0] % two_threads.THREADS)
+        if told[-1] == part:
+            raise KeyboardInterrupt
 
-    with pytest.raises(ZeroDivisionError, match=f"thread {failing}"):
-        sample_in_two_threads(engine, params, requests, ended)
-    assert told.count(failing) == 1
+    with pytest.raises(KeyboardInterrupt):
+        sample_in_two_threads(watched(engine, calls), params, requests, ended)
+    assert told.count(part) == 1
+    assert sorted(map(str, calls)) == ["0", "1", "end of 0", "end of 1"]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("fr3e-sampling")]
 
 
 @one_device
-def test_an_interruption_of_the_own_thread_ends_the_other_one_early(engine, params, requests):
-    told, waits = [], threading.Event()
+def test_an_interrupted_caller_has_the_other_thread_give_up(engine, params, requests):
+    ended_early = []
 
-    def ended(rollouts):
-        part = rollouts[0][0] % two_threads.THREADS
-        told.append(part)
-        if part == 0:
-            waits.set()
+    def sample(params, requests, select, ended):
+        if threading.current_thread() is threading.main_thread():
             raise KeyboardInterrupt
+        try:
+            for _ in range(1000):
+                ended([(0, 0, None)])
+                time.sleep(0.01)
+        except two_threads.Abandoned:
+            ended_early.append(True)
+            raise
 
-    many = [request for request in requests for _ in range(6)]
     with pytest.raises(KeyboardInterrupt):
-        sample_in_two_threads(engine, params, many, ended)
-    assert told.count(0) == 1
-    assert told.count(1) < 15, "the other thread went on to its end"
+        sample_in_two_threads(SimpleNamespace(sample=sample), params, requests, lambda rollouts: None)
+    assert ended_early
 
 
 @one_device
