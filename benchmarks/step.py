@@ -55,12 +55,12 @@ class Work:
 def works(bench: Path) -> dict[str, Work]:
     """GRPO++ on Order's warm start and on two models of random weights, and FR3E on the smaller of these."""
     tiny, slice_ = bench / "MODELS" / "tiny", bench / "MODELS" / "slice"
-    grpo = Work(tiny, 8, 8, 256, words=64, micro_tokens=2560, slots=8, lanes=8, chunk=16)
+    grpo = Work(tiny, 8, 8, 256, words=64, micro=16, tunix_micro=16, micro_tokens=2560, slots=8, lanes=8, chunk=16)
     return {
         "order": Work(ROOT / "warm_starts" / "order", 16, 16, 20),
         "tiny": grpo,
-        "slice": replace(grpo, model=slice_, prompts=4, tokens=128, micro_tokens=1536, slots=4),
-        "tiny_fr3e": replace(grpo, prompts=4, generations=16, micro=16, slots=4, lanes=16, anchors=4),
+        "slice": replace(grpo, model=slice_, prompts=4, tokens=128, micro=8, tunix_micro=8, micro_tokens=1536, slots=4),
+        "tiny_fr3e": replace(grpo, prompts=4, generations=16, slots=4, lanes=16, anchors=4),
     }
 
 
