@@ -14,6 +14,7 @@ from queue import SimpleQueue
 import jax
 
 from fr3e_jax.policy.network import Params
+from fr3e_jax.programs.rehearsal import current_rehearsal
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Ended, Rollout, TrunkRequest
 
@@ -25,7 +26,9 @@ class Abandoned(Exception):
 
 
 def two_threads_pay(engine: RolloutEngine, requests: Sequence[TrunkRequest]) -> bool:
-    """Whether there is a second core, one device, and work for the lanes of both threads."""
+    """Whether there is a second core, one device, and work for the lanes of both threads; a rehearsal has one thread."""
+    if current_rehearsal() is not None:
+        return False
     if jax.default_backend() != "cpu" or jax.device_count() > 1 or _cores() < THREADS:
         return False
     return sum(len(request.branches) for request in requests) >= THREADS * engine.slots * engine.lanes
