@@ -26,7 +26,7 @@ class Abandoned(Exception):
 
 
 def two_threads_pay(engine: RolloutEngine, requests: Sequence[TrunkRequest]) -> bool:
-    """Whether there is a second core, one device, and work for the lanes of both threads; a rehearsal has one thread."""
+    """Whether there is a second core, one device, and work for the lanes of both threads, and this is no rehearsal."""
     if current_rehearsal() is not None:
         return False
     if jax.default_backend() != "cpu" or jax.device_count() > 1 or _cores() < THREADS:
