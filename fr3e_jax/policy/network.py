@@ -159,7 +159,6 @@ class MeshLayout:
     states: StateTransfer = LOCAL_STATES  # of rows to the head
     lay_out_head: bool = False  # whether a loop of decode steps first lays a tied head out as [E, V]
 
-
     @property
     def parts(self) -> int:
         """Parts that whole rows are cut into by position (`fr3e_jax.policy.row_parts`)."""

@@ -105,7 +105,7 @@ def _arranged(devices: list, shape: tuple[int, ...]) -> np.ndarray:
     """Devices in the order of the mesh: neighbours of the interconnect are neighbours on its last axes."""
     if getattr(devices[0], "platform", "") != "tpu":
         return np.asarray(devices).reshape(shape)
-    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    slices = _slices(devices)
     if slices == 1:
         return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
     check_slices(shape[0], slices)
@@ -114,17 +114,26 @@ def _arranged(devices: list, shape: tuple[int, ...]) -> np.ndarray:
     return mesh_utils.create_hybrid_device_mesh(inside, across, devices, allow_split_physical_axes=True)
 
 
-def check_slices(replica: int, slices: int) -> None:
-    """Refuse a mesh whose ``replica`` axis does not span the slices.
+def _slices(devices) -> int:
+    """Number of TPU slices that the devices lie in; 1 where they are no TPUs."""
+    return len({getattr(device, "slice_index", None) or 0 for device in devices})
+
+
+def check_slices(replica: int, slices: int, *, prefix: str = "mesh.") -> None:
+    """Refuse a mesh whose ``replica`` axis does not span the slices: another axis would cross the network between them.
+
+    ``prefix``: of the mesh's settings, for the error.
 
     Raises:
       MeshMismatch: ``replica`` is not a multiple of ``slices``.
     """
-    if replica % slices:
-        raise MeshMismatch(
-            f"mesh.replica={replica} is not a multiple of the {slices} slices that it spans; "
-            f"set mesh.replica={slices}, and mesh.fsdp=-1 for the devices of a slice"
-        )
+    if replica % slices == 0:
+        return
+    if prefix == "mesh.":
+        advice = f"set mesh.replica={slices}, and mesh.fsdp=-1 for the devices of a slice"
+    else:
+        advice = f"set {prefix}replica=-1, and {prefix}fsdp and {prefix}tensor so that their product divides a slice"
+    raise MeshMismatch(f"{prefix}replica={replica} is not a multiple of the {slices} slices that it spans; {advice}")
 
 
 def rollout_mesh(training: Mesh, *, replica: int = -1, fsdp: int = 1, tensor: int = 0) -> Mesh:
@@ -134,12 +143,13 @@ def rollout_mesh(training: Mesh, *, replica: int = -1, fsdp: int = 1, tensor: in
     lanes, and each is one position. The weights lie as in training.
 
     Raises:
-      MeshMismatch: the sizes do not multiply to the number of devices.
+      MeshMismatch: the sizes do not multiply to the number of devices, or the slices do not divide ``replica``.
     """
     if tensor == 0:
         size = training.shape
         replica, fsdp, tensor = size["replica"], size["fsdp"] * size[CONTEXT], size["tensor"]
     shape = resolve_sizes(training.size, prefix="mesh.rollout_", replica=replica, fsdp=fsdp, tensor=tensor)
+    check_slices(shape[0], _slices(training.devices.flat), prefix="mesh.rollout_")
     shape = (*shape[:2], 1, shape[2])
     return training if shape == training.devices.shape else _mesh(training.devices.reshape(shape))
 

@@ -71,7 +71,9 @@ class RowScorer:
 
     graphdef: nnx.GraphDef
     chunk: int = 1024  # tokens of each shard whose logits exist at once
-    shards: int = 1  # groups of rows or of their parts, one for each shard of the mesh; tokens are sorted within a group
+    shards: int = (
+        1  # groups of rows or of their parts, one for each shard of the mesh; tokens are sorted within a group
+    )
     options: ForwardOptions = DEFAULT_OPTIONS
 
     def tokens(self, params, rows: Rows, mask: jax.Array) -> tuple[Head, jax.Array, Counted]:

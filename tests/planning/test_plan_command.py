@@ -129,6 +129,21 @@ def test_fused_attention_compiles_and_moves_fewer_bytes(libtpu, capsys):
 
 
 @pytest.mark.slow
+def test_rows_split_over_context_compile_with_fused_attention_and_less_memory(libtpu, capsys):
+    """A row a batch shard: with half the shards each row lies on two devices."""
+    rows = ["model.hidden_size=256", "model.num_heads=4", "mesh.tensor=1", "rollout.max_response_tokens=4096"]
+    rows += ["model.compute_dtype=bfloat16", "training.micro_batch_tokens=1", "training.remat=block"]
+    peaks = []
+    for context in (1, 4):
+        choice = [*TINY, *rows, f"mesh.context={context}", "--topology", "v5e:2x2", "--programs", "accumulate"]
+        assert main(["plan", *choice, "--json"]) == 0
+        program = json.loads(capsys.readouterr().out)["programs"][0]
+        peaks.append(program["temporary_bytes"])
+    assert peaks[1] < 0.5 * peaks[0]
+    assert {"all-gather", "reduce-scatter"} <= {c["kind"] for c in program["collectives"]}
+
+
+@pytest.mark.slow
 def test_program_that_cannot_fit_is_reported_with_changes(libtpu, capsys):
     large = ["model.hidden_size=1024", "model.intermediate_size=8192", "rollout.max_response_tokens=1024"]
     large += ["training.micro_batch_tokens=4000000", "training.batch_rollouts=8192"]

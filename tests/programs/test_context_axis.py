@@ -7,21 +7,18 @@ a whole row of it. Neither trunks nor lanes divide into the parts.
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from compiled_program import Compiled
 from random_rows import random_rows
 
 from fr3e_jax.policy.network import ForwardOptions
 from fr3e_jax.policy.rows import Rows
-from fr3e_jax.programs.critic_programs import CriticPrograms, ValueRows
 from fr3e_jax.programs.host_arrays import params_on_mesh
-from fr3e_jax.programs.mesh import abstract_arrays, batch_sharding, make_mesh, param_shardings, rollout_mesh
-from fr3e_jax.programs.reshard import RolloutWeights
+from fr3e_jax.programs.mesh import abstract_arrays, batch_sharding, make_mesh, param_shardings, replicated
 from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms, TrainRows
 
 pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
@@ -119,3 +116,42 @@ def test_scores_and_gradients_of_split_rows_equal_those_of_whole_rows(sizes, net
 def test_long_row_options_of_split_rows_change_nothing(attention, network, alone):
     mesh = make_mesh(1, 2, 2, context=2)
     assert_close(trained(network, mesh, attention=attention, **LONG), alone)
+
+
+def test_bfloat16_scores_and_gradients_of_split_rows_are_as_near_to_float32_as_those_of_whole_rows(tiny_network, alone):
+    """Sums over parts round once more, at the most; the error of the whole gradient counts."""
+    network = tiny_network(**SIZES, compute_dtype="bfloat16")
+    flat = lambda found: np.concatenate([np.ravel(x).astype(np.float64) for x in jax.tree.leaves((found[0], found[2]))])
+    exact = flat(alone)
+    whole = np.linalg.norm(flat(trained(network, make_mesh(devices=jax.devices()[:1]))) - exact)
+    split = np.linalg.norm(flat(trained(network, make_mesh(1, 2, 1, context=4))) - exact)
+    assert 0 < split < 1.2 * whole < 0.1 * np.linalg.norm(exact)
+
+
+def compiled(network, mesh, rows, **options):
+    """The gradient program for ``rows`` rows of a trunk of 1,024 and two lanes of 512 tokens."""
+    programs, _ = programs_on(network, mesh, remat="block", scan=True, **options)
+    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
+    params = abstract_arrays(network.abstract, shardings)
+    array = lambda kind, *shape: jax.ShapeDtypeStruct((rows, *shape), kind, sharding=batch_sharding(mesh))
+    trunk, lane, number = array(np.int32, 1024), array(np.int32, 2, 512), array(np.float32, 2, 512)
+    batch = TrainRows(Rows(*(trunk,) * 3, *(lane,) * 5, array(bool, 2)), array(bool, 2, 512), *(number,) * 4)
+    scalar = jax.ShapeDtypeStruct((), np.float32, sharding=replicated(mesh))
+    return Compiled(programs._accumulate.lower(params, params, batch, scalar, scalar, scalar))
+
+
+def test_a_device_has_its_part_of_scores_and_states_and_gathers_keys_and_values_alone(network):
+    """Two rows a batch shard: states of rows and parts must not be flattened together, or XLA would gather them."""
+    whole = compiled(network, make_mesh(1, 2, 1, jax.devices()[:2]), 4)
+    split = compiled(network, make_mesh(1, 2, 1, context=4), 4)
+    assert split.largest * 4 == whole.largest
+    assert split.memory.temp_size_in_bytes < 0.35 * whole.memory.temp_size_in_bytes
+    heads, head_dim, positions = SIZES["num_kv_heads"], SIZES["head_dim"], 2048 // 4
+    keys = (4, 2, 1, heads, head_dim, positions)
+    large = 4096  # elements; parameters of this network are smaller
+    assert split.gathered(large) == {keys, (*keys[:4], positions, head_dim)}
+    states = 2 * positions * SIZES["hidden_size"]
+    assert all(
+        math.prod(shape) < states for kind, shapes in split.collectives for shape in shapes if kind == "all-to-all"
+    )
+    assert "collective-permute" not in split.kinds(large)
