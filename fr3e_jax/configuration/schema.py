@@ -550,7 +550,7 @@ class ToolsConfig:
 
 @dataclass
 class MeshConfig:
-    """Layout of devices: replica x fsdp x context x tensor is their number; one of the others than context may be -1."""
+    """Layout of devices: replica x fsdp x context x tensor is their number; one of them, but not context, may be -1."""
 
     replica: int = option(
         1, "copies of the parameters, each with its share of the batch; -1: all devices that the others leave", ge=-1

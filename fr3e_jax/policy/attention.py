@@ -245,7 +245,8 @@ def _causal_attention(
     ends = sorted({-(-blocks * part // _EXTENTS) for part in range(_EXTENTS + 1)})
     mixed = []
     for first, end in zip(ends, ends[1:], strict=False):
-        one = jax.checkpoint(lambda queries, extent=reach(whole, end * size): attend(queries, extent))
+        extent = reach(whole, end * size)
+        one = jax.checkpoint(lambda queries, extent=extent: attend(queries, extent))
         mixed.append(jax.lax.map(one, tuple(x[first:end] for x in queries)))
     return jnp.moveaxis(jnp.concatenate(mixed), 0, 2).reshape(query.shape)
 

@@ -1,11 +1,12 @@
 """Rows cut into parts of equal size, one for each device of a mesh axis that splits positions.
 
 Trunk and lanes are cut alike, each in stripes that the parts take in turn. Early tokens see fewer keys than late ones,
-so whole halves would differ in work. Two parts of a trunk of 8 and of lanes of 4 tokens, stripes of 2 and 1:
+so halves in order would differ in work. (Brandon et al. 2023.) Two parts of a trunk of 8 and of lanes of 4 tokens, with
+stripes of 1 (long trunks and lanes have longer ones):
 
-    part of each position   0 0 1 1 0 0 1 1 | 0 1 0 1 | 0 1 0 1
-    row 0 of part 0         q0 q1 q4 q5 a0 a2 b0 b2
-    row 0 of part 1         q2 q3 q6 q7 a1 a3 b1 b3
+    part of each position   0 1 0 1 0 1 0 1 | 0 1 0 1 | 0 1 0 1
+    row 0 of part 0         q0 q2 q4 q6 a0 a2 b0 b2
+    row 0 of part 1         q1 q3 q5 q7 a1 a3 b1 b3
 
 Parts lie along the axis of rows: ``[B, P]`` becomes ``[A * B, P / A]``, all rows of part 0 first. So everything but
 attention and the reading of predicting states treats parts as rows. A trunk or a lane that the parts do not divide is

@@ -74,7 +74,7 @@ def state_transfer(mesh: Mesh) -> StateTransfer:
     on_each_device = partial(jax.shard_map, mesh=mesh, out_specs=split, check_vma=False)
 
     def held(source: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-        """Of all parts' tokens ``[A, F, n]``: places among this device's ``count`` states, and whether they are here."""
+        """Of all parts' tokens, ``[A, F, n]``: places among this device's ``count`` states; whether they are here."""
         place = jax.lax.all_gather(source, CONTEXT) - jax.lax.axis_index(CONTEXT) * count
         return place, (place >= 0) & (place < count)
 

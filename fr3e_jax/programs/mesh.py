@@ -1,7 +1,8 @@
 """The device mesh and the one table that maps logical axes to it.
 
 Mesh axes: ``replica`` copies parameters, ``fsdp`` shards parameters and batch, ``context`` shards parameters and the
-positions of rows, ``tensor`` shards heads and MLP columns. Batches and decoder slots are split over ``(replica, fsdp)``.
+positions of rows, ``tensor`` shards heads and MLP columns. Batches and decoder slots are split over
+``(replica, fsdp)``.
 """
 
 from __future__ import annotations
@@ -298,10 +299,10 @@ def mesh_layout(mesh: Mesh, attention: str = "xla") -> MeshLayout:
 
     ``attention``: of rows, ``xla`` or ``pallas``.
 
-    Hidden states are split by their first axis, of rows and their parts; else XLA might split them by width, as it does the parameters. In
-    training, hidden states between layers are also split by position over ``tensor``, where it divides a row, and
-    gathered for the products (Megatron's sequence parallelism, Korthikanti et al. 2022, section 4.2.2). The backward
-    pass then keeps that much less, and no more is sent than sums over ``tensor`` send.
+    Hidden states are split by their first axis, that of rows or their parts; else XLA might split them by width, as it
+    does the parameters. In training, hidden states between layers are also split by position over ``tensor``, where it
+    divides a row, and gathered for the products (Megatron's sequence parallelism, Korthikanti et al. 2022, section
+    4.2.2). The backward pass then keeps that much less, and no more is sent than sums over ``tensor`` send.
 
     Of an embedding that is split both ways, every device gathers its rows in full width, as it does with kernels, and
     looks up the tokens that it finds among them. Else every device would look up the tokens of the whole batch. The

@@ -52,10 +52,9 @@ class _Refinement:
             name: tuple(self.names[self.cuts.index(cuts[i]) : self.cuts.index(cuts[i + 1])])
             for i, name in enumerate(sharding.mesh.axis_names)
         }
-        entries = [
-            entry if isinstance(entry, tuple) else (entry,) for entry in (*sharding.spec, *(None,) * ndim)[:ndim]
-        ]
-        return [sum((of_axis[axis] for axis in entry if axis is not None), ()) for entry in entries]
+        of_entry = lambda entry: entry if isinstance(entry, tuple) else () if entry is None else (entry,)
+        entries = map(of_entry, (*sharding.spec, *(None,) * ndim)[:ndim])
+        return [sum((of_axis[axis] for axis in entry), ()) for entry in entries]
 
     def half_way(self, source: NamedSharding, target: NamedSharding, ndim: int) -> NamedSharding:
         """The layout between: split as in ``target``, and over the other axes that ``source`` splits.

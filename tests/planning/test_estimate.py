@@ -75,9 +75,7 @@ def test_context_splits_a_row_and_keeps_the_weights_as_they_are():
 
 
 def test_long_rows_that_do_not_fit_are_advised_and_searched_with_context():
-    config = recipe(
-        "configs/fr3e_qwen2.5_7b.yaml", "rollout.max_response_tokens=130048", "mesh.fsdp=-1", "mesh.tensor=1"
-    )
+    config = recipe("configs/fr3e_qwen2.5_7b.yaml", "rollout.max_response_tokens=130048", "mesh.tensor=1")
     plan = make_plan(config, V5E64, None, names=["accumulate"])
     assert not plan.fits and "mesh.context=8" in {str(change) for change in plan.advice["accumulate"]}
     tried = list(training_settings(config, V5E64, A7))
