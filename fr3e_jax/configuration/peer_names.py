@@ -73,6 +73,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "dataset_name": ("data.train",),
     "fsdp_size": ("mesh.fsdp",),
     "tensor_model_parallel_size": ("mesh.rollout_tensor", "mesh.tensor"),
+    "context_parallel_size": ("mesh.context",),
+    "ulysses_sequence_parallel_size": ("mesh.context",),
 }
 """The last part of their name, in lower case, and our settings."""
 

@@ -550,12 +550,15 @@ class ToolsConfig:
 
 @dataclass
 class MeshConfig:
-    """Layout of devices: replica x fsdp x tensor is their number; one of the three may be -1."""
+    """Layout of devices: replica x fsdp x context x tensor is their number; one of them, but not context, may be -1."""
 
     replica: int = option(
         1, "copies of the parameters, each with its share of the batch; -1: all devices that the others leave", ge=-1
     )
     fsdp: int = option(-1, "shards of parameters and batch; -1: all devices that the others leave", ge=-1)
+    context: int = option(
+        1, "shards of parameters and of each training row's positions, for long rows; rollouts take it as fsdp", ge=1
+    )
     tensor: int = option(1, "shards of heads and MLP columns; -1: all devices that the others leave", ge=-1)
     rollout_tensor: int = option(
         0, "tensor shards of a copy of the weights for rollouts; 0: rollouts use the layout of training", ge=-1

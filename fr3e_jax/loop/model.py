@@ -149,7 +149,7 @@ def open_model(config: Config, vocab_size: int) -> tuple[Model, DecoderPrograms,
     """
     architecture = configured_architecture(config, vocab_size)
     m = config.mesh
-    mesh = make_mesh(m.replica, m.fsdp, m.tensor)
+    mesh = make_mesh(m.replica, m.fsdp, m.tensor, context=m.context)
     chosen_attention(config.model.attention, mesh.devices.flat[0].platform, architecture.head_dim)
     decoding = rollout_mesh(mesh, replica=m.rollout_replica, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
     graphdef, abstract, axes = build_network(

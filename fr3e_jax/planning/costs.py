@@ -19,6 +19,10 @@ BITS = {"pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "f16": 16, "bf16": 16, "s
 BITS |= {"s32": 32, "u32": 32, "f32": 32, "s64": 64, "u64": 64, "f64": 64}
 _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _OPERATION = re.compile(r"= (\(.*?\)|\S+) (" + "|".join(_COLLECTIVES) + r")(-start)?\(")
+# Between slices, libtpu leaves a collective to the runtime of several slices, which it sends to and receives from.
+_BETWEEN_SLICES = re.compile(
+    r"= \((\w+\[[\d,]*\]).*? send\(.*_xla_megascale_target=\"\{([\d,:]+)\}.*_xla_megascale_transfer_type=\"(\w+)\""
+)
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition)=%?([\w.\-]+)|branch_computations=\{([^}]*)\}")
 _SCATTERED = "all-reduce-scatter"  # libtpu's reduce-scatter is a fusion of this name: an all-reduce and a slice
 WHILE = re.compile(r"\bcondition=%?([\w.\-]+), body=%?([\w.\-]+)")
@@ -105,6 +109,10 @@ def collectives(text: str, *, trips: int = 1, chips_per_slice: int = 0) -> list[
     seen: set[str] = set()
     for name, lines in bodies.items():
         for line in lines:
+            if times.get(name) and (transfer := _BETWEEN_SLICES.search(line)):
+                kind, group, size = _transfer(*transfer.groups())
+                sums[kind, group, True][0] += times[name]
+                sums[kind, group, True][1] += times[name] * _sent(kind, size, group)
             found = _OPERATION.search(_bare(line))
             channel = re.search(r"channel_id=(\d+)", line)
             if not found or not times.get(name) or (channel and channel[1] in seen):
@@ -180,6 +188,17 @@ def _result_bytes(shapes: str, kind: str, started: bool) -> int:
     if started and kind != "all-reduce":  # operands and results
         sizes = sizes[len(sizes) // 2 :]
     return sum(sizes)
+
+
+def _transfer(shape: str, slices: str, kind: str) -> tuple[str, int, int]:
+    """Kind of a collective between slices, the slices that take part, and the bytes that `_sent` asks for."""
+    first, _, last = slices.partition(":")
+    group = int(last) - int(first) + 1 if last else len(slices.split(","))
+    name, size = kind.lower().replace("_", "-"), _result_bytes(shape, kind, False)
+    if name not in _COLLECTIVES:
+        return "collective-permute", group, size
+    # What is sent is the operand: of an all-gather one part of the result, of a reduce-scatter all parts.
+    return name, group, {"all-gather": size * group, "reduce-scatter": size // group}.get(name, size)
 
 
 def _sent(kind: str, size: int, group: int) -> int:

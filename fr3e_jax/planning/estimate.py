@@ -6,7 +6,7 @@ device, and split arrays count as split evenly. The compiler may keep further ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.planning.workload import (
@@ -30,11 +30,17 @@ class Sizes:
 
     replica: int
     fsdp: int
+    context: int
     tensor: int
 
     @property
     def batch_shards(self) -> int:
         return self.replica * self.fsdp
+
+    @property
+    def gathered_over(self) -> int:
+        """Devices from which each weight is gathered."""
+        return self.fsdp * self.context
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ class Estimate:
     resident: dict[str, float]  # other arrays that stay on the device while the program runs
     flops: float  # of all devices
     read_bytes: float
-    gathered_bytes: float  # sent by each device to gather weights and to scatter gradients
+    gathered_bytes: float  # sent by each device to gather weights, or keys and values, and to scatter gradients
     reduced_bytes: float  # sent by each device within a layer, over ``tensor``
     summed_bytes: float = 0.0  # sent by each device to add gradients over ``replica``
     steps: int = 1
@@ -64,16 +70,18 @@ def training_sizes(config: Config, devices: int) -> Sizes:
       fr3e_jax.programs.mesh.MeshMismatch: the sizes do not multiply to ``devices``.
     """
     m = config.mesh
-    return Sizes(*resolve_sizes(devices, replica=m.replica, fsdp=m.fsdp, tensor=m.tensor))
+    return Sizes(*resolve_sizes(devices, replica=m.replica, fsdp=m.fsdp, context=m.context, tensor=m.tensor))
 
 
 def rollout_sizes(config: Config, devices: int) -> Sizes:
     """The sizes of the mesh on which rollouts are decoded; raises as `training_sizes`."""
     m = config.mesh
     if m.rollout_tensor == 0:
-        return training_sizes(config, devices)
+        training = training_sizes(config, devices)
+        return replace(training, fsdp=training.fsdp * training.context, context=1)
     sizes = dict(replica=m.rollout_replica, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
-    return Sizes(*resolve_sizes(devices, prefix="mesh.rollout_", **sizes))
+    replica, fsdp, tensor = resolve_sizes(devices, prefix="mesh.rollout_", **sizes)
+    return Sizes(replica, fsdp, 1, tensor)
 
 
 class Estimator:
@@ -85,7 +93,8 @@ class Estimator:
         self.compute = _WIDTH[config.model.compute_dtype]
         self.stored = _WIDTH[config.model.param_dtype]
         self.read = _WIDTH[config.rollout.param_dtype or config.model.param_dtype]
-        self.copies = self.roll != self.train or self.read != self.stored
+        own = (self.roll.replica, self.roll.tensor) != (self.train.replica, self.train.tensor)
+        self.copies = own or self.read != self.stored
         self.slots = -(-config.rollout.trunk_slots // self.roll.batch_shards) * self.roll.batch_shards
 
     # -- arrays of the run -------------------------------------------------------------------------------------------
@@ -99,7 +108,7 @@ class Estimator:
 
     def weights(self, width: int, sizes: Sizes) -> float:
         """Bytes on a device of all parameters, stored in ``width`` bytes each."""
-        return self.a.num_parameters * width / (sizes.fsdp * sizes.tensor)
+        return self.a.num_parameters * width / (sizes.gathered_over * sizes.tensor)
 
     def heads_per_device(self, sizes: Sizes) -> float:
         return self.a.num_heads / sizes.tensor
@@ -199,13 +208,17 @@ class Estimator:
         config, a, sizes = self.config, self.a, self.train
         rows, trunk, lanes, length, window = largest_micro_batch(config, sizes.batch_shards)
         positions, own = trunk + lanes * length, length * min(window, lanes)
-        tokens = rows // sizes.batch_shards * positions
+        whole = rows // sizes.batch_shards * positions
+        tokens = -(-whole // sizes.context)
         weights = self.weights(self.stored, sizes)
         arrays = {"weights": weights} | self._kept(tokens, trunk, max(trunk, own), backward)
         if backward:
             arrays |= {"gradients": weights, "gradients of the micro-batch": weights}
         # The head and the layers run one after the other, so the larger of the two makes the peak.
-        turns = [self._in_a_layer(tokens, trunk, max(trunk, own), backward), self._in_the_head(backward)]
+        keys = self._key_bytes(whole)
+        in_layer = self._in_a_layer(tokens, trunk, max(trunk, own), backward)
+        in_layer["keys and values of whole rows"] = keys * (2 if backward else 1)
+        turns = [in_layer, self._in_the_head(backward)]
         arrays |= max(turns, key=lambda turn: sum(turn.values()))
         attended = trunk * trunk + lanes * length * (own + trunk)
         layers = 2 * positions * self.kernels + 4 * attended * a.num_heads * a.head_dim * a.num_layers
@@ -218,7 +231,7 @@ class Estimator:
             self.held(),
             flops,
             sum(arrays.values()),
-            self._gathered(sizes, passes),
+            self._gathered(sizes, passes) + self._crossing(tokens, keys, passes, backward),
             self._reduced(tokens, sizes, passes),
             summed_bytes=2 * weights * (sizes.replica - 1) / sizes.replica if backward else 0.0,
             positions=rows * positions,
@@ -240,8 +253,24 @@ class Estimator:
         """Bytes of the scores that exist at once; fused kernels keep them out of memory."""
         if self.config.model.attention == "pallas":
             return 0
-        scored = min(self.config.training.attention_block or keys, keys)
-        return 4 * self.heads_per_device(self.train) * scored * keys * max(tokens // (trunk + keys), 1)
+        scored = min(self.config.training.attention_block or keys, -(-keys // self.train.context))
+        rows = max(tokens * self.train.context // (trunk + keys), 1)
+        return 4 * self.heads_per_device(self.train) * scored * keys * rows
+
+    def _key_bytes(self, positions: int) -> float:
+        """Bytes of a layer's keys and values of whole rows, which ``context`` gathers."""
+        a, sizes = self.a, self.train
+        kept = a.num_kv_heads if a.num_kv_heads % sizes.tensor else a.num_kv_heads / sizes.tensor
+        return 2 * positions * kept * a.head_dim * self.compute if sizes.context > 1 else 0.0
+
+    def _crossing(self, tokens: int, keys: float, passes: int, backward: bool) -> float:
+        """Bytes sent over ``context``: each layer's keys and values, and the states that predict tokens, in float32.
+
+        In the backward pass gradients of keys and values are scattered.
+        """
+        context, a = self.train.context, self.a
+        states = tokens * a.hidden_size * (self.compute + 4 * backward)
+        return (context - 1) / context * passes * a.num_layers * keys + (context - 1) * states
 
     def _kept(self, tokens: int, trunk: int, keys: int, backward: bool) -> dict[str, float]:
         """Arrays that live as long as the program."""
@@ -259,7 +288,7 @@ class Estimator:
         return {
             "activations of a layer": self._layer_bytes(tokens) * (1.5 if backward else 1),
             "attention scores": self._score_bytes(tokens, trunk, keys) * (3 if backward else 2),
-            "gathered weights of a layer": gathered if self.train.fsdp > 1 else 0.0,
+            "gathered weights of a layer": gathered if self.train.gathered_over > 1 else 0.0,
         }
 
     def _in_the_head(self, backward: bool) -> dict[str, float]:
@@ -267,7 +296,7 @@ class Estimator:
         logits = 4 * self.config.training.token_chunk * a.vocab_size / shards
         arrays = {"logits": logits * (3 if backward else 2)}
         whole = a.vocab_size * a.hidden_size / shards
-        arrays["gathered head"] = self.compute * whole if self.train.fsdp > 1 else 0.0
+        arrays["gathered head"] = self.compute * whole if self.train.gathered_over > 1 else 0.0
         return arrays | ({"gradient of the head": 4 * whole} if backward else {})
 
     def apply(self) -> Estimate:
@@ -303,7 +332,7 @@ class Estimator:
 
     def _gathered(self, sizes: Sizes, passes: int) -> float:
         """Bytes sent by each device to gather the weights in each pass over them."""
-        share = (sizes.fsdp - 1) / sizes.fsdp
+        share = (sizes.gathered_over - 1) / sizes.gathered_over
         return passes * share * self.a.num_parameters * self.compute / sizes.tensor
 
     def _reduced(self, tokens: int, sizes: Sizes, passes: int) -> float:

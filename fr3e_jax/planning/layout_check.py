@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from functools import lru_cache
 
 from jax.sharding import AbstractMesh
@@ -19,16 +20,17 @@ def check_layout(estimator: Estimator, topology: Topology) -> None:
     Raises:
       fr3e_jax.programs.mesh.MeshMismatch: an axis does not divide a dimension, or the slices do not divide ``replica``.
     """
+    own = bool(estimator.config.mesh.rollout_tensor)
     if topology.chip.platform == "tpu":
         check_slices(estimator.train.replica, topology.slices)
-    own = bool(estimator.config.mesh.rollout_tensor)
+        check_slices(estimator.roll.replica, topology.slices, prefix="mesh.rollout_")
     _check(estimator.a, estimator.train, "mesh.")
     _check(estimator.a, estimator.roll, "mesh.rollout_" if own else "mesh.")
 
 
 @lru_cache(maxsize=1024)
 def _check(architecture: Architecture, sizes: Sizes, prefix: str) -> None:
-    mesh = AbstractMesh((sizes.replica, sizes.fsdp, sizes.tensor), MESH_AXES)
+    mesh = AbstractMesh(astuple(sizes), MESH_AXES)
     param_shardings(mesh, *_network(architecture), architecture, prefix=prefix)
     cache_sharding(mesh, architecture)
     kept_hidden_sharding(mesh, architecture)

@@ -41,8 +41,9 @@ def _heading(plan: Plan) -> Iterator[str]:
     mesh, roll = plan.mesh, plan.rollout_mesh
     how = "ESTIMATED by arithmetic, nothing compiled" if plan.estimated else "compiled for the topology"
     yield f"{plan.recipe} ({plan.algorithm}) on {plan.topology}: {plan.devices} devices, {how}"
-    layout = f"{amount(plan.parameters)} parameters; training replica {mesh.replica} x fsdp {mesh.fsdp} x tensor "
-    layout += f"{mesh.tensor}"
+    layout = f"{amount(plan.parameters)} parameters; training replica {mesh.replica} x fsdp {mesh.fsdp} x "
+    layout += f"context {mesh.context} x " if mesh.context > 1 else ""
+    layout += f"tensor {mesh.tensor}"
     if roll != mesh:
         layout += f"; rollouts replica {roll.replica} x fsdp {roll.fsdp} x tensor {roll.tensor}"
     yield layout

@@ -21,6 +21,8 @@ from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.programs.mesh import MeshMismatch
 
 _TENSOR = (1, 2, 4, 8, 16)
+_CONTEXTS = (2, 4, 8)  # of rows of at least so many positions, or as in the recipe
+_LONG_ROW = 2**16
 _ROWS = (1, 2, 4)  # of a micro-batch, for each batch shard
 _TIMES = (0.25, 0.5, 1, 2)  # of the recipe's slots and lanes
 _FEWER = (1, 0.5, 0.25)  # of the recipe's prompts in a round
@@ -48,23 +50,26 @@ def training_settings(config: Config, topology: Topology, a: Architecture) -> It
     """Meshes that divide the network, each with a few micro-batch sizes."""
     positions = config.data.max_prompt_tokens + config.rollout.max_response_tokens
     positions += config.rollout.max_response_tokens * config.explore.enabled
+    contexts = sorted({1, config.mesh.context, *(_CONTEXTS if positions >= _LONG_ROW else ())})
     for tensor in _TENSOR:
         inside = topology.chips_per_slice
         if a.num_heads % tensor or a.intermediate_size % tensor or inside % tensor:
             continue
-        for replica in (topology.slices, 2 * topology.slices, 4 * topology.slices):
-            if topology.devices % (replica * tensor):
+        replicas = (topology.slices, 2 * topology.slices, 4 * topology.slices)
+        for replica, context in itertools.product(replicas, contexts):
+            if topology.devices % (replica * context * tensor):
                 continue
-            fsdp = topology.devices // replica // tensor
-            if a.hidden_size % fsdp:
+            fsdp = topology.devices // replica // context // tensor
+            if a.hidden_size % (fsdp * context):
                 continue
             for rows in _ROWS:
-                yield {
+                one = {
                     "mesh__replica": replica,
                     "mesh__fsdp": fsdp,
                     "mesh__tensor": tensor,
                     "training__micro_batch_tokens": rows * replica * fsdp * positions,
                 }
+                yield one | ({"mesh__context": context} if len(contexts) > 1 else {})
 
 
 def rollout_settings(config: Config, topology: Topology, a: Architecture) -> Iterator[dict[str, int]]:

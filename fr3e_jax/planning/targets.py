@@ -90,7 +90,7 @@ class Programs:
         """``vocab_size``: size of the tokenizer, where neither ``model.path`` nor ``model.architecture`` gives it."""
         self.config, m = config, config.mesh
         self.architecture: Architecture = configured_architecture(config, vocab_size)
-        self.mesh: Mesh = make_mesh(m.replica, m.fsdp, m.tensor, devices)
+        self.mesh: Mesh = make_mesh(m.replica, m.fsdp, m.tensor, devices, context=m.context)
         self.decoding = rollout_mesh(self.mesh, replica=m.rollout_replica, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
         graphdef, abstract, axes = build_network(
             self.architecture, param_dtype=config.model.param_dtype, compute_dtype=config.model.compute_dtype

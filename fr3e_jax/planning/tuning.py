@@ -79,6 +79,9 @@ def _of_training(config: Config) -> Iterator[tuple[str, object, bool]]:
         yield "training__attention_block", 512, True
     if training.token_chunk > 256:
         yield "training__token_chunk", 256, True
+    for context in (2, 4, 8):
+        if context > config.mesh.context:
+            yield "mesh__context", context, True
     # One row for each shard: a smaller micro-batch would not shrink the program further.
     yield "training__micro_batch_tokens", config.data.max_prompt_tokens, True
 

@@ -14,6 +14,7 @@ laid out this way is several times faster than over ``[positions, D]``.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -42,6 +43,14 @@ class RowView(NamedTuple):
     segment: jax.Array  # int [B, N, T], which branch
     fork: jax.Array  # int [B, N, T], how many trunk positions a lane's token sees
     start: jax.Array  # int [B, N, T], the first of them
+
+
+class RowPart(NamedTuple):
+    """The queries of one part of a row that is cut by positions (`fr3e_jax.policy.row_parts`)."""
+
+    view: RowView  # of the part's own trunk positions and lanes' positions
+    trunk_place: jax.Array  # int [1, 1, S of the part], place in the trunk
+    place: jax.Array  # int [1, 1, T of the part], place in the lane
 
 
 class Rotation(NamedTuple):
@@ -133,7 +142,16 @@ def trunk_branch_attention(
     return jnp.transpose(mixed, (0, 2, 3, 1, 4, 5))
 
 
-def row_attention(query: jax.Array, own: KeyValue, view: RowView, *, window: int = 1, block: int = 0) -> jax.Array:
+def row_attention(
+    query: jax.Array,
+    own: KeyValue,
+    view: RowView,
+    *,
+    window: int = 1,
+    block: int = 0,
+    part: RowPart | None = None,
+    reach: Callable[[int, int], int] = lambda length, end: end,
+) -> jax.Array:
     """Attention of whole rows, trunk and lanes end to end: lanes read the trunk's keys and values of this same pass.
 
     Args:
@@ -143,61 +161,92 @@ def row_attention(query: jax.Array, own: KeyValue, view: RowView, *, window: int
       window: number of lanes that a lane's token sees: its own and the ``window - 1`` before it.
       block: number of tokens of a row, roughly, whose scores exist at once; 0: all. The backward pass computes the
         scores of each block again.
+      part: the queries, where they are only a part of the row; None: all tokens. Keys and values are always whole.
+      reach: ``(length, end)`` to the positions of a trunk or lane of ``length`` that hold its first ``end`` queries.
 
     Returns:
-      ``[B, 1, P, K, G, D]`` in the query's dtype.
+      ``[B, 1, P, K, G, D]``, or the part of it, in the query's dtype. Scores and softmax are float32.
     """
     batch, lanes, length = view.fork.shape
     size = view.trunk_segment.shape[-1]
     trunk = KeyValue(own.key[..., :size], own.value[..., :size, :])
     key = jnp.moveaxis(own.key[:, 0, ..., size:].reshape(batch, *own.key.shape[2:4], lanes, length), 3, 1)
     value = own.value[:, 0, :, size:].reshape(batch, own.value.shape[2], lanes, length, -1)
-    mixed_trunk = _causal_attention(query[:, :, :size], trunk, view.trunk_segment[:, None], block, 1)
+    places = lambda count: jnp.arange(count, dtype=jnp.int32).reshape(1, 1, -1)
+    part = RowPart(view, places(size), places(length)) if part is None else part
+    mine = part.trunk_place.shape[-1]
+    mixed_trunk = _causal_attention(
+        (query[:, :, :mine], part.view.trunk_segment[:, None], part.trunk_place),
+        trunk,
+        view.trunk_segment[:, None],
+        block,
+        1,
+        reach,
+    )
     mixed_lanes = _causal_attention(
-        query[:, 0, size:].reshape(batch, lanes, length, *query.shape[3:]),
+        (
+            query[:, 0, mine:].reshape(batch, *part.view.segment.shape[1:], *query.shape[3:]),
+            part.view.segment,
+            part.place,
+            part.view.fork,
+            part.view.start,
+        ),
         KeyValue(key, jnp.swapaxes(value, 1, 2)),
         view.segment,
         block,
         window,
+        reach,
         KeyValue(trunk.key[:, 0], trunk.value[:, 0]),
-        view.fork,
-        view.start,
     )
-    return jnp.concatenate([mixed_trunk, mixed_lanes.reshape(batch, 1, lanes * length, *query.shape[3:])], axis=2)
+    return jnp.concatenate([mixed_trunk, mixed_lanes.reshape(batch, 1, -1, *query.shape[3:])], axis=2)
 
 
 def _causal_attention(
-    query, own: KeyValue, segment, block: int, window: int, trunk: KeyValue | None = None, fork=None, start=None
+    queries: tuple[jax.Array, ...],
+    own: KeyValue,
+    segment: jax.Array,
+    block: int,
+    window: int,
+    reach: Callable[[int, int], int],
+    trunk: KeyValue | None = None,
 ):
     """`trunk_branch_attention` where a query sees itself and the earlier positions of its segment.
 
-    ``segment``: int ``[B, N, T]``; ``window``: lanes seen, as in `row_attention`.
+    Args:
+      queries: ``[B, N, T, K, G, D]``; their segments ``[B, N, T]`` and places ``[1, 1, T]``; where there is a trunk,
+        their ``fork`` and ``start`` as well.
+      own: keys and values of whole lanes, which may be longer than those of queries.
+      segment: int ``[B, N, positions]`` of these.
+      block, window, reach: as in `row_attention`.
+      trunk: as in `trunk_branch_attention`.
     """
-    lanes, length = segment.shape[1:]
+    lanes, whole = segment.shape[1:]
     before = min(window, lanes) - 1
-    position = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32).reshape(1, 1, -1), segment.shape)
-    queries = (query, segment, position) if trunk is None else (query, segment, position, fork, start)
+    query, mine, place, *shared = queries
+    length = query.shape[2]
+    queries = (query, mine, jnp.broadcast_to(place, mine.shape), *shared)
     own = KeyValue(_with_lanes_before(own.key, before, 4), _with_lanes_before(own.value, before, 3))
     segments = _with_lanes_before(segment, before, 2)
-    positions = jnp.arange(-before * length, length, dtype=jnp.int32).reshape(1, 1, 1, -1)
+    positions = jnp.arange(-before * whole, whole, dtype=jnp.int32).reshape(1, 1, 1, -1)
 
     def attend(queries, extent):
         query, mine, at, *shared = queries
-        extent += before * length
+        extent += before * whole
         seen = (mine[..., None] == segments[:, :, None, :extent]) & (at[..., None] >= positions[..., :extent])
         keys = KeyValue(own.key[..., :extent], own.value[..., :extent, :])
         return trunk_branch_attention(query, keys, seen, trunk, *shared)
 
     size = _block_size(length, block // lanes if block else length)
     if size == length:
-        return attend(queries, length)
+        return attend(queries, whole)
     blocks = length // size
     cut = lambda x: jnp.moveaxis(x.reshape(*x.shape[:2], blocks, size, *x.shape[3:]), 2, 0)
     queries = tuple(cut(x) for x in queries)
     ends = sorted({-(-blocks * part // _EXTENTS) for part in range(_EXTENTS + 1)})
     mixed = []
     for first, end in zip(ends, ends[1:], strict=False):
-        one = jax.checkpoint(lambda queries, extent=end * size: attend(queries, extent))
+        extent = reach(whole, end * size)
+        one = jax.checkpoint(lambda queries, extent=extent: attend(queries, extent))
         mixed.append(jax.lax.map(one, tuple(x[first:end] for x in queries)))
     return jnp.moveaxis(jnp.concatenate(mixed), 0, 2).reshape(query.shape)
 

@@ -25,6 +25,7 @@ from fr3e_jax.policy.row_kernels import (
     key_gradient_kernel,
     query_gradient_kernel,
 )
+from fr3e_jax.policy.row_parts import RowSizes, cut_row, join_row
 from fr3e_jax.policy.visibility import block_kinds, block_list, seen_intervals
 
 
@@ -45,7 +46,7 @@ class Call(NamedTuple):
 
     group: int
     head_dim: int
-    pairs: int  # of a query and a key that it sees in one row, at most
+    pairs: int  # of a query and a key that it sees in one row, or in a part of it, at most
     blocks: Blocks
     interpret: bool  # run the kernels as jax operations, on any device
 
@@ -55,19 +56,19 @@ def fused_attention(call: Call, query: jax.Array, key: jax.Array, value: jax.Arr
     """Attention of each query over the positions that it sees; 0 where it sees none.
 
     Args:
-      query: ``[B, K, P, G * D]``, scaled.
+      query: ``[B, K, Q, G * D]``, scaled; Q is P, or the positions of a part of a row.
       key, value: ``[B, K, P, D]``.
-      seen: of `fr3e_jax.policy.visibility.seen_intervals`. The blocks' sizes divide P.
+      seen: of `fr3e_jax.policy.visibility.seen_intervals`, ``[B, 4, Q]``. The blocks' sizes divide Q and P.
 
     Returns:
-      ``[B, K, P, G * D]`` in the query's dtype. Scores and softmax are float32.
+      ``[B, K, Q, G * D]`` in the query's dtype. Scores and softmax are float32.
     """
     return _forward(call, query, key, value, seen)[0]
 
 
 def _forward(call: Call, query, key, value, seen):
     batch, heads, length, width = query.shape
-    p = _pass(call, key, call.blocks.query, call.blocks.key, products=2, arrays=2)
+    p = _pass(call, query, key, call.blocks.query, call.blocks.key, products=2, arrays=2)
     arrays = dict(seen=seen, query=query, key=key, value=value)
     outputs = dict(
         mixed=jax.ShapeDtypeStruct(query.shape, query.dtype),
@@ -75,7 +76,7 @@ def _forward(call: Call, query, key, value, seen):
     )
     statistic = pltpu.VMEM((call.group, p.query), jnp.float32)
     scratch = [statistic, statistic, pltpu.VMEM((call.group, call.head_dim, p.query), jnp.float32)]
-    listed = block_list(block_kinds(seen, p.query, p.key))
+    listed = block_list(block_kinds(seen, p.query, p.key, key.shape[2]))
     mixed, lse = call_kernel(forward_kernel, p, listed, arrays, outputs, scratch, by_query=True)
     return mixed, (query, key, value, seen, mixed, lse)
 
@@ -83,18 +84,19 @@ def _forward(call: Call, query, key, value, seen):
 def _backward(call: Call, saved, slope):
     query, key, value, seen, mixed, lse = saved
     arrays = dict(seen=seen, query=query, key=key, value=value, mixed=mixed, slope=slope, lse=lse)
-    p = _pass(call, key, call.blocks.query, call.blocks.key, products=3, arrays=4)
+    p = _pass(call, query, key, call.blocks.query, call.blocks.key, products=3, arrays=4)
     outputs = dict(d_query=jax.ShapeDtypeStruct(query.shape, query.dtype))
     outputs["along"] = jax.ShapeDtypeStruct(lse.shape, lse.dtype)
     scratch = [pltpu.VMEM((call.group, call.head_dim, p.query), jnp.float32)]
-    listed = block_list(block_kinds(seen, p.query, p.key))
+    listed = block_list(block_kinds(seen, p.query, p.key, key.shape[2]))
     d_query, along = call_kernel(query_gradient_kernel, p, listed, arrays, outputs, scratch, by_query=True)
 
     arrays = {name: x for name, x in arrays.items() if name != "mixed"} | {"along": along}
-    p = _pass(call, key, call.blocks.backward_query, call.blocks.backward_key, products=4, arrays=4, by_query=False)
+    blocks = call.blocks.backward_query, call.blocks.backward_key
+    p = _pass(call, query, key, *blocks, products=4, arrays=4, by_query=False)
     outputs = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in (("d_key", key), ("d_value", value))}
     scratch = [pltpu.VMEM((p.key, call.head_dim), jnp.float32)] * 2
-    listed = block_list(jnp.swapaxes(block_kinds(seen, p.query, p.key), 1, 2))
+    listed = block_list(jnp.swapaxes(block_kinds(seen, p.query, p.key, key.shape[2]), 1, 2))
     d_key, d_value = call_kernel(key_gradient_kernel, p, listed, arrays, outputs, scratch, by_query=False)
     return d_query, d_key, d_value, None
 
@@ -103,7 +105,15 @@ fused_attention.defvjp(_forward, _backward)
 
 
 def _pass(
-    call: Call, key: jax.Array, query_block: int, key_block: int, *, products: int, arrays: int, by_query: bool = True
+    call: Call,
+    query: jax.Array,
+    key: jax.Array,
+    query_block: int,
+    key_block: int,
+    *,
+    products: int,
+    arrays: int,
+    by_query: bool = True,
 ) -> Pass:
     """The pass with these blocks.
 
@@ -114,18 +124,17 @@ def _pass(
       products: matrix products for each pair of a query and a key.
       arrays: of its own side that it reads or writes, once.
     """
-    batch, heads, length, head_dim = key.shape
-    of_keys = length * head_dim * key.dtype.itemsize
-    of_queries = of_keys * call.group
-    own, other, block = (of_queries, of_keys, query_block) if by_query else (of_keys, of_queries, key_block)
-    readings = call.pairs / (length * block) + 1
+    batch, heads = key.shape[:2]
+    bytes_of = lambda x: x.shape[2] * x.shape[3] * x.dtype.itemsize
+    own, other, block = (query, key, query_block) if by_query else (key, query, key_block)
+    readings = call.pairs / (other.shape[2] * block) + 1
     pairs = batch * heads * call.group * call.pairs
     cost = pl.CostEstimate(
-        flops=2 * products * pairs * head_dim,
+        flops=2 * products * pairs * call.head_dim,
         transcendentals=pairs,
-        bytes_accessed=int(batch * heads * (arrays * own + 2 * other * readings)),
+        bytes_accessed=int(batch * heads * (arrays * bytes_of(own) + 2 * bytes_of(other) * readings)),
     )
-    return Pass(query_block, key_block, call.group, head_dim, call.interpret, cost)
+    return Pass(query_block, key_block, call.group, call.head_dim, call.interpret, cost)
 
 
 def fused_row_attention(
@@ -135,6 +144,8 @@ def fused_row_attention(
     *,
     window: int = 1,
     head_shards: int = 1,
+    parts: int = 1,
+    whole: Callable[[jax.Array], jax.Array] = lambda keys: keys,
     interpret: bool = False,
     largest: Blocks = LARGEST,
     on_each_device: Callable[[Callable], Callable] = lambda attend: attend,
@@ -142,9 +153,12 @@ def fused_row_attention(
     """`fr3e_jax.policy.attention.row_attention` in fused kernels; 0 on padding.
 
     Args:
-      query, own, view, window: as there.
+      query, own, view, window: as there; query and own of the parts of rows, where there are several, and view always
+        of whole rows.
       head_shards: of a mesh that splits heads. Where it does not divide the key/value heads, each is repeated for the
         shards that read it, so that the same share of the arrays lies on each of them.
+      parts: that rows are cut into (`fr3e_jax.policy.row_parts`).
+      whole: on each device, makes whole rows' keys ``[A, B, heads, P / A, D]`` of those of its parts.
       interpret: run the kernels as jax operations, on any device.
       largest: sizes that the blocks must not exceed, multiples of a register.
       on_each_device: makes a function of ``query, key, value [B, heads, P, ...]`` and ``seen [B, 4, P]`` into one that
@@ -157,22 +171,35 @@ def fused_row_attention(
     key, value = jnp.swapaxes(own.key[:, 0], 2, 3), own.value[:, 0]
     if repeated > 1:
         key, value = (jnp.repeat(x, repeated, axis=1) for x in (key, value))
-    padded, blocks = block_sizes(length, largest)
-    pad = lambda x, axis: jnp.pad(x, [(0, padded - length if i == axis else 0) for i in range(x.ndim)])
-    call = Call(group, head_dim, seen_pairs(view, window), blocks, interpret)
-    mixed = on_each_device(partial(fused_attention, call))(
-        pad(jnp.swapaxes(query, 1, 2), 2), pad(key, 2), pad(value, 2), pad(seen_intervals(view, window), 2)
-    )
+    sizes = RowSizes.of(view)
+    (queries, keys), blocks = block_sizes(length, sizes.positions, largest)
+    pad = lambda x, size, axis=2: jnp.pad(x, [(0, size - x.shape[axis] if i == axis else 0) for i in range(x.ndim)])
+    call = Call(group, head_dim, seen_pairs(view, window) // parts, blocks, interpret)
+
+    def attend(query, key, value, seen):
+        if parts > 1:
+            key, value = (join_row(whole(x), sizes, axis=3) for x in (key, value))
+        return fused_attention(call, query, pad(key, keys), pad(value, keys), seen)
+
+    seen = seen_intervals(view, window)
+    if parts > 1:
+        trunk, lanes = jnp.split(seen, [sizes.trunk], axis=2)
+        seen = cut_row(trunk, lanes.reshape(*lanes.shape[:2], sizes.lanes, sizes.length), parts)
+    mixed = on_each_device(attend)(pad(jnp.swapaxes(query, 1, 2), queries), key, value, pad(seen, queries))
     mixed = jnp.swapaxes(mixed[:, :, :length], 1, 2)
     return mixed.reshape(batch, 1, length, kv_heads, group * repeated, head_dim)
 
 
-def block_sizes(length: int, largest: Blocks = LARGEST) -> tuple[int, Blocks]:
-    """``length`` rounded up to whole blocks, and their sizes: the largest that divide it, up to those given."""
-    unit = REGISTER if length <= 512 else 512
-    padded = -(-length // unit) * unit
-    fitting = lambda most: max(size for size in range(REGISTER, most + 1, REGISTER) if padded % size == 0)
-    return padded, Blocks(*map(fitting, largest))
+def block_sizes(queries: int, keys: int, largest: Blocks = LARGEST) -> tuple[tuple[int, int], Blocks]:
+    """Positions rounded up to whole blocks, and the blocks' sizes: the largest that divide them, up to those given."""
+
+    def padded(length: int) -> int:
+        unit = REGISTER if length <= 512 else 512
+        return -(-length // unit) * unit
+
+    sizes = padded(queries), padded(keys)
+    fitting = lambda size, most: max(block for block in range(REGISTER, most + 1, REGISTER) if size % block == 0)
+    return sizes, Blocks(*map(fitting, sizes * 2, largest))
 
 
 def seen_pairs(view: RowView, window: int) -> int:

@@ -5,7 +5,8 @@ is known at run time ends before them. `token_loss` computes the loss and its gr
 fused linear cross-entropies do: the logits are computed once and never kept.
 
 Tokens are sorted within each of ``shards`` groups of rows. So on a mesh no token leaves its device, and the head's
-gradient is summed over devices once.
+gradient is summed over devices once. Where rows are cut into parts, a token's state may lie in another part, and
+`StateTransfer` reads it there.
 
 Dimension key: B rows, Q queried tokens of a row, P positions of a row, F shards of rows, U = B·Q/F tokens of a shard,
 E width, V vocabulary.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -39,19 +41,46 @@ class Counted(NamedTuple):
     count: jax.Array  # int scalar, counted tokens of the fullest shard
 
 
+def _take_states(hidden: jax.Array, source: jax.Array) -> jax.Array:
+    return jnp.take_along_axis(hidden, source[..., None], axis=1)
+
+
+def _add_to_states(total: jax.Array, source: jax.Array, new: jax.Array) -> jax.Array:
+    # Shard by shard: with indices of shard and source, XLA would first gather the states of all shards on every device.
+    return jax.vmap(lambda total, at, new: total.at[at].add(new))(total, source, new)
+
+
+@dataclass(frozen=True)
+class StateTransfer:
+    """How tokens read the states that predict them, and add to these states' gradients.
+
+    The default serves shards that hold whole rows. (`fr3e_jax.programs.context_axis` makes that of rows in parts.)
+    """
+
+    parts: int = 1  # of a row; as many shards hold the states of the same rows
+    take: Callable[[jax.Array, jax.Array], jax.Array] = _take_states  # of [F, states, E] and [F, n]: [F, n, E]
+    add: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] = _add_to_states  # the sum with [F, n, E] added
+
+
+LOCAL_STATES = StateTransfer()
+
+
 def count_tokens(mask: jax.Array, source: jax.Array, positions: int, *, shards: int, chunk: int) -> Counted:
     """Sort the tokens of each shard so that the counted ones come first.
 
     Args:
       mask: bool ``[B, Q]``, true where a token is counted.
-      source: int ``[B, Q]``, position of each token's hidden state in its row.
-      positions: P, hidden states of a row.
+      source: int ``[B, Q]``, position of each token's hidden state in its row, or in its parts one after another.
+      positions: P, hidden states of a row, or of a part of it.
       shards: F; divides B.
       chunk: tokens of each shard whose logits exist at once, at most.
     """
     rows, queried = mask.shape
-    row = jnp.arange(rows, dtype=jnp.int32)[:, None] % (rows // shards)
-    mask, source = (x.reshape(shards, -1) for x in (mask, source + row * positions))
+    group = rows // shards
+    row = jnp.arange(rows, dtype=jnp.int32)[:, None] % group
+    part = source // positions  # after the states of all rows in the parts before
+    source = source + (part * (group - 1) + row) * positions
+    mask, source = (x.reshape(shards, -1) for x in (mask, source))
     order = jnp.argsort(~mask, axis=1, stable=True)
     padding = -order.shape[1] % even_chunk(chunk, order.shape[1])
     pad = lambda x: jnp.pad(jnp.take_along_axis(x, order, axis=1), ((0, 0), (0, padding)))
@@ -91,16 +120,19 @@ def _logits(weight: jax.Array, tied: bool, states: jax.Array) -> jax.Array:
     return jax.lax.dot_general(states, weight.astype(states.dtype), contract, preferred_element_type=jnp.float32)
 
 
-def _states(hidden: jax.Array, source: jax.Array) -> jax.Array:
-    return jnp.take_along_axis(hidden, source[..., None], axis=1)
-
-
 def _by_shard(hidden: jax.Array, shards: int) -> jax.Array:
     return hidden.reshape(shards, -1, hidden.shape[-1])
 
 
 def token_scores(
-    head: Head, hidden: jax.Array, counted: Counted, ids: jax.Array, scores: Callable, *, chunk: int
+    head: Head,
+    hidden: jax.Array,
+    counted: Counted,
+    ids: jax.Array,
+    scores: Callable,
+    *,
+    chunk: int,
+    states: StateTransfer = LOCAL_STATES,
 ) -> tuple[jax.Array, ...]:
     """Two scores of each counted token, shaped as ``ids``; 0 elsewhere. Not for differentiation.
 
@@ -111,6 +143,7 @@ def token_scores(
       ids: int ``[B, ...]``, Q token ids a row.
       scores: ``(logits [F, chunk, V], ids [F, chunk]) -> two arrays [F, chunk]``.
       chunk: as for `count_tokens`.
+      states: how tokens read their states.
     """
     shards = counted.order.shape[0]
     hidden, sorted_ids = _by_shard(hidden, shards), gather_tokens(counted, ids)
@@ -118,7 +151,7 @@ def token_scores(
 
     def body(i, out):
         source, at = _piece((counted.source, sorted_ids), i * chunk, chunk)
-        fresh = scores(_logits(*head, _states(hidden, source)), at)
+        fresh = scores(_logits(*head, states.take(hidden, source)), at)
         return tuple(jax.lax.dynamic_update_slice_in_dim(o, f, i * chunk, 1) for o, f in zip(out, fresh, strict=True))
 
     empty = jnp.zeros(counted.order.shape, jnp.float32)
@@ -136,6 +169,7 @@ def token_loss(
     *,
     chunk: int,
     place: Callable[[jax.Array], jax.Array] = lambda x: x,
+    states: StateTransfer = LOCAL_STATES,
 ) -> tuple[jax.Array, tuple[dict[str, jax.Array], Any]]:
     """Sum of a loss over the counted tokens, sums for the metrics, and values of each token (``[F, U]``).
 
@@ -151,12 +185,13 @@ def token_loss(
         ``kept`` is a pytree of float32 ``[F, chunk]``; it may be empty.
       chunk: tokens of each shard whose logits exist at once.
       place: puts an array ``[F, ...]`` onto the mesh.
+      states: how tokens read their states.
     """
-    run = _fused(loss, head.tied, chunk, place)
+    run = _fused(loss, head.tied, chunk, place, states)
     return run(head.weight, _by_shard(hidden, counted.order.shape[0]), counted, tokens, scalars)
 
 
-def _fused(loss: Callable, tied: bool, chunk: int, place: Callable) -> Callable:
+def _fused(loss: Callable, tied: bool, chunk: int, place: Callable, transfer: StateTransfer) -> Callable:
     """``(weight, hidden, counted, tokens, scalars) -> (total, sums)``; the forward pass also computes the gradient."""
 
     def forward(with_gradient, weight, hidden, counted, tokens, scalars):
@@ -171,16 +206,18 @@ def _fused(loss: Callable, tied: bool, chunk: int, place: Callable) -> Callable:
         def body(i, carry):
             totals, kept, gradients = carry
             source, valid, piece = take(i)
-            states = _states(hidden, source)
+            states = transfer.take(hidden, source)
             (fresh, (sums, values)), slope = one(states, valid, piece)
             totals = jax.tree.map(jnp.add, totals, (fresh, sums))
             put = lambda whole, part: jax.lax.dynamic_update_slice_in_dim(whole, part, i * size, 1)
             kept = jax.tree.map(put, kept, values)
             if with_gradient:
-                gradients = _add_gradients(gradients, weight, tied, states, source, slope.astype(states.dtype))
+                d_weight, d_hidden = gradients
+                new_weight, new_states = _gradients(weight, tied, states, slope.astype(states.dtype))
+                gradients = d_weight + new_weight, transfer.add(d_hidden, source, new_states)
             return totals, kept, gradients
 
-        total, (sums, values) = jax.eval_shape(lambda: one(*_abstract_piece(hidden, take))[0])
+        total, (sums, values) = jax.eval_shape(lambda: one(*_abstract_piece(hidden, take, transfer))[0])
         totals = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (total, sums))
         kept = jax.tree.map(lambda s: jnp.zeros(counted.order.shape, s.dtype), values)
         # Placed explicitly: XLA might split this gradient as the weight is split, and gather all shards' logits for it.
@@ -210,9 +247,9 @@ def _fused(loss: Callable, tied: bool, chunk: int, place: Callable) -> Callable:
     return run
 
 
-def _abstract_piece(hidden, take):
+def _abstract_piece(hidden, take, transfer):
     source, valid, piece = take(jnp.zeros((), jnp.int32))
-    return _states(hidden, source), valid, piece
+    return transfer.take(hidden, source), valid, piece
 
 
 def _no_gradient(x: jax.Array):
@@ -221,13 +258,11 @@ def _no_gradient(x: jax.Array):
     return np.zeros(x.shape, jax.dtypes.float0)
 
 
-def _add_gradients(gradients, weight, tied: bool, states, source, slope):
-    """Add a chunk's share to the gradients of weight and states; ``slope``: the gradient of the chunk's logits."""
-    d_weight, d_hidden = gradients
+def _gradients(weight, tied: bool, states, slope):
+    """A chunk's share of the weight's gradient, and that of its states; ``slope``: the gradient of the logits."""
     product = partial(jax.lax.dot_general, preferred_element_type=jnp.float32)
     # Lay the states out as [E, chunk] first: XLA on CPU takes twice as long over a product that transposes a factor.
     columns = jax.lax.optimization_barrier(jnp.swapaxes(states, 1, 2))
-    d_weight = d_weight + product(columns, slope, (((2,), (1,)), ((0,), (0,))))
+    d_weight = product(columns, slope, (((2,), (1,)), ((0,), (0,))))
     d_states = product(slope, weight.astype(slope.dtype), (((2,), (0 if tied else 1,)), ((), ())))
-    # Shard by shard: with indices of shard and source, XLA would first gather the states of all shards on every device.
-    return d_weight, jax.vmap(lambda total, at, new: total.at[at].add(new))(d_hidden, source, d_states)
+    return d_weight, d_states

@@ -35,6 +35,7 @@ from fr3e_jax.policy.attention import (
     trunk_branch_attention,
 )
 from fr3e_jax.policy.decode_attention import OwnPart, decode_attention
+from fr3e_jax.policy.head import LOCAL_STATES, StateTransfer
 from fr3e_jax.policy.modules import Linear, RMSNorm, gated_silu, parameter, product
 
 Params = dict[str, Any]
@@ -154,8 +155,14 @@ class MeshLayout:
     head: Callable[[jax.Array, int], jax.Array] = lambda x, axis: x  # the head, whose axis ``axis`` is the vocabulary
     by_shard: Callable[[jax.Array], jax.Array] = lambda x: x  # arrays [shards, ...], one entry for each shard of rows
     layer: Callable = call_layer  # or a jitted version of it
-    attend_rows: Callable = row_attention  # or the same in fused kernels
+    attend_rows: Callable = row_attention  # or the same in fused kernels, or of parts of rows
+    states: StateTransfer = LOCAL_STATES  # of rows to the head
     lay_out_head: bool = False  # whether a loop of decode steps first lays a tied head out as [E, V]
+
+    @property
+    def parts(self) -> int:
+        """Parts that whole rows are cut into by position (`fr3e_jax.policy.row_parts`)."""
+        return self.states.parts
 
 
 DEFAULT_LAYOUT = MeshLayout()
@@ -275,7 +282,8 @@ class Qwen(nnx.Module):
     ) -> jax.Array:
         """Pass whole trunk-and-branch rows, each a sequence of P = S + N·T tokens.
 
-        Trunk and lanes pass every layer together: one product with each kernel, forward and backward.
+        Trunk and lanes pass every layer together: one product with each kernel, forward and backward. Where the layout
+        cuts rows into parts, B and P are those of the parts.
 
         Args:
           token_ids, positions: int ``[B, P]``.

@@ -9,8 +9,8 @@ Scores lie transposed, keys times queries: what belongs to a query (intervals, m
 register, and a row of an array ``[heads, positions]`` in HBM. Query heads of one key/value head are served in turn by
 the block of keys and values that is in VMEM.
 
-Dimension key: B rows, P positions of a row, K key/value heads, G query heads per key/value head, D head size, Q and J
-numbers of blocks of queries and of keys; q and j are sizes of these blocks.
+Dimension key: B rows, P positions of a row (queries may be a part of them), K key/value heads, G query heads per
+key/value head, D head size, Q and J numbers of blocks of queries and of keys; q and j are sizes of these blocks.
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ def call_kernel(
       outputs: shapes and types by name.
       by_query: the kernel's own side are the queries.
     """
-    batch, heads, length = inputs["key"].shape[:3]
-    blocks, steps = length // p.query, length // p.key
+    batch, heads, length = inputs["query"].shape[:3]
+    blocks, steps = length // p.query, inputs["key"].shape[2] // p.key
     if not by_query:
         blocks, steps = steps, blocks
 

@@ -30,6 +30,7 @@ from flax import nnx
 
 from fr3e_jax.policy.attention import KeyValue, RowView
 from fr3e_jax.policy.network import DEFAULT_LAYOUT, DEFAULT_OPTIONS, ForwardOptions, MeshLayout, Params, bind
+from fr3e_jax.policy.row_parts import RowSizes, cut_row, places_in_parts
 
 
 class Rows(NamedTuple):
@@ -64,21 +65,28 @@ def run_trunks(
 def row_states(
     graphdef: nnx.GraphDef, params: Params, rows: Rows, options: ForwardOptions = DEFAULT_OPTIONS
 ) -> jax.Array:
-    """Hidden states ``[B, P, E]`` of the trunk's tokens, then of the lanes' tokens; each token passes once."""
-    flat = lambda x: x.reshape(x.shape[0], -1)
-    ids = jnp.concatenate([rows.trunk_ids, flat(rows.branch_ids)], axis=1)
-    positions = jnp.concatenate([rows.trunk_offset, flat(rows.fork + rows.offset)], axis=1)
+    """Hidden states of the trunk's tokens, then of the lanes' tokens; each token passes once.
+
+    ``[B, P, E]``; ``[A * B, P / A, E]`` in the order of `fr3e_jax.policy.row_parts` where the layout cuts rows.
+    """
+    layout = options.layout
+    row = lambda trunk, lanes: layout.by_shard(cut_row(trunk, lanes, layout.parts, mode="edge"))
+    ids = row(rows.trunk_ids, rows.branch_ids)
+    positions = row(rows.trunk_offset, rows.fork + rows.offset)
     window = 1 if rows.window is None else rows.window.shape[1]
     view = RowView(rows.trunk_segment, rows.segment, rows.fork, rows.start)
     return bind(graphdef, params).rows(ids, positions, view, window=window, options=options)
 
 
-def predictors(rows: Rows) -> jax.Array:
+def predictors(rows: Rows, parts: int = 1) -> jax.Array:
     """int ``[B, N * T]``: the position in `row_states` from which each branch token is predicted.
 
     For tokens a0 a1 a2 b0 ... in lanes that begin at position S: start+fork-1, S, S+1, start+fork-1, ...
+    Of several ``parts`` the positions count on, from one part of the row to the next.
     """
     batch, lanes, length = rows.offset.shape
-    before = rows.trunk_ids.shape[1] + jnp.arange(lanes * length).reshape(1, lanes, length) - 1
+    trunk = rows.trunk_ids.shape[1]
+    before = trunk + jnp.arange(lanes * length).reshape(1, lanes, length) - 1
     at_fork = jnp.maximum(rows.start + rows.fork - 1, 0)
-    return jnp.where(rows.offset == 0, at_fork, before).reshape(batch, -1)
+    found = jnp.where(rows.offset == 0, at_fork, before).reshape(batch, -1)
+    return found if parts == 1 else jnp.asarray(places_in_parts(RowSizes(trunk, lanes, length), parts))[found]

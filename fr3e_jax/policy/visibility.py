@@ -67,21 +67,22 @@ def _own(segment: jax.Array, offset: int, earliest) -> jax.Array:
     return jnp.where(segment[:, None] > 0, jnp.stack([first, first * 0 + place + 1], axis=1) + offset, 0)
 
 
-def block_kinds(seen: jax.Array, query_block: int, key_block: int) -> jax.Array:
+def block_kinds(seen: jax.Array, query_block: int, key_block: int, keys: int) -> jax.Array:
     """int32 ``[B, Q, J]``: whether queries of a block see nothing, something or all of a block of keys.
 
     A block is called partly seen, too, where each query sees all of it in two intervals.
 
     Args:
-      seen: of `seen_intervals`; both block sizes divide its positions.
+      seen: of `seen_intervals`, or a part of its positions, which ``query_block`` divides.
+      keys: number of positions that may be seen; ``key_block`` divides it.
     """
-    batch, _, length = seen.shape
-    low = jnp.arange(0, length, key_block, dtype=jnp.int32)[None, None]
+    batch = len(seen)
+    low = jnp.arange(0, keys, key_block, dtype=jnp.int32)[None, None]
     high = low + key_block
     trunk_begin, trunk_end, begin, end = (seen[:, n, :, None] for n in range(4))
     overlap = lambda begin, end: jnp.maximum(begin, low) < jnp.minimum(end, high)
     covers = lambda begin, end: (begin <= low) & (end >= high)
-    blocks = lambda x: x.reshape(batch, -1, query_block, length // key_block)
+    blocks = lambda x: x.reshape(batch, -1, query_block, keys // key_block)
     some = blocks(overlap(trunk_begin, trunk_end) | overlap(begin, end)).any(axis=2)
     whole = blocks(covers(trunk_begin, trunk_end) | covers(begin, end)).all(axis=2)
     return some.astype(jnp.int32) + whole

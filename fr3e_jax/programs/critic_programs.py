@@ -48,8 +48,9 @@ class _Network:
         """float32 ``[B, N, T]``, 0 on padding."""
         states = row_states(self.graphdef, params["network"], rows, self.options)
         head = params["value"]
-        by_position = states.astype(jnp.float32) @ head["kernel"] + head["bias"]
-        values = jnp.take_along_axis(by_position, predictors(rows), axis=1).reshape(rows.segment.shape)
+        by_position, parts = states.astype(jnp.float32) @ head["kernel"] + head["bias"], self.options.layout.parts
+        in_turn = jnp.moveaxis(by_position.reshape(parts, len(rows.segment), -1), 0, 1).reshape(len(rows.segment), -1)
+        values = jnp.take_along_axis(in_turn, predictors(rows, parts), axis=1).reshape(rows.segment.shape)
         return jnp.where(rows.segment > 0, values, 0.0)
 
 

@@ -9,8 +9,8 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from fr3e_jax.policy.fused_attention import fused_row_attention
+from fr3e_jax.programs.context_axis import CONTEXT, row_axes
 
-BATCH = ("replica", "fsdp")
 _HEAD_SIZES = 64  # the kernels were compiled for multiples of it
 
 
@@ -42,14 +42,16 @@ def chosen_attention(setting: str, platform: str, head_dim: int) -> str:
 def fused_rows(mesh: Mesh) -> Callable:
     """`fr3e_jax.policy.attention.row_attention` in fused kernels, each device with its rows and heads.
 
+    Of rows in parts each device has the queries of its part, and gathers the keys and values of the others.
     Devices other than TPUs run the kernels' operations one by one, for tests.
     """
-    by_head = P(BATCH, "tensor")
+    rows, parts = row_axes(mesh), mesh.shape[CONTEXT]
+    by_head = P(rows, "tensor")
 
     def on_each_device(attend: Callable) -> Callable:
         # Values of the kernels' results cannot be tracked across devices (check_vma); nothing is replicated here.
         return jax.shard_map(
-            attend, mesh=mesh, in_specs=(by_head, by_head, by_head, P(BATCH)), out_specs=by_head, check_vma=False
+            attend, mesh=mesh, in_specs=(by_head, by_head, by_head, P(rows)), out_specs=by_head, check_vma=False
         )
 
     def attend_rows(query, own, view, *, window: int = 1, block: int = 0) -> jax.Array:
@@ -60,6 +62,8 @@ def fused_rows(mesh: Mesh) -> Callable:
             view,
             window=window,
             head_shards=mesh.shape["tensor"],
+            parts=parts,
+            whole=lambda keys: jax.lax.all_gather(keys, CONTEXT),
             interpret=mesh.devices.flat[0].platform != "tpu",
             on_each_device=on_each_device if mesh.size > 1 else lambda attend: attend,
         )

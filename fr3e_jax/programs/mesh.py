@@ -1,7 +1,8 @@
 """The device mesh and the one table that maps logical axes to it.
 
-Mesh axes: ``replica`` copies parameters, ``fsdp`` shards parameters and batch, ``tensor`` shards heads and MLP columns.
-Batches and decoder slots are split over ``(replica, fsdp)``.
+Mesh axes: ``replica`` copies parameters, ``fsdp`` shards parameters and batch, ``context`` shards parameters and the
+positions of rows, ``tensor`` shards heads and MLP columns. Batches and decoder slots are split over
+``(replica, fsdp)``.
 """
 
 from __future__ import annotations
@@ -19,32 +20,37 @@ from jax.sharding import PartitionSpec as P
 
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.network import MeshLayout, call_layer
-from fr3e_jax.programs.fused_rows import BATCH, fused_rows
+from fr3e_jax.programs.context_axis import BATCH, CONTEXT, row_axes, split_row_attention, state_transfer
+from fr3e_jax.programs.fused_rows import fused_rows
 
-MESH_AXES = (*BATCH, "tensor")
+MESH_AXES = (*BATCH, CONTEXT, "tensor")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The mesh axis of a logical axis, and the arrays that may stay whole where the mesh axis does not divide it.
+    """The mesh axes of a logical axis, and the arrays that may stay whole where they do not divide it.
 
     ``whole_up_to``: elements of the largest such array. A larger one is refused, so that nothing large is copied to
     every device in silence.
     """
 
-    mesh_axis: str
+    mesh_axes: tuple[str, ...]
     whole_up_to: float = 0
+
+    def split_over(self, mesh: Mesh) -> tuple[str, ...]:
+        """Those of its axes that have several devices."""
+        return tuple(axis for axis in self.mesh_axes if mesh.shape[axis] > 1)
 
 
 _SMALL = 2**18  # elements: a megabyte in float32
 RULES: dict[str, Rule] = {
-    "vocab": Rule("tensor", _SMALL),
-    "embed": Rule("fsdp", _SMALL),
-    "heads": Rule("tensor"),
-    "mlp": Rule("tensor"),
-    "width": Rule("tensor"),  # of hidden states that are kept
+    "vocab": Rule(("tensor",), _SMALL),
+    "embed": Rule(("fsdp", CONTEXT), _SMALL),
+    "heads": Rule(("tensor",)),
+    "mlp": Rule(("tensor",)),
+    "width": Rule(("tensor",)),  # of hidden states that are kept
     # Grouped queries: with more shards than key/value heads, each shard of query heads keeps all key/value heads.
-    "kv_heads": Rule("tensor", math.inf),
+    "kv_heads": Rule(("tensor",), math.inf),
 }
 
 
@@ -52,18 +58,22 @@ class MeshMismatch(ValueError):
     """The configured mesh does not fit the devices, or does not divide the network."""
 
 
-def make_mesh(replica: int = 1, fsdp: int = -1, tensor: int = 1, devices=None) -> Mesh:
+def make_mesh(replica: int = 1, fsdp: int = -1, tensor: int = 1, devices=None, *, context: int = 1) -> Mesh:
     """A mesh over all devices; one size may be -1 and takes the devices that the others leave.
 
-    On TPU the axes follow the torus of the chips, ``tensor`` on the nearest ones; with several slices ``replica`` spans
-    them, so that only gradients cross the slow network between slices.
+    On TPU the axes follow the torus of the chips, ``tensor`` on the nearest ones, then ``context``; with several slices
+    ``replica`` spans them, so that only gradients cross the slow network between slices.
 
     Raises:
       MeshMismatch: the sizes do not multiply to the number of devices, or the slices do not divide ``replica``.
     """
     devices = jax.devices() if devices is None else list(devices)
-    shape = resolve_sizes(len(devices), replica=replica, fsdp=fsdp, tensor=tensor)
-    return Mesh(_arranged(devices, shape), MESH_AXES, axis_types=(AxisType.Auto,) * 3)
+    shape = resolve_sizes(len(devices), replica=replica, fsdp=fsdp, context=context, tensor=tensor)
+    return _mesh(_arranged(devices, shape))
+
+
+def _mesh(devices: np.ndarray) -> Mesh:
+    return Mesh(devices, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 
 def resolve_sizes(count: int, *, prefix: str = "mesh.", **sizes: int) -> tuple[int, ...]:
@@ -83,7 +93,8 @@ def resolve_sizes(count: int, *, prefix: str = "mesh.", **sizes: int) -> tuple[i
     known = math.prod(size for size in sizes.values() if size != -1)
     shape = tuple(max(count // known, 1) if size == -1 else size for size in sizes.values())
     if math.prod(shape) != count:
-        product = " x ".join(f"{names[axis]}={size}" for axis, size in zip(sizes, shape, strict=True))
+        named = [(axis, size) for axis, size in zip(sizes, shape, strict=True) if axis != CONTEXT or size > 1]
+        product = " x ".join(f"{names[axis]}={size}" for axis, size in named)
         raise MeshMismatch(
             f"{product} is {math.prod(shape)} devices, but there are {count}; "
             f"set one of them to -1 to take all that remain, the others to divisors of {count}"
@@ -95,41 +106,53 @@ def _arranged(devices: list, shape: tuple[int, ...]) -> np.ndarray:
     """Devices in the order of the mesh: neighbours of the interconnect are neighbours on its last axes."""
     if getattr(devices[0], "platform", "") != "tpu":
         return np.asarray(devices).reshape(shape)
-    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    slices = _slices(devices)
     if slices == 1:
         return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
     check_slices(shape[0], slices)
     inside = (shape[0] // slices, *shape[1:])
-    return mesh_utils.create_hybrid_device_mesh(inside, (slices, 1, 1), devices, allow_split_physical_axes=True)
+    across = (slices, *(1,) * len(shape[1:]))
+    return mesh_utils.create_hybrid_device_mesh(inside, across, devices, allow_split_physical_axes=True)
 
 
-def check_slices(replica: int, slices: int) -> None:
-    """Refuse a mesh whose ``replica`` axis does not span the slices.
+def _slices(devices) -> int:
+    """Number of TPU slices that the devices lie in; 1 where they are no TPUs."""
+    return len({getattr(device, "slice_index", None) or 0 for device in devices})
+
+
+def check_slices(replica: int, slices: int, *, prefix: str = "mesh.") -> None:
+    """Refuse a mesh whose ``replica`` axis does not span the slices: another axis would cross the network between them.
+
+    ``prefix``: of the mesh's settings, for the error.
 
     Raises:
       MeshMismatch: ``replica`` is not a multiple of ``slices``.
     """
-    if replica % slices:
-        raise MeshMismatch(
-            f"mesh.replica={replica} is not a multiple of the {slices} slices that it spans; "
-            f"set mesh.replica={slices}, and mesh.fsdp=-1 for the devices of a slice"
-        )
+    if replica % slices == 0:
+        return
+    if prefix == "mesh.":
+        advice = f"set mesh.replica={slices}, and mesh.fsdp=-1 for the devices of a slice"
+    else:
+        advice = f"set {prefix}replica=-1, and {prefix}fsdp and {prefix}tensor so that their product divides a slice"
+    raise MeshMismatch(f"{prefix}replica={replica} is not a multiple of the {slices} slices that it spans; {advice}")
 
 
 def rollout_mesh(training: Mesh, *, replica: int = -1, fsdp: int = 1, tensor: int = 0) -> Mesh:
     """The mesh that rollouts are decoded on: the same devices in the same order under other sizes.
 
-    ``tensor = 0`` is the training mesh itself.
+    ``tensor = 0`` is the training mesh itself, but with ``context`` as a part of ``fsdp``: a decode step has many
+    lanes, and each is one position. The weights lie as in training.
 
     Raises:
-      MeshMismatch: the sizes do not multiply to the number of devices.
+      MeshMismatch: the sizes do not multiply to the number of devices, or the slices do not divide ``replica``.
     """
     if tensor == 0:
-        return training
+        size = training.shape
+        replica, fsdp, tensor = size["replica"], size["fsdp"] * size[CONTEXT], size["tensor"]
     shape = resolve_sizes(training.size, prefix="mesh.rollout_", replica=replica, fsdp=fsdp, tensor=tensor)
-    if shape == training.devices.shape:
-        return training
-    return Mesh(training.devices.reshape(shape), MESH_AXES, axis_types=(AxisType.Auto,) * 3)
+    check_slices(shape[0], _slices(training.devices.flat), prefix="mesh.rollout_")
+    shape = (*shape[:2], 1, shape[2])
+    return training if shape == training.devices.shape else _mesh(training.devices.reshape(shape))
 
 
 def head_counts(architecture: Architecture) -> dict[str, int]:
@@ -155,43 +178,45 @@ def spec(
     Raises:
       MeshMismatch: two dimensions go to one mesh axis, or a dimension that may not stay whole is not divisible.
     """
-    chosen: list[str | None] = []
+    chosen: list[str | tuple[str, ...] | None] = []
     for dimension, (axis, size) in enumerate(zip(axes, shape, strict=True)):
         rule = None if axis is None else RULES[axis]
-        shards = 1 if rule is None else mesh.shape[rule.mesh_axis]
-        if shards == 1:
+        split = () if rule is None else rule.split_over(mesh)
+        if not split:
             chosen.append(None)
             continue
-        count = units.get(axis, size)
-        if count % shards == 0:
-            if rule.mesh_axis in chosen:
-                raise MeshMismatch(_collision(name, axes, chosen.index(rule.mesh_axis), dimension))
-            chosen.append(rule.mesh_axis)
+        count, entry = units.get(axis, size), split[0] if len(split) == 1 else split
+        if count % math.prod(mesh.shape[one] for one in split) == 0:
+            if entry in chosen:
+                raise MeshMismatch(_collision(name, axes, chosen.index(entry), dimension))
+            chosen.append(entry)
         elif math.prod(shape) <= rule.whole_up_to:
             chosen.append(None)
         else:
-            raise MeshMismatch(_indivisible(name, shape, dimension, count, mesh, rule.mesh_axis, axis, prefix))
+            raise MeshMismatch(_indivisible(name, shape, dimension, count, mesh, split, axis, prefix))
     return P(*chosen)
 
 
 def _collision(name: str, axes: tuple[str | None, ...], first: int, second: int) -> str:
     return (
         f"{name}: dimensions {first} ({axes[first]}) and {second} ({axes[second]}) both go to mesh axis "
-        f"{RULES[axes[second]].mesh_axis}; expected one dimension for each mesh axis: give one of them another "
+        f"{RULES[axes[second]].mesh_axes[0]}; expected one dimension for each mesh axis: give one of them another "
         "logical axis where the parameter is declared, or another mesh axis in fr3e_jax.programs.mesh.RULES"
     )
 
 
 def _indivisible(
-    name: str, shape, dimension: int, count: int, mesh: Mesh, mesh_axis: str, axis: str, prefix: str
+    name: str, shape, dimension: int, count: int, mesh: Mesh, split: tuple[str, ...], axis: str, prefix: str
 ) -> str:
-    shards = mesh.shape[mesh_axis]
-    nearest = max(n for n in range(1, shards + 1) if count % n == 0)
-    other = "replica" if mesh_axis == "fsdp" else "fsdp"
+    first, rest = split[0], math.prod(mesh.shape[one] for one in split[1:])
+    fitting = [n for n in range(1, mesh.shape[first] + 1) if count % (n * rest) == 0]
+    nearest = f"{prefix}{first}={max(fitting)}" if fitting else f"{prefix}{split[-1]}=1"
+    other = "replica" if first == "fsdp" else "fsdp"
+    sizes = " x ".join(f"{prefix}{one}={mesh.shape[one]}" for one in split)
     return (
-        f"{prefix}{mesh_axis}={shards} does not divide dimension {dimension} ({axis}, {count}) of {name} "
+        f"{sizes} does not divide dimension {dimension} ({axis}, {count}) of {name} "
         f"{list(shape)}, which may not be whole on every device ({math.prod(shape):,} elements); "
-        f"nearest: {prefix}{mesh_axis}={nearest}, and {prefix}{other}=-1 to take the devices that remain"
+        f"nearest: {nearest}, and {prefix}{other}=-1 to take the devices that remain"
     )
 
 
@@ -274,46 +299,49 @@ def mesh_layout(mesh: Mesh, attention: str = "xla") -> MeshLayout:
 
     ``attention``: of rows, ``xla`` or ``pallas``.
 
-    Hidden states are split by their first axis; else XLA might split them by width, as it does the parameters. In
-    training, hidden states between layers are also split by position over ``tensor``, where it divides a row, and
-    gathered for the products (Megatron's sequence parallelism, Korthikanti et al. 2022, section 4.2.2). The backward
-    pass then keeps that much less, and no more is sent than sums over ``tensor`` send.
+    Hidden states are split by their first axis, that of rows or their parts; else XLA might split them by width, as it
+    does the parameters. In training, hidden states between layers are also split by position over ``tensor``, where it
+    divides a row, and gathered for the products (Megatron's sequence parallelism, Korthikanti et al. 2022, section
+    4.2.2). The backward pass then keeps that much less, and no more is sent than sums over ``tensor`` send.
 
     Of an embedding that is split both ways, every device gathers its rows in full width, as it does with kernels, and
     looks up the tokens that it finds among them. Else every device would look up the tokens of the whole batch. The
     head is gathered once for all chunks of logits.
     """
-    attend = fused_rows(mesh) if attention == "pallas" else MeshLayout.attend_rows
+    split = mesh.shape[CONTEXT] > 1
+    in_products = split_row_attention(mesh) if split else MeshLayout.attend_rows
+    attend = fused_rows(mesh) if attention == "pallas" else in_products
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     if mesh.size == 1:
         return MeshLayout(layer=_layer, attend_rows=attend, lay_out_head=on_cpu)
-    tensor = mesh.shape["tensor"]
+    tensor, rows = mesh.shape["tensor"], row_axes(mesh)
 
     def put(x, *axes):
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes)))
 
     def between(x):  # [B, N, T, E]
         # First whole: else XLA would split rows and positions of a flattened product together, and gather batches.
-        whole = put(x, BATCH)
-        return put(whole, BATCH, None, "tensor") if tensor > 1 and x.shape[2] % tensor == 0 else whole
+        whole = put(x, rows)
+        return put(whole, rows, None, "tensor") if tensor > 1 and x.shape[2] % tensor == 0 else whole
 
-    def gathered(x, axis):  # over fsdp; split by the vocabulary as in the table, where that divides
-        split = RULES["vocab"].mesh_axis if tensor > 1 and x.shape[axis] % tensor == 0 else None
+    def gathered(x, axis):  # over fsdp and context; split by the vocabulary as in the table, where that divides
+        split = "tensor" if tensor > 1 and x.shape[axis] % tensor == 0 else None
         return put(x, *(split if i == axis else None for i in range(x.ndim)))
 
-    both = mesh.shape["fsdp"] > 1 and tensor > 1
+    both = tensor > 1 and bool(RULES["embed"].split_over(mesh))
     return MeshLayout(
-        hidden=lambda x: put(x, BATCH),
+        hidden=lambda x: put(x, rows),
         between=between,
         embedding=(lambda x: gathered(x, 0)) if both else MeshLayout.embedding,
         head=gathered,
-        by_shard=lambda x: put(x, BATCH, *(P.UNCONSTRAINED,) * (x.ndim - 1)),
+        by_shard=lambda x: put(x, rows, *(P.UNCONSTRAINED,) * (x.ndim - 1)),
         layer=_layer,
         attend_rows=attend,
+        states=state_transfer(mesh),
         lay_out_head=on_cpu,
     )
 
 
 def batch_shards(mesh: Mesh) -> int:
-    """Number of shards that a batch is split into; batch sizes are multiples of it."""
+    """Number of shards that a batch is split into; batch sizes are multiples of it. ``context`` splits no batch."""
     return mesh.shape["replica"] * mesh.shape["fsdp"]

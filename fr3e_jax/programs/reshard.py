@@ -28,7 +28,7 @@ def _converted(abstract: Params, dtype: str) -> Params:
 
 
 def _cuts(mesh: Mesh) -> list[int]:
-    """Devices within one step of each axis: 1, tensor, fsdp x tensor, all."""
+    """Devices within one step of each axis: 1, tensor, context x tensor, fsdp x context x tensor, all."""
     return [math.prod(mesh.devices.shape[axis:]) for axis in range(mesh.devices.ndim, -1, -1)]
 
 
@@ -52,7 +52,9 @@ class _Refinement:
             name: tuple(self.names[self.cuts.index(cuts[i]) : self.cuts.index(cuts[i + 1])])
             for i, name in enumerate(sharding.mesh.axis_names)
         }
-        return [() if axis is None else of_axis[axis] for axis in (*sharding.spec, *(None,) * ndim)[:ndim]]
+        of_entry = lambda entry: entry if isinstance(entry, tuple) else () if entry is None else (entry,)
+        entries = map(of_entry, (*sharding.spec, *(None,) * ndim)[:ndim])
+        return [sum((of_axis[axis] for axis in entry), ()) for entry in entries]
 
     def half_way(self, source: NamedSharding, target: NamedSharding, ndim: int) -> NamedSharding:
         """The layout between: split as in ``target``, and over the other axes that ``source`` splits.
@@ -101,8 +103,8 @@ class RolloutWeights:
 
     def __init__(self, abstract: Params, source: Params, target: Params, dtype: str = ""):
         self.abstract, self.shardings = _converted(abstract, dtype), target
-        pairs = zip(jax.tree.leaves((source, abstract)), jax.tree.leaves((target, self.abstract)), strict=True)
-        self.copies = any(left != right for left, right in pairs)
+        arrays = zip(*map(jax.tree.leaves, (abstract, self.abstract, source, target)), strict=True)
+        self.copies = any(old != new or not s.is_equivalent_to(t, old.ndim) for old, new, s, t in arrays)
         between = _half_way(abstract, source, target)
         self._reshard = Program(partial(_reshard, self.abstract, source, between), out_shardings=target)
         self._made_from: jax.Array | None = None

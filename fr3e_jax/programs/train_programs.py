@@ -28,6 +28,7 @@ from fr3e_jax.objectives.selection import kl_cov_losses
 from fr3e_jax.objectives.shaping import entropy_based_advantages
 from fr3e_jax.policy.head import Counted, Head, count_tokens, gather_tokens, scatter_tokens, token_loss, token_scores
 from fr3e_jax.policy.network import DEFAULT_OPTIONS, ForwardOptions, Params, bind
+from fr3e_jax.policy.row_parts import cut, join
 from fr3e_jax.policy.rows import Rows, predictors, row_states
 from fr3e_jax.programs.mesh import batch_shards, mesh_layout, replicated
 from fr3e_jax.programs.optimizer_programs import OptimizerPrograms
@@ -70,16 +71,30 @@ class RowScorer:
 
     graphdef: nnx.GraphDef
     chunk: int = 1024  # tokens of each shard whose logits exist at once
-    shards: int = 1  # groups of rows, one for each batch shard of the mesh; tokens are sorted within a group
+    shards: int = (
+        1  # groups of rows or of their parts, one for each shard of the mesh; tokens are sorted within a group
+    )
     options: ForwardOptions = DEFAULT_OPTIONS
 
     def tokens(self, params, rows: Rows, mask: jax.Array) -> tuple[Head, jax.Array, Counted]:
-        """Head, hidden states ``[B, P, E]``, and the tokens of ``mask [B, N, T]``, to which the head is applied."""
+        """Head, hidden states of `row_states`, and the tokens of ``mask [B, N, T]``, to which the head is applied."""
+        layout = self.options.layout
         states = row_states(self.graphdef, params, rows, self.options)
-        mask = mask.reshape(mask.shape[0], -1)
-        counted = count_tokens(mask, predictors(rows), states.shape[1], shards=self.shards, chunk=self.chunk)
+        sources = predictors(rows, layout.parts).reshape(mask.shape)
+        mask, sources = (x.reshape(x.shape[0], -1) for x in self.by_part((mask, sources)))
+        counted = count_tokens(mask, sources, states.shape[1], shards=self.shards, chunk=self.chunk)
         weight, tied = bind(self.graphdef, params).output_weight()
-        return Head(self.options.layout.head(weight, 0 if tied else 1), tied), states, counted
+        return Head(layout.head(weight, 0 if tied else 1), tied), states, counted
+
+    def by_part(self, values: Any) -> Any:
+        """Arrays ``[B, N, T]`` of the branch tokens, cut as rows are: ``[A * B, N, T / A]``, padded with 0."""
+        layout = self.options.layout
+        return jax.tree.map(lambda x: layout.by_shard(cut(x, layout.parts)), values)
+
+    def whole(self, values: Any, length: int) -> Any:
+        """The inverse of `by_part` for lanes of ``length`` positions."""
+        parts = self.options.layout.parts
+        return jax.tree.map(lambda x: join(x.reshape(parts, -1, *x.shape[1:]), length), values)
 
     def score(self, params, rows: Rows, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Log-probs (at ``temperature``) and entropies (nats, at temperature 1) of the branch tokens, ``[B, N, T]``.
@@ -103,7 +118,9 @@ class RowScorer:
 
     def _token_scores(self, params, rows: Rows, scores: Callable) -> tuple[jax.Array, ...]:
         head, states, counted = self.tokens(params, rows, rows.segment > 0)
-        return token_scores(head, states, counted, rows.branch_ids, scores, chunk=self.chunk)
+        ids, transfer = self.by_part(rows.branch_ids), self.options.layout.states
+        found = token_scores(head, states, counted, ids, scores, chunk=self.chunk, states=transfer)
+        return self.whole(found, rows.branch_ids.shape[-1])
 
 
 def _scores(logits: jax.Array, token_ids: jax.Array, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -195,11 +212,13 @@ def _accumulate(
 
     def loss(params):
         head, states, counted = scorer.tokens(params, batch.rows, batch.loss_mask)
-        tokens = gather_tokens(counted, (batch.rows.branch_ids, batch._replace(rows=None)))
-        options = {"chunk": scorer.chunk, "place": scorer.options.layout.by_shard}
+        by_part = scorer.by_part((batch.rows.branch_ids, batch._replace(rows=None)))
+        tokens, layout = gather_tokens(counted, by_part), scorer.options.layout
+        options = {"chunk": scorer.chunk, "place": layout.by_shard, "states": layout.states}
         scalars = denominator, temperature, at_start
         total, (sums, kept) = token_loss(head, states, counted, tokens, scalars, chunk_loss, **options)
-        return total, sums | scatter_tokens(counted, kept, batch.loss_mask.shape)
+        kept = scatter_tokens(counted, kept, by_part[0].shape)
+        return total, sums | scorer.whole(kept, batch.loss_mask.shape[-1])
 
     fresh, sums = jax.grad(loss, has_aux=True)(params)
     return jax.tree.map(jnp.add, gradients, fresh), sums
@@ -228,13 +247,12 @@ class TrainPrograms(OptimizerPrograms):
           mesh: of the shardings.
           optimizer: see `fr3e_jax.programs.optimizer_programs.make_optimizer`.
           loss: the policy loss; None: cross-entropy, for supervised fine-tuning.
-          token_chunk: tokens of each batch shard whose logits exist at once.
+          token_chunk: tokens of each shard, of the batch and of positions, whose logits exist at once.
           options: how the network is computed; its layout is replaced by that of ``mesh``.
         """
         self.shards = batch_shards(mesh)
-        scorer = RowScorer(
-            graphdef, token_chunk, self.shards, replace(options, layout=mesh_layout(mesh, options.attention))
-        )
+        layout = mesh_layout(mesh, options.attention)
+        scorer = RowScorer(graphdef, token_chunk, self.shards * layout.parts, replace(options, layout=layout))
         token_losses = supervised_token_losses if loss is None else policy_token_losses
         accumulate = partial(_accumulate, scorer, token_losses, loss)
         super().__init__(mesh, optimizer, abstract_params, shardings, accumulate)

@@ -70,6 +70,19 @@ def test_sent_bytes_are_those_of_a_ring_times_the_loops_around_it():
     assert [row.sent_bytes for row in found] == sorted((row.sent_bytes for row in found), reverse=True)
 
 
+def test_collectives_that_libtpu_leaves_to_the_runtime_between_slices_are_counted():
+    """As libtpu 0.0.42 writes them for two slices of 2 x 2."""
+    send = (
+        "  %send = (f32[3,8,128]{2,1,0:T(8,128)}, u32[], token[]) send(%bitcast, %after-all), channel_id=3, "
+        'is_host_transfer=true, frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",'
+        '_xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer_type="KIND"}'
+    )
+    lines = [send.replace("KIND", kind) for kind in ("ALL_REDUCE", "ALL_GATHER")]
+    found = collectives("\n".join(["ENTRY %main () -> f32[] {", *lines, "}"]), chips_per_slice=4)
+    size = 4 * 3 * 8 * 128
+    assert set(found) == {Collective("all-reduce", 2, True, 1, size), Collective("all-gather", 2, True, 1, size)}
+
+
 def test_collectives_of_one_slice_do_not_cross_slices():
     assert not any(row.across_slices for row in collectives(LOOP))
 

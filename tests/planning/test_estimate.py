@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import jax
@@ -56,6 +57,33 @@ def test_planned_caches_have_the_shardings_that_prefill_returns():
     ids = jax.ShapeDtypeStruct((rows, length), "int32")
     returned = programs._result(programs.decoder.jitted()["prefill"], programs.rollout_params, ids)
     assert jax.tree.leaves(programs._trunks(rows, length)) == jax.tree.leaves(returned)
+
+
+def test_context_splits_a_row_and_keeps_the_weights_as_they_are():
+    """One row of 128k tokens a batch shard; what context adds are gathered keys and values, and a sum of gradients."""
+    long = ["mesh.tensor=1", "rollout.max_response_tokens=130048", "training.micro_batch_tokens=1"]
+    whole, split = (
+        Estimator(recipe("configs/fr3e_qwen2.5_7b.yaml", *long, f"mesh.context={n}"), A7, 64).accumulate()
+        for n in (1, 8)
+    )
+    kept = "activations kept for the backward pass"
+    assert whole.arrays[kept] == 8 * split.arrays[kept] > 2 * split.arrays["keys and values of whole rows"] > 0
+    assert whole.arrays["weights"] == split.arrays["weights"] and whole.resident == split.resident
+    assert whole.positions == 8 * split.positions  # fewer batch shards, so fewer rows at the least
+    keys = 2 * split.positions / 8 * A7.num_kv_heads * A7.head_dim * 2
+    assert split.gathered_bytes - whole.gathered_bytes > 28 * 3 * 7 / 8 * keys
+
+
+def test_long_rows_that_do_not_fit_are_advised_and_searched_with_context():
+    config = recipe("configs/fr3e_qwen2.5_7b.yaml", "rollout.max_response_tokens=130048", "mesh.tensor=1")
+    plan = make_plan(config, V5E64, None, names=["accumulate"])
+    assert not plan.fits and "mesh.context=8" in {str(change) for change in plan.advice["accumulate"]}
+    tried = list(training_settings(config, V5E64, A7))
+    assert {one["mesh__context"] for one in tried} == {1, 2, 4, 8}
+    sizes = ("mesh__replica", "mesh__fsdp", "mesh__context", "mesh__tensor")
+    assert all(math.prod(one[size] for size in sizes) == 64 for one in tried)
+    fitting = ranked(config, A7, V5E64, iter(tried), ("accumulate",), Assumptions(130048))[0]
+    assert fitting.share <= 0.9 and fitting.settings["mesh__context"] > 1
 
 
 def test_hidden_states_between_layers_are_split_over_tensor():
@@ -207,6 +235,12 @@ def test_search_finds_room_where_the_recipe_has_none():
     [
         ("v5e:8x8x2slices", (), r"mesh.replica=1 is not a multiple of the 2 slices that it spans; set mesh.replica=2"),
         ("v5e:8x8", ("mesh.tensor=8", "mesh.fsdp=8"), r"mesh.tensor=8 does not divide dimension 0 \(heads, 28\)"),
+        (
+            "v5e:8x8x2slices",
+            ("mesh.replica=2", "mesh.rollout_fsdp=32"),
+            r"mesh.rollout_replica=1 is not a multiple of the 2 slices that it spans; set mesh.rollout_replica=-1",
+        ),
+        ("v5e:8x8", ("mesh.fsdp=4", "mesh.context=8"), r"mesh.fsdp=4 x mesh.context=8 x mesh.tensor=4 is 128 devices"),
         ("v5e:8x8", ("mesh.rollout_tensor=8",), r"mesh.rollout_tensor=8 does not divide dimension 0 \(heads, 28\)"),
     ],
 )

@@ -129,6 +129,35 @@ def test_fused_attention_compiles_and_moves_fewer_bytes(libtpu, capsys):
 
 
 @pytest.mark.slow
+def test_rows_split_over_context_compile_with_fused_attention(libtpu, capsys):
+    """A row a batch shard: with half the shards each row lies on two devices."""
+    rows = ["model.hidden_size=256", "model.num_heads=4", "mesh.tensor=1", "rollout.max_response_tokens=4096"]
+    rows += ["model.compute_dtype=bfloat16", "training.micro_batch_tokens=1", "training.remat=block"]
+    programs = []
+    for context in (1, 4):
+        choice = [*TINY, *rows, f"mesh.context={context}", "--topology", "v5e:2x2", "--programs", "accumulate"]
+        assert main(["plan", *choice, "--json"]) == 0
+        programs += json.loads(capsys.readouterr().out)["programs"]
+    whole, split = programs
+    assert split["positions"] * 4 == whole["positions"] and split["peak_bytes"] < whole["peak_bytes"]
+    assert {"all-gather", "reduce-scatter"} <= {c["kind"] for c in split["collectives"]}
+    assert 0 < split["moved"]["attention"] < whole["moved"]["attention"]
+
+
+@pytest.mark.slow
+def test_only_sums_of_gradients_cross_slices(libtpu, capsys):
+    choice = [*TINY, "mesh.replica=2", "--topology", "v5e:2x2x2slices", "--programs", "accumulate,decode"]
+    assert main(["plan", *choice, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    accumulate, decode = ([c for c in p["collectives"] if c["across_slices"]] for p in plan["programs"][::-1])
+    sums = [c["sent_bytes"] for c in accumulate if c["kind"] == "all-reduce"]
+    share = plan["parameters"] / 4  # of the gradients, in two or four bytes, over the chips of a slice
+    assert 2 * share <= sum(sums) < 5 * share
+    assert sum(c["sent_bytes"] for c in accumulate) - sum(sums) < 2**16, "log-probs, which every process fetches"
+    assert sum(c["sent_bytes"] for c in decode) < 2**16, "tokens, which every process fetches"
+
+
+@pytest.mark.slow
 def test_program_that_cannot_fit_is_reported_with_changes(libtpu, capsys):
     large = ["model.hidden_size=1024", "model.intermediate_size=8192", "rollout.max_response_tokens=1024"]
     large += ["training.micro_batch_tokens=4000000", "training.batch_rollouts=8192"]

@@ -8,36 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from random_rows import random_rows
 
 from fr3e_jax.policy.attention import KeyValue, RowView, row_attention
 from fr3e_jax.policy.fused_attention import Blocks, block_sizes, fused_row_attention
 
 SMALL = Blocks(query=256, key=128, backward_query=128, backward_key=256)
-
-
-def random_rows(rng, *, rows, trunk, lanes, length, window) -> RowView:
-    """Rows as packing makes them: trunks end to end, branches end to end of one token or more, gaps at the ends.
-
-    With ``window`` above 1 branches cross lanes. The last row holds nothing.
-    """
-    trunk_segment, segment = np.zeros((rows, trunk), int), np.zeros((rows, lanes * length), int)
-    start, fork = np.zeros((2, rows, lanes * length), int)
-    for b in range(rows - 1):
-        ends = np.sort(rng.choice(np.arange(1, trunk), size=3, replace=False))
-        for number, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-            trunk_segment[b, begin:end] = number + 1
-        at = number = 0
-        while at < lanes * length - length // 2:
-            most = (window - 1) * length + 1 if window > 1 else length - at % length
-            size = min(rng.choice([1, most, rng.integers(1, most + 1)]), lanes * length - at)
-            which, number = rng.integers(3), number + 1
-            begin = [0, *ends][which]
-            place = slice(at, at + size)
-            segment[b, place], start[b, place] = number, begin
-            fork[b, place] = rng.choice([1, ends[which] - begin])
-            at += size
-    by_lane = lambda x: jnp.asarray(x.reshape(rows, lanes, length), jnp.int32)
-    return RowView(jnp.asarray(trunk_segment, jnp.int32), by_lane(segment), by_lane(fork), by_lane(start))
 
 
 def draw(view, heads, group, head_dim, dtype, seed=0):
@@ -121,14 +97,15 @@ def test_blocks_that_nothing_sees_are_not_read():
 
 
 @pytest.mark.parametrize(
-    ("length", "padded", "blocks"),
+    ("queries", "keys", "padded", "blocks"),
     [
-        (33, 128, (128, 128, 128, 128)),
-        (300, 384, (384, 384, 384, 384)),
-        (520, 1024, (1024, 512, 512, 1024)),
-        (33792, 33792, (1024, 512, 512, 1536)),
-        (17408, 17408, (1024, 512, 512, 1024)),
+        (33, 33, (128, 128), (128, 128, 128, 128)),
+        (300, 300, (384, 384), (384, 384, 384, 384)),
+        (520, 520, (1024, 1024), (1024, 512, 512, 1024)),
+        (33792, 33792, (33792, 33792), (1024, 512, 512, 1536)),
+        (17408, 17408, (17408, 17408), (1024, 512, 512, 1024)),
+        (4224, 33792, (4608, 33792), (768, 512, 512, 1536)),  # an eighth of a row
     ],
 )
-def test_blocks_divide_the_positions(length, padded, blocks):
-    assert block_sizes(length) == (padded, blocks)
+def test_blocks_divide_the_positions(queries, keys, padded, blocks):
+    assert block_sizes(queries, keys) == (padded, blocks)

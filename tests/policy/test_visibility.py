@@ -52,7 +52,7 @@ def test_kinds_of_blocks_equal_the_mask(sizes):
     query, key = sizes
     cut = dense(seen).reshape(1, 25 // query, query, 25 // key, key)
     expected = cut.any(axis=(2, 4)).astype(int) + cut.all(axis=(2, 4))
-    np.testing.assert_array_equal(block_kinds(jnp.asarray(seen), query, key), expected)
+    np.testing.assert_array_equal(block_kinds(jnp.asarray(seen), query, key, 25), expected)
     assert sizes != (5, 5) or set(np.unique(expected)) == {0, 1}
 
 

@@ -140,11 +140,21 @@ def test_new_critic_has_values_of_zero_and_shares_no_memory_with_the_policy(tiny
 
 
 @pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
-@pytest.mark.parametrize("mesh", [{"fsdp": 8, "tensor": 1}, {"replica": 2, "fsdp": 2, "tensor": 2}])
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        {"fsdp": 8, "tensor": 1},
+        {"replica": 2, "fsdp": 2, "tensor": 2},
+        {"fsdp": 2, "tensor": 1, "context": 4},
+    ],
+)
 def test_sharded_critic_equals_that_of_one_device(tiny, single, mesh):
     programs, params = critic_on(tiny, 8, **mesh)
+    found_by = (programs, params), single
     expected, loss = accumulated(*single, 200)
-    found, sharded_loss = accumulated(programs, params, 200, shards=8 // mesh["tensor"])
+    found, sharded_loss = accumulated(programs, params, 200, shards=mesh.get("replica", 1) * mesh["fsdp"])
+    values = [jax.device_get(at.values(weights, next(value_rows(200, 8))[1].rows)) for at, weights in found_by]
+    np.testing.assert_allclose(*values, atol=1e-5)
     assert sharded_loss == pytest.approx(loss, rel=1e-5)
     for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert np.linalg.norm(ours - theirs) <= 1e-5 * np.linalg.norm(theirs) + 1e-8

@@ -28,9 +28,10 @@ from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
 FAST = [(1, 4, 2)]
 SLOW = [(8, 1, 1), (1, 8, 1), (1, 1, 8), (1, 2, 4), (2, 1, 4), (2, 4, 1), (4, 1, 2), (2, 2, 2), (4, 2, 1)]
 MESHES = [pytest.param(sizes, id=str(sizes), marks=[pytest.mark.slow] * (sizes in SLOW)) for sizes in FAST + SLOW]
-# Training mesh, rollout_tensor, rollout_fsdp.
+# Training mesh (replica, fsdp, tensor, context), rollout_tensor, rollout_fsdp.
 LAYOUTS = [
-    ((1, 8, 1), 4, 1),
+    ((1, 2, 1, 4), 4, 1),
+    pytest.param((1, 8, 1), 4, 1, marks=pytest.mark.slow),
     pytest.param((1, 4, 2), 8, 1, marks=pytest.mark.slow),
     pytest.param((2, 2, 2), 1, 1, marks=pytest.mark.slow),
     pytest.param((1, 8, 1), 2, 2, marks=pytest.mark.slow),
@@ -170,9 +171,19 @@ def assert_same_training(found, expected):
             np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-5 * np.abs(right).max())
 
 
+def test_rollouts_take_context_as_fsdp_without_a_copy(network, one_device):
+    mesh = make_mesh(1, 2, 2, context=2)
+    decoding = rollout_mesh(mesh)
+    source, target = shardings_on(network, mesh), shardings_on(network, decoding)
+    weights = RolloutWeights(network.abstract, source, target)
+    assert not weights.copies
+    params = params_on_mesh(network.params, source)
+    assert_same_rollouts(sampled(network, decoding, weights.of(params)), one_device.rollouts)
+
+
 @pytest.mark.parametrize(("sizes", "tensor", "fsdp"), LAYOUTS, ids=str)
 def test_resharded_weights_sample_the_tokens_of_one_device(sizes, tensor, fsdp, network, one_device):
-    mesh = make_mesh(*sizes)
+    mesh = make_mesh(*sizes[:3], context=sizes[3] if len(sizes) > 3 else 1)
     decoding = rollout_mesh(mesh, tensor=tensor, fsdp=fsdp)
     source, target = shardings_on(network, mesh), shardings_on(network, decoding)
     weights = RolloutWeights(network.abstract, source, target)

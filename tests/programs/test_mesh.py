@@ -42,8 +42,8 @@ class Device:
     id: int
 
 
-def abstract_mesh(replica, fsdp, tensor):
-    return AbstractMesh((replica, fsdp, tensor), MESH_AXES, axis_types=(AxisType.Auto,) * 3)
+def abstract_mesh(replica, fsdp, tensor, context=1):
+    return AbstractMesh((replica, fsdp, context, tensor), MESH_AXES, axis_types=(AxisType.Auto,) * 4)
 
 
 def one_layer(name):
@@ -134,8 +134,8 @@ def test_large_optimizer_state_that_mirrors_no_parameter_is_refused():
         like_params(mesh, state, abstract, shardings)
 
 
-def partition(sizes, axes, shape, units=None):
-    mesh = SimpleNamespace(shape=dict(zip(MESH_AXES, sizes, strict=True)))
+def partition(sizes, axes, shape, units=None, context=1):
+    mesh = SimpleNamespace(shape=dict(zip(("replica", "fsdp", "tensor"), sizes, strict=True)) | {"context": context})
     return spec(mesh, axes, shape, units=units or {}, name="layers.0.gate.kernel")
 
 
@@ -168,6 +168,18 @@ def test_heads_are_not_cut_and_fewer_key_value_heads_than_shards_stay_whole():
     assert head_counts(PUBLISHED["qwen2.5-7b"]) == {"heads": 28, "kv_heads": 4}
 
 
+def test_context_shards_parameters_beside_fsdp_and_no_batch():
+    assert partition((1, 4, 2), ("embed", "mlp"), (64, 64), context=2) == P(("fsdp", "context"), "tensor")
+    assert partition((4, 1, 2), ("embed", "mlp"), (64, 64), context=2) == P("context", "tensor")
+    with pytest.raises(MeshMismatch) as error:
+        partition((1, 4, 2), ("embed", "mlp"), (900, 4864), context=8)
+    assert "mesh.fsdp=4 x mesh.context=8 does not divide dimension 0 (embed, 900)" in str(error.value)
+    assert "nearest: mesh.context=1, and mesh.replica=-1" in str(error.value)
+    with pytest.raises(MeshMismatch, match="nearest: mesh.fsdp=3, and mesh.replica=-1"):
+        partition((1, 4, 2), ("embed", "mlp"), (900, 4864), context=2)
+    assert batch_shards(abstract_mesh(2, 4, 1, context=8)) == 8
+
+
 def test_two_dimensions_on_one_mesh_axis_are_refused_by_name():
     with pytest.raises(MeshMismatch) as error:
         partition((8, 1, 2), ("heads", "mlp"), (64, 64))
@@ -185,7 +197,9 @@ def test_size_of_minus_one_takes_the_remaining_devices():
     cases = {(1, -1, 1): (1, 8, 1), (2, -1, 2): (2, 2, 2), (8, -1, 1): (8, 1, 1), (-1, 2, 1): (4, 2, 1)}
     for given, expected in (cases | {(1, 2, -1): (1, 2, 4)}).items():
         mesh = make_mesh(*given, devices=devices)
-        assert tuple(mesh.shape.values()) == expected and tuple(mesh.shape) == MESH_AXES
+        replica, fsdp, tensor = expected
+        assert mesh.shape == dict(replica=replica, fsdp=fsdp, context=1, tensor=tensor)
+        assert tuple(mesh.shape) == MESH_AXES
         assert batch_shards(mesh) == expected[0] * expected[1]
 
 
@@ -200,11 +214,12 @@ def test_size_of_minus_one_takes_the_remaining_devices():
         ((2, -1, 8), "is 16 devices, but there are 8"),
         ((1, 0, 1), "mesh.fsdp=0 is no size of a mesh axis; set a number of devices, or -1"),
         ((-1, -1, 1), "mesh.replica=-1 and mesh.fsdp=-1 leave the mesh undetermined"),
+        ((1, 2, 2, 3), "mesh.fsdp=2 x mesh.context=3 x mesh.tensor=2 is 12 devices, but there are 8"),
     ],
 )
 def test_sizes_that_do_not_fit_the_devices_are_refused_by_name(sizes, message):
     with pytest.raises(MeshMismatch) as error:
-        make_mesh(*sizes, devices=[Device(i) for i in range(8)])
+        make_mesh(*sizes[:3], devices=[Device(i) for i in range(8)], context=sizes[3] if len(sizes) > 3 else 1)
     assert message in str(error.value)
 
 
@@ -213,10 +228,51 @@ def test_the_rollout_mesh_has_the_same_devices_in_the_same_order():
     assert rollout_mesh(training) is training
     assert rollout_mesh(training, replica=-1, fsdp=8, tensor=1) is training
     mesh = rollout_mesh(training, tensor=4)
-    assert tuple(mesh.shape.values()) == (2, 1, 4)
+    assert tuple(mesh.shape.values()) == (2, 1, 1, 4)
     assert mesh.devices.ravel().tolist() == training.devices.ravel().tolist()
+    long = make_mesh(1, 2, 2, devices=[Device(i) for i in range(8)], context=2)
+    assert rollout_mesh(long).shape == dict(replica=1, fsdp=4, context=1, tensor=2)
+    assert rollout_mesh(long).devices.ravel().tolist() == long.devices.ravel().tolist()
     with pytest.raises(MeshMismatch, match="mesh.rollout_replica=2 x mesh.rollout_fsdp=1 x mesh.rollout_tensor=3 is 6"):
         rollout_mesh(training, tensor=3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """A TPU chip of a slice of 2 x 2."""
+
+    id: int
+    platform: str = "tpu"
+    device_kind: str = "TPU of tests"
+    core_on_chip: int = 0
+
+    @property
+    def slice_index(self):
+        return self.id // 4
+
+    process_index = slice_index
+
+    @property
+    def coords(self):
+        return (self.id % 2, self.id // 2 % 2, 0)
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 2, 1), (2, 2, 1, 2), (4, 2, 1, 1)])
+def test_replica_alone_spans_slices(sizes):
+    replica, fsdp, tensor, context = sizes
+    mesh = make_mesh(replica, fsdp, tensor, [Chip(i) for i in range(8)], context=context)
+    in_slices = np.vectorize(lambda chip: chip.slice_index)(mesh.devices).reshape(replica, -1)
+    np.testing.assert_array_equal(in_slices, np.repeat([0, 1], replica // 2)[:, None] + np.zeros_like(in_slices))
+    decoding = rollout_mesh(mesh, tensor=4)
+    assert [chip.slice_index for chip in decoding.devices.ravel()] == [0] * 4 + [1] * 4
+
+
+def test_meshes_whose_other_axes_would_span_slices_are_refused():
+    chips = [Chip(i) for i in range(8)]
+    with pytest.raises(MeshMismatch, match="mesh.replica=1 is not a multiple of the 2 slices .* set mesh.replica=2"):
+        make_mesh(devices=chips)
+    with pytest.raises(MeshMismatch, match="mesh.rollout_replica=1 is not a multiple .* their product divides a slice"):
+        rollout_mesh(make_mesh(2, devices=chips), tensor=8)
 
 
 def test_the_default_mesh_shards_over_all_devices_of_the_session():

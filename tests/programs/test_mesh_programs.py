@@ -6,7 +6,6 @@ Read from the optimised HLO, whose shapes are those of one device.
 from __future__ import annotations
 
 import math
-import re
 from types import SimpleNamespace
 
 import jax
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from compiled_program import Compiled
 
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import pack
@@ -42,37 +42,6 @@ SLOTS, LANES, POSITIONS = 16, 4, 64  # a trunk slot of each of eight batch shard
 SMALL = 1500  # elements: more than scalars and fetched results have, less than any activation here
 REPLICA, FSDP, TENSOR, ALL = (8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2)
 MESHES = [ALL, *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in (REPLICA, FSDP, TENSOR))]
-_COLLECTIVE = re.compile(r" = (.*?) (all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
-
-
-def shapes_in(text, kind=r"[a-z]\w*"):
-    return [tuple(map(int, found.split(","))) for found in re.findall(kind + r"\[([\d,]+)\]", text)]
-
-
-class Compiled:
-    """A program's collectives as (kind, shapes), its largest array, and its memory.
-
-    Collectives of float32 (token ids are small), without the gathering of results that the host fetches.
-    """
-
-    def __init__(self, lowered):
-        compiled = lowered.compile()
-        text, self.memory = compiled.as_text(), compiled.memory_analysis()
-        found = _COLLECTIVE.findall(text)
-        results = jax.tree.leaves(lowered.out_info)
-        fetched = {("all-gather", leaf.shape) for leaf in results if leaf.sharding.is_fully_replicated}
-        moved = [(kind, shapes_in(shapes, "f32")) for shapes, kind in found]
-        self.collectives = [(kind, shapes) for kind, shapes in moved if (kind, *shapes[:1]) not in fetched]
-        results = (line.split(" = ", 1)[1].split("(", 1)[0] for line in text.splitlines() if " = " in line)
-        self.shapes = {shape for result in results for shape in shapes_in(result)}
-        self.largest = max(map(math.prod, self.shapes), default=0)
-
-    def kinds(self, least=0):
-        """Kinds of the collectives that move more than ``least`` elements."""
-        return {kind for kind, shapes in self.collectives if sum(map(math.prod, shapes)) > least}
-
-    def gathered(self, least):
-        return {s for kind, shapes in self.collectives for s in shapes if kind == "all-gather" and math.prod(s) > least}
 
 
 def states_of_a_step(mesh):
@@ -175,7 +144,7 @@ def test_large_gathered_arrays_are_parameters(programs, network):
 
 def test_each_program_has_only_the_collectives_that_its_mesh_needs(programs):
     """Gradients are summed over the batch axes, products over ``tensor``; a few numbers are not counted."""
-    replica, fsdp, tensor = programs.mesh.devices.shape
+    replica, fsdp, _, tensor = programs.mesh.devices.shape
     gather = {"all-gather"} if fsdp > 1 else set()
     total = {"all-reduce"} if tensor > 1 else set()
     between = {"all-gather"} if tensor > 1 else set()  # of hidden states between layers in training

@@ -1,0 +1,95 @@
+"""Rows whose positions are split over the mesh axis ``context``: keys, values and predicting states cross it.
+
+Each device has one part of a row (`fr3e_jax.policy.row_parts`), and gathers the keys and values of the others in each
+layer: with grouped queries they are a fraction of the hidden states. (Llama Team 2024, section 3.3.2.)
+`fr3e_jax.programs.fused_rows` does the same around its kernels.
+
+Dimension key: A parts, B rows, F shards of rows, P positions of a row, E width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from fr3e_jax.policy.attention import KeyValue, RowPart, row_attention
+from fr3e_jax.policy.head import LOCAL_STATES, StateTransfer
+from fr3e_jax.policy.row_parts import RowSizes, join_row, reach, row_part
+
+BATCH = ("replica", "fsdp")
+CONTEXT = "context"
+
+
+def row_axes(mesh: Mesh) -> tuple[str, ...]:
+    """The mesh axes that split the first axis of rows, or of their parts."""
+    return (CONTEXT, *BATCH) if mesh.shape[CONTEXT] > 1 else BATCH
+
+
+def split_row_attention(mesh: Mesh) -> Callable:
+    """`fr3e_jax.policy.attention.row_attention` of parts of rows, by matrix products, over whole keys and values."""
+    parts = mesh.shape[CONTEXT]
+
+    def put(x: jax.Array, *axes) -> jax.Array:
+        free = (P.UNCONSTRAINED,) * (x.ndim - len(axes))
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes, *free)))
+
+    # ``[A * B, ...]`` as ``[A, B, ...]``, whole on the axis. By hand: jax would sum the gradient whole on every device.
+    @jax.custom_vjp
+    def gathered(x: jax.Array) -> jax.Array:
+        return put(x.reshape(parts, -1, *x.shape[1:]), None, BATCH)
+
+    def scattered(_, slope: jax.Array) -> tuple[jax.Array]:
+        return (put(put(slope, CONTEXT, BATCH).reshape(-1, *slope.shape[2:]), row_axes(mesh)),)
+
+    gathered.defvjp(lambda x: (gathered(x), None), scattered)
+
+    def attend_rows(query, own, view, *, window: int = 1, block: int = 0) -> jax.Array:
+        sizes = RowSizes.of(view)
+        whole = KeyValue(*(join_row(gathered(x), sizes, axis) for x, axis in zip(own, (5, 4), strict=True)))
+        by_part = lambda x: put(x.reshape(parts, -1, *x.shape[1:]), CONTEXT, BATCH)
+
+        def attend(query: jax.Array, part: RowPart) -> jax.Array:
+            options = dict(window=window, block=block, part=part)
+            return row_attention(query, whole, view, reach=lambda length, end: reach(length, parts, end), **options)
+
+        return jax.vmap(attend)(by_part(query), row_part(view, parts)).reshape(query.shape)
+
+    return attend_rows
+
+
+def state_transfer(mesh: Mesh) -> StateTransfer:
+    """Tokens read their states from whichever device of the axis holds them, a chunk of tokens at a time.
+
+    A device looks up what it has of all devices' tokens, 0 for the others; the sums go back to the tokens' devices.
+    """
+    parts = mesh.shape[CONTEXT]
+    if parts == 1:
+        return LOCAL_STATES
+    split = P((CONTEXT, *BATCH))
+    on_each_device = partial(jax.shard_map, mesh=mesh, out_specs=split, check_vma=False)
+
+    def held(source: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+        """Of all parts' tokens, ``[A, F, n]``: places among this device's ``count`` states; whether they are here."""
+        place = jax.lax.all_gather(source, CONTEXT) - jax.lax.axis_index(CONTEXT) * count
+        return place, (place >= 0) & (place < count)
+
+    @partial(on_each_device, in_specs=(split, split))
+    def take(hidden, source):
+        place, here = held(source, hidden.shape[1])
+        found = LOCAL_STATES.take(hidden, jnp.moveaxis(jnp.where(here, place, 0), 0, 1).reshape(len(hidden), -1))
+        found = jnp.moveaxis(found.reshape(len(hidden), parts, *source.shape[1:], -1), 1, 0)
+        return jax.lax.psum_scatter(jnp.where(here[..., None], found, 0), CONTEXT)
+
+    @partial(on_each_device, in_specs=(split, split, split))
+    def add(total, source, new):
+        place, here = held(source, total.shape[1])
+        new = jnp.where(here[..., None], jax.lax.all_gather(new, CONTEXT), 0)
+        in_turn = lambda x: jnp.moveaxis(x, 0, 1).reshape(len(total), -1, *x.shape[3:])
+        return LOCAL_STATES.add(total, in_turn(jnp.where(here, place, 0)), in_turn(new))
+
+    return StateTransfer(parts, take, add)
