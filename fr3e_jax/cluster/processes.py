@@ -79,13 +79,17 @@ class Processes:
         """`exchange` without content of one's own."""
         self.exchange(point, **decisions)
 
-    def asked_to_stop(self, received: list[str], step: int) -> str:
-        """Reason for all processes to stop after ``step``, or "": a signal that any received, or notice of preemption.
+    def asked_to_stop(self, received: list[str], point: int) -> str:
+        """Reason for all processes to stop here, or "": a signal that any received, or notice of preemption.
 
-        The notice comes from the platform; jax gives the same step to all processes. All must ask once a step.
+        The notice comes from the platform; jax gives the same point to all processes.
+
+        Args:
+          received: the signals that this process received.
+          point: number of this safe point, one more than that of the last; all processes ask at each.
         """
         signals = [name for names in self.gather(received[:1]) for name in names]
-        notified = self.count > 1 and multihost_utils.reached_preemption_sync_point(step)
+        notified = self.count > 1 and multihost_utils.reached_preemption_sync_point(point)
         return signals[0] if signals else "notice of preemption" * notified
 
     def whole_on_first(self, arrays: Any) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,41 @@ from fr3e_jax.learning.row_menu import RowMenu
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.critic_programs import CriticPrograms
 from fr3e_jax.programs.train_programs import TrainPrograms
+
+Micro = TypeVar("Micro")
+
+_IN_FLIGHT = 2  # micro-batches that the device has to do: it is never without work, and a stop waits for them
+
+
+class LearningStopped(Exception):
+    """All processes stop between two micro-batches or mini-batches; `Pace` raises it."""
+
+
+@dataclass
+class Pace:
+    """Keeps the host two micro-batches ahead of the device, and stops where the run has been told to.
+
+    ``stop_here(point)`` is asked at each safe point (`fr3e_jax.runs.safe_points`); all processes answer alike.
+    """
+
+    stop_here: Callable[[str], Any] = lambda point: False
+
+    def check(self, point: str) -> None:
+        """Raise `LearningStopped` if the run is to stop at this point."""
+        if self.stop_here(point):
+            raise LearningStopped(f"stopped at a safe point: {point}")
+
+    def each(self, micros: Iterable[Micro], point: str, running: deque[Any]) -> Iterator[Micro]:
+        """The micro-batches; each waits for the computation before the last one in ``running``.
+
+        Raises:
+          LearningStopped: the run is to stop before a micro-batch.
+        """
+        for micro in micros:
+            while len(running) >= _IN_FLIGHT:
+                jax.block_until_ready(running.popleft())
+            self.check(point)
+            yield micro
 
 
 @dataclass
@@ -40,6 +77,7 @@ class Learner:
     critic: Critic | None = None
     trained_on: tuple[Any, ...] | None = None  # the last micro-batch and its numbers, for `accumulate`
     menu: RowMenu = field(default_factory=RowMenu)  # the shapes of rows that the run has used
+    pace: Pace = field(default_factory=Pace)
     behaviour: Params | None = None  # weights that sample ahead (`rollout.async_steps`); None: the policy's own
 
     def arrays(self) -> dict[str, Any]:

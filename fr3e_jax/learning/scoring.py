@@ -54,7 +54,7 @@ def score_packed(
         found = learner.programs.score(params, micro.batch.rows, setup.loss_temperature)
         return found if entropies else found[:1]
 
-    logprobs, *others = read_placed(batch, packed, score, 1 + entropies, into)
+    logprobs, *others = read_placed(batch, packed, score, 1 + entropies, into, learner.pace)
     return Scores(logprobs, others[0] if others else None, learner.updates)
 
 

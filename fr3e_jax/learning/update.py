@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,7 +17,7 @@ from fr3e_jax.learning.batch_shaping import needs_entropies, reads_scores, shape
 from fr3e_jax.learning.critic import CriticBatch, update_critic, values_of
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.finiteness import check_figures, check_scores
-from fr3e_jax.learning.learner import Learner
+from fr3e_jax.learning.learner import Learner, LearningStopped
 from fr3e_jax.learning.mini_batches import MiniBatch, Packing, PerToken, fill, read_spans
 from fr3e_jax.learning.scoring import Scores, gap_metrics, score_batch, score_packed
 from fr3e_jax.learning.setup import LearningSetup
@@ -28,7 +29,7 @@ from fr3e_jax.runs.ledger import TokenLedger
 
 
 @dataclass
-class _Sums:
+class Sums:
     """Sums over the updates of a full batch, for its metrics."""
 
     totals: Counter = field(default_factory=Counter)
@@ -51,33 +52,96 @@ class Scored:
     unscored: MiniBatch | None = None  # the first one, whose gradient pass has the old log-probs; None: all are scored
 
 
+@dataclass
+class BegunUpdate:
+    """An update that was stopped after some of its mini-batches, and goes on with the next one."""
+
+    epoch: int
+    part: int  # number of the next mini-batch in its epoch
+    critic_is_ahead: bool  # that mini-batch has trained the critic already
+    old: Scores
+    reference: PerToken | None
+    returns: PerToken | None  # of the critic
+    values: PerToken | None
+    found: dict[str, float]  # metrics of the scoring
+    sums: Sums
+    critic_sums: list[dict[str, float]]
+    menus: list[list[list[int]]]  # before each mini-batch of this epoch that is packed (`MiniBatch.menu`)
+
+
+class UpdateStopped(Exception):
+    """All processes stop inside an update; ``begun`` says where it goes on, None: at its start, on ``batch`` as it was.
+
+    ``menu``: the run's row menu with which it goes on.
+    """
+
+    def __init__(self, begun: BegunUpdate | None, menu: list[list[int]]):
+        super().__init__("an update stopped at a safe point")
+        self.begun, self.menu = begun, menu
+
+
+@dataclass
+class _Going:
+    """The state of an update between two safe points."""
+
+    packed: Packing  # of this epoch
+    scored: Scored
+    found: dict[str, float]
+    sums: Sums = field(default_factory=Sums)
+    critic_sums: list[dict[str, float]] = field(default_factory=list)
+    epoch: int = 0
+    part: int = 0  # the next mini-batch
+    critic_is_ahead: bool = False
+    trained: bool = False  # weights have changed
+    scored_here: bool = True  # not by a process that stopped
+
+
 def update_policy(
-    setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk], ledger: TokenLedger
+    setup: LearningSetup,
+    learner: Learner,
+    step: int,
+    batch: list[TrainingTrunk],
+    ledger: TokenLedger,
+    begun: BegunUpdate | None = None,
 ) -> dict[str, float]:
     """Train on a full batch: ``epochs`` passes of mini-batches of about ``mini_batch_rollouts`` rollouts.
 
     Advantages that depend on log-probs, a critic or the whole batch replace those of ``batch`` first. While a critic
     warms up, the policy does not change. Returns the metrics of the updates.
 
+    Args:
+      setup, learner, step, batch, ledger: as the names say; ``learner.pace`` says where the update may stop.
+      begun: how far a stopped process had come; ``learner`` and ``batch`` are as it left them.
+
     Raises:
       NonFiniteUpdate: a score, a loss or a gradient norm is NaN or infinite; the weights must not be saved.
+      UpdateStopped: the run stops between two micro-batches or mini-batches.
     """
-    with ledger.stage("score"):
-        packed = Packing(setup, learner, step, 0, batch)
-        scored, found = score_full_batch(setup, learner, step, batch, packed)
-    sums, critic_sums = _Sums(), []
-    warming_up = learner.critic is not None and step <= setup.config.critic.warmup_steps
+    menu = learner.menu.to_json()
+    if begun is None:
+        advantages = [[branch.advantages for branch in trunk.branches] for trunk in batch]
+        try:
+            with ledger.stage("score"):
+                packed = Packing(setup, learner, step, 0, batch)
+                going = _Going(packed, *score_full_batch(setup, learner, step, batch, packed))
+        except LearningStopped:
+            _put_back(batch, advantages)
+            raise UpdateStopped(None, menu) from None
+    else:
+        going, advantages = _going_on(setup, learner, step, batch, begun), []
     with ledger.stage("update"):
-        for part in _passes(setup, learner, step, batch, packed, scored):
-            if scored.critic is not None:
-                critic_sums.append(update_critic(learner.critic, part, scored.critic))
-            if not warming_up:
-                sums.shaping.append(shape_mini_batch(setup, learner, step, batch, part, scored.old))
-                update_on_mini_batch(setup, learner, part, sums, ledger, scored)
-    metrics = gap_metrics(setup, batch, scored.old, step) | found
+        try:
+            _train(setup, learner, step, batch, going, ledger)
+        except LearningStopped:
+            if going.trained:
+                raise UpdateStopped(_begun(going), learner.menu.to_json()) from None
+            _put_back(batch, advantages)
+            raise UpdateStopped(None, menu) from None
+    scored, warming_up = going.scored, _warms_up(setup, learner, step)
+    metrics = gap_metrics(setup, batch, scored.old, step) | going.found
     if scored.critic is not None:
-        metrics |= scored.critic.metrics(critic_sums) | {"critic/warming_up": float(warming_up)}
-    return metrics | _update_metrics(sums) | {"learning_rate": _last_rate(setup, learner)}
+        metrics |= scored.critic.metrics(going.critic_sums) | {"critic/warming_up": float(warming_up)}
+    return metrics | _update_metrics(going.sums) | {"learning_rate": _last_rate(setup, learner)}
 
 
 def _last_rate(setup: LearningSetup, learner: Learner) -> float:
@@ -105,7 +169,7 @@ def score_full_batch(
     reference = critic = None
     if learner.reference is not None:
         reference = score_packed(setup, learner, learner.reference, batch, packed).logprobs
-    values = values_of(learner.critic, batch, packed) if learner.critic is not None else None
+    values = values_of(learner.critic, batch, packed, learner.pace) if learner.critic is not None else None
     scores = {"the policy's log-probs": old.logprobs, "the reference's log-probs": reference}
     check_scores(batch, scores | {"the critic's values": values})
     if estimates_after_scoring(config):
@@ -131,21 +195,79 @@ def _write_reference(setup: LearningSetup, packed: Iterable[MiniBatch], scored: 
         fill(packed, "reference_logprobs", scored.reference)
 
 
-def _passes(
+def _train(
     setup: LearningSetup,
     learner: Learner,
     step: int,
     batch: list[TrainingTrunk],
-    packed: Iterable[MiniBatch],
-    scored: Scored,
-) -> Iterator[MiniBatch]:
-    """The mini-batches of every epoch; each later epoch cuts and packs them in an order of its own."""
-    yield from packed
-    for epoch in range(1, setup.config.training.epochs):
-        for part in Packing(setup, learner, step, epoch, batch):
-            fill([part], "old_logprobs", scored.old.logprobs)
-            _write_reference(setup, [part], scored)
-            yield part
+    going: _Going,
+    ledger: TokenLedger,
+) -> None:
+    """The mini-batches of every epoch that are left; each later epoch cuts and packs them in an order of its own.
+
+    Raises:
+      LearningStopped: ``learner.pace`` stops; ``going`` is as after the last mini-batch.
+    """
+    scored = going.scored
+    for epoch in range(going.epoch, setup.config.training.epochs):
+        if epoch > going.epoch:
+            going.epoch, going.part = epoch, 0
+            going.packed = Packing(setup, learner, step, epoch, batch)
+        for part in going.packed:
+            learner.pace.check("mini_batch")
+            if epoch or not going.scored_here:  # the scoring pass has filled the others
+                fill([part], "old_logprobs", scored.old.logprobs)
+                _write_reference(setup, [part], scored)
+            if scored.critic is not None and not going.critic_is_ahead:
+                going.critic_sums.append(update_critic(learner.critic, part, scored.critic, learner.pace))
+                going.critic_is_ahead = going.trained = True
+            if not _warms_up(setup, learner, step):
+                shaped = shape_mini_batch(setup, learner, step, batch, part, scored.old)
+                update_on_mini_batch(setup, learner, part, going.sums, ledger, scored)
+                going.sums.shaping.append(shaped)
+                going.trained = True
+            going.part, going.critic_is_ahead = going.part + 1, False
+
+
+def _warms_up(setup: LearningSetup, learner: Learner, step: int) -> bool:
+    return learner.critic is not None and step <= setup.config.critic.warmup_steps
+
+
+def _put_back(batch: list[TrainingTrunk], advantages: PerToken) -> None:
+    """Give the branches the advantages with which the step began."""
+    for trunk, row in zip(batch, advantages, strict=True):
+        for branch, own in zip(trunk.branches, row, strict=True):
+            branch.advantages = own
+
+
+def _begun(going: _Going) -> BegunUpdate:
+    critic, scored = going.scored.critic, going.scored
+    return BegunUpdate(
+        going.epoch,
+        going.part,
+        going.critic_is_ahead,
+        scored.old,
+        scored.reference,
+        None if critic is None else critic.returns,
+        None if critic is None else critic.values,
+        going.found,
+        going.sums,
+        going.critic_sums,
+        going.packed.menus(),
+    )
+
+
+def _going_on(
+    setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk], begun: BegunUpdate
+) -> _Going:
+    packed = Packing(setup, learner, step, begun.epoch, batch, first=begun.part, menus=begun.menus)
+    critic = None
+    if begun.returns is not None and begun.values is not None:
+        critic = CriticBatch(batch, begun.returns, begun.values)
+    scored = Scored(batch, begun.old, begun.reference, critic)
+    going = _Going(packed, scored, begun.found, begun.sums, begun.critic_sums, begun.epoch, begun.part)
+    going.critic_is_ahead, going.trained, going.scored_here = begun.critic_is_ahead, True, False
+    return going
 
 
 def loss_tokens(mini_batch: MiniBatch) -> int:
@@ -160,11 +282,12 @@ def mini_batch_gradient(
     loss, longest = setup.config.loss, setup.config.rollout.max_response_tokens
     denominator = float(aggregation_denominator(mini_batch.counted, loss.aggregation, norm_length=longest))
     gradients = learner.programs.zero_gradients(learner.params)
-    found, at_start = [], float(mini_batch is scored.unscored)
-    for micro in mini_batch.micros:
+    found, at_start, running = [], float(mini_batch is scored.unscored), deque[Any]()
+    for micro in learner.pace.each(mini_batch.micros, "micro_batch", running):
         learner.trained_on = (micro.batch, denominator, setup.loss_temperature, at_start)
         gradients, part = learner.programs.accumulate(learner.params, gradients, *learner.trained_on)
         found.append(part)
+        running.append(part)
     return gradients, found
 
 
@@ -172,7 +295,7 @@ def update_on_mini_batch(
     setup: LearningSetup,
     learner: Learner,
     mini_batch: MiniBatch,
-    sums: _Sums,
+    sums: Sums,
     ledger: TokenLedger,
     scored: Scored,
 ) -> None:
@@ -220,7 +343,7 @@ _TOKEN_MEANS = {
 """Sums over loss tokens that the gradient program returns -> metrics that hold their means."""
 
 
-def _update_metrics(sums: _Sums) -> dict[str, float]:
+def _update_metrics(sums: Sums) -> dict[str, float]:
     tokens = max(sums.loss_tokens, 1)
     means = {metric: sums.totals[name] / tokens for name, metric in _TOKEN_MEANS.items() if name in sums.totals}
     shaping = {name: float(np.mean([found[name] for found in sums.shaping])) for name in (sums.shaping or [{}])[0]}

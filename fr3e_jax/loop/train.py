@@ -22,17 +22,18 @@ from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.task import Task
 from fr3e_jax.learning.finiteness import NonFiniteUpdate, check_weights
-from fr3e_jax.learning.learner import abstract_learner, copied, fresh_learner, restored_learner
+from fr3e_jax.learning.learner import Pace, abstract_learner, copied, fresh_learner, restored_learner
 from fr3e_jax.learning.row_forecast import planned_menu
 from fr3e_jax.learning.row_menu import RowMenu
-from fr3e_jax.learning.update import update_policy
+from fr3e_jax.learning.update import UpdateStopped, update_policy
 from fr3e_jax.loop import resumption, step_report
 from fr3e_jax.loop.callbacks import Callback
-from fr3e_jax.loop.collection import Ahead, Collected, NoSignal, collect
+from fr3e_jax.loop.collection import Ahead, Collected, CollectionStopped, NoSignal, Start, collect, since
 from fr3e_jax.loop.compiling_ahead import CompilingAhead
 from fr3e_jax.loop.evaluate import Evaluation, best_metric, evaluate
 from fr3e_jax.loop.expansion import Credited, PromptGroup
 from fr3e_jax.loop.grading import Grading, GradingFailed
+from fr3e_jax.loop.partial_step import PartialStep, PartialSteps
 from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.prompts import PromptFeed, summary_of
 from fr3e_jax.loop.rehearsal import Programs
@@ -45,6 +46,7 @@ from fr3e_jax.policy.network import Params
 from fr3e_jax.programs import explore_programs
 from fr3e_jax.reports.run_page import report_at_the_end
 from fr3e_jax.rollouts.requests import NonFiniteLogits
+from fr3e_jax.rollouts.suspension import SamplingSuspended
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.background import Background, WriteFailed
 from fr3e_jax.runs.checkpoint_damage import CheckpointFailed, told_in_a_line
@@ -57,6 +59,7 @@ from fr3e_jax.runs.profile import Profiler
 from fr3e_jax.runs.run_directory import RunDirectory, check_seen_by_all, open_run, write_json_atomic
 from fr3e_jax.runs.run_lock import RunDirectoryGone, RunLock
 from fr3e_jax.runs.run_state import StatusFile
+from fr3e_jax.runs.safe_points import SafePoints
 from fr3e_jax.runs.signals import Stopped, StopRequest
 from fr3e_jax.runs.trackers import check_installed, open_trackers
 from fr3e_jax.stores.mirror import Mirror
@@ -105,6 +108,14 @@ def train(
     return 1
 
 
+class StoppedInside(Exception):
+    """The run stops inside a step. ``at``: how far it is; ``before``: the run's state for a checkpoint there."""
+
+    def __init__(self, at: PartialStep, before: Start):
+        super().__init__("the run stops inside a step")
+        self.at, self.before = at, before
+
+
 class Trainer:
     """One training run: its state between steps, and the steps in their order."""
 
@@ -128,12 +139,17 @@ class Trainer:
             self.config.rollout.prompts_per_round,
             self.background,
         )
+        self.points = SafePoints(self.stop.received, session.processes.asked_to_stop)
+        session.sampler.engine.stop_here = lambda: bool(self.points.reached("chunk"))
+        self.stopped_steps = PartialSteps(run, session.processes, session.sampler.engine, self.prompts.problem_at)
+        self.stopped = PartialStep()  # how far an earlier process came in the step under way
         self.progress = Progress()
         with as_config_error():
             self.identity = identity(self.config, session.task, session.texts.codec)
         self.changes: list[str] = []  # since the checkpoint, a line for each
         programs, critic = session.model.train_programs(session.config), session.model.critic_programs(session.config)
         latest = self._restore(programs, critic)
+        self.learner.pace = Pace(self.points.reached)
         first = session.processes.first
         self.callback = callback if callback is not None and first else Callback()
         self.metrics: contextlib.AbstractContextManager = contextlib.nullcontext()  # one process writes
@@ -167,7 +183,12 @@ class Trainer:
         kept = {"reference": self.config.kl.coefficient > 0, "behaviour": self.config.rollout.async_steps > 0}
         held = abstract_learner(programs, critic, **kept)
         with as_config_error():
-            restored = self.checkpoints.restore_newest(held, set_aside=self.session.processes.count == 1)
+            inside = self.stopped_steps.read(self.checkpoints.latest_step(), self.identity, held, self.changes.append)
+            if inside is None:
+                restored = self.checkpoints.restore_newest(held, set_aside=self.session.processes.count == 1)
+            else:
+                restored = inside.host["step"], inside.arrays, inside.host
+                self.stopped = inside.step
         if restored is None:
             params = self.session.model.fresh_params(self.config)
             self.learner = fresh_learner(programs, params, critic, **kept)
@@ -175,9 +196,10 @@ class Trainer:
             return None
         latest, arrays, host = restored
         allowed = self.config.runtime.allow_changes
-        self.changes = resumption.since_checkpoint(host, self.identity, self.run_dir, "train", allowed)
+        self.changes += resumption.since_checkpoint(host, self.identity, self.run_dir, "train", allowed)
         self.progress = Progress.restore(host, self.prompts, self.ledger)
-        self.learner = restored_learner(programs, critic, arrays, self.progress.updates)
+        updates = host.get("updates_done", self.progress.updates)
+        self.learner = restored_learner(programs, critic, arrays, updates)
         closed = self.config.training.row_shapes > 0
         self.learner.menu = RowMenu.from_json(host.get("row_menu", []), closed=closed)
         self.behind = host.get("ahead", False)
@@ -236,7 +258,9 @@ class Trainer:
             self._compare("start", _start, self.config, self.progress.step, self.prompts.position)
             self._announce()
             self.callback.on_start(self.run_dir.path, self.progress.step)
-            if self.progress.step:
+            if self.stopped.signal:
+                self.console.note(f"resumed inside step {self.progress.step + 1}, where it was stopped")
+            elif self.progress.step:
                 self.console.note(f"resumed from the checkpoint of step {self.progress.step}")
             for line in self.changes if self.session.processes.first else ():
                 print(f"fr3e: {line}", file=sys.stderr)
@@ -246,6 +270,8 @@ class Trainer:
                 return self._steps()
             except Stopped as signal:
                 return self._stopped_evaluating(str(signal))
+            except StoppedInside as stop:
+                return self._stopped_inside(stop)
             finally:
                 if self.ahead is not None:
                     self.ahead.abandon()
@@ -257,6 +283,7 @@ class Trainer:
             if not self.progress.evaluated:  # a signal had interrupted it
                 self.progress.evaluated = self._evaluate("evaluating")
             self.checkpoints.rank(self.progress.step, self.progress.evaluated)
+        self._go_on_ahead()
         gc.collect()
         gc.freeze()  # modules and traced programs: each collection took 0.25 s to look through them
         while not self._budget_spent():
@@ -268,6 +295,7 @@ class Trainer:
                 return self._failed(self.progress.step + 1, str(error))
             if signal := self._asked_to_stop():
                 self._save()
+                self._keep_ahead(signal)
                 self.console.note(f"{signal}: step {self.progress.step} is finished and saved; {self._way_on()}")
                 self.status.end("stopped", signal)
                 return 0
@@ -279,10 +307,38 @@ class Trainer:
         """Save the weights whose evaluation a signal has interrupted; a resumed run begins with that evaluation."""
         if self.progress.step:
             self._save()
+            self._keep_ahead(signal)
         what = f"after step {self.progress.step}, which is saved" if self.progress.step else "of the start"
         self.console.note(f"{signal}: stopped in the evaluation {what}; {self._way_on()}")
         self.status.end("stopped", signal)
         return 0
+
+    def _stopped_inside(self, stop: StoppedInside) -> int:
+        """Save how far the step is, so that a resumed run goes on there and samples nothing twice."""
+        signal, step = self.points.reason, self.current
+        stop.at.signal = signal
+        self._save_inside(stop.at, stop.before)
+        part = "updating" if stop.at.collected else "sampling"
+        self.console.note(f"{signal}: stopped inside step {step}, {part}; what is sampled is saved; {self._way_on()}")
+        self.status.end("stopped", signal)
+        return 0
+
+    def _keep_ahead(self, signal: str) -> None:
+        """Save what is sampled of the next step, beside the checkpoint that has just been saved."""
+        if self.ahead is None:
+            return
+        at, before = self.ahead.stopped()
+        if at is not None:
+            before = before or Start(self.progress, self.prompts.state_dict())
+            self._save_inside(PartialStep(ahead=at, samples_ahead=True, signal=signal), before)
+
+    def _save_inside(self, at: PartialStep, before: Start) -> None:
+        with self.ledger.stage("checkpoint"):
+            check_weights(self.learner)
+            self.background.drain()
+            self.lock.check()
+            host = self._host_state(since(before.progress, self.progress), before.stream)
+            self.stopped_steps.save(self.learner, host, at)
 
     def _way_on(self) -> str:
         place = self.run_dir.place
@@ -293,12 +349,16 @@ class Trainer:
     def _step(self) -> None:
         """One full batch, from prompts to new weights."""
         step = self.current = self.progress.step + 1
-        found = self._collected(step)
+        earlier, self.stopped = self.stopped, PartialStep()
+        found = self._collected(step, earlier)
         batch, groups, credited = found.batch, found.groups, found.credited
-        self._sample_ahead()
+        self._sample_ahead(earlier)
         self.console.stage("updating")
         of_rollouts = self.background.call(step_report.rollout_metrics, groups, credited)
-        update = update_policy(self.session.learning, self.learner, step, batch, self.ledger)
+        try:
+            update = update_policy(self.session.learning, self.learner, step, batch, self.ledger, earlier.update)
+        except UpdateStopped as stop:
+            raise self._stop_in_update(found, stop) from None
         metrics = of_rollouts.result() | step_report.batch_metrics(batch, step) | update
         if self.config.kl.coefficient:
             metrics["kl/reset"] = float(self._reset_reference(step, metrics.get("reward/mean")))
@@ -322,35 +382,61 @@ class Trainer:
         if self.progress.evaluated or self._checkpoint_due():
             self._save()
 
-    def _collected(self, step: int) -> Collected:
-        """The step's full batch: sampled ahead during the last step, or now.
+    def _collected(self, step: int, earlier: PartialStep) -> Collected:
+        """The step's full batch: sampled by an ``earlier`` process, ahead during the last step, or now.
 
         Raises:
           NoSignal: too many rounds in a row gave nothing to train on.
+          StoppedInside: the run stops here.
         """
+        if earlier.collected is not None:
+            self.behind = False
+            return earlier.collected
         ahead, self.ahead = self.ahead, None
-        if ahead is not None:
-            self.behind = True  # should it fail
-            self.console.stage("waiting for rollouts")
-            with self.ledger.stage("rollout_wait"):
-                found = ahead.take(self.ledger)
-        else:
-            params = self._rollout_params(self.learner.behaviour if self.behind else self.learner.params)
-            found = collect(self.rounds, self.progress, params, step, step - self.behind)
+        try:
+            if ahead is not None:
+                self.behind = True  # should it fail
+                self.console.stage("waiting for rollouts")
+                with self.ledger.stage("rollout_wait"):
+                    found = ahead.take(self.ledger)
+            else:
+                params = self._rollout_params(self.learner.behaviour if self.behind else self.learner.params)
+                sampled_in = step - self.behind
+                found = collect(self.rounds, self.progress, params, step, sampled_in, self.points, earlier.partial)
+        except CollectionStopped as stop:
+            raise StoppedInside(PartialStep(partial=stop.partial), stop.before) from None
         self.behind = False
+        if self.points.reached("sampled"):
+            raise StoppedInside(PartialStep(collected=found), Start(self.progress, self.prompts.state_dict()))
         return found
 
-    def _sample_ahead(self) -> None:
+    def _sample_ahead(self, earlier: PartialStep) -> None:
         """Begin to sample the next step's batch with the weights of now; after the last step a longer run would."""
         if self.learner.behaviour is None:
             self.session.sampler.weights.release()
             return
-        self.learner.behaviour = copied(self.learner.params)
+        if not earlier.samples_ahead:
+            self.learner.behaviour = copied(self.learner.params)
         if self._budget_spent(after=self.current):
             self.behind = True
             return
         params = self._rollout_params(self.learner.behaviour)
-        self.ahead = Ahead(self.rounds, self.progress, params, self.current + 1)
+        self.ahead = Ahead(self.rounds, self.progress, params, self.current + 1, self.points, earlier.ahead)
+
+    def _go_on_ahead(self) -> None:
+        """Take up the batch that an earlier process had begun to sample when it ended after a step."""
+        if self.stopped.ahead is not None and self.stopped.collected is None:
+            step, params = self.progress.step + 1, self._rollout_params(self.learner.behaviour)
+            self.ahead = Ahead(self.rounds, self.progress, params, step, self.points, self.stopped.ahead)
+            self.stopped = PartialStep()
+
+    def _stop_in_update(self, found: Collected, stop: UpdateStopped) -> StoppedInside:
+        self.learner.menu = RowMenu.from_json(stop.menu, closed=self.learner.menu.closed)
+        at = PartialStep(collected=found, update=stop.begun, samples_ahead=self.learner.behaviour is not None)
+        before = None
+        if self.ahead is not None:
+            at.ahead, before = self.ahead.stopped()
+        return StoppedInside(at, before or Start(self.progress, self.prompts.state_dict()))
 
     def _rollout_params(self, params: Params) -> Params:
         """The weights in the layout and type of rollouts; they are copied at most once for each set of weights."""
@@ -408,7 +494,7 @@ class Trainer:
         processes, step = self.session.processes, self.progress.step
         told = processes.exchange(f"the end of step {step}", cpu_seconds_of_process(), **self._counted())
         self.ledger.cpu_seconds_elsewhere = sum(told) - told[processes.index]
-        return processes.asked_to_stop(self.stop.received, step)
+        return self.points.reached("step")
 
     def _counted(self) -> dict[str, int]:
         """Counts that all processes must agree on."""
@@ -451,8 +537,11 @@ class Trainer:
             with self.ledger.stage("rollout_wait"):
                 self.ahead.wait()  # the sampler is one
         self.console.stage(stage)
-        with self.ledger.stage("evaluate"), self.stop.at_once(self.session.processes.count == 1):
-            evaluation = evaluate(self.session, self.learner.params, self.console.note)
+        try:
+            with self.ledger.stage("evaluate"), self.stop.at_once(self.session.processes.count == 1):
+                evaluation = evaluate(self.session, self.learner.params, self.console.note)
+        except SamplingSuspended:  # between two chunks, on all processes
+            raise Stopped(self.points.reason) from None
         what = f"the evaluation of step {self.progress.step}"
         if self.config.evaluation.keep_samples:
             records = evaluation.records(self.progress.step, self.session.texts)
@@ -471,21 +560,27 @@ class Trainer:
             check_weights(self.learner)
             self.background.drain()  # a checkpoint claims that everything up to its step is on disk
             self.lock.check()
-            progress, stream = self.progress, self.prompts.state_dict()
+            start = Start(self.progress, self.prompts.state_dict())
             if self.ahead is not None:
-                progress, stream = self.ahead.resumable(self.progress)
-            host = progress.host_state(self.config, stream, self.ledger)
-            host["ahead"] = self.ahead is not None or self.behind
-            host |= {"identity": self.identity, "row_menu": self.learner.menu.to_json()}
+                start = self.ahead.resumable(self.progress)
+            host = self._host_state(start.progress, start.stream)
+            self.checkpoints.wait()
+            self.stopped_steps.drop_before(self.checkpoints.latest_step())
             self.checkpoints.save(self.progress.step, self.learner.arrays(), host, self.progress.evaluated)
             self.saved = time.monotonic()
         self.callback.on_checkpoint(self.progress.step)
+
+    def _host_state(self, progress: Progress, stream: dict[str, int]) -> dict[str, Any]:
+        host = progress.host_state(self.config, stream, self.ledger)
+        host["ahead"] = self.ahead is not None or self.behind
+        return host | {"identity": self.identity, "row_menu": self.learner.menu.to_json()}
 
     def _finish(self) -> None:
         # A finished run that is resumed was evaluated already: an uninterrupted run has no second record.
         after = self.progress.evaluated = self.progress.evaluated or self._evaluate("evaluating the end")
         self._save()
         self.checkpoints.wait()
+        self.stopped_steps.drop_before(self.checkpoints.latest_step())
         if self.session.processes.first:
             write_json_atomic(self.run_dir.summary, run_summary(self.config, self.progress, self.ledger, after))
         self.console.summary(self.progress.before, after, self.run_dir)

@@ -54,6 +54,14 @@ def _state_shardings(mesh: Mesh, architecture: Architecture) -> DecodeState:
     )
 
 
+def described(held: DecodeState | Trunks) -> list:
+    """JSON content from which `DecoderPrograms.abstract` makes the shapes of a decoder's state or of cached trunks."""
+    leaves = [[leaf.dtype.name, list(leaf.shape)] for leaf in jax.tree.leaves(held)]
+    if isinstance(held, Trunks):
+        return ["trunks", leaves]
+    return ["state" if held.lane_hidden is None else "promotable", leaves]
+
+
 class DecoderPrograms:
     """Compiled decoder programs for one network on one mesh.
 
@@ -73,6 +81,7 @@ class DecoderPrograms:
         self.mesh, self.shards = mesh, batch_shards(mesh)
         self._by_slot, self._whole = batch_sharding(mesh), replicated(mesh)
         state, layout = _state_shardings(mesh, architecture), mesh_layout(mesh)
+        self._shardings = state
         emitted = Emitted(*(self._whole,) * len(Emitted._fields))  # every process fetches all tokens
         self._prefill = Program(partial(decode_steps.prefill, graphdef, layout), out_shardings=state.trunks)
         self._alternatives = Program(partial(decode_steps.alternatives, graphdef), out_shardings=self._whole)
@@ -104,6 +113,19 @@ class DecoderPrograms:
             "decode": self._chunk,
             "promote": self._promote,
         }
+
+    def abstract(self, description: list) -> DecodeState | Trunks:
+        """Shapes, types and shardings of the object that `described` described, to restore it into."""
+        kind, leaves = description
+        shardings = self._shardings.trunks if kind == "trunks" else self._shardings
+        if kind == "state":
+            shardings = shardings._replace(lane_hidden=None)
+        of_leaves, structure = jax.tree.flatten(shardings)
+        made = [
+            jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=sharding)
+            for (dtype, shape), sharding in zip(leaves, of_leaves, strict=True)
+        ]
+        return jax.tree.unflatten(structure, made)
 
     def round_up(self, count: int) -> int:
         """The next count that splits evenly over the batch shards of the mesh."""

@@ -26,8 +26,10 @@ class Pauses:
       given: the tokens with which a branch begins.
     """
 
+    CHANGING = ("_states", "_tool_written", "_resumed", "_places", "_due", "paused")
+
     def __init__(self, calls: Calls, slots: int, lanes: int, given: Callable[[Key], Sequence[int]]):
-        self._calls, self._given = calls, given
+        self.calls, self._given = calls, given
         self._table = np.asarray(calls.table)
         self._states = np.zeros((slots, lanes), np.int32)  # of the table
         self._tool_written = np.full((slots, lanes, 0), _SAMPLE, np.int32)  # by position in the branch
@@ -38,7 +40,7 @@ class Pauses:
 
     def start(self, lanes: np.ndarray, keys: list[Key]) -> None:
         """Begin the branches ``keys`` in ``lanes``, bool ``[slots, lanes]``, in row-major order."""
-        self._states[lanes] = [self._calls.begin(key) for key in keys]
+        self._states[lanes] = [self.calls.begin(key) for key in keys]
         self._tool_written[lanes] = _SAMPLE
         for place, key in zip(zip(*np.nonzero(lanes), strict=True), keys, strict=True):
             if given := self._given(key):
@@ -52,9 +54,9 @@ class Pauses:
           generated: int ``[slots, lanes]``, tokens of each lane so far.
         """
         self._resumed[:] = False
-        if self._calls.at_once or not (active & ~self.paused).any():
+        if self.calls.at_once or not (active & ~self.paused).any():
             self._due = list(self._places)
-        for key, (token_ids, state) in self._calls.answers(self._due).items():
+        for key, (token_ids, state) in self.calls.answers(self._due).items():
             place = self._places.pop(key)
             self._put(place, int(generated[place]), token_ids)
             self._states[place], self._resumed[place], self.paused[place] = state, True, False
@@ -68,7 +70,7 @@ class Pauses:
             self._widen(room)
         positions = generated[..., None] + np.arange(steps)
         tokens = np.ascontiguousarray(np.moveaxis(np.take_along_axis(self._tool_written, positions, axis=2), 2, 0))
-        return Interruptions(self._calls.table, self._states.copy(), tokens, self._resumed.copy())
+        return Interruptions(self.calls.table, self._states.copy(), tokens, self._resumed.copy())
 
     def take(self, emitted: Emitted, tool_written: np.ndarray) -> np.ndarray:
         """Follow a chunk's tokens through the table; return the lanes that completed a call, bool ``[slots, lanes]``.
@@ -86,7 +88,7 @@ class Pauses:
         places = zip(*np.nonzero(lanes), strict=True)
         for place, key, ids in zip(places, keys, token_ids, strict=True):
             self._places[key] = place
-            self._calls.ask(key, ids)
+            self.calls.ask(key, ids)
         self.paused |= lanes
 
     def tool_written_in(self, lanes: np.ndarray, lengths: np.ndarray) -> list[np.ndarray | None]:

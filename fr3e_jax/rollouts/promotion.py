@@ -30,6 +30,8 @@ class Promotion:
       sizes: of the trunks.
     """
 
+    CHANGING = ("_held", "undecided", "_displaced")
+
     def __init__(
         self,
         programs: DecoderPrograms,
@@ -43,7 +45,7 @@ class Promotion:
         self._programs, self._schedule, self._requests = programs, schedule, requests
         self._results, self._select, self._sizes = results, select, sizes
         self._held = np.full(schedule.branch.shape, IDLE, np.int64)  # ended branches whose cache is in the lane
-        self._undecided: list[int] = []  # requests whose branches have all ended, until select has decided
+        self.undecided: list[int] = []  # requests whose branches have all ended, until select has decided
         self._displaced: set[int] = set()  # undecided requests of which a slot went to another trunk
 
     def end(self, over: np.ndarray) -> None:
@@ -53,11 +55,25 @@ class Promotion:
 
     def await_decision(self, requests: list[int]) -> None:
         """Note that all branches of these requests have ended."""
-        self._undecided += requests
+        self.undecided += requests
+
+    def repeat(self, ended: list[int]) -> None:
+        """Ask again for the choices that were made before the call was suspended; the answers must be the same.
+
+        Raises:
+          ValueError: another choice.
+        """
+        for request in ended:
+            if self._select is None or request in self.undecided:
+                continue
+            chosen = self._select(request, self._results[request], True)
+            found = sorted(branch for number, branch in self.promoted if number == request)
+            if sorted(chosen or ()) != found:
+                raise ValueError(f"request {request}: {chosen} were chosen; expected {found}, as before the stop")
 
     def decide(self, state: DecodeState, wait: bool) -> None:
         """Ask for the open choices; with ``wait``, all of them are made."""
-        for request in list(self._undecided):
+        for request in list(self.undecided):
             self._decide(state, request, wait)
 
     def vacate(self, state: DecodeState, slot: int) -> None:
@@ -67,7 +83,7 @@ class Promotion:
         if not here.any():
             return
         request = int(self._schedule.owner[self._held[here][0]])
-        if request in self._undecided and request not in self._displaced:
+        if request in self.undecided and request not in self._displaced:
             if len(self._displaced) == MOST_DISPLACED:
                 self._decide(state, request, wait=True)
                 return
@@ -81,7 +97,7 @@ class Promotion:
     def _decide(self, state: DecodeState, request: int, wait: bool) -> None:
         chosen = self._select(request, self._results[request], wait) if self._select is not None else ()
         if chosen is not None:
-            self._undecided.remove(request)
+            self.undecided.remove(request)
             self._displaced.discard(request)
             self._close(state, request, [(request, int(branch)) for branch in chosen])
         elif wait:

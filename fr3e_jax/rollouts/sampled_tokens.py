@@ -16,11 +16,23 @@ class SampledTokens:
       slots, lanes: numbers of the decoder's slots and of the lanes in each.
     """
 
+    CHANGING = ("generated", "columns")
+
     def __init__(self, slots: int, lanes: int):
         self.generated = np.zeros((slots, lanes), np.int64)  # tokens of the lane's current or last branch
         kinds = (np.int32, np.float32, np.float32, np.float32)  # as the arrays of a Rollout
         self._columns = [np.zeros((slots, lanes, 0), kind) for kind in kinds]
         self._unwritten: tuple[Emitted, np.ndarray] | None = None  # the last chunk, and `generated` before it
+
+    @property
+    def columns(self) -> list[np.ndarray]:
+        """The tokens of all lanes and their figures, each ``[slots, lanes, room]``."""
+        self._write()
+        return self._columns
+
+    @columns.setter
+    def columns(self, found: list[np.ndarray]) -> None:
+        self._columns, self._unwritten = found, None
 
     def start(self, lanes: np.ndarray) -> None:
         """Begin new branches in ``lanes``, bool ``[slots, lanes]``; `cut` still works for the old until `take`."""

@@ -126,7 +126,7 @@ def open_toolbox(
 
 
 @dataclass
-class _Branch:
+class CallProgress:
     """The position of a branch in its calls; tokens up to the last answer cannot be part of another call."""
 
     before: np.ndarray  # tokens of the response after its last answer and before the branch's own
@@ -142,17 +142,35 @@ class ToolCalls:
       requests: the requests of the call.
     """
 
+    CHANGING = ("_branches", "running")
+
     def __init__(self, toolbox: Toolbox, requests: Sequence[TrunkRequest]):
         self._toolbox, self._requests, self._calls = toolbox, requests, toolbox.calls
         self.table: jax.Array = toolbox.table
         self.at_once = toolbox.tool.at_once and toolbox.processes.count == 1
-        self._branches: dict[Key, _Branch] = {}
+        self._branches: dict[Key, CallProgress] = {}
         self._running: dict[Key, Running | None] = {}  # None: another process runs it
+
+    @property
+    def running(self) -> dict[Key, tuple[str, str]]:
+        """The answers to the calls under way; waits for them. All processes must ask alike."""
+        own = [(*key, *self._toolbox.wait(running)) for key, running in self._running.items() if running is not None]
+        told = self._toolbox.processes.exchange(f"{len(self._running)} calls of tools at a stop", own)
+        return {(request, branch): tuple(answer) for part in told for request, branch, *answer in part}
+
+    @running.setter
+    def running(self, found: dict[Key, tuple[str, str]]) -> None:
+        self._running = {}
+        for key, answer in found.items():
+            done: Future[Answer] = Future()
+            done.set_result(Answer(*answer))
+            is_mine = self._toolbox.processes.is_mine(sum(key))
+            self._running[key] = Running(done, time.monotonic()) if is_mine else None
 
     def begin(self, key: Key) -> int:
         prefix = self._requests[key[0]].branches[key[1]].prefix
         tail, answered = (np.zeros(0, np.int32), 0) if prefix is None else last_segment(prefix)
-        self._branches[key] = _Branch(tail, answered)
+        self._branches[key] = CallProgress(tail, answered)
         if answered >= self._toolbox.config.max_calls:
             return self._calls.off
         return self._calls.run(tail)
