@@ -9,13 +9,54 @@ from pathlib import Path
 import jax
 import pytest
 from run_comparison import assert_same_run, reader
-from stops import Watched, nth
+from tiny_runs import SCRIPTED
+from stops import Watched, after, nth
 
 from fr3e_jax.loop.session import open_session
 from fr3e_jax.loop.train import train
 
-PLAIN = {"explore__enabled": False, "training__surplus": "drop", "evaluation__every": 0, "training__max_steps": 2}
-
+SHORT = {"evaluation__every": 0, "training__max_steps": 2}
+PLAIN = SHORT | {"explore__enabled": False, "training__surplus": "drop"}
+PPO = PLAIN | {
+    "advantage__base_estimator": "gae",
+    "advantage__normalise_batch": True,
+    "training__epochs": 2,
+    "kl__coefficient": 0.1,
+    "shaping__steps": ["perplexity", "clip_cov"],
+    "shaping__clip_cov__share": 0.1,
+    "loss__ratio": "token",
+}
+ARCHIVE = SHORT | {
+    "explore__archive_size": 4,
+    "explore__archive_revisits": 2,
+    "explore__archive_threshold": 0.0,
+    "explore__archive_max_success_rate": 1.0,
+}
+RETURNS = SHORT | {
+    "explore__enabled": False,
+    "returns__size": 4,
+    "returns__visits": 2,
+    "returns__max_success_rate": 1.0,
+    "returns__least_share": 0.0,
+    "returns__rollouts": 3,
+    "rollout__prompts_per_round": 1,
+    "rollout__rollouts_per_prompt": 2,
+}
+TOOLS = {
+    "data__task": f"{SCRIPTED}:Calling",
+    "rollout__reject_degenerate": False,
+    "tools__kind": "calculator",
+    "tools__begin": "5",
+    "tools__end": "=",
+    "tools__result": "(*-{output})",
+    "tools__max_calls": 1,
+    "tools__max_output_tokens": 4,
+}
+BRANCHING = TOOLS | PLAIN | {
+    "tools__branching": True,
+    "tools__initial_rollouts": 2,
+    "tools__branch_probability": 1.0,
+}
 
 def stopped_and_continued(path: Path, config, monkeypatch, stops) -> tuple[Counter, list[list[str]]]:
     """Run to the end through a stop at each of ``stops``; the work of all processes, and their safe points."""
@@ -64,3 +105,25 @@ def test_a_run_stopped_inside_a_step_repeats_nothing_and_ends_equal(
     assert work["decode_chunk"] == work_of_finished_run["decode_chunk"], "tokens were sampled twice"
     assert work["apply"] == work_of_finished_run["apply"], "an update was made twice"
     assert not (path / "partial_step").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "stops"),
+    [
+        pytest.param(PPO, [nth("micro_batch", 2), after("mini_batch", 2), after("mini_batch", 3)], id="ppo"),
+        pytest.param(PPO, [nth("scoring", 3), after("micro_batch", 8)], marks=pytest.mark.slow, id="ppo, other points"),
+        pytest.param(ARCHIVE, [nth("chunk", 40), after("chunk", 1), after("chunk", 4)], id="archive"),
+        pytest.param(RETURNS, [nth("chunk", 20), after("chunk", 3), after("round", 3)], id="returns"),
+        pytest.param(TOOLS | SHORT, [nth("chunk", 3), after("chunk", 2), after("chunk", 9)], id="tools"),
+        pytest.param(BRANCHING, [nth("chunk", 3), after("chunk", 5), after("chunk", 4)], id="branching"),
+    ],
+)
+def test_methods_go_on_where_they_were_stopped(tmp_path, tiny_run, monkeypatch, settings, stops):
+    """Several stops in a row, in a critic's updates and a second epoch, in rounds with state of their own, in calls."""
+    config = tiny_run.config(**settings)
+    with monkeypatch.context() as patch:
+        whole = Watched(patch)
+        assert train(config, tmp_path / "whole") == 0
+    work, _ = stopped_and_continued(tmp_path / "run", config, monkeypatch, stops)
+    assert_same_run(tmp_path / "run", tmp_path / "whole", open_session(config))
+    assert work == whole.work
