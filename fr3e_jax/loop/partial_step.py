@@ -10,8 +10,7 @@ to the last bit with a run that nothing interrupted. It counts until a checkpoin
 from __future__ import annotations
 
 import shutil
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.resumption import changes
 from fr3e_jax.loop.round_size import Yield
 from fr3e_jax.loop.sampler import FinishedCall, SuspendedRound
-from fr3e_jax.programs.decoder_programs import DecoderPrograms, described
+from fr3e_jax.programs.decoder_programs import described
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import CachedTrunk, DecodeCounts, Rollout
 from fr3e_jax.rollouts.suspension import ON_DEVICE, SuspendedCall
@@ -44,6 +43,8 @@ from fr3e_jax.runs.run_directory import RunDirectory
 
 HARMLESS = ("training.max_steps", "training.max_sampled_tokens", "evaluation.", "checkpoint.", "name:")
 """Settings that may change without an effect on what a step samples and trains."""
+
+_BEFORE_ALL = -1  # any checkpoint is of a later step
 
 
 @dataclass
@@ -149,8 +150,10 @@ class PartialSteps:
             with self._checkpoints() as checkpoints:
                 number = checkpoints.latest_step()
                 if number is None:  # a kill came before it was complete
+                    self._of = _BEFORE_ALL
                     return None
                 host = checkpoints.host_state(number)
+                self._of = host["step"]
                 if newest is not None and host["step"] < newest:
                     return None
                 lines = changes(host["identity"], identity)
@@ -161,8 +164,7 @@ class PartialSteps:
         except (DamagedCheckpoint, UnreadableValues) as error:
             if self._processes.count > 1:
                 raise DamagedCheckpoint(f"{error}; move {self._folder} away to sample the step again") from error
-            tell(f"{error}{again}")
-            shutil.rmtree(self._folder)
+            tell(f"{error}; moved to {_moved_aside(self._folder)}{again}")
             return None
 
     def _read(
@@ -175,7 +177,7 @@ class PartialSteps:
     ) -> Restored:
         file = Unpacker(self._values(number), _CLASSES, self._derived)
         same = host["layout"] == _layout(self._engine)
-        shapes = [_shapes(self._engine.programs, one) for one in file.device] if same else []
+        shapes = [self._engine.programs.abstract(one) for one in file.device] if same else []
         wanted = {"learner": abstract, "held": {str(n): one for n, one in enumerate(shapes)}}
         arrays, _ = checkpoints.restore(number, wanted, partial=not same)
         held = arrays["held"]
@@ -183,7 +185,6 @@ class PartialSteps:
         if not same:
             tell("the mesh or the layout of lanes has changed: the round of the stop is sampled again")
             step = step.without_calls()
-        self._of = host["step"]
         return Restored(host, arrays["learner"], step)
 
     def drop_before(self, newest: int | None) -> None:
@@ -206,10 +207,9 @@ def _layout(engine: RolloutEngine) -> list[Any]:
     return [mesh, engine.slots, engine.lanes, engine.chunk, engine.fitted]
 
 
-def _shapes(programs: DecoderPrograms, description: Sequence[Any]) -> Any:
-    return programs.abstract(list(description))
-
-
-def say_on_stderr(line: str) -> None:
-    """A line for the user."""
-    print(f"fr3e: {line}", file=sys.stderr)
+def _moved_aside(folder: Path) -> Path:
+    new, number = folder.with_name(f"damaged_{folder.name}"), 1
+    while new.exists():
+        number += 1
+        new = folder.with_name(f"damaged_{folder.name}_{number}")
+    return folder.rename(new)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from run_comparison import assert_same_run, reader
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.loop import train as training
-from fr3e_jax.loop.collection import Ahead
 from fr3e_jax.loop.session import open_session
 from fr3e_jax.loop.train import train
 from fr3e_jax.runs import rollout_store
@@ -73,30 +71,6 @@ def test_a_longer_run_goes_on_with_the_weights_that_it_would_have_used(tmp_path,
     assert train(config(3), tmp_path / "run") == 0
     assert train(config(4), tmp_path / "run", resume=True) == 0
     assert_same_run(tmp_path / "run", ahead_run, open_session(config(4)))
-
-
-@one_device
-@pytest.mark.parametrize("last", [1, 2, 3])
-def test_a_signal_while_rollouts_are_sampled_ahead_loses_nothing(tmp_path, tiny_run, ahead_run, monkeypatch, last):
-    """The signal comes while a step trains, and the checkpoint while the next step's rollouts are sampled."""
-    config = lambda: tiny_run.config(training__max_steps=4, **AHEAD)
-    update, taken = training.update_policy, []
-
-    def stopped_in(setup, learner, step, *rest):
-        if step == last:
-            training_run[0].stop.received.append("SIGTERM")
-        return update(setup, learner, step, *rest)
-
-    training_run, run = [], training.Trainer.run
-    monkeypatch.setattr(training.Trainer, "run", lambda self: training_run.append(self) or run(self))
-    monkeypatch.setattr(training, "update_policy", stopped_in)
-    monkeypatch.setattr(Ahead, "abandon", lambda self, own=Ahead.abandon: taken.append(self) or own(self))
-    assert train(config(), tmp_path / "run") == 0
-    assert len(training_metrics(tmp_path / "run")) == last and len(taken) == 1
-    monkeypatch.undo()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]
-    assert train(config(), tmp_path / "run", resume=True) == 0
-    assert_same_run(tmp_path / "run", ahead_run, open_session(config()))
 
 
 @one_device

@@ -85,10 +85,30 @@ def test_a_run_continues_with_another_number_of_processes(tmp_path, tiny_run, fi
     group = Group(tmp_path, tiny_run)
     first = group.run(before, environments={before - 1: {"FR3E_TEST_SIGNAL": f"SIGTERM {30 // before}"}})
     assert first == [0] * before, group.logs()
-    assert saved_steps(group) == [1]
-    assert "SIGTERM: step 1 is finished and saved; continue with" in group.log(0)
+    assert saved_steps(group) == []
+    assert "SIGTERM: stopped inside step 1, sampling; what is sampled is saved; continue with" in group.log(0)
     assert group.run(after, "--resume") == [0] * after, group.logs()
     assert_like(group.run_dir, finished_run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["chunk 12", "round 2", "sampled 1", "scoring 2", "micro_batch 4", "mini_batch 2"])
+def test_two_processes_told_to_stop_inside_a_step_end_equal(tmp_path, tiny_run, two_processes, point):
+    """The signal comes to the second process alone; both stop at its safe point."""
+    group = Group(tmp_path, tiny_run)
+    assert group.run(2, environments={1: {"FR3E_TEST_STOP": f"SIGTERM {point}"}}) == [0, 0], group.logs()
+    assert "SIGTERM: stopped inside step" in group.log(0), group.logs()
+    assert group.run(2, "--resume") == [0, 0], group.logs()
+    assert_same_records(group.run_dir, two_processes)
+
+
+@pytest.mark.slow
+def test_two_processes_told_to_stop_stop_within_an_evaluation(tmp_path, tiny_run, two_processes):
+    group = Group(tmp_path, tiny_run)
+    assert group.run(2, environments={1: {"FR3E_TEST_STOP": "SIGTERM evaluation 2"}}) == [0, 0], group.logs()
+    assert "SIGTERM: stopped in the evaluation of the start" in group.log(0), group.logs()
+    assert group.run(2, "--resume") == [0, 0], group.logs()
+    assert_same_records(group.run_dir, two_processes)
 
 
 @pytest.mark.slow

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import os
+import signal
+import threading
 from collections import Counter
 from pathlib import Path
 
 import jax
 import pytest
 from run_comparison import assert_same_run, reader
-from tiny_runs import SCRIPTED
 from stops import Watched, after, nth
+from tiny_runs import SCRIPTED
 
+from fr3e_jax.loop import partial_step
 from fr3e_jax.loop.session import open_session
 from fr3e_jax.loop.train import train
+from fr3e_jax.runs.metrics import read_metrics
+from fr3e_jax.runs.packed_values import Packer
 
 SHORT = {"evaluation__every": 0, "training__max_steps": 2}
 PLAIN = SHORT | {"explore__enabled": False, "training__surplus": "drop"}
@@ -52,11 +57,16 @@ TOOLS = {
     "tools__max_calls": 1,
     "tools__max_output_tokens": 4,
 }
-BRANCHING = TOOLS | PLAIN | {
-    "tools__branching": True,
-    "tools__initial_rollouts": 2,
-    "tools__branch_probability": 1.0,
-}
+BRANCHING = (
+    TOOLS
+    | PLAIN
+    | {
+        "tools__branching": True,
+        "tools__initial_rollouts": 2,
+        "tools__branch_probability": 1.0,
+    }
+)
+
 
 def stopped_and_continued(path: Path, config, monkeypatch, stops) -> tuple[Counter, list[list[str]]]:
     """Run to the end through a stop at each of ``stops``; the work of all processes, and their safe points."""
@@ -98,7 +108,9 @@ def test_a_run_stopped_inside_a_step_repeats_nothing_and_ends_equal(
     tmp_path, tiny_run, monkeypatch, capsys, finished_run, session, work_of_finished_run, point, number
 ):
     path = tmp_path / "run"
-    work, points = stopped_and_continued(path, tiny_run.config(runtime__console="plain"), monkeypatch, [nth(point, number)])
+    work, points = stopped_and_continued(
+        path, tiny_run.config(runtime__console="plain"), monkeypatch, [nth(point, number)]
+    )
     assert points[0][-1] == point, "the run goes on after the stop"
     assert "SIGTERM: stopped inside step" in capsys.readouterr().out
     assert_same_run(path, finished_run, session)
@@ -127,3 +139,134 @@ def test_methods_go_on_where_they_were_stopped(tmp_path, tiny_run, monkeypatch, 
     work, _ = stopped_and_continued(tmp_path / "run", config, monkeypatch, stops)
     assert_same_run(tmp_path / "run", tmp_path / "whole", open_session(config))
     assert work == whole.work
+
+
+one_device = pytest.mark.skipif(jax.device_count() > 1, reason="sampling ahead is refused on several devices")
+AHEAD = {"rollout__async_steps": 1, "loss__importance_cap": 2.0, "evaluation__every": 3, "training__max_steps": 4}
+
+
+@one_device
+@pytest.mark.parametrize(
+    "stops",
+    [
+        pytest.param([nth("micro_batch", 3), after("micro_batch", 2), after("step", 1)], id="in updates, after a step"),
+        pytest.param([nth("sampled", 2), after("sampled", 1)], id="after sampling"),
+        pytest.param([nth("round", 4), after("chunk", 3)], marks=pytest.mark.slow, id="in rounds"),
+        pytest.param([nth("chunk", 30), nth("chunk", 20)], marks=pytest.mark.slow, id="in chunks"),
+    ],
+)
+def test_a_stop_while_rollouts_are_sampled_ahead_repeats_nothing(tmp_path, tiny_run, monkeypatch, stops):
+    config = tiny_run.config(**AHEAD)
+    with monkeypatch.context() as patch:
+        whole = Watched(patch)
+        assert train(config, tmp_path / "whole") == 0
+    work, _ = stopped_and_continued(tmp_path / "run", config, monkeypatch, stops)
+    assert_same_run(tmp_path / "run", tmp_path / "whole", open_session(config))
+    assert work == whole.work
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]
+
+
+@one_device
+def test_a_kill_after_a_stop_ahead_goes_on_from_the_state_before_the_batch(tmp_path, tiny_run, monkeypatch):
+    """The step that was stopped is finished and saved while the next batch, sampled in part by the first process, is
+    not: its checkpoint must begin before that batch."""
+    config, path = tiny_run.config(**AHEAD), tmp_path / "run"
+    assert train(config, tmp_path / "whole") == 0
+    with monkeypatch.context() as patch:
+        Watched(patch, nth("micro_batch", 3))
+        assert train(config, path) == 0
+    done = len(read_metrics(path / "metrics.jsonl", kind="train"))
+
+    def killed(points):
+        if points[-1] == "step":
+            raise KeyboardInterrupt
+        return False
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        Watched(patch, killed)
+        train(config, path, resume=True)
+    with reader(path) as checkpoints:
+        assert checkpoints.latest_step() == done + 1
+    assert train(config, path, resume=True) == 0
+    assert_same_run(path, tmp_path / "whole", open_session(config))
+
+
+def stopped_run(path: Path, config, monkeypatch, stop) -> None:
+    with monkeypatch.context() as patch:
+        Watched(patch, stop)
+        assert train(config, path) == 0
+    assert (path / "partial_step").is_dir()
+
+
+@pytest.mark.parametrize("damage", ["values", "arrays", "half"])
+def test_a_damaged_partial_step_is_named_and_the_step_is_made_again(
+    tmp_path, tiny_run, monkeypatch, capsys, finished_run, session, damage
+):
+    path = tmp_path / "run"
+    stopped_run(path, tiny_run.config(), monkeypatch, nth("micro_batch", 4))
+    if damage == "values":
+        (file,) = (path / "partial_step").glob("values_*.bin")
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    elif damage == "arrays":
+        for file in (path / "partial_step" / "arrays" / "1" / "arrays" / "d").iterdir():
+            file.write_bytes(file.read_bytes()[:-40])
+    else:  # a kill came while it was written
+        (path / "partial_step" / "arrays" / "1").rename(path / "partial_step" / "arrays" / "1.orbax-checkpoint-tmp")
+    assert train(tiny_run.config(), path, resume=True) == 0
+    said = capsys.readouterr().err
+    assert ("partial_step" in said and "samples the step again" in said) == (damage != "half"), said
+    assert_same_run(path, finished_run, session)
+    assert not (path / "partial_step").exists()
+
+
+def test_a_partial_step_of_other_settings_is_not_used(tmp_path, tiny_run, monkeypatch, capsys):
+    path = tmp_path / "run"
+    stopped_run(path, tiny_run.config(**PLAIN), monkeypatch, nth("chunk", 3))
+    config = tiny_run.config(**PLAIN | {"rollout__max_response_tokens": 8})
+    assert train(config, path, resume=True) == 0
+    assert (
+        "is not used, because settings have changed (rollout.max_response_tokens: 10 in the" in capsys.readouterr().err
+    )
+    assert train(config, tmp_path / "whole") == 0
+    assert_same_run(path, tmp_path / "whole", open_session(config))
+
+
+def test_lanes_laid_out_otherwise_begin_the_round_anew(tmp_path, tiny_run, monkeypatch, capsys):
+    """The rounds before it are kept. Settings of lanes count as others do, so the layout itself is changed here."""
+    path, config = tmp_path / "run", tiny_run.config(**SHORT)
+    stopped_run(path, config, monkeypatch, nth("chunk", 14))
+    with monkeypatch.context() as patch:
+        patch.setattr(partial_step, "_layout", lambda engine: ["another mesh"])
+        watched = Watched(patch)
+        assert train(config, path, resume=True) == 0
+    assert "the round of the stop is sampled again" in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        whole = Watched(patch)
+        assert train(config, tmp_path / "whole") == 0
+    assert_same_run(path, tmp_path / "whole", open_session(config))
+    assert watched.work["decode_chunk"] < whole.work["decode_chunk"]
+
+
+def test_a_second_signal_does_not_spoil_the_save_and_a_second_ctrl_c_ends_at_once(tmp_path, tiny_run, monkeypatch):
+    config, path = tiny_run.config(**PLAIN), tmp_path / "run"
+    assert train(config, tmp_path / "whole") == 0
+    write = Packer.write
+
+    def told_again(name):
+        def written(*arguments):
+            os.kill(os.getpid(), name)
+            return write(*arguments)
+
+        return written
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Packer, "write", told_again(signal.SIGTERM))
+        stopped_run(path, config, monkeypatch, nth("chunk", 3))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="second Ctrl-C"):
+        patch.setattr(Packer, "write", told_again(signal.SIGINT))
+        Watched(patch, after("chunk", 3), "SIGINT")
+        train(config, path, resume=True)
+    assert train(config, path, resume=True) == 0, "the first partial step is still whole"
+    assert_same_run(path, tmp_path / "whole", open_session(config))

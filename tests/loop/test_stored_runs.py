@@ -14,6 +14,7 @@ import pytest
 from object_store import BUCKET, Wire, access, s3_server
 from run_comparison import assert_same_run
 from run_process import ROOT, RunProcess
+from stops import Watched, nth
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.loop.train import train
@@ -45,6 +46,25 @@ def test_a_run_goes_on_on_another_machine(tmp_path, tiny_run, machine, finished_
     assert_same_run(run_folder(address, checkpoints=True), finished_run, session)
     with pytest.raises(ConfigError, match=f"runtime.run_dir={address} already holds a run"):
         train(config(4))
+
+
+def test_a_run_stopped_inside_a_step_goes_on_on_another_machine(
+    tmp_path, tiny_run, machine, monkeypatch, finished_run, session
+):
+    address = f"file://{tmp_path}/bucket/run"
+    config = tiny_run.config(runtime__run_dir=address)
+    with monkeypatch.context() as patch:
+        before = Watched(patch, nth("chunk", 14))
+        assert train(config) == 0
+    assert [name for name in Manifest.read(Store(address)).files if name.startswith("partial_step/values_")]
+    machine()
+    with monkeypatch.context() as patch:
+        after = Watched(patch)
+        assert train(config, address, resume=True) == 0
+    assert after.points[0] == "round" and before.points.count("round") == 2, "the second round went on"
+    machine()
+    assert_same_run(run_folder(address, checkpoints=True), finished_run, session)
+    assert not [name for name in Manifest.read(Store(address)).files if name.startswith("partial_step/")]
 
 
 def test_a_run_below_an_address_is_named_like_one_in_a_folder(tmp_path, tiny_run, machine, capsys):
