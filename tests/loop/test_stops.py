@@ -47,6 +47,7 @@ RETURNS = SHORT | {
     "rollout__prompts_per_round": 1,
     "rollout__rollouts_per_prompt": 2,
 }
+MANY = {"rollout__prompts_per_round": 1, "training__micro_batch_tokens": 64, "training__max_steps": 2}
 TOOLS = {
     "data__task": f"{SCRIPTED}:Calling",
     "rollout__reject_degenerate": False,
@@ -94,9 +95,9 @@ def work_of_finished_run(tmp_path_factory, tiny_run) -> Counter:
     ("point", "number"),
     [
         ("chunk", 2),  # of First Return
-        pytest.param("chunk", 9, marks=pytest.mark.slow),
-        ("chunk", 14),  # after a round
-        ("round", 2),
+        pytest.param("chunk", 9, marks=pytest.mark.slow),  # before the first one of Explore
+        ("chunk", 14),
+        pytest.param("round", 2, marks=pytest.mark.slow),
         pytest.param("sampled", 1, marks=pytest.mark.slow),
         pytest.param("scoring", 2, marks=pytest.mark.slow),
         pytest.param("micro_batch", 1, marks=pytest.mark.slow),
@@ -124,6 +125,11 @@ def test_a_run_stopped_inside_a_step_repeats_nothing_and_ends_equal(
     [
         pytest.param(PPO, [nth("micro_batch", 2), after("mini_batch", 2), after("mini_batch", 3)], id="ppo"),
         pytest.param(PPO, [nth("scoring", 3), after("micro_batch", 8)], marks=pytest.mark.slow, id="ppo, other points"),
+        pytest.param(
+            MANY,
+            [nth("round", 2), after("chunk", 6), after("micro_batch", 2), after("micro_batch", 4)],
+            id="many parts",
+        ),
         pytest.param(ARCHIVE, [nth("chunk", 40), after("chunk", 1), after("chunk", 4)], id="archive"),
         pytest.param(RETURNS, [nth("chunk", 20), after("chunk", 3), after("round", 3)], id="returns"),
         pytest.param(TOOLS | SHORT, [nth("chunk", 3), after("chunk", 2), after("chunk", 9)], id="tools"),
