@@ -111,15 +111,16 @@ class Packer:
         head = json.dumps({"value": content, "device": device}).encode()
         hashed = hashlib.sha256()
         with atomic_file(path) as stream:
-            for part in (len(head).to_bytes(_LENGTH, "little"), head, *map(_bytes, self._arrays)):
-                hashed.update(part)
-                stream.write(part)
+            for part in (len(head).to_bytes(_LENGTH, "little"), head, *self._arrays):
+                content = part if isinstance(part, bytes) else _bytes(part)
+                hashed.update(content)
+                stream.write(content)
             stream.write(hashed.digest())
 
 
 def _bytes(array: np.ndarray) -> memoryview:
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    return memoryview(little.reshape(-1).view(np.uint8))
+    return little.reshape(-1).view(np.uint8).data
 
 
 class Unpacker:
@@ -188,7 +189,7 @@ class Unpacker:
 
     def _object(self, content: Mapping[str, Any]) -> Any:
         kind = self._classes[content["class"]]
-        made = self._objects[content["number"]] = object.__new__(kind)
+        made: Any = self._objects[content["number"]] = object.__new__(kind)
         own = {name: self._value(entry) for name, entry in content["fields"].items()}
         own |= {name: find(own) for name, find in self._derived.get(kind.__name__, {}).items()}
         if own.keys() != {entry.name for entry in fields(kind)}:

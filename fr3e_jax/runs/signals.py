@@ -1,4 +1,4 @@
-"""Stopping on request: SIGTERM, SIGHUP and the first Ctrl-C ask the loop to finish its step and save.
+"""Stopping on request: SIGTERM, SIGHUP and the first Ctrl-C ask the loop to stop at a safe point and save.
 
 Before and after the loop, the first two end the process with a line.
 """
@@ -45,7 +45,7 @@ class Stopped(BaseException):
 
 
 class StopRequest:
-    """Context manager that turns SIGTERM, SIGHUP and SIGINT into a flag for the loop to read between steps.
+    """Context manager that turns SIGTERM, SIGHUP and SIGINT into a flag for the loop to read at safe points.
 
     In an `at_once` block they raise `Stopped` instead. A second SIGINT raises ``KeyboardInterrupt`` at once. A SIGHUP
     that is ignored, as ``nohup`` has it, stays ignored. The exit puts the earlier handlers back. Python allows handlers
@@ -93,7 +93,7 @@ class StopRequest:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         if name == "SIGINT" and name in self.received:
-            raise KeyboardInterrupt("second Ctrl-C: stopping without finishing the step")
+            raise KeyboardInterrupt("second Ctrl-C: stopping at once, without saving")
         self.received.append(name)
         if self._at_once:
             self._at_once = False  # a second signal must not interrupt the way out
