@@ -189,7 +189,8 @@ class Unpacker:
 
     def _object(self, content: Mapping[str, Any]) -> Any:
         kind = self._classes[content["class"]]
-        made: Any = self._objects[content["number"]] = object.__new__(kind)
+        made: Any = object.__new__(kind)
+        self._objects[content["number"]] = made
         own = {name: self._value(entry) for name, entry in content["fields"].items()}
         own |= {name: find(own) for name, find in self._derived.get(kind.__name__, {}).items()}
         if own.keys() != {entry.name for entry in fields(kind)}:
