@@ -11,6 +11,7 @@ code. Arrays on devices stay out of the file: the writer lists them, and the rea
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 from collections import Counter, deque
@@ -111,14 +112,13 @@ class Packer:
         head = json.dumps({"value": content, "device": device}).encode()
         hashed = hashlib.sha256()
         with atomic_file(path) as stream:
-            for part in (len(head).to_bytes(_LENGTH, "little"), head, *self._arrays):
-                content = part if isinstance(part, bytes) else _bytes(part)
-                hashed.update(content)
-                stream.write(content)
+            for part in itertools.chain([len(head).to_bytes(_LENGTH, "little"), head], map(_bytes, self._arrays)):
+                hashed.update(part)
+                stream.write(part)
             stream.write(hashed.digest())
 
 
-def _bytes(array: np.ndarray) -> memoryview:
+def _bytes(array: np.ndarray) -> bytes | memoryview:
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
     return little.reshape(-1).view(np.uint8).data
 
