@@ -24,6 +24,7 @@ SHORT = {"evaluation__every": 0, "training__max_steps": 2}
 PLAIN = SHORT | {"explore__enabled": False, "training__surplus": "drop"}
 PPO = PLAIN | {
     "advantage__base_estimator": "gae",
+    "critic__warmup_steps": 0,
     "advantage__normalise_batch": True,
     "training__epochs": 2,
     "kl__coefficient": 0.1,
@@ -94,7 +95,7 @@ def work_of_finished_run(tmp_path_factory, tiny_run) -> Counter:
 @pytest.mark.parametrize(
     ("point", "number"),
     [
-        ("chunk", 2),  # of First Return
+        ("chunk", 6),  # of First Return
         pytest.param("chunk", 9, marks=pytest.mark.slow),  # before the first one of Explore
         ("chunk", 14),
         pytest.param("round", 2, marks=pytest.mark.slow),
