@@ -138,6 +138,7 @@ def _on_its_own(session: Session, forecast: Forecast) -> Session:
     sampler, cap = session.sampler, config.rollout.max_response_tokens
     engine: RolloutEngine = copy.copy(sampler.engine)
     engine.programs = RehearsedDecoder(sampler.engine.programs, forecast.lengths, cap)
+    engine.stop_here = lambda: False
     engine.take_counts()
     own = Sampler(engine, copy.copy(sampler.weights))
     own.weights.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 
 import jax
 import numpy as np
@@ -12,7 +13,7 @@ from fr3e_jax.loop import compiling_ahead
 from fr3e_jax.loop.rehearsal import Forecast, Programs, expected, rehearse
 from fr3e_jax.loop.session import open_session
 from fr3e_jax.loop.train import train
-from fr3e_jax.programs.program import Program, keep_executables
+from fr3e_jax.programs.program import Program, before_compiling, keep_executables
 from fr3e_jax.runs.metrics import read_metrics, without_timing
 
 NOT_REHEARSED = {"sums", "tree_norm"}
@@ -95,6 +96,14 @@ def test_programs_compiled_ahead_change_no_number(tmp_path, tiny_run, monkeypatc
     ahead, threads = [], []
     prepare = Program.prepare
     monkeypatch.setattr(Program, "prepare", lambda self, *call: (ahead.append(self.name), prepare(self, *call)))
+
+    def wait_for_it(start):
+        """Let the run go on when the thread has ended, whichever of the two is quicker."""
+        join = lambda: [thread.join() for thread in threading.enumerate() if thread.name == "compiling ahead"]
+        before_compiling(start and (lambda: (start(), join())))
+
+    monkeypatch.setattr(compiling_ahead, "before_compiling", wait_for_it)
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)  # there, earlier tests have left their programs
     jax.config.update("jax_enable_compilation_cache", False)
     runs = {}
     for name in ("alone", "ahead", "failing"):

@@ -252,7 +252,7 @@ def test_a_process_told_to_stop_exits_with_0_and_says_how_to_continue(process, f
     assert process.run(signal_at="SIGTERM 30") == 0, process.log.read_text()
     said = "SIGTERM: stopped inside step 1, sampling; what is sampled is saved; continue with fr3e train"
     assert said in process.log.read_text()
-    assert process.run("--resume", signal_at="SIGHUP 30") == 0, process.log.read_text()
+    assert process.run("--resume", signal_at="SIGHUP 110") == 0, process.log.read_text()
     assert "SIGHUP: stopped in the evaluation after step 2, which is saved; continue with" in process.log.read_text()
     assert not (process.run_dir / "summary.json").exists()
     assert process.run("--resume") == 0, process.log.read_text()
