@@ -131,6 +131,12 @@ def test_a_run_stopped_inside_a_step_repeats_nothing_and_ends_equal(
             [nth("round", 2), after("chunk", 6), after("micro_batch", 2), after("mini_batch", 2)],
             id="many parts",
         ),
+        pytest.param(
+            MANY | {"training__row_shapes": 1, "rollout__cache_sizes": 1},
+            [nth("micro_batch", 3), after("mini_batch", 1)],
+            marks=pytest.mark.slow,
+            id="planned shapes",
+        ),
         pytest.param(ARCHIVE, [nth("chunk", 12, step=2), after("chunk", 1), after("chunk", 4)], id="archive"),
         pytest.param(RETURNS, [nth("chunk", 3, step=2), after("chunk", 3), after("round", 2)], id="returns"),
         pytest.param(TOOLS | SHORT, [nth("chunk", 3), after("chunk", 2), after("chunk", 9)], id="tools"),
