@@ -7,7 +7,8 @@ A step is what a user waits for: sampling, grading, one optimizer step on all ro
 warm start (0.15 M parameters, 256 rollouts of at most 20 tokens), ``tiny`` has 8.7 M parameters and ``slice`` 88 M (64
 and 32 rollouts, prompts of 64 tokens). Their peers are `GRPOTrainer` of TRL's newest release and tunix's `GRPOLearner`
 (`step_peers.py`). ``tiny_fr3e`` is FR3E with 4 prompts, 16 bases each, and 8 rollouts from each of 4 anchors on a
-correct and a wrong base; its peer is written by hand on transformers (`step_by_hand.py`). All take turns, each in a
+correct and a wrong base; ``tiny_tree`` is TreeRL with 8 prompts, 6 bases each, and 2 rollouts from each of 2 anchors on
+every base. Their peer is written by hand on transformers (`step_by_hand.py`). All take turns, each in a
 process of its own on the same cores; figures are medians over processes, of the steps after the first ones. The peers
 live in environments of their own and load the same directory.
 """
@@ -50,6 +51,7 @@ class Work:
     chunk: int = 8
     anchors: int = 0  # of a base; 0: GRPO++, otherwise FR3E
     branches: int = 8  # rollouts from each state
+    tree: int = 0  # 1: TreeRL, every base is expanded and trains, too
 
 
 def works(bench: Path) -> dict[str, Work]:
@@ -61,6 +63,7 @@ def works(bench: Path) -> dict[str, Work]:
         "tiny": grpo,
         "slice": replace(grpo, model=slice_, prompts=4, tokens=128, micro=8, tunix_micro=8, micro_tokens=1536, slots=4),
         "tiny_fr3e": replace(grpo, prompts=4, generations=16, slots=4, lanes=16, anchors=4),
+        "tiny_tree": replace(grpo, generations=6, anchors=2, branches=2, tree=1),
     }
 
 
@@ -76,9 +79,10 @@ def ours(args: argparse.Namespace) -> None:
 
     rollouts = args.prompts * args.generations
     if args.anchors:
-        # A correct and a wrong base of each prompt. An anchor may be a first token, which has no state of its own: all
-        # but one base fill the batch, so that a round that lacks a few rollouts does.
-        rollouts = (args.prompts * 2 - 1) * args.anchors * args.branches + 1
+        # A correct and a wrong base of each prompt, or all of them. An anchor may be a first token, which has no state
+        # of its own: all but one base fill the batch, so that a round that lacks a few rollouts does.
+        expanded = args.prompts * (args.generations if args.tree else 2)
+        rollouts = (expanded - 1) * (args.anchors * args.branches + args.tree) + 1
     settings = {
         "model.path": args.model,
         "rollout.prompts_per_round": args.prompts,
@@ -108,6 +112,14 @@ def ours(args: argparse.Namespace) -> None:
         "runtime.compilation_cache": args.cache,
         "runtime.output_dir": tempfile.mkdtemp(),
     }
+    if args.tree:
+        settings |= {
+            "explore.max_correct": args.generations,
+            "explore.max_wrong": args.generations,
+            "explore.block_credit": "true",
+            "advantage.state_estimator": "tree",
+            "advantage.modulation": "none",
+        }
     if args.words:
         settings["data.max_prompt_tokens"] = args.words
     recipe, overrides = ROOT / "configs" / "demo_grpo.yaml", [f"{name}={x}" for name, x in settings.items()]

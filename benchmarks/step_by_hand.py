@@ -1,4 +1,4 @@
-"""Whole training steps of FR3E as a user of transformers would write them.
+"""Whole training steps of FR3E and TreeRL as a user of transformers would write them.
 
 `step.py` calls `by_hand` in a process of an environment that has transformers and torch, and not this package.
 """
@@ -60,20 +60,22 @@ class ByHand:
         return inputs, out.sequences, caches, entropies
 
     def chosen(self, rows, inputs, sequences, entropies):
-        """A correct and a wrong base of each prompt with their anchors: (row, base, prefix lengths), base rewards."""
+        """The anchors of the bases that are expanded, (row, base, prefix length), and the rewards of all bases.
+
+        These are a correct and a wrong base of each prompt, or all of them for trees.
+        """
         width, n = inputs.input_ids.shape[1], self.args.generations
-        found, means = [], []
+        found, all_rewards = [], []
         for i, row in enumerate(rows):
             responses = [self.until_stop(ids) for ids in sequences[i * n : (i + 1) * n, width:]]
             rewards = np.array([self.graded(response, row["gold"]) for response in responses])
-            means.append(rewards.mean())
-            for kind in (rewards > 0.5, rewards <= 0.5):
-                if kind.any():
-                    base = int(self.rng.choice(np.flatnonzero(kind)))
-                    own = entropies[i * n + base, : len(responses[base])]
-                    top = own.topk(min(self.args.anchors, len(own))).indices.tolist()
-                    found += [(i, i * n + base, width + at) for at in sorted(top)]
-        return found, means
+            all_rewards.append(rewards)
+            kinds = [np.flatnonzero(kind) for kind in (rewards > 0.5, rewards <= 0.5)]
+            for base in range(n) if self.args.tree else [int(self.rng.choice(kind)) for kind in kinds if len(kind)]:
+                own = entropies[i * n + base, : len(responses[base])]
+                top = own.topk(min(self.args.anchors, len(own))).indices.tolist()
+                found += [(i, i * n + base, width + at) for at in sorted(top)]
+        return found, all_rewards
 
     def branches(self, anchors, sequences, masks, caches):
         """Continue each prefix ``branches`` times from the copied cache: the tokens after it, by anchor."""
@@ -115,7 +117,7 @@ class ByHand:
         return found
 
     def update(self, sequences, masks, trained) -> None:
-        """One clipped-surrogate step on flattened rows; ``trained`` has (base, prefix, new tokens, advantage)."""
+        """One clipped-surrogate step on flattened rows; ``trained`` has (base, prefix, new tokens, advantages)."""
         torch, micro = self.torch, self.args.micro or 16
         tokens = sum(len(new) for _, _, new, _ in trained)
         trained = sorted(trained, key=lambda row: row[1] + len(row[2]))
@@ -129,7 +131,7 @@ class ByHand:
                 end = prefix + len(new)
                 ids[r, :prefix], mask[r, :prefix] = sequences[base, :prefix], masks[base, :prefix]
                 ids[r, prefix:end], mask[r, prefix:end] = torch.tensor(new), 1
-                loss[r, prefix:end], advantages[r, prefix:end] = True, advantage
+                loss[r, prefix:end], advantages[r, prefix:end] = True, torch.as_tensor(advantage, dtype=torch.float32)
             positions = (mask.cumsum(1) - 1).clamp(min=0)
             hidden = self.model.model(ids, attention_mask=mask, position_ids=positions, use_cache=False)
             counts = loss[:, 1:]
@@ -146,24 +148,51 @@ class ByHand:
             inputs, sequences, caches, entropies = self.bases(rows)
             prompts = inputs.attention_mask.repeat_interleave(self.args.generations, 0)
             masks = self.torch.cat([prompts, self.torch.ones_like(sequences[:, prompts.shape[1] :])], 1)
-            anchors, means = self.chosen(rows, inputs, sequences, entropies)
+            anchors, of_bases = self.chosen(rows, inputs, sequences, entropies)
             found = self.branches(anchors, sequences, masks, caches)
         del caches
-        trained, before = [], {}
+        width, n, graded = inputs.input_ids.shape[1], len(sequences), []
         for (row, base, prefix), responses in zip(anchors, found, strict=True):
-            width = inputs.input_ids.shape[1]
             texts = [sequences[base, width:prefix].tolist() + new for new in responses]
-            rewards = np.array([self.graded(ids, rows[row]["gold"]) for ids in texts])
-            value = rewards.mean()
-            gain = value - before.get(base, means[row])
-            before[base] = value
-            trained += [
-                (base, prefix, new, float((reward - value) / np.exp(gain)))
-                for new, reward in zip(responses, rewards, strict=True)
-            ]
-        self.update(sequences, masks, trained)
-        width, n = inputs.input_ids.shape[1], len(sequences)
+            graded.append(np.array([self.graded(ids, rows[row]["gold"]) for ids in texts]))
+        estimate = self.tree if self.args.tree else self.fr3e
+        self.update(sequences, masks, estimate(anchors, found, graded, of_bases, sequences, width))
         return sum(len(self.until_stop(sequences[i, width:])) for i in range(n)) + sum(len(r) for f in found for r in f)
+
+    def fr3e(self, anchors, found, graded, of_bases, sequences, width):
+        """The explored rollouts, each against its state, scaled by the state's gain over the one before."""
+        trained, before = [], {}
+        for (row, base, prefix), responses, rewards in zip(anchors, found, graded, strict=True):
+            value = rewards.mean()
+            gain = value - before.get(base, of_bases[row].mean())
+            before[base] = value
+            for new, reward in zip(responses, rewards, strict=True):
+                trained.append((base, prefix, new, float((reward - value) / np.exp(gain))))
+        return trained
+
+    def tree(self, anchors, found, graded, of_bases, sequences, width):
+        """Explored rollouts, and bases in blocks: a value against the root's and the parent's, over sqrt(leaves)."""
+        trained = []
+        for row, rewards in enumerate(of_bases):
+            own = [i for i, anchor in enumerate(anchors) if anchor[0] == row]
+            root = np.concatenate([rewards, *(graded[i] for i in own)]).mean()
+            for base in range(len(rewards)):
+                number = row * len(rewards) + base
+                states = [i for i in own if anchors[i][1] == number]
+                response = self.until_stop(sequences[number, width:])
+                credit, parent, start = np.zeros(len(response)), root, 0
+                for depth, i in enumerate([*states, None]):
+                    leaves = np.concatenate([rewards[base : base + 1], *(graded[j] for j in states[depth:])])
+                    end = len(response) if i is None else anchors[i][2] - width
+                    credit[start:end] = (2 * leaves.mean() - root - parent) / np.sqrt(len(leaves))
+                    parent, start = leaves.mean(), end
+                    if i is not None:
+                        trained += [
+                            (number, anchors[i][2], new, float(2 * reward - root - parent))
+                            for new, reward in zip(found[i], graded[i], strict=True)
+                        ]
+                trained.append((number, width, response, credit))
+        return trained
 
 
 def cache_of(layers):

@@ -14,6 +14,7 @@ from fr3e_jax.rollouts.expected_lengths import expected_lengths
 from fr3e_jax.rollouts.layout import Layout, lane_steps
 
 _ROUNDS = 2  # that are drawn
+_LEVELS = 128  # lengths that are told apart: a schedule of single tokens would take seconds
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,15 @@ def lane_use(config: Config, slots: int, mean: int) -> LaneUse:
 @lru_cache(maxsize=1024)
 def _share(layout: Layout, chunk: int, mean: int, cap: int, trunks: int, branches: int, states: int) -> float:
     """Tokens by lane steps of rounds of ``trunks`` with ``branches`` from each state; ``states`` 0: from the prompt."""
-    random, expected = np.random.default_rng(0), expected_lengths(mean, cap)
+    random, expected, unit = np.random.default_rng(0), expected_lengths(mean, cap), -(-cap // _LEVELS)
     tokens = steps = 0
     for _ in range(_ROUNDS):
         drawn = [list(_branches(random, expected, cap, branches, states)) for _ in range(trunks)]
         limits, lengths = ([[branch[i] for branch in trunk] for trunk in drawn] for i in (0, 1))
         tokens += sum(map(sum, lengths))
-        steps += lane_steps(limits, lengths, layout, chunk)
-    return tokens / steps
+        in_units = [[[-(-length // unit) for length in row] for row in rows] for rows in (limits, lengths)]
+        steps += unit * lane_steps(*in_units, layout, -(-chunk // unit))
+    return min(tokens / steps, 1.0)
 
 
 def _branches(

@@ -124,7 +124,12 @@ def test_a_run_stopped_inside_a_step_repeats_nothing_and_ends_equal(
 @pytest.mark.parametrize(
     ("settings", "stops"),
     [
-        pytest.param(PPO, [nth("micro_batch", 2), after("mini_batch", 2), after("mini_batch", 3)], id="ppo"),
+        pytest.param(
+            PPO,
+            [nth("micro_batch", 2), after("mini_batch", 2), after("mini_batch", 3)],
+            marks=pytest.mark.slow,
+            id="ppo",
+        ),
         pytest.param(PPO, [nth("scoring", 3), after("micro_batch", 8)], marks=pytest.mark.slow, id="ppo, other points"),
         pytest.param(
             MANY,
