@@ -105,9 +105,9 @@ class StoredRunProcess(RunProcess):
     def environment(self) -> dict[str, str]:
         return access(self.port) | {"FR3E_STORE_CACHE": str(self.folder / f"machine_{self.machine}")}
 
-    def start(self, *arguments: str, signal_at: str = "") -> subprocess.Popen:
+    def start(self, *arguments: str, **at: str) -> subprocess.Popen:
         os.environ.update(self.environment)
-        return super().start(*arguments, signal_at=signal_at)
+        return super().start(*arguments, **at)
 
 
 @pytest.fixture(scope="module")
