@@ -92,7 +92,7 @@ def test_a_run_continues_with_another_number_of_processes(tmp_path, tiny_run, fi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", ["chunk 12", "round 2", "sampled 1", "scoring 2", "micro_batch 4", "mini_batch 2"])
+@pytest.mark.parametrize("point", ["chunk 12", "micro_batch 4"])  # the other points: tests/loop/test_stops.py
 def test_two_processes_told_to_stop_inside_a_step_end_equal(tmp_path, tiny_run, two_processes, point):
     """The signal comes to the second process alone; both stop at its safe point."""
     group = Group(tmp_path, tiny_run)
