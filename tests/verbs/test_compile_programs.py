@@ -54,6 +54,7 @@ def test_a_run_finds_its_programs_compiled(tmp_path):
     settings = [f"runtime.compilation_cache={tmp_path}/cache", "evaluation.prompts=16", "runtime.compile_ahead=false"]
     settings += [
         "training.max_steps=1",
+        "training.row_shapes=3",
         "runtime.console=plain",
         "runtime.report=false",
         f"runtime.output_dir={tmp_path}",
