@@ -172,8 +172,8 @@ def _metrics(rounds: Rounds, progress: Progress, found: Collected) -> dict[str, 
     return metrics | step_report.grading_metrics(session.grader) | rounds.prompts.metrics()
 
 
-class _Aside:
-    """The console of a thread that works ahead: its stages are not the run's."""
+class Aside:
+    """The console of work beside the run: its stages are not the run's, and ``note`` gets its lines."""
 
     def __init__(self, note: Callable[[str], None]):
         self.note = note
@@ -222,7 +222,7 @@ class Ahead:
         for name, count in (earlier.counts if earlier else {}).items():
             setattr(self._ledger, name, count)
         self._shown, self._watch.report = self._watch.report, self._check
-        aside = replace(rounds, ledger=self._ledger, console=_Aside(rounds.console.note))
+        aside = replace(rounds, ledger=self._ledger, console=Aside(rounds.console.note))
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="ahead")
         if earlier and earlier.found:
             self._found: Future[Collected] = Future()

@@ -23,7 +23,7 @@ from fr3e_jax.learning.row_forecast import planned_menu
 from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop.adaptive_return import Returns
 from fr3e_jax.loop.archive import Archive
-from fr3e_jax.loop.collection import NoSignal, collect
+from fr3e_jax.loop.collection import Aside, NoSignal, collect
 from fr3e_jax.loop.evaluate import evaluate
 from fr3e_jax.loop.grading import ResponseGrader
 from fr3e_jax.loop.progress import Progress
@@ -66,14 +66,6 @@ def expected(config: Config, steps: int = 3) -> Forecast:
     """The forecast of a recipe, from ``rollout.expected_tokens``."""
     rollout = config.rollout
     return Forecast(expected_lengths(rollout.expected_tokens, rollout.max_response_tokens), steps)
-
-
-class _Quiet:
-    """A console that shows nothing."""
-
-    def stage(self, name: str) -> None: ...
-
-    def note(self, text: str) -> None: ...
 
 
 class _Known:
@@ -123,7 +115,7 @@ def rehearse(session: Session, forecast: Forecast, programs: Programs) -> Rehear
             evaluate(own, learner.params, note=lambda line: None)
         feed = PromptFeed(own.task.problems("train"), own.texts, config.data, config.rollout.prompts_per_round)
         progress, ledger = Progress(), TokenLedger()
-        rounds = Rounds(own, feed, Archive(), Returns(), Yield(), ledger, _Quiet())
+        rounds = Rounds(own, feed, Archive(), Returns(), Yield(), ledger, Aside(lambda line: None))
         with contextlib.suppress(NoSignal):
             for step in range(1, forecast.steps + 1):
                 found = collect(rounds, progress, own.sampler.weights.of(learner.params), step, step)

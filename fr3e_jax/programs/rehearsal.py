@@ -12,7 +12,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -47,13 +47,6 @@ def _laid_out(tree: Any, shardings: Any) -> Any:
     """Abstract arrays as pretended ones; ``shardings``: a sharding, or a tree that ``tree`` refines."""
     whole = jax.tree.broadcast(shardings, tree, is_leaf=lambda x: x is None)
     return jax.tree.map(lambda x, sharding: Pretended(x.shape, x.dtype, sharding=sharding), tree, whole)
-
-
-class Traceable(Protocol):
-    """What a rehearsal reads of a `fr3e_jax.programs.program.Program`."""
-
-    def trace(self, *args: Any, **keywords: Any) -> jax.stages.Traced:
-        """As `jax.stages.Wrapped.trace`."""
 
 
 @dataclass

@@ -148,12 +148,12 @@ def test_wandb_writes_an_offline_run(run, tmp_path, monkeypatch):
     trackers.finish(failed=False)
     identity = json.loads((tmp_path / "trackers.json").read_text())["wandb"]
     (stored,) = (tmp_path / "wandb").glob(f"offline-run-*-{identity}/run-{identity}.wandb")
+    written = lambda: all(name in stored.read_bytes() for name in (b"reward/mean", b"rollouts"))
     for _ in range(300):  # a process of wandb writes it
-        content = stored.read_bytes()
-        if b"reward/mean" in content and b"rollouts" in content:
-            return
+        if written():
+            break
         time.sleep(0.1)
-    pytest.fail(f"{stored} lacks the metrics or the table: {content[:200]!r}")
+    assert written()
 
 
 def test_trackio_keeps_its_run_by_name(run, tmp_path, monkeypatch):
