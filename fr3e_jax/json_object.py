@@ -9,6 +9,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+_SHOWN = 80  # characters of a value in a message
+
+
+def shown(value: Any) -> str:
+    """A value as JSON, cut if it is long."""
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
 
 def read_json_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file.

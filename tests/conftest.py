@@ -137,7 +137,7 @@ def tiny_network():
 
 @pytest.fixture(scope="session")
 def transformers_model():
-    """Builds a random Qwen2 or Qwen3 of `transformers` with small sizes, all of whose parameters matter."""
+    """Builds a random network of a family of `transformers` with small sizes, all of whose parameters matter."""
     if not os.environ.get("FR3E_REQUIRE_TORCH"):
         pytest.importorskip("torch", reason="torch is in no requirements file; `make test-parity` installs it")
     import torch
@@ -147,7 +147,9 @@ def transformers_model():
         config = dict(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
         config |= dict(num_key_value_heads=2, head_dim=8, tie_word_embeddings=True, max_position_embeddings=512)
         torch.manual_seed(0)
-        config = getattr(transformers, f"{family}Config")(**config | settings)
+        # With separate configurations of text and images, that of the text.
+        kind = getattr(transformers, f"{family}TextConfig", None) or getattr(transformers, f"{family}Config")
+        config = kind(**config | settings)
         model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
         with torch.no_grad():
             for name, parameter in model.named_parameters():

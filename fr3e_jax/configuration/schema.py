@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fr3e_jax.configuration.model_names import ModelName
 from fr3e_jax.configuration.options import implementations, implemented_by, option
 from fr3e_jax.configuration.shaping_sections import ShapingConfig
 
@@ -25,25 +26,7 @@ class ModelConfig:
     tokenizer: str = option(
         "", "tokenizer directory; empty: the one in model.path, else the embedded character tokenizer"
     )
-    architecture: Literal[
-        "custom",
-        "qwen2.5-0.5b",
-        "qwen2.5-1.5b",
-        "qwen2.5-3b",
-        "qwen2.5-7b",
-        "qwen2.5-14b",
-        "qwen2.5-32b",
-        "qwen2.5-72b",
-        "qwen2.5-math-1.5b",
-        "qwen2.5-math-7b",
-        "qwen2.5-math-72b",
-        "qwen3-0.6b",
-        "qwen3-1.7b",
-        "qwen3-4b",
-        "qwen3-8b",
-        "qwen3-14b",
-        "qwen3-32b",
-    ] = option(
+    architecture: ModelName = option(
         "custom", "published sizes, for random weights and fr3e plan (a model.path must match); custom: the sizes below"
     )
     hidden_size: int = option(64, "width of the residual stream (random weights only)", ge=1)

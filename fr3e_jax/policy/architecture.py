@@ -1,9 +1,12 @@
-"""The sizes of a Qwen2, Qwen2.5 or Qwen3 (dense) network, and those of the published models."""
+"""The sizes of a network of one of the families (`fr3e_jax.policy.families`), and those of the published models."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+from fr3e_jax.policy.families import FAMILIES
+from fr3e_jax.policy.families.family import Family
+from fr3e_jax.policy.rotary import RopeScaling
 
 
 class UnsupportedModel(ValueError):
@@ -14,11 +17,12 @@ class UnsupportedModel(ValueError):
 class Architecture:
     """Sizes of the network. ``head_dim * num_heads`` need not equal ``hidden_size``.
 
-    ``model_type`` is Hugging Face's: ``"qwen2"`` (Qwen2, Qwen2.5, Qwen2.5-Math: biases on query, key and value) or
-    ``"qwen3"`` (query and key normalised per head; with ``attention_bias`` biases on all four projections).
+    ``model_type`` is Hugging Face's, and names the family. With ``attention_bias`` all four projections of attention have
+    biases. ``windows`` are the positions that the layers attend to, their own included, in turn (0: all), so
+    ``(4096, 0)`` has a window in every second layer.
 
     Raises:
-      UnsupportedModel: ``model_type`` is another one, or the sizes contradict one another.
+      UnsupportedModel: there is no such family, or the sizes contradict one another or the family.
     """
 
     vocab_size: int
@@ -34,12 +38,22 @@ class Architecture:
     max_position_embeddings: int = 32768
     model_type: str = "qwen2"
     attention_bias: bool = False
+    rope_scaling: RopeScaling | None = None  # not of layers with a window where these have a base of their own
+    windows: tuple[int, ...] = (0,)
+    local_rope_theta: float = 0.0  # rotary base of the layers with a window; 0: that of the others
+    query_scalar: float = 0.0  # scores are divided by its root; 0: head_dim
+    attention_softcap: float = 0.0  # bound c of scores, c tanh(score / c); 0: none
+    final_softcap: float = 0.0  # the same of logits
 
     def __post_init__(self) -> None:
-        if self.model_type not in ("qwen2", "qwen3"):
-            raise UnsupportedModel(f"model_type={self.model_type!r} is not supported; expected 'qwen2' or 'qwen3'")
-        if self.attention_bias and self.model_type != "qwen3":
-            raise UnsupportedModel("attention_bias=true is Qwen3's; Qwen2 has its fixed biases on query, key and value")
+        if self.model_type not in FAMILIES:
+            known = [f"'{name}'" for name in FAMILIES]
+            expected = f"{', '.join(known[:-1])} or {known[-1]}"
+            raise UnsupportedModel(f"model_type={self.model_type!r} is not supported; expected {expected}")
+        if self.attention_bias and self.family.qkv_bias:
+            raise UnsupportedModel(
+                f"attention_bias=true: {self.family.title} have their fixed biases on query, key and value"
+            )
         if self.num_heads % self.num_kv_heads:
             raise UnsupportedModel(
                 f"num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}: "
@@ -49,6 +63,32 @@ class Architecture:
             raise UnsupportedModel(
                 f"head_dim={self.head_dim} is odd or below 2; rotary position embedding needs an even size"
             )
+        self._check_options()
+        self._settle_windows()
+
+    def _check_options(self) -> None:
+        known = set(self.family.keys.values()) | ({"local_rope_theta"} if self.family.local_rope else set())
+        for name in ("query_scalar", "attention_softcap", "final_softcap", "local_rope_theta"):
+            value = getattr(self, name)
+            if value and name not in known:
+                raise UnsupportedModel(f"{name}={value}: {self.family.title} have no such option")
+        if "query_scalar" in known and not self.query_scalar:
+            object.__setattr__(self, "query_scalar", float(self.head_dim))
+
+    def _settle_windows(self) -> None:
+        """Write ``windows`` as its shortest period, so that equal networks are equal."""
+        layers = [self.windows[layer % len(self.windows)] for layer in range(self.num_layers)]
+        if min(layers) < 0 or len({window for window in layers if window}) > 1:
+            raise UnsupportedModel(f"windows={self.windows}: expected one size of at least 1 and 0, which is no window")
+        if max(layers) and not self.family.window_period:
+            raise UnsupportedModel(f"windows={self.windows}: {self.family.title} have no layers with a window")
+        periods = range(1, len(self.windows) + 1)
+        shortest = next(n for n in periods if all(layers[i] == layers[i % n] for i in range(self.num_layers)))
+        object.__setattr__(self, "windows", tuple(layers[:shortest]))
+
+    @property
+    def family(self) -> Family:
+        return FAMILIES[self.model_type]
 
     @property
     def heads_per_kv_head(self) -> int:
@@ -57,7 +97,7 @@ class Architecture:
     @property
     def qkv_bias(self) -> bool:
         """Biases on the query, key and value projections."""
-        return self.model_type == "qwen2" or self.attention_bias
+        return self.family.qkv_bias or self.attention_bias
 
     @property
     def out_bias(self) -> bool:
@@ -67,12 +107,30 @@ class Architecture:
     @property
     def qk_norm(self) -> bool:
         """RMSNorm of every query and key head before the rotary embedding."""
-        return self.model_type == "qwen3"
+        return self.family.qk_norm
+
+    @property
+    def sliding_window(self) -> int:
+        """Positions that a layer with a window attends to, its own included; 0: no layer has a window."""
+        return max(self.windows)
+
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        """The windows that occur among the layers, each once. Layers of a kind share angles and masks."""
+        return tuple(dict.fromkeys(self.windows))
+
+    def window_of(self, layer: int) -> int:
+        """Positions that a layer attends to, its own included; 0: all."""
+        return self.windows[layer % len(self.windows)]
+
+    def rope(self, window: int) -> tuple[float, RopeScaling | None]:
+        """Base and scaling of the rotary embedding of the layers with this window."""
+        return (self.local_rope_theta, None) if window and self.local_rope_theta else (self.rope_theta, self.rope_scaling)
 
     @property
     def num_parameters(self) -> int:
         d, attention, kv = self.hidden_size, self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        block = 2 * d * attention + 2 * d * kv + 3 * d * self.intermediate_size + 2 * d
+        block = 2 * d * attention + 2 * d * kv + 3 * d * self.intermediate_size + len(self.family.norms) * d
         block += self.qkv_bias * (attention + 2 * kv) + self.out_bias * d + self.qk_norm * 2 * self.head_dim
         return self.vocab_size * d * (1 if self.tie_word_embeddings else 2) + self.num_layers * block + d
 
@@ -87,58 +145,8 @@ class Architecture:
         return 6.0 * self.num_parameters
 
 
-def _qwen2(
-    layers: int, hidden: int, heads: int, kv: int, mlp: int, *, eps: float = 1e-6, **others: Any
-) -> Architecture:
-    small = hidden <= 2048  # these share embedding and head, and have no rows beyond the tokenizer's for sharding
-    return Architecture(
-        vocab_size=151936 if small else 152064,
-        hidden_size=hidden,
-        num_layers=layers,
-        num_heads=heads,
-        num_kv_heads=kv,
-        head_dim=hidden // heads,
-        intermediate_size=mlp,
-        rms_norm_eps=eps,
-        tie_word_embeddings=small,
-        **others,
-    )
-
-
-def _qwen3(layers: int, hidden: int, heads: int, mlp: int) -> Architecture:
-    return Architecture(
-        vocab_size=151936,
-        hidden_size=hidden,
-        num_layers=layers,
-        num_heads=heads,
-        num_kv_heads=8,
-        head_dim=128,
-        intermediate_size=mlp,
-        tie_word_embeddings=hidden <= 2560,
-        max_position_embeddings=40960,
-        model_type="qwen3",
-    )
-
-
-_LONG = dict(max_position_embeddings=131072)
-_MATH = dict(max_position_embeddings=4096, rope_theta=1e4)
-
-# From config.json of the released base models (Qwen3: hybrid models); technical reports of Qwen2.5 and Qwen3.
 PUBLISHED: dict[str, Architecture] = {
-    "qwen2.5-0.5b": _qwen2(24, 896, 14, 2, 4864),
-    "qwen2.5-1.5b": _qwen2(28, 1536, 12, 2, 8960, **_LONG),
-    "qwen2.5-3b": _qwen2(36, 2048, 16, 2, 11008),
-    "qwen2.5-7b": _qwen2(28, 3584, 28, 4, 18944, **_LONG),
-    "qwen2.5-14b": _qwen2(48, 5120, 40, 8, 13824, eps=1e-5, **_LONG),
-    "qwen2.5-32b": _qwen2(64, 5120, 40, 8, 27648, eps=1e-5, **_LONG),
-    "qwen2.5-72b": _qwen2(80, 8192, 64, 8, 29568, eps=1e-5, **_LONG),
-    "qwen2.5-math-1.5b": _qwen2(28, 1536, 12, 2, 8960, **_MATH),
-    "qwen2.5-math-7b": _qwen2(28, 3584, 28, 4, 18944, **_MATH),
-    "qwen2.5-math-72b": _qwen2(80, 8192, 64, 8, 29568, eps=1e-5, **_MATH),
-    "qwen3-0.6b": _qwen3(28, 1024, 16, 3072),
-    "qwen3-1.7b": _qwen3(28, 2048, 16, 6144),
-    "qwen3-4b": _qwen3(36, 2560, 32, 9728),
-    "qwen3-8b": _qwen3(36, 4096, 32, 12288),
-    "qwen3-14b": _qwen3(40, 5120, 40, 17408),
-    "qwen3-32b": _qwen3(64, 5120, 64, 25600),
+    name: Architecture(model_type=family.model_type, **sizes)
+    for family in FAMILIES.values()
+    for name, sizes in family.published.items()
 }

@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 _EXTENTS = 4  # parts of a sequence; the queries of a part are compared only with keys up to its end
 
@@ -45,52 +44,47 @@ class RowView(NamedTuple):
     start: jax.Array  # int [B, N, T], the first of them
 
 
+    def within(self, window: int, offset: jax.Array) -> RowView:
+        """The view of a layer whose tokens see ``window`` positions, their own included (0: all).
+
+        ``offset``: int ``[B, N, T]``, how many tokens of its branch precede a token. Of the trunk a token then sees the
+        end; what it sees of its own segment, `row_attention` limits.
+        """
+        if not window:
+            return self
+        hidden = jnp.clip(self.fork + offset - window + 1, 0, self.fork)
+        return self._replace(fork=self.fork - hidden, start=self.start + hidden)
+
+
+class Scoring(NamedTuple):
+    """How the layers of a kind score keys. Static."""
+
+    scale: float = 0.0  # of the products of queries and keys; 0: 1 / sqrt(D)
+    softcap: float = 0.0  # bound c of scores, c tanh(score / c); 0: none (Gemma Team 2024, section 2)
+    window: int = 0  # positions that a token sees, its own included; 0: all (Beltagy et al. 2020, section 3.1)
+
+    def scaled(self, query: jax.Array) -> jax.Array:
+        """``query [..., D]`` times the scale."""
+        return query * (self.scale or query.shape[-1] ** -0.5)
+
+    def capped(self, scores: jax.Array) -> jax.Array:
+        return softcapped(scores, self.softcap)
+
+
+PLAIN = Scoring()
+
+
+def softcapped(x: jax.Array, bound: float) -> jax.Array:
+    """``bound tanh(x / bound)``; x itself where the bound is 0."""
+    return bound * jnp.tanh(x / bound) if bound else x
+
+
 class RowPart(NamedTuple):
     """The queries of one part of a row that is cut by positions (`fr3e_jax.policy.row_parts`)."""
 
     view: RowView  # of the part's own trunk positions and lanes' positions
     trunk_place: jax.Array  # int [1, 1, S of the part], place in the trunk
     place: jax.Array  # int [1, 1, T of the part], place in the lane
-
-
-class Rotation(NamedTuple):
-    """The rotary angles of tokens, float32 ``[B, N, T, D / 2]``: the same for every head of every layer."""
-
-    cos: jax.Array
-    sin: jax.Array
-
-
-def rotary_frequencies(head_dim: int, theta: float) -> np.ndarray:
-    """``theta ** (-2 i / head_dim)``, float32 ``[head_dim / 2]``, each operation rounded as transformers rounds it.
-
-    At position 100,000 one bit of a frequency turns a head by 0.01. The power is of float64: numpy's of float32 differs
-    by a bit between processors (with AVX-512 for every fifth frequency), torch's for one in a hundred.
-    """
-    exponents = np.arange(head_dim // 2, dtype=np.float32) / np.float32(head_dim // 2)
-    return np.float32(1) / np.power(np.float64(np.float32(theta)), exponents.astype(np.float64)).astype(np.float32)
-
-
-def rotation(positions: jax.Array, head_dim: int, theta: float) -> Rotation:
-    """The rotary angles of tokens at ``positions [B, N, T]``."""
-    frequencies = jnp.asarray(rotary_frequencies(head_dim, theta)).reshape(1, 1, 1, -1)
-    angles = positions[..., None].astype(jnp.float32) * frequencies
-    # XLA on CPU fuses everything but a loop with its consumers. Fused, sine and cosine would be computed again for each
-    # head of each layer, forward and backward.
-    one = lambda is_sine: jnp.where(is_sine, jnp.sin(angles), jnp.cos(angles))
-    return Rotation(*jax.lax.map(one, jnp.array([False, True])))
-
-
-def rotary(x: jax.Array, turn: Rotation) -> jax.Array:
-    """Turn the heads of ``x [B, N, T, heads, D]`` by their positions, in x's dtype.
-
-    Pairs are half a head apart, as in Hugging Face's implementation. (Su et al. 2021, RoFormer.)
-    """
-    # Reverse both halves instead of slicing them: the gradient of a slice is an array padded with zeros.
-    cos, sin = (part[..., None, None, :] for part in turn)
-    halves = x.astype(jnp.float32).reshape(*x.shape[:-1], 2, x.shape[-1] // 2)
-    sign = jnp.asarray([-1.0, 1.0], jnp.float32).reshape(1, 1, 1, 1, 2, 1)
-    turned = halves * cos + jnp.flip(halves, axis=-2) * (sign * sin)
-    return turned.reshape(x.shape).astype(x.dtype)
 
 
 def trunk_branch_attention(
@@ -100,6 +94,8 @@ def trunk_branch_attention(
     trunk: KeyValue | None = None,
     fork: jax.Array | None = None,
     start: jax.Array | None = None,
+    *,
+    scoring: Scoring = PLAIN,
 ) -> jax.Array:
     """Attention of branch tokens over their trunk (``fork`` positions from ``start``) and their own branch.
 
@@ -110,6 +106,7 @@ def trunk_branch_attention(
       trunk: ``key [B, K, D, S]``, ``value [B, K, S, D]``; None in the trunk's own pass.
       fork: int ``[B, N, T]``, number of trunk positions that each query sees; 0 is allowed.
       start: int ``[B, N, T]``, the first of these positions, where a row holds several trunks; None: 0.
+      scoring: how keys are scored. The masks, not it, say what is seen.
 
     Returns:
       ``[B, N, T, K, G, D]`` in the query's dtype. Scores and softmax are float32.
@@ -117,17 +114,17 @@ def trunk_branch_attention(
     batch, lanes, length, kv_heads, group, head_dim = query.shape
     # All scores lie as [B, K, N, T·G, positions]. The products of both parts, their maxima and their sums then need no
     # transposition; only the small query, key and value are transposed.
-    query = jnp.transpose(query * head_dim**-0.5, (0, 3, 1, 2, 4, 5))
+    query = jnp.transpose(scoring.scaled(query), (0, 3, 1, 2, 4, 5))
     mine = query.reshape(batch, kv_heads, lanes, length * group, head_dim)
     own = KeyValue(*(jnp.swapaxes(part, 1, 2) for part in own))
-    own_scores = _scores(mine, own.key, 3).reshape(*query.shape[:5], -1) + _bias(own_mask)
+    own_scores = scoring.capped(_scores(mine, own.key, 3)).reshape(*query.shape[:5], -1) + _bias(own_mask)
     largest = jax.lax.stop_gradient(own_scores).max(axis=-1)  # b k n t g; finite, because every query sees itself
     if trunk is not None:
         first = jnp.zeros_like(fork) if start is None else start
         at = jnp.arange(trunk.key.shape[-1])[None, None, None]
         seen = (at >= first[..., None]) & (at < (first + fork)[..., None])
         shared = query.reshape(batch, kv_heads, lanes * length * group, head_dim)
-        trunk_scores = _scores(shared, trunk.key, 2).reshape(*query.shape[:5], -1) + _bias(seen)
+        trunk_scores = scoring.capped(_scores(shared, trunk.key, 2)).reshape(*query.shape[:5], -1) + _bias(seen)
         largest = jnp.maximum(largest, jax.lax.stop_gradient(trunk_scores).max(axis=-1))
 
     weights = jnp.exp(own_scores - largest[..., None])
@@ -149,6 +146,7 @@ def row_attention(
     *,
     window: int = 1,
     block: int = 0,
+    scoring: Scoring = PLAIN,
     part: RowPart | None = None,
     reach: Callable[[int, int], int] = lambda length, end: end,
 ) -> jax.Array:
@@ -161,6 +159,7 @@ def row_attention(
       window: number of lanes that a lane's token sees: its own and the ``window - 1`` before it.
       block: number of tokens of a row, roughly, whose scores exist at once; 0: all. The backward pass computes the
         scores of each block again.
+      scoring: how keys are scored, and how far back in its segment a token sees; ``view`` is that of its window.
       part: the queries, where they are only a part of the row; None: all tokens. Keys and values are always whole.
       reach: ``(length, end)`` to the positions of a trunk or lane of ``length`` that hold its first ``end`` queries.
 
@@ -182,6 +181,7 @@ def row_attention(
         block,
         1,
         reach,
+        scoring,
     )
     mixed_lanes = _causal_attention(
         (
@@ -196,6 +196,7 @@ def row_attention(
         block,
         window,
         reach,
+        scoring,
         KeyValue(trunk.key[:, 0], trunk.value[:, 0]),
     )
     return jnp.concatenate([mixed_trunk, mixed_lanes.reshape(batch, 1, -1, *query.shape[3:])], axis=2)
@@ -208,6 +209,7 @@ def _causal_attention(
     block: int,
     window: int,
     reach: Callable[[int, int], int],
+    scoring: Scoring,
     trunk: KeyValue | None = None,
 ):
     """`trunk_branch_attention` where a query sees itself and the earlier positions of its segment.
@@ -217,7 +219,7 @@ def _causal_attention(
         their ``fork`` and ``start`` as well.
       own: keys and values of whole lanes, which may be longer than those of queries.
       segment: int ``[B, N, positions]`` of these.
-      block, window, reach: as in `row_attention`.
+      block, window, reach, scoring: as in `row_attention`.
       trunk: as in `trunk_branch_attention`.
     """
     lanes, whole = segment.shape[1:]
@@ -233,8 +235,10 @@ def _causal_attention(
         query, mine, at, *shared = queries
         extent += before * whole
         seen = (mine[..., None] == segments[:, :, None, :extent]) & (at[..., None] >= positions[..., :extent])
+        if scoring.window:
+            seen &= at[..., None] - positions[..., :extent] < scoring.window
         keys = KeyValue(own.key[..., :extent], own.value[..., :extent, :])
-        return trunk_branch_attention(query, keys, seen, trunk, *shared)
+        return trunk_branch_attention(query, keys, seen, trunk, *shared, scoring=scoring)
 
     size = _block_size(length, block // lanes if block else length)
     if size == length:

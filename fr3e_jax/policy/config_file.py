@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from fr3e_jax import json_object
+from fr3e_jax.json_object import shown
 from fr3e_jax.policy.architecture import Architecture, UnsupportedModel
+from fr3e_jax.policy.families import FAMILIES
+from fr3e_jax.policy.families.family import Family
+from fr3e_jax.policy.rope_settings import is_number, read_rope, written_rope
 
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 _MOST = {  # far beyond any published network; what is larger is a mistake, and would cost hours or all the memory
@@ -19,17 +22,27 @@ _MOST = {  # far beyond any published network; what is larger is a mistake, and 
     "num_key_value_heads": 10**4,
     "head_dim": 10**4,
     "max_position_embeddings": 10**9,
+    "sliding_window": 10**9,
+    "sliding_window_pattern": 10**3,
 }
-_SHOWN = 80  # characters of a value in a message
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size")
 _REFUSED = {  # settings that change the network when they are set, with their meaning
-    "use_sliding_window": "attention over a sliding window",
+    "use_sliding_window": "attention over a sliding window, in this family",
+    "use_bidirectional_attention": "attention to later tokens",
+    "mlp_bias": "biases in the MLP",
     "quantization_config": "quantised weights",
     "dual_chunk_attention_config": "dual chunk attention",
     "use_mrope": "multimodal rotary positions",
     "auto_map": "a network in code of its own, which is never run",
 }
-_DEFAULT_THETA = 10000.0  # of transformers, where config.json has none
+_WAYS_OUT = {  # model types that are refused, with what to do
+    "gemma3": "Gemma 3 with images: save its text part with transformers, "
+    "Gemma3ForCausalLM.from_pretrained(DIRECTORY).save_pretrained(TEXT_DIRECTORY)",
+    "gemma": "Gemma 1: take Gemma 2 or 3",
+    "mllama": "Llama 3.2 with images: take Llama 3.1, or 3.2 of 1B or 3B",
+    "llama4": "Llama 4 is a mixture of experts with attention in chunks: take Llama 3",
+    "llama4_text": "Llama 4 is a mixture of experts with attention in chunks: take Llama 3",
+}
 
 
 def from_hf_config(config: dict[str, Any]) -> Architecture:
@@ -38,112 +51,114 @@ def from_hf_config(config: dict[str, Any]) -> Architecture:
     Raises:
       UnsupportedModel: one message with every setting that the network does not have or that is missing.
     """
-    if problems := [*_network_problems(config), *_rope_problems(config), *_size_problems(config)]:
+    model_type = config.get("model_type")
+    known = isinstance(model_type, str) and model_type in FAMILIES
+    family = FAMILIES[model_type] if known else FAMILIES["qwen2"]  # whose rules tell what else is wrong
+    given = {name: value for name, value in config.items() if value is not None or name in family.keys}
+    filled = dict(family.defaults) | given
+    rope = read_rope(given, family)
+    problems = [] if known else [_unknown(model_type)]
+    if problems := [*problems, *_network_problems(filled, family), *rope.problems, *_size_problems(filled, family)]:
         raise UnsupportedModel("; ".join(problems))
-    model_type, heads = config["model_type"], config["num_attention_heads"]
-    head_dim = config.get("head_dim") or (128 if model_type == "qwen3" else config["hidden_size"] // heads)
+    heads, positions = filled["num_attention_heads"], filled.get("max_position_embeddings") or 32768
+    if rope.scaling and rope.scaling.kind == "yarn":
+        positions = max(positions, int(rope.scaling.factor * rope.scaling.original_max_position_embeddings))
     return Architecture(
-        vocab_size=config["vocab_size"],
-        hidden_size=config["hidden_size"],
-        num_layers=config["num_hidden_layers"],
+        vocab_size=filled["vocab_size"],
+        hidden_size=filled["hidden_size"],
+        num_layers=filled["num_hidden_layers"],
         num_heads=heads,
-        num_kv_heads=config.get("num_key_value_heads") or heads,
-        head_dim=head_dim,
-        intermediate_size=config["intermediate_size"],
-        rope_theta=next(iter(_thetas(config)), _DEFAULT_THETA),
-        rms_norm_eps=float(config.get("rms_norm_eps") or 1e-6),
-        tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
-        max_position_embeddings=config.get("max_position_embeddings") or 32768,
-        model_type=model_type,
-        attention_bias=model_type == "qwen3" and bool(config.get("attention_bias", False)),
+        num_kv_heads=filled.get("num_key_value_heads") or heads,
+        head_dim=filled.get("head_dim") or filled["hidden_size"] // heads,
+        intermediate_size=filled["intermediate_size"],
+        rope_theta=rope.theta,
+        rms_norm_eps=float(filled.get("rms_norm_eps") or 1e-6),
+        tie_word_embeddings=bool(filled.get("tie_word_embeddings", False)),
+        max_position_embeddings=positions,
+        model_type=family.model_type,
+        attention_bias=not family.qkv_bias and bool(filled.get("attention_bias", False)),
+        rope_scaling=rope.scaling,
+        windows=_windows(filled, family),
+        local_rope_theta=rope.local_theta,
+        **{field: float(filled[name] or 0.0) for name, field in family.keys.items()},
     )
 
 
-def _network_problems(config: dict[str, Any]) -> list[str]:
+def _unknown(model_type: Any) -> str:
+    named = [f"{name!r} ({family.title})" for name, family in FAMILIES.items()]
+    way_out = _WAYS_OUT.get(model_type) if isinstance(model_type, str) else None
+    supported = way_out or f"supported are {', '.join(named[:-1])} and {named[-1]}"
+    return f"model_type={shown(model_type)} is not supported ({supported})"
+
+
+def _windows(config: dict[str, Any], family: Family) -> tuple[int, ...]:
+    if not family.window_period:
+        return (0,)
+    types = config.get("layer_types")
+    if types is None:
+        period = config.get("sliding_window_pattern") or family.window_period
+        types = ["sliding_attention"] * (period - 1) + ["full_attention"]
+    return tuple(config["sliding_window"] if kind == "sliding_attention" else 0 for kind in types)
+
+
+def _network_problems(config: dict[str, Any], family: Family) -> list[str]:
     problems = []
-    if (model_type := config.get("model_type")) not in ("qwen2", "qwen3"):
-        supported = "supported are 'qwen2' (Qwen2, Qwen2.5, Qwen2.5-Math) and 'qwen3' (dense Qwen3)"
-        problems.append(f"model_type={_shown(model_type)} is not supported ({supported})")
-    if experts := [f"{name}={_shown(config[name])}" for name in _EXPERTS if config.get(name)]:
+    if experts := [f"{name}={shown(config[name])}" for name in _EXPERTS if config.get(name)]:
         problems.append(f"{', '.join(experts)} is not supported (mixture of experts)")
-    if (activation := config.get("hidden_act", "silu")) != "silu":
-        problems.append(f"hidden_act={_shown(activation)} is not supported (only silu)")
+    if (activation := config.get(family.activation_key, family.activation)) != family.activation:
+        problems.append(f"{family.activation_key}={shown(activation)} is not supported (only {family.activation})")
     for name, meaning in _REFUSED.items():
         if config.get(name):
-            problems.append(f"{name}={_shown(config[name])} is not supported ({meaning})")
-    layers = config.get("layer_types") or []
-    if not isinstance(layers, list):
-        problems.append(f"layer_types={_shown(layers)} is not a list")
-    elif other := sorted({layer if isinstance(layer, str) else _shown(layer) for layer in layers} - {"full_attention"}):
-        problems.append(f"layer_types with {', '.join(other)} are not supported (only full_attention)")
+            problems.append(f"{name}={shown(config[name])} is not supported ({meaning})")
+    for name in dict.fromkeys(name for other in FAMILIES.values() for name in other.keys):
+        if name not in family.keys and config.get(name):
+            problems.append(f"{name}={shown(config[name])} is not supported (not in this family)")
+    problems += _layer_problems(config, family)
     for name in ("tie_word_embeddings", "attention_bias"):
         if config.get(name) not in (None, True, False):
-            problems.append(f"{name}={_shown(config[name])} is neither true nor false")
+            problems.append(f"{name}={shown(config[name])} is neither true nor false")
     return problems
 
 
-def _shown(value: Any) -> str:
-    """A value as JSON, cut if it is long."""
-    text = json.dumps(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+def _layer_problems(config: dict[str, Any], family: Family) -> list[str]:
+    layers = config.get("layer_types")
+    if layers is None:
+        return []
+    if not isinstance(layers, list):
+        return [f"layer_types={shown(layers)} is not a list"]
+    known = ["full_attention", *(["sliding_attention"] if family.window_period else [])]
+    if other := sorted({layer if isinstance(layer, str) else shown(layer) for layer in layers} - set(known)):
+        return [f"layer_types with {', '.join(other)} are not supported (only {' and '.join(known)})"]
+    if len(layers) != config.get("num_hidden_layers"):
+        found = config.get("num_hidden_layers")
+        return [f"layer_types has {len(layers)} entries and num_hidden_layers is {shown(found)}"]
+    return []
 
 
-def _rope_problems(config: dict[str, Any]) -> list[str]:
-    problems = []
-    for name in ("rope_scaling", "rope_parameters"):
-        rope = config.get(name) or {}
-        if not isinstance(rope, dict):
-            problems.append(f"{name}={_shown(rope)} is not a JSON object")
-            continue
-        kinds = [rope[key] for key in ("rope_type", "type") if key in rope]
-        # Without a type, any key but the base is a scaling whose kind some version of transformers guessed.
-        bare = not kinds and bool(rope.keys() - {"rope_theta"})
-        scaled = any(kind != "default" for kind in kinds)
-        if scaled or bare or rope.get("partial_rotary_factor", 1.0) != 1.0:
-            problems.append(f"{name}={_shown(rope)} is not supported (rope scaling)")
-    if config.get("partial_rotary_factor", 1.0) != 1.0:
-        problems.append(f"partial_rotary_factor={_shown(config['partial_rotary_factor'])} is not supported")
-    if len(thetas := _thetas(config)) > 1:
-        problems.append(f"rope_theta is given twice with different values, {' and '.join(map(str, thetas))}")
-    return problems
-
-
-def _thetas(config: dict[str, Any]) -> list[float]:
-    """The distinct values of rope_theta: at the top (transformers 4), in rope_parameters (transformers 5)."""
-    places = [config, config.get("rope_parameters"), config.get("rope_scaling")]
-    found = [place.get("rope_theta") for place in places if isinstance(place, dict)]
-    return list(dict.fromkeys(float(theta) for theta in found if _is_number(theta)))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e300
-
-
-def _size_problems(config: dict[str, Any]) -> list[str]:
+def _size_problems(config: dict[str, Any], family: Family) -> list[str]:
     problems = []
     if missing := [name for name in _SIZES if config.get(name) is None]:
         problems.append(f"it lacks {', '.join(missing)}")
     for name, most in _MOST.items():
         value = config.get(name)
         if value is not None and (type(value) is not int or not 1 <= value <= most):
-            problems.append(f"{name}={_shown(value)} is not a whole number from 1 to {most}")
-    for place in (config, config.get("rope_parameters"), config.get("rope_scaling")):
-        for name in ("rope_theta", "rms_norm_eps") if isinstance(place, dict) else ():
-            if place.get(name) is not None and not _is_number(place[name]):
-                problems.append(f"{name}={_shown(place[name])} is not a number above 0")
+            problems.append(f"{name}={shown(value)} is not a whole number from 1 to {most}")
+    for name in ("rms_norm_eps", "rope_local_base_freq", *family.keys):
+        if config.get(name) is not None and not is_number(config[name]):
+            problems.append(f"{name}={shown(config[name])} is not a number above 0")
     width, heads = config.get("hidden_size"), config.get("num_attention_heads")
-    if not problems and not config.get("head_dim") and config.get("model_type") == "qwen2" and width % heads:
+    if not problems and not config.get("head_dim") and width % heads:
         problems.append(f"hidden_size={width} is not a multiple of num_attention_heads={heads}, and head_dim is absent")
     return problems
 
 
 def to_hf_config(architecture: Architecture, *, dtype: str, eos_token_id: int | None, pad_token_id: int | None) -> dict:
     """The ``config.json`` with which `transformers` 4 and 5 build the same network."""
-    a = architecture
+    a, family = architecture, architecture.family
     config = {
-        "architectures": [{"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}[a.model_type]],
+        "architectures": [family.causal_lm],
         "model_type": a.model_type,
-        "hidden_act": "silu",
+        family.activation_key: family.activation,
         "vocab_size": a.vocab_size,
         "hidden_size": a.hidden_size,
         "num_hidden_layers": a.num_layers,
@@ -151,25 +166,35 @@ def to_hf_config(architecture: Architecture, *, dtype: str, eos_token_id: int | 
         "num_key_value_heads": a.num_kv_heads,
         "head_dim": a.head_dim,
         "intermediate_size": a.intermediate_size,
-        "rope_theta": a.rope_theta,
         "rms_norm_eps": a.rms_norm_eps,
         "tie_word_embeddings": a.tie_word_embeddings,
         "max_position_embeddings": a.max_position_embeddings,
         "attention_dropout": 0.0,
-        "use_sliding_window": False,
         "bos_token_id": None,
         "eos_token_id": eos_token_id,
         "pad_token_id": pad_token_id,
         "torch_dtype": dtype,
     }
-    return config | ({"attention_bias": a.attention_bias} if a.model_type == "qwen3" else {})
+    config |= written_rope(a.rope_theta, a.rope_scaling, a.local_rope_theta)
+    config |= family.constants | {name: _typed(getattr(a, field), family.defaults[name]) for name, field in family.keys.items()}
+    if family.window_period:
+        kind = lambda layer: "sliding_attention" if a.window_of(layer) else "full_attention"
+        config |= {"layer_types": [kind(layer) for layer in range(a.num_layers)]}
+        config |= {"sliding_window": a.sliding_window} if a.sliding_window else {}
+    return config if family.qkv_bias else config | {"attention_bias": a.attention_bias}
+
+
+def _typed(value: float, default: float | None) -> int | float | None:
+    """As transformers types it: null for 0, and a whole number as an integer where the default is one."""
+    return (int(value) if isinstance(default, int) and value == int(value) else value) or None
 
 
 def retyped(config: dict[str, Any], architecture: Architecture, dtype: str) -> dict[str, Any]:
     """``config`` of the same network with its weights stored as ``dtype``; all other fields stay."""
-    # transformers 4 reads torch_dtype and a rope_theta at the top, 5 also dtype and rope_parameters.
+    # transformers 4 reads torch_dtype and the rotary embedding at the top, 5 also dtype and rope_parameters.
     named = {"torch_dtype": dtype} | ({"dtype": dtype} if "dtype" in config else {})
-    return config | named | {"rope_theta": architecture.rope_theta}
+    a = architecture
+    return config | named | written_rope(a.rope_theta, a.rope_scaling, a.local_rope_theta)
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

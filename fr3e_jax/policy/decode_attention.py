@@ -20,15 +20,15 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fr3e_jax.policy.attention import KeyValue
+from fr3e_jax.policy.attention import PLAIN, KeyValue, Scoring
 
 
-def _scores(query: jax.Array, key: jax.Array, visible: jax.Array) -> jax.Array:
-    """float32 ``query [..., i, D] @ key [..., D, j]``; -inf where ``visible [..., i, j]`` (broadcast) is false."""
+def _scores(query: jax.Array, key: jax.Array, visible: jax.Array, scoring: Scoring) -> jax.Array:
+    """float32 ``query [..., i, D] @ key [..., D, j]``, softcapped; -inf where ``visible [..., i, j]`` (broadcast) is false."""
     lead = tuple(range(query.ndim - 2))
     dimensions = (((query.ndim - 1,), (key.ndim - 2,)), (lead, lead))
     scores = jax.lax.dot_general(query, key, dimensions, preferred_element_type=jnp.float32)
-    return jnp.where(visible, scores, -jnp.inf)
+    return jnp.where(visible, scoring.capped(scores), -jnp.inf)
 
 
 def _mix(weights: jax.Array, value: jax.Array) -> jax.Array:
@@ -45,20 +45,29 @@ class OwnPart(NamedTuple):
     seen: jax.Array  # bool [L, C]
 
 
-def decode_attention(query: jax.Array, own: Sequence[OwnPart], trunk: KeyValue, fork: jax.Array) -> jax.Array:
+def decode_attention(
+    query: jax.Array,
+    own: Sequence[OwnPart],
+    trunk: KeyValue,
+    fork: jax.Array,
+    start: jax.Array | None = None,
+    scoring: Scoring = PLAIN,
+) -> jax.Array:
     """Attention of one new token per lane.
 
     Args:
       query: ``[B, N, K, G, D]``.
       own: the lanes' own tokens in any number of parts; each query sees at least itself.
       trunk: ``key [B, K, D, S]``, ``value [B, K, S, D]``.
-      fork: int ``[B, N]``, number of trunk positions that each lane sees; 0 is allowed.
+      fork: int ``[B, N]``, the trunk position before which each lane sees; 0 is allowed.
+      start: int ``[B, N]``, the first trunk position that each lane sees; None: 0.
+      scoring: how keys are scored. The masks, not it, say what is seen.
 
     Returns:
       ``[B, N, K, G, D]`` in the query's dtype. Scores and softmax are float32.
     """
     batch, lanes, kv_heads, group, head_dim = query.shape
-    query = query * (head_dim**-0.5)
+    query = scoring.scaled(query)
 
     def by_trunk(x):  # [L, K, G, ...] -> [B, K, N * G, ...]: all lanes of a trunk read its cache together
         x = x.reshape(batch, lanes, *x.shape[1:])
@@ -69,10 +78,12 @@ def decode_attention(query: jax.Array, own: Sequence[OwnPart], trunk: KeyValue, 
         return x.reshape(batch * lanes, *x.shape[2:])
 
     flat = query.reshape(batch * lanes, kv_heads, group, head_dim)
-    own_scores = [_scores(flat, part.cache.key, part.seen[:, None, None]) for part in own]
-    visible = jnp.arange(trunk.key.shape[-1])[None, None] < fork[..., None]  # b n s
+    own_scores = [_scores(flat, part.cache.key, part.seen[:, None, None], scoring) for part in own]
+    at = jnp.arange(trunk.key.shape[-1])[None, None]
+    visible = at < fork[..., None]  # b n s
+    visible = visible if start is None else visible & (at >= start[..., None])
     visible = jnp.repeat(visible, group, axis=1)[:, None]
-    trunk_scores = _scores(by_trunk(flat), trunk.key, visible)
+    trunk_scores = _scores(by_trunk(flat), trunk.key, visible, scoring)
 
     largest = by_lane(trunk_scores.max(axis=-1))
     for scores in own_scores:

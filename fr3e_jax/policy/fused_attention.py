@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from fr3e_jax.policy.attention import KeyValue, RowView
+from fr3e_jax.policy.attention import PLAIN, KeyValue, RowView, Scoring
 from fr3e_jax.policy.row_kernels import (
     REGISTER,
     Pass,
@@ -49,6 +49,7 @@ class Call(NamedTuple):
     pairs: int  # of a query and a key that it sees in one row, or in a part of it, at most
     blocks: Blocks
     interpret: bool  # run the kernels as jax operations, on any device
+    softcap: float = 0.0  # of scores; 0: none
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -134,7 +135,7 @@ def _pass(
         transcendentals=pairs,
         bytes_accessed=int(batch * heads * (arrays * bytes_of(own) + 2 * bytes_of(other) * readings)),
     )
-    return Pass(query_block, key_block, call.group, call.head_dim, call.interpret, cost)
+    return Pass(query_block, key_block, call.group, call.head_dim, call.interpret, cost, call.softcap)
 
 
 def fused_row_attention(
@@ -143,6 +144,7 @@ def fused_row_attention(
     view: RowView,
     *,
     window: int = 1,
+    scoring: Scoring = PLAIN,
     head_shards: int = 1,
     parts: int = 1,
     whole: Callable[[jax.Array], jax.Array] = lambda keys: keys,
@@ -153,7 +155,7 @@ def fused_row_attention(
     """`fr3e_jax.policy.attention.row_attention` in fused kernels; 0 on padding.
 
     Args:
-      query, own, view, window: as there; query and own of the parts of rows, where there are several, and view always
+      query, own, view, window, scoring: as there; query and own of the parts of rows, where there are several, and view always
         of whole rows.
       head_shards: of a mesh that splits heads. Where it does not divide the key/value heads, each is repeated for the
         shards that read it, so that the same share of the arrays lies on each of them.
@@ -167,21 +169,21 @@ def fused_row_attention(
     batch, _, length, kv_heads, group, head_dim = query.shape
     repeated = head_shards // math.gcd(head_shards, kv_heads)
     heads, group = kv_heads * repeated, group // repeated
-    query = (query[:, 0] * head_dim**-0.5).reshape(batch, length, heads, group * head_dim)
+    query = scoring.scaled(query[:, 0]).reshape(batch, length, heads, group * head_dim)
     key, value = jnp.swapaxes(own.key[:, 0], 2, 3), own.value[:, 0]
     if repeated > 1:
         key, value = (jnp.repeat(x, repeated, axis=1) for x in (key, value))
     sizes = RowSizes.of(view)
     (queries, keys), blocks = block_sizes(length, sizes.positions, largest)
     pad = lambda x, size, axis=2: jnp.pad(x, [(0, size - x.shape[axis] if i == axis else 0) for i in range(x.ndim)])
-    call = Call(group, head_dim, seen_pairs(view, window) // parts, blocks, interpret)
+    call = Call(group, head_dim, seen_pairs(view, window) // parts, blocks, interpret, scoring.softcap)
 
     def attend(query, key, value, seen):
         if parts > 1:
             key, value = (join_row(whole(x), sizes, axis=3) for x in (key, value))
         return fused_attention(call, query, pad(key, keys), pad(value, keys), seen)
 
-    seen = seen_intervals(view, window)
+    seen = seen_intervals(view, window, scoring.window)
     if parts > 1:
         trunk, lanes = jnp.split(seen, [sizes.trunk], axis=2)
         seen = cut_row(trunk, lanes.reshape(*lanes.shape[:2], sizes.lanes, sizes.length), parts)

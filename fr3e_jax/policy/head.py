@@ -24,12 +24,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fr3e_jax.policy.attention import softcapped
+
 
 class Head(NamedTuple):
-    """The output weight as stored (`fr3e_jax.policy.network.Qwen.output_weight`)."""
+    """The output weight as stored (`fr3e_jax.policy.network.Decoder.output_weight`), and the softcap."""
 
     weight: jax.Array  # [V, E] where tied, else [E, V]
     tied: bool
+    softcap: float = 0.0  # of logits; 0: none
 
 
 class Counted(NamedTuple):
@@ -114,8 +117,8 @@ def _piece(x: Any, start: jax.Array, chunk: int) -> Any:
     return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, chunk, 1), x)
 
 
-def _logits(weight: jax.Array, tied: bool, states: jax.Array) -> jax.Array:
-    """float32 ``[F, chunk, V]``."""
+def _products(weight: jax.Array, tied: bool, states: jax.Array) -> jax.Array:
+    """Logits before a softcap, float32 ``[F, chunk, V]``."""
     contract = (((2,), (1 if tied else 0,)), ((), ()))
     return jax.lax.dot_general(states, weight.astype(states.dtype), contract, preferred_element_type=jnp.float32)
 
@@ -151,7 +154,8 @@ def token_scores(
 
     def body(i, out):
         source, at = _piece((counted.source, sorted_ids), i * chunk, chunk)
-        fresh = scores(_logits(*head, states.take(hidden, source)), at)
+        logits = softcapped(_products(head.weight, head.tied, states.take(hidden, source)), head.softcap)
+        fresh = scores(logits, at)
         return tuple(jax.lax.dynamic_update_slice_in_dim(o, f, i * chunk, 1) for o, f in zip(out, fresh, strict=True))
 
     empty = jnp.zeros(counted.order.shape, jnp.float32)
@@ -187,20 +191,21 @@ def token_loss(
       place: puts an array ``[F, ...]`` onto the mesh.
       states: how tokens read their states.
     """
-    run = _fused(loss, head.tied, chunk, place, states)
+    run = _fused(loss, head, chunk, place, states)
     return run(head.weight, _by_shard(hidden, counted.order.shape[0]), counted, tokens, scalars)
 
 
-def _fused(loss: Callable, tied: bool, chunk: int, place: Callable, transfer: StateTransfer) -> Callable:
+def _fused(loss: Callable, head: Head, chunk: int, place: Callable, transfer: StateTransfer) -> Callable:
     """``(weight, hidden, counted, tokens, scalars) -> (total, sums)``; the forward pass also computes the gradient."""
+    tied, softcap = head.tied, head.softcap
 
     def forward(with_gradient, weight, hidden, counted, tokens, scalars):
         size, loops = _chunks(counted, chunk)
         take = lambda i: _piece((counted.source, counted.valid, tokens), i * size, size)
 
         def one(states, valid, piece):
-            logits = _logits(weight, tied, states)
-            run = lambda logits: loss(logits, valid, piece, scalars)
+            logits = _products(weight, tied, states)
+            run = lambda logits: loss(softcapped(logits, softcap), valid, piece, scalars)
             return jax.value_and_grad(run, has_aux=True)(logits) if with_gradient else (run(logits), None)
 
         def body(i, carry):

@@ -26,7 +26,7 @@ _ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "o_p
 
 def _block_names(architecture: Architecture) -> dict[tuple[str, ...], str]:
     """Path in a block of ``params`` -> Hugging Face's name in a layer."""
-    names: dict[tuple[str, ...], str] = {("attention_norm", "scale"): "input_layernorm.weight"}
+    names: dict[tuple[str, ...], str] = {}
     for ours, theirs in _ATTENTION.items():
         names["attention", ours, "kernel"] = f"self_attn.{theirs}.weight"
         if architecture.out_bias if ours == "out" else architecture.qkv_bias:
@@ -34,7 +34,7 @@ def _block_names(architecture: Architecture) -> dict[tuple[str, ...], str]:
     if architecture.qk_norm:
         names["attention", "query_norm", "scale"] = "self_attn.q_norm.weight"
         names["attention", "key_norm", "scale"] = "self_attn.k_norm.weight"
-    names["mlp_norm", "scale"] = "post_attention_layernorm.weight"
+    names |= {(ours, "scale"): f"{theirs}.weight" for ours, theirs in architecture.family.norms.items()}
     return names | {(part, "kernel"): f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")}
 
 

@@ -1,4 +1,4 @@
-"""Building blocks of the network: linear map, RMSNorm, gated SiLU.
+"""Building blocks of the network: linear map, RMSNorm, gated SiLU and GELU.
 
 Norm and gate have hand-written gradients. Each comment says what XLA would otherwise do.
 """
@@ -92,14 +92,15 @@ rms_norm.defvjp(_normalise, _normalise_backward)
 
 
 class RMSNorm(nnx.Module):
-    """`rms_norm` with a trained scale."""
+    """`rms_norm` with a trained scale; with ``unit_offset`` 1 is added to it in float32."""
 
-    def __init__(self, size: int, epsilon: float, dtype: str):
-        self.scale = nnx.Param(jnp.ones((size,), dtype), axes=(None,))
-        self.epsilon = epsilon
+    def __init__(self, size: int, epsilon: float, dtype: str, *, unit_offset: bool = False):
+        self.scale = nnx.Param((jnp.zeros if unit_offset else jnp.ones)((size,), dtype), axes=(None,))
+        self.epsilon, self.unit_offset = epsilon, unit_offset
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return rms_norm(x, self.scale[...], self.epsilon)
+        scale = self.scale[...]
+        return rms_norm(x, 1 + scale.astype(jnp.float32) if self.unit_offset else scale, self.epsilon)
 
 
 @jax.custom_vjp
@@ -119,3 +120,23 @@ def _gated_silu_backward(saved, cotangent):
 
 
 gated_silu.defvjp(lambda gate, up: (gated_silu(gate, up), (gate, up)), _gated_silu_backward)
+
+
+@jax.custom_vjp
+def gated_gelu(gate: jax.Array, up: jax.Array) -> jax.Array:
+    """``GELU(gate) * up`` in the approximation by tanh. (Shazeer 2020, GEGLU.) Nothing but its inputs is stored."""
+    return _gelu(gate) * up
+
+
+_gelu = partial(jax.nn.gelu, approximate=True)
+
+
+def _gated_gelu_backward(saved, cotangent):
+    gate, up = saved
+    value, pull = jax.vjp(_gelu, jax.lax.optimization_barrier(gate))
+    return pull(cotangent * up)[0], cotangent * value
+
+
+gated_gelu.defvjp(lambda gate, up: (gated_gelu(gate, up), (gate, up)), _gated_gelu_backward)
+
+GATES = {"silu": gated_silu, "gelu_pytorch_tanh": gated_gelu}

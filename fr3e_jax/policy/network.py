@@ -1,13 +1,16 @@
-"""The network of Qwen2, Qwen2.5 and dense Qwen3: a Flax module used as a pure function of ``graphdef`` and ``params``.
+"""The network of all families: a Flax module used as a pure function of ``graphdef`` and ``params``.
 
 ``params`` is a plain nested dict of arrays (``params["layers"][0]["attention"]["query"]["kernel"]``). Every parameter
 is declared once, with its shape, its logical axes (for sharding) and its initial scale.
 
-Tokens pass the network in one of three ways. `Attention`, `Block` and `Qwen` have a method for each:
+Tokens pass the network in one of three ways. `Attention`, `Block` and `Decoder` have a method for each:
 
     causal   whole sequences, each token seeing itself and the earlier ones; keeps keys and values (a trunk's prefill)
     rows     whole trunk-and-branch rows; keeps nothing but hidden states (scoring, training)
     decode   one new token per lane, over its trunk's cache and its own
+
+Layers that attend to a window of positions are of another *kind* than those that attend to all. What depends on it is
+computed once for each kind that occurs (`Architecture.kinds`): rotary angles, masks, and what a lane sees.
 
 Dimension key: B rows or trunk slots, N lanes of each, L = B·N lanes, T tokens of a lane, S trunk positions,
 P = S + N·T positions of a whole row, C ring columns, R recent columns, K key/value heads, G query heads per key/value
@@ -27,16 +30,16 @@ from flax import nnx
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.attention import (
     KeyValue,
-    Rotation,
     RowView,
-    rotary,
-    rotation,
+    Scoring,
     row_attention,
+    softcapped,
     trunk_branch_attention,
 )
 from fr3e_jax.policy.decode_attention import OwnPart, decode_attention
-from fr3e_jax.policy.head import LOCAL_STATES, StateTransfer
-from fr3e_jax.policy.modules import Linear, RMSNorm, gated_silu, parameter, product
+from fr3e_jax.policy.head import LOCAL_STATES, Head, StateTransfer
+from fr3e_jax.policy.modules import GATES, Linear, RMSNorm, parameter, product
+from fr3e_jax.policy.rotary import Rotation, rotary, rotation
 
 Params = dict[str, Any]
 
@@ -45,38 +48,51 @@ class OwnCache(NamedTuple):
     """The lanes' own keys and values in a decode step."""
 
     ring: tuple[KeyValue, ...]  # of each layer, only read: key [L, K, D, C], value [L, K, C, D]; () if all is recent
-    ring_seen: jax.Array  # bool [L, C]
+    ring_seen: tuple[jax.Array, ...]  # of each kind of layer, bool [L, C]
     recent: tuple[KeyValue, ...]  # of each layer, written into: key [L, K, D, R], value [L, K, R, D]
-    recent_seen: jax.Array  # bool [L, R], the new token's column included
+    recent_seen: tuple[jax.Array, ...]  # of each kind, bool [L, R], the new token's column included
+    trunk_start: tuple[jax.Array | None, ...]  # of each kind, int [B, N], the first trunk position seen; None: 0
     column: jax.Array  # int32 scalar, the column of ``recent`` that takes the new token
     writes: jax.Array  # bool [L]; the other lanes keep the content of the column
 
-    def of_layer(self, number: int) -> OwnCache:
-        """The cache with the ring and the recent columns of this layer alone."""
-        one = slice(number, number + 1)
-        return self._replace(ring=self.ring[one], recent=self.recent[one])
+    def of_layer(self, number: int, kind: int) -> OwnCache:
+        """The cache with the ring and the recent columns of this layer alone, and what its kind sees."""
+        layer, sort = slice(number, number + 1), slice(kind, kind + 1)
+        return self._replace(
+            ring=self.ring[layer],
+            ring_seen=self.ring_seen[sort],
+            recent=self.recent[layer],
+            recent_seen=self.recent_seen[sort],
+            trunk_start=self.trunk_start[sort],
+        )
+
+
+def _norm(a: Architecture, size: int, dtype: str) -> RMSNorm:
+    return RMSNorm(size, a.rms_norm_eps, dtype, unit_offset=a.family.unit_offset)
 
 
 class Attention(nnx.Module):
     """Grouped-query attention between its projections.
 
     ``x [B, N, T, E]`` are the normalised hidden states, ``turn`` the rotary angles of their positions.
+    ``window``: see `Scoring`.
     """
 
-    def __init__(self, rngs: nnx.Rngs, a: Architecture, dtype: str):
+    def __init__(self, rngs: nnx.Rngs, a: Architecture, dtype: str, window: int = 0):
         inner, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
         self.query = Linear(rngs, a.hidden_size, inner, ("embed", "heads"), dtype, bias=a.qkv_bias)
         self.key = Linear(rngs, a.hidden_size, kv, ("embed", "kv_heads"), dtype, bias=a.qkv_bias)
         self.value = Linear(rngs, a.hidden_size, kv, ("embed", "kv_heads"), dtype, bias=a.qkv_bias)
         self.out = Linear(rngs, inner, a.hidden_size, ("heads", "embed"), dtype, bias=a.out_bias)
-        self.query_norm = RMSNorm(a.head_dim, a.rms_norm_eps, dtype) if a.qk_norm else None
-        self.key_norm = RMSNorm(a.head_dim, a.rms_norm_eps, dtype) if a.qk_norm else None
+        self.query_norm = _norm(a, a.head_dim, dtype) if a.qk_norm else None
+        self.key_norm = _norm(a, a.head_dim, dtype) if a.qk_norm else None
+        self.scoring = Scoring((a.query_scalar or a.head_dim) ** -0.5, a.attention_softcap, window)
         self.sizes = (a.num_kv_heads, a.heads_per_kv_head, a.head_dim)
 
     def causal(self, x: jax.Array, turn: Rotation, mask: jax.Array) -> tuple[jax.Array, KeyValue]:
         """Attention of ``x`` over itself where ``mask`` (bool ``[B, N, T, T]``) is true; also its keys and values."""
         query, own = self._project(x, turn)
-        return self._join_heads(trunk_branch_attention(query, own, mask)), own
+        return self._join_heads(trunk_branch_attention(query, own, mask, scoring=self.scoring)), own
 
     def rows(
         self, x: jax.Array, turn: Rotation, view: RowView, *, window: int, block: int, attend: Callable
@@ -84,7 +100,7 @@ class Attention(nnx.Module):
         """Attention of whole rows ``[B, 1, P, E]`` by ``attend``, which computes `row_attention`."""
         query, own = self._project(x, turn)
         with jax.named_scope("attention"):
-            mixed = attend(query, own, view, window=window, block=block)
+            mixed = attend(query, own, view, window=window, block=block, scoring=self.scoring)
         return self._join_heads(mixed)
 
     def decode(
@@ -97,12 +113,14 @@ class Attention(nnx.Module):
           turn: of the new tokens.
           cache: of this layer.
           trunk: ``key [B, K, D, S]``, ``value [B, K, S, D]``.
-          fork: int ``[B, N]``, number of trunk positions that each lane sees.
+          fork: int ``[B, N]``, the trunk position before which each lane sees.
         """
         query, fresh = self._project(x, turn)
         recent = _write_column(cache.recent[0], fresh, cache)
-        parts = [OwnPart(recent, cache.recent_seen), *(OwnPart(ring, cache.ring_seen) for ring in cache.ring)]
-        return self._join_heads(decode_attention(query[:, :, 0], parts, trunk, fork)[:, :, None]), recent
+        seen, start = cache.ring_seen[0], cache.trunk_start[0]
+        parts = [OwnPart(recent, cache.recent_seen[0]), *(OwnPart(ring, seen) for ring in cache.ring)]
+        mixed = decode_attention(query[:, :, 0], parts, trunk, fork, start, self.scoring)
+        return self._join_heads(mixed[:, :, None]), recent
 
     def _project(self, x: jax.Array, turn: Rotation) -> tuple[jax.Array, KeyValue]:
         """Queries ``[B, N, T, K, G, D]``, keys ``[B, N, K, D, T]`` and values ``[B, N, K, T, D]`` of ``x``."""
@@ -171,13 +189,18 @@ DEFAULT_LAYOUT = MeshLayout()
 class Block(nnx.Module):
     """A layer: attention and gated MLP, each on normalised hidden states and added to its input.
 
+    Families with post-norms normalise what is added, too. ``kind``: of the layer, its place in `Architecture.kinds`.
     The methods take hidden states ``x [B, N, T, E]`` and the arguments of `Attention`'s methods of the same names.
     """
 
-    def __init__(self, rngs: nnx.Rngs, a: Architecture, dtype: str):
-        self.attention_norm = RMSNorm(a.hidden_size, a.rms_norm_eps, dtype)
-        self.attention = Attention(rngs, a, dtype)
-        self.mlp_norm = RMSNorm(a.hidden_size, a.rms_norm_eps, dtype)
+    def __init__(self, rngs: nnx.Rngs, a: Architecture, dtype: str, window: int = 0):
+        norm = lambda: _norm(a, a.hidden_size, dtype)
+        self.attention_norm = norm()
+        self.attention = Attention(rngs, a, dtype, window)
+        self.attention_post_norm = norm() if a.family.post_norms else None
+        self.mlp_norm = norm()
+        self.mlp_post_norm = norm() if a.family.post_norms else None
+        self.kind, self.activation = a.kinds.index(window), a.family.activation
         self.gate = Linear(rngs, a.hidden_size, a.intermediate_size, ("embed", "mlp"), dtype)
         self.up = Linear(rngs, a.hidden_size, a.intermediate_size, ("embed", "mlp"), dtype)
         self.down = Linear(rngs, a.intermediate_size, a.hidden_size, ("mlp", "embed"), dtype)
@@ -205,11 +228,13 @@ class Block(nnx.Module):
     def mlp(self, x: jax.Array) -> jax.Array:
         # No reshape may stand between the products and the operations that are fused with them.
         flat = x.reshape(-1, x.shape[-1])
-        return self.down(gated_silu(self.gate(flat), self.up(flat))).reshape(x.shape)
+        return self.down(GATES[self.activation](self.gate(flat), self.up(flat))).reshape(x.shape)
 
     def _add(self, x: jax.Array, mixed: jax.Array, layout: MeshLayout = DEFAULT_LAYOUT) -> jax.Array:
-        x = x + layout.between(mixed)
-        return x + layout.between(self.mlp(layout.hidden(self.mlp_norm(x))))
+        after = lambda norm, y: y if norm is None else norm(y)
+        x = x + layout.between(after(self.attention_post_norm, mixed))
+        added = self.mlp(layout.hidden(self.mlp_norm(x)))
+        return x + layout.between(after(self.mlp_post_norm, added))
 
 
 REMATERIALISATION = {
@@ -236,22 +261,25 @@ def _rematerialised(function: Callable, remat: str) -> Callable:
     return function if remat == "none" else jax.checkpoint(function, policy=REMATERIALISATION[remat])
 
 
-class Qwen(nnx.Module):
-    """Qwen decoder: RMSNorm, rotary positions, grouped-query attention, gated SiLU MLP.
+class Decoder(nnx.Module):
+    """Decoder-only transformer: RMSNorm, rotary positions, grouped-query attention, gated MLP.
 
-    Qwen2 and Qwen2.5 have biases on query, key and value; Qwen3 normalises query and key heads instead.
+    The architecture's family says what else there is (`fr3e_jax.policy.families`).
     """
 
     def __init__(self, rngs: nnx.Rngs, a: Architecture, *, param_dtype: str, compute_dtype: str):
         self.embedding = parameter(rngs, (a.vocab_size, a.hidden_size), ("vocab", "embed"), 0.02, param_dtype)
-        self.layers = nnx.List([Block(rngs, a, param_dtype) for _ in range(a.num_layers)])
-        self.norm = RMSNorm(a.hidden_size, a.rms_norm_eps, param_dtype)
+        self.layers = nnx.List([Block(rngs, a, param_dtype, a.window_of(layer)) for layer in range(a.num_layers)])
+        self.norm = _norm(a, a.hidden_size, param_dtype)
         tied = a.tie_word_embeddings
         self.head = (
             None if tied else parameter(rngs, (a.hidden_size, a.vocab_size), ("embed", "vocab"), 0.02, param_dtype)
         )
         self.compute_dtype = compute_dtype
-        self.rotary = (a.head_dim, a.rope_theta)
+        self.embedding_scale = a.hidden_size**0.5 if a.family.scaled_embedding else 1.0
+        self.windows, self.period = a.kinds, len(a.windows)
+        self.rotary = tuple((a.head_dim, *a.rope(window)) for window in a.kinds)
+        self.softcap = a.final_softcap
 
     def causal(
         self, token_ids: jax.Array, layout: MeshLayout = DEFAULT_LAYOUT
@@ -262,11 +290,15 @@ class Qwen(nnx.Module):
           hidden ``[B, T, E]`` after the final norm; of each layer ``key [B, K, D, T]`` and ``value [B, K, T, D]``.
         """
         batch, length = token_ids.shape
-        turn = self.rotation(jnp.broadcast_to(jnp.arange(length), (batch, 1, length)))
-        mask = jnp.broadcast_to(jnp.tril(jnp.ones((length, length), bool)), (batch, 1, length, length))
+        turns = self.rotations(jnp.broadcast_to(jnp.arange(length), (batch, 1, length)))
+        seen = jnp.tril(jnp.ones((length, length), bool))
+        masks = [
+            jnp.broadcast_to(seen & ~jnp.tril(seen, -window) if window else seen, (batch, 1, length, length))
+            for window in self.windows
+        ]
         x, owns = layout.hidden(self._embed(token_ids[:, None], layout)), []
         for layer in self.layers:
-            x, own = layout.layer(Block.causal, *nnx.split(layer), x, turn, mask)
+            x, own = layout.layer(Block.causal, *nnx.split(layer), x, turns[layer.kind], masks[layer.kind])
             x = layout.hidden(x)
             owns.append(KeyValue(own.key[:, 0], own.value[:, 0]))
         return self.norm(x)[:, 0], tuple(owns)
@@ -276,6 +308,7 @@ class Qwen(nnx.Module):
         token_ids: jax.Array,
         positions: jax.Array,
         view: RowView,
+        offset: jax.Array,
         *,
         window: int = 1,
         options: ForwardOptions = DEFAULT_OPTIONS,
@@ -287,18 +320,21 @@ class Qwen(nnx.Module):
 
         Args:
           token_ids, positions: int ``[B, P]``.
-          view: what each token sees.
+          view: what each token sees where it sees all that precedes it.
+          offset: int ``[B, N, T]``, how many tokens of its branch precede a token.
           window: number of lanes that a lane's token sees; see `row_attention`.
           options: how the pass is computed.
 
         Returns:
           hidden ``[B, P, E]`` after the final norm.
         """
-        turn, layout = self.rotation(positions[:, None]), options.layout
+        turns, layout = self.rotations(positions[:, None]), options.layout
+        views = [view.within(seen, offset) for seen in self.windows]
         settings = dict(window=window, block=options.attention_block, layout=layout)
 
         def through(layer: Block, x):
-            return layout.layer(Block.rows, *nnx.split(layer), x, turn, view, **settings)
+            turn, seen = turns[layer.kind], views[layer.kind]
+            return layout.layer(Block.rows, *nnx.split(layer), x, turn, seen, **settings)
 
         x = layout.between(self._embed(token_ids, layout)[:, None])
         if options.scan:
@@ -311,7 +347,7 @@ class Qwen(nnx.Module):
     def decode(
         self,
         token_ids: jax.Array,
-        turn: Rotation,
+        turns: tuple[Rotation, ...],
         cache: OwnCache,
         trunks: tuple[KeyValue, ...],
         fork: jax.Array,
@@ -321,40 +357,58 @@ class Qwen(nnx.Module):
 
         Args:
           token_ids: int ``[B, N]``.
-          turn: `rotation` of the tokens' positions, ``[B, N, 1, D / 2]``.
+          turns: `rotations` of the tokens' positions, ``[B, N, 1, D / 2]``.
           cache: the lanes' own keys and values.
           trunks: of each layer ``key [B, K, D, S]``, ``value [B, K, S, D]``.
-          fork: int ``[B, N]``, number of trunk positions that each lane sees.
+          fork: int ``[B, N]``, the trunk position before which each lane sees.
 
         Returns:
           hidden ``[B, N, E]`` after the final norm; of each layer the recent columns, the new tokens written in.
         """
         x, recents = layout.hidden(self._embed(token_ids[..., None], layout)), []
         for i, (layer, trunk) in enumerate(zip(self.layers, trunks, strict=True)):
-            x, recent = layout.layer(Block.decode, *nnx.split(layer), x, turn, cache.of_layer(i), trunk, fork)
+            turn, own = turns[layer.kind], cache.of_layer(i, layer.kind)
+            x, recent = layout.layer(Block.decode, *nnx.split(layer), x, turn, own, trunk, fork)
             x = layout.hidden(x)
             recents.append(recent)
         return self.norm(x)[:, :, 0], tuple(recents)
 
-    def rotation(self, positions: jax.Array) -> Rotation:
-        """The rotary angles at ``positions [B, N, T]``."""
-        return rotation(positions, *self.rotary)
+    def rotations(self, positions: jax.Array) -> tuple[Rotation, ...]:
+        """The rotary angles at ``positions [B, N, T]``, of each kind of layer."""
+        found = {rope: rotation(positions, *rope) for rope in dict.fromkeys(self.rotary)}
+        return tuple(found[rope] for rope in self.rotary)
 
     def _embed(self, token_ids: jax.Array, layout: MeshLayout) -> jax.Array:
-        return layout.embedding(self.embedding[...].astype(self.compute_dtype))[token_ids]
+        x = layout.embedding(self.embedding[...].astype(self.compute_dtype))[token_ids]
+        return x if self.embedding_scale == 1 else x * jnp.asarray(self.embedding_scale, x.dtype)
 
     def _scan_layers(self, through, x, remat: str):
-        """Run one layer's program over the stacked parameters of all layers, with matrices in the compute type."""
-        graphdef = nnx.split(self.layers[0])[0]
+        """Run one period's program over the stacked parameters of all periods, with matrices in the compute type.
+
+        A period is one layer, or the layers after which the kinds repeat. The layers that make up no whole one follow.
+        """
+        size, whole = self.period, len(self.layers) // self.period * self.period
+        graphdefs = [nnx.split(layer)[0] for layer in self.layers[:size]]
         cast = lambda leaf: leaf.astype(self.compute_dtype) if leaf.ndim > 1 else leaf
         states = [jax.tree.map(cast, nnx.split(layer)[1]) for layer in self.layers]
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
-        step = _rematerialised(lambda x, state: through(nnx.merge(graphdef, state), x), remat)
-        return jax.lax.scan(lambda x, state: (step(x, state), None), x, stacked)[0]
+        stack = lambda place: jax.tree.map(lambda *leaves: jnp.stack(leaves), *states[place:whole:size])
+        passes = [
+            _rematerialised(lambda x, state, one=one: through(nnx.merge(one, state), x), remat) for one in graphdefs
+        ]
 
-    def output_weight(self) -> tuple[jax.Array, bool]:
-        """The head as stored: ``[V, E]`` and true if it is the embedding, else ``[E, V]`` and false."""
-        return (self.embedding[...], True) if self.head is None else (self.head[...], False)
+        def period(x, states):
+            for one, state in zip(passes, states, strict=False):
+                x = one(x, state)
+            return x
+
+        if whole:
+            x = jax.lax.scan(lambda x, states: (period(x, states), None), x, [stack(place) for place in range(size)])[0]
+        return period(x, states[whole:])
+
+    def output_weight(self) -> Head:
+        """The head as stored."""
+        tied = self.head is None
+        return Head(self.embedding[...] if tied else self.head[...], tied, self.softcap)
 
     def decoding_head(self, layout: MeshLayout) -> jax.Array | None:
         """The head ``[E, V]`` for `logits` of a loop, if it pays to lay it out before the loop; else None.
@@ -368,9 +422,10 @@ class Qwen(nnx.Module):
     def logits(self, hidden: jax.Array, weight: jax.Array | None = None) -> jax.Array:
         """float32 logits ``[..., V]`` of hidden states ``[..., E]``; ``weight``: `decoding_head`."""
         if weight is not None:
-            return product(hidden, weight, jnp.float32)
+            return softcapped(product(hidden, weight, jnp.float32), self.softcap)
         weight = self.embedding[...].T if self.head is None else self.head[...]
-        return jnp.matmul(hidden, weight.astype(hidden.dtype), preferred_element_type=jnp.float32)
+        logits = jnp.matmul(hidden, weight.astype(hidden.dtype), preferred_element_type=jnp.float32)
+        return softcapped(logits, self.softcap)
 
 
 def build_network(
@@ -381,7 +436,7 @@ def build_network(
     Returns:
       ``graphdef``, abstract parameters (`jax.ShapeDtypeStruct` leaves), and the logical axes of each parameter.
     """
-    make = lambda: Qwen(nnx.Rngs(0), architecture, param_dtype=param_dtype, compute_dtype=compute_dtype)
+    make = lambda: Decoder(nnx.Rngs(0), architecture, param_dtype=param_dtype, compute_dtype=compute_dtype)
     graphdef, state = nnx.split(nnx.eval_shape(make))
     axes = jax.tree.map(lambda p: p.axes, state, is_leaf=lambda p: isinstance(p, nnx.Variable))
     abstract = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, p.dtype), nnx.to_pure_dict(state))
@@ -389,11 +444,11 @@ def build_network(
 
 
 def initial_params(architecture: Architecture, key: jax.Array, *, param_dtype: str = "float32") -> Params:
-    """Random parameters: kernels normal with variance 1/fan-in, embeddings normal(0, 0.02), biases 0, norms 1."""
-    network = Qwen(nnx.Rngs(params=key), architecture, param_dtype=param_dtype, compute_dtype=param_dtype)
+    """Random parameters: kernels normal with variance 1/fan-in, embeddings normal(0, 0.02), biases 0, norms 1 (or 1 + 0)."""
+    network = Decoder(nnx.Rngs(params=key), architecture, param_dtype=param_dtype, compute_dtype=param_dtype)
     return nnx.to_pure_dict(nnx.split(network)[1])
 
 
-def bind(graphdef: nnx.GraphDef, params: Params) -> Qwen:
+def bind(graphdef: nnx.GraphDef, params: Params) -> Decoder:
     """The module with these parameters; free under `jax.jit` (no array is copied)."""
     return nnx.merge(graphdef, params)

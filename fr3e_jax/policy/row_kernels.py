@@ -41,6 +41,7 @@ class Pass(NamedTuple):
     head_dim: int
     interpret: bool
     cost: pl.CostEstimate
+    softcap: float = 0.0  # of scores; 0: none
 
 
 def _product(left: jax.Array, right: jax.Array, left_axis: int, right_axis: int) -> jax.Array:
@@ -66,10 +67,13 @@ def _in_seen_blocks(entries, counts, blocks: int, step_count: int, visit: Callab
     pl.when(live & ~whole)(lambda: visit(entry >> 1, True))
 
 
-def _scores(key, query, seen, block, masked: bool, size: int) -> jax.Array:
-    """float32 ``[j, q]``."""
-    scores = _product(key, query, 1, 1)
-    return jnp.where(_mask(seen[0], block, size), scores, _MASKED) if masked else scores
+def _scores(p: Pass, key, query, seen, block, masked: bool) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
+    """Scores, float32 ``[j, q]``, and the map of their gradient to that of the products."""
+    scores, back = _product(key, query, 1, 1), lambda slope: slope
+    if p.softcap:
+        bounded = jnp.tanh(scores / p.softcap)
+        scores, back = p.softcap * bounded, lambda slope: slope * (1 - bounded * bounded)
+    return (jnp.where(_mask(seen[0], block, p.key), scores, _MASKED) if masked else scores), back
 
 
 def _heads(p: Pass) -> list[tuple[int, slice]]:
@@ -89,7 +93,7 @@ def forward_kernel(p: Pass, entries, counts, seen, query, key, value, mixed, lse
 
     def visit(block, masked: bool):
         for g, columns in _heads(p):
-            scores = _scores(key[0, 0], query[0, 0, :, columns], seen, block, masked, p.key)
+            scores, _ = _scores(p, key[0, 0], query[0, 0, :, columns], seen, block, masked)
             before = largest[g : g + 1]
             now = jnp.maximum(before, scores.max(axis=0, keepdims=True))
             weights, shrink = jnp.exp(scores - now), jnp.exp(before - now)
@@ -127,10 +131,10 @@ def query_gradient_kernel(
 
     def visit(block, masked: bool):
         for g, columns in _heads(p):
-            scores = _scores(key[0, 0], query[0, 0, :, columns], seen, block, masked, p.key)
+            scores, back = _scores(p, key[0, 0], query[0, 0, :, columns], seen, block, masked)
             weights = jnp.exp(scores - lse[0, 0, g : g + 1])
             d_weights = _product(value[0, 0], slope[0, 0, :, columns], 1, 1)
-            d_scores = weights * (d_weights - along[0, 0, g : g + 1])
+            d_scores = back(weights * (d_weights - along[0, 0, g : g + 1]))
             accumulated[g] = accumulated[g] + _product(key[0, 0], d_scores.astype(key.dtype), 0, 0)
 
     _in_seen_blocks(entries, counts, pl.num_programs(2), steps, visit)
@@ -158,10 +162,10 @@ def key_gradient_kernel(
         del block  # of queries
         for g, columns in _heads(p):
             mine, its_slope = query[0, 0, :, columns], slope[0, 0, :, columns]
-            scores = _scores(key[0, 0], mine, seen, own, masked, p.key)
+            scores, back = _scores(p, key[0, 0], mine, seen, own, masked)
             weights = jnp.exp(scores - lse[0, 0, g : g + 1])
             sum_value[...] += _product(weights.astype(value.dtype), its_slope, 1, 0)
-            d_scores = weights * (_product(value[0, 0], its_slope, 1, 1) - along[0, 0, g : g + 1])
+            d_scores = back(weights * (_product(value[0, 0], its_slope, 1, 1) - along[0, 0, g : g + 1]))
             sum_key[...] += _product(d_scores.astype(query.dtype), mine, 1, 0)
 
     _in_seen_blocks(entries, counts, pl.num_programs(2), steps, visit)

@@ -75,7 +75,7 @@ def row_states(
     positions = row(rows.trunk_offset, rows.fork + rows.offset)
     window = 1 if rows.window is None else rows.window.shape[1]
     view = RowView(rows.trunk_segment, rows.segment, rows.fork, rows.start)
-    return bind(graphdef, params).rows(ids, positions, view, window=window, options=options)
+    return bind(graphdef, params).rows(ids, positions, view, rows.offset, window=window, options=options)
 
 
 def predictors(rows: Rows, parts: int = 1) -> jax.Array:

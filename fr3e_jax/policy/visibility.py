@@ -34,7 +34,7 @@ class BlockList(NamedTuple):
     counts: jax.Array  # int32 [B * Q]: number of entries that count
 
 
-def seen_intervals(view: RowView, window: int) -> jax.Array:
+def seen_intervals(view: RowView, window: int, limit: int = 0) -> jax.Array:
     """What each token of a row sees: int32 ``[B, 4, P]``, begin and end in its trunk, begin and end in its segment.
 
     Padding sees nothing: its intervals are empty.
@@ -42,13 +42,14 @@ def seen_intervals(view: RowView, window: int) -> jax.Array:
     Args:
       view: the tokens of a segment lie end to end.
       window: number of lanes that a lane's token sees, as in `fr3e_jax.policy.attention.row_attention`.
+      limit: positions of its segment that a token sees, its own included (`Scoring.window`); 0: all.
     """
     batch, lanes, length = view.segment.shape
     size = view.trunk_segment.shape[1]
     flat = lambda x: x.reshape(batch, -1).astype(jnp.int32)
-    of_trunks = _own(flat(view.trunk_segment), 0, 0)
+    of_trunks = _own(flat(view.trunk_segment), 0, 0, limit)
     lane = jnp.arange(lanes * length, dtype=jnp.int32)[None] // length
-    of_lanes = _own(flat(view.segment), size, (lane - min(window, lanes) + 1) * length)
+    of_lanes = _own(flat(view.segment), size, (lane - min(window, lanes) + 1) * length, limit)
     real = flat(view.segment) > 0
     begin = jnp.where(real, flat(view.start), 0)
     shared = jnp.stack([begin, jnp.where(real, begin + flat(view.fork), 0)], axis=1)
@@ -56,14 +57,16 @@ def seen_intervals(view: RowView, window: int) -> jax.Array:
     return jnp.concatenate([shared, jnp.concatenate([of_trunks, of_lanes], axis=2)], axis=1)
 
 
-def _own(segment: jax.Array, offset: int, earliest) -> jax.Array:
+def _own(segment: jax.Array, offset: int, earliest, limit: int) -> jax.Array:
     """Begin and end of what tokens see of their own segments: int32 ``[B, 2, L]`` of ``segment [B, L]``.
 
-    ``offset``: position of the first token; ``earliest``: the first place of ``segment`` that each token may see.
+    ``offset``: position of the first token; ``earliest``: the first place of ``segment`` that each token may see; ``limit``: of
+    `seen_intervals`.
     """
     place = jnp.arange(segment.shape[1], dtype=jnp.int32)[None]
     changes = jnp.pad(segment[:, 1:] != segment[:, :-1], ((0, 0), (1, 0)))
     first = jnp.maximum(jax.lax.cummax(jnp.where(changes, place, 0), axis=1), earliest)
+    first = jnp.maximum(first, place - limit + 1) if limit else first
     return jnp.where(segment[:, None] > 0, jnp.stack([first, first * 0 + place + 1], axis=1) + offset, 0)
 
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fr3e_jax.policy.attention import KeyValue, RowPart, row_attention
+from fr3e_jax.policy.attention import PLAIN, KeyValue, RowPart, Scoring, row_attention
 from fr3e_jax.policy.head import LOCAL_STATES, StateTransfer
 from fr3e_jax.policy.row_parts import RowSizes, join_row, reach, row_part
 
@@ -48,13 +48,13 @@ def split_row_attention(mesh: Mesh) -> Callable:
 
     gathered.defvjp(lambda x: (gathered(x), None), scattered)
 
-    def attend_rows(query, own, view, *, window: int = 1, block: int = 0) -> jax.Array:
+    def attend_rows(query, own, view, *, window: int = 1, block: int = 0, scoring: Scoring = PLAIN) -> jax.Array:
         sizes = RowSizes.of(view)
         whole = KeyValue(*(join_row(gathered(x), sizes, axis) for x, axis in zip(own, (5, 4), strict=True)))
         by_part = lambda x: put(x.reshape(parts, -1, *x.shape[1:]), CONTEXT, BATCH)
 
         def attend(query: jax.Array, part: RowPart) -> jax.Array:
-            options = dict(window=window, block=block, part=part)
+            options = dict(window=window, block=block, scoring=scoring, part=part)
             return row_attention(query, whole, view, reach=lambda length, end: reach(length, parts, end), **options)
 
         return jax.vmap(attend)(by_part(query), row_part(view, parts)).reshape(query.shape)

@@ -20,8 +20,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from fr3e_jax.objectives.entropy import branching_factor, token_entropy, update_magnitude
-from fr3e_jax.policy.attention import KeyValue, Rotation
+from fr3e_jax.policy.attention import KeyValue
 from fr3e_jax.policy.network import MeshLayout, OwnCache, Params, bind
+from fr3e_jax.policy.rotary import Rotation
 from fr3e_jax.policy.rows import Trunks, run_trunks
 from fr3e_jax.policy.sampling import draw_tokens, uniform
 from fr3e_jax.programs.decoder_state import DecodeState
@@ -87,10 +88,10 @@ def alternatives(
     )
 
 
-def _chunk_rotations(network, state: DecodeState, steps: int) -> Rotation:
-    """The rotary angles ``[n, B, N, 1, D / 2]`` of a chunk's tokens."""
+def _chunk_rotations(network, state: DecodeState, steps: int) -> tuple[Rotation, ...]:
+    """The rotary angles ``[n, B, N, 1, D / 2]`` of a chunk's tokens, of each kind of layer."""
     first = state.settings.fork + state.generated
-    turns = network.rotation(first[..., None] + jnp.arange(steps).reshape(1, 1, -1))
+    turns = network.rotations(first[..., None] + jnp.arange(steps).reshape(1, 1, -1))
     return jax.tree.map(lambda x: jnp.moveaxis(x, 2, 0)[..., None, :], turns)
 
 
@@ -163,31 +164,40 @@ def _draw(
     return Emitted(state.active, draw.token_ids, draw.logprobs, draw.entropies, magnitudes, stopped), draw.spans
 
 
-def _own_cache(state: DecodeState, ring: tuple[KeyValue, ...], base: jax.Array, window: _Window) -> OwnCache:
-    """The lanes' own tokens that each lane sees: ring columns outside the window, window columns up to this step's."""
+def _own_cache(
+    sizes: tuple[int, ...], state: DecodeState, ring: tuple[KeyValue, ...], base: jax.Array, window: _Window
+) -> OwnCache:
+    """What each lane sees: of its own tokens ring columns outside the window, window columns up to this step's.
+
+    ``sizes``: of each kind of layer, the positions that a token sees, its own included; 0: all.
+    """
     active, generated, start = (x.reshape(-1) for x in (state.active, state.generated, state.start))
     size, capacity = window.layers[0].key.shape[-1], ring[0].key.shape[-1]
     age = (jnp.arange(capacity)[None] - start[:, None]) % capacity
-    seen = age <= generated[:, None]  # the column being written has age == generated
+    before = age <= generated[:, None]  # the column being written has age == generated
     inside = (jnp.arange(capacity) >= base) & (jnp.arange(capacity) < base + size)
+    seen = [before & (age > generated[:, None] - limit) if limit else before for limit in sizes]
+    fork = state.settings.fork
+    first = lambda limit: jnp.clip(fork + state.generated - limit + 1, 0, fork)
     return OwnCache(
         ring=ring if capacity > size else (),
-        ring_seen=seen & ~inside[None],
+        ring_seen=tuple(one & ~inside[None] for one in seen),
         recent=window.layers,
-        recent_seen=jax.lax.dynamic_slice_in_dim(seen, base, size, 1),
+        recent_seen=tuple(jax.lax.dynamic_slice_in_dim(one, base, size, 1) for one in seen),
+        trunk_start=tuple(first(limit) if limit else None for limit in sizes),
         column=state.column - base,
         writes=active,
     )
 
 
 def _one_step(
-    network, head, layout: MeshLayout, state, ring, base, window: _Window, uniforms, turn, reading, *, filtered
+    network, head, layout: MeshLayout, state, ring, base, window: _Window, uniforms, turns, reading, *, filtered
 ):
     """Draw a token in every active lane and pass it through the network; ``state`` comes without its rings."""
     s = state.settings
     emitted, span = _draw(network, head, state, uniforms, reading, filtered=filtered)
-    cache = _own_cache(state, ring, base, window)
-    hidden, layers = network.decode(emitted.token_ids, turn, cache, state.trunks.layers, s.fork, layout)
+    cache = _own_cache(network.windows, state, ring, base, window)
+    hidden, layers = network.decode(emitted.token_ids, turns, cache, state.trunks.layers, s.fork, layout)
     hidden = jnp.where(state.active[..., None], hidden, state.hidden)
     if window.hidden is not None:
         kept = jax.lax.dynamic_slice_in_dim(window.hidden, cache.column, 1, 1)

@@ -8,6 +8,7 @@ import jax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from fr3e_jax.policy.attention import PLAIN, Scoring
 from fr3e_jax.policy.fused_attention import fused_row_attention
 from fr3e_jax.programs.context_axis import CONTEXT, row_axes
 
@@ -54,13 +55,14 @@ def fused_rows(mesh: Mesh) -> Callable:
             attend, mesh=mesh, in_specs=(by_head, by_head, by_head, P(rows)), out_specs=by_head, check_vma=False
         )
 
-    def attend_rows(query, own, view, *, window: int = 1, block: int = 0) -> jax.Array:
+    def attend_rows(query, own, view, *, window: int = 1, block: int = 0, scoring: Scoring = PLAIN) -> jax.Array:
         del block  # of scores, which the kernels cut into blocks of their own
         return fused_row_attention(
             query,
             own,
             view,
             window=window,
+            scoring=scoring,
             head_shards=mesh.shape["tensor"],
             parts=parts,
             whole=lambda keys: jax.lax.all_gather(keys, CONTEXT),

@@ -83,8 +83,8 @@ class RowScorer:
         sources = predictors(rows, layout.parts).reshape(mask.shape)
         mask, sources = (x.reshape(x.shape[0], -1) for x in self.by_part((mask, sources)))
         counted = count_tokens(mask, sources, states.shape[1], shards=self.shards, chunk=self.chunk)
-        weight, tied = bind(self.graphdef, params).output_weight()
-        return Head(layout.head(weight, 0 if tied else 1), tied), states, counted
+        head = bind(self.graphdef, params).output_weight()
+        return head._replace(weight=layout.head(head.weight, 0 if head.tied else 1)), states, counted
 
     def by_part(self, values: Any) -> Any:
         """Arrays ``[B, N, T]`` of the branch tokens, cut as rows are: ``[A * B, N, T / A]``, padded with 0."""

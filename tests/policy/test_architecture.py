@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from fr3e_jax.policy.architecture import PUBLISHED, Architecture, UnsupportedModel
+from fr3e_jax.policy.families import FAMILIES
 from fr3e_jax.policy.huggingface import stored_shapes
 from fr3e_jax.policy.network import build_network, initial_params
 
@@ -31,6 +32,20 @@ PUBLISHED_PARAMETERS = {
     "qwen3-8b": "8.191",
     "qwen3-14b": "14.768",
     "qwen3-32b": "32.762",
+    "llama-3-8b": 8_030_261_248,
+    "llama-3-70b": 70_553_706_496,
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3.1-70b": 70_553_706_496,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
+    "llama-3.3-70b": 70_553_706_496,
+    "gemma-2-2b": 2_614_341_888,
+    "gemma-2-9b": 9_241_705_984,
+    "gemma-2-27b": 27_227_128_320,
+    "gemma-3-1b": 999_885_952,
+    "gemma-3-4b": "3.880",
+    "gemma-3-12b": "11.766",
+    "gemma-3-27b": "27.009",
 }
 
 
@@ -39,7 +54,7 @@ def elements(tree) -> int:
 
 
 def expected_tensors(a: Architecture, layers: int) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor that PyTorch's Qwen2ForCausalLM and Qwen3ForCausalLM store, written out."""
+    """Name and shape of every tensor that the families' classes in PyTorch store, written out."""
     d, q, kv, mlp = a.hidden_size, a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim, a.intermediate_size
     table = {"model.embed_tokens.weight": (a.vocab_size, d), "model.norm.weight": (d,)}
     block = {
@@ -55,8 +70,10 @@ def expected_tensors(a: Architecture, layers: int) -> dict[str, tuple[int, ...]]
     }
     if a.model_type == "qwen2":
         block |= {"self_attn.q_proj.bias": (q,), "self_attn.k_proj.bias": (kv,), "self_attn.v_proj.bias": (kv,)}
-    else:
+    elif a.model_type in ("qwen3", "gemma3_text"):
         block |= {"self_attn.q_norm.weight": (a.head_dim,), "self_attn.k_norm.weight": (a.head_dim,)}
+    if a.model_type.startswith("gemma"):
+        block |= {"pre_feedforward_layernorm.weight": (d,), "post_feedforward_layernorm.weight": (d,)}
     for layer in range(layers):
         table |= {f"model.layers.{layer}.{name}": shape for name, shape in block.items()}
     return table if a.tie_word_embeddings else table | {"lm_head.weight": (a.vocab_size, d)}
@@ -90,7 +107,7 @@ def test_building_a_released_size_allocates_no_weight():
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("family", [{}, {"model_type": "qwen3"}, {"model_type": "qwen3", "attention_bias": True}])
+@pytest.mark.parametrize("family", [{"model_type": name} for name in FAMILIES] + [{"model_type": "llama", "attention_bias": True}])
 def test_number_of_initial_parameters_equals_num_parameters(key, tied, family):
     architecture = Architecture(11, 12, 2, 4, 2, 6, 20, tie_word_embeddings=tied, **family)  # heads wider than the net
     assert elements(initial_params(architecture, key)) == architecture.num_parameters
@@ -101,10 +118,20 @@ def test_number_of_initial_parameters_equals_num_parameters(key, tied, family):
     [
         ({"num_heads": 5}, "num_heads=5 is not a multiple of num_kv_heads=2"),
         ({"head_dim": 3}, "head_dim=3 is odd or below 2"),
-        ({"model_type": "llama"}, "model_type='llama' is not supported; expected 'qwen2' or 'qwen3'"),
-        ({"attention_bias": True}, "attention_bias=true is Qwen3's"),
+        ({"model_type": "gpt2"}, "model_type='gpt2' is not supported; expected 'qwen2', 'qwen3', 'llama',"),
+        ({"attention_bias": True}, "attention_bias=true: Qwen2, Qwen2.5, Qwen2.5-Math have their fixed biases"),
+        ({"windows": (4,)}, "Qwen2.5-Math have no layers with a window"),
+        ({"final_softcap": 3.0}, "final_softcap=3.0: Qwen2, Qwen2.5, Qwen2.5-Math have no such option"),
+        ({"model_type": "gemma2", "num_layers": 2, "windows": (4, 8)}, "expected one size of at least 1 and 0"),
     ],
 )
 def test_unsupported_architecture_is_refused_with_the_reason(changes, message):
     with pytest.raises(UnsupportedModel, match=message):
         dataclasses.replace(Architecture(11, 12, 1, 4, 2, 6, 20), **changes)
+
+
+def test_windows_are_kept_as_their_shortest_period():
+    of = lambda windows, layers: Architecture(11, 12, layers, 4, 2, 6, 20, model_type="gemma2", windows=windows)
+    assert of((4, 0, 4, 0), 4) == of((4, 0), 4) and of((4, 0, 4, 0), 4).windows == (4, 0)
+    assert of((4, 4, 0), 2) == of((4,), 2) and of((0, 0), 2).sliding_window == 0
+    assert [of((4, 4, 0), 5).window_of(layer) for layer in range(5)] == [4, 4, 0, 4, 4]

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.policy.attention import KeyValue, rotary, rotary_frequencies, rotation, trunk_branch_attention
+from fr3e_jax.policy.attention import KeyValue, trunk_branch_attention
+from fr3e_jax.policy.rotary import rotary, rotary_frequencies, rotation
 
 B, N, T, S, D = 2, 2, 4, 5, 6
 SEGMENT = np.array([[[1, 1, 2, 2], [3, 3, 3, 3]], [[1, 2, 2, 2], [3, 3, 4, 4]]])

@@ -9,6 +9,7 @@ import pytest
 
 from fr3e_jax.policy.architecture import PUBLISHED, Architecture, UnsupportedModel
 from fr3e_jax.policy.config_file import from_hf_config, read_architecture, retyped, to_hf_config
+from fr3e_jax.policy.rotary import RopeScaling
 
 # config.json of Qwen/Qwen2.5-0.5B-Instruct.
 QWEN2 = {
@@ -106,15 +107,33 @@ def test_missing_setting_has_the_default_of_transformers(config, name, value):
 
 
 REFUSED = [
-    ({"model_type": "llama"}, 'model_type="llama" is not supported'),
+    ({"model_type": "mistral"}, "'llama' (Llama 3, 3.1, 3.2 (text), 3.3)"),
+    ({"model_type": "gemma3"}, "Gemma3ForCausalLM.from_pretrained(DIRECTORY).save_pretrained(TEXT_DIRECTORY)"),
+    ({"model_type": "llama4"}, "Llama 4 is a mixture of experts with attention in chunks"),
+    ({"model_type": "llama", "mlp_bias": True}, "mlp_bias=true is not supported (biases in the MLP)"),
+    ({"model_type": "gemma2", "hidden_activation": "gelu"}, 'hidden_activation="gelu" is not supported (only gelu_'),
+    ({"model_type": "gemma2", "use_bidirectional_attention": True}, "(attention to later tokens)"),
+    ({"model_type": "gemma2", "layer_types": ["full_attention"]}, "layer_types has 1 entries and num_hidden_layers is 24"),
+    ({"model_type": "gemma2", "sliding_window": 0}, "sliding_window=0 is not a whole number"),
+    ({"model_type": "gemma3_text", "attn_logit_softcapping": 50.0}, "attn_logit_softcapping=50.0 is not supported"),
+    ({"final_logit_softcapping": 30.0}, "final_logit_softcapping=30.0 is not supported (not in this family)"),
+    (
+        {"model_type": "gemma3_text", "rope_parameters": {"sliding_attention": {"rope_type": "yarn", "factor": 2.0}}},
+        "rope_parameters of sliding_attention=",
+    ),
     ({"model_type": "qwen2_moe"}, "'qwen3' (dense Qwen3)"),
     ({"model_type": None}, "model_type=null is not supported"),
     ({"num_experts": 128}, "num_experts=128 is not supported (mixture of experts)"),
+    ({"rope_scaling": {"rope_type": "linear"}}, "lacks a number above 0 in factor"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": "4"}}, "lacks a number above 0 in factor"),
+    ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "lacks a number above 0 in low_freq_factor, high_freq_f"),
+    ({"rope_scaling": {"type": "yarn", "factor": 4.0, "mscale": 1.0}}, "type yarn with mscale is not supported"),
+    ({"rope_scaling": {"type": "yarn", "factor": 4.0, "truncate": False}}, "(rope scaling)"),
+    ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "(rope scaling, only linear, llama3, yarn)"),
     (
-        {"rope_scaling": {"rope_type": "linear", "factor": 2}},
-        'rope_scaling={"rope_type": "linear", "factor": 2} is not',
+        {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"type": "linear", "factor": 4.0}},
+        "rope_scaling and rope_parameters differ",
     ),
-    ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "(rope scaling)"),
     ({"rope_scaling": {"rope_type": "default", "type": "yarn", "factor": 4.0}}, "(rope scaling)"),
     ({"rope_scaling": {"factor": 4.0}}, "(rope scaling)"),
     ({"rope_parameters": {"rope_type": "longrope", "long_factor": [1.0]}}, 'rope_parameters={"rope_type": "longrope"'),
@@ -122,7 +141,7 @@ REFUSED = [
     ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "(rope scaling)"),
     ({"rope_parameters": {"rope_type": "default", "rope_theta": 5.0}}, "rope_theta is given twice"),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported"),
-    ({"use_sliding_window": True}, "use_sliding_window=true is not supported (attention over a sliding window)"),
+    ({"use_sliding_window": True}, "use_sliding_window=true is not supported (attention over a sliding window, in this family)"),
     ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types with sliding_attention are not supported"),
     ({"hidden_act": "gelu"}, 'hidden_act="gelu" is not supported (only silu)'),
     ({"quantization_config": {"bits": 4}}, 'quantization_config={"bits": 4} is not supported (quantised weights)'),
@@ -158,21 +177,125 @@ def test_all_unsupported_settings_are_named_in_one_message():
     wrong = without(QWEN2, "intermediate_size", "vocab_size") | {
         "model_type": "qwen3_moe",
         "num_experts": 8,
-        "rope_scaling": {"type": "yarn", "factor": 4.0},
+        "rope_scaling": {"type": "dynamic", "factor": 4.0},
         "use_sliding_window": True,
         "hidden_act": "gelu",
         "quantization_config": {"bits": 4},
     }
     with pytest.raises(UnsupportedModel) as error:
         from_hf_config(wrong)
-    named = ("qwen3_moe", "num_experts=8", "yarn", "use_sliding_window", "gelu", "quantised", "intermediate_size")
+    named = ("qwen3_moe", "num_experts=8", "dynamic", "use_sliding_window", "gelu", "quantised", "intermediate_size")
     assert [name for name in named if name not in str(error.value)] == []
     assert "lacks vocab_size, intermediate_size" in str(error.value)
 
 
-@pytest.mark.parametrize("family", [{}, {"model_type": "qwen3", "attention_bias": True}])
+# config.json of Llama-3.2-1B, gemma-2-9b-it and gemma-3-1b-it, without what the network does not depend on.
+LLAMA = {
+    "model_type": "llama",
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 16,
+    "num_key_value_heads": 8,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "factor": 32.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": True,
+    "vocab_size": 128256,
+}
+GEMMA2 = {
+    "model_type": "gemma2",
+    "attn_logit_softcapping": 50.0,
+    "cache_implementation": "hybrid",
+    "final_logit_softcapping": 30.0,
+    "head_dim": 256,
+    "hidden_act": "gelu_pytorch_tanh",
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size": 3584,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 8192,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 42,
+    "num_key_value_heads": 8,
+    "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
+    "sliding_window": 4096,
+    "sliding_window_size": 4096,
+    "vocab_size": 256000,
+}
+GEMMA3 = {
+    "model_type": "gemma3_text",
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size": 1152,
+    "intermediate_size": 6912,
+    "max_position_embeddings": 32768,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 26,
+    "num_key_value_heads": 1,
+    "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-06,
+    "rope_local_base_freq": 10000,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": 512,
+    "sliding_window_pattern": 6,
+    "vocab_size": 262144,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "name"), [(LLAMA, "llama-3.2-1b"), (GEMMA2, "gemma-2-9b"), (GEMMA3, "gemma-3-1b")]
+)
+def test_released_config_of_another_family_reads_as_its_published_architecture(config, name):
+    assert from_hf_config(config) == PUBLISHED[name]
+
+
+def test_config_of_newer_transformers_names_the_rope_of_each_kind_of_layer():
+    moved = without(GEMMA3, "rope_theta", "rope_local_base_freq", "rope_scaling", "sliding_window_pattern")
+    kinds = {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}}
+    kinds["sliding_attention"] = {"rope_type": "default", "rope_theta": 1e4}
+    found = from_hf_config(moved | {"rope_parameters": kinds, "layer_types": ["sliding_attention"] * 26})
+    assert (found.windows, found.local_rope_theta, found.rope(512)) == ((512,), 1e4, (1e4, None))
+    assert found.rope(0) == (1e6, RopeScaling("linear", 8.0))
+
+
+def test_yarn_lengthens_the_context():
+    """As Qwen's model cards write it; max_position_embeddings stays that of pretraining there."""
+    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    found = from_hf_config(QWEN2 | {"rope_scaling": scaling})
+    assert (found.max_position_embeddings, found.rope_scaling.kind) == (131072, "yarn")
+    assert from_hf_config(QWEN2 | {"rope_scaling": without(scaling, "original_max_position_embeddings")}) == found
+
+
+FAMILIES = [
+    {},
+    {"model_type": "qwen3", "attention_bias": True},
+    {"model_type": "llama", "rope_scaling": RopeScaling("llama3", 8.0, 8192, 1.0, 4.0)},
+    {"rope_scaling": RopeScaling("yarn", 4.0, 99, attention_factor=1.5)},
+    {"model_type": "gemma2", "windows": (7, 0), "query_scalar": 5.0, "attention_softcap": 9.0, "final_softcap": 2.5},
+    {"model_type": "gemma3_text", "windows": (7, 7, 0), "local_rope_theta": 3.0, "attention_bias": True},
+]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
 def test_written_config_reads_back_as_the_same_architecture(family):
-    architecture = Architecture(11, 12, 3, 4, 2, 6, 20, 5e4, 1e-5, False, 99, **family)
+    positions = 396 if "yarn" in str(family) else 99
+    architecture = Architecture(11, 12, 3, 4, 2, 6, 20, 5e4, 1e-5, False, positions, **family)
     written = json.loads(json.dumps(to_hf_config(architecture, dtype="float32", eos_token_id=3, pad_token_id=None)))
     assert from_hf_config(written) == architecture
 

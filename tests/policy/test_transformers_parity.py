@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fr3e_jax.policy.architecture import PUBLISHED
-from fr3e_jax.policy.attention import rotary, rotary_frequencies, rotation
+from fr3e_jax.policy.rotary import rotary, rotary_frequencies, rotation
 from fr3e_jax.policy.config_file import from_hf_config, read_architecture, retyped, to_hf_config
 from fr3e_jax.policy.huggingface import load_params, save_params, stored_shapes
 from fr3e_jax.policy.network import bind, build_network
@@ -25,12 +25,27 @@ from fr3e_jax.programs.train_programs import RowScorer
 
 WARM_STARTS = Path(__file__).resolve().parents[2] / "warm_starts"
 SHIPPED = sorted(path.parent.name for path in WARM_STARTS.glob("*/config.json"))
-FAMILIES = [("Qwen2", {}), ("Qwen3", {}), ("Qwen3", {"attention_bias": True})]
+# Windows of 4 positions in a whole sequence of 9; the layer that the test of modules looks at, the second, has one.
+_SOME = {"sliding_window": 4, "query_pre_attn_scalar": 24}
+_GEMMA2 = {"layer_types": ["full_attention", "sliding_attention"]}
+_GEMMA3 = {"num_hidden_layers": 3, "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]}
+_LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+FAMILIES = {
+    "qwen2": ("Qwen2", {}),
+    "qwen3": ("Qwen3", {}),
+    "qwen3-biased": ("Qwen3", {"attention_bias": True}),
+    "llama": ("Llama", {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5} | _LLAMA3}),
+    "gemma2": ("Gemma2", _SOME | _GEMMA2 | {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 4.0}),
+    "gemma3": (
+        "Gemma3",
+        _SOME | _GEMMA3 | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}, "rope_theta": 1e3},
+    ),
+}
 HEADS = [(4, 4), (8, 2), (4, 1)]  # one query head per key/value head, four, all on one
 WHOLE = dict(rtol=1e-4, atol=1e-4)
 MODULE = dict(rtol=1e-5, atol=1e-5)
 
-families = pytest.mark.parametrize(("family", "settings"), FAMILIES, ids=["qwen2", "qwen3", "qwen3-biased"])
+families = pytest.mark.parametrize(("family", "settings"), FAMILIES.values(), ids=FAMILIES)
 heads = pytest.mark.parametrize("heads", HEADS, ids=["1to1", "4to1", "multi-query"])
 tied = pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 
@@ -85,13 +100,14 @@ def test_a_model_that_we_saved_has_the_same_logits_in_transformers(
     family, settings, heads, tied, transformers_model, loaded_silently, tiny_network, tmp_path
 ):
     """Loaded without a warning and without a key left over, and saved again bit for bit."""
-    sizes = dict(num_heads=heads[0], num_kv_heads=heads[1], tie_word_embeddings=tied, model_type=family.lower())
-    network = tiny_network(head_dim=6, **sizes, **settings)
+    theirs = transformers_model(family, **settings_of(settings, heads, tied), head_dim=6)
+    architecture = from_hf_config(theirs.config.to_dict())
+    network = tiny_network(**dataclasses.asdict(architecture) | {"rope_scaling": architecture.rope_scaling})
     save_params(tmp_path, network.architecture, network.params, max_shard_bytes=10**9 if tied else 10_000)
     config = to_hf_config(network.architecture, dtype="float32", eos_token_id=3, pad_token_id=1)
     (tmp_path / "config.json").write_text(json.dumps(config))
-    model = loaded_silently(type(transformers_model(family)), tmp_path)
-    ids = token_ids(20)
+    model = loaded_silently(type(theirs), tmp_path)
+    ids = token_ids(64)
     np.testing.assert_allclose(network.full_logits(ids.tolist()), their_logits(model, ids), **WHOLE)
     model.save_pretrained(tmp_path / "again")
     _, _, params = ours(tmp_path / "again")
@@ -136,20 +152,25 @@ def test_every_module_equals_that_of_transformers(family, settings, transformers
     mine, theirs = network.layers[1], model.model.layers[1]
     x = np.random.default_rng(1).standard_normal((2, 7, 32)).astype(np.float32)
     lanes, x_torch, at = jnp.asarray(x[:, None]), torch.tensor(x), torch.arange(7)[None]
-    turn = network.rotation(jnp.broadcast_to(jnp.arange(7), (2, 1, 7)))
-    causal = jnp.broadcast_to(jnp.tril(jnp.ones((7, 7), bool)), (2, 1, 7, 7))
-    mask = torch.full((7, 7), -torch.inf).triu(1)[None, None]
+    turn = network.rotations(jnp.broadcast_to(jnp.arange(7), (2, 1, 7)))[mine.kind]
+    window = architecture.window_of(1) or 7
+    seen = np.tril(np.ones((7, 7), bool)) & ~np.tril(np.ones((7, 7), bool), -window)
+    causal = jnp.broadcast_to(jnp.asarray(seen), (2, 1, 7, 7))
+    mask = torch.where(torch.tensor(seen), 0.0, -torch.inf)[None, None]
     with torch.no_grad():
-        angles = model.model.rotary_emb(x_torch, at)
+        kind = {"layer_type": "sliding_attention"} if family == "Gemma3" else {}
+        angles = model.model.rotary_emb(x_torch, at, **kind)
         expected = {
             "norm": theirs.input_layernorm(x_torch),
             "mlp": theirs.mlp(x_torch),
+            "second norm": theirs.post_attention_layernorm(x_torch),
             "attention": theirs.self_attn(x_torch, position_embeddings=angles, attention_mask=mask)[0],
             "block": theirs(x_torch, position_embeddings=angles, attention_mask=mask),
         }
     found = {
         "norm": mine.attention_norm(lanes),
         "mlp": mine.mlp(lanes),
+        "second norm": (mine.attention_post_norm or mine.mlp_norm)(lanes),
         "attention": mine.attention.causal(lanes, turn, causal)[0],
         "block": mine.causal(lanes, turn, causal)[0],
     }

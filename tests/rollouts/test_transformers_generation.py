@@ -19,9 +19,20 @@ TOKENS = 64
 PROMPT_LENGTHS = (1, 5, 12, 23)
 
 
-@pytest.fixture(params=["Qwen2", "Qwen3"])
+_WINDOW = {"sliding_window": 6, "num_hidden_layers": 3}
+FAMILIES = {
+    "Qwen2": {},
+    "Qwen3": {},
+    "Llama": {},
+    "Gemma2": _WINDOW | {"attn_logit_softcapping": 5.0},
+    "Gemma3": _WINDOW | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+}
+
+
+@pytest.fixture(params=FAMILIES)
 def model(request, transformers_model):
-    return transformers_model(request.param, num_attention_heads=8, vocab_size=97, tie_word_embeddings=False)
+    sizes = dict(num_attention_heads=8, vocab_size=97, tie_word_embeddings=False)
+    return transformers_model(request.param, **sizes, **FAMILIES[request.param])
 
 
 def their_tokens(model, prompt, stop_ids):
