@@ -129,6 +129,26 @@ def tiny_untied() -> TinyNetwork:
     return make_tiny_network(tie_word_embeddings=False)
 
 
+WINDOWED = {
+    "gemma2": dict(
+        model_type="gemma2", num_layers=3, windows=(5, 0), query_scalar=12.0, attention_softcap=2.0, final_softcap=3.0
+    ),
+    "gemma3": dict(model_type="gemma3_text", num_layers=3, windows=(5, 5, 0), local_rope_theta=50.0),
+}
+
+
+@pytest.fixture(scope="session")
+def tiny_windowed() -> TinyNetwork:
+    """Three layers, of which the first and the last attend to windows of 5 positions; scores and logits are bounded."""
+    return make_tiny_network(**WINDOWED["gemma2"])
+
+
+@pytest.fixture(scope="session", params=WINDOWED)
+def tiny_of_windows(request, tiny_windowed) -> TinyNetwork:
+    """Networks whose layers differ in their windows: one with softcaps, one with two rotary bases."""
+    return tiny_windowed if request.param == "gemma2" else make_tiny_network(**WINDOWED[request.param])
+
+
 @pytest.fixture(scope="session")
 def tiny_network():
     """`make_tiny_network`, for other sizes."""

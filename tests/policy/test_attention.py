@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fr3e_jax.policy.attention import KeyValue, trunk_branch_attention
-from fr3e_jax.policy.rotary import rotary, rotary_frequencies, rotation
+from fr3e_jax.policy.rotary import RopeScaling, rotary, rotary_frequencies, rotation
 
 B, N, T, S, D = 2, 2, 4, 5, 6
 SEGMENT = np.array([[[1, 1, 2, 2], [3, 3, 3, 3]], [[1, 2, 2, 2], [3, 3, 4, 4]]])
@@ -128,6 +128,21 @@ def test_rotary_frequencies_are_rounded_the_same_on_every_processor(head_dim, th
     with localcontext(prec=40):
         powers = [float(Decimal(theta) ** Decimal(float(exponent))) for exponent in exponents]
     np.testing.assert_array_equal(rotary_frequencies(head_dim, theta), np.float32(1) / np.array(powers, np.float32))
+
+
+def test_scaled_frequencies_of_long_contexts():
+    """Periods of 1, 10, 100 and 1,000 times 2 pi, of a head of 8 with base 10,000; contexts of 628 positions."""
+    plain = np.array([1.0, 0.1, 0.01, 0.001])
+    scaled = lambda *args, **names: rotary_frequencies(8, 1e4, RopeScaling(*args, **names)) / plain
+    np.testing.assert_allclose(scaled("linear", 4.0), np.full(4, 0.25), rtol=1e-6)
+    # 100 turns, 10, 1 and 0.1 of the context: kept above high_freq_factor, divided below low_freq_factor.
+    llama3 = scaled("llama3", 8.0, 200 * np.pi, low_freq_factor=0.5, high_freq_factor=2.0)
+    np.testing.assert_allclose(llama3, [1, 1, (2 / 3) / 8 + 1 / 3, 1 / 8], rtol=1e-5)
+    # The ramp of YaRN goes from the frequency with 32 turns, the first before it being 0, to the first with one, 2.
+    yarn = scaled("yarn", 4.0, 200 * np.pi)
+    np.testing.assert_allclose(yarn, [1, (1 + 1 / 4) / 2, 1 / 4, 1 / 4], rtol=1e-5)
+    turn = rotation(jnp.zeros((1, 1, 1), int), 8, 1e4, RopeScaling("yarn", 4.0, 200 * np.pi))
+    np.testing.assert_allclose(turn.cos, 0.1 * np.log(4) + 1, rtol=1e-6)
 
 
 def test_rotary_scores_depend_only_on_the_distance():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from random_rows import random_rows
 
-from fr3e_jax.policy.attention import KeyValue, RowView, row_attention
+from fr3e_jax.policy.attention import PLAIN, KeyValue, RowView, Scoring, row_attention
 from fr3e_jax.policy.fused_attention import Blocks, block_sizes, fused_row_attention
 
 SMALL = Blocks(query=256, key=128, backward_query=128, backward_key=256)
@@ -34,13 +34,13 @@ def run(attend, view, query, own, cotangent):
     return jax.tree.map(lambda x: x.astype(jnp.float32), (out, *pull(cotangent.astype(out.dtype))))
 
 
-def assert_equal_to_the_reference(view, window, sizes, dtype=jnp.float32, tolerance=2e-6):
+def assert_equal_to_the_reference(view, window, sizes, dtype=jnp.float32, tolerance=2e-6, scoring=PLAIN):
     query, own, cotangent, real = draw(view, *sizes, dtype)
-    fused = partial(fused_row_attention, window=window, interpret=True, largest=SMALL)
+    fused = partial(fused_row_attention, window=window, interpret=True, largest=SMALL, scoring=scoring)
     ours = run(fused, view, query, own, cotangent)  # padding sends a cotangent, too
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(ours))
     exact = jax.tree.map(lambda x: x.astype(jnp.float32), (query, own, jnp.where(real, cotangent, 0)))
-    expected = run(partial(row_attention, window=window), view, *exact)
+    expected = run(partial(row_attention, window=window, scoring=scoring), view, *exact)
     np.testing.assert_array_equal(jnp.where(real, 0, ours[0]), 0)
     expected = (jnp.where(real, expected[0], 0), *expected[1:])
     for left, right in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
@@ -60,6 +60,18 @@ def assert_equal_to_the_reference(view, window, sizes, dtype=jnp.float32, tolera
 def test_fused_attention_equals_that_of_xla(shape, sizes):
     view = random_rows(np.random.default_rng(len(str(shape))), **shape)
     assert_equal_to_the_reference(view, shape["window"], sizes)
+
+
+@pytest.mark.parametrize("limit", [3, 150])
+def test_fused_attention_over_a_window_with_a_softcap_equals_that_of_xla(limit):
+    """Windows within a block, and over blocks and lanes."""
+    view = random_rows(np.random.default_rng(3), rows=2, trunk=200, lanes=3, length=80, window=2)
+    segment = view.segment.reshape(2, -1)
+    changes = np.pad(segment[:, 1:] != segment[:, :-1], ((0, 0), (1, 0)))
+    place = np.arange(segment.shape[1])[None]
+    offset = jnp.asarray(place - np.maximum.accumulate(np.where(changes, place, 0), axis=1)).reshape(view.segment.shape)
+    scoring = Scoring(0.3, softcap=1.5, window=limit)
+    assert_equal_to_the_reference(view.within(limit, offset), 2, (1, 2, 16), scoring=scoring, tolerance=4e-6)
 
 
 def test_bfloat16_attention_is_within_four_roundings_of_the_float32_one():

@@ -1,4 +1,4 @@
-"""The network against Qwen2 and Qwen3 written out in NumPy, fed with the file that `save_params` writes."""
+"""The network against its families written out in NumPy, fed with the file that `save_params` writes."""
 
 from __future__ import annotations
 
@@ -15,43 +15,58 @@ from fr3e_jax.policy.modules import product, rms_norm
 SEQUENCES = [[3, 17, 0, 5, 5, 9, 11, 2], [8], [19, 4, 1]]
 
 
-def qwen(weights: dict[str, np.ndarray], a, token_ids) -> np.ndarray:
+def softcapped(x: np.ndarray, bound: float) -> np.ndarray:
+    return bound * np.tanh(x / bound) if bound else x
+
+
+def written_out(weights: dict[str, np.ndarray], a, token_ids) -> np.ndarray:
     """Logits ``[length, V]`` in float64, from tensors named and laid out as Hugging Face does (``[out, in]``)."""
     w = {name: array.astype(np.float64) for name, array in weights.items()}
     linear = lambda name, x: x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0.0)
 
-    def norm(name, x):
-        return w[f"{name}.weight"] * x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + a.rms_norm_eps)
+    gemma = a.model_type.startswith("gemma")
 
-    def heads(name, x, rotate):
+    def norm(name, x):
+        return (gemma + w[f"{name}.weight"]) * x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + a.rms_norm_eps)
+
+    def heads(name, x, rotate, theta):
         x = linear(f"{name}_proj", x).reshape(len(x), -1, a.head_dim)
         if f"{name}_norm.weight" in w:
             x = norm(f"{name}_norm", x)
         half = a.head_dim // 2
-        angles = np.arange(len(x))[:, None] / a.rope_theta ** (np.arange(half) / half)
+        angles = np.arange(len(x))[:, None] / theta ** (np.arange(half) / half)
         cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
         turned = np.concatenate(
             [x[..., :half] * cos - x[..., half:] * sin, x[..., half:] * cos + x[..., :half] * sin], axis=-1
         )
         return turned if rotate else x
 
-    x = w["model.embed_tokens.weight"][token_ids]
+    def gate(x):
+        return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) if gemma else x / (1 + np.exp(-x))
+
+    x = w["model.embed_tokens.weight"][token_ids] * (np.sqrt(a.hidden_size) if gemma else 1)
+    after = lambda name, y: norm(name, y) if gemma else y
+    before_mlp = "pre_feedforward_layernorm" if gemma else "post_attention_layernorm"
     for layer in range(a.num_layers):
         name = f"model.layers.{layer}"
         y = norm(f"{name}.input_layernorm", x)
-        q, k, v = (heads(f"{name}.self_attn.{part}", y, part != "v") for part in "qkv")
+        window = a.windows[layer % len(a.windows)] or len(x)
+        local = a.local_rope_theta and a.windows[layer % len(a.windows)]
+        theta = a.local_rope_theta if local else a.rope_theta
+        q, k, v = (heads(f"{name}.self_attn.{part}", y, part != "v", theta) for part in "qkv")
         mixed = np.zeros_like(q)
         for h in range(a.num_heads):
             kv = h // a.heads_per_kv_head
-            scores = q[:, h] @ k[:, kv].T / np.sqrt(a.head_dim)
-            scores = np.exp(np.where(np.tril(np.ones_like(scores)), scores, -np.inf))
+            scores = softcapped(q[:, h] @ k[:, kv].T / np.sqrt(a.query_scalar or a.head_dim), a.attention_softcap)
+            seen = np.tril(np.ones_like(scores)) - np.tril(np.ones_like(scores), -window)
+            scores = np.exp(np.where(seen, scores, -np.inf))
             mixed[:, h] = scores / scores.sum(axis=-1, keepdims=True) @ v[:, kv]
-        x = x + linear(f"{name}.self_attn.o_proj", mixed.reshape(len(x), -1))
-        y = norm(f"{name}.post_attention_layernorm", x)
-        gate = linear(f"{name}.mlp.gate_proj", y)
-        x = x + linear(f"{name}.mlp.down_proj", gate / (1 + np.exp(-gate)) * linear(f"{name}.mlp.up_proj", y))
+        x = x + after(f"{name}.post_attention_layernorm", linear(f"{name}.self_attn.o_proj", mixed.reshape(len(x), -1)))
+        y = norm(f"{name}.{before_mlp}", x)
+        gated = gate(linear(f"{name}.mlp.gate_proj", y)) * linear(f"{name}.mlp.up_proj", y)
+        x = x + after(f"{name}.post_feedforward_layernorm", linear(f"{name}.mlp.down_proj", gated))
     head = "model.embed_tokens" if a.tie_word_embeddings else "lm_head"
-    return linear(head, norm("model.norm", x))
+    return softcapped(linear(head, norm("model.norm", x)), a.final_softcap)
 
 
 FAMILIES = {
@@ -59,6 +74,10 @@ FAMILIES = {
     "qwen2 untied": {"tie_word_embeddings": False},
     "qwen3": {"model_type": "qwen3"},
     "qwen3 wide heads, biased": {"model_type": "qwen3", "attention_bias": True, "head_dim": 12, "num_kv_heads": 1},
+    "llama": {"model_type": "llama", "tie_word_embeddings": False},
+    "gemma2": {"model_type": "gemma2", "windows": (3, 0), "query_scalar": 12.0, "attention_softcap": 2.0},
+    "gemma2 bounded": {"model_type": "gemma2", "windows": (3,), "final_softcap": 4.0},
+    "gemma3": {"model_type": "gemma3_text", "windows": (3, 0), "local_rope_theta": 50.0},
 }
 
 
@@ -68,7 +87,7 @@ def test_logits_equal_the_family_written_out_in_float64(family, tiny_network, tm
     save_params(tmp_path, network.architecture, network.params)
     weights = load_file(tmp_path / "model.safetensors")
     for sequence, logits in zip(SEQUENCES, network.full_logits(SEQUENCES), strict=True):
-        np.testing.assert_allclose(logits, qwen(weights, network.architecture, sequence), rtol=2e-5, atol=2e-5)
+        np.testing.assert_allclose(logits, written_out(weights, network.architecture, sequence), rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

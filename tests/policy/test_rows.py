@@ -104,7 +104,7 @@ def logprobs_of(network, rows):
     return np.asarray(score(network.graphdef, network.params, rows, jnp.float32(1.0))[0])
 
 
-@pytest.mark.parametrize("fixture", ["tiny", "tiny_untied"])
+@pytest.mark.parametrize("fixture", ["tiny", "tiny_untied", "tiny_windowed"])
 def test_scores_equal_those_of_the_flattened_sequences(fixture, request):
     network = request.getfixturevalue(fixture)
     packed = list(branches())
@@ -134,7 +134,7 @@ def test_scores_do_not_depend_on_the_size_of_the_lanes(tiny, lane_size):
         np.testing.assert_allclose(ours[moved.segment > 0], other[tuple(before.T)], rtol=1e-5, atol=1e-5)
 
 
-@pytest.fixture(scope="module", params=["tiny", "tiny_untied"])
+@pytest.fixture(scope="module", params=["tiny", "tiny_untied", "tiny_windowed"])
 def flattened(request):
     """A network, the tokens with a loss and their weights, and value and gradient over the flattened sequences."""
     network, rows = request.getfixturevalue(request.param), pack()
@@ -175,6 +175,8 @@ def _moved(values, before, after):
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_gradient_equals_that_of_the_flattened_sequences(flattened, cut):
+    if not flattened[0].architecture.tie_word_embeddings and cut is not CUTS[0]:
+        pytest.skip("another head changes nothing here but the product with the chunk")
     network, mask, weights, (expected_value, expected) = flattened
     rows, options = pack(), dict(cut)
     if lane_size := options.pop("lane_size", None):

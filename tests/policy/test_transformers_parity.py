@@ -180,17 +180,32 @@ def test_every_module_equals_that_of_transformers(family, settings, transformers
         np.testing.assert_allclose(found[name][:, 0], value.numpy(), **MODULE, err_msg=name)
 
 
-@pytest.mark.parametrize(("head_dim", "theta"), [(8, 1e4), (128, 1e6)])
-def test_rotary_embedding_equals_that_of_transformers_at_all_positions(head_dim, theta, transformers_model):
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "theta", "scaling"),
+    [
+        (8, 1e4, {}),
+        (128, 1e6, {}),
+        (128, 1e6, {"rope_type": "linear", "factor": 8.0}),
+        (64, 5e5, {"rope_type": "llama3"} | _LLAMA3 | {"factor": 32.0, "original_max_position_embeddings": 8192}),
+        (128, 1e6, _YARN),
+        (128, 1e4, _YARN | {"beta_fast": 16.0, "beta_slow": 2.0, "attention_factor": 1.5}),
+    ],
+)
+def test_rotary_embedding_equals_that_of_transformers_at_all_positions(head_dim, theta, scaling, transformers_model):
     import torch
     from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 
-    rope = {"rope_type": "default", "rope_theta": theta}
+    rope = {"rope_type": "default", "rope_theta": theta} | scaling
     model = transformers_model("Qwen2", head_dim=head_dim, rope_parameters=rope)
+    scale = from_hf_config(model.config.to_dict()).rope_scaling
+    assert (scale is None) == (not scaling)
     # torch's powers are within a bit of the exact ones; which are off by one depends on the processor.
-    frequencies, inv_freq = rotary_frequencies(head_dim, theta), model.model.rotary_emb.inv_freq
-    np.testing.assert_array_max_ulp(frequencies, inv_freq.numpy(), maxulp=2)
-    assert (frequencies == inv_freq.numpy()).mean() > 0.95
+    frequencies, inv_freq = rotary_frequencies(head_dim, theta, scale), model.model.rotary_emb.inv_freq
+    np.testing.assert_array_max_ulp(frequencies, inv_freq.numpy(), maxulp=4 if scaling else 2)
+    assert (frequencies == inv_freq.numpy()).mean() > (0.75 if scaling else 0.95)
     inv_freq.copy_(torch.tensor(frequencies))
     positions = np.array([0, 1, 2, 3, 17, 100, 511, 4095, 32767, 131071])
     query, key = np.random.default_rng(2).standard_normal((2, 1, 3, len(positions), head_dim)).astype(np.float32)
@@ -198,7 +213,7 @@ def test_rotary_embedding_equals_that_of_transformers_at_all_positions(head_dim,
     theirs = apply_rotary_pos_emb(torch.tensor(query), torch.tensor(key), cos, sin)
     for vector, wanted in zip((query, key), theirs, strict=True):
         lanes = jnp.asarray(np.moveaxis(vector, 1, 2)[:, None])  # [B, N, T, heads, D]
-        found = rotary(lanes, rotation(jnp.asarray(positions)[None, None], lanes.shape[-1], theta))
+        found = rotary(lanes, rotation(jnp.asarray(positions)[None, None], lanes.shape[-1], theta, scale))
         np.testing.assert_allclose(np.moveaxis(np.asarray(found)[:, 0], 2, 1), wanted.numpy(), **MODULE)
 
 

@@ -46,6 +46,12 @@ def test_token_sees_no_lane_outside_of_its_window():
     np.testing.assert_array_equal(begins, [[2, 2, 4, 4, 6], [2, 2, 2, 2, 4], [2, 2, 2, 2, 2]])
 
 
+def test_token_sees_its_own_segment_no_further_back_than_the_limit():
+    seen, whole = (np.asarray(seen_intervals(DRAWN, 2, limit))[0] for limit in (2, 0))
+    np.testing.assert_array_equal(seen[[0, 1, 3]], whole[[0, 1, 3]])
+    np.testing.assert_array_equal(seen[2], np.where(whole[3] > 0, np.maximum(whole[2], whole[3] - 2), 0))
+
+
 @pytest.mark.parametrize("sizes", [(5, 5), (1, 25), (25, 1)])
 def test_kinds_of_blocks_equal_the_mask(sizes):
     seen = np.asarray(seen_intervals(DRAWN, 2))

@@ -63,10 +63,15 @@ def small_rings():
 
 @pytest.fixture(scope="module")
 def decoder(tiny):
+    return decoder_of(tiny)
+
+
+def decoder_of(network):
     """Programs, placed parameters, and an engine that has more branches than lanes and more trunks than slots."""
     mesh = make_mesh()
-    programs = WatchedPrograms(tiny.graphdef, tiny.architecture, mesh)
-    params = params_on_mesh(tiny.params, param_shardings(mesh, tiny.abstract, tiny.axes, tiny.architecture))
+    programs = WatchedPrograms(network.graphdef, network.architecture, mesh)
+    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
+    params = params_on_mesh(network.params, shardings)
     engine = RolloutEngine(programs, trunk_slots=2, lanes_per_trunk=2, chunk=4, seed=5)
     return SimpleNamespace(programs=programs, params=params, engine=engine)
 
@@ -269,6 +274,24 @@ def test_exploring_promoted_trunks_prefills_nothing_and_equals_prefilling_them(d
         np.testing.assert_array_equal(ours.token_ids, theirs.token_ids)
         for name in ("logprobs", "entropies", "magnitudes"):
             np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-4, atol=1e-5)
+
+
+def test_windows_of_layers_are_those_of_a_full_pass(tiny_of_windows):
+    """Of 5 positions: within the trunk, over the fork, in the branch alone, in rings that wrap, after a promotion."""
+    decoder, everything = decoder_of(tiny_of_windows), lambda i, rollouts, wait: range(len(rollouts))
+    forks = [(8, 30), (1, 20), (4, 2), (6, 17)]
+    trunk = TrunkRequest(TRUNKS[0], [branch(fork, i, length, stop_ids=()) for i, (fork, length) in enumerate(forks)])
+    rollouts, promoted = decoder.engine.sample(decoder.params, [trunk], everything)
+    assert decoder.programs.wrapped
+    again = TrunkRequest(promoted[0, 0], [branch(20, 5, 9, stop_ids=()), branch(6, 6, 9, stop_ids=())])
+    explored, _ = decoder.engine.sample(decoder.params, [again])
+    ids = np.append(TRUNKS[0], rollouts[0][0].token_ids)
+    pairs = [(TRUNKS[0], *pair) for pair in zip(trunk.branches, rollouts[0], strict=True)]
+    pairs += [(ids, *pair) for pair in zip(again.branches, explored[0], strict=True)]
+    whole = [np.append(prefix[: b.fork], r.token_ids) for prefix, b, r in pairs]
+    for (_, b, r), (logits, _) in zip(pairs, tiny_of_windows.full_pass(whole), strict=True):
+        expected = log_softmax(logits[b.fork - 1 : -1], axis=-1)
+        np.testing.assert_allclose(r.logprobs, of_tokens(expected, r), **CLOSE)
 
 
 def compiled_programs(programs) -> dict[str, int]:
