@@ -175,7 +175,7 @@ def measure(texts: Sequence[str], codec: TextCodec, limit: int) -> Lengths:
     found = Lengths()
     for text in texts:
         try:
-            lengths.append(len(codec.encode(text)))
+            lengths.append(len(codec.encode_prompt(text)))
         except ValueError as error:
             found.unspeakable += 1
             found.complaint = found.complaint or str(error)

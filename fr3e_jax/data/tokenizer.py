@@ -56,6 +56,10 @@ class TextCodec:
         self.stop_ids = tuple(dict.fromkeys((tokenizer.eos_token_id, *extra_stop_ids)))
         self.pad_id = self.stop_ids[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         self._characters = _characters(tokenizer)
+        # Llama's and Gemma's tokenizers put a token before every text, without which their models were never trained.
+        bare = isinstance(tokenizer, CharacterTokenizer) or tokenizer.bos_token_id is None
+        started = [] if bare else tokenizer("")["input_ids"][:1]
+        self._opening = started if started == [getattr(tokenizer, "bos_token_id", None)] else []
 
     @classmethod
     def load(cls, directory: str = "", *, model: str = "") -> TextCodec:
@@ -131,6 +135,14 @@ class TextCodec:
                 if token == unknown_id:
                     raise _unknown(text, start, f"it would become {unknown}")
         return encoded["input_ids"]
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Token ids of a prompt: `encode`, after the token that the tokenizer opens every text with, if it has one.
+
+        A chat template that writes this token itself adds no second one.
+        """
+        ids = self.encode(text)
+        return ids if ids[: len(self._opening)] == self._opening else self._opening + ids
 
     def check_characters(self, text: str) -> None:
         """Raise ValueError at a character that no token spells, without encoding: half of a surrogate pair, or one

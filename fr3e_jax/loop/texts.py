@@ -28,7 +28,7 @@ class Texts:
 
     def prompt_ids(self, question: str) -> np.ndarray:
         """Token ids of ``prompt_text(question)``, int32 ``[T]``."""
-        return self.encode(self.prompt_text(question))
+        return np.asarray(self.codec.encode_prompt(self.prompt_text(question)), np.int32)
 
     def of_record(
         self, gold: str, prompt_ids: np.ndarray, rollout: Rollout, prefix: np.ndarray | None = None

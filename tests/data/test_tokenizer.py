@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from fr3e_jax.data.character_tokenizer import CHARACTERS, CharacterTokenizer, character_tokenizer
@@ -191,6 +191,61 @@ def test_conversation_is_rendered_up_to_the_answer(tmp_path):
     codec = TextCodec.load(str(chat_directory(tmp_path)))
     messages = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1"}]
     assert codec.render_chat(messages) == "<|system|>Add.\n<|user|>1+1\n<|me|>"
+
+
+# The chat templates of Llama 3 and Gemma as their tokenizers have them, for conversations without tools and dates. Gemma
+# refuses the role of a system.
+LLAMA3 = (
+    "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content | trim }}<|eot_id|>"
+    "{% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
+)
+GEMMA = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('System role not supported') }}"
+    "{% endif %}<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content | trim }}<end_of_turn>\n"
+    "{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+
+
+def opening_tokenizer(path, template):
+    """A byte-level tokenizer that opens every text with <bos>, as Llama's and Gemma's do."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    backend.add_special_tokens(["<bos>", "<eos>"])
+    backend.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", pair="<bos> $A <bos> $B", special_tokens=[("<bos>", 256)]
+    )
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<bos>", eos_token="<eos>")
+    wrapped.chat_template = template
+    wrapped.save_pretrained(path)
+    return TextCodec.load(str(path))
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        (
+            LLAMA3,
+            "<bos><|start_header_id|>user<|end_header_id|>\n\n1+1<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+        ),
+        (GEMMA, "<bos><start_of_turn>user\n1+1<end_of_turn>\n<start_of_turn>model\n"),
+    ],
+    ids=["llama3", "gemma"],
+)
+def test_prompt_begins_once_with_the_token_that_opens_every_text(tmp_path, template, text):
+    codec = opening_tokenizer(tmp_path, template)
+    chat = codec.render_chat([{"role": "user", "content": " 1+1 "}])
+    assert chat == text
+    ids = codec.encode_prompt(chat)
+    assert ids == codec.encode(chat) and ids[0] == 256 and 256 not in ids[1:]
+    assert codec.encode_prompt("1+1") == [256, *codec.encode("1+1")] and 256 not in codec.encode("1+1")
+    if template is GEMMA:
+        with pytest.raises(ValueError, match="does not take these messages: System role not supported"):
+            codec.render_chat([{"role": "system", "content": "Add."}])
+
+
+def test_prompt_of_a_tokenizer_without_an_opening_token_is_its_text():
+    assert TextCodec.load().encode_prompt(TEXT) == TextCodec.load().encode(TEXT)
 
 
 def test_missing_or_refusing_chat_template_is_an_error(tmp_path):

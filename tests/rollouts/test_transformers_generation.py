@@ -19,7 +19,7 @@ TOKENS = 64
 PROMPT_LENGTHS = (1, 5, 12, 23)
 
 
-_WINDOW = {"sliding_window": 6, "num_hidden_layers": 3}
+_WINDOW = {"sliding_window": 6, "num_hidden_layers": 3, "eos_token_id": None}
 FAMILIES = {
     "Qwen2": {},
     "Qwen3": {},
