@@ -17,8 +17,8 @@ class UnsupportedModel(ValueError):
 class Architecture:
     """Sizes of the network. ``head_dim * num_heads`` need not equal ``hidden_size``.
 
-    ``model_type`` is Hugging Face's, and names the family. With ``attention_bias`` all four projections of attention have
-    biases. ``windows`` are the positions that the layers attend to, their own included, in turn (0: all), so
+    ``model_type`` is Hugging Face's, and names the family. With ``attention_bias`` all four projections of attention
+    have biases. ``windows`` are the positions that the layers attend to, their own included, in turn (0: all), so
     ``(4096, 0)`` has a window in every second layer.
 
     Raises:
@@ -125,7 +125,9 @@ class Architecture:
 
     def rope(self, window: int) -> tuple[float, RopeScaling | None]:
         """Base and scaling of the rotary embedding of the layers with this window."""
-        return (self.local_rope_theta, None) if window and self.local_rope_theta else (self.rope_theta, self.rope_scaling)
+        return (
+            (self.local_rope_theta, None) if window and self.local_rope_theta else (self.rope_theta, self.rope_scaling)
+        )
 
     @property
     def num_parameters(self) -> int:

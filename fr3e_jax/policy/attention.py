@@ -43,7 +43,6 @@ class RowView(NamedTuple):
     fork: jax.Array  # int [B, N, T], how many trunk positions a lane's token sees
     start: jax.Array  # int [B, N, T], the first of them
 
-
     def within(self, window: int, offset: jax.Array) -> RowView:
         """The view of a layer whose tokens see ``window`` positions, their own included (0: all).
 

@@ -36,8 +36,7 @@ _REFUSED = {  # settings that change the network when they are set, with their m
     "auto_map": "a network in code of its own, which is never run",
 }
 _WAYS_OUT = {  # model types that are refused, with what to do
-    "gemma3": "Gemma 3 with images: save its text part with transformers, "
-    "Gemma3ForCausalLM.from_pretrained(DIRECTORY).save_pretrained(TEXT_DIRECTORY)",
+    "gemma3": "Gemma 3 with images: save its text part first, in six lines of docs/users/models.md",
     "gemma": "Gemma 1: take Gemma 2 or 3",
     "mllama": "Llama 3.2 with images: take Llama 3.1, or 3.2 of 1B or 3B",
     "llama4": "Llama 4 is a mixture of experts with attention in chunks: take Llama 3",
@@ -176,7 +175,9 @@ def to_hf_config(architecture: Architecture, *, dtype: str, eos_token_id: int | 
         "torch_dtype": dtype,
     }
     config |= written_rope(a.rope_theta, a.rope_scaling, a.local_rope_theta)
-    config |= family.constants | {name: _typed(getattr(a, field), family.defaults[name]) for name, field in family.keys.items()}
+    config |= family.constants | {
+        name: _typed(getattr(a, field), family.defaults[name]) for name, field in family.keys.items()
+    }
     if family.window_period:
         kind = lambda layer: "sliding_attention" if a.window_of(layer) else "full_attention"
         config |= {"layer_types": [kind(layer) for layer in range(a.num_layers)]}

@@ -24,7 +24,7 @@ from fr3e_jax.policy.attention import PLAIN, KeyValue, Scoring
 
 
 def _scores(query: jax.Array, key: jax.Array, visible: jax.Array, scoring: Scoring) -> jax.Array:
-    """float32 ``query [..., i, D] @ key [..., D, j]``, softcapped; -inf where ``visible [..., i, j]`` (broadcast) is false."""
+    """float32 ``query [..., i, D] @ key [..., D, j]``, softcapped; -inf where ``visible [..., i, j]`` is false."""
     lead = tuple(range(query.ndim - 2))
     dimensions = (((query.ndim - 1,), (key.ndim - 2,)), (lead, lead))
     scores = jax.lax.dot_general(query, key, dimensions, preferred_element_type=jnp.float32)

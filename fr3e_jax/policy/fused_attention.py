@@ -155,8 +155,8 @@ def fused_row_attention(
     """`fr3e_jax.policy.attention.row_attention` in fused kernels; 0 on padding.
 
     Args:
-      query, own, view, window, scoring: as there; query and own of the parts of rows, where there are several, and view always
-        of whole rows.
+      query, own, view, window, scoring: as there; query and own of the parts of rows, where there are several, and view
+        always of whole rows.
       head_shards: of a mesh that splits heads. Where it does not divide the key/value heads, each is repeated for the
         shards that read it, so that the same share of the arrays lies on each of them.
       parts: that rows are cut into (`fr3e_jax.policy.row_parts`).

@@ -444,7 +444,7 @@ def build_network(
 
 
 def initial_params(architecture: Architecture, key: jax.Array, *, param_dtype: str = "float32") -> Params:
-    """Random parameters: kernels normal with variance 1/fan-in, embeddings normal(0, 0.02), biases 0, norms 1 (or 1 + 0)."""
+    """Random parameters: kernels normal with variance 1/fan-in, embeddings normal(0, 0.02), biases 0, norms 1."""
     network = Decoder(nnx.Rngs(params=key), architecture, param_dtype=param_dtype, compute_dtype=param_dtype)
     return nnx.to_pure_dict(nnx.split(network)[1])
 

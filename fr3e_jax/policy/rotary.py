@@ -76,8 +76,8 @@ def _llama3(periods: np.ndarray, theta: float, s: RopeScaling) -> np.ndarray:
 
 def _yarn(periods: np.ndarray, theta: float, s: RopeScaling) -> np.ndarray:
     size = 2 * len(periods)
-    place = lambda turns: size * math.log(s.original_max_position_embeddings / (turns * 2 * math.pi)) / (
-        2 * math.log(theta)
+    place = lambda turns: (
+        size * math.log(s.original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(theta))
     )
     low, high = max(math.floor(place(s.beta_fast)), 0), min(math.ceil(place(s.beta_slow)), size - 1)
     ramp = (np.arange(size // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low if high > low else 0.001)

@@ -60,8 +60,8 @@ def seen_intervals(view: RowView, window: int, limit: int = 0) -> jax.Array:
 def _own(segment: jax.Array, offset: int, earliest, limit: int) -> jax.Array:
     """Begin and end of what tokens see of their own segments: int32 ``[B, 2, L]`` of ``segment [B, L]``.
 
-    ``offset``: position of the first token; ``earliest``: the first place of ``segment`` that each token may see; ``limit``: of
-    `seen_intervals`.
+    ``offset``: position of the first token; ``earliest``: the first place of ``segment`` that each token may see;
+    ``limit``: of `seen_intervals`.
     """
     place = jnp.arange(segment.shape[1], dtype=jnp.int32)[None]
     changes = jnp.pad(segment[:, 1:] != segment[:, :-1], ((0, 0), (1, 0)))

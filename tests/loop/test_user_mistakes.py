@@ -64,9 +64,9 @@ def test_a_model_directory_without_tokenizer_or_config(mistake, model):
 
 def test_a_model_of_another_family(mistake, model):
     # The tokenizer is the embedded one, so that only the network is looked at.
-    edit_config(model, model_type="llama")
+    edit_config(model, model_type="mistral")
     line = mistake("train", f"model.path={model}")
-    assert 'model_type="llama" is not supported' in line and "'qwen3' (dense Qwen3)" in line
+    assert 'model_type="mistral" is not supported' in line and "'qwen3' (dense Qwen3)" in line
 
 
 def test_weights_that_do_not_fit_or_cannot_be_read(mistake, model):

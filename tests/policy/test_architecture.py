@@ -107,7 +107,9 @@ def test_building_a_released_size_allocates_no_weight():
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("family", [{"model_type": name} for name in FAMILIES] + [{"model_type": "llama", "attention_bias": True}])
+@pytest.mark.parametrize(
+    "family", [{"model_type": name} for name in FAMILIES] + [{"model_type": "llama", "attention_bias": True}]
+)
 def test_number_of_initial_parameters_equals_num_parameters(key, tied, family):
     architecture = Architecture(11, 12, 2, 4, 2, 6, 20, tie_word_embeddings=tied, **family)  # heads wider than the net
     assert elements(initial_params(architecture, key)) == architecture.num_parameters

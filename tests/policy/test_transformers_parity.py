@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from fr3e_jax.policy.architecture import PUBLISHED
-from fr3e_jax.policy.rotary import rotary, rotary_frequencies, rotation
 from fr3e_jax.policy.config_file import from_hf_config, read_architecture, retyped, to_hf_config
 from fr3e_jax.policy.huggingface import load_params, save_params, stored_shapes
 from fr3e_jax.policy.network import bind, build_network
+from fr3e_jax.policy.rotary import rotary, rotary_frequencies, rotation
 from fr3e_jax.policy.rows import Rows, run_trunks
 from fr3e_jax.programs.train_programs import RowScorer
 

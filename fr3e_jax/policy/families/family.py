@@ -17,8 +17,8 @@ Activation = Literal["silu", "gelu_pytorch_tanh"]
 class Family:
     """The networks of one ``model_type`` of Hugging Face.
 
-    All are decoders of grouped-query attention and a gated MLP, each after an RMSNorm and added to its input. The options
-    of the network come first, then the files, then the sizes.
+    All are decoders of grouped-query attention and a gated MLP, each after an RMSNorm and added to its input. The
+    options of the network come first, then the files, then the sizes.
     """
 
     model_type: str
