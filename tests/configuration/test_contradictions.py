@@ -11,6 +11,12 @@ PPO = ["advantage.base_estimator=gae", "explore.enabled=false"]
 
 # rule: contradicting settings, settings that resolve it, a part of the advice
 CASES = {
+    "targets_are_known": (
+        ["model.lora.targets=[q_proj,k_porj]", "model.lora.rank=8"],
+        ["model.lora.targets=[q_proj,k_proj]"],
+        "nearest: k_proj",
+    ),
+    "a_rank_is_given": (["model.lora.rank=0", "model.lora.alpha=4"], ["model.lora.rank=4"], "set model.lora.rank=8"),
     "kv_heads_divide_heads": (["model.num_kv_heads=3"], ["model.num_kv_heads=2"], "nearest: model.num_kv_heads=2"),
     "head_size_is_even": (["model.hidden_size=60"], ["model.hidden_size=64"], "nearest: model.hidden_size=64"),
     "tensor_shards_divide_the_network": (["mesh.tensor=3"], ["mesh.tensor=2"], "nearest: mesh.tensor=2"),

@@ -16,6 +16,9 @@ from fr3e_jax.policy.lora import Adapted, LoraSettings, build_adapted_network, j
 from fr3e_jax.policy.network import bind
 from fr3e_jax.policy.rows import run_trunks
 
+# PEFT asks transformers under a name that transformers has given up.
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+
 WHOLE = dict(rtol=1e-4, atol=1e-4)
 IDS = np.random.default_rng(0).integers(0, 64, (2, 9))
 
@@ -76,7 +79,7 @@ def test_an_adapter_that_peft_saved_has_the_same_logits_here(base, tmp_path):
         for name, parameter in theirs.named_parameters():
             if "lora_B" in name:
                 parameter.normal_(std=0.3)
-    theirs.save_pretrained(tmp_path / "adapter")
+    theirs.save_pretrained(tmp_path / "adapter", save_embedding_layers=False)
     lora = read_adapter_settings(tmp_path / "adapter")
     assert (lora.rank, lora.alpha, set(lora.targets)) == (4, 12.0, set(TARGETS))
     architecture = read_architecture(directory)
