@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from fr3e_jax.configuration.options import changed, option
+from fr3e_jax.configuration.options import option
 
 if TYPE_CHECKING:
     from fr3e_jax.configuration.schema import Config
@@ -60,12 +60,3 @@ def targets_are_known(config: Config) -> str | None:
         if targets.count(name) > 1:
             return f"model.lora.targets has {name} twice; list it once"
     return None
-
-
-def a_rank_is_given(config: Config) -> str | None:
-    """Settings of adapters without adapters."""
-    lora = config.model.lora
-    if lora.rank or lora.path or not (given := changed(lora)):
-        return None
-    named = ", ".join(f"model.lora.{name}={getattr(lora, name)}" for name in given)
-    return f"{named} without adapters; set model.lora.rank=8 (or another rank), or leave it out"
