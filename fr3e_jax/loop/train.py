@@ -444,7 +444,7 @@ class Trainer:
         """The weights in the layout and type of rollouts; they are copied at most once for each set of weights."""
         weights = self.session.sampler.weights
         if not weights.copies:
-            return params
+            return weights.of(params)
         with self.ledger.stage("reshard"):
             return weights.of(params)
 

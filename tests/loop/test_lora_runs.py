@@ -97,6 +97,20 @@ def test_product_makes_no_copy_and_samples_from_the_same_policy(adapted):
     np.testing.assert_allclose(*logits, rtol=1e-4, atol=1e-5)
 
 
+def test_adapters_in_float32_on_a_base_in_bfloat16_are_sampled_without_a_gap(adapted, tmp_path):
+    """With ``product`` nothing is rounded between training and rollouts."""
+    types = {"model__param_dtype": "bfloat16", "model__lora__rollouts": "product", "kl__coefficient": 0.0}
+    config = adapted.config(2, evaluation__samples=0, evaluation__pass_at=[], **types)
+    assert train(config, tmp_path / "run") == 0
+    records = [record for record in read_metrics(tmp_path / "run" / "metrics.jsonl") if record["kind"] == "train"]
+    assert records[1]["lora/relative_change"] > 0.01 and records[1]["logprob_gap/max"] < 1e-5
+    session = open_session(config)
+    base = jax.tree.leaves(session.model.network.base.params())
+    assert {leaf.dtype.name for leaf in base} == {"bfloat16"}
+    arrays, _ = newest(tmp_path / "run", session)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(arrays["params"])} == {"float32"}
+
+
 def test_the_export_is_the_base_with_its_adapters_merged(adapted):
     directory, config = adapted.folder / "merged", load_config(adapted.whole / "config.yaml", training=False)
     assert export_run(config, adapted.whole, directory) == 0
