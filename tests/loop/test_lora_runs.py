@@ -88,7 +88,7 @@ def test_product_makes_no_copy_and_samples_from_the_same_policy(adapted):
     whole = weights.of(params)
     held = {id(leaf) for leaf in jax.tree.leaves((params, session.model.network.base.params()))}
     assert {id(leaf) for leaf in jax.tree.leaves(whole)} == held
-    ids = np.array([[3, 1, 4, 1, 5, 9, 2, 6]], np.int32)
+    ids = np.tile(np.array([3, 1, 4, 1, 5, 9, 2, 6], np.int32), (8, 1))
     merged = adapted.session.sampler.weights.of(params)
     logits = [
         one.sampler.engine.programs.prefill(read, ids).hidden
