@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from fr3e_jax.configuration.lora_section import targets_are_known
+from fr3e_jax.configuration.lora_section import adapters_are_local, targets_are_known
 from fr3e_jax.configuration.schema import Config, ModelConfig
 from fr3e_jax.stores.objects import is_remote, why_unusable
 
@@ -35,6 +35,7 @@ def rule(*paths: str, training_only: bool = False) -> Callable:
 
 
 rule("model.lora.targets")(targets_are_known)
+rule("model.lora.path")(adapters_are_local)
 
 
 TRACKERS = ("wandb", "trackio", "mlflow")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from fr3e_jax.configuration.options import option
+from fr3e_jax.stores.objects import is_remote
 
 if TYPE_CHECKING:
     from fr3e_jax.configuration.schema import Config
@@ -41,6 +42,14 @@ class LoraConfig:
 def target_names(targets: list[str]) -> tuple[str, ...]:
     """The projections that ``model.lora.targets`` names, in the order of `TARGETS`."""
     return TARGETS if targets == [ALL_LINEAR] else tuple(name for name in TARGETS if name in targets)
+
+
+def adapters_are_local(config: Config) -> str | None:
+    """An adapter is read from a folder."""
+    path = config.model.lora.path
+    if is_remote(path):
+        return f"model.lora.path={path} is in an object store; copy it here and set its folder"
+    return None
 
 
 def targets_are_known(config: Config) -> str | None:

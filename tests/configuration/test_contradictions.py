@@ -11,6 +11,11 @@ PPO = ["advantage.base_estimator=gae", "explore.enabled=false"]
 
 # rule: contradicting settings, settings that resolve it, a part of the advice
 CASES = {
+    "adapters_are_local": (
+        ["model.lora.path=gs://bucket/adapter"],
+        ["model.lora.path=adapter"],
+        "copy it here and set its folder",
+    ),
     "targets_are_known": (
         ["model.lora.targets=[q_proj,k_porj]", "model.lora.rank=8"],
         ["model.lora.targets=[q_proj,k_proj]"],
