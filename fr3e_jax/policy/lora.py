@@ -19,7 +19,7 @@ from flax import nnx
 from fr3e_jax.policy.architecture import Architecture, UnsupportedModel
 from fr3e_jax.policy.huggingface import parameter_names
 from fr3e_jax.policy.modules import LowRank
-from fr3e_jax.policy.network import Params, Qwen, build_network
+from fr3e_jax.policy.network import Params, build_network
 
 ADAPTER = "adapter"
 
@@ -74,7 +74,7 @@ def check_fits(architecture: Architecture, lora: LoraSettings) -> None:
         )
 
 
-def _with_adapters(architecture: Architecture, lora: LoraSettings, network: Qwen) -> Qwen:
+def _with_adapters(architecture: Architecture, lora: LoraSettings, network: nnx.Module) -> nnx.Module:
     for path, _ in adapted_kernels(architecture, lora.targets):
         module: Any = network
         for key in path:

@@ -378,7 +378,7 @@ def build_network(
     *,
     param_dtype: str = "float32",
     compute_dtype: str = "float32",
-    completed: Callable[[Qwen], Qwen] = lambda network: network,
+    completed: Callable[[nnx.Module], nnx.Module] = lambda network: network,
 ) -> tuple[nnx.GraphDef, Params, Params]:
     """The network's static description, without allocating a weight.
 
