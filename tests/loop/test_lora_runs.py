@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from run_comparison import assert_same_run, newest, reader
+from stops import Watched, nth
 
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.configuration.lora_section import LoraConfig
@@ -59,6 +60,16 @@ def bits(tree):
 
 def test_a_resumed_run_of_adapters_equals_an_uninterrupted_one(adapted):
     assert_same_run(adapted.resumed, adapted.whole, adapted.session)
+
+
+def test_a_run_of_adapters_stopped_inside_an_update_ends_equal(adapted, tmp_path, monkeypatch):
+    """The stop lies between two mini-batches: adapters and moments have moved, the step has not ended."""
+    with monkeypatch.context() as patch:
+        Watched(patch, nth("mini_batch", 4))
+        assert train(adapted.config(3), tmp_path / "run") == 0
+    assert (tmp_path / "run" / "partial_step").exists()
+    assert train(adapted.config(3), tmp_path / "run", resume=True) == 0
+    assert_same_run(tmp_path / "run", adapted.whole, adapted.session)
 
 
 def test_a_checkpoint_holds_adapters_and_no_base(adapted):
