@@ -269,10 +269,10 @@ def _gradients(weight, tied: bool, states, slope, frozen: bool):
 
     The first is None if the weight is ``frozen``.
     """
-    product = partial(jax.lax.dot_general, preferred_element_type=jnp.float32)
-    # Lay the states out as [E, chunk] first: XLA on CPU takes twice as long over a product that transposes a factor.
+    product, d_weight = partial(jax.lax.dot_general, preferred_element_type=jnp.float32), None
+    if not frozen:
+        # Lay the states out as [E, chunk]: XLA on CPU takes twice as long over a product that transposes a factor.
+        columns = jax.lax.optimization_barrier(jnp.swapaxes(states, 1, 2))
+        d_weight = product(columns, slope, (((2,), (1,)), ((0,), (0,))))
     d_states = product(slope, weight.astype(slope.dtype), (((2,), (0 if tied else 1,)), ((), ())))
-    if frozen:
-        return None, d_states
-    columns = jax.lax.optimization_barrier(jnp.swapaxes(states, 1, 2))
-    return product(columns, slope, (((2,), (1,)), ((0,), (0,)))), d_states
+    return d_weight, d_states
