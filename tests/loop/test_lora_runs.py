@@ -110,7 +110,8 @@ def test_product_makes_no_copy_and_samples_from_the_same_policy(adapted):
 
 def test_adapters_in_float32_on_a_base_in_bfloat16_are_sampled_without_a_gap(adapted, tmp_path):
     """With ``product`` nothing is rounded between training and rollouts."""
-    types = {"model__param_dtype": "bfloat16", "model__lora__rollouts": "product", "kl__coefficient": 0.0}
+    types = {"model__param_dtype": "bfloat16", "model__lora__rollouts": "product"}
+    types |= {"kl__coefficient": 0.0, "explore__enabled": False}
     config = adapted.config(2, evaluation__samples=0, evaluation__pass_at=[], **types)
     assert train(config, tmp_path / "run") == 0
     records = [record for record in read_metrics(tmp_path / "run" / "metrics.jsonl") if record["kind"] == "train"]
