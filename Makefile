@@ -55,7 +55,7 @@ test-8: $(VENV)/.installed-dev
 # skips them.
 test-parity: $(PARITY)/.installed
 	FR3E_REQUIRE_TORCH=1 $(PARITY)/bin/python -m pytest -n 2 --dist loadfile \
-		tests/policy/test_transformers_parity.py tests/rollouts/test_transformers_generation.py \
+		tests/policy/test_transformers_parity.py tests/policy/test_peft_parity.py tests/rollouts/test_transformers_generation.py \
 		tests/loop/test_end_to_end.py::test_transformers_loads_the_export_without_a_warning_and_gives_equal_logits
 
 # `fr3e plan` on small TPU topologies, compiled by libtpu. Without libtpu the tests fail, because the variable is set;

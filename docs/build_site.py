@@ -35,7 +35,12 @@ REFERENCE = {
         "tools.tool",
     ],
     "Objectives": ["objectives", "objectives.*"],
-    "Settings": ["configuration.schema", "configuration.shaping_sections", "configuration.options"],
+    "Settings": [
+        "configuration.schema",
+        "configuration.shaping_sections",
+        "configuration.lora_section",
+        "configuration.options",
+    ],
     "Runs on disk": [
         "runs.run_directory",
         "runs.metrics",

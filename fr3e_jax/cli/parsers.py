@@ -158,6 +158,9 @@ def declare_export(parser: argparse.ArgumentParser) -> None:
         help="largest safetensors file, like 5GB or 500MB (default 5GB)",
     )
     parser.add_argument("--step", type=positive, metavar="N", help="export the checkpoint of this step, not the newest")
+    parser.add_argument(
+        "--adapter", action="store_true", help="write the adapters of a run with model.lora.rank, as PEFT reads them"
+    )
 
 
 def declare_plan(parser: argparse.ArgumentParser) -> None:

@@ -88,7 +88,7 @@ def _export(arguments: argparse.Namespace) -> int:
             "then copy it (gsutil cp -r, aws s3 cp --recursive)"
         )
     dtype = parsers.DTYPES[arguments.dtype] if arguments.dtype else ""
-    options = {"dtype": dtype, "step": arguments.step}
+    options = {"dtype": dtype, "step": arguments.step, "adapter": arguments.adapter}
     if arguments.max_shard_size is not None:
         options["max_shard_bytes"] = arguments.max_shard_size
     return export_run(config, run_dir, Path(arguments.directory), **options)

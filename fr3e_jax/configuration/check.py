@@ -35,6 +35,7 @@ def check(config: Config, origins: Mapping[str, str] | None = None, *, training:
             given = [f"{path}: {origins[path]}" for path in entry.paths if path in origins]
             raise ConfigError(f"{problem} ({', '.join(given) or 'all defaults'})")
     _check_sizes(config, origins)
+    _check_adapters(config, origins)
 
 
 def _check_sizes(config: Config, origins: Mapping[str, str]) -> None:
@@ -49,6 +50,16 @@ def _check_sizes(config: Config, origins: Mapping[str, str]) -> None:
                 f"{COMMAND_LINE}: {path}={setting_value(config, path)} has no effect, for {given} has its own sizes; "
                 "leave it out, or set model.path= model.architecture=custom for random weights of the sizes given"
             )
+
+
+def _check_adapters(config: Config, origins: Mapping[str, str]) -> None:
+    """Refuse settings of adapters where no rank is given; a rank of 0 turns off those of a recipe."""
+    given = [path for path in origins if path.startswith("model.lora.")]
+    if given and not {"model.lora.rank", "model.lora.path"} & set(given):
+        raise ConfigError(
+            f"{origins[given[0]]}: {given[0]}={setting_value(config, given[0])} has no effect without adapters; set "
+            "model.lora.rank=8 (or another rank), or leave it out"
+        )
 
 
 def setting_value(config: Config, path: str) -> Any:

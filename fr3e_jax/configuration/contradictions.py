@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from fr3e_jax.configuration.lora_section import adapters_are_local, targets_are_known
 from fr3e_jax.configuration.schema import Config, ModelConfig
 from fr3e_jax.stores.objects import is_remote, why_unusable
 
@@ -31,6 +32,10 @@ def rule(*paths: str, training_only: bool = False) -> Callable:
         return problem
 
     return declare
+
+
+rule("model.lora.targets")(targets_are_known)
+rule("model.lora.path")(adapters_are_local)
 
 
 TRACKERS = ("wandb", "trackio", "mlflow")

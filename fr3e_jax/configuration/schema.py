@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fr3e_jax.configuration.lora_section import LoraConfig
 from fr3e_jax.configuration.model_names import ModelName
 from fr3e_jax.configuration.options import implementations, implemented_by, option
 from fr3e_jax.configuration.shaping_sections import ShapingConfig
@@ -48,6 +49,7 @@ class ModelConfig:
         "attention of scoring and training: matrix products (xla), or fused kernels that keep scores out of memory "
         "(pallas; TPU only); auto: pallas on TPU, else xla",
     )
+    lora: LoraConfig = field(default_factory=LoraConfig)
 
 
 @dataclass

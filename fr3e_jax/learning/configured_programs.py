@@ -12,6 +12,7 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.network import ForwardOptions
 from fr3e_jax.programs.critic_programs import CriticPrograms
+from fr3e_jax.programs.frozen_base import FrozenBase
 from fr3e_jax.programs.fused_rows import chosen_attention
 from fr3e_jax.programs.optimizer_programs import make_optimizer
 from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
@@ -26,8 +27,9 @@ def configured_train_programs(
     mesh: Mesh,
     *,
     supervised: bool = False,
+    base: FrozenBase | None = None,
 ) -> TrainPrograms:
-    """The training programs of a run; ``supervised``: those of ``fr3e sft``."""
+    """The training programs of a run; ``supervised``: those of ``fr3e sft``; ``base``: the weights below adapters."""
     return TrainPrograms(
         graphdef,
         abstract_params,
@@ -37,6 +39,7 @@ def configured_train_programs(
         loss=None if supervised else loss_settings(config),
         token_chunk=config.training.token_chunk,
         options=_forward_options(config, architecture, mesh),
+        base=base,
     )
 
 

@@ -67,7 +67,10 @@ class Critic:
 
 @dataclass
 class Learner:
-    """Weights and optimizer state; an update donates both and replaces them by the result."""
+    """Weights and optimizer state; an update donates both and replaces them by the result.
+
+    With adapters, ``params``, ``reference`` and ``behaviour`` are adapters on the base of ``programs``.
+    """
 
     programs: TrainPrograms
     params: Params
@@ -115,7 +118,7 @@ def fresh_learner(
     if behaviour:
         learner.behaviour = copied(params)
     if critic is not None:
-        start = critic.initial_params(params)
+        start = critic.initial_params(programs.whole(params))
         learner.critic = Critic(critic, start, critic.init_optimizer(start))
     return learner
 

@@ -139,6 +139,8 @@ def update_policy(
             raise UpdateStopped(None, menu) from None
     scored, warming_up = going.scored, _warms_up(setup, learner, step)
     metrics = gap_metrics(setup, batch, scored.old, step) | going.found
+    if (change := learner.programs.relative_change(learner.params)) is not None:
+        metrics["lora/relative_change"] = float(change)
     if scored.critic is not None:
         metrics |= scored.critic.metrics(going.critic_sums) | {"critic/warming_up": float(warming_up)}
     return metrics | _update_metrics(going.sums) | {"learning_rate": _last_rate(setup, learner)}

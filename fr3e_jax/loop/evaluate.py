@@ -258,20 +258,23 @@ def load_run_params(session: Session, run_dir: Path | None) -> tuple[Params, int
     """
     if run_dir is None:
         return session.model.fresh_params(session.config), 0
-    return read_run_params(run_dir, session.model.sharded_abstract_params())
+    model = session.model
+    return read_run_params(run_dir, model.sharded_abstract_params(), base=model.base_fingerprint())
 
 
-def read_run_params(run_dir: Path, abstract: Params, step: int | None = None) -> tuple[Params, int]:
+def read_run_params(run_dir: Path, abstract: Params, step: int | None = None, *, base: str = "") -> tuple[Params, int]:
     """Weights of a run's checkpoint, in the layout of ``abstract``, and the checkpoint's step.
 
     Args:
       run_dir: the run's directory.
       abstract: shapes, types and shardings of the weights.
       step: which checkpoint; None: the newest.
+      base: a hash of the weights below the adapters (`fr3e_jax.loop.model.Model.base_fingerprint`).
 
     Raises:
       FileNotFoundError: there is no run, no checkpoint, or none of that step.
-      ValueError: the checkpoint is damaged, or its weights have other shapes than ``abstract``.
+      ValueError: the checkpoint is damaged, its weights have other shapes than ``abstract``, or its adapters belong to
+        another base.
     """
     run = RunDirectory.existing(run_dir)
     if not run.checkpoints.is_dir():
@@ -281,12 +284,18 @@ def read_run_params(run_dir: Path, abstract: Params, step: int | None = None) ->
         if step is None:
             raise FileNotFoundError(f"{run.checkpoints} holds no checkpoint yet; expected at least one complete step")
         try:
-            arrays, _ = checkpoints.restore(step, {"params": abstract}, partial=True)
+            arrays, host = checkpoints.restore(step, {"params": abstract}, partial=True)
         except DamagedCheckpoint as error:
             raise DamagedCheckpoint(
                 f"{error}; the steps there are {checkpoints.all_steps()}; fr3e train --resume moves damaged ones away "
                 "and goes on from a whole one"
             ) from error
+    trained_on = host.get("identity", {}).get("base_weights", base)
+    if trained_on != base:
+        raise ValueError(
+            f"the adapters of step {step} of {run_dir} were trained on other base weights ({trained_on}) than those "
+            f"that model.path now gives ({base}); put the former weights back, or name them with model.path"
+        )
     return arrays["params"], step
 
 

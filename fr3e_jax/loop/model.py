@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 from flax import nnx
@@ -13,17 +16,25 @@ from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config, ModelConfig
 from fr3e_jax.hub import model_directory
 from fr3e_jax.learning.configured_programs import configured_critic_programs, configured_train_programs
+from fr3e_jax.loop.placed_network import PlacedNetwork, place_network
+from fr3e_jax.policy.adapter_files import load_adapters
 from fr3e_jax.policy.architecture import PUBLISHED, Architecture, UnsupportedModel
 from fr3e_jax.policy.config_file import read_architecture
 from fr3e_jax.policy.huggingface import load_params
-from fr3e_jax.policy.network import Params, build_network, initial_params
+from fr3e_jax.policy.lora import LoraSettings, initial_adapters
+from fr3e_jax.policy.network import Params, initial_params
+from fr3e_jax.programs.checksums import checksums
 from fr3e_jax.programs.critic_programs import CriticPrograms
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
+from fr3e_jax.programs.frozen_base import merged_as_stored
 from fr3e_jax.programs.fused_rows import chosen_attention
 from fr3e_jax.programs.host_arrays import params_on_mesh
-from fr3e_jax.programs.mesh import abstract_arrays, make_mesh, param_shardings, rollout_mesh
+from fr3e_jax.programs.mesh import abstract_arrays, make_mesh, rollout_mesh
 from fr3e_jax.programs.reshard import RolloutWeights
 from fr3e_jax.programs.train_programs import TrainPrograms
+from fr3e_jax.runs.checkpoint_content import flatten_arrays
+
+_OF_ADAPTERS = 7_919  # folded into the key of the seed; the base draws from the key itself
 
 # The context length does not make another network: base and instruct models of one size differ in it.
 _SAME_NETWORK_WITHOUT = {"max_position_embeddings"}
@@ -101,26 +112,72 @@ def _check_same_network(found: Architecture, model: ModelConfig) -> None:
         )
 
 
+def starting_weights(config: Config, architecture: Architecture, abstract: Params, shardings: Params) -> Params:
+    """All weights that a run starts from: those of ``model.path``, or random ones of ``seed``."""
+    model = config.model
+    if model.path:
+        with as_config_error():
+            params = load_params(model_directory(model.path), architecture, abstract, shardings)
+    else:
+        params = initial_params(architecture, jax.random.key(config.seed), param_dtype=model.param_dtype)
+    return params_on_mesh(params, shardings)
+
+
+def starting_adapters(
+    config: Config, architecture: Architecture, lora: LoraSettings, abstract: Params, shardings: Params
+) -> Params:
+    """The adapters that a run starts from: those of ``model.lora.path``, or new ones, which add 0."""
+    if config.model.lora.path:
+        with as_config_error():
+            return load_adapters(config.model.lora.path, architecture, lora, abstract, shardings)
+    key = jax.random.fold_in(jax.random.key(config.seed), _OF_ADAPTERS)
+    return params_on_mesh(initial_adapters(architecture, lora, abstract, key), shardings)
+
+
 @dataclass(frozen=True)
 class Model:
-    """The network of a run on its mesh, without weights and without settings: those are the session's."""
+    """The network of a run on its mesh, without settings: those are the session's.
+
+    What is trained and saved are all weights, or with adapters these alone; the base below them is loaded again.
+    """
 
     architecture: Architecture
     mesh: Mesh
-    graphdef: nnx.GraphDef
-    abstract_params: Params
-    param_shardings: Params
+    network: PlacedNetwork
+
+    @property
+    def graphdef(self) -> nnx.GraphDef:
+        """The network of training and scoring."""
+        return self.network.graphdef
+
+    @property
+    def abstract_params(self) -> Params:
+        """Shapes and types of what is trained."""
+        return self.network.abstract
+
+    @property
+    def param_shardings(self) -> Params:
+        """The shardings of what is trained."""
+        return self.network.shardings
 
     def fresh_params(self, config: Config) -> Params:
-        """The weights that a run starts from: those of ``model.path``, or random ones of ``seed``."""
-        model = config.model
-        if model.path:
-            with as_config_error():
-                directory = model_directory(model.path)
-                params = load_params(directory, self.architecture, self.abstract_params, self.param_shardings)
-        else:
-            params = initial_params(self.architecture, jax.random.key(config.seed), param_dtype=model.param_dtype)
-        return params_on_mesh(params, self.param_shardings)
+        """What a run starts to train from: `starting_weights` or `starting_adapters`."""
+        own = (self.abstract_params, self.param_shardings)
+        if self.network.lora is None:
+            return starting_weights(config, self.architecture, *own)
+        return starting_adapters(config, self.architecture, self.network.lora, *own)
+
+    def whole(self, params: Params) -> Params:
+        """All weights of the network, with the adapters in ``params`` merged into their base, in the base's type."""
+        base = self.network.base
+        return params if base is None else merged_as_stored(base)(base.below(params))
+
+    def base_fingerprint(self) -> str:
+        """A hash of the weights below the adapters; "" without adapters."""
+        if self.network.base is None:
+            return ""
+        found = checksums(flatten_arrays(self.network.base.params()))
+        return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
 
     def sharded_abstract_params(self) -> Params:
         """Shapes, types and shardings of the weights, to restore a checkpoint into."""
@@ -129,13 +186,25 @@ class Model:
     def train_programs(self, config: Config, *, supervised: bool = False) -> TrainPrograms:
         """The training programs of the run; ``supervised``: those of ``fr3e sft``."""
         network = (self.architecture, self.graphdef, self.abstract_params, self.param_shardings)
-        return configured_train_programs(config, *network, self.mesh, supervised=supervised)
+        options = {"supervised": supervised, "base": self.network.base}
+        return configured_train_programs(config, *network, self.mesh, **options)
 
     def critic_programs(self, config: Config) -> CriticPrograms | None:
         """The programs of PPO's value network; None if the method has no critic."""
         if config.advantage.base_estimator != "gae":
             return None
         return configured_critic_programs(config, self.architecture, self.mesh)
+
+
+def model_on(mesh: Mesh, config: Config, architecture: Architecture, decoding: Mesh | None = None) -> Model:
+    """The network on ``mesh``; ``decoding``: the mesh of rollouts, if it is another one.
+
+    Raises:
+      MeshMismatch: the mesh does not fit the network.
+      ConfigError, UnsupportedModel, FileNotFoundError: the adapters in ``model.lora`` cannot be used.
+    """
+    load = partial(starting_weights, config, architecture)
+    return Model(architecture, mesh, place_network(config, architecture, mesh, decoding or mesh, load))
 
 
 def open_model(config: Config, vocab_size: int) -> tuple[Model, DecoderPrograms, RolloutWeights]:
@@ -152,11 +221,5 @@ def open_model(config: Config, vocab_size: int) -> tuple[Model, DecoderPrograms,
     mesh = make_mesh(m.replica, m.fsdp, m.tensor, context=m.context)
     chosen_attention(config.model.attention, mesh.devices.flat[0].platform, architecture.head_dim)
     decoding = rollout_mesh(mesh, replica=m.rollout_replica, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
-    graphdef, abstract, axes = build_network(
-        architecture, param_dtype=config.model.param_dtype, compute_dtype=config.model.compute_dtype
-    )
-    shardings = param_shardings(mesh, abstract, axes, architecture)
-    targets = param_shardings(decoding, abstract, axes, architecture, prefix="mesh.rollout_")
-    model = Model(architecture, mesh, graphdef, abstract, shardings)
-    weights = RolloutWeights(abstract, shardings, targets, config.rollout.param_dtype)
-    return model, DecoderPrograms(graphdef, architecture, decoding), weights
+    model = model_on(mesh, config, architecture, decoding)
+    return model, DecoderPrograms(model.network.decoding_graphdef, architecture, decoding), model.network.weights

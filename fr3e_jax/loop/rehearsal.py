@@ -142,5 +142,5 @@ def _pretended_learner(config: Config, programs: Programs) -> Learner:
     learner = restored_learner(*programs, pretended(held), 0)
     programs.policy.init_optimizer(learner.params)
     if programs.critic is not None:
-        programs.critic.init_optimizer(programs.critic.initial_params(learner.params))
+        programs.critic.init_optimizer(programs.critic.initial_params(programs.policy.whole(learner.params)))
     return learner

@@ -15,10 +15,18 @@ from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.run_directory import RunDirectory
 
 READ_BYTES = 200_000_000  # of compressed rollouts, the newest; earlier files only have to be there
-MUST_AGREE = ("seed", "data.seed", "data.weights", "training data", "demonstrations", "held-out data", "tokenizer")
+MUST_AGREE = (
+    *("seed", "data.seed", "data.weights", "training data", "demonstrations", "held-out data", "tokenizer"),
+    "base weights",
+)
 """Settings and data that change which prompts, tokens and noise follow, or which scores are compared."""
 
-_FINGERPRINTS = {"training_data": "training data", "demonstrations": "demonstrations", "tokenizer": "tokenizer"}
+_FINGERPRINTS = {
+    "training_data": "training data",
+    "demonstrations": "demonstrations",
+    "tokenizer": "tokenizer",
+    "base_weights": "base weights",
+}
 
 
 def since_checkpoint(
@@ -79,8 +87,9 @@ def refuse_another_run(lines: Sequence[str], allowed: bool) -> None:
     faults = [line for line in lines if line.startswith(tuple(f"{name}{end}" for name in MUST_AGREE for end in ": "))]
     if faults and not allowed:
         raise ConfigError(
-            "the run to resume had another seed, other data or another tokenizer: " + "; ".join(faults) + ". Put them "
-            "back, start a new run, or say --allow-changes to go on with the new ones"
+            "the run to resume had another seed, other data, another tokenizer or another base: "
+            + "; ".join(faults)
+            + ". Put them back, start a new run, or say --allow-changes to go on with the new ones"
         )
 
 

@@ -29,7 +29,9 @@ HASHED_PROBLEMS = 20_000  # of a split; a longer one is looked at in so many pla
 HASHED_DEMONSTRATIONS = 2_000  # the first; every second one as at the end of a curriculum
 
 
-def identity(config: Config, task: Task, codec: TextCodec, *, demonstrations: bool = False) -> dict[str, Any]:
+def identity(
+    config: Config, task: Task, codec: TextCodec, *, demonstrations: bool = False, base: str = ""
+) -> dict[str, Any]:
     """JSON content for the host state of a checkpoint.
 
     Args:
@@ -37,6 +39,7 @@ def identity(config: Config, task: Task, codec: TextCodec, *, demonstrations: bo
       task: the problems to train on and to evaluate on.
       codec: the tokenizer.
       demonstrations: the run trains on demonstrations, so they count, too.
+      base: a hash of the weights below the adapters, which no checkpoint holds; "": there are none.
     """
     settings = {name: value for name, value in dataclasses.asdict(config).items() if name != "runtime"}
     of_problems = kept(fingerprint, config.runtime)
@@ -48,6 +51,8 @@ def identity(config: Config, task: Task, codec: TextCodec, *, demonstrations: bo
         "tokenizer": tokenizer_fingerprint(codec),
         "files": user_files(config),
     }
+    if base:
+        found["base_weights"] = base
     if demonstrations:
         found["demonstrations"] = _of_demonstrations(task)
     return found

@@ -145,7 +145,9 @@ class Trainer:
         self.stopped = PartialStep()  # how far an earlier process came in the step under way
         self.progress = Progress()
         with as_config_error():
-            self.identity = identity(self.config, session.task, session.texts.codec)
+            self.identity = identity(
+                self.config, session.task, session.texts.codec, base=session.model.base_fingerprint()
+            )
         self.changes: list[str] = []  # since the checkpoint, a line for each
         programs, critic = session.model.train_programs(session.config), session.model.critic_programs(session.config)
         latest = self._restore(programs, critic)
@@ -442,7 +444,7 @@ class Trainer:
         """The weights in the layout and type of rollouts; they are copied at most once for each set of weights."""
         weights = self.session.sampler.weights
         if not weights.copies:
-            return params
+            return weights.of(params)
         with self.ledger.stage("reshard"):
             return weights.of(params)
 

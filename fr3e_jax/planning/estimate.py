@@ -7,8 +7,12 @@ device, and split arrays count as split evenly. The compiler may keep further ar
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import jax
 
 from fr3e_jax.configuration.schema import Config
+from fr3e_jax.loop.placed_network import lora_settings
 from fr3e_jax.planning.workload import (
     DecodeShape,
     base_shape,
@@ -18,6 +22,7 @@ from fr3e_jax.planning.workload import (
     promoted_capacity,
 )
 from fr3e_jax.policy.architecture import Architecture
+from fr3e_jax.policy.lora import LoraSettings, build_adapted_network
 from fr3e_jax.programs.mesh import resolve_sizes
 from fr3e_jax.programs.size_buckets import power_of_two
 
@@ -84,6 +89,12 @@ def rollout_sizes(config: Config, devices: int) -> Sizes:
     return Sizes(replica, fsdp, 1, tensor)
 
 
+@lru_cache(maxsize=64)
+def _adapter_elements(architecture: Architecture, lora: LoraSettings) -> int:
+    leaves = jax.tree.leaves(build_adapted_network(architecture, lora)[1].adapters)
+    return sum(leaf.size for leaf in leaves)
+
+
 class Estimator:
     """Estimates of a recipe's programs on ``devices`` devices."""
 
@@ -94,7 +105,10 @@ class Estimator:
         self.stored = _WIDTH[config.model.param_dtype]
         self.read = _WIDTH[config.rollout.param_dtype or config.model.param_dtype]
         own = (self.roll.replica, self.roll.tensor) != (self.train.replica, self.train.tensor)
-        self.copies = own or self.read != self.stored
+        self.lora = lora_settings(config)
+        self.adapters = 0 if self.lora is None else _adapter_elements(architecture, self.lora)
+        self.merges = config.model.lora.rollouts == "merged"
+        self.copies = own or self.read != self.stored or (self.lora is not None and self.merges)
         self.slots = -(-config.rollout.trunk_slots // self.roll.batch_shards) * self.roll.batch_shards
 
     # -- arrays of the run -------------------------------------------------------------------------------------------
@@ -110,6 +124,17 @@ class Estimator:
         """Bytes on a device of all parameters, stored in ``width`` bytes each."""
         return self.a.num_parameters * width / (sizes.gathered_over * sizes.tensor)
 
+    def trained(self, sizes: Sizes) -> float:
+        """Bytes on a device of what is trained, as of its gradient and of each moment: all parameters, or adapters."""
+        if self.lora is None:
+            return self.weights(self.stored, sizes)
+        return self.adapters * _WIDTH[self.lora.param_dtype] / (sizes.gathered_over * sizes.tensor)
+
+    def rollout_weights(self) -> float:
+        """Bytes on a device of the weights that rollouts read."""
+        beside = 0.0 if self.lora is None or self.merges else self.trained(self.roll)
+        return self.weights(self.read, self.roll) + beside
+
     def heads_per_device(self, sizes: Sizes) -> float:
         return self.a.num_heads / sizes.tensor
 
@@ -122,9 +147,10 @@ class Estimator:
 
     def held(self) -> dict[str, float]:
         """Arrays that the run keeps beside the policy: optimizer state, reference, critic with its optimizer."""
-        weights = self.weights(self.stored, self.train)
+        weights = self.trained(self.train)
+        whole = self.weights(self.stored, self.train)
         reference = {"reference policy": weights} if self.config.kl.coefficient else {}
-        critic = {"critic and its optimizer": 3 * weights} if self.config.advantage.base_estimator == "gae" else {}
+        critic = {"critic and its optimizer": 3 * whole} if self.config.advantage.base_estimator == "gae" else {}
         behaviour = {"weights that sample ahead": weights} if self.config.rollout.async_steps else {}
         return {"optimizer state": 2 * weights} | reference | behaviour | critic
 
@@ -138,6 +164,9 @@ class Estimator:
         rows = -(-power_of_two(bases_per_prompt(self.config)) // shards)
         return self.config.rollout.prompts_per_round * self.cache_bytes(rows * promoted_capacity(self.config))
 
+    def _own_adapters(self) -> dict[str, float]:
+        return {} if self.lora is None else {"adapters": self.trained(self.train)}
+
     # -- rollouts ----------------------------------------------------------------------------------------------------
 
     def decode(self, explore: bool = False) -> Estimate:
@@ -146,7 +175,7 @@ class Estimator:
         shape = (explore_shape if explore else base_shape)(config, self.slots)
         slots, steps = shape.slots // self.roll.batch_shards, config.rollout.decode_chunk
         lanes, heads = slots * shape.lanes, self.heads_per_device(self.roll)
-        weights = self.weights(self.read, self.roll)
+        weights = self.rollout_weights()
         trunks = self.cache_bytes(slots * shape.trunk_capacity)
         rings = self.cache_bytes(lanes * shape.capacity, hidden=shape.promotable)
         arrays = {"weights of rollouts": weights, "trunks": trunks, "rings": rings}
@@ -183,7 +212,7 @@ class Estimator:
         rings = self.cache_bytes(rows * shape.lanes * shape.capacity, hidden=shape.promotable)
         rings += self.cache_bytes(rows * length)
         arrays = {
-            "weights of rollouts": self.weights(self.read, self.roll),
+            "weights of rollouts": self.rollout_weights(),
             "trunks": self.cache_bytes(rows * length),
             "attention scores": 2 * 4 * rows * self.heads_per_device(self.roll) * length * length,
             "activations of a layer": 4 * self.compute * rows * length * (a.hidden_size + a.intermediate_size),
@@ -211,9 +240,10 @@ class Estimator:
         whole = rows // sizes.batch_shards * positions
         tokens = -(-whole // sizes.context)
         weights = self.weights(self.stored, sizes)
-        arrays = {"weights": weights} | self._kept(tokens, trunk, max(trunk, own), backward)
+        arrays = {"weights": weights} | self._own_adapters() | self._kept(tokens, trunk, max(trunk, own), backward)
         if backward:
-            arrays |= {"gradients": weights, "gradients of the micro-batch": weights}
+            trained = self.trained(sizes)
+            arrays |= {"gradients": trained, "gradients of the micro-batch": trained}
         # The head and the layers run one after the other, so the larger of the two makes the peak.
         keys = self._key_bytes(whole)
         in_layer = self._in_a_layer(tokens, trunk, max(trunk, own), backward)
@@ -223,8 +253,9 @@ class Estimator:
         attended = trunk * trunk + lanes * length * (own + trunk)
         layers = 2 * positions * self.kernels + 4 * attended * a.num_heads * a.head_dim * a.num_layers
         again = config.training.remat == "block"
-        flops = rows * (layers * (3 + again if backward else 1))
-        flops += 2 * rows * lanes * length * a.vocab_size * a.hidden_size * (3 if backward else 1)
+        products = 3 if self.lora is None else 2  # no gradient of a frozen kernel
+        flops = rows * (layers * (products + again if backward else 1))
+        flops += 2 * rows * lanes * length * a.vocab_size * a.hidden_size * (products if backward else 1)
         passes = 2 + again if backward else 1
         return Estimate(
             arrays,
@@ -233,7 +264,7 @@ class Estimator:
             sum(arrays.values()),
             self._gathered(sizes, passes) + self._crossing(tokens, keys, passes, backward),
             self._reduced(tokens, sizes, passes),
-            summed_bytes=2 * weights * (sizes.replica - 1) / sizes.replica if backward else 0.0,
+            summed_bytes=2 * self.trained(sizes) * (sizes.replica - 1) / sizes.replica if backward else 0.0,
             positions=rows * positions,
             shape=f"{rows} rows: a trunk of {trunk} and {lanes} lane{'s' * (lanes > 1)} of {length}",
         )
@@ -297,29 +328,31 @@ class Estimator:
         arrays = {"logits": logits * (3 if backward else 2)}
         whole = a.vocab_size * a.hidden_size / shards
         arrays["gathered head"] = self.compute * whole if self.train.gathered_over > 1 else 0.0
-        return arrays | ({"gradient of the head": 4 * whole} if backward else {})
+        return arrays | ({"gradient of the head": 4 * whole} if backward and self.lora is None else {})
 
     def apply(self) -> Estimate:
         """An optimizer step, which updates weights and both moments in place."""
-        weights = self.weights(self.stored, self.train)
+        weights = self.trained(self.train)
         arrays = {"weights": weights, "gradients": weights, "optimizer state": 2 * weights, "updates": 2 * weights}
         beside = {name: size for name, size in self.held().items() if name != "optimizer state"}
+        if self.lora is not None:
+            beside["base of the adapters"] = self.weights(self.stored, self.train)
         return Estimate(arrays, beside, 0.0, 7 * weights, 0.0, 0.0)
 
     def reshard(self) -> Estimate:
         arrays = {
             "weights of training": self.weights(self.stored, self.train),
-            "weights of rollouts": self.weights(self.read, self.roll),
-            "arrays between the two layouts": self.weights(self.read, self.roll),  # compiled: 0.7 to 0.9 of a copy
+            "weights of rollouts": self.rollout_weights(),
+            "arrays between the two layouts": self.rollout_weights(),  # compiled: 0.7 to 0.9 of a copy
         }
-        return Estimate(arrays, self.held(), 0.0, sum(arrays.values()), self.weights(self.read, self.roll), 0.0)
+        return Estimate(arrays, self.held(), 0.0, sum(arrays.values()), self.rollout_weights(), 0.0)
 
     def promote(self) -> Estimate:
         base, shards = base_shape(self.config, self.slots), self.roll.batch_shards
         rows = -(-power_of_two(bases_per_prompt(self.config)) // shards)
         held = self.slots // shards * (base.trunk_capacity + base.lanes * base.capacity)
         arrays = {"decoder": self.cache_bytes(held), "trunks": self.cache_bytes(rows * promoted_capacity(self.config))}
-        beside = self.optimizer() | {"weights of rollouts": self.weights(self.read, self.roll)}
+        beside = self.optimizer() | {"weights of rollouts": self.rollout_weights()}
         text = f"{rows * shards} trunks of {promoted_capacity(self.config)}"
         return Estimate(arrays, beside, 0.0, 2 * arrays["trunks"], 0.0, 0.0, shape=text)
 

@@ -16,8 +16,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.learning.configured_programs import configured_critic_programs, configured_train_programs, loss_settings
-from fr3e_jax.loop.model import configured_architecture
+from fr3e_jax.learning.configured_programs import configured_critic_programs, loss_settings
+from fr3e_jax.loop.model import configured_architecture, model_on
 from fr3e_jax.planning.workload import (
     DecodeShape,
     base_shape,
@@ -28,7 +28,7 @@ from fr3e_jax.planning.workload import (
 )
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.attention import KeyValue
-from fr3e_jax.policy.network import build_network
+from fr3e_jax.policy.lora import Adapted
 from fr3e_jax.policy.rows import Rows, Trunks
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecoderSizes, DecodeState, cache_shape
@@ -39,11 +39,9 @@ from fr3e_jax.programs.mesh import (
     cache_sharding,
     kept_hidden_sharding,
     make_mesh,
-    param_shardings,
     replicated,
     rollout_mesh,
 )
-from fr3e_jax.programs.reshard import RolloutWeights
 from fr3e_jax.programs.size_buckets import power_of_two
 from fr3e_jax.programs.train_programs import TrainPrograms, TrainRows
 from fr3e_jax.rollouts.requests import STREAM_NAMES
@@ -92,17 +90,15 @@ class Programs:
         self.architecture: Architecture = configured_architecture(config, vocab_size)
         self.mesh: Mesh = make_mesh(m.replica, m.fsdp, m.tensor, devices, context=m.context)
         self.decoding = rollout_mesh(self.mesh, replica=m.rollout_replica, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
-        graphdef, abstract, axes = build_network(
-            self.architecture, param_dtype=config.model.param_dtype, compute_dtype=config.model.compute_dtype
-        )
-        shardings = param_shardings(self.mesh, abstract, axes, self.architecture)
-        targets = param_shardings(self.decoding, abstract, axes, self.architecture, prefix="mesh.rollout_")
-        self.weights = RolloutWeights(abstract, shardings, targets, config.rollout.param_dtype)
-        self.decoder = DecoderPrograms(graphdef, self.architecture, self.decoding)
-        self.training: TrainPrograms = configured_train_programs(
-            config, self.architecture, graphdef, abstract, shardings, self.mesh
-        )
-        self.params = abstract_arrays(abstract, shardings)
+        model = model_on(self.mesh, config, self.architecture, self.decoding)
+        network = model.network
+        self.weights = network.weights
+        self.decoder = DecoderPrograms(network.decoding_graphdef, self.architecture, self.decoding)
+        self.training: TrainPrograms = model.train_programs(config)
+        self.trained = model.sharded_abstract_params()
+        base = network.base
+        self.base = {} if base is None else {"base of the adapters": abstract_arrays(base.abstract, base.shardings)}
+        self.params = self.trained if base is None else Adapted(*self.base.values(), self.trained)
         self.rollout_params = abstract_arrays(self.weights.abstract, self.weights.shardings)
         self.optimizer_state = self.training.abstract_arrays()["optimizer"]
         self.held = {"optimizer state": self.optimizer_state} | self._compared()
@@ -113,9 +109,9 @@ class Programs:
         """The reference policy, and the critic with its optimizer, if the method has them."""
         config, found = self.config, {}
         if config.kl.coefficient:
-            found["reference policy"] = self.params
+            found["reference policy"] = self.trained
         if config.rollout.async_steps:
-            found["weights that sample ahead"] = self.params
+            found["weights that sample ahead"] = self.trained
         if config.advantage.base_estimator == "gae":
             critic = configured_critic_programs(config, self.architecture, self.mesh)
             found["critic and its optimizer"] = critic.abstract_arrays()
@@ -282,7 +278,7 @@ class Programs:
         return Target(
             "accumulate",
             self.training.jitted()["accumulate"],
-            (self.params, self.params, self._micro_batch(), *(self._scalar() for _ in range(3))),
+            (self.params, self.trained, self._micro_batch(), *(self._scalar() for _ in range(3))),
             trips=self._head_chunks(),
             positions=self.largest.positions,
             resident=self.held,
@@ -293,6 +289,6 @@ class Programs:
         return Target(
             "apply",
             self.training.jitted()["apply"],
-            (self.params, self.optimizer_state, self.params),
-            resident=self._compared(),
+            (self.trained, self.optimizer_state, self.trained),
+            resident=self._compared() | self.base,
         )

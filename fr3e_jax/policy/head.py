@@ -174,6 +174,7 @@ def token_loss(
     chunk: int,
     place: Callable[[jax.Array], jax.Array] = lambda x: x,
     states: StateTransfer = LOCAL_STATES,
+    frozen: bool = False,
 ) -> tuple[jax.Array, tuple[dict[str, jax.Array], Any]]:
     """Sum of a loss over the counted tokens, sums for the metrics, and values of each token (``[F, U]``).
 
@@ -190,12 +191,13 @@ def token_loss(
       chunk: tokens of each shard whose logits exist at once.
       place: puts an array ``[F, ...]`` onto the mesh.
       states: how tokens read their states.
+      frozen: the weight is not trained; its gradient is not computed, and is 0.
     """
-    run = _fused(loss, head, chunk, place, states)
+    run = _fused(loss, head, chunk, place, states, frozen)
     return run(head.weight, _by_shard(hidden, counted.order.shape[0]), counted, tokens, scalars)
 
 
-def _fused(loss: Callable, head: Head, chunk: int, place: Callable, transfer: StateTransfer) -> Callable:
+def _fused(loss: Callable, head: Head, chunk: int, place: Callable, transfer: StateTransfer, frozen: bool) -> Callable:
     """``(weight, hidden, counted, tokens, scalars) -> (total, sums)``; the forward pass also computes the gradient."""
     tied, softcap = head.tied, head.softcap
 
@@ -218,8 +220,9 @@ def _fused(loss: Callable, head: Head, chunk: int, place: Callable, transfer: St
             kept = jax.tree.map(put, kept, values)
             if with_gradient:
                 d_weight, d_hidden = gradients
-                new_weight, new_states = _gradients(weight, tied, states, slope.astype(states.dtype))
-                gradients = d_weight + new_weight, transfer.add(d_hidden, source, new_states)
+                new_weight, new_states = _gradients(weight, tied, states, slope.astype(states.dtype), frozen)
+                d_weight = None if frozen else d_weight + new_weight
+                gradients = d_weight, transfer.add(d_hidden, source, new_states)
             return totals, kept, gradients
 
         total, (sums, values) = jax.eval_shape(lambda: one(*_abstract_piece(hidden, take, transfer))[0])
@@ -227,7 +230,8 @@ def _fused(loss: Callable, head: Head, chunk: int, place: Callable, transfer: St
         kept = jax.tree.map(lambda s: jnp.zeros(counted.order.shape, s.dtype), values)
         # Placed explicitly: XLA might split this gradient as the weight is split, and gather all shards' logits for it.
         by_width = weight.shape[::-1] if tied else weight.shape  # [E, V]
-        start = tuple(place(jnp.zeros(s, jnp.float32)) for s in ((hidden.shape[0], *by_width), hidden.shape))
+        empty = lambda *shape: place(jnp.zeros(shape, jnp.float32))
+        start = None if frozen else empty(hidden.shape[0], *by_width), empty(*hidden.shape)
         (total, sums), kept, gradients = jax.lax.fori_loop(
             0, loops, body, (totals, kept, start if with_gradient else None)
         )
@@ -239,6 +243,8 @@ def _fused(loss: Callable, head: Head, chunk: int, place: Callable, transfer: St
 
     def run_forward(weight, hidden, counted, tokens, scalars):
         out, (d_weight, d_hidden) = forward(True, weight, hidden, counted, tokens, scalars)
+        if frozen:
+            return out, (jnp.zeros_like(weight), d_hidden.astype(hidden.dtype), counted, tokens, scalars)
         d_weight = d_weight.sum(axis=0).astype(weight.dtype)
         d_weight = d_weight.T if tied else d_weight
         return out, (d_weight, d_hidden.astype(hidden.dtype), counted, tokens, scalars)
@@ -263,11 +269,15 @@ def _no_gradient(x: jax.Array):
     return np.zeros(x.shape, jax.dtypes.float0)
 
 
-def _gradients(weight, tied: bool, states, slope):
-    """A chunk's share of the weight's gradient, and that of its states; ``slope``: the gradient of the logits."""
-    product = partial(jax.lax.dot_general, preferred_element_type=jnp.float32)
-    # Lay the states out as [E, chunk] first: XLA on CPU takes twice as long over a product that transposes a factor.
-    columns = jax.lax.optimization_barrier(jnp.swapaxes(states, 1, 2))
-    d_weight = product(columns, slope, (((2,), (1,)), ((0,), (0,))))
+def _gradients(weight, tied: bool, states, slope, frozen: bool):
+    """A chunk's share of the weight's gradient, and that of its states; ``slope``: the gradient of the logits.
+
+    The first is None if the weight is ``frozen``.
+    """
+    product, d_weight = partial(jax.lax.dot_general, preferred_element_type=jnp.float32), None
+    if not frozen:
+        # Lay the states out as [E, chunk]: XLA on CPU takes twice as long over a product that transposes a factor.
+        columns = jax.lax.optimization_barrier(jnp.swapaxes(states, 1, 2))
+        d_weight = product(columns, slope, (((2,), (1,)), ((0,), (0,))))
     d_states = product(slope, weight.astype(slope.dtype), (((2,), (0 if tied else 1,)), ((), ())))
     return d_weight, d_states

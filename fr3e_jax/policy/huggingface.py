@@ -90,7 +90,7 @@ def load_params(
     _check_tensors(files, architecture, stored_shapes(architecture, abstract))
     for path, name, transposed in parameter_names(architecture):
         leaf, sharding = _leaf(abstract, path), _leaf(shardings, path)
-        _put(params, path, _load_tensor(files, name, transposed, leaf, sharding))
+        _put(params, path, load_tensor(files, name, transposed, leaf, sharding))
     return params
 
 
@@ -124,9 +124,10 @@ def _same_tensor(files: TensorFiles, one: str, other: str, rows: int = 4096) -> 
     return all(np.array_equal(files.read(one, part, float32), files.read(other, part, float32)) for part in parts)
 
 
-def _load_tensor(
+def load_tensor(
     files: TensorFiles, name: str, transposed: bool, leaf: jax.ShapeDtypeStruct, sharding: Sharding
 ) -> jax.Array:
+    """One tensor of ``files`` as a device array of ``leaf``'s shape and type; ``transposed``: the file holds it so."""
     pieces: dict[tuple, np.ndarray] = {}  # replicas on several devices are read once
 
     def read(index: tuple[slice, ...]) -> np.ndarray:
@@ -157,13 +158,14 @@ def save_params(
     """
     shapes = stored_shapes(architecture, params)
     tensors = [
-        StoredTensor(name, shapes[name], lambda path=path, flip=transposed: _host_tensor(_leaf(params, path), flip))
+        StoredTensor(name, shapes[name], lambda path=path, flip=transposed: host_tensor(_leaf(params, path), flip))
         for path, name, transposed in parameter_names(architecture)
     ]
     write_shards(Path(directory), tensors, np.dtype(dtype), max_shard_bytes)
 
 
-def _host_tensor(array: Any, transposed: bool) -> np.ndarray:
+def host_tensor(array: Any, transposed: bool) -> np.ndarray:
+    """A device array on the host; ``transposed``: with its two dimensions exchanged."""
     host = _gathered(array) if isinstance(array, jax.Array) else np.asarray(array)
     return host.T if transposed else host
 

@@ -45,16 +45,36 @@ def product(x: jax.Array, kernel: jax.Array, out_type: jnp.dtype | None = None) 
     return jax.lax.platform_dependent(x, kernel, cpu=by_columns, default=whole)
 
 
+class LowRank(nnx.Module):
+    """``scale * (x @ a) @ b`` over the last axis, in x's dtype: the product of a low-rank adapter.
+
+    ``a [in, rank]``, ``b [rank, out]``; `fr3e_jax.policy.lora.initial_adapters` draws them. (Hu et al. 2021.)
+    """
+
+    def __init__(self, size_in: int, size_out: int, axes: tuple[str, str], rank: int, scale: float, dtype: str):
+        self.a = nnx.Param(jnp.zeros((size_in, rank), dtype), axes=(axes[0], None))
+        self.b = nnx.Param(jnp.zeros((rank, size_out), dtype), axes=(None, axes[1]))
+        self.scale = scale
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return product(product(x, self.a[...].astype(x.dtype)), self.b[...].astype(x.dtype)) * self.scale
+
+
 class Linear(nnx.Module):
-    """``x @ kernel + bias`` over the last axis, in x's dtype."""
+    """``x @ kernel + bias`` over the last axis, in x's dtype; with an adapter also its product."""
 
     def __init__(self, rngs, size_in: int, size_out: int, axes: tuple[str, str], dtype: str, *, bias: bool = False):
         self.kernel = parameter(rngs, (size_in, size_out), axes, size_in**-0.5, dtype)
         self.bias = parameter(rngs, (size_out,), axes[1:], 0.0, dtype) if bias else None
+        self.adapter: LowRank | None = nnx.data(None)  # `fr3e_jax.policy.lora` adds it
 
     def __call__(self, x: jax.Array) -> jax.Array:
         # One matrix: with several token axes XLA on CPU copies y's gradient, transposed, for the kernel's gradient.
-        y = product(x.reshape(-1, x.shape[-1]), self.kernel[...].astype(x.dtype)).reshape(*x.shape[:-1], -1)
+        flat = x.reshape(-1, x.shape[-1])
+        y = product(flat, self.kernel[...].astype(x.dtype))
+        if self.adapter is not None:
+            y = y + self.adapter(flat)
+        y = y.reshape(*x.shape[:-1], -1)
         return y if self.bias is None else y + _along_last(self.bias, y).astype(x.dtype)
 
 

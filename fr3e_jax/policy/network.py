@@ -429,14 +429,20 @@ class Decoder(nnx.Module):
 
 
 def build_network(
-    architecture: Architecture, *, param_dtype: str = "float32", compute_dtype: str = "float32"
+    architecture: Architecture,
+    *,
+    param_dtype: str = "float32",
+    compute_dtype: str = "float32",
+    completed: Callable[[nnx.Module], nnx.Module] = lambda network: network,
 ) -> tuple[nnx.GraphDef, Params, Params]:
     """The network's static description, without allocating a weight.
+
+    ``completed``: adds modules to the network (`fr3e_jax.policy.lora`).
 
     Returns:
       ``graphdef``, abstract parameters (`jax.ShapeDtypeStruct` leaves), and the logical axes of each parameter.
     """
-    make = lambda: Decoder(nnx.Rngs(0), architecture, param_dtype=param_dtype, compute_dtype=compute_dtype)
+    make = lambda: completed(Decoder(nnx.Rngs(0), architecture, param_dtype=param_dtype, compute_dtype=compute_dtype))
     graphdef, state = nnx.split(nnx.eval_shape(make))
     axes = jax.tree.map(lambda p: p.axes, state, is_leaf=lambda p: isinstance(p, nnx.Variable))
     abstract = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, p.dtype), nnx.to_pure_dict(state))

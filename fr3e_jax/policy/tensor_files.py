@@ -29,8 +29,8 @@ class TensorFiles:
       misplaced: tensors that are not in the file that the index names, with that file.
     """
 
-    def __init__(self, directory: str | Path):
-        """Read the files' headers.
+    def __init__(self, directory: str | Path, file: str = ""):
+        """Read the files' headers. ``file``: the one file to read, where it is not the model's.
 
         Raises:
           UnsupportedModel: there are no files, one is missing or damaged, or two hold the same tensor.
@@ -38,9 +38,9 @@ class TensorFiles:
         self.directory = Path(directory)
         self._kinds: dict[str, tuple[tuple[int, ...], str]] = {}  # shape and type of each tensor
         self._files: dict[str, str] = {}
-        index = self._read_index()
-        for file in sorted(set(index.values())) or self._files_without_index():
-            self._look_into(file)
+        index = {} if file else self._read_index()
+        for name in [file] if file else sorted(set(index.values())) or self._files_without_index():
+            self._look_into(name)
         self.misplaced = {name: file for name, file in index.items() if self._files.get(name) != file}
 
     def _read_index(self) -> dict[str, str]:

@@ -45,7 +45,7 @@ def write_shards(directory: Path, tensors: Sequence[StoredTensor], dtype: np.dty
     count = len(shards)
     names = [SINGLE] if count == 1 else [f"model-{n:05}-of-{count:05}.safetensors" for n in range(1, count + 1)]
     for name, shard in zip(names, shards, strict=True):
-        _write_file(directory / name, shard, dtype)
+        write_file(directory / name, shard, dtype)
     if count > 1:
         total = sum(math.prod(tensor.shape) for tensor in tensors)
         index = {
@@ -69,7 +69,8 @@ def split_into_shards(tensors: Sequence[StoredTensor], itemsize: int, max_bytes:
     return shards
 
 
-def _write_file(path: Path, tensors: Sequence[StoredTensor], dtype: np.dtype) -> None:
+def write_file(path: Path, tensors: Sequence[StoredTensor], dtype: np.dtype) -> None:
+    """Write one safetensors file; raises as `write_shards`."""
     header: dict[str, dict] = {"__metadata__": {"format": "pt"}}  # without it transformers refuses the file
     end = 0
     for tensor in tensors:

@@ -96,6 +96,10 @@ class OptimizerPrograms:
             self.abstract_state, {"params": self.param_shardings, "optimizer": self.optimizer_shardings}
         )
 
+    def read(self, params: Any) -> Any:
+        """What a pass over rows reads: the parameters."""
+        return params
+
     def place(self, batch: Any) -> Any:
         """Put host arrays of rows onto the mesh; the number of rows must be a multiple of the batch shards."""
         return on_mesh(batch, self._rows)
@@ -106,7 +110,7 @@ class OptimizerPrograms:
         ``numbers``: the loss's denominator, then (for the policy) the temperature of its log-probs, and whether the
         weights are those at the start of the full batch (`fr3e_jax.programs.train_programs`).
         """
-        return self._accumulate(params, gradients, self.place(batch), *map(jnp.float32, numbers))
+        return self._accumulate(self.read(params), gradients, self.place(batch), *map(jnp.float32, numbers))
 
     def apply(self, params: Any, optimizer_state: Any, gradients: Any) -> tuple[Any, Any, jax.Array]:
         """One optimizer step; parameters and state are donated. Returns parameters, state and the gradient norm."""

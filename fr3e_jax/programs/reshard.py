@@ -17,7 +17,9 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from fr3e_jax.policy.lora import joined, merged
 from fr3e_jax.policy.network import Params
+from fr3e_jax.programs.frozen_base import FrozenBase
 from fr3e_jax.programs.program import Program
 
 
@@ -77,11 +79,12 @@ def _half_way(abstract: Params, source: Params, target: Params) -> Params:
     return jax.tree.map(lambda leaf, s, t: refinement.half_way(s, t, leaf.ndim), abstract, source, target)
 
 
-def _reshard(abstract: Params, source: Params, between: Params, params: Params) -> Params:
+def _reshard(abstract: Params, source: Params, between: Params, whole: Callable, params: Params) -> Params:
     """Move one array after another: all at once, the copies under way would take as much memory as the result.
 
-    Arrays are converted before they move: a narrower type is less to send.
+    Arrays are converted before they move: a narrower type is less to send. ``whole``: makes one tree of ``params``.
     """
+    params = whole(params)
     leaves, done = jax.tree.leaves(params), []
     for leaf, *plan in zip(leaves, *map(jax.tree.leaves, (abstract, source, between)), strict=True):
         like, *layouts = plan
@@ -101,12 +104,24 @@ class RolloutWeights:
     with new weights until `release`, so that it takes no memory while the next weights are computed.
     """
 
-    def __init__(self, abstract: Params, source: Params, target: Params, dtype: str = ""):
-        self.abstract, self.shardings = _converted(abstract, dtype), target
+    def __init__(
+        self,
+        abstract: Params,
+        source: Params,
+        target: Params,
+        dtype: str = "",
+        *,
+        base: FrozenBase | None = None,
+        merges: bool = False,
+    ):
+        """With ``base`` the weights are adapters on it; ``merges``: into a copy of its kernels, else beside them."""
+        self.abstract, self.shardings, self._base = _converted(abstract, dtype), target, base
         arrays = zip(*map(jax.tree.leaves, (abstract, self.abstract, source, target)), strict=True)
-        self.copies = any(old != new or not s.is_equivalent_to(t, old.ndim) for old, new, s, t in arrays)
+        differ = any(old != new or not s.is_equivalent_to(t, old.ndim) for old, new, s, t in arrays)
+        self.copies = merges or differ
+        whole = partial(merged, base.scale) if base is not None and merges else joined
         between = _half_way(abstract, source, target)
-        self._reshard = Program(partial(_reshard, self.abstract, source, between), out_shardings=target)
+        self._reshard = Program(partial(_reshard, self.abstract, source, between, whole), out_shardings=target)
         self._made_from: jax.Array | None = None
         self._copy: Params | None = None
 
@@ -116,12 +131,13 @@ class RolloutWeights:
 
     def of(self, params: Params) -> Params:
         """The finished copy of ``params``, made now unless the last copy was of the same arrays."""
+        whole = params if self._base is None else self._base.below(params)
         if not self.copies:
-            return params
+            return joined(whole)
         first = jax.tree.leaves(params)[0]
         if self._made_from is not first:
             self.release()
-            self._copy, self._made_from = jax.block_until_ready(self._reshard(params)), first
+            self._copy, self._made_from = jax.block_until_ready(self._reshard(whole)), first
         return self._copy
 
     def release(self) -> None:

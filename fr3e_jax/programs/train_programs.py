@@ -27,9 +27,11 @@ from fr3e_jax.objectives.reductions import masked_sum
 from fr3e_jax.objectives.selection import kl_cov_losses
 from fr3e_jax.objectives.shaping import entropy_based_advantages
 from fr3e_jax.policy.head import Counted, Head, count_tokens, gather_tokens, scatter_tokens, token_loss, token_scores
+from fr3e_jax.policy.lora import Adapted, joined, relative_change, trained, with_trained
 from fr3e_jax.policy.network import DEFAULT_OPTIONS, ForwardOptions, Params, bind
 from fr3e_jax.policy.row_parts import cut, join
 from fr3e_jax.policy.rows import Rows, predictors, row_states
+from fr3e_jax.programs.frozen_base import FrozenBase, merged_as_stored
 from fr3e_jax.programs.mesh import batch_shards, mesh_layout, replicated
 from fr3e_jax.programs.optimizer_programs import OptimizerPrograms
 from fr3e_jax.programs.program import Program
@@ -67,7 +69,10 @@ class LossSettings:
 
 @dataclass(frozen=True)
 class RowScorer:
-    """The network and its head over trunk-and-branch rows: the static part of every training pass."""
+    """The network and its head over trunk-and-branch rows: the static part of every training pass.
+
+    ``params`` are the network's parameters, or base and adapters (`fr3e_jax.policy.lora.Adapted`).
+    """
 
     graphdef: nnx.GraphDef
     chunk: int = 1024  # tokens of each shard whose logits exist at once
@@ -78,7 +83,7 @@ class RowScorer:
 
     def tokens(self, params, rows: Rows, mask: jax.Array) -> tuple[Head, jax.Array, Counted]:
         """Head, hidden states of `row_states`, and the tokens of ``mask [B, N, T]``, to which the head is applied."""
-        layout = self.options.layout
+        layout, params = self.options.layout, joined(params)
         states = row_states(self.graphdef, params, rows, self.options)
         sources = predictors(rows, layout.parts).reshape(mask.shape)
         mask, sources = (x.reshape(x.shape[0], -1) for x in self.by_part((mask, sources)))
@@ -194,6 +199,8 @@ def _accumulate(
 ):
     """``gradients`` plus those of a micro-batch's share of the loss, and sums over its tokens for the metrics.
 
+    They are the gradients of the trained parameters; no gradient of a frozen base is computed.
+
     ``at_start``: nonzero where no update has passed since the start of the full batch. The log-probs of this pass are
     then the old ones, whatever the batch holds, so that every ratio is 1. With it, zero or not, the sums hold
     ``logprobs [B, N, T]``, too (0 where nothing trains).
@@ -210,17 +217,18 @@ def _accumulate(
         total = masked_sum(losses * piece.weights, valid) / denominator
         return total, (sums | {"loss": total}, {} if at_start is None else {"logprobs": now})
 
-    def loss(params):
-        head, states, counted = scorer.tokens(params, batch.rows, batch.loss_mask)
+    def loss(new):
+        head, states, counted = scorer.tokens(with_trained(params, new), batch.rows, batch.loss_mask)
         by_part = scorer.by_part((batch.rows.branch_ids, batch._replace(rows=None)))
         tokens, layout = gather_tokens(counted, by_part), scorer.options.layout
         options = {"chunk": scorer.chunk, "place": layout.by_shard, "states": layout.states}
+        options["frozen"] = isinstance(params, Adapted)
         scalars = denominator, temperature, at_start
         total, (sums, kept) = token_loss(head, states, counted, tokens, scalars, chunk_loss, **options)
         kept = scatter_tokens(counted, kept, by_part[0].shape)
         return total, sums | scorer.whole(kept, batch.loss_mask.shape[-1])
 
-    fresh, sums = jax.grad(loss, has_aux=True)(params)
+    fresh, sums = jax.grad(loss, has_aux=True)(trained(params))
     return jax.tree.map(jnp.add, gradients, fresh), sums
 
 
@@ -238,6 +246,7 @@ class TrainPrograms(OptimizerPrograms):
         loss: LossSettings | None,
         token_chunk: int = 1024,
         options: ForwardOptions = DEFAULT_OPTIONS,
+        base: FrozenBase | None = None,
     ):
         """Declare the programs; each is compiled on its first call.
 
@@ -249,6 +258,7 @@ class TrainPrograms(OptimizerPrograms):
           loss: the policy loss; None: cross-entropy, for supervised fine-tuning.
           token_chunk: tokens of each shard, of the batch and of positions, whose logits exist at once.
           options: how the network is computed; its layout is replaced by that of ``mesh``.
+          base: the weights below the adapters, where ``abstract_params`` and ``shardings`` are those of adapters.
         """
         self.shards = batch_shards(mesh)
         layout = mesh_layout(mesh, options.attention)
@@ -259,15 +269,31 @@ class TrainPrograms(OptimizerPrograms):
         whole = replicated(mesh)  # every process fetches all scores
         self._score = Program(scorer.score, out_shardings=(whole, whole))
         self._branching = Program(scorer.branching, out_shardings=whole)
+        self.base = base
+        if base is not None:
+            self._merged = merged_as_stored(base)
+            self._change = Program(partial(relative_change, base.scale), out_shardings=whole)
 
     def jitted(self) -> dict[str, Callable]:
         """The programs by name, to lower without running them (`fr3e_jax.planning`)."""
         return {"score": self._score, "accumulate": self._accumulate, "apply": self._apply}
 
+    def read(self, params: Params) -> Any:
+        """What a pass over rows reads: the parameters, or base and adapters."""
+        return params if self.base is None else self.base.below(params)
+
+    def whole(self, params: Params) -> Params:
+        """The parameters of a network without adapters that computes the same; ``params`` if there are none."""
+        return params if self.base is None else self._merged(self.base.below(params))
+
+    def relative_change(self, params: Params) -> jax.Array | None:
+        """`fr3e_jax.policy.lora.relative_change` of the adapters; None: there are none."""
+        return None if self.base is None else self._change(self.base.below(params))
+
     def score(self, params: Params, rows: Rows, temperature: float) -> tuple[jax.Array, jax.Array]:
         """`RowScorer.score`; returns while it runs."""
-        return self._score(params, self.place(rows), jnp.float32(temperature))
+        return self._score(self.read(params), self.place(rows), jnp.float32(temperature))
 
     def branching(self, params: Params, rows: Rows) -> np.ndarray:
         """`RowScorer.branching`, fetched to the host."""
-        return jax.device_get(self._branching(params, self.place(rows)))
+        return jax.device_get(self._branching(self.read(params), self.place(rows)))

@@ -109,6 +109,8 @@ UPDATES = Group("Updates of the policy", "train", "every step", (
     M("kl/reward", "nats a token",
       "mean divergence subtracted from rewards", when="`kl.coefficient`, `kl.place=reward`"),
     M("kl/reset", "0 or 1", "whether the reference became the policy after this step", when="`kl.coefficient`"),
+    M("lora/relative_change", SHARE,
+      "norm of the adapters' products over that of the kernels that they change", when="`model.lora.rank`"),
     M("gradient_norm/mean", "norm", "mean over the optimizer steps, before clipping"),
     M("gradient_norm/max", "norm", "largest of the optimizer steps, before clipping"),
     M("learning_rate", "rate", "of the last optimizer step"),

@@ -122,11 +122,12 @@ def _evaluation(session: Session, subject: Subject, step: int) -> Result:
     with console:
         console.stage(f"evaluating {name}")
         with as_config_error():
-            params = (
-                read_run_params(run_dir, session.model.sharded_abstract_params(), step)[0]
-                if run_dir
-                else session.model.fresh_params(config)
-            )
+            model = session.model
+            if run_dir:
+                abstract, base = model.sharded_abstract_params(), model.base_fingerprint()
+                params = read_run_params(run_dir, abstract, step, base=base)[0]
+            else:
+                params = model.fresh_params(config)
         with refused_weights(config, run_dir, step):
             found = evaluate(session, params, console.note)
     session.sampler.weights.release()

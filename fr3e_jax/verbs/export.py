@@ -16,13 +16,14 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.tokenizer import GENERATION_CONFIG, TextCodec
 from fr3e_jax.hub import model_directory
 from fr3e_jax.loop.evaluate import read_run_params
-from fr3e_jax.loop.model import configured_architecture
+from fr3e_jax.loop.model import Model, configured_architecture, model_on
 from fr3e_jax.loop.session import Session
+from fr3e_jax.policy.adapter_files import save_adapters
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.config_file import read_json_object, retyped, to_hf_config
 from fr3e_jax.policy.huggingface import MAX_SHARD_BYTES, save_params
 from fr3e_jax.policy.network import Params, build_network
-from fr3e_jax.programs.mesh import abstract_arrays, make_mesh, param_shardings
+from fr3e_jax.programs.mesh import make_mesh
 from fr3e_jax.programs.weight_check import fault_of_weights
 from fr3e_jax.verbs.model_directory import check_replaceable, replaced_directory
 
@@ -37,8 +38,11 @@ def export_run(
     dtype: str = "",
     max_shard_bytes: int = MAX_SHARD_BYTES,
     step: int | None = None,
+    adapter: bool = False,
 ) -> int:
     """``fr3e export``: write a run's checkpoint as a Hugging Face directory; return the exit code.
+
+    Adapters are merged into their base.
 
     Args:
       config: the run's saved settings; neither its task nor its mesh is needed.
@@ -47,30 +51,51 @@ def export_run(
       dtype: type of the weights, ``"float32"``, ``"bfloat16"`` or ``"float16"``; empty: the run's own, without loss.
       max_shard_bytes: largest size of a weight file.
       step: which checkpoint; None: the newest.
+      adapter: write the adapters alone, as PEFT reads them.
 
     Raises:
-      ConfigError: there is no such checkpoint, or ``directory`` holds something other than an earlier export;
-        or the weights give NaN.
+      ConfigError: there is no such checkpoint, no adapter where one is asked for, or ``directory`` holds something
+        other than an earlier export; or the weights give NaN.
     """
     model = config.model
     with as_config_error():
         check_replaceable(directory)
         codec = TextCodec.load(model.tokenizer or model.path, model=model.path)
         architecture = configured_architecture(config, len(codec))
-        graphdef, abstract, axes = build_network(architecture, param_dtype=model.param_dtype)
         devices = jax.devices()[: math.gcd(jax.device_count(), architecture.hidden_size)]  # any number works
-        shardings = param_shardings(make_mesh(devices=devices), abstract, axes, architecture)
-        params, step = read_run_params(run_dir, abstract_arrays(abstract, shardings), step)
-        if fault := fault_of_weights(graphdef, params, [codec.stop_ids[0]] * _CHECKED_TOKENS):
+        found = model_on(make_mesh(devices=devices), config, architecture)
+        if adapter:
+            _check_adapter(found, config, run_dir)
+        base = found.base_fingerprint()
+        params, step = read_run_params(run_dir, found.sharded_abstract_params(), step, base=base)
+        whole, graphdef = found.whole(params), build_network(architecture, param_dtype=model.param_dtype)[0]
+        if fault := fault_of_weights(graphdef, whole, [codec.stop_ids[0]] * _CHECKED_TOKENS):
             raise ConfigError(
                 f"the weights of step {step} of {run_dir} cannot be used: {fault}; export an earlier checkpoint "
                 "(--step) or another run"
             )
-        record = {"run": str(run_dir), "step": step, "dtype": dtype or model.param_dtype}
-        write_model(directory, architecture, params, codec, model.path, record, max_shard_bytes)
+        stored = model.lora.param_dtype if adapter else model.param_dtype
+        record = {"run": str(run_dir), "step": step, "dtype": dtype or stored}
+        if adapter:
+            with replaced_directory(directory, {"fr3e_jax": __version__} | record) as filled:
+                where = {"base": model.path, "dtype": record["dtype"]}
+                save_adapters(filled, architecture, found.network.lora, params, **where)
+        else:
+            write_model(directory, architecture, whole, codec, model.path, record, max_shard_bytes)
     size = sum(file.stat().st_size for file in Path(directory).expanduser().iterdir())
     print(f"step {step} of {run_dir} as {record['dtype']}: {directory} ({size / 1e6:,.1f} MB)")
     return 0
+
+
+def _check_adapter(found: Model, config: Config, run_dir: Path) -> None:
+    """Refuse to export adapters that a run does not have, or whose base nobody else has."""
+    if found.network.lora is None:
+        raise ConfigError(f"--adapter: {run_dir} trained all weights (model.lora.rank=0); leave it out to export them")
+    if not config.model.path:
+        raise ConfigError(
+            f"--adapter: the base of {run_dir} are random weights of seed {config.seed}, which no directory holds; "
+            "leave it out to export the merged model"
+        )
 
 
 def save_model(session: Session, params: Params, directory: Path, dtype: str) -> None:

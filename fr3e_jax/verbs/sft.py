@@ -32,6 +32,11 @@ def sft(config: Config, run_dir: Place | None = None, resume: bool = False) -> i
     if run_dir is not None:
         config.runtime.run_dir = str(run_dir)
     if config.sft.start == "random":
+        if config.model.lora.rank or config.model.lora.path:
+            raise ConfigError(
+                "sft.start=random starts from random weights, which adapters (model.lora.rank) would leave as they "
+                "are; set sft.start=model, or leave model.lora out"
+            )
         config.model.path = ""  # saved so: the run's config.yaml then holds the sizes of the network
     ledger = TokenLedger()
     say("opening the model and its data", config.runtime.console)

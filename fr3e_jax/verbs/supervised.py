@@ -242,7 +242,7 @@ class SupervisedRun:
         after = self.after = self.after or self.evaluate()
         self.save(after)
         directory = Path(output).expanduser() if output else self.run_dir.path / "model"
-        weights = self.session.processes.whole_on_first(self.learner.params)
+        weights = self.session.processes.whole_on_first(self.learner.programs.whole(self.learner.params))
         if not self.first:
             return
         save_model(self.session, weights, directory, dtype)
@@ -283,7 +283,8 @@ def start_run(
     """Open the run's directory and checkpoints, run, and return the exit code. ``config``: the settings to save."""
     check_installed(config.runtime.trackers)
     with as_config_error():
-        now = identity(config, session.task, session.texts.codec, demonstrations=kind.on_demonstrations)
+        known = {"demonstrations": kind.on_demonstrations, "base": session.model.base_fingerprint()}
+        now = identity(config, session.task, session.texts.codec, **known)
     keep = {"keep_last": config.checkpoint.keep_last, "keep_best": config.checkpoint.keep_best}
     with RunLock() as lock, session.grader, told_in_a_line(), Mirror() as mirror:
         opened = partial(open_run, config, run_dir, resume, kind.verb, lock, mirror)

@@ -44,7 +44,9 @@ def token_updates(
     scored = []
     for step in (earlier, later):
         with as_config_error():
-            params = read_run_params(run_dir, session.model.sharded_abstract_params(), step)[0]
+            model = session.model
+            abstract, base = model.sharded_abstract_params(), model.base_fingerprint()
+            params = read_run_params(run_dir, abstract, step, base=base)[0]
         scored.append(_scores(session, params, chosen))
         session.sampler.weights.release()
     before, after = scored

@@ -33,12 +33,13 @@ def test_export_takes_the_settings_of_the_run(run_dir, calls, tmp_path):
     assert main(["export", str(run_dir), str(tmp_path / "out")]) == 0
     [((config, run, directory), options)] = calls
     assert (config.name, config.model.hidden_size, run, directory) == ("tried", 128, run_dir, tmp_path / "out")
-    assert options == {"dtype": "", "step": None}
+    assert options == {"dtype": "", "step": None, "adapter": False}
 
 
 def test_export_passes_its_options(run_dir, calls):
-    assert main(["export", str(run_dir), "out", "--dtype", "f16", "--max-shard-size", "1.5GB", "--step", "20"]) == 0
-    assert calls[0][1] == {"dtype": "float16", "max_shard_bytes": 1_500_000_000, "step": 20}
+    given = ["--dtype", "f16", "--max-shard-size", "1.5GB", "--step", "20", "--adapter"]
+    assert main(["export", str(run_dir), "out", *given]) == 0
+    assert calls[0][1] == {"dtype": "float16", "max_shard_bytes": 1_500_000_000, "step": 20, "adapter": True}
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,16 @@ PPO = ["advantage.base_estimator=gae", "explore.enabled=false"]
 
 # rule: contradicting settings, settings that resolve it, a part of the advice
 CASES = {
+    "adapters_are_local": (
+        ["model.lora.path=gs://bucket/adapter"],
+        ["model.lora.path=adapter"],
+        "copy it here and set its folder",
+    ),
+    "targets_are_known": (
+        ["model.lora.targets=[q_proj,k_porj]", "model.lora.rank=8"],
+        ["model.lora.targets=[q_proj,k_proj]"],
+        "nearest: k_proj",
+    ),
     "kv_heads_divide_heads": (["model.num_kv_heads=3"], ["model.num_kv_heads=2"], "nearest: model.num_kv_heads=2"),
     "head_size_is_even": (["model.hidden_size=60"], ["model.hidden_size=64"], "nearest: model.hidden_size=64"),
     "tensor_shards_divide_the_network": (["mesh.tensor=3"], ["mesh.tensor=2"], "nearest: mesh.tensor=2"),
@@ -347,6 +357,13 @@ def test_only_training_rules_are_waived_outside_training(recipe, entry):
     else:
         with pytest.raises(ConfigError, match="set |nearest: "):
             load_config(recipe, wrong, training=False)
+
+
+def test_settings_of_adapters_need_a_rank(recipe):
+    with pytest.raises(ConfigError, match="command line: model.lora.alpha=4.0 has no effect .* set model.lora.rank=8"):
+        load_config(recipe, ["model.lora.alpha=4"])
+    for rank in (0, 4):  # 0 turns a recipe's adapters off
+        assert load_config(recipe, ["model.lora.alpha=4", f"model.lora.rank={rank}"]).model.lora.rank == rank
 
 
 def test_the_message_names_the_origin_of_each_setting(tmp_path):

@@ -49,6 +49,26 @@ def test_estimate_has_the_arrays_of_the_programs():
         assert estimator.of(name).shape == programs.target(name).shape
 
 
+@pytest.mark.parametrize("rollouts", ["merged", "product"])
+def test_adapters_alone_have_gradients_moments_and_a_reference(rollouts):
+    """One base for all: weights of training and, where rollouts merge, a copy."""
+    lora = ["model.lora.rank=4", f"model.lora.rollouts={rollouts}", "kl.coefficient=0.1", "model.param_dtype=bfloat16"]
+    config = recipe("configs/fr3e_gsm8k.yaml", *SMALL, *lora)
+    programs = Programs(config, jax.devices()[:1], vocab_size=20)
+    estimator = Estimator(config, programs.architecture, 1)
+    trained, base = device_bytes(programs.trained), device_bytes(programs.base)
+    training, applied = estimator.accumulate(), estimator.apply()
+    assert training.arrays["gradients"] == training.resident["reference policy"] == trained < base / 4
+    assert training.resident["optimizer state"] == pytest.approx(device_bytes(programs.optimizer_state), rel=1e-3)
+    assert training.arrays["weights"] == applied.resident["base of the adapters"] == base
+    assert "gradient of the head" not in estimator._in_the_head(backward=True)
+    read = estimator.decode().arrays["weights of rollouts"]
+    assert read == device_bytes(programs.rollout_params) == base + trained * (rollouts == "product")
+    assert programs.weights.copies == estimator.copies == (rollouts == "merged")
+    gradients, _ = programs.target("accumulate").lower().out_info
+    assert device_bytes(gradients) == trained
+
+
 @pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: make test-8")
 def test_planned_caches_have_the_shardings_that_prefill_returns():
     config = recipe("configs/fr3e_gsm8k.yaml", *SMALL, "mesh.rollout_tensor=2", "model.num_kv_heads=2")

@@ -10,6 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fr3e_jax.configuration.lora_section import TARGETS
+from fr3e_jax.policy.lora import Adapted, LoraSettings, build_adapted_network, joined, merged
+from fr3e_jax.programs.frozen_base import FrozenBase
 from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
 from fr3e_jax.programs.reshard import RolloutWeights, _Refinement
@@ -80,3 +83,28 @@ class _Mesh:
 )
 def test_two_meshes_have_a_common_refinement_if_their_sizes_nest(source, target, exists):
     assert _Refinement.exists(_Mesh(*source), _Mesh(*target)) is exists
+
+
+@pytest.mark.parametrize("merges", [True, False])
+def test_adapters_reach_the_layout_of_rollouts_merged_or_beside_their_base(tiny, merges):
+    """On several devices from kernels split over ``fsdp`` to kernels split over ``tensor``."""
+    lora = LoraSettings(2, 6.0, TARGETS)
+    _, abstract, axes = build_adapted_network(tiny.architecture, lora)
+    count = jax.device_count()
+    training, decoding = make_mesh(), make_mesh(1, -1, 2 if count % 2 == 0 else 1)
+    on = lambda mesh, part, names: param_shardings(mesh, part, names, tiny.architecture)
+    source, target = (
+        Adapted(*(on(mesh, *part) for part in zip(abstract, axes, strict=True))) for mesh in (training, decoding)
+    )
+    draw = np.random.default_rng(0).standard_normal
+    adapters = jax.tree.map(lambda leaf: draw(leaf.shape).astype(leaf.dtype), abstract.adapters)
+    base = FrozenBase(abstract.base, source.base, lora.scale, lambda: params_on_mesh(tiny.params, source.base))
+    layouts = source[:1] + target[:1] if merges else (joined(source), joined(target))
+    like = abstract.base if merges else joined(abstract)
+    weights = RolloutWeights(like, *layouts, base=base, merges=merges)
+    assert weights.copies == (merges or count > 1)
+    found = weights.of(params_on_mesh(adapters, source.adapters))
+    expected = merged(lora.scale, Adapted(tiny.params, adapters)) if merges else joined(Adapted(tiny.params, adapters))
+    for leaf, wanted, sharding in zip(*map(jax.tree.leaves, (found, expected, layouts[1])), strict=True):
+        assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+        np.testing.assert_allclose(leaf, wanted, rtol=1e-6, atol=1e-6)

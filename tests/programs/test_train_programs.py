@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fr3e_jax.configuration.lora_section import TARGETS
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import counted_tokens, pack
 from fr3e_jax.objectives.entropy import token_entropy, token_logprobs
@@ -19,8 +21,10 @@ from fr3e_jax.objectives.losses import (
     entropy_bonus,
     truncated_importance_weight,
 )
+from fr3e_jax.policy.lora import Adapted, LoraSettings, adapter_pairs, build_adapted_network
 from fr3e_jax.policy.network import bind
 from fr3e_jax.policy.rows import Rows, run_trunks
+from fr3e_jax.programs.frozen_base import FrozenBase
 from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
 from fr3e_jax.programs.optimizer_programs import make_optimizer
@@ -355,3 +359,96 @@ def test_bfloat16_weights_keep_float32_scores_and_the_direction_of_the_gradient(
     flat = lambda tree: np.concatenate([np.asarray(leaf, np.float32).ravel() for leaf in jax.tree.leaves(tree)])
     ours, theirs = flat(gradients), flat(references[1])
     assert ours @ theirs > 0.98 * np.linalg.norm(ours) * np.linalg.norm(theirs)
+
+
+LORA = LoraSettings(rank=3, alpha=6.0, targets=TARGETS)
+
+
+def make_adapted(network, *, mesh=None):
+    """As `make_programs`, for adapters on the weights; no factor is 0, so that all have gradients."""
+    mesh = mesh or make_mesh(devices=jax.devices()[:1])
+    graphdef, abstract, axes = build_adapted_network(network.architecture, LORA)
+    on = lambda part, names: param_shardings(mesh, part, names, network.architecture)
+    shardings, own = on(network.abstract, network.axes), on(abstract.adapters, axes.adapters)
+    base = FrozenBase(network.abstract, shardings, LORA.scale, lambda: params_on_mesh(network.params, shardings))
+    names = dict(schedule="constant", warmup_updates=0, decay_updates=0, beta1=0.9, beta2=0.99, epsilon=1e-4)
+    optimizer = make_optimizer(learning_rate=0.01, weight_decay=0.1, max_grad_norm=1.0, **names)
+    programs = TrainPrograms(
+        graphdef, abstract.adapters, own, mesh, optimizer, loss=SETTINGS, token_chunk=100, base=base
+    )
+    rng = np.random.default_rng(5)
+    draw = lambda leaf: (0.3 * rng.standard_normal(leaf.shape)).astype(leaf.dtype)
+    return SimpleNamespace(programs=programs, params=params_on_mesh(jax.tree.map(draw, abstract.adapters), own))
+
+
+@pytest.fixture(scope="module")
+def adapted_step(tiny):
+    """One update of adapters; ``adapters`` before it, and ``whole``, the weights with these merged."""
+    at = make_adapted(tiny)
+    before = dict(adapters=jax.device_get(at.params), whole=at.programs.whole(at.params))
+    return SimpleNamespace(at=at, **before, step=step(at, micro_batches(8), DENOMINATOR))
+
+
+def test_gradients_of_adapters_are_the_chain_rule_of_the_full_gradient(adapted_step, single):
+    """For W + s A B with the gradient G of that kernel: s G Bᵀ and s Aᵀ G. (Hu et al. 2021, section 4.1.)"""
+    at = SimpleNamespace(programs=single.programs, params=adapted_step.whole)
+    full, sums = accumulate(at, micro_batches(8), DENOMINATOR)
+    np.testing.assert_allclose(adapted_step.step.sums["loss"], sums["loss"], rtol=1e-5)
+    slopes = adapter_pairs(Adapted(full, adapted_step.step.gradients))
+    before = adapter_pairs(Adapted(full, adapted_step.adapters))
+    pairs = list(zip(slopes, before, strict=True))
+    assert len(pairs) == 2 * len(TARGETS)
+    for (slope, found), (_, adapter) in pairs:
+        slope, a, b = (np.float64(x) for x in (slope, adapter["a"], adapter["b"]))
+        assert_close(found, {"a": LORA.scale * slope @ b.T, "b": LORA.scale * a.T @ slope})
+
+
+def test_a_gradient_of_adapters_computes_none_of_the_base(adapted_step, single):
+    """No product of the backward pass has the shape of the head, and none that of a kernel."""
+    (micro,) = micro_batches(8)
+    scalars = [jnp.float32(x) for x in (DENOMINATOR, TEMPERATURE)]
+
+    def shapes(at):
+        zero = at.programs.zero_gradients(at.params)
+        traced = at.programs._accumulate.trace(at.programs.read(at.params), zero, micro.batch, *scalars)
+        return Counter(product_shapes(traced.jaxpr.jaxpr))
+
+    kernels = {leaf.shape for leaf in jax.tree.leaves(single.params) if leaf.ndim == 2}
+    made, full = shapes(adapted_step.at), shapes(single)
+    assert all(full[shape] + full[shape[::-1]] + full[1, *shape[::-1]] for shape in kernels)
+    assert not any(made[shape] or made[shape[::-1]] or made[1, *shape[::-1]] for shape in kernels)
+
+
+def product_shapes(jaxpr):
+    """The shapes of all matrix products of a program, those of its loops and functions included."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            yield equation.outvars[0].aval.shape
+        for value in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")):
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from product_shapes(inner)
+
+
+@pytest.mark.parametrize("sizes", [(1, 8, 1), (2, 2, 2)])
+def test_adapters_on_eight_devices_are_trained_as_on_one(sizes, tiny, adapted_step):
+    if len(jax.devices()) < 8:
+        pytest.skip("needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
+    at = make_adapted(tiny, mesh=make_mesh(*sizes))
+    (micro,) = micro_batches(8)
+    adapter = at.params["layers"][0]["attention"]["query"]["adapter"]
+    assert adapter["a"].addressable_shards[0].data.size * sizes[1] == adapter["a"].size
+    assert adapter["b"].addressable_shards[0].data.size * sizes[2] == adapter["b"].size
+    assert_close(at.programs.whole(at.params), adapted_step.whole)
+    done = step(at, [micro], DENOMINATOR)
+    assert_close(done.gradients, adapted_step.step.gradients)
+    assert_close(at.params, adapted_step.at.params)
+
+
+def test_relative_change_is_the_norm_of_the_products_over_that_of_their_kernels(tiny, adapted_step):
+    at = make_adapted(tiny)
+    pairs = list(adapter_pairs(Adapted(tiny.params, adapted_step.adapters)))
+    moved = [LORA.scale * np.float64(x["a"]) @ np.float64(x["b"]) for _, x in pairs]
+    norm = lambda arrays: np.sqrt(sum((np.float64(x) ** 2).sum() for x in arrays))
+    found = float(at.programs.relative_change(at.params))
+    assert found == pytest.approx(norm(moved) / norm([kernel for kernel, _ in pairs]), rel=1e-5)

@@ -1,0 +1,71 @@
+"""Settings of low-rank adapters (LoRA), and the rules that they must keep."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from fr3e_jax.configuration.options import option
+from fr3e_jax.stores.objects import is_remote
+
+if TYPE_CHECKING:
+    from fr3e_jax.configuration.schema import Config
+
+ALL_LINEAR = "all-linear"
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The projections of a layer, under PEFT's names."""
+
+
+@dataclass
+class LoraConfig:
+    """Low-rank adapters beside a frozen policy (Hu et al. 2021): ``W x`` becomes ``W x + alpha / rank * B A x``."""
+
+    rank: int = option(0, "rank of the adapters, which alone are trained; 0: none, and all weights are trained", ge=0)
+    alpha: float = option(16.0, "scale of the adapters' product, divided by the rank", gt=0)
+    targets: list[str] = option(
+        [ALL_LINEAR],
+        "projections with an adapter: all-linear, or some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and "
+        "down_proj",
+    )
+    path: str = option(
+        "", "adapter to start from (adapter_config.json and adapter_model.safetensors, as PEFT writes them); empty: new"
+    )
+    param_dtype: Literal["float32", "bfloat16"] = option("float32", "storage type of adapters and optimizer state")
+    rollouts: Literal["merged", "product"] = option(
+        "merged",
+        "weights that rollouts read: a copy with the adapters merged into the kernels, or the base and the adapters "
+        "(no copy; a decode step computes their product)",
+    )
+
+
+def target_names(targets: list[str]) -> tuple[str, ...]:
+    """The projections that ``model.lora.targets`` names, in the order of `TARGETS`."""
+    return TARGETS if targets == [ALL_LINEAR] else tuple(name for name in TARGETS if name in targets)
+
+
+def adapters_are_local(config: Config) -> str | None:
+    """An adapter is read from a folder."""
+    path = config.model.lora.path
+    if is_remote(path):
+        return f"model.lora.path={path} is in an object store; copy it here and set its folder"
+    return None
+
+
+def targets_are_known(config: Config) -> str | None:
+    """A contradiction within ``model.lora.targets``."""
+    targets = config.model.lora.targets
+    if not targets:
+        return f"model.lora.targets is empty; expected {ALL_LINEAR}, or some of {', '.join(TARGETS)}"
+    for name in targets:
+        if name == ALL_LINEAR and len(targets) > 1:
+            return f"model.lora.targets has {ALL_LINEAR} beside others; expected {ALL_LINEAR} alone, or the others"
+        if name not in (ALL_LINEAR, *TARGETS):
+            nearest = next(iter(difflib.get_close_matches(name, [ALL_LINEAR, *TARGETS], n=1, cutoff=0.0)))
+            return (
+                f"model.lora.targets has {name!r}; expected {ALL_LINEAR}, or some of {', '.join(TARGETS)}; "
+                f"nearest: {nearest}"
+            )
+        if targets.count(name) > 1:
+            return f"model.lora.targets has {name} twice; list it once"
+    return None

@@ -1,0 +1,100 @@
+"""The configured network on its meshes: what is trained, what rollouts read, and with adapters the base below them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flax import nnx
+from jax.sharding import Mesh
+
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.configuration.lora_section import target_names
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.policy.adapter_files import read_adapter_settings
+from fr3e_jax.policy.architecture import Architecture
+from fr3e_jax.policy.lora import Adapted, LoraSettings, build_adapted_network, joined
+from fr3e_jax.policy.network import Params, build_network
+from fr3e_jax.programs.frozen_base import FrozenBase
+from fr3e_jax.programs.mesh import param_shardings
+from fr3e_jax.programs.reshard import RolloutWeights
+
+
+@dataclass(frozen=True)
+class PlacedNetwork:
+    """``abstract`` and ``shardings`` are those of what is trained: all parameters, or the adapters."""
+
+    graphdef: nnx.GraphDef  # of training and scoring
+    abstract: Params
+    shardings: Params
+    decoding_graphdef: nnx.GraphDef
+    weights: RolloutWeights
+    lora: LoraSettings | None = None
+    base: FrozenBase | None = None  # with ``lora``
+
+
+def lora_settings(config: Config) -> LoraSettings | None:
+    """The adapters that ``model.lora`` describes; None: all weights are trained.
+
+    With ``model.lora.path`` the file says rank, alpha and targets, and ``config`` gets them.
+
+    Raises:
+      ConfigError: the settings are not those of the file.
+      UnsupportedModel, FileNotFoundError: the file cannot be used.
+    """
+    lora = config.model.lora
+    if lora.path and not (lora.rank and not Path(lora.path).expanduser().exists()):  # a resumed run needs it no more
+        found = read_adapter_settings(lora.path)
+        targets = [name for name in target_names(["all-linear"]) if name in found.targets]
+        if unknown := sorted(set(found.targets) - set(targets)):
+            raise ConfigError(
+                f"the adapter in model.lora.path={lora.path} has the target {unknown[0]}; expected some of "
+                f"{', '.join(target_names(['all-linear']))}"
+            )
+        if lora.rank and (lora.rank, lora.alpha, target_names(lora.targets)) != (found.rank, found.alpha, (*targets,)):
+            raise ConfigError(
+                f"model.lora.rank={lora.rank}, alpha={lora.alpha:g}, targets={','.join(lora.targets)} are not those of "
+                f"the adapter in model.lora.path={lora.path}: rank={found.rank}, alpha={found.alpha:g}, "
+                f"targets={','.join(targets)}; leave them out, and the file's are taken"
+            )
+        lora.rank, lora.alpha, lora.targets = found.rank, found.alpha, targets
+    if not lora.rank:
+        return None
+    return LoraSettings(lora.rank, lora.alpha, target_names(lora.targets), lora.param_dtype)
+
+
+def place_network(
+    config: Config, architecture: Architecture, mesh: Mesh, decoding: Mesh, load: Callable[[Params, Params], Params]
+) -> PlacedNetwork:
+    """The network on the meshes of training and of rollouts.
+
+    ``load(abstract, shardings)``: makes the weights that a run starts from.
+
+    Raises:
+      ConfigError, UnsupportedModel, FileNotFoundError: see `lora_settings` and `build_adapted_network`.
+      MeshMismatch: a mesh does not fit the network.
+    """
+
+    def on(where: Mesh, abstract: Any, axes: Any) -> Any:
+        prefix = "mesh." if where is mesh else "mesh.rollout_"
+        return param_shardings(where, abstract, axes, architecture, prefix=prefix)
+
+    types = {"param_dtype": config.model.param_dtype, "compute_dtype": config.model.compute_dtype}
+    graphdef, abstract, axes = build_network(architecture, **types)
+    shardings, targets = on(mesh, abstract, axes), on(decoding, abstract, axes)
+    dtype, lora = config.rollout.param_dtype, lora_settings(config)
+    if lora is None:
+        weights = RolloutWeights(abstract, shardings, targets, dtype)
+        return PlacedNetwork(graphdef, abstract, shardings, graphdef, weights)
+    adapted, both, names = build_adapted_network(architecture, lora, **types)
+    own = on(mesh, both.adapters, names.adapters)
+    base = FrozenBase(abstract, shardings, lora.scale, lambda: load(abstract, shardings))
+    if config.model.lora.rollouts == "merged":
+        weights = RolloutWeights(abstract, shardings, targets, dtype, base=base, merges=True)
+        return PlacedNetwork(adapted, both.adapters, own, graphdef, weights, lora, base)
+    there = on(decoding, both.adapters, names.adapters)
+    layouts = (joined(Adapted(shardings, own)), joined(Adapted(targets, there)))
+    weights = RolloutWeights(joined(both), *layouts, dtype, base=base)
+    return PlacedNetwork(adapted, both.adapters, own, adapted, weights, lora, base)

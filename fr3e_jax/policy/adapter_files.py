@@ -1,0 +1,160 @@
+"""Adapters read from and written to a directory as PEFT has them: adapter_config.json and adapter_model.safetensors.
+
+PEFT stores ``lora_A [rank, in]`` and ``lora_B [out, rank]``; this network uses ``a [in, rank]`` and ``b [rank, out]``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fr3e_jax.policy.architecture import Architecture, UnsupportedModel
+from fr3e_jax.policy.config_file import read_json_object
+from fr3e_jax.policy.huggingface import host_tensor, load_tensor
+from fr3e_jax.policy.lora import LoraSettings, adapted_kernels, at, put
+from fr3e_jax.policy.network import Params
+from fr3e_jax.policy.tensor_files import READABLE, TensorFiles
+from fr3e_jax.policy.tensor_writer import StoredTensor, write_file
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+_PARTS = {"a": "lora_A", "b": "lora_B"}
+_REFUSED = {  # settings of PEFT that change what an adapter computes, with their meaning
+    "use_dora": "magnitudes beside the product (DoRA)",
+    "use_rslora": "a scale of alpha / sqrt(rank)",
+    "use_qalora": "a pooled input (QALoRA)",
+    "rank_pattern": "ranks that differ between projections",
+    "alpha_pattern": "scales that differ between projections",
+    "modules_to_save": "whole modules that were trained beside it",
+    "layers_to_transform": "adapters in some layers only",
+    "target_parameters": "adapters of parameters that are no projections",
+    "trainable_token_indices": "trained rows of the embedding",
+    "fan_in_fan_out": "kernels stored as [in, out]",
+    "lora_bias": "biases of the adapters",
+    "exclude_modules": "projections left out",
+    "megatron_config": "layers of Megatron",
+    "alora_invocation_tokens": "activation by tokens (aLoRA)",
+}
+_CHANGES_BASE = ("pissa", "olora", "loftq", "corda", "eva", "orthogonal", "lora_ga")
+
+
+def read_adapter_settings(directory: str | Path, param_dtype: str = "float32") -> LoraSettings:
+    """The rank, scale and targets of the adapter in ``directory``; ``param_dtype``: type to hold it in.
+
+    Raises:
+      UnsupportedModel: one message with every setting that is not supported or missing.
+      FileNotFoundError: there is no such directory or file.
+    """
+    path = Path(directory).expanduser() / CONFIG
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"no {CONFIG} in {directory}; expected an adapter as PEFT's save_pretrained or fr3e export --adapter "
+            "writes it"
+        )
+    config = read_json_object(path)
+    problems = [f"{name}={config[name]!r} ({meaning})" for name, meaning in _REFUSED.items() if config.get(name)]
+    if (kind := config.get("peft_type")) != "LORA":
+        problems.insert(0, f"peft_type={kind!r} (expected 'LORA')")
+    if config.get("bias", "none") != "none":
+        problems.append(f"bias={config['bias']!r} (trained biases)")
+    started = str(config.get("init_lora_weights", True)).lower()
+    if started.startswith(_CHANGES_BASE):
+        problems.append(f"init_lora_weights={started!r} (it changed the weights of its base)")
+    rank, alpha, targets = config.get("r"), config.get("lora_alpha"), config.get("target_modules")
+    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
+        problems.append(f"r={rank!r} (expected a positive integer)")
+    if not isinstance(alpha, int | float) or isinstance(alpha, bool) or alpha <= 0:
+        problems.append(f"lora_alpha={alpha!r} (expected a positive number)")
+    if not isinstance(targets, list) or not targets or not all(isinstance(name, str) for name in targets):
+        problems.append(f"target_modules={targets!r} (expected a list of names)")
+    if problems:
+        raise UnsupportedModel(
+            f"{path} has {'; '.join(problems)}; only plain LoRA is read: merge the adapter into its base with PEFT "
+            "(merge_and_unload) and give the result as model.path"
+        )
+    return LoraSettings(rank, float(alpha), tuple(name.rpartition(".")[2] for name in targets), param_dtype)
+
+
+def _names(architecture: Architecture, lora: LoraSettings) -> Iterator[tuple[tuple, str, str]]:
+    """(path of the projection, ``a`` or ``b``, PEFT's name of it) of each array of the adapters."""
+    for path, module in adapted_kernels(architecture, lora.targets):
+        for part, theirs in _PARTS.items():
+            yield path, part, f"{_PREFIX}{module}.{theirs}.weight"
+
+
+def load_adapters(
+    directory: str | Path, architecture: Architecture, lora: LoraSettings, abstract: Params, shardings: Params
+) -> Params:
+    """Device arrays of the adapters in ``directory``.
+
+    Args:
+      directory: holds `CONFIG` and `WEIGHTS`.
+      architecture, lora: of the network and of the adapters.
+      abstract: shapes and types to convert to (`fr3e_jax.policy.lora.build_adapted_network`).
+      shardings: of each array.
+
+    Raises:
+      UnsupportedModel: arrays are missing, unexpected, mis-shaped or mis-typed (one message names all); the file is
+        missing or damaged.
+    """
+    directory = Path(directory).expanduser()
+    if not (directory / WEIGHTS).is_file():
+        raise UnsupportedModel(f"no {WEIGHTS} in {directory}: adapters in other formats are not read; save it as one")
+    files, wanted = TensorFiles(directory, WEIGHTS), list(_names(architecture, lora))
+    problems = [f"unexpected {name}" for name in sorted(files.names - {name for *_, name in wanted})]
+    for path, part, name in wanted:
+        shape = at(abstract, path)["adapter"][part].shape[::-1]
+        if name not in files.names:
+            problems.append(f"missing {name}")
+        elif files.shape(name) != shape:
+            problems.append(f"{name} has shape {files.shape(name)}, the network asks for {shape}")
+        elif files.dtype(name) not in READABLE:
+            problems.append(f"{name} is of type {files.dtype(name)}; expected one of {', '.join(READABLE)}")
+    if problems:
+        more = f"; and {len(problems) - 8} more" if len(problems) > 8 else ""
+        raise UnsupportedModel(f"{directory / WEIGHTS} does not fit the model: {'; '.join(problems[:8])}{more}")
+    adapters: Params = {}
+    for path, _ in adapted_kernels(architecture, lora.targets):
+        put(adapters, path, {})
+    for path, part, name in wanted:
+        leaf, sharding = (at(tree, path)["adapter"][part] for tree in (abstract, shardings))
+        at(adapters, path)["adapter"][part] = load_tensor(files, name, True, leaf, sharding)
+    return adapters
+
+
+def save_adapters(
+    directory: Path, architecture: Architecture, lora: LoraSettings, adapters: Params, *, base: str, dtype: str
+) -> None:
+    """Write `CONFIG` and `WEIGHTS` into ``directory``, which exists.
+
+    ``base``: the directory or id of the model that the adapters belong to; ``dtype``: type of the file.
+
+    Raises:
+      UnsupportedModel: a value is NaN or infinite, or too large for ``dtype``.
+    """
+    tensors = []
+    for path, part, name in _names(architecture, lora):
+        array = at(adapters, path)["adapter"][part]
+        tensors.append(StoredTensor(name, array.shape[::-1], lambda array=array: host_tensor(array, True)))
+    write_file(directory / WEIGHTS, tensors, np.dtype(dtype))
+    config: dict[str, Any] = {
+        "base_model_name_or_path": base,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "lora_alpha": int(lora.alpha) if lora.alpha == int(lora.alpha) else lora.alpha,
+        "lora_dropout": 0.0,
+        "modules_to_save": None,
+        "peft_type": "LORA",
+        "r": lora.rank,
+        "target_modules": list(lora.targets),
+        "task_type": "CAUSAL_LM",
+        "use_dora": False,
+        "use_rslora": False,
+    }
+    (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

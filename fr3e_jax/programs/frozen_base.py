@@ -1,0 +1,53 @@
+"""The weights that adapters are added to: loaded once, read by every pass, never trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+
+from fr3e_jax.policy.lora import Adapted, merged
+from fr3e_jax.policy.network import Params
+from fr3e_jax.programs.mesh import abstract_arrays
+from fr3e_jax.programs.program import Program
+from fr3e_jax.programs.rehearsal import current_rehearsal, pretended
+
+
+class FrozenBase:
+    """The base of a run with adapters.
+
+    Policy, reference and the weights that sample ahead are adapters on this one base, so that none of them costs a
+    second model.
+
+    Attributes:
+      abstract, shardings: of the base's parameters, as without adapters.
+      scale: alpha / rank, the factor of the adapters' product.
+    """
+
+    def __init__(self, abstract: Params, shardings: Params, scale: float, load: Callable[[], Params]):
+        """``load``: makes the weights, when they are first read."""
+        self.abstract, self.shardings, self.scale = abstract, shardings, scale
+        self._load, self._params = load, None
+
+    def params(self) -> Params:
+        """The weights; in a rehearsal pretended ones, so that nothing is loaded."""
+        if self._params is not None:
+            return self._params
+        if current_rehearsal() is not None:
+            return pretended(abstract_arrays(self.abstract, self.shardings))
+        self._params = self._load()
+        return self._params
+
+    def below(self, adapters: Params) -> Adapted:
+        """The parameters of the network with these adapters."""
+        return Adapted(self.params(), adapters)
+
+
+def merged_as_stored(base: FrozenBase) -> Program:
+    """The program that merges base and adapters into a network of the base's types and layout."""
+    return Program(partial(_merged_as_stored, base.scale), out_shardings=base.shardings)
+
+
+def _merged_as_stored(scale: float, params: Adapted) -> Params:
+    return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), merged(scale, params), params.base)
