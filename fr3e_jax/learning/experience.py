@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ class TrainingBranch:
     right: bool = False  # the verifier accepted the response that ends with this branch
     loss_mask: np.ndarray | None = None  # bool, the tokens that train (a tool's do not); None: all
 
-    @property
+    @cached_property
     def trains(self) -> np.ndarray:
         """bool ``[T]``, the tokens that train."""
         return np.ones(len(self.token_ids), bool) if self.loss_mask is None else self.loss_mask

@@ -14,11 +14,12 @@ and add one only for a branch that no row of the menu holds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
-from fr3e_jax.learning.row_shapes import SHARED_ROW, WINDOW, Branches, Plan, Row, RowShape, trunk_bucket
+from fr3e_jax.learning.row_shapes import SHARED_ROW, WINDOW, Branch, Branches, Plan, Row, RowShape, trunk_bucket
 from fr3e_jax.programs.size_buckets import size_bucket
 
 _SLACK = 1.7  # a new geometry costs compilations: it must save two fifths
@@ -85,7 +86,37 @@ def geometry_of(shape: RowShape) -> Geometry:
     return Geometry(shape.trunk_size, shape.lanes, shape.capacity)
 
 
-Part = list[tuple[int, Branches]]  # trunks by number, with the branches to place
+class _Family(NamedTuple):
+    """Branches of a trunk, not none, that rows are to hold."""
+
+    trunk: int
+    branches: Branches
+    fork: int  # the largest: tokens of the trunk that a row needs
+    tokens: int  # of the branches
+
+
+class _Part:
+    """The families that a plan places, and their sizes, which are read for every geometry that is tried."""
+
+    def __init__(self, families: Iterable[tuple[int, Branches]]) -> None:
+        self.families = [
+            _Family(trunk, branches, max(b.fork for b in branches), sum(b.length for b in branches))
+            for trunk, branches in families
+            if branches
+        ]
+        self.longest = max((b.length for one in self.families for b in one.branches), default=0)
+        self.largest_fork = max((one.fork for one in self.families), default=0)
+        self.trunk_tokens = sum(one.fork for one in self.families)
+        self.tokens = sum(one.tokens for one in self.families)
+
+    @cached_property
+    def most_tokens_first(self) -> list[_Family]:
+        """The families in the order in which they are placed."""
+        return sorted(self.families, key=lambda one: (-one.tokens, -one.fork, one.trunk))
+
+    def where(self, wanted: Callable[[Branch], bool]) -> _Part:
+        """The branches that are wanted."""
+        return _Part((one.trunk, [branch for branch in one.branches if wanted(branch)]) for one in self.families)
 
 
 class _Choice(NamedTuple):
@@ -106,12 +137,11 @@ class _Sizes:
     position_cost: float
     menu: RowMenu
 
-    def candidates(self, part: Part) -> Iterator[Geometry]:
+    def candidates(self, part: _Part) -> Iterator[Geometry]:
         """Geometries whose rows hold every branch of ``part`` and fit a micro-batch; if none does, the smallest row."""
-        longest, trunk = max(b.length for _, branches in part for b in branches), _largest_fork(part)
-        fewest, found = -(-longest // self.capacity), False
-        held = -(-sum(b.length for _, branches in part for b in branches) // self.capacity)
-        for size in _trunk_sizes(trunk):
+        fewest, found = -(-part.longest // self.capacity), False
+        held = -(-part.tokens // self.capacity)
+        for size in _trunk_sizes(part.largest_fork):
             fit = (self.positions - size) // self.capacity
             even = {-(-held // rows) for rows in range(1, _EVEN_ROWS + 1)}
             for lanes in {*_steps(fewest, fit), *even, fit}:
@@ -119,12 +149,11 @@ class _Sizes:
                     found = True
                     yield Geometry(size, lanes, self.capacity)
         if not found:
-            yield Geometry(trunk_bucket(trunk, longest), fewest, self.capacity)
+            yield Geometry(trunk_bucket(part.largest_fork, part.longest), fewest, self.capacity)
 
-    def holds(self, geometry: Geometry, part: Part) -> bool:
+    def holds(self, geometry: Geometry, part: _Part) -> bool:
         """Whether the branches of ``part`` fit into rows of this geometry, and these into a micro-batch."""
-        longest = max(b.length for _, branches in part for b in branches)
-        enough = geometry.trunk_size >= _largest_fork(part) and geometry.room >= longest
+        enough = geometry.trunk_size >= part.largest_fork and geometry.room >= part.longest
         return enough and geometry.capacity == self.capacity and geometry.positions <= self.positions
 
     def shapes(self, geometry: Geometry, rows: int, *, exact: bool = False) -> list[RowShape]:
@@ -151,14 +180,12 @@ class _Sizes:
             total += rows * (of_trunk + lanes * capacity * (1 + self.key_cost * keys))
         return total
 
-    def least(self, geometry: Geometry, part: Part) -> float:
+    def least(self, geometry: Geometry, part: _Part) -> float:
         """A bound of `cost`: rows without a gap."""
-        trunks = sum(max(b.fork for b in branches) for _, branches in part)
-        tokens = sum(b.length for _, branches in part for b in branches)
-        rows = max(-(-trunks // geometry.trunk_size), -(-tokens // geometry.room))
+        rows = max(-(-part.trunk_tokens // geometry.trunk_size), -(-part.tokens // geometry.room))
         return self.cost(self.shapes(geometry, rows, exact=True))
 
-    def choice(self, geometry: Geometry, part: Part, smaller: Sequence[Geometry] = ()) -> _Choice:
+    def choice(self, geometry: Geometry, part: _Part, smaller: Sequence[Geometry] = ()) -> _Choice:
         """``part`` in rows of this geometry; a row that suits ones of ``smaller`` has the smallest of them."""
         rows: dict[Geometry, list[Row]] = {}
         by_size = sorted(smaller, key=lambda g: (g.positions, g))
@@ -172,7 +199,7 @@ class _Sizes:
                 left = left[shape.rows :]
         return _Choice(self.cost([shape for _, shape in plan]), plan)
 
-    def with_smaller_ones(self, part: Part, single: _Choice, bounds: dict[Geometry, float]) -> _Choice:
+    def with_smaller_ones(self, part: _Part, single: _Choice, bounds: dict[Geometry, float]) -> _Choice:
         """``single``, or rows of several geometries as long as each more of them is worth its compilations."""
         best = single
         worth = lambda cost: (
@@ -193,7 +220,7 @@ class _Sizes:
             best, tried = choice, {geometry: smaller}
         return best
 
-    def best(self, part: Part) -> _Choice:
+    def best(self, part: _Part) -> _Choice:
         """The cheapest choice on the menu, or, if it costs too much, the cheapest of all with `_SPARE` rows added."""
         menu = [g for g in self.menu.geometries() if g.capacity == self.capacity]
         smaller = lambda geometry: tuple(g for g in menu if g.positions < geometry.positions)
@@ -249,13 +276,12 @@ def plan_crossing_rows(
       menu: of the run.
     """
     sizes = _Sizes(max(tokens // shards, 1), shards, capacity, key_cost, position_cost, menu)
-    whole = list(enumerate(families))
+    whole = _Part(enumerate(families))
     choices = [sizes.best(whole)]
-    largest = _largest_fork(whole)
-    if halves and largest > SHARED_ROW:
-        near = lambda branch: branch.fork <= largest // 2
-        parts = [_some(whole, near), _some(whole, lambda branch: not near(branch))]
-        if all(parts):
+    if halves and whole.largest_fork > SHARED_ROW:
+        near = lambda branch: branch.fork <= whole.largest_fork // 2
+        parts = [whole.where(near), whole.where(lambda branch: not near(branch))]
+        if all(part.families for part in parts):
             cut = [sizes.best(part) for part in parts]
             if sum(choice.cost for choice in cut) < _WORTH_HALVES * choices[0].cost:
                 choices = cut
@@ -269,15 +295,6 @@ def _smaller(geometry: Geometry) -> list[Geometry]:
     trunks = {geometry.trunk_size, size_bucket(-(-geometry.trunk_size // 2))}
     lanes = _steps(1, max(3 * geometry.lanes // 4, 1))
     return [Geometry(size, count, geometry.capacity) for size in sorted(trunks) for count in lanes]
-
-
-def _some(part: Part, wanted) -> Part:
-    kept = [(index, [branch for branch in branches if wanted(branch)]) for index, branches in part]
-    return [(index, branches) for index, branches in kept if branches]
-
-
-def _largest_fork(part: Part) -> int:
-    return max(branch.fork for _, branches in part for branch in branches)
 
 
 def _trunk_sizes(largest: int) -> list[int]:
@@ -297,17 +314,15 @@ def _steps(least: int, most: int) -> list[int]:
     return steps
 
 
-def _filled(geometry: Geometry, part: Part) -> list[Row]:
+def _filled(geometry: Geometry, part: _Part) -> list[Row]:
     """Rows filled trunk by trunk, those with the most tokens first, each into the first row with room for all of it.
 
     A trunk that no row has room for begins a row, and goes on in further ones.
     """
     rows: list[Row] = []
-    held = {index: sum(branch.length for branch in branches) for index, branches in part}
-    sizes = {index: max(branch.fork for branch in branches) for index, branches in part}
-    for index, branches in sorted(part, key=lambda family: (-held[family[0]], -sizes[family[0]], family[0])):
-        fits = lambda row, i=index: (
-            row.filled + sizes[i] <= geometry.trunk_size and row.ends[0] + held[i] <= geometry.room
+    for index, branches, fork, tokens in part.most_tokens_first:
+        fits = lambda row, fork=fork, tokens=tokens: (
+            row.filled + fork <= geometry.trunk_size and row.ends[0] + tokens <= geometry.room
         )
         row = next((row for row in rows[-_OPEN_ROWS:] if fits(row)), None)
         left = row.add(index, branches, geometry.lanes) if row else branches

@@ -9,6 +9,7 @@ lanes, idle ones included. The choice depends on the requests alone, never on sa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -56,7 +57,12 @@ def fitted_layout(
       trunk_capacity, capacity: positions of a slot's trunk, and of a lane's ring in the end.
       shards: the number of slots is a multiple of it.
     """
-    layouts = [*_narrow(full, trunk_capacity, capacity, shards), full]
+    return _cheapest((*_narrow(full, trunk_capacity, capacity, shards), full), tuple(map(tuple, limits)))
+
+
+@lru_cache(maxsize=16)
+def _cheapest(layouts: tuple[Layout, ...], limits: tuple[tuple[int, ...], ...]) -> Layout:
+    """The choice of `fitted_layout`, kept: rounds of base rollouts have the same caps step after step."""
     costs = [estimated_cost(one, limits) for one in layouts] if len(layouts) > 1 else [0]
     return next(one for one, cost in zip(layouts, costs, strict=True) if cost <= _INDIFFERENCE * min(costs))
 
