@@ -176,7 +176,9 @@ class RolloutConfig:
     )
     decode_chunk: int = option(16, "decode steps of one compiled call; finished lanes are refilled between calls", ge=1)
     expected_tokens: int = option(
-        0, "mean length of responses for which shapes are chosen and programs forecast; 0: half of the cap", ge=0
+        0,
+        "mean length of responses for which shapes and lanes are chosen and programs forecast; 0: half of the cap",
+        ge=0,
     )
     cache_sizes: int = option(
         0,

@@ -30,6 +30,7 @@ from fr3e_jax.rewards.grader import Grader, VerifierError
 from fr3e_jax.rewards.user import check_by_a_call, user_verifier
 from fr3e_jax.rollouts.cache_sizes import configured_sizes
 from fr3e_jax.rollouts.engine import RolloutEngine
+from fr3e_jax.rollouts.expected_lengths import configured_lengths
 from fr3e_jax.rollouts.noise import Noise
 from fr3e_jax.rollouts.requests import Sampling
 from fr3e_jax.rollouts.tool_calls import open_toolbox
@@ -176,6 +177,7 @@ def open_sampler(config: Config, texts: Texts, processes: Processes) -> tuple[Mo
         pad_id=codec.pad_id,
         fitted=_lanes_are_fitted(config.rollout.lane_layout),
         sizes=configured_sizes(config),
+        expected=configured_lengths(config),
     )
     return model, Sampler(engine, weights, toolbox)
 

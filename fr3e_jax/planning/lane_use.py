@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.planning.workload import bases_per_prompt
-from fr3e_jax.rollouts.expected_lengths import expected_lengths
-from fr3e_jax.rollouts.layout import Layout, lane_steps
+from fr3e_jax.planning.workload import DecodeShape, base_shape, bases_per_prompt, explore_shape
+from fr3e_jax.rollouts.expected_lengths import ExpectedLengths, configured_lengths, expected_lengths
+from fr3e_jax.rollouts.layout import Layout, fitted_layout, lane_steps
 
 _ROUNDS = 2  # that are drawn
 _LEVELS = 128  # lengths that are told apart: a schedule of single tokens would take seconds
@@ -29,7 +30,8 @@ def lane_use(config: Config, slots: int, mean: int) -> LaneUse:
     """The use of lanes in rounds of a run.
 
     A round waits for its longest response, so a long tail of lengths leaves lanes idle: with a mean of an eighth of the
-    cap, a round of as many rollouts as lanes takes about four times as long as lanes that never idle would.
+    cap, a round of as many rollouts as lanes takes about four times as long as lanes that never idle would. With
+    ``rollout.lane_layout=fitted`` each call has the layout that the engine would choose for it.
 
     Args:
       config: the recipe.
@@ -37,18 +39,36 @@ def lane_use(config: Config, slots: int, mean: int) -> LaneUse:
       mean: tokens of a response; lengths are distributed as by `expected_lengths`.
     """
     rollout, explore = config.rollout, config.explore
-    layout = Layout(slots, rollout.lanes_per_trunk)
-    sizes = (layout, rollout.decode_chunk, mean, rollout.max_response_tokens)
-    base = _share(*sizes, rollout.prompts_per_round, rollout.rollouts_per_prompt, 0)
+    sizes = (Layout(slots, rollout.lanes_per_trunk), rollout.decode_chunk, mean, rollout.max_response_tokens)
+    base = _share(*sizes, rollout.prompts_per_round, rollout.rollouts_per_prompt, 0, _fits(config, base_shape, slots))
     if not explore.enabled:
         return LaneUse(base)
     states = explore.num_anchors + (explore.initial_state == "fresh")
     trunks = rollout.prompts_per_round * bases_per_prompt(config)
-    return LaneUse(base, _share(*sizes, trunks, explore.rollouts_per_state, states))
+    sizes = (*sizes, trunks, explore.rollouts_per_state, states)
+    return LaneUse(base, _share(*sizes, _fits(config, explore_shape, slots)))
+
+
+class _Fits(NamedTuple):
+    """What a fitted layout depends on, beside its branches."""
+
+    trunk_capacity: int
+    capacity: int
+    expected: ExpectedLengths | None
+
+
+def _fits(config: Config, shape_of: Callable[[Config, int], DecodeShape], slots: int) -> _Fits | None:
+    """None: calls have the layout of the settings."""
+    if config.rollout.lane_layout != "fitted":
+        return None
+    shape = shape_of(config, slots)
+    return _Fits(shape.trunk_capacity, shape.capacity, configured_lengths(config))
 
 
 @lru_cache(maxsize=1024)
-def _share(layout: Layout, chunk: int, mean: int, cap: int, trunks: int, branches: int, states: int) -> float:
+def _share(
+    full: Layout, chunk: int, mean: int, cap: int, trunks: int, branches: int, states: int, fits: _Fits | None
+) -> float:
     """Tokens by lane steps of rounds of ``trunks`` with ``branches`` from each state; ``states`` 0: from the prompt."""
     random, expected, unit = np.random.default_rng(0), expected_lengths(mean, cap), -(-cap // _LEVELS)
     tokens = steps = 0
@@ -56,6 +76,7 @@ def _share(layout: Layout, chunk: int, mean: int, cap: int, trunks: int, branche
         drawn = [list(_branches(random, expected, cap, branches, states)) for _ in range(trunks)]
         limits, lengths = ([[branch[i] for branch in trunk] for trunk in drawn] for i in (0, 1))
         tokens += sum(map(sum, lengths))
+        layout = full if fits is None else fitted_layout(full, limits, *fits[:2], 1, fits.expected, chunk)
         in_units = [[[-(-length // unit) for length in row] for row in rows] for rows in (limits, lengths)]
         steps += unit * lane_steps(*in_units, layout, -(-chunk // unit))
     return min(tokens / steps, 1.0)

@@ -26,6 +26,7 @@ from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecodeState, LaneSettings
 from fr3e_jax.programs.size_buckets import power_of_two
 from fr3e_jax.rollouts.cache_sizes import ANY, CacheSizes
+from fr3e_jax.rollouts.expected_lengths import ExpectedLengths
 from fr3e_jax.rollouts.given_tokens import NoCalls
 from fr3e_jax.rollouts.layout import Layout, fitted_layout
 from fr3e_jax.rollouts.pauses import Pauses
@@ -54,7 +55,8 @@ _CHUNKS_TO_SPARE = 2  # chunks for which rings have room after they have shrunk
 class RolloutEngine:
     """Samples branches from trunks with a number of slots and lanes; keeps only `counts` between calls.
 
-    With ``fitted``, a call may lay its lanes out in other slots (`fr3e_jax.rollouts.layout`). ``sizes``: of its caches.
+    With ``fitted``, a call may lay its lanes out in other slots (`fr3e_jax.rollouts.layout`), in fewer ones where the
+    ``expected`` lengths have a long tail. ``sizes``: of its caches.
     """
 
     def __init__(
@@ -68,10 +70,11 @@ class RolloutEngine:
         pad_id: int = 0,
         fitted: bool = False,
         sizes: CacheSizes = ANY,
+        expected: ExpectedLengths | None = None,
     ):
         self.programs, self.chunk, self.pad_id = programs, chunk, pad_id
         self.slots, self.lanes, self.fitted = programs.round_up(trunk_slots), lanes_per_trunk, fitted
-        self.sizes = sizes
+        self.sizes, self.expected = sizes, expected
         self.base_key = np.asarray(jax.random.key_data(jax.random.key(seed, impl="threefry2x32")))
         self.counts = DecodeCounts()
         self.stop_here: Callable[[], bool] = lambda: False  # asked between chunks; all processes answer alike
@@ -151,7 +154,8 @@ class _Run:
         self.layout = Layout(engine.slots, engine.lanes)
         if engine.fitted:
             sizes = self.trunk_capacity, engine.sizes.ring(self.longest, self.longest)
-            self.layout = fitted_layout(self.layout, limits, *sizes, engine.programs.shards)
+            known = engine.programs.shards, engine.expected, engine.chunk
+            self.layout = fitted_layout(self.layout, limits, *sizes, *known)
         self.schedule = Schedule(limits, *self.layout)
         self.sampled = SampledTokens(*self.layout)
         if calls is None and any(branch.given for branch in self.branches):

@@ -1,9 +1,11 @@
 """The choice of slots and lanes for one call of the decoder: arithmetic on the host, without a device.
 
-The settings give the most lanes: some slots with some lanes each. Two other layouts are tried: as many lanes in slots
-of `NARROW` lanes, so that a long branch keeps few lanes of its slot from the next trunk; and half as many of these
-slots, so that branches of unequal lengths follow each other in a lane. On CPU the time of a decode step grows with its
-lanes, idle ones included. The choice depends on the requests alone, never on sampled tokens or on time.
+The settings give the most lanes: some slots with some lanes each. Layouts in slots of `NARROW` lanes are tried, too: as
+many lanes, so that a long branch keeps few lanes of its slot from the next trunk; and half as many, so that branches
+follow each other in a lane. Where the recipe says how long responses are, a quarter and an eighth are tried as well: a
+call whose branches fill all lanes at once would wait for its longest one with nearly all lanes idle. On CPU the time of
+a decode step grows with its lanes, idle ones included. The choice depends on the requests and the recipe alone, never
+on sampled tokens or on time.
 """
 
 from __future__ import annotations
@@ -15,15 +17,22 @@ from typing import NamedTuple
 import numpy as np
 
 from fr3e_jax.programs.size_buckets import power_of_two
+from fr3e_jax.rollouts.expected_lengths import ExpectedLengths
 from fr3e_jax.rollouts.schedule import Schedule
 
 NARROW = 4  # lanes of a slot; with fewer, the attention to the trunk becomes slow
 LEAST_LANES = 32  # of a layout that is not the full one
 STEP_COST = 16  # a decode step costs as much as this many lanes more (Order's model on CPU)
 COPY_COST = 64  # another slot for a trunk, in the same unit
+CHUNK_COST = 96  # the host's work for a chunk, in the same unit
 _INDIFFERENCE = 1.02  # the first layout within two percent of the least cost is taken
+_WORTH_COMPILING = (
+    0.7  # part of the cost that may be left where expected lengths change the layout: it has new programs
+)
 _SLACK = 16  # the caches may be larger than those of the settings by one part in so many
-_LEVELS = 16  # lengths that are told apart in the estimate
+_LEVELS = 16  # lengths that are told apart where they are the caps
+_EXPECTED_LEVELS = 64  # and where they are expected: the mean may be an eighth of the longest
+_JUDGED = 4  # a call of expected lengths is judged by its first branches, so many for each lane
 _STEP = 4  # slots of a layout with all lanes are a multiple of it: few shapes
 
 
@@ -44,43 +53,71 @@ class Layout(NamedTuple):
 
 
 def fitted_layout(
-    full: Layout, limits: Sequence[Sequence[int]], trunk_capacity: int, capacity: int, shards: int = 1
+    full: Layout,
+    limits: Sequence[Sequence[int]],
+    trunk_capacity: int,
+    capacity: int,
+    shards: int = 1,
+    expected: ExpectedLengths | None = None,
+    chunk: int = 1,
 ) -> Layout:
-    """The layout in which branches as long as their caps cost least, in a sixteenth more memory than ``full`` at most.
+    """The layout in which the branches cost least, in a sixteenth more memory than ``full`` at most.
 
-    Of nearly equal ones, slots of few lanes come first: lengths below the caps are not known, and a long branch keeps
-    its whole slot from the next trunk.
+    Of nearly equal ones, slots of few lanes come first: a long branch keeps its whole slot from the next trunk.
 
     Args:
       full: the layout of the settings.
       limits: ``limits[i][b]``, the cap on the tokens of branch b of request i.
       trunk_capacity, capacity: positions of a slot's trunk, and of a lane's ring in the end.
       shards: the number of slots is a multiple of it.
+      expected: the lengths that branches will have; None: not known, so that branches count as long as their caps.
+      chunk: decode steps of a compiled call, after which lanes are filled again.
     """
-    return _cheapest((*_narrow(full, trunk_capacity, capacity, shards), full), tuple(map(tuple, limits)))
+    return _fitted(full, tuple(map(tuple, limits)), trunk_capacity, capacity, shards, expected, chunk)
 
 
-@lru_cache(maxsize=16)
-def _cheapest(layouts: tuple[Layout, ...], limits: tuple[tuple[int, ...], ...]) -> Layout:
+@lru_cache(maxsize=64)
+def _fitted(full: Layout, limits, trunk_capacity: int, capacity: int, shards: int, expected, chunk: int) -> Layout:
     """The choice of `fitted_layout`, kept: rounds of base rollouts have the same caps step after step."""
-    costs = [estimated_cost(one, limits) for one in layouts] if len(layouts) > 1 else [0]
+    layouts = [*_narrow(full, trunk_capacity, capacity, shards), full]
+    by_caps = _cheapest(layouts, [estimated_cost(one, limits) for one in layouts] if len(layouts) > 1 else [0])
+    if expected is None or full.lanes <= NARROW:
+        return by_caps
+    limits = limits[: int(np.searchsorted(np.cumsum([len(row) for row in limits]), _JUDGED * full.total)) + 1]
+    lengths = expected.of(limits)
+    fewer = dict.fromkeys([by_caps, *layouts, *_narrow(full, trunk_capacity, capacity, shards, (2, 4, 8))])
+    costs = [estimated_cost(one, limits, lengths, chunk) for one in fewer]
+    found = _cheapest(list(fewer), costs)
+    return found if min(costs) <= _WORTH_COMPILING * costs[0] else by_caps
+
+
+def _cheapest(layouts: Sequence[Layout], costs: Sequence[int]) -> Layout:
     return next(one for one, cost in zip(layouts, costs, strict=True) if cost <= _INDIFFERENCE * min(costs))
 
 
-def _narrow(full: Layout, trunk_capacity: int, capacity: int, shards: int) -> list[Layout]:
-    """The layouts in slots of `NARROW` lanes: as many lanes as in ``full``, and half as many."""
+def _narrow(full: Layout, trunk_capacity: int, capacity: int, shards: int, parts: Sequence[int] = (2,)) -> list[Layout]:
+    """The layouts in slots of `NARROW` lanes: with as many lanes as in ``full``, and with one in so many ``parts``."""
     if full.lanes <= NARROW:
         return []
     memory = full.positions(trunk_capacity, capacity) * (_SLACK + 1) // _SLACK
     fits = memory // Layout(1, NARROW).positions(trunk_capacity, capacity)
     most = min(fits, full.total // NARROW) // _STEP * _STEP
-    half = power_of_two(full.total // NARROW // 2 + 1) // 2  # a power of two, whatever the trunk's length
-    found = [Layout(slots // shards * shards, NARROW) for slots in (most, min(most, half))]
-    return [one for one in found if one.total >= LEAST_LANES]
+    # Fewer slots are a power of two, whatever the trunk's length.
+    fewer = [power_of_two(full.total // NARROW // part + 1) // 2 for part in parts]
+    found = [Layout(min(slots, most) // shards * shards, NARROW) for slots in (most, *fewer)]
+    return list(dict.fromkeys(one for one in found if one.total >= LEAST_LANES))
 
 
-def lane_steps(limits: Sequence[Sequence[int]], lengths: Sequence[Sequence[int]], layout: Layout, chunk: int) -> int:
-    """Lane steps, idle ones included, of a call of the decoder whose branches turn out as long as ``lengths``.
+class Work(NamedTuple):
+    """The work of one call of the decoder."""
+
+    steps: int  # of decoding
+    chunks: int  # of steps
+    copies: int  # of trunks into other slots
+
+
+def simulated(limits: Sequence[Sequence[int]], lengths: Sequence[Sequence[int]], layout: Layout, chunk: int) -> Work:
+    """The work of a call of the decoder whose branches turn out as long as ``lengths``.
 
     Args:
       limits: ``limits[i][b]``, the cap on the tokens of branch b of request i, which is what the schedule knows.
@@ -89,37 +126,43 @@ def lane_steps(limits: Sequence[Sequence[int]], lengths: Sequence[Sequence[int]]
       chunk: decode steps of a compiled call, after which lanes are filled again.
     """
     schedule, ends = Schedule(limits, *layout), np.concatenate([np.asarray(row, np.int64) for row in lengths])
-    left, steps = np.zeros(layout, np.int64), 0
-    while True:
-        _, new = schedule.assign()
-        left = np.where(new, ends[schedule.branch], left)
-        active = schedule.active
-        if not active.any():
-            return steps * layout.total
-        soonest = np.sort(left[active])
-        taken = min(chunk, int(soonest[min(schedule.patience(), len(soonest)) - 1]))
-        steps += taken
-        left = np.maximum(left - taken, 0)
-        schedule.end(active & (left == 0))
-
-
-def estimated_cost(layout: Layout, limits: Sequence[Sequence[int]]) -> int:
-    """Lane steps, with `STEP_COST` and `COPY_COST`, until all branches have as many tokens as ``limits`` allow."""
-    longest = max(max(row, default=1) for row in limits)
-    level = -(-longest // _LEVELS)
-    levels = [[-(-limit // level) for limit in row] for row in limits]
-    schedule = Schedule(levels, *layout)
-    left = np.zeros(layout, np.int64)
-    steps = copies = 0
+    left, steps, chunks, copies = np.zeros(layout, np.int64), 0, 0, 0
     while True:
         placed, new = schedule.assign()
         copies += sum(one.source is not None for one in placed)
-        left = np.where(new, schedule.limits[schedule.branch], left)
+        left = np.where(new, ends[schedule.branch], left)
         active = schedule.active
         if not active.any():
-            return steps * level * (layout.total + STEP_COST) + copies * COPY_COST
-        ends = np.sort(left[active])
-        taken = int(ends[min(schedule.patience(), len(ends)) - 1])
-        steps += taken
+            return Work(steps, chunks, copies)
+        soonest = np.sort(left[active])
+        taken = min(chunk, int(soonest[min(schedule.patience(), len(soonest)) - 1]))
+        steps, chunks = steps + taken, chunks + 1
         left = np.maximum(left - taken, 0)
         schedule.end(active & (left == 0))
+
+
+def lane_steps(limits: Sequence[Sequence[int]], lengths: Sequence[Sequence[int]], layout: Layout, chunk: int) -> int:
+    """Lane steps, idle ones included, of a call of the decoder; arguments of `simulated`."""
+    return simulated(limits, lengths, layout, chunk).steps * layout.total
+
+
+def estimated_cost(
+    layout: Layout,
+    limits: Sequence[Sequence[int]],
+    lengths: Sequence[Sequence[int]] | None = None,
+    chunk: int = 1,
+) -> int:
+    """Lane steps, and the three other costs in this unit, until all branches have as many tokens as ``lengths``.
+
+    Without ``lengths`` they have as many as ``limits`` allow, and chunks cost nothing: their ends are not known.
+    """
+    longest = max(max(row, default=1) for row in limits)
+    level = -(-longest // (_LEVELS if lengths is None else _EXPECTED_LEVELS))
+    in_levels = lambda rows: [[-(-tokens // level) for tokens in row] for row in rows]
+    if lengths is None:
+        steps, chunks, copies = simulated(in_levels(limits), in_levels(limits), layout, longest)
+        chunks = 0
+    else:
+        steps, chunks, copies = simulated(in_levels(limits), in_levels(lengths), layout, max(chunk // level, 1))
+        chunks = max(chunks, steps * level // chunk)
+    return steps * level * (layout.total + STEP_COST) + copies * COPY_COST + chunks * CHUNK_COST

@@ -11,6 +11,7 @@ from fr3e_jax.policy.rows import Trunks
 from fr3e_jax.programs.decode_steps import Emitted, Interruptions
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecodeState, LaneSettings
+from fr3e_jax.rollouts.expected_lengths import rest_of
 
 
 class RehearsedDecoder(DecoderPrograms):
@@ -42,9 +43,7 @@ class RehearsedDecoder(DecoderPrograms):
         limits = np.asarray(settings.limit)
         for place in zip(*np.nonzero(new), strict=True):
             limit = int(limits[place])
-            before = max(self._cap - limit, 0)
-            longer = self._lengths[np.searchsorted(self._lengths, before, "right") :]
-            length = int(self._random.choice(longer)) - before if len(longer) else 1
+            length = rest_of(self._lengths, self._cap, limit, self._random.random())
             self._left[place], self._stops[place] = min(length, limit), length < limit
         return super().fill_lanes(state, base_key, new, settings)
 

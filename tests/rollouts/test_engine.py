@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import itertools
 
 import jax
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 
 from fr3e_jax.rollouts import layout, promotion
 from fr3e_jax.rollouts.engine import RolloutEngine
+from fr3e_jax.rollouts.expected_lengths import ExpectedLengths
 from fr3e_jax.rollouts.requests import Branch, CachedTrunk, Sampling, TrunkRequest
+from fr3e_jax.rollouts.suspension import SamplingSuspended
 
 FREE = Sampling()  # no stop ids: a branch runs to its cap
 SHORT, LONG = 5, 20  # caps on either side of the first ring size (16)
@@ -101,22 +104,37 @@ def test_slots_lanes_and_chunks_change_no_rollout_and_no_promoted_trunk(session,
         assert_same_trunk(promoted[key], expected[1][key])
 
 
-def test_a_layout_of_its_own_changes_no_rollout(session, params, monkeypatch):
-    """More slots than a batch of prefilled trunks has rows; branches in turn."""
+@pytest.mark.parametrize("mean", [0, 3], ids=["by the caps", "by a mean"])
+def test_a_layout_of_its_own_changes_no_rollout(session, params, monkeypatch, mean):
+    """More slots than a batch of prefilled trunks has rows; branches in turn, also where all had a lane before.
+
+    A call that is stopped goes on in its own layout.
+    """
     monkeypatch.setattr(layout, "LEAST_LANES", 8)
-    how = Sampling(stop_ids=(1,))
+    monkeypatch.setattr(layout, "CHUNK_COST", 0)
+    monkeypatch.setattr(layout, "STEP_COST", 0)
+    how, caps = Sampling(stop_ids=(1,) if not mean else tuple(range(1, 8))), (24,) * 3 if mean else (4, 9, 14)
     requests = [
-        TrunkRequest(trunk_of(5 + i, i), [Branch(3 + i, (0, 1, i, m), 4 + 5 * (m % 3), how) for m in range(6)])
+        TrunkRequest(trunk_of(5 + i, i), [Branch(3 + i, (0, 1, i, m), caps[m % 3], how) for m in range(6)])
         for i in range(5)
     ]
-    settings = {"trunk_slots": 3, "lanes_per_trunk": 6}
-    fixed, own = (engine_of(session, **settings, fitted=fitted) for fitted in (False, True))
-    wanted, _ = fixed.sample(params, requests)
-    found, _ = own.sample(params, requests)
-    for row, wanted_row in zip(found, wanted, strict=True):
+    settings = {"trunk_slots": 5 if mean else 3, "lanes_per_trunk": 6}
+    expected = ExpectedLengths(mean, 24) if mean else None
+    fixed, own = (engine_of(session, **settings, fitted=fitted, expected=expected) for fitted in (False, True))
+    wanted = fixed.sample(params, requests, choose)
+    asked = itertools.count()
+    own.stop_here = lambda: next(asked) == 2
+    with pytest.raises(SamplingSuspended) as stop:
+        own.sample(params, requests, choose)
+    later = engine_of(session, **settings, fitted=True, expected=expected)
+    found = later.sample(params, requests, choose, suspended=stop.value.call)
+    for row, wanted_row in zip(found[0], wanted[0], strict=True):
         for one, other in zip(row, wanted_row, strict=True):
             assert_same_rollout(one, other)
-    counts, before = own.take_counts(), fixed.take_counts()
+    assert found[1].keys() == wanted[1].keys()
+    for key in wanted[1]:
+        assert_same_trunk(found[1][key], wanted[1][key])
+    counts, before = later.take_counts(), fixed.take_counts()
     assert counts.sampled_tokens == before.sampled_tokens
     most = before.lane_steps - (jax.device_count() == 1)  # on several devices whole shards leave no better layout
     assert counts.lane_steps <= most
