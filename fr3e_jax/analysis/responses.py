@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fr3e_jax.analysis.stored_run import Stem, StoredRun
-from fr3e_jax.runs.rollout_store import RolloutRecord, rollout_path
+from fr3e_jax.runs.rollout_parts import rollout_path, stored_bytes
+from fr3e_jax.runs.rollout_store import RolloutRecord
 
 if TYPE_CHECKING:
     from fr3e_jax.data.tokenizer import TextCodec
@@ -137,7 +138,7 @@ def read_responses(run: StoredRun, stem: Stem = "step", *, seed: int = 0, budget
     """
     budget = budget or Budget()
     steps = run.steps(stem)
-    sizes = {step: rollout_path(run.directory, step, stem=stem).stat().st_size for step in steps}
+    sizes = {step: stored_bytes(rollout_path(run.directory, step, stem=stem)) for step in steps}
     chosen = choose_steps(steps, sizes, budget.read_bytes, seed)
     expected = sum(sizes[step] for step in chosen) / BYTES_PER_TOKEN
     share = min(1.0, budget.tokens / expected) if expected else 1.0

@@ -17,7 +17,8 @@ from yaml import YAMLError
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.provenance import read_provenance
 from fr3e_jax.runs.metrics import read_metrics
-from fr3e_jax.runs.rollout_store import FILE_NAME, RolloutRecord, iterate_rollouts, rollout_path
+from fr3e_jax.runs.rollout_parts import rollout_path, stored_steps
+from fr3e_jax.runs.rollout_store import RolloutRecord, iterate_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.stores.objects import StoreFailed
 from fr3e_jax.stores.reading import run_folder
@@ -108,9 +109,7 @@ class StoredRun:
 
     def steps(self, stem: Stem = "step") -> list[int]:
         """The steps whose rollouts, or evaluation samples, are on disk."""
-        folder = self.directory.rollouts
-        names = (FILE_NAME.fullmatch(path.name) for path in folder.iterdir()) if folder.is_dir() else ()
-        return sorted(int(match["step"]) for match in names if match and match[0] == f"{stem}_{match['step']}.jsonl.gz")
+        return stored_steps(self.directory, stem)
 
     def rollouts(self, step: int, stem: Stem = "step") -> Iterator[RolloutRecord]:
         """The rollouts of a step, one after the other, in the order of writing.

@@ -20,6 +20,7 @@ from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.task import held_out_split
 from fr3e_jax.loop.grading import Grading, rewards_of
 from fr3e_jax.loop.prompts import summary_of
+from fr3e_jax.loop.rollout_entries import Entry, of_part, records_of
 from fr3e_jax.loop.session import Session
 from fr3e_jax.loop.texts import Texts
 from fr3e_jax.objectives.pass_at_k import avg_at_k, pass_at_k
@@ -27,9 +28,9 @@ from fr3e_jax.policy.network import Params
 from fr3e_jax.rewards.verdict import Verdict
 from fr3e_jax.rollouts.noise import EVALUATION
 from fr3e_jax.rollouts.requests import Branch, NonFiniteLogits, Rollout, Sampling, TrunkRequest
-from fr3e_jax.rollouts.tool_calls import answer_spans
 from fr3e_jax.runs.checkpoint_damage import DamagedCheckpoint
 from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.rollout_parts import WHOLE, Part
 from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.tools.answer import Outcome as Answered
@@ -140,32 +141,31 @@ class Evaluation:
     """Of each problem, the greedy answer first."""
     verdicts: Sequence[Sequence[Verdict]]
 
-    def records(self, step: int, texts: Texts | None = None) -> Iterator[RolloutRecord]:
-        """The responses as they are stored, without ``texts`` as token ids alone.
+    def entries(self, step: int, part: Part = WHOLE) -> list[Entry]:
+        """The responses in one ``part``, as they are stored; ``step``: training steps that the weights have seen."""
+        return of_part(list(self._entries(step)), part)
 
-        ``step``: training steps that the weights have seen.
-        """
+    def records(self, step: int, texts: Texts | None = None) -> Iterator[RolloutRecord]:
+        """The records of all responses, without ``texts`` as token ids alone."""
+        return records_of(self.entries(step), texts)
+
+    def _entries(self, step: int) -> Iterator[Entry]:
         for held_out, rollouts, verdicts in zip(self.problems, self.rollouts, self.verdicts, strict=True):
             for number, (rollout, verdict) in enumerate(zip(rollouts, verdicts, strict=True)):
-                yield RolloutRecord(
-                    id=f"eval/{step}/{held_out.index}/{number}",
-                    step=step,
-                    kind="eval",
-                    prompt_position=held_out.index,
-                    problem_id=held_out.problem.id,
-                    prompt_ids=held_out.prompt_ids,
-                    token_ids=rollout.token_ids,
-                    logprobs=rollout.logprobs,
-                    entropies=rollout.entropies,
-                    reward=verdict.reward,
-                    outcome=verdict.outcome,
-                    finished=rollout.finished,
-                    base=number,
-                    answers=answer_spans(rollout.tool_written),
-                    kept=False,
-                    benchmark=held_out.benchmark,
-                    **(texts.of_record(held_out.problem.gold, held_out.prompt_ids, rollout) if texts else {}),
-                )
+                fields = {
+                    "id": f"eval/{step}/{held_out.index}/{number}",
+                    "step": step,
+                    "kind": "eval",
+                    "prompt_position": held_out.index,
+                    "problem_id": held_out.problem.id,
+                    "prompt_ids": held_out.prompt_ids,
+                    "reward": verdict.reward,
+                    "outcome": verdict.outcome,
+                    "base": number,
+                    "kept": False,
+                    "benchmark": held_out.benchmark,
+                }
+                yield Entry(fields, rollout, held_out.problem.gold)
 
 
 def _to_stderr(line: str) -> None:

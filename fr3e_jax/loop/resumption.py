@@ -12,6 +12,7 @@ from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.provenance import collect, read_provenance
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.metrics import read_metrics
+from fr3e_jax.runs.rollout_parts import rollout_path, stored_bytes
 from fr3e_jax.runs.run_directory import RunDirectory
 
 READ_BYTES = 200_000_000  # of compressed rollouts, the newest; earlier files only have to be there
@@ -131,8 +132,8 @@ def _broken(run_dir: RunDirectory, steps: Iterable[int], stem: str) -> list[int]
     """The steps, of those given from the newest, whose file is missing, or damaged as far as files are read."""
     broken, left = [], READ_BYTES
     for number in steps:
-        path = rollout_store.rollout_path(run_dir, number, stem=stem)
-        size = path.stat().st_size if path.is_file() else 0
+        path = rollout_path(run_dir, number, stem=stem)
+        size = stored_bytes(path)
         left -= size
         if not size or (left > 0 and not rollout_store.is_whole(path)):
             broken.append(number)

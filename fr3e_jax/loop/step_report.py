@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.loop.expansion import Credited, PromptGroup, are_right
 from fr3e_jax.loop.grading import ResponseGrader
+from fr3e_jax.loop.rollout_entries import Entry, of_part, records_of
 from fr3e_jax.loop.sampler import Sampler
 from fr3e_jax.loop.texts import Texts
 from fr3e_jax.rewards.verdict import Outcome
-from fr3e_jax.rollouts.tool_calls import answer_spans
+from fr3e_jax.runs.rollout_parts import WHOLE, Part
 from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.tools.answer import Outcome as Answered
 
@@ -118,76 +119,71 @@ def batch_metrics(batch: list[TrainingTrunk], step: int) -> dict[str, float]:
 def rollout_records(
     step: int, groups: list[PromptGroup], credited: list[Credited], texts: Texts | None = None
 ) -> Iterator[RolloutRecord]:
-    """Records of every rollout of a step. Explored rollouts follow their base; those from archived bases come last.
+    """Records of every rollout of a step, as `rollout_entries` has them.
 
     Without ``texts`` the records hold token ids alone.
     """
+    return records_of(rollout_entries(step, groups, credited), texts)
+
+
+def rollout_entries(step: int, groups: list[PromptGroup], credited: list[Credited], part: Part = WHOLE) -> list[Entry]:
+    """The rollouts of a step in one ``part``, about as many tokens as in any other.
+
+    Explored rollouts follow their base; those from archived bases come last.
+    """
+    return of_part(list(_entries(step, groups, credited)), part)
+
+
+def _entries(step: int, groups: list[PromptGroup], credited: list[Credited]) -> Iterator[Entry]:
     by_base = {(e.group.position, e.base): e for e in credited if not e.parent}
     for group in groups:
         for n, rollout in enumerate(group.rollouts):
             one = by_base.get((group.position, n))
-            parent = f"{step}/{group.position}/{n}"
-            common = {
-                "step": step,
-                "prompt_position": group.position,
-                "problem_id": group.problem.id,
-                "prompt_ids": group.prompt_ids,
-                "base": n,
+            parent, common = f"{step}/{group.position}/{n}", _common(step, group, n)
+            own = {
+                "id": parent,
+                "kind": "base",
+                "reward": float(group.rewards[n]),
+                "outcome": group.outcomes[n],
+                "anchors": one.anchors if one else [],
+                "kept": group.kept,
+                "advantage": None if group.advantages is None else float(group.advantages[n]),
+                "value": float(group.rewards.mean()),
             }
-            yield RolloutRecord(
-                id=parent,
-                kind="base",
-                token_ids=rollout.token_ids,
-                logprobs=rollout.logprobs,
-                entropies=rollout.entropies,
-                answers=answer_spans(rollout.tool_written),
-                reward=float(group.rewards[n]),
-                outcome=group.outcomes[n],
-                finished=rollout.finished,
-                anchors=one.anchors if one else [],
-                kept=group.kept,
-                advantage=None if group.advantages is None else float(group.advantages[n]),
-                value=float(group.rewards.mean()),
-                **common,
-                **(texts.of_record(group.problem.gold, group.prompt_ids, rollout) if texts else {}),
-            )
+            yield Entry(common | own, rollout, group.problem.gold)
             if one:
-                yield from _state_records(parent, common, one, texts)
+                yield from _state_entries(parent, common, one)
     for one in credited:
         if one.parent:
-            common = {
-                "step": step,
-                "prompt_position": one.group.position,
-                "problem_id": one.group.problem.id,
-                "prompt_ids": one.group.prompt_ids,
-                "base": one.base_number,
-            }
-            yield from _state_records(one.parent, common, one, texts)
+            yield from _state_entries(one.parent, _common(step, one.group, one.base_number), one)
 
 
-def _state_records(parent: str, common: dict, credited: Credited, texts: Texts | None) -> Iterator[RolloutRecord]:
-    gold, prompt_ids = credited.group.problem.gold, credited.group.prompt_ids
+def _common(step: int, group: PromptGroup, base: int) -> dict[str, Any]:
+    return {
+        "step": step,
+        "prompt_position": group.position,
+        "problem_id": group.problem.id,
+        "prompt_ids": group.prompt_ids,
+        "base": base,
+    }
+
+
+def _state_entries(parent: str, common: dict[str, Any], credited: Credited) -> Iterator[Entry]:
     for i, state in enumerate(credited.states):
         prefix = credited.rollout.token_ids[: credited.forks[i]]
         for m, rollout in enumerate(credited.rollouts[i]):
-            yield RolloutRecord(
-                id=f"{parent}/{common['step']}/{state}/{m}" if credited.parent else f"{parent}/{state}/{m}",
-                kind="state",
-                token_ids=rollout.token_ids,
-                logprobs=rollout.logprobs,
-                entropies=rollout.entropies,
-                answers=answer_spans(rollout.tool_written),
-                reward=float(credited.rewards[i][m]),
-                outcome=credited.outcomes[i][m],
-                finished=rollout.finished,
-                state=state,
-                branch=m,
-                parent=parent,
-                fork=credited.forks[i],
-                kept=credited.trained[i],
-                advantage=float(credited.advantages[i][m]) if credited.trained[i] else None,
-                value=float(credited.values[i]),
-                alpha=float(credited.alphas[i]),
-                **common,
-                **(texts.of_record(gold, prompt_ids, rollout, prefix) if texts else {}),
-            )
+            own = {
+                "id": f"{parent}/{common['step']}/{state}/{m}" if credited.parent else f"{parent}/{state}/{m}",
+                "kind": "state",
+                "reward": float(credited.rewards[i][m]),
+                "outcome": credited.outcomes[i][m],
+                "state": state,
+                "branch": m,
+                "parent": parent,
+                "fork": credited.forks[i],
+                "kept": credited.trained[i],
+                "advantage": float(credited.advantages[i][m]) if credited.trained[i] else None,
+                "value": float(credited.values[i]),
+                "alpha": float(credited.alphas[i]),
+            }
+            yield Entry(common | own, rollout, credited.group.problem.gold, prefix)

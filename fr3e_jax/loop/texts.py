@@ -34,14 +34,34 @@ class Texts:
         self, gold: str, prompt_ids: np.ndarray, rollout: Rollout, prefix: np.ndarray | None = None
     ) -> dict[str, str]:
         """The texts of a stored rollout: ``prefix`` are the response's tokens before the rollout's own."""
-        return {
-            "gold": gold,
-            "prompt": self.codec.decode(prompt_ids, special_tokens=True),
-            "prefix": "" if prefix is None else self.codec.decode(prefix, special_tokens=True),
-            "response": self.response_text(rollout.token_ids, rollout.finished),
-        }
+        return RecordTexts(self).of(gold, prompt_ids, rollout, prefix)
 
     def response_text(self, token_ids: np.ndarray, finished: bool) -> str:
         """The text of a whole response without its stop token; other special tokens stay visible to the verifier."""
         ids = token_ids[:-1] if finished else token_ids
         return self.codec.decode(ids, special_tokens=True)
+
+
+class RecordTexts:
+    """The texts of stored rollouts, one after the other: the prompt and the prefix of neighbours are made once."""
+
+    def __init__(self, texts: Texts):
+        self._texts = texts
+        self._made: dict[str, tuple[np.ndarray, str]] = {}  # the last tokens of each field, and their text
+
+    def of(
+        self, gold: str, prompt_ids: np.ndarray, rollout: Rollout, prefix: np.ndarray | None = None
+    ) -> dict[str, str]:
+        """The same as `Texts.of_record`."""
+        return {
+            "gold": gold,
+            "prompt": self._once("prompt", prompt_ids),
+            "prefix": "" if prefix is None else self._once("prefix", prefix),
+            "response": self._texts.response_text(rollout.token_ids, rollout.finished),
+        }
+
+    def _once(self, field: str, ids: np.ndarray) -> str:
+        last = self._made.get(field)
+        if last is None or last[0] is not ids:
+            last = self._made[field] = ids, self._texts.codec.decode(ids, special_tokens=True)
+        return last[1]

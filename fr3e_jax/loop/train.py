@@ -37,6 +37,7 @@ from fr3e_jax.loop.partial_step import PartialStep, PartialSteps
 from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.prompts import PromptFeed, summary_of
 from fr3e_jax.loop.rehearsal import Programs
+from fr3e_jax.loop.rollout_entries import Entry, bytes_of, records_of
 from fr3e_jax.loop.rounds import Rounds
 from fr3e_jax.loop.run_identity import identity
 from fr3e_jax.loop.run_report import compilation_line, non_finite_message, run_summary
@@ -56,6 +57,7 @@ from fr3e_jax.runs.console import Console, is_share, say
 from fr3e_jax.runs.ledger import TokenLedger, cpu_seconds_of_process
 from fr3e_jax.runs.metrics import MetricsWriter, recorded_evaluation
 from fr3e_jax.runs.profile import Profiler
+from fr3e_jax.runs.rollout_parts import Part
 from fr3e_jax.runs.run_directory import RunDirectory, check_seen_by_all, open_run, write_json_atomic
 from fr3e_jax.runs.run_lock import RunDirectoryGone, RunLock
 from fr3e_jax.runs.run_state import StatusFile
@@ -131,7 +133,9 @@ class Trainer:
         self.session, self.config, self.run_dir, self.lock = session, session.config, run, lock
         self.checkpoints, self.ledger, self.stop = checkpoints, ledger, StopRequest()
         self.status = StatusFile(run, writes=session.processes.first)
-        self.background = Background()
+        processes = session.processes
+        self.background = Background(processes.gather if processes.count > 1 else None)
+        self.part = Part(processes.index, processes.count)  # of the rollouts that are stored
         self.prompts = PromptFeed(
             session.task.problems("train"),
             session.texts,
@@ -368,7 +372,8 @@ class Trainer:
         credited = credited + found.returned
         if self.config.runtime.store_rollouts:
             with self.ledger.stage("store"):
-                self._write(f"the rollouts of step {step}", self._store, step, groups, credited)
+                entries = step_report.rollout_entries(step, groups, credited, self.part)
+                self._store(f"the rollouts of step {step}", step, entries, "step")
         if self._trees_due(step):
             self.background.write(f"the table of step {step}", self._show_trees, step, groups, credited)
         metrics |= self.ledger.step_metrics()
@@ -467,9 +472,12 @@ class Trainer:
         self.metrics.write(step, metrics, kind=kind)
         self.trackers.metrics(step, metrics, kind)
 
-    def _store(self, step: int, groups: list[PromptGroup], credited: list[Credited]) -> None:
-        records = step_report.rollout_records(step, groups, credited, self.session.texts)
-        rollout_store.write_rollouts(self.run_dir, step, records)
+    def _store(self, what: str, step: int, entries: list[Entry], stem: str) -> None:
+        """Write this process's part of the rollouts in the background."""
+        self.lock.check()
+        write = partial(rollout_store.write_rollouts, self.run_dir, step, stem=stem, part=self.part)
+        records = records_of(entries, self.session.texts)
+        self.background.write(what, write, records, held=bytes_of(entries))
 
     def _show_trees(self, step: int, groups: list[PromptGroup], credited: list[Credited]) -> None:
         records = step_report.rollout_records(step, groups, credited)
@@ -495,6 +503,7 @@ class Trainer:
         """The signal or notice that asks all processes to stop after this step, or ""."""
         processes, step = self.session.processes, self.progress.step
         told = processes.exchange(f"the end of step {step}", cpu_seconds_of_process(), **self._counted())
+        self.background.check()
         self.ledger.cpu_seconds_elsewhere = sum(told) - told[processes.index]
         return self.points.reached("step")
 
@@ -546,8 +555,8 @@ class Trainer:
             raise Stopped(self.points.reason) from None
         what = f"the evaluation of step {self.progress.step}"
         if self.config.evaluation.keep_samples:
-            records = evaluation.records(self.progress.step, self.session.texts)
-            self._write(what, rollout_store.write_rollouts, self.run_dir, self.progress.step, records, stem="eval")
+            step = self.progress.step
+            self._store(what, step, evaluation.entries(step, self.part), "eval")
         if self.config.runtime.trackers:
             self._write(what, self._show_held_out, evaluation, self.progress.step)
         result = evaluation.metrics

@@ -9,7 +9,8 @@ from fr3e_jax.analysis.stored_run import StoredRun
 from fr3e_jax.reports.embedding import embed
 from fr3e_jax.reports.prompt_sampling import Budget, chosen_steps, evenly, priority
 from fr3e_jax.reports.rollout_trees import prompt_tree
-from fr3e_jax.runs.rollout_store import RolloutRecord, rollout_path
+from fr3e_jax.runs.rollout_parts import rollout_path, stored_bytes
+from fr3e_jax.runs.rollout_store import RolloutRecord
 
 Problem = tuple[str, int]
 """Name of the benchmark, and place in its split."""
@@ -25,7 +26,7 @@ def held_out_problems(run: StoredRun, budget: Budget, used_ids: set[int]) -> tup
       budget: bounds what is read and the size of the chunks.
       used_ids: gets the token ids of the chunks.
     """
-    sizes = {step: rollout_path(run.directory, step, stem="eval").stat().st_size for step in run.steps("eval")}
+    sizes = {step: stored_bytes(rollout_path(run.directory, step, stem="eval")) for step in run.steps("eval")}
     steps = chosen_steps(sizes, Budget(read_bytes=budget.read_bytes // 4, seed=budget.seed))
     steps = evenly(steps, budget.evaluations)
     results: dict[Problem, dict[int, list[tuple[int, bool]]]] = {}

@@ -23,7 +23,7 @@ from fr3e_jax.reports.prompt_sampling import (
 from fr3e_jax.reports.rollout_trees import DECIMALS, STRATA, prompt_summary, prompt_tree
 from fr3e_jax.reports.token_pieces import pieces_of
 from fr3e_jax.runs.declared_metrics import find
-from fr3e_jax.runs.rollout_store import rollout_path
+from fr3e_jax.runs.rollout_parts import rollout_path, stored_bytes
 from fr3e_jax.runs.run_state import run_state
 
 QUESTION_CHARACTERS = 160
@@ -109,7 +109,7 @@ def _description(run: StoredRun) -> dict[str, Any]:
 
 def _prompts(run: StoredRun, budget: Budget, used_ids: set[int]) -> tuple[list[dict], list[str], dict[str, Any]]:
     """Summaries of the shown prompts, their embedded columns, and an account of the choice."""
-    sizes = {step: rollout_path(run.directory, step).stat().st_size for step in run.steps()}
+    sizes = {step: stored_bytes(rollout_path(run.directory, step)) for step in run.steps()}
     steps = chosen_steps(sizes, budget)
     allowance = Allowance(budget.prompt_bytes / max(1, len(steps)))
     summaries: list[dict[str, Any]] = []

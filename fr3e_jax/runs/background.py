@@ -8,7 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-_MOST_WAITING = 8  # writes; each keeps a step's rollouts in memory until it is done
+_MOST_WAITING = 8  # writes
+MOST_BYTES = 2**32  # that the arrays of waiting writes hold; a step whose arrays are larger waits alone
 
 
 class WriteFailed(RuntimeError):
@@ -20,11 +21,17 @@ class Background:
 
     A write that fails stops all later ones, so that no file has a gap. The error is raised at the loop's next `write`
     or `drain`. When `drain` returns, all earlier writes are on disk.
+
+    Args:
+      gather: of several processes, each of which writes: the content of every one, at the same calls on all. Then a
+        failure is raised on all of them at once, by `drain` or `check`, and `write` raises nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gather: Callable[[str], list[str]] | None = None) -> None:
+        self._gather = gather
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fr3e-background")
-        self._writes: deque[Future] = deque()
+        self._writes: deque[tuple[Future, int]] = deque()  # with the bytes that each holds
+        self._held = 0
         self._failure: WriteFailed | None = None
         self.seconds = 0.0  # that the worker was busy
         self.wait_seconds = 0.0  # that the loop waited for it
@@ -33,20 +40,25 @@ class Background:
         """Run ``function(*arguments)`` in its turn; the future gets its result or its error."""
         return self._executor.submit(self._timed, function, *arguments)
 
-    def write(self, what: str, function: Callable[..., Any], *arguments: Any) -> None:
-        """Run ``function(*arguments)`` in its turn; block while too many writes are waiting.
+    def write(self, what: str, function: Callable[..., Any], *arguments: Any, held: int = 0) -> None:
+        """Run ``function(*arguments)`` in its turn; block while too many writes or bytes (`MOST_BYTES`) are waiting.
 
         Args:
           what: names the content that the function writes, for the message of an error.
           function, arguments: the write; the arguments must not change afterwards.
+          held: bytes of the arrays that it keeps in memory until it is done.
 
         Raises:
           WriteFailed: an earlier write failed; the message says which and why.
         """
-        while self._writes and (self._writes[0].done() or len(self._writes) >= _MOST_WAITING):
+        while self._writes and (
+            self._writes[0][0].done() or len(self._writes) >= _MOST_WAITING or self._held + held > MOST_BYTES
+        ):
             self._oldest()
-        self._raise_failure()
-        self._writes.append(self.call(self._guarded, what, function, *arguments))
+        if self._gather is None:
+            self._raise_failure()
+        self._writes.append((self.call(self._guarded, what, function, *arguments), held))
+        self._held += held
 
     def drain(self) -> None:
         """Wait until everything passed to `write` is written.
@@ -54,13 +66,29 @@ class Background:
         Raises:
           WriteFailed: a write failed.
         """
+        self._finish()
+        self.check()
+
+    def check(self) -> None:
+        """Raise if a write has failed, on any of several processes; wait for none.
+
+        Raises:
+          WriteFailed: on all of them, with the first failure.
+        """
+        if self._gather is not None and any(told := self._gather(str(self._failure or ""))):
+            index, reason = next((index, text) for index, text in enumerate(told) if text)
+            raise self._failure or WriteFailed(f"process {index}: {reason}")
+        self._raise_failure()
+
+    def _finish(self) -> None:
         while self._writes:
             self._oldest()
-        self._raise_failure()
 
     def _oldest(self) -> None:
         start = time.perf_counter()
-        self._writes.popleft().result()
+        future, held = self._writes.popleft()
+        future.result()
+        self._held -= held
         self.wait_seconds += time.perf_counter() - start
 
     def _raise_failure(self) -> None:
@@ -92,5 +120,6 @@ class Background:
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         """Finish all calls; a failed write raises, unless another error is being raised already."""
         self._executor.shutdown(wait=True)
-        if kind is None:
-            self.drain()
+        if kind is None:  # the other processes may be elsewhere
+            self._finish()
+            self._raise_failure()

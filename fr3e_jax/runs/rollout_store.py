@@ -1,11 +1,13 @@
-"""Rollouts on disk: one gzipped JSONL file per step, with all data that later analysis needs."""
+"""Rollouts on disk: gzipped JSON lines of each step, with all data that later analysis needs.
+
+A process on its own writes one file a step. Of several, each writes a part (`fr3e_jax.runs.rollout_parts`).
+"""
 
 from __future__ import annotations
 
 import gzip
 import math
 import os
-import re
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,9 +20,9 @@ import numpy as np
 import orjson
 from isal import igzip
 
+from fr3e_jax.runs.rollout_parts import FILE_NAME, WHOLE, Part, drop_other_parts, missing_parts, rollout_files
+from fr3e_jax.runs.rollout_parts import rollout_path as rollout_path
 from fr3e_jax.runs.run_directory import RunDirectory, atomic_file
-
-FILE_NAME = re.compile(r"\.?(?P<stem>[a-z]+)_(?P<step>\d{6,})\.jsonl\.gz(\.tmp)?")
 
 
 @dataclass
@@ -123,32 +125,37 @@ def _decode(content: dict[str, Any]) -> RolloutRecord:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a file of rollouts is there and can be decompressed to its end."""
+    """Whether the rollouts of ``path``, or of all its parts, are there and can be decompressed to their end."""
+    files = rollout_files(path)
     try:
-        with gzip.open(path) as stream:
-            while stream.read(_BUFFER_BYTES):
-                pass
+        for file in files:
+            with gzip.open(file) as stream:
+                while stream.read(_BUFFER_BYTES):
+                    pass
     except (OSError, EOFError, zlib.error):
         return False
-    return True
+    return bool(files)
 
 
-def rollout_path(run_dir: RunDirectory, step: int, *, stem: str = "step") -> Path:
-    return run_dir.rollouts / f"{stem}_{step:06d}.jsonl.gz"
-
-
-def write_rollouts(run_dir: RunDirectory, step: int, records: Iterable[RolloutRecord], *, stem: str = "step") -> Path:
+def write_rollouts(
+    run_dir: RunDirectory, step: int, records: Iterable[RolloutRecord], *, stem: str = "step", part: Part = WHOLE
+) -> Path:
     """Write ``rollouts/<stem>_<step>.jsonl.gz`` whole or not at all, over a file of that name; return its path.
 
     Equal records give equal bytes, on one kind of processor. Evaluations of a step go into a file with another stem.
+    The ``records`` of one ``part`` go into ``<stem>_<step>.<index>-of-<count>.jsonl.gz``. The first part removes what
+    another number of processes left of this step.
 
     Raises:
       ValueError: a record belongs to another step.
     """
-    path = rollout_path(run_dir, step, stem=stem)
+    whole = rollout_path(run_dir, step, stem=stem)
+    path = part.path(whole)
     with atomic_file(path) as stream:
         for member in _compressed(_parts(records, step, path)):
             stream.write(member)
+    if part.index == 0:
+        drop_other_parts(whole, part.count)
     return path
 
 
@@ -184,14 +191,22 @@ def _compressed(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def iterate_rollouts(path: Path) -> Iterator[RolloutRecord]:
-    """The records of one file, one after the other, in the order of writing.
+    """The records of one file or of all its parts, one after the other, in the order of writing.
 
     A file of an earlier version may lack fields that have a default.
 
     Raises:
-      FileNotFoundError: there is no such file.
+      FileNotFoundError: there is no such file, or a part is missing.
       ValueError: the file is damaged, or another version wrote it.
     """
+    files = rollout_files(path)
+    if not files:
+        raise FileNotFoundError(missing_parts(path))
+    for file in files:
+        yield from _records_of(file)
+
+
+def _records_of(path: Path) -> Iterator[RolloutRecord]:
     try:
         with gzip.open(path, "rb") as stream:
             for number, line in enumerate(stream, 1):
@@ -209,7 +224,7 @@ def iterate_rollouts(path: Path) -> Iterator[RolloutRecord]:
 
 
 def read_rollouts(path: Path) -> list[RolloutRecord]:
-    """All records of one file, see `iterate_rollouts`."""
+    """All records of one file or of its parts, see `iterate_rollouts`."""
     return list(iterate_rollouts(path))
 
 

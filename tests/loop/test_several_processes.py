@@ -56,7 +56,10 @@ def test_two_processes_have_the_rollouts_rewards_and_updates_of_one(tmp_path, ti
     assert_like(group.run_dir, finished_run, steps=1)
     summary = json.loads((group.run_dir / "summary.json").read_text())
     assert summary["steps"] == 1
-    assert "step 1/1" in group.log(0) and "step 1/1" not in group.log(1), "process 0 alone writes"
+    assert "step 1/1" in group.log(0) and "step 1/1" not in group.log(1), "process 0 alone shows the run"
+    parts = [group.run_dir / "rollouts" / f"step_000001.{index}-of-2.jsonl.gz" for index in range(2)]
+    lengths = [[len(rollout.token_ids) for rollout in read_rollouts(part)] for part in parts]
+    assert abs(sum(lengths[0]) - sum(lengths[1])) <= 2 * max(map(max, lengths)), "each process stores half of them"
 
 
 @pytest.fixture(scope="module")

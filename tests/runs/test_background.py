@@ -84,17 +84,43 @@ def test_an_error_of_a_call_belongs_to_its_future_alone():
             future.result()
 
 
-def test_writes_wait_when_too_many_are_queued(monkeypatch):
-    monkeypatch.setattr(background_module, "_MOST_WAITING", 2)
+@pytest.mark.parametrize(
+    ("limit", "value", "held"), [("_MOST_WAITING", 2, 0), ("MOST_BYTES", 10, 4)], ids=["writes", "bytes"]
+)
+def test_writes_wait_when_too_much_is_queued(monkeypatch, limit, value, held):
+    monkeypatch.setattr(background_module, limit, value)
     gate, done = threading.Event(), []
     with Background() as background:
         for _ in range(2):
-            background.write("held", gate.wait)
-        late = threading.Thread(target=lambda: (background.write("late", done.append, 1), done.append("handed over")))
+            background.write("held", gate.wait, held=held)
+        hand_over = lambda: (background.write("late", done.append, 1, held=held), done.append("handed over"))
+        late = threading.Thread(target=hand_over)
         late.start()
         late.join(0.05)
         assert late.is_alive() and not done
         gate.set()
         late.join()
         background.drain()
-    assert set(done) == {1, "handed over"}
+        background.write("larger than the bound", done.append, 2, held=11)
+    assert set(done) == {1, 2, "handed over"}
+
+
+def test_a_failed_write_of_one_process_is_raised_on_all_and_by_none_alone():
+    """Two workers as two processes have them; the second one's disk is full."""
+    told = ["", ""]
+
+    def gather(index):
+        def all_tell(own):
+            told[index] = own
+            return list(told)
+
+        return all_tell
+
+    first, second = (Background(gather(index)) for index in range(2))
+    second.write("the rollouts of step 3", disk_full)
+    second._finish()
+    second.write("the rollouts of step 4", lambda: None)
+    with pytest.raises(WriteFailed, match="^writing the rollouts of step 3 failed"):
+        second.drain()
+    with pytest.raises(WriteFailed, match="^process 1: writing the rollouts of step 3 failed .*no space left"):
+        first.check()

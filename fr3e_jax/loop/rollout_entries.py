@@ -1,0 +1,62 @@
+"""What becomes a stored record: a rollout with its figures. Each process of a run stores a part of a step's entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fr3e_jax.loop.texts import RecordTexts, Texts
+from fr3e_jax.rollouts.requests import Rollout
+from fr3e_jax.rollouts.tool_calls import answer_spans
+from fr3e_jax.runs.rollout_parts import Part
+from fr3e_jax.runs.rollout_store import RolloutRecord
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A rollout of a step, from which `record` makes its record."""
+
+    fields: dict[str, Any]
+    rollout: Rollout
+    gold: str
+    prefix: np.ndarray | None = None
+    """The response's tokens before the rollout's own; None for base rollouts."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its arrays in memory."""
+        own = self.rollout
+        arrays = (own.token_ids, own.logprobs, own.entropies, own.magnitudes, own.tool_written)
+        return sum(array.nbytes for array in arrays if array is not None)
+
+    def record(self, texts: RecordTexts | None = None) -> RolloutRecord:
+        """The record; without ``texts`` it has token ids alone."""
+        own = self.rollout
+        return RolloutRecord(
+            token_ids=own.token_ids,
+            logprobs=own.logprobs,
+            entropies=own.entropies,
+            finished=own.finished,
+            answers=answer_spans(own.tool_written),
+            **self.fields,
+            **(texts.of(self.gold, self.fields["prompt_ids"], own, self.prefix) if texts else {}),
+        )
+
+
+def records_of(entries: Iterable[Entry], texts: Texts | None) -> Iterator[RolloutRecord]:
+    """The record of each entry; its texts are made when it is asked for."""
+    own = RecordTexts(texts) if texts else None
+    return (entry.record(own) for entry in entries)
+
+
+def of_part(entries: Sequence[Entry], part: Part) -> list[Entry]:
+    """The entries of one part, which has about as many tokens as any other; the parts in order are all entries."""
+    return [entries[n] for n in part.of([len(entry.rollout.token_ids) + 1 for entry in entries])]
+
+
+def bytes_of(entries: Iterable[Entry]) -> int:
+    """Bytes in memory of the arrays of all entries."""
+    return sum(entry.bytes for entry in entries)
