@@ -2,7 +2,8 @@
 
 8,192 rollouts of 16,384 tokens are a step of a large run. By default a sixteenth of them is made and each figure is
 multiplied by 16; what is measured grows in proportion. The tokenizer is a byte-level BPE that is trained on the pages
-of this project. CPU seconds of all threads, wall seconds, and what a checkpoint or a file takes on disk:
+of this project. CPU seconds of all threads, wall seconds, and what a checkpoint or a file takes on disk. With
+``--processes N``, ``decode`` and ``store`` are the work of one process of N, which stores its part of the rollouts:
 
   decode   texts of the responses for their records; grading makes them once more, on all processes together
   store    records as JSON, compressed, written (`write_rollouts`)
@@ -27,6 +28,7 @@ from transformers import PreTrainedTokenizerFast
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.runs.checkpoint_content import checksum_of_json, content_of
+from fr3e_jax.runs.rollout_parts import Part
 from fr3e_jax.runs.rollout_store import RolloutRecord, write_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
 
@@ -85,17 +87,21 @@ def measured(name: str, scale: float, function: Callable[[], Any], mega_bytes: C
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rollouts", type=int, default=ROLLOUTS // 16)
-    count = parser.parse_args().rollouts
+    parser.add_argument("--processes", type=int, default=1)
+    arguments = parser.parse_args()
+    count = arguments.rollouts
+    part = Part(0, arguments.processes)
     scale, own, rng = ROLLOUTS / count, codec(), np.random.default_rng(0)
     ids = responses(own, count)
     own.decode(ids[0])  # tables are made once a run
     print(
         f"{count} rollouts of {TOKENS:,} tokens; figures times {scale:g}\n{'':<8}{'CPU s':>12}{'wall s':>12}{'MB':>12}"
     )
-    texts = measured("decode", scale, lambda: [own.decode(one, special_tokens=True) for one in ids], _megabytes)
-    records = [record(rng, number, *pair) for number, pair in enumerate(zip(ids, texts, strict=True))]
+    mine = part.of([TOKENS] * count)
+    texts = measured("decode", scale, lambda: [own.decode(ids[n], special_tokens=True) for n in mine], _megabytes)
+    records = [record(rng, n, ids[n], texts[n] if n in mine else "") for n in range(count)]
     with tempfile.TemporaryDirectory() as folder:
-        write = lambda: write_rollouts(RunDirectory(Path(folder)), 1, records)
+        write = lambda: write_rollouts(RunDirectory(Path(folder)), 1, (records[n] for n in mine), part=part)
         measured("store", scale, write, lambda path: path.stat().st_size / 1e6)
     partial = trunks(records[: count // 2])
     saved = measured("save", scale, lambda: _saved(partial), lambda text: len(text) / 1e6)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,8 @@ FILE_NAME = re.compile(
 _ENDING = ".jsonl.gz"
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True)
+class Part:
     """Part ``index`` of ``count``: a stretch of a file's records, in their order."""
 
     index: int = 0
@@ -33,6 +34,7 @@ class Part(NamedTuple):
         ends = np.cumsum(np.asarray(sizes, np.int64))
         # floor(middle / whole * count), in integers: the middle of a record is (2 end - size) / 2.
         owners = (2 * ends - np.asarray(sizes, np.int64)) * self.count // (2 * max(int(ends[-1]), 1))
+        owners = np.minimum(owners, self.count - 1)  # records of size 0 at the end
         first, end = np.searchsorted(owners, [self.index, self.index + 1])
         return range(int(first), int(end))
 

@@ -97,10 +97,11 @@ def test_writes_wait_when_too_much_is_queued(monkeypatch, limit, value, held):
         late = threading.Thread(target=hand_over)
         late.start()
         late.join(0.05)
-        assert late.is_alive() and not done
+        waited = late.is_alive() and not done
         gate.set()
         late.join()
         background.drain()
+        assert waited
         background.write("larger than the bound", done.append, 2, held=11)
     assert set(done) == {1, 2, "handed over"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fr3e_jax.runs.rollout_parts import Part, stored_bytes, stored_steps
@@ -20,6 +20,8 @@ RECORDS = [replace(ONE, id=str(number)) for number in range(5)]
 
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 9))
+@example([1, 0], 1)
+@example([0, 0], 3)
 def test_parts_hold_each_record_once_in_order_and_differ_by_a_record_at_most(sizes, count):
     parts = [list(Part(index, count).of(sizes)) for index in range(count)]
     assert [n for part in parts for n in part] == list(range(len(sizes)))
