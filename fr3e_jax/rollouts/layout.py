@@ -26,9 +26,8 @@ STEP_COST = 16  # a decode step costs as much as this many lanes more (Order's m
 COPY_COST = 64  # another slot for a trunk, in the same unit
 CHUNK_COST = 96  # the host's work for a chunk, in the same unit
 _INDIFFERENCE = 1.02  # the first layout within two percent of the least cost is taken
-_WORTH_COMPILING = (
-    0.7  # part of the cost that may be left where expected lengths change the layout: it has new programs
-)
+_FILLED = 0.75  # expected lengths are read where branches fill so much of the lanes: smaller calls are short anyway
+_WORTH_COMPILING = 0.7  # expected lengths may change the layout, and so the programs, for so much of the cost
 _SLACK = 16  # the caches may be larger than those of the settings by one part in so many
 _LEVELS = 16  # lengths that are told apart where they are the caps
 _EXPECTED_LEVELS = 64  # and where they are expected: the mean may be an eighth of the longest
@@ -81,7 +80,7 @@ def _fitted(full: Layout, limits, trunk_capacity: int, capacity: int, shards: in
     """The choice of `fitted_layout`, kept: rounds of base rollouts have the same caps step after step."""
     layouts = [*_narrow(full, trunk_capacity, capacity, shards), full]
     by_caps = _cheapest(layouts, [estimated_cost(one, limits) for one in layouts] if len(layouts) > 1 else [0])
-    if expected is None or full.lanes <= NARROW:
+    if expected is None or full.lanes <= NARROW or sum(map(len, limits)) < _FILLED * full.total:
         return by_caps
     limits = limits[: int(np.searchsorted(np.cumsum([len(row) for row in limits]), _JUDGED * full.total)) + 1]
     lengths = expected.of(limits)

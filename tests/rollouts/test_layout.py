@@ -50,6 +50,8 @@ def test_expected_lengths_near_the_cap_or_a_small_gain_keep_the_layout_of_the_ca
     assert fitted([[77] * 16] * 16, expected=near) == fitted([[77] * 16] * 16)
     returns = [[d] * 4 + [d // 2 + 1] * 4 + [d // 3 + 1] * 4 for d in range(10, 74, 4)]
     assert fitted(returns, expected=near) == fitted(returns), "a quarter less would be another set of programs"
+    few = [[50] * 4 + [30] * 4 + [10] * 4] * 2
+    assert fitted(few, expected=near) == fitted(few), "most lanes are empty, but not for long"
 
 
 def test_branches_go_on_from_the_tokens_that_their_response_has():
