@@ -34,10 +34,8 @@ def simulation(rounds: int, seed: int) -> dict[str, int]:
     lengths = np.minimum(CAP, 1 + drawn.astype(int)).tolist()
     limits, full = [[CAP] * ROLLOUTS] * len(lengths), Layout(SLOTS, LANES)
     chosen = lambda rows, expected: fitted_layout(full, rows, PROMPT, CAP, 1, expected, CHUNK)
-    parts, mean = (
-        [slice(start, start + prompts) for start in range(0, len(lengths), prompts)],
-        ExpectedLengths(CAP // 8, CAP),
-    )
+    parts = [slice(start, start + prompts) for start in range(0, len(lengths), prompts)]
+    mean = ExpectedLengths(CAP // 8, CAP)
     return {
         "rounds": sum(lane_steps(limits[part], lengths[part], full, CHUNK) for part in parts),
         "stream": lane_steps(limits, lengths, full, CHUNK),

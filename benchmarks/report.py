@@ -22,7 +22,8 @@ import numpy as np
 
 from fr3e_jax.configuration import Config, save_config
 from fr3e_jax.runs.metrics import MetricsWriter
-from fr3e_jax.runs.rollout_store import RolloutRecord, rollout_path, write_rollouts
+from fr3e_jax.runs.rollout_parts import rollout_path
+from fr3e_jax.runs.rollout_store import RolloutRecord, write_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
 
 PROMPTS, BASES, EXPLORED, STATES, BRANCHES = 16, 16, 3, 4, 4

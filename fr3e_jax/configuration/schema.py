@@ -177,7 +177,8 @@ class RolloutConfig:
     decode_chunk: int = option(16, "decode steps of one compiled call; finished lanes are refilled between calls", ge=1)
     expected_tokens: int = option(
         0,
-        "mean length of responses for which shapes and lanes are chosen and programs forecast; 0: half of the cap",
+        "mean length of responses for which shapes and lanes are chosen and programs forecast, at most the cap; 0: not "
+        "known, so that forecasts take half of the cap and lanes are chosen by the cap",
         ge=0,
     )
     cache_sizes: int = option(

@@ -20,8 +20,15 @@ import numpy as np
 import orjson
 from isal import igzip
 
-from fr3e_jax.runs.rollout_parts import FILE_NAME, WHOLE, Part, drop_other_parts, missing_parts, rollout_files
-from fr3e_jax.runs.rollout_parts import rollout_path as rollout_path
+from fr3e_jax.runs.rollout_parts import (
+    FILE_NAME,
+    WHOLE,
+    Part,
+    drop_other_parts,
+    missing_parts,
+    rollout_files,
+    rollout_path,
+)
 from fr3e_jax.runs.run_directory import RunDirectory, atomic_file
 
 

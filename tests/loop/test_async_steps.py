@@ -15,6 +15,7 @@ from fr3e_jax.loop.session import open_session
 from fr3e_jax.loop.train import train
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.metrics import read_metrics
+from fr3e_jax.runs.rollout_parts import rollout_path
 from fr3e_jax.runs.run_directory import RunDirectory
 
 one_device = pytest.mark.skipif(jax.device_count() > 1, reason="sampling ahead is refused on several devices")
@@ -23,7 +24,7 @@ AHEAD = {"rollout__async_steps": 1, "loss__importance_cap": 2.0, "evaluation__ev
 
 def sampled(run: Path, step: int) -> list[tuple[str, list[int], list[float]]]:
     """Prompt, tokens and log-probs of every rollout of a step."""
-    records = rollout_store.read_rollouts(rollout_store.rollout_path(RunDirectory(run), step))
+    records = rollout_store.read_rollouts(rollout_path(RunDirectory(run), step))
     return [(one.problem_id, list(one.token_ids), list(one.logprobs)) for one in records]
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fr3e_jax.runs.rollout_parts import Part, stored_bytes, stored_steps
-from fr3e_jax.runs.rollout_store import RolloutRecord, drop_after, is_whole, read_rollouts, rollout_path, write_rollouts
+from fr3e_jax.runs.rollout_parts import Part, rollout_path, stored_bytes, stored_steps
+from fr3e_jax.runs.rollout_store import RolloutRecord, drop_after, is_whole, read_rollouts, write_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
 
 ONE = RolloutRecord(

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from fr3e_jax.runs import rollout_store
-from fr3e_jax.runs.rollout_store import RolloutRecord, drop_after, read_rollouts, rollout_path, write_rollouts
+from fr3e_jax.runs.rollout_parts import rollout_path
+from fr3e_jax.runs.rollout_store import RolloutRecord, drop_after, read_rollouts, write_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
 
 
