@@ -8,9 +8,9 @@ warm start (0.15 M parameters, 256 rollouts of at most 20 tokens), ``tiny`` has 
 and 32 rollouts, prompts of 64 tokens). Their peers are `GRPOTrainer` of TRL's newest release and tunix's `GRPOLearner`
 (`step_peers.py`). ``tiny_fr3e`` is FR3E with 4 prompts, 16 bases each, and 8 rollouts from each of 4 anchors on a
 correct and a wrong base; ``tiny_tree`` is TreeRL with 8 prompts, 6 bases each, and 2 rollouts from each of 2 anchors on
-every base. Their peer is written by hand on transformers (`step_by_hand.py`). All take turns, each in a
-process of its own on the same cores; figures are medians over processes, of the steps after the first ones. The peers
-live in environments of their own and load the same directory.
+every base. Their peer is written by hand on transformers (`step_by_hand.py`), with the same anchors and as many trained
+rollouts. All take turns, each in a process of its own on the same cores; figures are medians over processes, of the
+steps after the first ones. The peers live in environments of their own and load the same directory.
 """
 
 from __future__ import annotations
@@ -53,6 +53,14 @@ class Work:
     branches: int = 8  # rollouts from each state
     tree: int = 0  # 1: TreeRL, every base is expanded and trains, too
 
+    @property
+    def rollouts(self) -> int:
+        """The rollouts that train; all but one base fill the batch, as a short one has fewer anchors."""
+        if not self.anchors:
+            return self.prompts * self.generations
+        expanded = self.prompts * (self.generations if self.tree else 2)
+        return (expanded - 1) * (self.anchors * self.branches + self.tree) + 1
+
 
 def works(bench: Path) -> dict[str, Work]:
     """GRPO++ on Order's warm start and on two models of random weights, and FR3E on the smaller of these."""
@@ -63,7 +71,7 @@ def works(bench: Path) -> dict[str, Work]:
         "tiny": grpo,
         "slice": replace(grpo, model=slice_, prompts=4, tokens=128, micro=8, tunix_micro=8, micro_tokens=1536, slots=4),
         "tiny_fr3e": replace(grpo, prompts=4, generations=16, slots=4, lanes=16, anchors=4),
-        "tiny_tree": replace(grpo, generations=6, anchors=2, branches=2, tree=1),
+        "tiny_tree": replace(grpo, generations=6, lanes=6, anchors=2, branches=2, tree=1),
     }
 
 
@@ -77,12 +85,6 @@ def ours(args: argparse.Namespace) -> None:
         def on_step(self, step, metrics):
             marks.add(metrics["tokens/sampled_tokens"])
 
-    rollouts = args.prompts * args.generations
-    if args.anchors:
-        # A correct and a wrong base of each prompt, or all of them. An anchor may be a first token, which has no state
-        # of its own: all but one base fill the batch, so that a round that lacks a few rollouts does.
-        expanded = args.prompts * (args.generations if args.tree else 2)
-        rollouts = (expanded - 1) * (args.anchors * args.branches + args.tree) + 1
     settings = {
         "model.path": args.model,
         "rollout.prompts_per_round": args.prompts,
@@ -95,8 +97,8 @@ def ours(args: argparse.Namespace) -> None:
         "explore.enabled": "true" if args.anchors else "false",
         "explore.num_anchors": args.anchors or 4,
         "explore.rollouts_per_state": args.branches,
-        "training.batch_rollouts": rollouts,
-        "training.mini_batch_rollouts": rollouts,
+        "training.batch_rollouts": args.rollouts,
+        "training.mini_batch_rollouts": args.rollouts,
         "training.micro_batch_tokens": args.micro_tokens,
         "training.surplus": "drop",
         "training.max_sampled_tokens": 0,
@@ -148,7 +150,7 @@ def compare(args: argparse.Namespace) -> None:
     model, problems, reward = prepare(work, folder)
     (folder / "problems.json").write_text(json.dumps(problems))
     options = vars(work) | {"model": model, "problems": folder / "problems.json", "reward": reward}
-    options |= {name: getattr(args, name) for name in ("steps", "warm_up", "cores")}
+    options |= {name: getattr(args, name) for name in ("steps", "warm_up", "cores")} | {"rollouts": work.rollouts}
     options |= {"cache": args.cache or folder / "programs"}
     one = {"OMP_NUM_THREADS": str(args.cores), "JAX_PLATFORMS": "cpu", "TOKENIZERS_PARALLELISM": "false"}
     one |= {"TQDM_DISABLE": "1"}
@@ -195,7 +197,7 @@ def one_of_them(by: str, flags: list[str]) -> None:
         parser.add_argument(f"--{field.name}", type=str if field.name == "model" else int)
     for name in ("problems", "reward", "cache"):
         parser.add_argument(f"--{name}")
-    for name in ("steps", "warm_up", "cores"):
+    for name in ("steps", "warm_up", "cores", "rollouts"):
         parser.add_argument(f"--{name}", type=int)
     {"ours": ours, "trl": trl, "tunix": tunix, "by_hand": by_hand}[by](parser.parse_args(flags))
 

@@ -72,9 +72,9 @@ class ByHand:
             all_rewards.append(rewards)
             kinds = [np.flatnonzero(kind) for kind in (rewards > 0.5, rewards <= 0.5)]
             for base in range(n) if self.args.tree else [int(self.rng.choice(kind)) for kind in kinds if len(kind)]:
-                own = entropies[i * n + base, : len(responses[base])]
+                own = entropies[i * n + base, 1 : len(responses[base])]  # before the first token is the bare prompt
                 top = own.topk(min(self.args.anchors, len(own))).indices.tolist()
-                found += [(i, i * n + base, width + at) for at in sorted(top)]
+                found += [(i, i * n + base, width + 1 + at) for at in sorted(top)]
         return found, all_rewards
 
     def branches(self, anchors, sequences, masks, caches):
@@ -156,7 +156,8 @@ class ByHand:
             texts = [sequences[base, width:prefix].tolist() + new for new in responses]
             graded.append(np.array([self.graded(ids, rows[row]["gold"]) for ids in texts]))
         estimate = self.tree if self.args.tree else self.fr3e
-        self.update(sequences, masks, estimate(anchors, found, graded, of_bases, sequences, width))
+        trained = estimate(anchors, found, graded, of_bases, sequences, width)
+        self.update(sequences, masks, trained[: self.args.rollouts])
         return sum(len(self.until_stop(sequences[i, width:])) for i in range(n)) + sum(len(r) for f in found for r in f)
 
     def fr3e(self, anchors, found, graded, of_bases, sequences, width):
