@@ -8,9 +8,10 @@ warm start (0.15 M parameters, 256 rollouts of at most 20 tokens), ``tiny`` has 
 and 32 rollouts, prompts of 64 tokens). Their peers are `GRPOTrainer` of TRL's newest release and tunix's `GRPOLearner`
 (`step_peers.py`). ``tiny_fr3e`` is FR3E with 4 prompts, 16 bases each, and 8 rollouts from each of 4 anchors on a
 correct and a wrong base; ``tiny_tree`` is TreeRL with 8 prompts, 6 bases each, and 2 rollouts from each of 2 anchors on
-every base. Their peer is written by hand on transformers (`step_by_hand.py`), with the same anchors and as many trained
-rollouts. All take turns, each in a process of its own on the same cores; figures are medians over processes, of the
-steps after the first ones. The peers live in environments of their own and load the same directory.
+every base. Their peer is written by hand on transformers (`step_by_hand.py`). Anchors are evenly spaced in both, so
+that both sample and train as many tokens. All take turns, each in a process of its own on the same cores; figures are
+medians over processes, of the steps after the first ones. The peers live in environments of their own and load the same
+directory.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Work:
     anchors: int = 0  # of a base; 0: GRPO++, otherwise FR3E
     branches: int = 8  # rollouts from each state
     tree: int = 0  # 1: TreeRL, every base is expanded and trains, too
+    even: int = 1  # 1: anchors evenly spaced in place of the most uncertain ones, so that all sample as many tokens
 
     @property
     def rollouts(self) -> int:
@@ -103,6 +105,7 @@ def ours(args: argparse.Namespace) -> None:
         "training.surplus": "drop",
         "training.max_sampled_tokens": 0,
         "training.max_steps": args.steps,
+        "optimizer.warmup_updates": 0,
         "checkpoint.every": args.steps,
         "evaluation.every": 0,
         "evaluation.prompts": 4,
@@ -114,6 +117,8 @@ def ours(args: argparse.Namespace) -> None:
         "runtime.compilation_cache": args.cache,
         "runtime.output_dir": tempfile.mkdtemp(),
     }
+    if args.anchors and args.even:
+        settings["explore.anchor_selection"] = "uniform"
     if args.tree:
         settings |= {
             "explore.max_correct": args.generations,

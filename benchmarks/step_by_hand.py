@@ -72,9 +72,14 @@ class ByHand:
             all_rewards.append(rewards)
             kinds = [np.flatnonzero(kind) for kind in (rewards > 0.5, rewards <= 0.5)]
             for base in range(n) if self.args.tree else [int(self.rng.choice(kind)) for kind in kinds if len(kind)]:
-                own = entropies[i * n + base, 1 : len(responses[base])]  # before the first token is the bare prompt
-                top = own.topk(min(self.args.anchors, len(own))).indices.tolist()
-                found += [(i, i * n + base, width + 1 + at) for at in sorted(top)]
+                # A first token is none: its state is the bare prompt.
+                own = entropies[i * n + base, 1 : len(responses[base])]
+                count = min(self.args.anchors, len(own))
+                if self.args.even:
+                    at = [rank * (len(own) + 1) // (count + 1) for rank in range(1, count + 1)]
+                else:
+                    at = sorted((own.topk(count).indices + 1).tolist())
+                found += [(i, i * n + base, width + one) for one in at]
         return found, all_rewards
 
     def branches(self, anchors, sequences, masks, caches):
