@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from fr3e_jax.stores.manifest import Content, Manifest, checkpoint_of, content_of_file
+from fr3e_jax.stores.manifest import CHECKPOINTS, Content, Manifest, checkpoint_of, content_of_file
 from fr3e_jax.stores.objects import Store, StoreFailed
 
 Use = Literal["runs", "read", "fetched"]
@@ -145,12 +146,17 @@ def _remove(folder: Path, record: Record, manifest: Manifest, exact: bool) -> No
 
 
 def mirrored_files(folder: Path) -> list[str]:
-    """The files of a run's folder that belong into the store, checkpoints first; none that is still being written."""
+    """The files of a run's folder that belong into the store, checkpoints first; none that is still being written.
+
+    Checkpoints are looked for first, too: what the run's processes wrote before one of them is then found after it.
+    """
     found: list[str] = []
-    for place, folders, files in os.walk(folder):
+    for place, folders, files in itertools.chain(os.walk(folder / CHECKPOINTS), os.walk(folder)):
         inside = Path(place).relative_to(folder).as_posix()
         prefix = "" if inside == "." else f"{inside}/"
         folders[:] = [one for one in folders if ".orbax-checkpoint-tmp" not in one and not one.startswith(".")]
+        if not prefix and CHECKPOINTS.rstrip("/") in folders:
+            folders.remove(CHECKPOINTS.rstrip("/"))
         # Other hidden files are locks, records and half of a write.
         found += [prefix + one for one in files if not one.startswith(".")]
-    return sorted(found, key=lambda name: (not name.startswith("checkpoints/"), name))
+    return sorted(found, key=lambda name: (not name.startswith(CHECKPOINTS), name))

@@ -94,6 +94,62 @@ def test_a_checkpoint_whose_upload_was_killed_is_not_there(address, elsewhere, m
         assert "checkpoints/2/arrays/a" not in store.below()
 
 
+def parts_of_step(number: int) -> dict[str, str]:
+    return {f"rollouts__step_{number:06d}.{index}-of-2.jsonl.gz": f"{number}.{index}" for index in range(2)}
+
+
+def test_a_step_whose_upload_was_killed_between_its_parts_is_not_read(address, elsewhere, monkeypatch):
+    """Of two processes, the rollouts of a step are two objects."""
+    mirror = Mirror()
+    folder = with_step_1(mirror, address)
+    put(folder, **parts_of_step(1))
+    mirror.complete()
+    put(folder, **parts_of_step(2), checkpoints__2__arrays__a="two")
+    write = Store.write
+
+    def killed(self, name, content):
+        if "2.1-of-2" in name:
+            raise OSError("killed")
+        write(self, name, content)
+
+    with monkeypatch.context() as kill, pytest.raises(StoreFailed, match="killed"):
+        kill.setattr(Store, "write", killed)
+        mirror.complete()
+    assert Store(address).state("rollouts/step_000002.0-of-2.jsonl.gz"), "the first part is there, and in no manifest"
+    mirror._ended = True
+    mirror._writer.release()
+    elsewhere()
+    whole = content(run_folder(address, checkpoints=True))
+    assert {name for name in whole if "rollouts" in name} == {name.replace("__", "/") for name in parts_of_step(1)}
+    with Mirror() as another:
+        assert content(begin(another, address, resume=True)) == whole
+        put(working_copy(address), **parts_of_step(2), checkpoints__2__arrays__a="two")
+    assert content(run_folder(address))["rollouts/step_000002.1-of-2.jsonl.gz"] == "2.1"
+
+
+def test_parts_that_are_written_before_a_checkpoint_are_uploaded_with_it(address, monkeypatch):
+    """Another process writes its part, and the checkpoint ends, while the folder is being looked through."""
+    mirror = Mirror()
+    folder = with_step_1(mirror, address)
+    put(folder, rollouts__here="")
+
+    def slowly(top, walk=os.walk):
+        for place, folders, files in walk(top):
+            folders.sort(reverse=True)  # a file system lists them as it likes
+            yield place, folders, files
+            if place == str(folder / "rollouts"):
+                put(folder, **parts_of_step(2), checkpoints__2__arrays__a="two")
+
+    with monkeypatch.context() as slow:
+        slow.setattr("fr3e_jax.stores.copies.os.walk", slowly)
+        mirror.upload()
+    both, there = {"checkpoints/2/arrays/a", "rollouts/step_000002.1-of-2.jsonl.gz"}, lambda: Manifest.read(Store(address))
+    assert both & there().files.keys() != {"checkpoints/2/arrays/a"}
+    with mirror:
+        mirror.complete()
+    assert both <= there().files.keys()
+
+
 def test_a_working_copy_that_is_ahead_of_the_store_is_kept(address):
     """Of a kill on this machine nothing is lost: not even what was never uploaded."""
     with Mirror() as mirror:
