@@ -43,7 +43,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jaxtyping.install_import_hook("fr3e_jax.objectives", "beartype.beartype")
 
 
-pytest_plugins = ["tiny_runs"]  # tests/fixtures/tiny_runs.py
+pytest_plugins = ["tiny_runs", "object_store"]  # tests/fixtures
 
 
 MOST_MAPPINGS = 25_000

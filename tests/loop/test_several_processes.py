@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from object_store import BUCKET, unclosed
 from process_group import HEARTBEAT, Group, assert_same_records, saved_steps
+from run_process import wait_until
 
+from fr3e_jax.api import stored as api
+from fr3e_jax.configuration import ConfigError
 from fr3e_jax.runs.metrics import read_metrics, without_timing
 from fr3e_jax.runs.rollout_store import read_rollouts
+from fr3e_jax.stores.manifest import Manifest
+from fr3e_jax.stores.objects import Store
+from fr3e_jax.stores.reading import run_folder
 
 # What depends on the number of shards: rows and slots are multiples of it.
 # A trunk whose branches lie in two rows passes the network in both, and rows depend on the number of shards.
@@ -131,6 +139,32 @@ def test_a_killed_process_ends_the_others_and_they_say_how_to_continue(tmp_path,
         assert "continue from the last checkpoint with fr3e train" in group.log(index), group.logs()
     assert group.run(2, "--resume") == [0, 0], group.logs()
     assert_same_records(group.run_dir, two_processes)
+
+
+@unclosed
+@pytest.mark.slow
+def test_two_processes_in_a_store_killed_in_the_upload_of_a_part_end_equal(tmp_path, tiny_run, two_processes, bucket):
+    """Killed when the first part of step 2 is in the store, and not the second; then on another machine."""
+    address = f"{BUCKET}/run"
+    group, store = Group(tmp_path, tiny_run, runtime__run_dir=address), Store(address)
+    first, second = (f"rollouts/step_000002.{index}-of-2.jsonl.gz" for index in range(2))
+    bucket.hold_upload(second)
+    with group.started(2, "--continue") as processes:
+        wait_until(bucket.is_held.is_set, processes[0])
+        for process in processes:
+            process.kill()
+    bucket.release()
+    assert store.state(first) and not store.state(second)
+    ids = lambda run, **chosen: api.read_rollouts(run, frame="columns", **chosen)["id"]
+    assert ids(address) == ids(two_processes, steps=[1])
+    with pytest.raises(ConfigError, match="has no rollouts of steps .2.; it has those of .1."):
+        ids(address, steps=[2])
+
+    os.environ["FR3E_STORE_CACHE"] = str(tmp_path / "machine_1")
+    assert group.run(2, "--continue") == [0, 0], group.logs()
+    os.environ["FR3E_STORE_CACHE"] = str(tmp_path / "machine_2")
+    assert_same_records(run_folder(address), two_processes)
+    assert set(Manifest.read(store).steps()) == {"checkpoints/3/", "checkpoints/4/"}
 
 
 @pytest.mark.slow

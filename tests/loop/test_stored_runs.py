@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from object_store import BUCKET, Wire, access, s3_server
+from object_store import BUCKET, Wire, unclosed
 from run_comparison import assert_same_run
-from run_process import ROOT, RunProcess
+from run_process import ROOT, RunProcess, wait_until
 from stops import Watched, nth
 
 from fr3e_jax.configuration import ConfigError
@@ -95,42 +94,21 @@ def test_machines_that_do_not_share_the_working_copy_are_refused(tmp_path, tiny_
 
 
 class StoredRunProcess(RunProcess):
-    """A run at an address on an S3 server, each of whose processes may run on a new machine."""
+    """A run in the bucket, each of whose processes may run on a new machine."""
 
-    def __init__(self, folder: Path, tiny_run, port: int, **settings):
+    def __init__(self, folder: Path, tiny_run, wire: Wire, **settings):
         super().__init__(folder, tiny_run, runtime__run_dir=f"{BUCKET}/run", **settings)
-        self.folder, self.port, self.machine = folder, port, 0
+        self.folder, self.wire = folder, wire
 
-    @property
-    def environment(self) -> dict[str, str]:
-        return access(self.port) | {"FR3E_STORE_CACHE": str(self.folder / f"machine_{self.machine}")}
-
-    def start(self, *arguments: str, **at: str) -> subprocess.Popen:
-        os.environ.update(self.environment)
-        return super().start(*arguments, **at)
-
-
-@pytest.fixture(scope="module")
-def wire():
-    """One for all tests of a process, because s3fs keeps its connection to the first port that it was given."""
-    with s3_server() as port:
-        wire = Wire(port)
-        yield wire
-        wire.close()
+    def on_machine(self, number: int) -> None:
+        """From now on, this process and those that it starts are on this machine."""
+        os.environ["FR3E_STORE_CACHE"] = str(self.folder / f"machine_{number}")
 
 
 @pytest.fixture
-def stored_run(tmp_path, tiny_run, wire, monkeypatch):
-    """A run whose bytes pass a wire; the bucket is empty."""
-    wire.pause = 0.0
-    for name in (*access(0), "FR3E_STORE_CACHE"):
-        monkeypatch.setenv(name, "")  # so that they are put back
-    run = StoredRunProcess(tmp_path, tiny_run, wire.port, checkpoint__keep_last=2)
-    run.wire = wire
-    os.environ.update(run.environment)
-    bucket = Store(BUCKET)
-    bucket._files.makedirs(BUCKET, exist_ok=True)
-    bucket.delete(bucket.below())
+def stored_run(tmp_path, tiny_run, bucket):
+    """A run whose bytes pass a wire."""
+    run = StoredRunProcess(tmp_path, tiny_run, bucket, checkpoint__keep_last=2)
     yield run
     run.close()
 
@@ -138,16 +116,6 @@ def stored_run(tmp_path, tiny_run, wire, monkeypatch):
 def in_store() -> set[str]:
     manifest = Manifest.read(Store(f"{BUCKET}/run"))
     return set(manifest.steps()) if manifest else set()
-
-
-def wait_until(condition, process) -> None:
-    while not condition():
-        assert process.poll() is None, "the run ended before it could be killed"
-        time.sleep(0.01)
-
-
-# s3fs leaves its connections to the garbage collector.
-unclosed = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @unclosed
@@ -160,7 +128,7 @@ def test_a_run_in_a_store_killed_three_times_equals_an_uninterrupted_one(stored_
     process.kill()
     process.wait()
 
-    run.machine += 1
+    run.on_machine(1)
     run.wire.pause = 0.05
     before, copy = in_store(), RunDirectory(run.folder / "machine_1" / "runs" / "s3" / "runs-of-tests" / "run")
     process = run.start("--continue")
@@ -172,13 +140,12 @@ def test_a_run_in_a_store_killed_three_times_equals_an_uninterrupted_one(stored_
     process.wait()
     assert in_store() <= {f"checkpoints/{step}/" for step in range(1, 5)}
 
-    run.machine += 1
+    run.on_machine(2)
     run.wire.pause = 0.0
     assert run.run("--continue", signal_at="SIGKILL 30") == -signal.SIGKILL, run.log.read_text()
 
-    run.machine += 1
+    run.on_machine(3)
     assert run.run("--continue") == 0, run.log.read_text()
-    os.environ.update(run.environment)
     assert_same_run(run_folder(f"{BUCKET}/run", checkpoints=True), finished_run, session)
 
 
@@ -188,7 +155,7 @@ def test_commands_read_and_cache_at_an_address(stored_run):
     run, address = stored_run, f"{BUCKET}/run"
     cache = f"runtime.compilation_cache={BUCKET}/xla"
     environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
-    environment |= run.environment | {"PYTHONPATH": str(ROOT)}
+    environment |= {"PYTHONPATH": str(ROOT)}
 
     def fr3e(*arguments: str) -> str:
         done = subprocess.run(
