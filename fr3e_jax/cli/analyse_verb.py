@@ -16,6 +16,7 @@ from fr3e_jax.analysis.catalogue import ANALYSES, LeftOut, analyse
 from fr3e_jax.analysis.figure import Figure, Finding, HeatMap
 from fr3e_jax.analysis.finding_content import finding_content
 from fr3e_jax.analysis.stored_run import StoredRun
+from fr3e_jax.cli.local_paths import on_this_machine
 from fr3e_jax.cli.run_selection import run_to_read
 from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.configuration import ConfigError
@@ -29,10 +30,17 @@ def declare_analyse(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
     parser.add_argument("runs", metavar="RUN", nargs="*", help="run directory; several are laid over each other")
     parser.add_argument("--baseline", metavar="RUN", help="a run to lay beside the others, such as GRPO beside FR3E")
-    parser.add_argument("--out", metavar="DIR", help="folder of the files (default RUN/analysis of the first run)")
+    parser.add_argument(
+        "--out", type=on_this_machine, metavar="DIR", help="folder of the files (default RUN/analysis of the first run)"
+    )
     parser.add_argument("--only", metavar="NAME,...", default="", help="only these analyses; --list has the names")
     parser.add_argument("--list", action="store_true", help="list the analyses with source and needed data, then stop")
-    parser.add_argument("--behaviours", metavar="FILE", help="words of pivotal tokens and reflection, in place of ours")
+    parser.add_argument(
+        "--behaviours",
+        type=on_this_machine,
+        metavar="FILE",
+        help="words of pivotal tokens and reflection, in place of ours",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of draws, bootstraps and votes (default 0)")
     parser.add_argument("--json", action="store_true", help="print all findings as JSON in place of the table")
 

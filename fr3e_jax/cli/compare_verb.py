@@ -19,6 +19,7 @@ from fr3e_jax.analysis.comparison_content import CSV_COLUMNS, as_json, as_markdo
 from fr3e_jax.analysis.comparison_tables import tables
 from fr3e_jax.analysis.figure import TextTable
 from fr3e_jax.analysis.run_groups import Collection, collect
+from fr3e_jax.cli.local_paths import on_this_machine
 from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
@@ -62,10 +63,18 @@ def declare_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bootstrap-seed", metavar="N", type=whole, default=0, help="seed of the bootstrap intervals (default 0)"
     )
-    parser.add_argument("--page", metavar="FILE", help="write a page with curves: HTML that opens from disk")
-    parser.add_argument("--markdown", metavar="FILE", help="write the tables as Markdown; - for standard output")
-    parser.add_argument("--csv", metavar="FILE", help="write all points and results as CSV; - for standard output")
-    parser.add_argument("--json", metavar="FILE", help="write all results as JSON; - for standard output")
+    parser.add_argument(
+        "--page", type=on_this_machine, metavar="FILE", help="write a page with curves: HTML that opens from disk"
+    )
+    parser.add_argument(
+        "--markdown", type=on_this_machine, metavar="FILE", help="write the tables as Markdown; - for standard output"
+    )
+    parser.add_argument(
+        "--csv", type=on_this_machine, metavar="FILE", help="write all points and results as CSV; - for standard output"
+    )
+    parser.add_argument(
+        "--json", type=on_this_machine, metavar="FILE", help="write all results as JSON; - for standard output"
+    )
 
 
 def _collected(paths: Sequence[str]) -> Collection:

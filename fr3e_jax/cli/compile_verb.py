@@ -6,9 +6,14 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from fr3e_jax.cli.parsers import positive
-from fr3e_jax.configuration import load_config
+from fr3e_jax.configuration import Config, load_config
+
+if TYPE_CHECKING:
+    from fr3e_jax.verbs.compile_programs import Compiled
 
 
 def declare_compile(parser: argparse.ArgumentParser) -> None:
@@ -23,26 +28,36 @@ def declare_compile(parser: argparse.ArgumentParser) -> None:
 def compile_recipe(arguments: argparse.Namespace) -> int:
     """Forecast the programs of a recipe's run, compile them into its cache, and print them; return the exit code."""
     config = load_config(arguments.recipe, arguments.overrides, training=False)
-    from fr3e_jax.verbs.compile_programs import compile_programs, forecast_programs, listed
+    from fr3e_jax.verbs import compile_programs
 
-    start = time.perf_counter()
-    calls = forecast_programs(config, arguments.steps)
-    if not arguments.list:
-        print(f"fr3e compile: {len(calls)} programs", file=sys.stderr)
-        tell = lambda one: print(f"  {one.seconds:6.1f} s  {one.name}  {one.sizes}", file=sys.stderr, flush=True)
-    found, there = (listed(calls), None) if arguments.list else compile_programs(calls, tell)
-    if arguments.json:
-        print(json.dumps([one.as_json() for one in found], indent=2))
-        return 0
-    if arguments.list:
-        width = max(len(one.name) for one in found)
-        for one in found:
-            print(f"{one.calls:6d} calls  {one.name:<{width}}  {one.sizes}")
-    seconds = time.perf_counter() - start
-    known = "" if there is None else f", {there} of them were in {config.runtime.compilation_cache} already"
-    print(
-        f"{len(found)} programs in the first {arguments.steps} steps{known}; {seconds:.0f} s. The forecast expects "
-        f"responses of {config.rollout.expected_tokens or config.rollout.max_response_tokens // 2} tokens "
-        "(rollout.expected_tokens)."
-    )
-    return 0
+    return compile_programs.compile_recipe(config, arguments.steps, arguments.list, _Printed(config, arguments))
+
+
+class _Printed:
+    """Prints the programs as they become ready, and in the end all of them."""
+
+    def __init__(self, config: Config, arguments: argparse.Namespace):
+        self._config, self._arguments, self._start = config, arguments, time.perf_counter()
+
+    def begins(self, programs: int) -> None:
+        print(f"fr3e compile: {programs} programs", file=sys.stderr)
+
+    def one(self, compiled: Compiled) -> None:
+        line = f"  {compiled.seconds:6.1f} s  {compiled.name}  {compiled.sizes}"
+        print(line, file=sys.stderr, flush=True)
+
+    def all(self, compiled: Sequence[Compiled], cached: int | None) -> None:
+        rollout = self._config.rollout
+        if self._arguments.json:
+            print(json.dumps([one.as_json() for one in compiled], indent=2))
+            return
+        if cached is None:
+            width = max(len(one.name) for one in compiled)
+            for one in compiled:
+                print(f"{one.calls:6d} calls  {one.name:<{width}}  {one.sizes}")
+        known = "" if cached is None else f", {cached} of them were in the cache already"
+        print(
+            f"{len(compiled)} programs in the first {self._arguments.steps} steps{known}; "
+            f"{time.perf_counter() - self._start:.0f} s. The forecast expects responses of "
+            f"{rollout.expected_tokens or rollout.max_response_tokens // 2} tokens (rollout.expected_tokens)."
+        )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from fr3e_jax.cli.local_paths import on_this_machine
 from fr3e_jax.cli.parsers import declare_print_config
 from fr3e_jax.cli.run_selection import run_to_read, settings_of_run
 from fr3e_jax.cli.tables import TableConsole
@@ -37,8 +38,8 @@ def declare_eval(parser: argparse.ArgumentParser) -> None:
         help="evaluate this Hugging Face directory; may be repeated. Without --run and --model: the recipe's model",
     )
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
-    parser.add_argument("--markdown", metavar="FILE", help="write the table as Markdown")
-    parser.add_argument("--csv", metavar="FILE", help="write all metrics as CSV")
+    parser.add_argument("--markdown", type=on_this_machine, metavar="FILE", help="write the table as Markdown")
+    parser.add_argument("--csv", type=on_this_machine, metavar="FILE", help="write all metrics as CSV")
     declare_print_config(parser)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from fr3e_jax.cli.analyse_verb import write_findings
+from fr3e_jax.cli.local_paths import on_this_machine
 from fr3e_jax.cli.parsers import declare_run_to_read, positive
 from fr3e_jax.cli.run_selection import run_to_read, settings_of_run
 from fr3e_jax.cli.tables import TableConsole
@@ -41,7 +42,10 @@ def declare_gradient_noise(parser: argparse.ArgumentParser) -> None:
         "--oracle-rollouts", type=positive, default=256, metavar="N", help="of each of its prompts (default 256)"
     )
     parser.add_argument(
-        "--out", metavar="DIR", help="folder of the results (default: gradient_noise/ of the run or runtime.output_dir)"
+        "--out",
+        type=on_this_machine,
+        metavar="DIR",
+        help="folder of the results (default: gradient_noise/ of the run or runtime.output_dir)",
     )
     declare_run_to_read(parser, "take the weights of")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from fr3e_jax.cli.analyse_verb import write_findings
+from fr3e_jax.cli.local_paths import on_this_machine
 from fr3e_jax.cli.parsers import declare_print_config, declare_run_to_read, positive
 from fr3e_jax.cli.run_selection import locate_weights
 from fr3e_jax.cli.tables import TableConsole
@@ -38,7 +39,10 @@ def declare_intervene(parser: argparse.ArgumentParser) -> None:
         "--rollouts", type=positive, default=8, metavar="K", help="continuations of each side (default 8)"
     )
     parser.add_argument(
-        "--out", metavar="DIR", help="folder of the results (default: interventions/ of the run, or runtime.output_dir)"
+        "--out",
+        type=on_this_machine,
+        metavar="DIR",
+        help="folder of the results (default: interventions/ of the run, or runtime.output_dir)",
     )
     declare_run_to_read(parser, "replace tokens of")
     declare_print_config(parser)

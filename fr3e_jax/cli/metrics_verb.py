@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fr3e_jax.cli.local_paths import on_this_machine
 from fr3e_jax.configuration import ConfigError
 
 
 def declare_metrics(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("part", nargs="?", default="", help="only metrics whose names have this part, such as clip")
     parser.add_argument(
-        "--write", metavar="PAGE", help="write the whole table into a documentation page, between its two markers"
+        "--write",
+        type=on_this_machine,
+        metavar="PAGE",
+        help="write the whole table into a documentation page, between its two markers",
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
+from fr3e_jax.cli.local_paths import on_this_machine
 from fr3e_jax.configuration import ConfigError, short_help
 from fr3e_jax.configuration.peer_names import our_names
 from fr3e_jax.configuration.settings import settings
@@ -147,7 +148,9 @@ def declare_data(parser: argparse.ArgumentParser) -> None:
 
 def declare_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="directory of a training run; its newest checkpoint is exported")
-    parser.add_argument("directory", metavar="DIR", help="new or empty directory, or an earlier export to replace")
+    parser.add_argument(
+        "directory", type=on_this_machine, metavar="DIR", help="new or empty directory, or an earlier export to replace"
+    )
     parser.add_argument(
         "--dtype", choices=tuple(DTYPES), help="type of the weights (default: the run's own, which loses nothing)"
     )
@@ -274,7 +277,10 @@ def declare_sweep(parser: argparse.ArgumentParser) -> None:
 
 def declare_methods(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--write", metavar="PAGE", help="write the whole table into a documentation page, between its two markers"
+        "--write",
+        type=on_this_machine,
+        metavar="PAGE",
+        help="write the whole table into a documentation page, between its two markers",
     )
 
 

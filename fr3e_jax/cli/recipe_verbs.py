@@ -6,6 +6,7 @@ import argparse
 import re
 from pathlib import Path
 
+from fr3e_jax.cli.local_paths import on_this_machine
 from fr3e_jax.configuration import Config, ConfigError, load_config
 from fr3e_jax.configuration.describe import FIRST
 from fr3e_jax.configuration.settings import as_yaml, settings
@@ -42,7 +43,7 @@ def _purpose(path: Path) -> str:
 
 def declare_new(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
-    parser.add_argument("file", metavar="FILE", help="YAML file to write, for example my.yaml")
+    parser.add_argument("file", type=on_this_machine, metavar="FILE", help="YAML file to write, for example my.yaml")
     parser.add_argument("--from", dest="base", default="demo", metavar="RECIPE", help="recipe to begin with (demo)")
 
 

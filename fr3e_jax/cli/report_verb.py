@@ -6,6 +6,7 @@ import argparse
 from functools import partial
 from pathlib import Path
 
+from fr3e_jax.cli.local_paths import on_this_machine
 from fr3e_jax.cli.run_selection import run_to_read
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.stores.objects import is_remote
@@ -16,7 +17,9 @@ PORT = 8500
 def declare_report(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``fr3e report``."""
     parser.add_argument("run", metavar="RUN", help="directory of a run; it may still be training")
-    parser.add_argument("--output", metavar="FILE", help="write the page there (default: RUN/report.html)")
+    parser.add_argument(
+        "--output", type=on_this_machine, metavar="FILE", help="write the page there (default: RUN/report.html)"
+    )
     parser.add_argument(
         "--serve",
         action="store_true",

@@ -10,6 +10,7 @@ from rich.table import Table
 from fr3e_jax.analysis.figure import TextTable
 from fr3e_jax.cli.analyse_verb import write_findings
 from fr3e_jax.cli.eval_verb import steps
+from fr3e_jax.cli.local_paths import on_this_machine
 from fr3e_jax.cli.parsers import positive
 from fr3e_jax.cli.run_selection import run_to_read, saved_config
 from fr3e_jax.cli.tables import TableConsole
@@ -23,8 +24,10 @@ def declare_updates(parser: argparse.ArgumentParser) -> None:
         "--steps", metavar="A,B", type=steps, default=(), help="the checkpoints (default: the newest two)"
     )
     parser.add_argument("--responses", type=positive, default=128, metavar="N", help="rollouts to score (default 128)")
-    parser.add_argument("--categories", metavar="FILE", help="patterns of token categories, in place of ours")
-    parser.add_argument("--out", metavar="DIR", help="folder of the files (default RUN/analysis)")
+    parser.add_argument(
+        "--categories", type=on_this_machine, metavar="FILE", help="patterns of token categories, in place of ours"
+    )
+    parser.add_argument("--out", type=on_this_machine, metavar="DIR", help="folder of the files (default RUN/analysis)")
 
 
 def show_updates(arguments: argparse.Namespace) -> int:

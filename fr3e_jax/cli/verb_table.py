@@ -34,7 +34,6 @@ from fr3e_jax.cli.run_selection import (
 )
 from fr3e_jax.cli.sweep import sweep
 from fr3e_jax.configuration import Config, ConfigError, load_config, to_yaml
-from fr3e_jax.stores.objects import is_remote
 from fr3e_jax.stores.reading import Place
 
 
@@ -82,11 +81,6 @@ def _export(arguments: argparse.Namespace) -> int:
     config = load_config(saved_config(run_dir), training=False)
     from fr3e_jax.verbs.export import export_run
 
-    if is_remote(arguments.directory):
-        raise ConfigError(
-            f"{arguments.directory} is in an object store, and a model is exported into a folder; name a folder, "
-            "then copy it (gsutil cp -r, aws s3 cp --recursive)"
-        )
     dtype = parsers.DTYPES[arguments.dtype] if arguments.dtype else ""
     options = {"dtype": dtype, "step": arguments.step, "adapter": arguments.adapter}
     if arguments.max_shard_size is not None:

@@ -34,6 +34,7 @@ from fr3e_jax.rollouts.expected_lengths import configured_lengths
 from fr3e_jax.rollouts.noise import Noise
 from fr3e_jax.rollouts.requests import Sampling
 from fr3e_jax.rollouts.tool_calls import open_toolbox
+from fr3e_jax.runs.cache_writers import write_on_each_host
 from fr3e_jax.runs.compilation import count_compilations
 from fr3e_jax.runs.stored_executables import StoredExecutables
 from fr3e_jax.stores.objects import is_remote
@@ -129,6 +130,7 @@ def open_session(config: Config, task: Task | None = None) -> Session:
     processes = own_processes()
     if processes.count > 1:  # an executable of several processes belongs to all of them
         keep_executables(None)
+        write_on_each_host(processes.index, processes.gather)
     texts = open_texts(config)
     with as_config_error():
         task = load_task(config.data) if task is None else task

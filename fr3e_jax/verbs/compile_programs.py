@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 
+from fr3e_jax.cluster.membership import across_processes
+from fr3e_jax.cluster.processes import own_processes
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.loop.rehearsal import Programs, expected, rehearse
@@ -34,6 +36,39 @@ class Compiled:
 
     def as_json(self) -> dict[str, Any]:
         return vars(self)
+
+
+class Shows(Protocol):
+    """Shows what `compile_recipe` does, on the first of several processes."""
+
+    def begins(self, programs: int) -> None:
+        """So many programs are going to be compiled."""
+
+    def one(self, compiled: Compiled) -> None:
+        """A program is ready; called in one of the threads."""
+
+    def all(self, compiled: Sequence[Compiled], cached: int | None) -> None:
+        """All programs are ready, ``cached`` of them were in the cache; None: nothing was compiled."""
+
+
+@across_processes
+def compile_recipe(config: Config, steps: int, only_list: bool, shows: Shows) -> int:
+    """``fr3e compile``: find the programs of a run's first steps, compile them unless ``only_list``; return 0.
+
+    Each of several processes compiles them for its own devices.
+
+    Raises:
+      ConfigError: the recipe cannot be run, or there is no cache to compile into.
+    """
+    calls = forecast_programs(config, steps)
+    first = own_processes().first
+    if first and not only_list:
+        shows.begins(len(calls))
+    tell = shows.one if first else lambda compiled: None
+    found, cached = (listed(calls), None) if only_list else compile_programs(calls, tell)
+    if first:
+        shows.all(found, cached)
+    return 0
 
 
 def forecast_programs(config: Config, steps: int) -> list[Call]:

@@ -143,7 +143,10 @@ def test_parts_that_are_written_before_a_checkpoint_are_uploaded_with_it(address
     with monkeypatch.context() as slow:
         slow.setattr("fr3e_jax.stores.copies.os.walk", slowly)
         mirror.upload()
-    both, there = {"checkpoints/2/arrays/a", "rollouts/step_000002.1-of-2.jsonl.gz"}, lambda: Manifest.read(Store(address))
+    both, there = (
+        {"checkpoints/2/arrays/a", "rollouts/step_000002.1-of-2.jsonl.gz"},
+        lambda: Manifest.read(Store(address)),
+    )
     assert both & there().files.keys() != {"checkpoints/2/arrays/a"}
     with mirror:
         mirror.complete()

@@ -66,7 +66,7 @@ def test_a_run_finds_its_programs_compiled(tmp_path):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert "programs in the first 2 steps, 0 of them were in" in fr3e("compile", "demo", "--steps", "2")
+    assert "programs in the first 2 steps, 0 of them were in the cache" in fr3e("compile", "demo", "--steps", "2")
     compiled, fetched = map(
         int, re.search(r"compiled (\d+) programs and fetched (\d+)", fr3e("train", "demo")).groups()
     )
