@@ -1,4 +1,4 @@
-"""Arguments that name a file or folder of this machine: an address in an object store is refused, by the name of both."""
+"""Arguments that name a file or folder of this machine, which refuse an address in an object store."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from fr3e_jax.stores.writer import WRITER, writer_of
 Place = str | os.PathLike
 """A folder, or an address in an object store as text."""
 
+_HALF_AN_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/([^/].*)")  # two letters or more: no drive
 _DEPTH = 4  # folders below an address that is searched for runs
 
 
@@ -23,10 +24,15 @@ def run_folder(place: Place, *, checkpoints: bool = False, rollouts: bool = True
     """The folder of a run that is only read: the folder itself, or a copy of what is at an address now.
 
     Raises:
-      FileNotFoundError: an address holds no run.
+      FileNotFoundError: an address holds no run, or has lost a slash: a `Path` of one has one slash less.
       StoreFailed: the store cannot be read.
     """
     if not is_remote(place):
+        if match := _HALF_AN_ADDRESS.fullmatch(str(place)):
+            scheme, rest = match.groups()
+            raise FileNotFoundError(
+                f"{place} has one slash after {scheme}:; expected an address such as {scheme}://{rest}, as a text"
+            )
         return Path(place).expanduser()
     address = str(place)
     store = Store(address)

@@ -151,7 +151,7 @@ def test_a_run_in_a_store_killed_three_times_equals_an_uninterrupted_one(stored_
 
 @unclosed
 @pytest.mark.slow
-def test_commands_read_and_cache_at_an_address(stored_run):
+def test_a_run_has_its_compilation_cache_at_an_address(stored_run):
     run, address = stored_run, f"{BUCKET}/run"
     cache = f"runtime.compilation_cache={BUCKET}/xla"
     environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
@@ -166,7 +166,4 @@ def test_commands_read_and_cache_at_an_address(stored_run):
 
     fr3e("train", str(run.recipe), cache, "training.max_steps=1")
     assert any(name.endswith("-cache") for name in Store(f"{BUCKET}/xla").below())
-    assert "finished" in fr3e("runs", BUCKET)
-    assert "step 1" in fr3e("show", address, "--step", "1")
-    assert "step 1" in fr3e("sample", str(run.recipe), "--prompt", "1", "--run", address, cache)
     assert "nearest" not in fr3e("train", f"{address}/config.yaml", "--resume", address, "--print-config")

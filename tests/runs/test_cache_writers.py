@@ -76,13 +76,15 @@ def test_a_process_writes_what_no_other_writes(monkeypatch, platform, devices, f
 
 
 @pytest.mark.slow
-def test_two_hosts_with_a_cache_each_compile_nothing_in_a_second_run(tmp_path, tiny_run):
+def test_two_hosts_with_a_cache_each_compile_nothing_the_second_time(tmp_path, tiny_run):
+    """`fr3e compile`, because it compiles what a run calls, without running it."""
     own = {index: {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / f"host_{index}")} for index in range(2)}
-    groups = []
-    for name in ("first", "second"):
-        (tmp_path / name).mkdir()
-        groups.append(Group(tmp_path / name, tiny_run, training__max_steps=1, evaluation__prompts=2))
-        assert groups[-1].run(2, environments=own) == [0, 0], groups[-1].logs()
+    group = Group(tmp_path, tiny_run, explore__enabled=False, training__row_shapes=1, rollout__cache_sizes=1)
+    for _ in range(2):
+        assert group.run(2, "--steps", "1", environments=own, verb="compile") == [0, 0], group.logs()
     for index in range(2):
-        assert "fetched 0" in groups[0].log(index)
-        assert "compiled 0 programs" in groups[1].log(index)
+        ends = [line for line in group.log(index).splitlines() if line.startswith("compiled ")]
+        programs = ends[0].split()[1]
+        assert int(programs) > 8
+        assert ends == [f"compiled {programs} programs, fetched 0", f"compiled 0 programs, fetched {programs}"]
+    assert "0 of them were in the cache" in group.log(0) and "of them" not in group.log(1)
