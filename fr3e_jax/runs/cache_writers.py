@@ -35,8 +35,9 @@ def write_on_each_host(index: int, gather: Gather) -> None:
     """
     writer = getattr(compiler, "_cache_write", None)  # no part of jax's interface; without it, process 0 writes alone
     if writer is not None and not isinstance(writer, _Writer):  # before `gather`, which compiles a program
-        writer = compiler._cache_write = _Writer()
-    first = first_that_shares(jax.config.jax_compilation_cache_dir or "", index, gather)
+        writer = _Writer()
+        setattr(compiler, "_cache_write", writer)  # an assignment would not pass mypy
+    first = first_that_shares(jax.config.values["jax_compilation_cache_dir"] or "", index, gather)
     if writer is not None:
         writer.begin(first == index)
 
@@ -91,13 +92,13 @@ class _Writer:
     def _write(
         self, key: str, seconds: float, name: str, backend: Any, executable: Any, callbacks: Sequence[Any] = ()
     ) -> None:
-        too_quick = seconds < jax.config.jax_persistent_cache_min_compile_time_secs
+        too_quick = seconds < jax.config.values["jax_persistent_cache_min_compile_time_secs"]
         if callbacks or too_quick or not (self._is_first or _has_its_own_name(executable)):
             return
         try:
             compilation_cache.put_executable_and_time(key, name, executable, backend, int(seconds))
         except Exception as error:
-            if jax.config.jax_raise_persistent_cache_errors:
+            if jax.config.values["jax_raise_persistent_cache_errors"]:
                 raise
             warnings.warn(f"{name} was not written to the compilation cache: {error}", stacklevel=2)
 
