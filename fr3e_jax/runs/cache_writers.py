@@ -36,7 +36,7 @@ def write_on_each_host(index: int, gather: Gather) -> None:
     writer = getattr(compiler, "_cache_write", None)  # no part of jax's interface; without it, process 0 writes alone
     if writer is not None and not isinstance(writer, _Writer):  # before `gather`, which compiles a program
         writer = _Writer()
-        setattr(compiler, "_cache_write", writer)  # an assignment would not pass mypy
+        setattr(compiler, "_cache_write", writer)  # noqa: B010 (mypy knows the type of the function)
     first = first_that_shares(jax.config.values["jax_compilation_cache_dir"] or "", index, gather)
     if writer is not None:
         writer.begin(first == index)
