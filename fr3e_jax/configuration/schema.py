@@ -194,8 +194,10 @@ class RolloutConfig:
         ge=0,
         le=1,
     )
-    param_dtype: Literal["", "float32", "bfloat16"] = option(
-        "", "type of the matrices that rollouts read, copied if it differs from model.param_dtype; empty: the same"
+    param_dtype: Literal["", "float32", "bfloat16", "int8"] = option(
+        "",
+        "type of the matrices that rollouts read, a copy where it is not model.param_dtype; int8: of the projections "
+        "and the MLP, with scales; empty: the same",
     )
 
 
@@ -340,7 +342,7 @@ class LossConfig:
     )
     dual_clip: float = option(0.0, "cap c on the ratio of negative advantages (usually 3); 0: off", ge=0)
     importance_cap: float = option(
-        0.0, "cap of the truncated trainer/sampler importance weight (usually 2); 0: off", ge=0
+        0.0, "cap of truncated trainer/sampler importance weights; 0: off; default 2 where the sampler differs", ge=0
     )
     entropy_coefficient: float = option(0.0, "weight of the entropy bonus", ge=0)
 
