@@ -69,5 +69,5 @@ def adapters_are_not_rounded_away(config: Config) -> str | None:
         return None
     return (
         "rollout.param_dtype=int8 would round the adapters away that model.lora.rollouts=merged adds to the kernels; "
-        "set model.lora.rollouts=product: base in int8, adapters in their own type"
+        "set model.lora.rollouts=product, which keeps them beside the base"
     )
