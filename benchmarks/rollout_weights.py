@@ -45,7 +45,7 @@ class Sampler:
         self.kind, self.session = kind, open_session(load_config(args.recipe, overrides, training=False))
         self.params = self._start(args.sharpen) if params is None else params
         self.weights = self.session.sampler.weights.of(self.params)
-        problems = self.session.task.problems("eval")[: args.prompts]
+        problems = self.session.task.problems("train")[: args.prompts]
         self.trunks = [self.session.texts.prompt_ids(problem.prompt) for problem in problems]
         self.cap, self.rollouts = self.session.config.rollout.max_response_tokens, args.rollouts
         self.seconds: list[float] = []

@@ -75,7 +75,10 @@ def with_scales(network: nnx.Module) -> nnx.Module:
 
 def _projections(layer: Block) -> Iterator[Linear]:
     own = layer.attention
-    return iter((own.query, own.key, own.value, own.out, layer.gate, layer.up, layer.down))
+    yield from (own.query, own.key, own.value, own.out)
+    for name in ("gate", "up", "down"):  # a layer of experts has none of them
+        if hasattr(layer, name):
+            yield getattr(layer, name)
 
 
 def _check_whole(layer: Block) -> None:
