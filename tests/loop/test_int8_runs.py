@@ -13,6 +13,7 @@ from stops import Watched, nth
 
 from fr3e_jax.configuration import load_config
 from fr3e_jax.configuration.sampler_rules import uncorrected
+from fr3e_jax.loop.model import Model
 from fr3e_jax.loop.session import open_session
 from fr3e_jax.loop.train import Trainer, train
 from fr3e_jax.policy.int8 import SCALE, dequantised
@@ -145,3 +146,18 @@ def test_a_run_without_the_correction_says_so(tiny_run, tmp_path, capsys, monkey
     assert "rollout.param_dtype=int8: rollouts are sampled from other numbers" in capsys.readouterr().out
     config.loss.importance_cap = 2.0
     assert not [*uncorrected(config)]
+
+
+def test_a_run_from_weights_that_are_not_finite_ends_in_a_line_with_the_kernel(tiny_run, tmp_path, capsys, monkeypatch):
+    fresh = Model.fresh_params
+
+    def ruined(model, config):
+        params = fresh(model, config)
+        params["layers"][0]["down"]["kernel"] *= jnp.nan
+        return params
+
+    monkeypatch.setattr(Model, "fresh_params", ruined)
+    assert train(tiny_run.config(**INT8), tmp_path / "run") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("fr3e: stopped at step 0: 16 output channels of 1 kernels have weights that are NaN")
+    assert "layers/0/down/kernel" in line and "choose others" in line
