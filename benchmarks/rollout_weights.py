@@ -1,8 +1,6 @@
 """Measure what the type of the rollouts' weights costs and saves: gap to the trainer, CPU seconds, bytes.
 
     .venv/bin/python benchmarks/rollout_weights.py configs/demo_fr3e.yaml
-    .venv/bin/python benchmarks/rollout_weights.py configs/demo_fr3e.yaml --sharpen 6 --prompts 4 --rollouts 4 \\
-        model.path= model.architecture=qwen2.5-0.5b rollout.max_response_tokens=32
 
 For each type it prints one JSON line. The gap is that of every sampled position: log-probs of the sampled tokens, and
 KL(sampler ‖ trainer) over the whole vocabulary, both from one causal pass with either set of weights. Decoding is timed
