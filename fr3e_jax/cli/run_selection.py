@@ -15,8 +15,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fr3e_jax.cli.parsers import DEFAULT_PROFILE_STEPS
 from fr3e_jax.configuration import Config, ConfigError, load_config
+from fr3e_jax.configuration.check import RANDOM_WEIGHTS_ONLY
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.provenance import CONFIG_FILE, FIRST_LINE, LAST_LINE, read_provenance
+from fr3e_jax.configuration.settings import settings
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.stores import reading as stores
 from fr3e_jax.stores.objects import is_remote
@@ -181,6 +183,12 @@ def settings_of_run(recipe: str, overrides: Sequence[str], run_dir: Path | None)
 
 
 def _model_overrides(run_dir: Path) -> list[str]:
-    """The model settings of a run as overrides, so that its checkpoint fits the network."""
+    """The model settings of a run as overrides, so that its checkpoint fits the network.
+
+    Sizes of random weights are left out where a directory or a name gives the network's: they would be refused.
+    """
     model = load_config(saved_config(run_dir), training=False).model
-    return [f"model.{name}={value}" for name, value in dataclasses.asdict(model).items()]
+    given = bool(model.path) or model.architecture != "custom"
+    values = {f"model.{name}": value for name, value in dataclasses.asdict(model).items()}
+    unread = {path for path, setting in settings().items() if given and RANDOM_WEIGHTS_ONLY in setting.meaning}
+    return [f"{path}={value}" for path, value in values.items() if path not in unread]

@@ -358,7 +358,7 @@ def older_rollouts_are_corrected(config: Config) -> str | None:
         return None
     return (
         "rollout.async_steps=1 trains on rollouts of older weights, and loss.importance_cap=0 does not correct for "
-        "them; set loss.importance_cap=2, or rollout.async_steps=0"
+        "them; leave it out or set loss.importance_cap=2, or rollout.async_steps=0"
     )
 
 

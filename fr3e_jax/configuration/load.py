@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fr3e_jax.configuration.check import check
 from fr3e_jax.configuration.recipe import Layer, flatten, read_recipe, unknown_setting
+from fr3e_jax.configuration.sampler_rules import correct_by_default
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.configuration.settings import COMMAND_LINE, ConfigError, sections, settings
 from fr3e_jax.shipped_files import find_recipe
@@ -60,6 +61,7 @@ def _merged(layers: Sequence[Layer], *, training: bool) -> Config:
             _assign(merged, path, value, layer.source)
             origins[path] = layer.source
     config = _resolve(merged, origins)
+    correct_by_default(config, origins)
     check(config, origins, training=training)
     return config
 

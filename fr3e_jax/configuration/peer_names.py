@@ -65,6 +65,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "importance_sampling_level": ("loss.ratio",),
     "entropy_coeff": ("loss.entropy_coefficient",),
     "bf16": ("model.compute_dtype", "rollout.param_dtype"),
+    "quantization": ("rollout.param_dtype",),
     "torch_dtype": ("model.compute_dtype", "model.param_dtype"),
     "reward_funcs": ("data.verifier",),
     "reward_fn": ("data.verifier",),

@@ -189,13 +189,13 @@ class RolloutConfig:
     )
     async_steps: int = option(
         0,
-        "1: while a step trains, the next step's rollouts are sampled with the weights from before it; truncated "
-        "importance weights (loss.importance_cap) correct for their age; 0: each step samples with the newest weights",
+        "1: while a step trains, the next step's rollouts are sampled with the weights from before it, and importance "
+        "weights (loss.importance_cap) correct for their age; 0: each step samples with the newest weights",
         ge=0,
         le=1,
     )
-    param_dtype: Literal["", "float32", "bfloat16"] = option(
-        "", "type of the matrices that rollouts read, copied if it differs from model.param_dtype; empty: the same"
+    param_dtype: Literal["", "float32", "bfloat16", "int8"] = option(
+        "", "type of the matrices that rollouts read, a copy if it differs (int8: of kernels alone); empty: as trained"
     )
 
 
@@ -340,7 +340,7 @@ class LossConfig:
     )
     dual_clip: float = option(0.0, "cap c on the ratio of negative advantages (usually 3); 0: off", ge=0)
     importance_cap: float = option(
-        0.0, "cap of the truncated trainer/sampler importance weight (usually 2); 0: off", ge=0
+        0.0, "cap of truncated trainer/sampler importance weights; 0: off; default 2 where the sampler differs", ge=0
     )
     entropy_coefficient: float = option(0.0, "weight of the entropy bonus", ge=0)
 

@@ -13,6 +13,7 @@ from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import MiniBatch, PerToken, fill, read_placed, row_options
 from fr3e_jax.learning.packing import MicroBatch, pack
 from fr3e_jax.learning.setup import LearningSetup
+from fr3e_jax.objectives.divergence import LOG_RATIO_BOUND
 from fr3e_jax.policy.network import Params
 
 _PROBE_EVERY = 8  # one trunk of this many is scored, to check the sampler's log-probs
@@ -139,9 +140,13 @@ def sampler_ratio(batch: list[TrainingTrunk], old: PerToken, step: int, low: flo
 
 
 def logprob_gap(batch: list[TrainingTrunk], old: PerToken, step: int) -> dict[str, float]:
-    """Mean and maximum of |trainer's - sampler's log-prob| over the tokens that train and were sampled in ``step``.
+    """The gap between trainer's and sampler's log-probs, over the tokens that train and were sampled in ``step``.
 
     Carried trunks are left out, because older weights sampled them.
+
+    Returns:
+      ``mean`` and ``max`` of |log π_trainer − log π_sampler|, and ``kl``, the estimate of KL(π_sampler ‖ π_trainer) per
+      token by k3 (`fr3e_jax.objectives.divergence.kl_k3`, whose samples come from the sampler), in nats.
     """
     fresh = [
         (logprobs[branch.trains], branch.sampler_logprobs[branch.trains])
@@ -152,7 +157,9 @@ def logprob_gap(batch: list[TrainingTrunk], old: PerToken, step: int) -> dict[st
     if not fresh:
         return {}
     trainers, samplers = map(np.concatenate, zip(*fresh, strict=True))
-    flat = np.abs(trainers - samplers)
-    if not flat.size:
+    log_ratio = (trainers - samplers).astype(np.float64)
+    if not log_ratio.size:
         return {}
-    return {"logprob_gap/mean": float(flat.mean()), "logprob_gap/max": float(flat.max())}
+    flat, bounded = np.abs(log_ratio), np.clip(log_ratio, -LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+    kl = np.mean(np.expm1(bounded) - bounded)
+    return {"logprob_gap/mean": float(flat.mean()), "logprob_gap/max": float(flat.max()), "logprob_gap/kl": float(kl)}

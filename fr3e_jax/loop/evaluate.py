@@ -25,6 +25,7 @@ from fr3e_jax.loop.session import Session
 from fr3e_jax.loop.texts import Texts
 from fr3e_jax.objectives.pass_at_k import avg_at_k, pass_at_k
 from fr3e_jax.policy.network import Params
+from fr3e_jax.programs.reshard import NonFiniteWeights
 from fr3e_jax.rewards.verdict import Verdict
 from fr3e_jax.rollouts.noise import EVALUATION
 from fr3e_jax.rollouts.requests import Branch, NonFiniteLogits, Rollout, Sampling, TrunkRequest
@@ -301,10 +302,13 @@ def read_run_params(run_dir: Path, abstract: Params, step: int | None = None, *,
 
 @contextlib.contextmanager
 def refused_weights(config: Config, run_dir: Path | None, step: int) -> Iterator[None]:
-    """Raise `NonFiniteLogits` as a `ConfigError` that names the weights: those of a run's ``step``, or of the model."""
+    """Raise `NonFiniteLogits` and `NonFiniteWeights` as a `ConfigError` that names the weights.
+
+    They are those of a run's ``step``, or of the model.
+    """
     try:
         yield
-    except NonFiniteLogits as error:
+    except (NonFiniteLogits, NonFiniteWeights) as error:
         if run_dir is not None:
             found, advice = f"the weights of step {step} of {run_dir}", "use an earlier checkpoint or another run"
         else:

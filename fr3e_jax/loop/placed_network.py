@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from jax.sharding import Mesh
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.lora_section import target_names
+from fr3e_jax.configuration.sampler_rules import INT8
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.policy.adapter_files import read_adapter_settings
 from fr3e_jax.policy.architecture import Architecture
-from fr3e_jax.policy.lora import Adapted, LoraSettings, build_adapted_network, joined
+from fr3e_jax.policy.int8 import with_scales
+from fr3e_jax.policy.lora import LoraSettings, build_adapted_network, joined
 from fr3e_jax.policy.network import Params, build_network
 from fr3e_jax.programs.frozen_base import FrozenBase
 from fr3e_jax.programs.mesh import param_shardings
@@ -82,19 +85,20 @@ def place_network(
         return param_shardings(where, abstract, axes, architecture, prefix=prefix)
 
     types = {"param_dtype": config.model.param_dtype, "compute_dtype": config.model.compute_dtype}
-    graphdef, abstract, axes = build_network(architecture, **types)
-    shardings, targets = on(mesh, abstract, axes), on(decoding, abstract, axes)
-    dtype, lora = config.rollout.param_dtype, lora_settings(config)
-    if lora is None:
-        weights = RolloutWeights(abstract, shardings, targets, dtype)
-        return PlacedNetwork(graphdef, abstract, shardings, graphdef, weights)
-    adapted, both, names = build_adapted_network(architecture, lora, **types)
-    own = on(mesh, both.adapters, names.adapters)
-    base = FrozenBase(abstract, shardings, lora.scale, lambda: load(abstract, shardings))
-    if config.model.lora.rollouts == "merged":
-        weights = RolloutWeights(abstract, shardings, targets, dtype, base=base, merges=True)
-        return PlacedNetwork(adapted, both.adapters, own, graphdef, weights, lora, base)
-    there = on(decoding, both.adapters, names.adapters)
-    layouts = (joined(Adapted(shardings, own)), joined(Adapted(targets, there)))
-    weights = RolloutWeights(joined(both), *layouts, dtype, base=base)
-    return PlacedNetwork(adapted, both.adapters, own, adapted, weights, lora, base)
+    graphdef, abstract, axes = whole = build_network(architecture, **types)
+    shardings, lora = on(mesh, abstract, axes), lora_settings(config)
+    merges = lora is not None and config.model.lora.rollouts == "merged"
+    adapted = None if lora is None else build_adapted_network(architecture, lora, **types)
+    read, dtype = whole if adapted is None or merges else adapted, config.rollout.param_dtype
+    if dtype == INT8:
+        dtype, scaled = config.model.compute_dtype, types | {"completed": with_scales}
+        beside = lora is not None and not merges
+        read = build_adapted_network(architecture, lora, **scaled) if beside else build_network(architecture, **scaled)
+    decoding_graphdef, like, names = read[0], *map(joined, read[1:])
+    layouts = (like, on(mesh, like, names), on(decoding, like, names), dtype)
+    if adapted is None:
+        return PlacedNetwork(graphdef, abstract, shardings, decoding_graphdef, RolloutWeights(*layouts))
+    (adapted_graphdef, both, names), load_base = adapted, partial(load, abstract, shardings)
+    base = FrozenBase(abstract, shardings, lora.scale, load_base)
+    weights, own = RolloutWeights(*layouts, base=base, merges=merges), on(mesh, both.adapters, names.adapters)
+    return PlacedNetwork(adapted_graphdef, both.adapters, own, decoding_graphdef, weights, lora, base)

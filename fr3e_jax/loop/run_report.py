@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from fr3e_jax.configuration.schema import Config
+from fr3e_jax.learning.finiteness import NonFiniteUpdate
 from fr3e_jax.loop import step_report
 from fr3e_jax.loop.expansion import Credited, PromptGroup
 from fr3e_jax.loop.progress import Progress
+from fr3e_jax.programs.reshard import NonFiniteWeights
+from fr3e_jax.rollouts.requests import NonFiniteLogits
 from fr3e_jax.runs.ledger import TokenLedger
 
 
@@ -41,6 +44,8 @@ def compilation_line(ledger: TokenLedger) -> str:
     )
 
 
+NON_FINITE = (NonFiniteUpdate, NonFiniteLogits, NonFiniteWeights)
+"""Errors that end a run whose numbers are no longer finite."""
 _COLLAPSED = 1e-4  # nats; less than this mean entropy is a policy without choices
 FIGURES = ("loss/policy", "loss/supervised", "gradient_norm/max", "gradient_norm/mean", "entropy/mean", "reward/mean")
 """Metrics that show how a run went before its numbers stopped being finite."""
@@ -59,7 +64,7 @@ def non_finite_message(
 
     Args:
       config: the run's settings.
-      error: `NonFiniteUpdate` or `NonFiniteLogits`.
+      error: one of `NON_FINITE`.
       last: metrics of the last finished step with its ``step``; empty if this process finished none.
       updates: optimizer steps that the weights have seen.
       newest: the newest checkpoint, which was finite when it was saved; None: there is none.

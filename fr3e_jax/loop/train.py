@@ -19,9 +19,10 @@ from fr3e_jax.cluster.membership import across_processes, farewell, last_words
 from fr3e_jax.cluster.processes import Divergence
 from fr3e_jax.configuration import ConfigError, save_config
 from fr3e_jax.configuration.error_conversion import as_config_error
+from fr3e_jax.configuration.sampler_rules import uncorrected
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.task import Task
-from fr3e_jax.learning.finiteness import NonFiniteUpdate, check_weights
+from fr3e_jax.learning.finiteness import check_weights
 from fr3e_jax.learning.learner import Pace, abstract_learner, copied, fresh_learner, restored_learner
 from fr3e_jax.learning.row_forecast import planned_menu
 from fr3e_jax.learning.row_menu import RowMenu
@@ -40,13 +41,12 @@ from fr3e_jax.loop.rehearsal import Programs
 from fr3e_jax.loop.rollout_entries import Entry, bytes_of, records_of
 from fr3e_jax.loop.rounds import Rounds
 from fr3e_jax.loop.run_identity import identity
-from fr3e_jax.loop.run_report import compilation_line, non_finite_message, run_summary
+from fr3e_jax.loop.run_report import NON_FINITE, compilation_line, non_finite_message, run_summary
 from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.loop.tree_table import held_out_table, tree_table
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs import explore_programs
 from fr3e_jax.reports.run_page import report_at_the_end
-from fr3e_jax.rollouts.requests import NonFiniteLogits
 from fr3e_jax.rollouts.suspension import SamplingSuspended
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.background import Background, WriteFailed
@@ -239,7 +239,7 @@ class Trainer:
                 code = self._run()
             except (WriteFailed, CheckpointFailed, RunDirectoryGone, GradingFailed, Divergence) as error:
                 code = self._failed(self.progress.step, str(error))
-            except (NonFiniteUpdate, NonFiniteLogits) as error:  # these weights must not be saved
+            except NON_FINITE as error:  # these weights must not be saved
                 newest, way_on = self.checkpoints.latest_step(), self._way_on()
                 updates = self.learner.updates
                 message = non_finite_message(self.config, error, self.last_metrics, updates, newest, way_on)
@@ -270,7 +270,7 @@ class Trainer:
                 self.console.note(f"resumed from the checkpoint of step {self.progress.step}")
             for line in self.changes if self.session.processes.first else ():
                 print(f"fr3e: {line}", file=sys.stderr)
-            for line in summary_of(self.prompts.unspeakable(), "training data"):
+            for line in (*uncorrected(self.config), *summary_of(self.prompts.unspeakable(), "training data")):
                 self.console.note(line)
             try:
                 return self._steps()

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import jax
 
+from fr3e_jax.configuration.sampler_rules import INT8
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.loop.placed_network import lora_settings
 from fr3e_jax.planning.workload import (
@@ -22,7 +23,9 @@ from fr3e_jax.planning.workload import (
     promoted_capacity,
 )
 from fr3e_jax.policy.architecture import Architecture
+from fr3e_jax.policy.int8 import channel_elements, with_scales
 from fr3e_jax.policy.lora import LoraSettings, build_adapted_network
+from fr3e_jax.policy.network import build_network
 from fr3e_jax.programs.mesh import resolve_sizes
 from fr3e_jax.programs.size_buckets import power_of_two
 
@@ -95,6 +98,11 @@ def _adapter_elements(architecture: Architecture, lora: LoraSettings) -> int:
     return sum(leaf.size for leaf in leaves)
 
 
+@lru_cache(maxsize=64)
+def _int8_elements(architecture: Architecture) -> tuple[int, int]:
+    return channel_elements(build_network(architecture, completed=with_scales)[1])
+
+
 class Estimator:
     """Estimates of a recipe's programs on ``devices`` devices."""
 
@@ -103,12 +111,13 @@ class Estimator:
         self.train, self.roll = training_sizes(config, devices), rollout_sizes(config, devices)
         self.compute = _WIDTH[config.model.compute_dtype]
         self.stored = _WIDTH[config.model.param_dtype]
-        self.read = _WIDTH[config.rollout.param_dtype or config.model.param_dtype]
+        self.int8 = config.rollout.param_dtype == INT8  # of kernels; the rest has the compute type
+        self.read = self.compute if self.int8 else _WIDTH[config.rollout.param_dtype or config.model.param_dtype]
         own = (self.roll.replica, self.roll.tensor) != (self.train.replica, self.train.tensor)
         self.lora = lora_settings(config)
         self.adapters = 0 if self.lora is None else _adapter_elements(architecture, self.lora)
         self.merges = config.model.lora.rollouts == "merged"
-        self.copies = own or self.read != self.stored or (self.lora is not None and self.merges)
+        self.copies = own or self.int8 or self.read != self.stored or (self.lora is not None and self.merges)
         self.slots = -(-config.rollout.trunk_slots // self.roll.batch_shards) * self.roll.batch_shards
 
     # -- arrays of the run -------------------------------------------------------------------------------------------
@@ -133,7 +142,15 @@ class Estimator:
     def rollout_weights(self) -> float:
         """Bytes on a device of the weights that rollouts read."""
         beside = 0.0 if self.lora is None or self.merges else self.trained(self.roll)
-        return self.weights(self.read, self.roll) + beside
+        if beside and self.int8:  # read in the compute type, and copied in it
+            beside *= self.compute / _WIDTH[self.lora.param_dtype]
+        return self._network_of_rollouts(self.read) + beside
+
+    def _network_of_rollouts(self, width: int) -> float:
+        """Bytes on a device of the network that rollouts read, in ``width`` bytes each where it is not in int8."""
+        kernels, scales = _int8_elements(self.a) if self.int8 else (0, 0)
+        saved = kernels * (width - 1) - scales * _WIDTH["float32"]
+        return self.weights(width, self.roll) - saved / (self.roll.gathered_over * self.roll.tensor)
 
     def heads_per_device(self, sizes: Sizes) -> float:
         return self.a.num_heads / sizes.tensor
@@ -196,7 +213,7 @@ class Estimator:
             beside,
             steps * flops,
             steps
-            * (self.weights(min(self.read, self.compute), self.roll) + trunks + rings / 2),  # half full on average
+            * (self._network_of_rollouts(min(self.read, self.compute)) + trunks + rings / 2),  # half full on average
             steps * self._gathered(self.roll, 1),
             steps * self._reduced(lanes, self.roll, 1),
             steps=steps,

@@ -7,7 +7,7 @@ is, and the adapters, which are trained. (Hu et al. 2021, LoRA.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -85,7 +85,12 @@ def _with_adapters(architecture: Architecture, lora: LoraSettings, network: nnx.
 
 
 def build_adapted_network(
-    architecture: Architecture, lora: LoraSettings, *, param_dtype: str = "float32", compute_dtype: str = "float32"
+    architecture: Architecture,
+    lora: LoraSettings,
+    *,
+    param_dtype: str = "float32",
+    compute_dtype: str = "float32",
+    completed: Callable[[nnx.Module], nnx.Module] = lambda network: network,
 ) -> tuple[nnx.GraphDef, Adapted, Adapted]:
     """`build_network` with adapters: ``graphdef``, abstract parameters and logical axes, the last two split.
 
@@ -94,9 +99,8 @@ def build_adapted_network(
     """
     check_fits(architecture, lora)
     types = {"param_dtype": param_dtype, "compute_dtype": compute_dtype}
-    graphdef, abstract, axes = build_network(
-        architecture, completed=partial(_with_adapters, architecture, lora), **types
-    )
+    both = lambda network: completed(_with_adapters(architecture, lora, network))
+    graphdef, abstract, axes = build_network(architecture, completed=both, **types)
     return graphdef, split(abstract), split(axes)
 
 

@@ -45,6 +45,14 @@ def product(x: jax.Array, kernel: jax.Array, out_type: jnp.dtype | None = None) 
     return jax.lax.platform_dependent(x, kernel, cpu=by_columns, default=whole)
 
 
+def scaled_product(x: jax.Array, kernel: jax.Array, scale: jax.Array) -> jax.Array:
+    """``(x @ kernel) * scale`` in x's type, for an int8 kernel with a scale for each column (`fr3e_jax.policy.int8`).
+
+    The kernel's whole numbers are exact in x's type, and the result is rounded once, after the scales.
+    """
+    return (product(x, kernel.astype(x.dtype), jnp.float32) * scale[None]).astype(x.dtype)
+
+
 class LowRank(nnx.Module):
     """``scale * (x @ a) @ b`` over the last axis, in x's dtype: the product of a low-rank adapter.
 
@@ -61,17 +69,24 @@ class LowRank(nnx.Module):
 
 
 class Linear(nnx.Module):
-    """``x @ kernel + bias`` over the last axis, in x's dtype; with an adapter also its product."""
+    """``x @ kernel + bias`` over the last axis, in x's dtype; with an adapter also its product.
+
+    With ``channel_scale`` the kernel is int8.
+    """
 
     def __init__(self, rngs, size_in: int, size_out: int, axes: tuple[str, str], dtype: str, *, bias: bool = False):
         self.kernel = parameter(rngs, (size_in, size_out), axes, size_in**-0.5, dtype)
         self.bias = parameter(rngs, (size_out,), axes[1:], 0.0, dtype) if bias else None
         self.adapter: LowRank | None = nnx.data(None)  # `fr3e_jax.policy.lora` adds it
+        self.channel_scale: nnx.Param | None = nnx.data(None)  # `fr3e_jax.policy.int8` adds it
 
     def __call__(self, x: jax.Array) -> jax.Array:
         # One matrix: with several token axes XLA on CPU copies y's gradient, transposed, for the kernel's gradient.
         flat = x.reshape(-1, x.shape[-1])
-        y = product(flat, self.kernel[...].astype(x.dtype))
+        if self.channel_scale is None:
+            y = product(flat, self.kernel[...].astype(x.dtype))
+        else:
+            y = scaled_product(flat, self.kernel[...], self.channel_scale[...])
         if self.adapter is not None:
             y = y + self.adapter(flat)
         y = y.reshape(*x.shape[:-1], -1)

@@ -14,18 +14,24 @@ from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from fr3e_jax.policy.int8 import faulty_channels, kernel_names, quantised
 from fr3e_jax.policy.lora import joined, merged
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.frozen_base import FrozenBase
+from fr3e_jax.programs.mesh import replicated
 from fr3e_jax.programs.program import Program
 
 
 def _converted(abstract: Params, dtype: str) -> Params:
-    """``abstract`` with matrices of ``dtype``. Vectors keep theirs: norms multiply in float32, and all are small."""
-    kind = lambda leaf: jnp.dtype(dtype) if dtype and leaf.ndim > 1 else leaf.dtype
+    """``abstract`` with matrices of ``dtype``, but for those in int8.
+
+    Vectors keep their type: norms multiply in float32, and all are small.
+    """
+    kind = lambda leaf: jnp.dtype(dtype) if dtype and leaf.ndim > 1 and leaf.dtype != jnp.int8 else leaf.dtype
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, kind(leaf)), abstract)
 
 
@@ -97,8 +103,22 @@ def _reshard(abstract: Params, source: Params, between: Params, whole: Callable,
     return jax.tree.unflatten(jax.tree.structure(params), done)
 
 
+def _quantise_and_reshard(
+    abstract: Params, source: Params, between: Params, whole: Callable, params: Params
+) -> tuple[Params, jax.Array]:
+    """`_reshard` with the kernels in int8 that ``abstract`` has so, and `faulty_channels` of the result."""
+    copy = _reshard(abstract, source, between, lambda own: quantised(abstract, whole(own)), params)
+    return copy, faulty_channels(copy)
+
+
+class NonFiniteWeights(RuntimeError):
+    """Weights that are NaN or infinite, of which there is no copy in int8."""
+
+
 class RolloutWeights:
     """The weights for rollouts, in the layout ``target`` with matrices of type ``dtype`` (empty: as trained).
+
+    With kernels in int8 in ``abstract`` the copy has these, and their scales, made anew from each set of weights.
 
     If neither differs from training, no copy exists and nothing is compiled. A copy lives from the first call of `of`
     with new weights until `release`, so that it takes no memory while the next weights are computed.
@@ -118,10 +138,14 @@ class RolloutWeights:
         self.abstract, self.shardings, self._base = _converted(abstract, dtype), target, base
         arrays = zip(*map(jax.tree.leaves, (abstract, self.abstract, source, target)), strict=True)
         differ = any(old != new or not s.is_equivalent_to(t, old.ndim) for old, new, s, t in arrays)
-        self.copies = merges or differ
+        self._quantises = any(leaf.dtype == jnp.int8 for leaf in jax.tree.leaves(abstract))
+        self.copies = merges or differ or self._quantises
         whole = partial(merged, base.scale) if base is not None and merges else joined
+        function, result = _reshard, target
+        if self._quantises:
+            function, result = _quantise_and_reshard, (target, replicated(jax.tree.leaves(target)[0].mesh))
         between = _half_way(abstract, source, target)
-        self._reshard = Program(partial(_reshard, self.abstract, source, between, whole), out_shardings=target)
+        self._reshard = Program(partial(function, self.abstract, source, between, whole), out_shardings=result)
         self._made_from: jax.Array | None = None
         self._copy: Params | None = None
 
@@ -130,15 +154,34 @@ class RolloutWeights:
         return {"reshard": self._reshard} if self.copies else {}
 
     def of(self, params: Params) -> Params:
-        """The finished copy of ``params``, made now unless the last copy was of the same arrays."""
+        """The finished copy of ``params``, made now unless the last copy was of the same arrays.
+
+        Raises:
+          NonFiniteWeights: a kernel to be stored in int8 has a number that is NaN or infinite.
+        """
         whole = params if self._base is None else self._base.below(params)
         if not self.copies:
             return joined(whole)
         first = jax.tree.leaves(params)[0]
         if self._made_from is not first:
             self.release()
-            self._copy, self._made_from = jax.block_until_ready(self._reshard(whole)), first
+            self._copy, self._made_from = self._made(whole), first
         return self._copy
+
+    def _made(self, whole: Params) -> Params:
+        made = jax.block_until_ready(self._reshard(whole))
+        if not self._quantises:
+            return made
+        copy, faults = made
+        counts = np.asarray(faults)
+        if counts.any():
+            name = kernel_names(copy)[int(counts.argmax())]
+            raise NonFiniteWeights(
+                f"{counts.sum()} output channels of {np.count_nonzero(counts)} kernels have weights that are NaN or "
+                f"infinite, most of them in {name}; expected finite weights, of which rollout.param_dtype=int8 makes "
+                "whole numbers: start from other weights, or from an earlier checkpoint"
+            )
+        return copy
 
     def release(self) -> None:
         """Drop the copy; call before the weights are updated."""

@@ -15,16 +15,15 @@ from fr3e_jax.configuration import save_config
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.experience import TrainingTrunk
-from fr3e_jax.learning.finiteness import NonFiniteUpdate, check_figures, check_weights
+from fr3e_jax.learning.finiteness import check_figures, check_weights
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.packing import counted_tokens, pack
 from fr3e_jax.loop import resumption
 from fr3e_jax.loop.evaluate import best_metric, evaluate
 from fr3e_jax.loop.grading import GradingFailed
 from fr3e_jax.loop.run_identity import identity
-from fr3e_jax.loop.run_report import non_finite_message
+from fr3e_jax.loop.run_report import NON_FINITE, non_finite_message
 from fr3e_jax.loop.session import Session
-from fr3e_jax.rollouts.requests import NonFiniteLogits
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.checkpoint_damage import CheckpointFailed, told_in_a_line
 from fr3e_jax.runs.checkpoints import Checkpointer
@@ -115,7 +114,7 @@ class SupervisedRun:
                     return self._run_or_stop()
             except (CheckpointFailed, RunDirectoryGone, GradingFailed) as error:
                 return self.failed(str(error))
-            except (NonFiniteUpdate, NonFiniteLogits) as error:
+            except NON_FINITE as error:
                 place = self.run_dir.place
                 way_on = f"continue with fr3e {self.verb} {join(place, self.run_dir.config.name)} --resume {place}"
                 newest, last = self.checkpoints.latest_step(), self.last_metrics

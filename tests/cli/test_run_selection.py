@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fr3e_jax.cli.parsers import build_parser
-from fr3e_jax.cli.run_selection import locate_run, profile_override, separate_resume
+from fr3e_jax.cli.run_selection import locate_run, profile_override, separate_resume, settings_of_run
 from fr3e_jax.cli.verb_table import VERBS
-from fr3e_jax.configuration import ConfigError, load_config, save_config
+from fr3e_jax.configuration import ConfigError, load_config, save_config, to_yaml
 
 
 @pytest.fixture
@@ -136,3 +136,10 @@ def test_continue_starts_the_named_run_and_then_resumes_it(recipe, tmp_path):
 def test_continue_needs_a_run_directory_and_no_resume(recipe, arguments, message):
     with pytest.raises(ConfigError, match=message):
         locate(recipe, *arguments)
+
+
+def test_a_run_of_a_model_with_its_own_sizes_gives_its_settings_to_a_recipe(tmp_path):
+    """Its settings hold the sizes of random weights, too, which nothing reads beside ``model.path``."""
+    config = load_config("demo_fr3e", ["model.compute_dtype=bfloat16"], training=False)
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    assert settings_of_run("demo_fr3e", ["seed=3"], tmp_path).model == config.model

@@ -99,9 +99,19 @@ CASES = {
     ),
     "importance_cap_keeps_one": (["loss.importance_cap=0.5"], ["loss.importance_cap=2"], "set loss.importance_cap=2"),
     "older_rollouts_are_corrected": (
-        ["rollout.async_steps=1"],
+        ["rollout.async_steps=1", "loss.importance_cap=0"],
         ["loss.importance_cap=2"],
         "set loss.importance_cap=2, or rollout.async_steps=0",
+    ),
+    "int8_logprobs_are_not_the_trainers": (
+        ["rollout.param_dtype=int8", "training.sampler_logprob_tolerance=0.1"],
+        ["training.sampler_logprob_tolerance=0"],
+        "set training.sampler_logprob_tolerance=0, or rollout.param_dtype=bfloat16",
+    ),
+    "adapters_are_not_rounded_away": (
+        ["rollout.param_dtype=int8", "model.lora.rank=4"],
+        ["model.lora.rollouts=product"],
+        "set model.lora.rollouts=product",
     ),
     "profiled_steps_wait_for_their_rollouts": (
         ["rollout.async_steps=1", "loss.importance_cap=2", "runtime.profile_steps=2"],

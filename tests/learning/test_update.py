@@ -96,7 +96,7 @@ def test_old_logprobs_equal_the_samplers(session, programs, params, batch):
         for branch, logprobs in zip(trunk.branches, row, strict=True):
             np.testing.assert_allclose(logprobs, branch.sampler_logprobs, atol=1e-4)
     gap = logprob_gap(batch, old, STEP)
-    assert 0 <= gap["logprob_gap/mean"] <= gap["logprob_gap/max"] < 1e-4
+    assert 0 <= gap["logprob_gap/mean"] <= gap["logprob_gap/max"] < 1e-4 and 0 <= gap["logprob_gap/kl"] < 1e-8
 
 
 def test_the_gap_leaves_out_rollouts_of_earlier_steps(batch):
@@ -105,6 +105,7 @@ def test_the_gap_leaves_out_rollouts_of_earlier_steps(batch):
     mixed[0].step, old[0] = STEP - 1, [branch.sampler_logprobs + 9 for branch in batch[0].branches]
     assert logprob_gap(mixed, old, STEP)["logprob_gap/max"] == pytest.approx(0.5, abs=1e-4)
     assert logprob_gap(mixed, old, STEP)["logprob_gap/mean"] == pytest.approx(0.5, abs=1e-4)
+    assert logprob_gap(mixed, old, STEP)["logprob_gap/kl"] == pytest.approx(np.exp(0.5) - 1.5, abs=1e-4)
     assert logprob_gap(mixed, old, STEP + 1) == {}
 
 

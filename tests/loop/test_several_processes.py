@@ -16,6 +16,7 @@ from run_process import wait_until
 
 from fr3e_jax.api import stored as api
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.loop.train import train
 from fr3e_jax.runs.metrics import read_metrics, without_timing
 from fr3e_jax.runs.rollout_store import read_rollouts
 from fr3e_jax.stores.manifest import Manifest
@@ -68,6 +69,16 @@ def test_two_processes_have_the_rollouts_rewards_and_updates_of_one(tmp_path, ti
     parts = [group.run_dir / "rollouts" / f"step_000001.{index}-of-2.jsonl.gz" for index in range(2)]
     lengths = [[len(rollout.token_ids) for rollout in read_rollouts(part)] for part in parts]
     assert abs(sum(lengths[0]) - sum(lengths[1])) <= 2 * max(map(max, lengths)), "each process stores half of them"
+
+
+@pytest.mark.slow
+def test_two_processes_sample_from_int8_as_one_does(tmp_path, tiny_run):
+    """Each channel's scale is the largest weight on either process."""
+    settings = {"rollout__param_dtype": "int8", "loss__importance_cap": 2.0, "training__max_steps": 1}
+    assert train(tiny_run.config(**settings), tmp_path / "alone") == 0
+    group = Group(tmp_path, tiny_run, **settings)
+    assert group.run(2) == [0, 0], group.logs()
+    assert_like(group.run_dir, tmp_path / "alone", steps=1)
 
 
 @pytest.fixture(scope="module")

@@ -69,6 +69,21 @@ def test_adapters_alone_have_gradients_moments_and_a_reference(rollouts):
     assert device_bytes(gradients) == trained
 
 
+@pytest.mark.parametrize("adapters", [[], ["model.lora.rank=4", "model.lora.rollouts=product"]])
+def test_weights_in_int8_are_planned_with_their_scales(adapters):
+    """Kernels in a byte, scales in four, the rest in the type that products compute in; no wider copy of them."""
+    types = ["rollout.param_dtype=int8", "model.compute_dtype=bfloat16"]
+    config = recipe("configs/fr3e_gsm8k.yaml", *SMALL[:2], *types, *adapters)
+    programs = Programs(config, jax.devices()[:1], vocab_size=20)
+    estimator = Estimator(config, programs.architecture, 1)
+    decoding, held = estimator.decode(), device_bytes(programs.rollout_params)
+    assert decoding.arrays["weights of rollouts"] == pytest.approx(held, rel=0.02)  # norms and biases have four bytes
+    assert "weights in the compute type" not in decoding.arrays
+    assert programs.weights.copies and estimator.copies and programs.target("reshard").lower()
+    kernels, wide = estimator.kernels, estimator.weights(2, estimator.roll) + estimator.adapters * 2
+    assert wide - kernels < held < wide - 0.8 * kernels
+
+
 @pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: make test-8")
 def test_planned_caches_have_the_shardings_that_prefill_returns():
     config = recipe("configs/fr3e_gsm8k.yaml", *SMALL, "mesh.rollout_tensor=2", "model.num_kv_heads=2")

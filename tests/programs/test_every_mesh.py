@@ -14,7 +14,8 @@ import pytest
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import counted_tokens, pack
 from fr3e_jax.objectives.losses import aggregation_denominator
-from fr3e_jax.policy.network import DEFAULT_OPTIONS, ForwardOptions
+from fr3e_jax.policy.int8 import dequantised, quantised, with_scales
+from fr3e_jax.policy.network import DEFAULT_OPTIONS, ForwardOptions, build_network
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import make_mesh, param_shardings, rollout_mesh
@@ -192,3 +193,16 @@ def test_resharded_weights_sample_the_tokens_of_one_device(sizes, tensor, fsdp, 
         assert leaf.sharding == sharding
         np.testing.assert_array_equal(leaf, value)
     assert_same_rollouts(sampled(network, decoding, params), one_device.rollouts)
+
+
+@pytest.mark.parametrize("sizes", MESHES)
+def test_kernels_in_int8_sample_on_every_mesh_the_tokens_of_their_rounded_values_on_one_device(sizes, network):
+    graphdef, abstract, axes = build_network(network.architecture, completed=with_scales)
+    narrow = network._replace(graphdef=graphdef, abstract=abstract, axes=axes)
+    rounded = dequantised(jax.tree.map(np.asarray, quantised(abstract, network.params)))
+    alone, mesh = make_mesh(devices=jax.devices()[:1]), make_mesh(*sizes)
+    expected = sampled(network, alone, params_on_mesh(rounded, shardings_on(network, alone)))
+    source = shardings_on(narrow, mesh)
+    weights = RolloutWeights(abstract, source, source)
+    params = weights.of(params_on_mesh(network.params, shardings_on(network, mesh)))
+    assert_same_rollouts(sampled(narrow, mesh, params), expected)

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from fr3e_jax.configuration.lora_section import TARGETS
+from fr3e_jax.policy.int8 import SCALE, quantised, with_scales
 from fr3e_jax.policy.lora import Adapted, LoraSettings, build_adapted_network, joined, merged
+from fr3e_jax.policy.network import build_network
 from fr3e_jax.programs.frozen_base import FrozenBase
 from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
-from fr3e_jax.programs.reshard import RolloutWeights, _Refinement
+from fr3e_jax.programs.reshard import NonFiniteWeights, RolloutWeights, _Refinement
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +65,43 @@ def test_bfloat16_copy_has_the_policy_of_the_float32_weights(placed):
     sequence = [np.array([3, 17, 0, 5, 9, 11])]
     [expected], [found] = (network._replace(params=weights).full_logits(sequence) for weights in (params, copy))
     np.testing.assert_allclose(found, expected, atol=0.02 * np.abs(expected).max())
+
+
+@pytest.fixture(scope="module")
+def in_int8(placed):
+    """Shapes of the network in int8, its layout in training and, over ``tensor``, in rollouts; and its weights."""
+    network, mesh, *_ = placed
+    _, abstract, axes = build_network(network.architecture, completed=with_scales)
+    decoding = make_mesh(1, -1, 2 if jax.device_count() % 2 == 0 else 1)
+    source, target = (param_shardings(one, abstract, axes, network.architecture) for one in (mesh, decoding))
+    return abstract, target, RolloutWeights(abstract, source, target, "bfloat16")
+
+
+def test_the_copy_in_int8_has_the_bits_that_the_host_rounds_in_the_layout_of_rollouts(placed, in_int8):
+    """Also where a channel is split over devices; what has no scale is converted to the type that it is read in."""
+    network, _, _, params = placed
+    abstract, target, weights = in_int8
+    assert weights.copies
+    copy, expected = weights.of(params), quantised(abstract, network.params)
+    for (path, leaf), wanted, sharding in zip(
+        jax.tree.leaves_with_path(copy), jax.tree.leaves(expected), jax.tree.leaves(target), strict=True
+    ):
+        in_layer = path[0].key == "layers"
+        assert leaf.dtype == (jnp.float32 if leaf.ndim == 1 else jnp.int8 if in_layer else jnp.bfloat16), path
+        assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+        np.testing.assert_array_equal(leaf, wanted.astype(leaf.dtype))
+    assert weights.of(params) is copy
+
+
+@pytest.mark.parametrize("fault", [np.nan, -np.inf])
+def test_weights_that_are_not_finite_have_no_copy_in_int8(placed, in_int8, fault):
+    network, _, shardings, params = placed
+    weights = in_int8[-1]
+    broken = jax.tree.map(np.array, network.params)
+    broken["layers"][0]["down"]["kernel"][3, [1, 5]] = fault
+    with pytest.raises(NonFiniteWeights, match=r"^2 output channels of 1 kernels .* in layers/0/down/kernel; expected"):
+        weights.of(params_on_mesh(broken, shardings))
+    assert np.isfinite(weights.of(params)["layers"][0]["down"][SCALE]).all(), "other weights have a copy, as before"
 
 
 class _Mesh:

@@ -1,0 +1,73 @@
+"""Samplers that are not quite the policy that trains: what makes them differ, and what corrects for it."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+
+from fr3e_jax.configuration.contradictions import rule, training_rule
+from fr3e_jax.configuration.schema import Config
+
+INT8 = "int8"
+USUAL_CAP = 2.0
+"""Cap of the importance weights where a recipe sets none and the sampler differs."""
+
+
+def differences(config: Config) -> Iterator[str]:
+    """The settings by which rollouts are sampled from other numbers than those that train, each as ``name=value``.
+
+    A copy in the compute type is none: training rounds its matrices to that type, too.
+    """
+    rollout, model = config.rollout, config.model
+    read = rollout.param_dtype or model.param_dtype
+    if rollout.param_dtype == INT8 or (
+        read == "bfloat16" and "bfloat16" not in (model.param_dtype, model.compute_dtype)
+    ):
+        yield f"rollout.param_dtype={rollout.param_dtype}"
+    if _merges(config) and read == "bfloat16" and model.lora.param_dtype == "float32":
+        yield "model.lora.rollouts=merged"
+    if rollout.async_steps:
+        yield f"rollout.async_steps={rollout.async_steps}"
+
+
+def _merges(config: Config) -> bool:
+    lora = config.model.lora
+    return bool(lora.rank or lora.path) and lora.rollouts == "merged"
+
+
+def correct_by_default(config: Config, given: Container[str]) -> None:
+    """Turn on truncated importance weights where the sampler differs and ``loss.importance_cap`` is not ``given``."""
+    if "loss.importance_cap" not in given and any(differences(config)):
+        config.loss.importance_cap = USUAL_CAP
+
+
+def uncorrected(config: Config) -> Iterator[str]:
+    """A line about each difference that a recipe leaves uncorrected on purpose."""
+    if not config.loss.importance_cap and "mismatch_mask" not in config.shaping.steps:
+        for setting in differences(config):
+            yield (
+                f"{setting}: rollouts are sampled from other numbers than those that train, and loss.importance_cap=0 "
+                f"does not correct for it; logprob_gap/mean tells how far they are apart (usual: {USUAL_CAP:g})"
+            )
+
+
+@training_rule("rollout.param_dtype", "training.sampler_logprob_tolerance")
+def int8_logprobs_are_not_the_trainers(config: Config) -> str | None:
+    tolerance = config.training.sampler_logprob_tolerance
+    if config.rollout.param_dtype != INT8 or not tolerance:
+        return None
+    return (
+        f"training.sampler_logprob_tolerance={tolerance:g} takes the sampler's log-probs for the policy's, but with "
+        "rollout.param_dtype=int8 they are those of rounded weights; set training.sampler_logprob_tolerance=0, or "
+        "rollout.param_dtype=bfloat16"
+    )
+
+
+@rule("rollout.param_dtype", "model.lora.rollouts")
+def adapters_are_not_rounded_away(config: Config) -> str | None:
+    """A step of int8 is 1/127 of a channel's largest weight: most changes by adapters are smaller."""
+    if config.rollout.param_dtype != INT8 or not _merges(config):
+        return None
+    return (
+        "rollout.param_dtype=int8 would round the adapters away that model.lora.rollouts=merged adds to the kernels; "
+        "set model.lora.rollouts=product, which keeps them beside the base"
+    )
