@@ -113,7 +113,7 @@ def make_tiny_network(*, compute_dtype: str = "float32", **sizes) -> TinyNetwork
         x = rng.standard_normal(leaf.shape).astype(leaf.dtype)
         if leaf.ndim == 1:
             return 0.2 * x + np.float32(path[-1].key == "scale")
-        return x * np.float32(0.3 if len(path) == 1 else leaf.shape[0] ** -0.5)  # embedding and head; kernels
+        return x * np.float32(0.3 if len(path) == 1 else leaf.shape[-2] ** -0.5)  # embedding and head; kernels
 
     params = jax.tree_util.tree_map_with_path(draw, abstract)  # on the host: no test can donate them away
     return TinyNetwork(architecture, graphdef, abstract, axes, params)

@@ -37,6 +37,7 @@ from fr3e_jax.policy.attention import (
     trunk_branch_attention,
 )
 from fr3e_jax.policy.decode_attention import OwnPart, decode_attention
+from fr3e_jax.policy.experts import RoutedExperts
 from fr3e_jax.policy.head import LOCAL_STATES, Head, StateTransfer
 from fr3e_jax.policy.modules import GATES, Linear, RMSNorm, parameter, product
 from fr3e_jax.policy.rotary import Rotation, rotary, rotation
@@ -190,10 +191,11 @@ class Block(nnx.Module):
     """A layer: attention and gated MLP, each on normalised hidden states and added to its input.
 
     Families with post-norms normalise what is added, too. ``kind``: of the layer, its place in `Architecture.kinds`.
+    ``sparse``: its MLP is a choice of experts.
     The methods take hidden states ``x [B, N, T, E]`` and the arguments of `Attention`'s methods of the same names.
     """
 
-    def __init__(self, rngs: nnx.Rngs, a: Architecture, dtype: str, window: int = 0):
+    def __init__(self, rngs: nnx.Rngs, a: Architecture, dtype: str, window: int = 0, sparse: bool = False):
         norm = lambda: _norm(a, a.hidden_size, dtype)
         self.attention_norm = norm()
         self.attention = Attention(rngs, a, dtype, window)
@@ -201,6 +203,9 @@ class Block(nnx.Module):
         self.mlp_norm = norm()
         self.mlp_post_norm = norm() if a.family.post_norms else None
         self.kind, self.activation = a.kinds.index(window), a.family.activation
+        self.experts = RoutedExperts(rngs, a, dtype) if sparse else None
+        if sparse:
+            return
         self.gate = Linear(rngs, a.hidden_size, a.intermediate_size, ("embed", "mlp"), dtype)
         self.up = Linear(rngs, a.hidden_size, a.intermediate_size, ("embed", "mlp"), dtype)
         self.down = Linear(rngs, a.intermediate_size, a.hidden_size, ("mlp", "embed"), dtype)
@@ -228,6 +233,8 @@ class Block(nnx.Module):
     def mlp(self, x: jax.Array) -> jax.Array:
         # No reshape may stand between the products and the operations that are fused with them.
         flat = x.reshape(-1, x.shape[-1])
+        if self.experts is not None:
+            return self.experts(flat).reshape(x.shape)
         return self.down(GATES[self.activation](self.gate(flat), self.up(flat))).reshape(x.shape)
 
     def _add(self, x: jax.Array, mixed: jax.Array, layout: MeshLayout = DEFAULT_LAYOUT) -> jax.Array:
@@ -269,7 +276,9 @@ class Decoder(nnx.Module):
 
     def __init__(self, rngs: nnx.Rngs, a: Architecture, *, param_dtype: str, compute_dtype: str):
         self.embedding = parameter(rngs, (a.vocab_size, a.hidden_size), ("vocab", "embed"), 0.02, param_dtype)
-        self.layers = nnx.List([Block(rngs, a, param_dtype, a.window_of(layer)) for layer in range(a.num_layers)])
+        self.layers = nnx.List(
+            [Block(rngs, a, param_dtype, a.window_of(n), a.is_sparse(n)) for n in range(a.num_layers)]
+        )
         self.norm = _norm(a, a.hidden_size, param_dtype)
         tied = a.tie_word_embeddings
         self.head = (

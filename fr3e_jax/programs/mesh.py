@@ -48,6 +48,7 @@ RULES: dict[str, Rule] = {
     "embed": Rule(("fsdp", CONTEXT), _SMALL),
     "heads": Rule(("tensor",)),
     "mlp": Rule(("tensor",)),
+    "experts": Rule(()),
     "width": Rule(("tensor",)),  # of hidden states that are kept
     # Grouped queries: with more shards than key/value heads, each shard of query heads keeps all key/value heads.
     "kv_heads": Rule(("tensor",), math.inf),
