@@ -218,7 +218,7 @@ def open_model(config: Config, vocab_size: int) -> tuple[Model, DecoderPrograms,
     """
     architecture = configured_architecture(config, vocab_size)
     m = config.mesh
-    mesh = make_mesh(m.replica, m.fsdp, m.tensor, context=m.context)
+    mesh = make_mesh(m.replica, m.fsdp, m.tensor, context=m.context, expert=m.expert)
     chosen_attention(config.model.attention, mesh.devices.flat[0].platform, architecture.head_dim)
     decoding = rollout_mesh(mesh, replica=m.rollout_replica, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
     model = model_on(mesh, config, architecture, decoding)

@@ -23,7 +23,7 @@ from fr3e_jax.planning.workload import (
 )
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.lora import LoraSettings, build_adapted_network
-from fr3e_jax.programs.mesh import resolve_sizes
+from fr3e_jax.programs.mesh import resolve_sizes, training_shape
 from fr3e_jax.programs.size_buckets import power_of_two
 
 _WIDTH = {"float32": 4, "bfloat16": 2}
@@ -37,15 +37,16 @@ class Sizes:
     fsdp: int
     context: int
     tensor: int
+    expert: int = 1
 
     @property
     def batch_shards(self) -> int:
-        return self.replica * self.fsdp
+        return self.replica * self.fsdp * self.expert
 
     @property
     def gathered_over(self) -> int:
         """Devices from which each weight is gathered."""
-        return self.fsdp * self.context
+        return self.fsdp * self.context * self.expert
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,9 @@ def training_sizes(config: Config, devices: int) -> Sizes:
       fr3e_jax.programs.mesh.MeshMismatch: the sizes do not multiply to ``devices``.
     """
     m = config.mesh
-    return Sizes(*resolve_sizes(devices, replica=m.replica, fsdp=m.fsdp, context=m.context, tensor=m.tensor))
+    sizes = dict(replica=m.replica, fsdp=m.fsdp, context=m.context, tensor=m.tensor)
+    replica, fsdp, *expert, context, tensor = training_shape(devices, expert=m.expert, **sizes)
+    return Sizes(replica, fsdp, context, tensor, *expert)
 
 
 def rollout_sizes(config: Config, devices: int) -> Sizes:

@@ -33,8 +33,8 @@ from fr3e_jax.policy.rows import Rows, Trunks
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecoderSizes, DecodeState, cache_shape
 from fr3e_jax.programs.mesh import (
-    BATCH,
     abstract_arrays,
+    batch_axes,
     batch_sharding,
     cache_sharding,
     kept_hidden_sharding,
@@ -88,7 +88,7 @@ class Programs:
         """``vocab_size``: size of the tokenizer, where neither ``model.path`` nor ``model.architecture`` gives it."""
         self.config, m = config, config.mesh
         self.architecture: Architecture = configured_architecture(config, vocab_size)
-        self.mesh: Mesh = make_mesh(m.replica, m.fsdp, m.tensor, devices, context=m.context)
+        self.mesh: Mesh = make_mesh(m.replica, m.fsdp, m.tensor, devices, context=m.context, expert=m.expert)
         self.decoding = rollout_mesh(self.mesh, replica=m.rollout_replica, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
         model = model_on(self.mesh, config, self.architecture, self.decoding)
         network = model.network
@@ -132,7 +132,7 @@ class Programs:
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), out)
 
     def _trunk_ids(self, length: int) -> jax.ShapeDtypeStruct:
-        return self._array((self.slots, length), np.int32, self.decoding, BATCH)
+        return self._array((self.slots, length), np.int32, self.decoding, batch_axes(self.decoding))
 
     def _trunks(self, rows: int, length: int) -> Trunks:
         """Abstract caches of ``rows`` trunks of ``length`` positions, as `prefill` and `promote` return them."""

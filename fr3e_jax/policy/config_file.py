@@ -124,7 +124,7 @@ def _expert_problems(config: dict[str, Any], family: Family) -> list[str]:
     if type(config["norm_topk_prob"]) is not bool:
         problems.append(f"norm_topk_prob={shown(config['norm_topk_prob'])} is neither true nor false")
     count, chosen = config["num_experts"], config["num_experts_per_tok"]
-    if type(count) is int and type(chosen) is int and chosen > count:
+    if type(count) is int and type(chosen) is int and chosen > count >= 1:
         problems.append(f"num_experts_per_tok={chosen} is more than num_experts={count}")
     return problems
 

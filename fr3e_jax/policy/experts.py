@@ -8,6 +8,7 @@ Dimension key: U tokens, X experts, C experts chosen for a token, E width, F col
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -57,7 +58,11 @@ def _sorted_copies(x: jax.Array, order: jax.Array, inverse: jax.Array) -> jax.Ar
 
 def _summed_copies(saved: tuple[int, jax.Array], slope: jax.Array) -> tuple:
     count, inverse = saved
-    return slope[inverse].reshape(-1, count, slope.shape[-1]).sum(axis=1, dtype=jnp.float32).astype(slope.dtype), None, None
+    return (
+        slope[inverse].reshape(-1, count, slope.shape[-1]).sum(axis=1, dtype=jnp.float32).astype(slope.dtype),
+        None,
+        None,
+    )
 
 
 _sorted_copies.defvjp(
@@ -72,31 +77,33 @@ def _permuted(x: jax.Array, order: jax.Array, inverse: jax.Array) -> jax.Array:
     return x[order]
 
 
-_permuted.defvjp(
-    lambda x, order, inverse: (x[order], inverse), lambda inverse, slope: (slope[inverse], None, None)
-)
+_permuted.defvjp(lambda x, order, inverse: (x[order], inverse), lambda inverse, slope: (slope[inverse], None, None))
 
 
-def apply_experts(x: jax.Array, choice: Choice, kernels: Kernels, *, activation: str, first: jax.Array | int = 0):
-    """What the experts add to ``x [U, E]``: ``Σ_c weight_c · expert_c(x)``, in x's dtype.
+def apply_experts(
+    x: jax.Array, choice: Choice, kernels: Kernels, *, activation: str, first: jax.Array | None = None
+) -> jax.Array:
+    """What the experts add to ``x [U, E]``: ``Σ_c weight_c · expert_c(x)``, in float32.
 
-    ``first``: number of the first expert in ``kernels``; the experts that are not there add 0.
+    ``first``: ``kernels`` are a part of the experts, from this number on; those that are not there add 0.
     """
     count, here = choice.experts.shape[-1], kernels.gate.shape[0]
-    owner = choice.experts.reshape(-1) - first
-    owner = jnp.where((owner >= 0) & (owner < here), owner, here)  # those of others come last
+    owner, weights = choice.experts.reshape(-1), choice.weights
+    if first is not None:
+        owner = owner - first
+        owner = jnp.where((owner >= 0) & (owner < here), owner, here)  # tokens of others come last
     order = jnp.argsort(owner, stable=True)
     inverse = jnp.argsort(order)
     sizes = jnp.bincount(owner, length=here).astype(jnp.int32)  # `length` leaves out the others
-    product = partial(jax.lax.ragged_dot, group_sizes=sizes)
     copies = _sorted_copies(x, order, inverse)
-    gate, up, down = (kernel.astype(x.dtype) for kernel in kernels)
-    added = product(GATES[activation](product(copies, gate), product(copies, up)), down)
-    factors = jnp.where(owner < here, choice.weights.reshape(-1), 0.0).reshape(-1, count, 1)
-    parts = _permuted(added, inverse, order).reshape(-1, count, x.shape[-1])
-    # A product of no expert leaves its rows undefined on some hardware: 0 times them may be NaN.
-    parts = jnp.where(factors > 0, parts, 0).astype(jnp.float32)
-    return (parts * factors).sum(axis=1).astype(x.dtype)
+    owned = None if first is None else (jnp.arange(len(owner)) < sizes.sum())[:, None]
+    # Rows of no group are undefined, in products and in their gradients.
+    only = lambda rows: rows if owned is None else jnp.where(owned, rows, jnp.zeros((), rows.dtype))
+    product = partial(jax.lax.ragged_dot, group_sizes=sizes)
+    copies = only(copies)
+    inner = only(GATES[activation](product(copies, kernels.gate), product(copies, kernels.up)))
+    added = _permuted(only(product(inner, kernels.down)), inverse, order).reshape(-1, count, x.shape[-1])
+    return (added.astype(jnp.float32) * weights[..., None]).sum(axis=1)
 
 
 class RoutedExperts(nnx.Module):
@@ -104,22 +111,19 @@ class RoutedExperts(nnx.Module):
 
     def __init__(self, rngs: nnx.Rngs, a: Architecture, dtype: str):
         experts, width, columns = a.num_experts, a.hidden_size, a.expert_size
-        wide, narrow = ("experts", "embed", "mlp"), ("experts", "mlp", "embed")
+        wide, narrow = ("experts", "expert_embed", "mlp"), ("experts", "mlp", "expert_embed")
         self.router = Linear(rngs, width, experts, ("embed", None), dtype)
         self.gate = parameter(rngs, (experts, width, columns), wide, width**-0.5, dtype)
         self.up = parameter(rngs, (experts, width, columns), wide, width**-0.5, dtype)
         self.down = parameter(rngs, (experts, columns, width), narrow, columns**-0.5, dtype)
         self.count, self.normalised, self.activation = a.experts_per_token, a.norm_topk_prob, a.family.activation
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """What the layer's MLP adds to ``x [U, E]``."""
+    def __call__(self, x: jax.Array, apply: Callable = apply_experts) -> jax.Array:
+        """What the layer's MLP adds to ``x [U, E]``; ``apply`` computes `apply_experts`."""
         choice = routed(self.logits(x), self.count, normalised=self.normalised)
-        return apply_experts(x, choice, self.kernels, activation=self.activation)
+        kernels = Kernels(*(kernel[...].astype(x.dtype) for kernel in (self.gate, self.up, self.down)))
+        return apply(x, choice, kernels, activation=self.activation).astype(x.dtype)
 
     def logits(self, x: jax.Array) -> jax.Array:
         """The router's logits, float32 ``[U, X]``."""
         return jnp.matmul(x, self.router.kernel[...].astype(x.dtype), preferred_element_type=jnp.float32)
-
-    @property
-    def kernels(self) -> Kernels:
-        return Kernels(self.gate[...], self.up[...], self.down[...])

@@ -20,7 +20,7 @@ head, D head size, E width, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -37,7 +37,7 @@ from fr3e_jax.policy.attention import (
     trunk_branch_attention,
 )
 from fr3e_jax.policy.decode_attention import OwnPart, decode_attention
-from fr3e_jax.policy.experts import RoutedExperts
+from fr3e_jax.policy.experts import RoutedExperts, apply_experts
 from fr3e_jax.policy.head import LOCAL_STATES, Head, StateTransfer
 from fr3e_jax.policy.modules import GATES, Linear, RMSNorm, parameter, product
 from fr3e_jax.policy.rotary import Rotation, rotary, rotation
@@ -175,6 +175,7 @@ class MeshLayout:
     by_shard: Callable[[jax.Array], jax.Array] = lambda x: x  # arrays [shards, ...], one entry for each shard of rows
     layer: Callable = call_layer  # or a jitted version of it
     attend_rows: Callable = row_attention  # or the same in fused kernels, or of parts of rows
+    experts: Callable = apply_experts  # or the same with experts or their columns on several devices
     states: StateTransfer = LOCAL_STATES  # of rows to the head
     lay_out_head: bool = False  # whether a loop of decode steps first lays a tied head out as [E, V]
 
@@ -210,10 +211,12 @@ class Block(nnx.Module):
         self.up = Linear(rngs, a.hidden_size, a.intermediate_size, ("embed", "mlp"), dtype)
         self.down = Linear(rngs, a.intermediate_size, a.hidden_size, ("mlp", "embed"), dtype)
 
-    def causal(self, x: jax.Array, turn: Rotation, mask: jax.Array) -> tuple[jax.Array, KeyValue]:
+    def causal(
+        self, x: jax.Array, turn: Rotation, mask: jax.Array, *, layout: MeshLayout = DEFAULT_LAYOUT
+    ) -> tuple[jax.Array, KeyValue]:
         """Hidden states after this layer, and the layer's keys and values."""
         mixed, own = self.attention.causal(self.attention_norm(x), turn, mask)
-        return self._add(x, mixed), own
+        return self._add(x, mixed, replace(DEFAULT_LAYOUT, experts=layout.experts)), own
 
     def rows(
         self, x: jax.Array, turn: Rotation, view: RowView, *, window: int, block: int, layout: MeshLayout
@@ -224,23 +227,30 @@ class Block(nnx.Module):
         return self._add(x, mixed, layout)
 
     def decode(
-        self, x: jax.Array, turn: Rotation, cache: OwnCache, trunk: KeyValue, fork: jax.Array
+        self,
+        x: jax.Array,
+        turn: Rotation,
+        cache: OwnCache,
+        trunk: KeyValue,
+        fork: jax.Array,
+        *,
+        layout: MeshLayout = DEFAULT_LAYOUT,
     ) -> tuple[jax.Array, KeyValue]:
         """Hidden states of the new tokens after this layer, and the layer's recent columns."""
         mixed, recent = self.attention.decode(self.attention_norm(x), turn, cache, trunk, fork)
-        return self._add(x, mixed), recent
+        return self._add(x, mixed, replace(DEFAULT_LAYOUT, experts=layout.experts)), recent
 
-    def mlp(self, x: jax.Array) -> jax.Array:
+    def mlp(self, x: jax.Array, layout: MeshLayout = DEFAULT_LAYOUT) -> jax.Array:
         # No reshape may stand between the products and the operations that are fused with them.
         flat = x.reshape(-1, x.shape[-1])
         if self.experts is not None:
-            return self.experts(flat).reshape(x.shape)
+            return self.experts(flat, layout.experts).reshape(x.shape)
         return self.down(GATES[self.activation](self.gate(flat), self.up(flat))).reshape(x.shape)
 
     def _add(self, x: jax.Array, mixed: jax.Array, layout: MeshLayout = DEFAULT_LAYOUT) -> jax.Array:
         after = lambda norm, y: y if norm is None else norm(y)
         x = x + layout.between(after(self.attention_post_norm, mixed))
-        added = self.mlp(layout.hidden(self.mlp_norm(x)))
+        added = self.mlp(layout.hidden(self.mlp_norm(x)), layout)
         return x + layout.between(after(self.mlp_post_norm, added))
 
 
@@ -307,7 +317,9 @@ class Decoder(nnx.Module):
         ]
         x, owns = layout.hidden(self._embed(token_ids[:, None], layout)), []
         for layer in self.layers:
-            x, own = layout.layer(Block.causal, *nnx.split(layer), x, turns[layer.kind], masks[layer.kind])
+            x, own = layout.layer(
+                Block.causal, *nnx.split(layer), x, turns[layer.kind], masks[layer.kind], layout=layout
+            )
             x = layout.hidden(x)
             owns.append(KeyValue(own.key[:, 0], own.value[:, 0]))
         return self.norm(x)[:, 0], tuple(owns)
@@ -377,7 +389,7 @@ class Decoder(nnx.Module):
         x, recents = layout.hidden(self._embed(token_ids[..., None], layout)), []
         for i, (layer, trunk) in enumerate(zip(self.layers, trunks, strict=True)):
             turn, own = turns[layer.kind], cache.of_layer(i, layer.kind)
-            x, recent = layout.layer(Block.decode, *nnx.split(layer), x, turn, own, trunk, fork)
+            x, recent = layout.layer(Block.decode, *nnx.split(layer), x, turn, own, trunk, fork, layout=layout)
             x = layout.hidden(x)
             recents.append(recent)
         return self.norm(x)[:, :, 0], tuple(recents)

@@ -265,7 +265,9 @@ def test_published_sizes_have_the_names_and_shapes_of_transformers(name, transfo
         count, columns, width = theirs.pop(name)
         parts = {"gate": columns // 2, "up": columns // 2} if name.endswith("gate_up_proj") else {"down": columns}
         stem = name.rpartition(".")[0]
-        theirs |= {f"{stem}.{n}.{part}_proj.weight": (size, width) for n in range(count) for part, size in parts.items()}
+        theirs |= {
+            f"{stem}.{n}.{part}_proj.weight": (size, width) for n in range(count) for part, size in parts.items()
+        }
     if architecture.tie_word_embeddings:
         assert theirs.pop("lm_head.weight") == theirs["model.embed_tokens.weight"]
     assert stored_shapes(architecture, build_network(architecture)[1]) == theirs
