@@ -42,6 +42,7 @@ def _heading(plan: Plan) -> Iterator[str]:
     how = "ESTIMATED by arithmetic, nothing compiled" if plan.estimated else "compiled for the topology"
     yield f"{plan.recipe} ({plan.algorithm}) on {plan.topology}: {plan.devices} devices, {how}"
     layout = f"{amount(plan.parameters)} parameters; training replica {mesh.replica} x fsdp {mesh.fsdp} x "
+    layout += f"expert {mesh.expert} x " if mesh.expert > 1 else ""
     layout += f"context {mesh.context} x " if mesh.context > 1 else ""
     layout += f"tensor {mesh.tensor}"
     if roll != mesh:
