@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fr3e_jax.configuration.experts_section import ExpertsConfig
 from fr3e_jax.configuration.lora_section import LoraConfig
 from fr3e_jax.configuration.model_names import ModelName
 from fr3e_jax.configuration.options import implementations, implemented_by, option
@@ -50,6 +51,7 @@ class ModelConfig:
         "(pallas; TPU only); auto: pallas on TPU, else xla",
     )
     lora: LoraConfig = field(default_factory=LoraConfig)
+    experts: ExpertsConfig = field(default_factory=ExpertsConfig)
 
 
 @dataclass

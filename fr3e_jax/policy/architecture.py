@@ -161,6 +161,11 @@ class Architecture:
         return sum(map(self.is_sparse, range(self.num_layers)))
 
     @property
+    def routes_per_token(self) -> int:
+        """Experts that a token passes in all layers."""
+        return self.sparse_layers * self.experts_per_token
+
+    @property
     def num_parameters(self) -> int:
         return self._parameters(self.num_experts)
 

@@ -14,10 +14,16 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.modules import GATES, Linear, parameter
+
+
+def routes_type(num_experts: int) -> np.dtype:
+    """The type in which numbers of experts are recorded."""
+    return np.dtype(np.uint8 if num_experts <= 256 else np.uint16)
 
 
 class Kernels(NamedTuple):
@@ -118,11 +124,16 @@ class RoutedExperts(nnx.Module):
         self.down = parameter(rngs, (experts, columns, width), narrow, columns**-0.5, dtype)
         self.count, self.normalised, self.activation = a.experts_per_token, a.norm_topk_prob, a.family.activation
 
-    def __call__(self, x: jax.Array, apply: Callable = apply_experts) -> jax.Array:
-        """What the layer's MLP adds to ``x [U, E]``; ``apply`` computes `apply_experts`."""
-        choice = routed(self.logits(x), self.count, normalised=self.normalised)
+    def __call__(
+        self, x: jax.Array, apply: Callable = apply_experts, experts: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """What the layer's MLP adds to ``x [U, E]``, and the chosen experts ``[U, C]``.
+
+        ``apply`` computes `apply_experts`; ``experts``: a choice that was made before (`routed`).
+        """
+        choice = routed(self.logits(x), self.count, normalised=self.normalised, experts=experts)
         kernels = Kernels(*(kernel[...].astype(x.dtype) for kernel in (self.gate, self.up, self.down)))
-        return apply(x, choice, kernels, activation=self.activation).astype(x.dtype)
+        return apply(x, choice, kernels, activation=self.activation).astype(x.dtype), choice.experts
 
     def logits(self, x: jax.Array) -> jax.Array:
         """The router's logits, float32 ``[U, X]``."""

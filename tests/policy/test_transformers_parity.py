@@ -173,7 +173,7 @@ def test_every_module_equals_that_of_transformers(family, settings, transformers
         }
     found = {
         "norm": mine.attention_norm(lanes),
-        "mlp": mine.mlp(lanes),
+        "mlp": mine.mlp(lanes)[0],
         "second norm": (mine.attention_post_norm or mine.mlp_norm)(lanes),
         "attention": mine.attention.causal(lanes, turn, causal)[0],
         "block": mine.causal(lanes, turn, causal)[0],
