@@ -143,6 +143,15 @@ def tiny_windowed() -> TinyNetwork:
     return make_tiny_network(**WINDOWED["gemma2"])
 
 
+EXPERTS = dict(model_type="qwen3_moe", num_experts=5, experts_per_token=2, expert_size=12, norm_topk_prob=True)
+
+
+@pytest.fixture(scope="session")
+def tiny_experts() -> TinyNetwork:
+    """Two layers of five experts, of which a token passes two."""
+    return make_tiny_network(**EXPERTS)
+
+
 @pytest.fixture(scope="session", params=WINDOWED)
 def tiny_of_windows(request, tiny_windowed) -> TinyNetwork:
     """Networks whose layers differ in their windows: one with softcaps, one with two rotary bases."""

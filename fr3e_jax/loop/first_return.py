@@ -118,7 +118,7 @@ def estimator_rewards(config: Config, rewards: np.ndarray, lengths: np.ndarray) 
 
 
 def routes_of_trunk(rollouts: Sequence[Rollout], length: int) -> np.ndarray | None:
-    """Recorded routes of the first ``length`` tokens of the trunk of ``rollouts``, int ``[length, Q]``; None: unknown."""
+    """Recorded routes of the first ``length`` tokens of the rollouts' trunk, int ``[length, Q]``; None: unknown."""
     known = [rollout.trunk_routes for rollout in rollouts if rollout.trunk_routes is not None]
     return known[0][:length] if known else None
 
