@@ -125,7 +125,7 @@ def _step(plan: Plan) -> Iterator[str]:
     )
     if plan.route_bytes:
         size = gib(plan.route_bytes * (a.sampled_tokens + a.prefill_positions))
-        yield f"  records the experts of each token for training: {plan.route_bytes} bytes a token, {size} GiB on the host"
+        yield f"  records the experts of each token: {plan.route_bytes} bytes a token, {size} GiB on the host"
     yield (
         f"  trains {amount(a.loss_tokens)} tokens of {a.trained_rollouts} rollouts in {a.updates} updates of "
         f"{a.micro_batches / a.updates:.3g} micro-batches: {amount(a.trained_positions)} positions pass the network, "
