@@ -85,7 +85,8 @@ class Architecture:
         experts = dict(num_experts=self.num_experts, experts_per_token=self.experts_per_token)
         experts |= dict(expert_size=self.expert_size)
         if not self.family.routed_experts:
-            if given := [f"{name}={value}" for name, value in experts.items() if value] or list(self.dense_layers):
+            named: dict[str, object] = {**experts, "dense_layers": self.dense_layers}
+            if given := [f"{name}={value}" for name, value in named.items() if value]:
                 raise UnsupportedModel(f"{given[0]}: {self.family.title} have no experts")
             return
         if missing := [name for name, value in experts.items() if value < 1]:
