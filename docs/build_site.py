@@ -39,6 +39,7 @@ REFERENCE = {
         "configuration.schema",
         "configuration.shaping_sections",
         "configuration.lora_section",
+        "configuration.experts_section",
         "configuration.options",
     ],
     "Runs on disk": [

@@ -113,7 +113,7 @@ def make_tiny_network(*, compute_dtype: str = "float32", **sizes) -> TinyNetwork
         x = rng.standard_normal(leaf.shape).astype(leaf.dtype)
         if leaf.ndim == 1:
             return 0.2 * x + np.float32(path[-1].key == "scale")
-        return x * np.float32(0.3 if len(path) == 1 else leaf.shape[0] ** -0.5)  # embedding and head; kernels
+        return x * np.float32(0.3 if len(path) == 1 else leaf.shape[-2] ** -0.5)  # embedding and head; kernels
 
     params = jax.tree_util.tree_map_with_path(draw, abstract)  # on the host: no test can donate them away
     return TinyNetwork(architecture, graphdef, abstract, axes, params)
@@ -141,6 +141,15 @@ WINDOWED = {
 def tiny_windowed() -> TinyNetwork:
     """Three layers, of which the first and the last attend to windows of 5 positions; scores and logits are bounded."""
     return make_tiny_network(**WINDOWED["gemma2"])
+
+
+EXPERTS = dict(model_type="qwen3_moe", num_experts=5, experts_per_token=2, expert_size=12, norm_topk_prob=True)
+
+
+@pytest.fixture(scope="session")
+def tiny_experts() -> TinyNetwork:
+    """Two layers of five experts, of which a token passes two."""
+    return make_tiny_network(**EXPERTS)
 
 
 @pytest.fixture(scope="session", params=WINDOWED)

@@ -22,6 +22,8 @@ ModelName = Literal[
     "qwen3-8b",
     "qwen3-14b",
     "qwen3-32b",
+    "qwen3-30b-a3b",
+    "qwen3-235b-a22b",
     "llama-3-8b",
     "llama-3-70b",
     "llama-3.1-8b",

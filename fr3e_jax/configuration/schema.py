@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fr3e_jax.configuration.experts_section import ExpertsConfig
 from fr3e_jax.configuration.lora_section import LoraConfig
 from fr3e_jax.configuration.model_names import ModelName
 from fr3e_jax.configuration.options import implementations, implemented_by, option
@@ -50,6 +51,7 @@ class ModelConfig:
         "(pallas; TPU only); auto: pallas on TPU, else xla",
     )
     lora: LoraConfig = field(default_factory=LoraConfig)
+    experts: ExpertsConfig = field(default_factory=ExpertsConfig)
 
 
 @dataclass
@@ -538,7 +540,7 @@ class ToolsConfig:
 
 @dataclass
 class MeshConfig:
-    """Layout of devices: replica x fsdp x context x tensor is their number; one of them, but not context, may be -1."""
+    """Layout of devices, whose number is the product of its sizes: one of replica, fsdp and tensor may be -1."""
 
     replica: int = option(
         1, "copies of the parameters, each with its share of the batch; -1: all devices that the others leave", ge=-1
@@ -547,6 +549,7 @@ class MeshConfig:
     context: int = option(
         1, "shards of parameters and of each training row's positions, for long rows; rollouts take it as fsdp", ge=1
     )
+    expert: int = option(1, "groups that the experts are split into; else as a part of fsdp", ge=1)
     tensor: int = option(1, "shards of heads and MLP columns; -1: all devices that the others leave", ge=-1)
     rollout_tensor: int = option(
         0, "tensor shards of a copy of the weights for rollouts; 0: rollouts use the layout of training", ge=-1

@@ -22,6 +22,17 @@ def _unpacked(content: str | list, kind: type[np.generic]) -> np.ndarray:
     return np.frombuffer(base64.b64decode(content), np.dtype(kind).newbyteorder("<")).astype(kind)
 
 
+def _packed_routes(routes: np.ndarray | None) -> list | None:
+    return None if routes is None else [routes.dtype.name, list(routes.shape), _packed(routes, routes.dtype.type)]
+
+
+def _unpacked_routes(content: list | None) -> np.ndarray | None:
+    if content is None:
+        return None
+    name, shape, values = content
+    return _unpacked(values, np.dtype(name).type).reshape(shape)
+
+
 @dataclass
 class TrainingBranch:
     """A sequence that trains: new tokens after ``fork`` tokens of its trunk; arrays ``[T]``."""
@@ -35,6 +46,7 @@ class TrainingBranch:
     group: int = 0  # branches of a trunk with the same number share a baseline
     right: bool = False  # the verifier accepted the response that ends with this branch
     loss_mask: np.ndarray | None = None  # bool, the tokens that train (a tool's do not); None: all
+    routes: np.ndarray | None = None  # int [T, Q], the experts that the tokens passed in the sampler; None: unknown
 
     @cached_property
     def trains(self) -> np.ndarray:
@@ -53,6 +65,7 @@ class TrainingBranch:
             "group": int(self.group),
             "right": bool(self.right),
             "loss_mask": None if self.loss_mask is None else _packed(self.loss_mask, np.bool_),
+            "routes": _packed_routes(self.routes),
         }
 
     @classmethod
@@ -69,6 +82,7 @@ class TrainingBranch:
             group=content["group"],
             right=content.get("right", content["reward"] >= 1),  # checkpoints of earlier versions lack it
             loss_mask=None if mask is None else _unpacked(mask, np.bool_),
+            routes=_unpacked_routes(content.get("routes")),
         )
 
 
@@ -80,6 +94,7 @@ class TrainingTrunk:
     branches: list[TrainingBranch]
     step: int
     prompt_tokens: int = 0  # of the trunk; the response begins after them
+    routes: np.ndarray | None = None  # int [S, Q], as those of a branch
 
     def to_json(self) -> dict[str, Any]:
         """JSON content that `from_json` restores bit for bit."""
@@ -87,6 +102,7 @@ class TrainingTrunk:
             "token_ids": _packed(self.token_ids, np.int32),
             "step": self.step,
             "prompt_tokens": self.prompt_tokens,
+            "routes": _packed_routes(self.routes),
             "branches": [branch.to_json() for branch in self.branches],
         }
 
@@ -94,7 +110,8 @@ class TrainingTrunk:
     def from_json(cls, content: dict[str, Any]) -> TrainingTrunk:
         """The trunk that `to_json` described."""
         branches = [TrainingBranch.from_json(branch) for branch in content["branches"]]
-        return cls(_unpacked(content["token_ids"], np.int32), branches, content["step"], content["prompt_tokens"])
+        ids, routes = _unpacked(content["token_ids"], np.int32), _unpacked_routes(content.get("routes"))
+        return cls(ids, branches, content["step"], content["prompt_tokens"], routes)
 
 
 def count_rollouts(trunks: list[TrainingTrunk]) -> int:

@@ -118,8 +118,33 @@ def _filled(rows: list[Row], shape: RowShape, trunks, pad_id, aggregation, old_l
     if old_logprobs is not None:
         for p in spans:
             batch.old_logprobs[p.where] = old_logprobs(p.trunk, p.branch)
+    batch = batch._replace(rows=_with_routes(batch.rows, rows, trunks, branches, starts, at))
     positions = sum(row.filled for row in rows) + len(at)
     return MicroBatch(batch, spans, positions, shape.positions)
+
+
+def _with_routes(arrays: Rows, rows: list[Row], trunks, branches, starts, at: np.ndarray) -> Rows:
+    """The rows with the recorded routes of their tokens, if every trunk and branch has them; padding passes expert 0.
+
+    ``at``: the place of each branch token among those of all lanes.
+    """
+    known = [one.routes is not None for one in (*branches, *(trunks[i] for row in rows for i in row.trunks))]
+    if not any(known):
+        return arrays
+    if not all(known):
+        raise ValueError(
+            f"{known.count(False)} of {len(known)} trunks and branches of a micro-batch have no recorded routes; "
+            "expected all or none: take rollouts of one kind, or set model.experts.router_replay=false"
+        )
+    count, kind = branches[0].routes.shape[1], branches[0].routes.dtype
+    of_trunks = np.zeros((*arrays.trunk_ids.shape, count), kind)
+    of_lanes = np.zeros((*arrays.branch_ids.shape, count), kind)
+    for number, row in enumerate(rows):
+        for index, size in zip(row.trunks, row.sizes, strict=True):
+            start = starts[number, index]
+            of_trunks[number, start : start + size] = trunks[index].routes[:size]
+    of_lanes.reshape(-1, count)[at] = np.concatenate([branch.routes for branch in branches])
+    return arrays._replace(trunk_routes=np.moveaxis(of_trunks, -1, 1), branch_routes=np.moveaxis(of_lanes, -1, 1))
 
 
 def _counted_up(lengths: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.loop.expansion import Anchored, Credited, Explored, PromptGroup, anchored_at, by_state
+from fr3e_jax.loop.first_return import routes_of_trunk
 from fr3e_jax.loop.grading import Grading, rewards_of
 from fr3e_jax.loop.session import Session
 from fr3e_jax.objectives.advantages import graded_values, ranged_rewards
@@ -248,6 +249,7 @@ def explored_trunks(config: Config, step: int, credited: list[Credited]) -> list
                 group=number,
                 right=outcome == "right",
                 loss_mask=rollout.loss_mask,
+                routes=rollout.routes,
             )
             for number, fork, state, row, rewards, outcomes, trained in zip(
                 *(one.states, one.forks, one.rollouts, one.advantages, one.rewards, one.outcomes, one.trained),
@@ -261,7 +263,8 @@ def explored_trunks(config: Config, step: int, credited: list[Credited]) -> list
             branches.append(_credited_base(anchor_rules(config.explore), one))
         if branches:
             ids = np.concatenate([prompt, one.rollout.token_ids])
-            trunks.append(TrainingTrunk(ids, branches, step, prompt_tokens=len(prompt)))
+            routes = routes_of_trunk([rollout for state in one.rollouts for rollout in state], len(ids))
+            trunks.append(TrainingTrunk(ids, branches, step, prompt_tokens=len(prompt), routes=routes))
     return trunks
 
 
@@ -281,4 +284,5 @@ def _credited_base(rules: AnchorRules, credited: Credited) -> TrainingBranch:
         group=_OWN_GROUP,
         right=bool(credited.group.right[credited.base]),
         loss_mask=base.loss_mask,
+        routes=base.routes,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -116,6 +117,12 @@ def estimator_rewards(config: Config, rewards: np.ndarray, lengths: np.ndarray) 
     return read + np.asarray(penalty)
 
 
+def routes_of_trunk(rollouts: Sequence[Rollout], length: int) -> np.ndarray | None:
+    """Recorded routes of the first ``length`` tokens of the rollouts' trunk, int ``[length, Q]``; None: unknown."""
+    known = [rollout.trunk_routes for rollout in rollouts if rollout.trunk_routes is not None]
+    return known[0][:length] if known else None
+
+
 def base_trunks(config: Config, step: int, groups: list[PromptGroup]) -> list[TrainingTrunk]:
     """Give the base rollouts of kept prompts their advantages; return them as branches of their prompts (GRPO)."""
     if not groups:
@@ -142,8 +149,11 @@ def base_trunks(config: Config, step: int, groups: list[PromptGroup]) -> list[Tr
                 finished=rollout.finished,
                 right=bool(right),
                 loss_mask=rollout.loss_mask,
+                routes=rollout.routes,
             )
             for rollout, advantage, reward, right in graded
         ]
-        trunks.append(TrainingTrunk(group.prompt_ids, branches, step, prompt_tokens=len(group.prompt_ids)))
+        prompt = group.prompt_ids
+        routes = routes_of_trunk(group.rollouts, len(prompt))
+        trunks.append(TrainingTrunk(prompt, branches, step, prompt_tokens=len(prompt), routes=routes))
     return trunks

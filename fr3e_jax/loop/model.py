@@ -16,7 +16,7 @@ from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config, ModelConfig
 from fr3e_jax.hub import model_directory
 from fr3e_jax.learning.configured_programs import configured_critic_programs, configured_train_programs
-from fr3e_jax.loop.placed_network import PlacedNetwork, place_network
+from fr3e_jax.loop.placed_network import PlacedNetwork, decoder_programs, place_network
 from fr3e_jax.policy.adapter_files import load_adapters
 from fr3e_jax.policy.architecture import PUBLISHED, Architecture, UnsupportedModel
 from fr3e_jax.policy.config_file import read_architecture
@@ -218,8 +218,8 @@ def open_model(config: Config, vocab_size: int) -> tuple[Model, DecoderPrograms,
     """
     architecture = configured_architecture(config, vocab_size)
     m = config.mesh
-    mesh = make_mesh(m.replica, m.fsdp, m.tensor, context=m.context)
+    mesh = make_mesh(m.replica, m.fsdp, m.tensor, context=m.context, expert=m.expert)
     chosen_attention(config.model.attention, mesh.devices.flat[0].platform, architecture.head_dim)
     decoding = rollout_mesh(mesh, replica=m.rollout_replica, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
     model = model_on(mesh, config, architecture, decoding)
-    return model, DecoderPrograms(model.network.decoding_graphdef, architecture, decoding), model.network.weights
+    return model, decoder_programs(config, model.network, architecture, decoding), model.network.weights

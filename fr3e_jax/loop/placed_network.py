@@ -12,17 +12,51 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from fr3e_jax.configuration import ConfigError
-from fr3e_jax.configuration.lora_section import target_names
+from fr3e_jax.configuration.lora_section import TARGETS, target_names
 from fr3e_jax.configuration.sampler_rules import INT8
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.policy.adapter_files import read_adapter_settings
-from fr3e_jax.policy.architecture import Architecture
+from fr3e_jax.policy.architecture import Architecture, UnsupportedModel
 from fr3e_jax.policy.int8 import with_scales
 from fr3e_jax.policy.lora import LoraSettings, build_adapted_network, joined
 from fr3e_jax.policy.network import Params, build_network
+from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.frozen_base import FrozenBase
 from fr3e_jax.programs.mesh import param_shardings
 from fr3e_jax.programs.reshard import RolloutWeights
+
+
+def check_experts(config: Config, architecture: Architecture) -> None:
+    """Refuse what a network with experts does not do.
+
+    Raises:
+      UnsupportedModel: with the setting, and what to set in its place.
+    """
+    if not architecture.num_experts:
+        if config.mesh.expert > 1:
+            raise UnsupportedModel(f"mesh.expert={config.mesh.expert}: the network has no experts; set mesh.expert=1")
+        return
+    if config.training.scan_layers and 0 < architecture.sparse_layers < architecture.num_layers:
+        some = f"{architecture.sparse_layers} of {architecture.num_layers} layers have experts"
+        raise UnsupportedModel(
+            f"training.scan_layers=true: {some}, and a scan needs equal ones; set training.scan_layers=false"
+        )
+    if config.advantage.base_estimator == "gae":
+        raise UnsupportedModel(
+            "advantage.base_estimator=gae: a critic with experts is not supported; set another estimator, as grpo"
+        )
+    lora = lora_settings(config)
+    if lora is not None and (of_mlp := [name for name in lora.targets if name in TARGETS[4:]]):
+        raise UnsupportedModel(
+            f"model.lora.targets has {of_mlp[0]}: experts have no adapters; set model.lora.targets="
+            f"[{','.join(name for name in lora.targets if name not in of_mlp) or ','.join(TARGETS[:4])}]"
+        )
+
+
+def decoder_programs(config: Config, network: PlacedNetwork, architecture: Architecture, mesh: Mesh) -> DecoderPrograms:
+    """The decoder's programs on the mesh of rollouts; with router replay they record the experts of each token."""
+    recorded = config.model.experts.router_replay
+    return DecoderPrograms(network.decoding_graphdef, architecture, mesh, records_routes=recorded)
 
 
 @dataclass(frozen=True)
@@ -84,6 +118,7 @@ def place_network(
         prefix = "mesh." if where is mesh else "mesh.rollout_"
         return param_shardings(where, abstract, axes, architecture, prefix=prefix)
 
+    check_experts(config, architecture)
     types = {"param_dtype": config.model.param_dtype, "compute_dtype": config.model.compute_dtype}
     graphdef, abstract, axes = whole = build_network(architecture, **types)
     shardings, lora = on(mesh, abstract, axes), lora_settings(config)

@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from jax.extend import core
@@ -28,7 +29,7 @@ _SCATTERED = "all-reduce-scatter"  # libtpu's reduce-scatter is a fusion of this
 WHILE = re.compile(r"\bcondition=%?([\w.\-]+), body=%?([\w.\-]+)")
 
 
-def count_flops(jaxpr: core.Jaxpr, trips: int = 1) -> int:
+def count_flops(jaxpr: core.Jaxpr, trips: int = 1, groups: int = 1) -> int:
     """The FLOPs of all devices together: 2·m·n·k for each matrix product, times the lengths of the loops around it.
 
     Only matrix products are counted, so the result is a lower bound.
@@ -36,24 +37,30 @@ def count_flops(jaxpr: core.Jaxpr, trips: int = 1) -> int:
     Args:
       jaxpr: the whole program.
       trips: the assumed length of each loop whose length is only known at run time (``while``). Nested loops multiply.
+      groups: parts that experts are split into. A device's product with its experts has rows for all experts, of which
+        it computes its own.
     """
     total = 0
+    inside = partial(count_flops, trips=trips, groups=groups)
     for equation in jaxpr.eqns:
         name = equation.primitive.name
         if name == "dot_general":
             total += _dot_flops(equation)
+        elif name == "ragged_dot_general":
+            total += _ragged_flops(equation) // groups
         elif name == "scan":
-            total += equation.params["length"] * count_flops(equation.params["jaxpr"].jaxpr, trips)
+            total += equation.params["length"] * inside(equation.params["jaxpr"].jaxpr)
         elif name == "while":
-            total += trips * count_flops(equation.params["body_jaxpr"].jaxpr, trips)
+            total += trips * inside(equation.params["body_jaxpr"].jaxpr)
         elif name == "shard_map":  # its inner program is that of one device
-            total += equation.params["mesh"].size * count_flops(equation.params["jaxpr"], trips)
+            mesh = equation.params["mesh"]
+            total += mesh.size * count_flops(equation.params["jaxpr"], trips, mesh.shape.get("expert", 1))
         elif name == "pallas_call":  # how often its inner program runs is known at run time alone
             total += equation.params["cost_estimate"].flops
         elif name == "cond":
-            total += max(count_flops(branch.jaxpr, trips) for branch in equation.params["branches"])
+            total += max(inside(branch.jaxpr) for branch in equation.params["branches"])
         else:
-            total += sum(count_flops(inner, trips) for inner in _jaxprs_of(equation))
+            total += sum(inside(inner) for inner in _jaxprs_of(equation))
     return total
 
 
@@ -69,6 +76,14 @@ def _dot_flops(equation) -> int:
     depth = math.prod(left.shape[axis] for axis in contracted)
     shared = math.prod(left.shape[axis] for axis in batch)
     return 2 * left.size * right.size // max(depth * shared, 1)
+
+
+def _ragged_flops(equation) -> int:
+    """The FLOPs of products of rows with the matrix of their group, or of the gradients of these matrices."""
+    left, right, _ = (variable.aval for variable in equation.invars)
+    if right.ndim == 3:  # rows [m, k] and matrices [g, k, n] or [g, n, k]
+        return 2 * equation.outvars[0].aval.size * left.shape[1]
+    return 2 * left.size * right.shape[1]  # [m, k] and [m, n]
 
 
 def _jaxprs_of(equation) -> Iterator[core.Jaxpr]:

@@ -26,7 +26,7 @@ from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.int8 import channel_elements, with_scales
 from fr3e_jax.policy.lora import LoraSettings, build_adapted_network
 from fr3e_jax.policy.network import build_network
-from fr3e_jax.programs.mesh import resolve_sizes
+from fr3e_jax.programs.mesh import resolve_sizes, training_shape
 from fr3e_jax.programs.size_buckets import power_of_two
 
 _WIDTH = {"float32": 4, "bfloat16": 2}
@@ -40,15 +40,16 @@ class Sizes:
     fsdp: int
     context: int
     tensor: int
+    expert: int = 1
 
     @property
     def batch_shards(self) -> int:
-        return self.replica * self.fsdp
+        return self.replica * self.fsdp * self.expert
 
     @property
     def gathered_over(self) -> int:
         """Devices from which each weight is gathered."""
-        return self.fsdp * self.context
+        return self.fsdp * self.context * self.expert
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,9 @@ def training_sizes(config: Config, devices: int) -> Sizes:
       fr3e_jax.programs.mesh.MeshMismatch: the sizes do not multiply to ``devices``.
     """
     m = config.mesh
-    return Sizes(*resolve_sizes(devices, replica=m.replica, fsdp=m.fsdp, context=m.context, tensor=m.tensor))
+    sizes = dict(replica=m.replica, fsdp=m.fsdp, context=m.context, tensor=m.tensor)
+    replica, fsdp, *expert, context, tensor = training_shape(devices, expert=m.expert, **sizes)
+    return Sizes(replica, fsdp, context, tensor, *expert)
 
 
 def rollout_sizes(config: Config, devices: int) -> Sizes:
@@ -128,6 +131,17 @@ class Estimator:
         a = self.a
         embedded = a.vocab_size * a.hidden_size * (1 if a.tie_word_embeddings else 2)
         return a.num_parameters - embedded
+
+    @property
+    def active_kernels(self) -> int:
+        """Those of them that a token passes."""
+        return self.kernels - (self.a.num_parameters - self.a.active_parameters)
+
+    def gathered_kernels(self, sizes: Sizes) -> float:
+        """Elements of a layer's matrices that a device gathers, of experts only those of its place on ``expert``."""
+        a = self.a
+        experts = 3 * a.num_experts * a.hidden_size * a.expert_size * a.sparse_layers
+        return (self.kernels - experts * (1 - 1 / sizes.expert)) / sizes.tensor / a.num_layers
 
     def weights(self, width: int, sizes: Sizes) -> float:
         """Bytes on a device of all parameters, stored in ``width`` bytes each."""
@@ -199,14 +213,14 @@ class Estimator:
         if self.read != self.compute:
             arrays["weights in the compute type"] = self.weights(self.compute, self.roll)
         if self.roll.fsdp > 1:
-            arrays["gathered weights"] = self.kernels * self.compute / self.roll.tensor / a.num_layers
+            arrays["gathered weights"] = self.gathered_kernels(self.roll) * self.compute
         arrays["attention scores"] = 2 * 4 * lanes * heads * (shape.trunk_capacity + shape.capacity)
         arrays["logits"] = 3 * 4 * lanes * a.vocab_size / self.roll.tensor
         expanded = config.explore.enabled
         beside = self.optimizer() | ({"promoted trunks": self.promoted_bytes()} if expanded else {})
         tokens = shape.slots * shape.lanes
         attended = 4 * tokens * a.num_heads * a.head_dim * (shape.trunk_capacity + shape.capacity) * a.num_layers
-        flops = 2 * tokens * (self.kernels + a.vocab_size * a.hidden_size) + attended
+        flops = 2 * tokens * (self.active_kernels + a.vocab_size * a.hidden_size) + attended
         text = f"{shape.slots} trunks of {shape.trunk_capacity}, {shape.lanes} lanes each of {shape.capacity}"
         return Estimate(
             arrays,
@@ -235,7 +249,7 @@ class Estimator:
             "activations of a layer": 4 * self.compute * rows * length * (a.hidden_size + a.intermediate_size),
         }
         tokens = self.slots * length
-        flops = 2 * tokens * self.kernels + 4 * tokens * length * a.num_heads * a.head_dim * a.num_layers
+        flops = 2 * tokens * self.active_kernels + 4 * tokens * length * a.num_heads * a.head_dim * a.num_layers
         return Estimate(
             arrays,
             self.optimizer() | {"decoder": rings},
@@ -268,7 +282,7 @@ class Estimator:
         turns = [in_layer, self._in_the_head(backward)]
         arrays |= max(turns, key=lambda turn: sum(turn.values()))
         attended = trunk * trunk + lanes * length * (own + trunk)
-        layers = 2 * positions * self.kernels + 4 * attended * a.num_heads * a.head_dim * a.num_layers
+        layers = 2 * positions * self.active_kernels + 4 * attended * a.num_heads * a.head_dim * a.num_layers
         again = config.training.remat == "block"
         products = 3 if self.lora is None else 2  # no gradient of a frozen kernel
         flops = rows * (layers * (products + again if backward else 1))
@@ -279,7 +293,9 @@ class Estimator:
             self.held(),
             flops,
             sum(arrays.values()),
-            self._gathered(sizes, passes) + self._crossing(tokens, keys, passes, backward),
+            self._gathered(sizes, passes)
+            + self._crossing(tokens, keys, passes, backward)
+            + self._to_experts(tokens, passes),
             self._reduced(tokens, sizes, passes),
             summed_bytes=2 * self.trained(sizes) * (sizes.replica - 1) / sizes.replica if backward else 0.0,
             positions=rows * positions,
@@ -294,8 +310,10 @@ class Estimator:
         """Bytes of the activations within a layer for a device's ``tokens``: gathered states and split arrays."""
         a = self.a
         inner = (a.num_heads + 2 * a.num_kv_heads) * a.head_dim
-        split = 2 * a.hidden_size + 2 * inner + 3 * a.intermediate_size
-        return tokens * self.compute * (2 * a.hidden_size + split / self.train.tensor)
+        sizes, copies = self.train, self.train.expert * a.experts_per_token  # of each token, one for an expert
+        mlp = 3 * copies * a.expert_size if a.sparse_layers else 3 * a.intermediate_size
+        split = 2 * a.hidden_size + 2 * inner + mlp
+        return tokens * self.compute * (2 * (1 + copies) * a.hidden_size + split / sizes.tensor)
 
     def _score_bytes(self, tokens: int, trunk: int, keys: int) -> float:
         """Bytes of the scores that exist at once; fused kernels keep them out of memory."""
@@ -332,7 +350,7 @@ class Estimator:
         return arrays
 
     def _in_a_layer(self, tokens: int, trunk: int, keys: int, backward: bool) -> dict[str, float]:
-        gathered = 2 * self.kernels * self.compute / self.train.tensor / self.a.num_layers
+        gathered = 2 * self.gathered_kernels(self.train) * self.compute
         return {
             "activations of a layer": self._layer_bytes(tokens) * (1.5 if backward else 1),
             "attention scores": self._score_bytes(tokens, trunk, keys) * (3 if backward else 2),
@@ -383,7 +401,13 @@ class Estimator:
     def _gathered(self, sizes: Sizes, passes: int) -> float:
         """Bytes sent by each device to gather the weights in each pass over them."""
         share = (sizes.gathered_over - 1) / sizes.gathered_over
-        return passes * share * self.a.num_parameters * self.compute / sizes.tensor
+        elsewhere = self.kernels / sizes.tensor - self.gathered_kernels(sizes) * self.a.num_layers
+        return passes * share * (self.a.num_parameters / sizes.tensor - elsewhere) * self.compute
+
+    def _to_experts(self, tokens: int, passes: int) -> float:
+        """Bytes sent by each device to gather a group's tokens, and to scatter what the experts add to them."""
+        a, others = self.a, self.train.expert - 1
+        return passes * 2 * others * a.sparse_layers * tokens * a.hidden_size * self.compute
 
     def _reduced(self, tokens: int, sizes: Sizes, passes: int) -> float:
         """Bytes sent by each device to sum hidden states over ``tensor``, twice a layer in each pass."""

@@ -11,7 +11,14 @@ from fr3e_jax.planning.estimate import Estimator, Sizes
 from fr3e_jax.planning.topology import Topology
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.network import build_network
-from fr3e_jax.programs.mesh import MESH_AXES, cache_sharding, check_slices, kept_hidden_sharding, param_shardings
+from fr3e_jax.programs.mesh import (
+    EXPERT_MESH_AXES,
+    MESH_AXES,
+    cache_sharding,
+    check_slices,
+    kept_hidden_sharding,
+    param_shardings,
+)
 
 
 def check_layout(estimator: Estimator, topology: Topology) -> None:
@@ -30,7 +37,10 @@ def check_layout(estimator: Estimator, topology: Topology) -> None:
 
 @lru_cache(maxsize=1024)
 def _check(architecture: Architecture, sizes: Sizes, prefix: str) -> None:
-    mesh = AbstractMesh(astuple(sizes), MESH_AXES)
+    replica, fsdp, context, tensor, expert = astuple(sizes)
+    mesh = AbstractMesh((replica, fsdp, context, tensor), MESH_AXES)
+    if expert > 1:
+        mesh = AbstractMesh((replica, fsdp, expert, context, tensor), EXPERT_MESH_AXES)
     param_shardings(mesh, *_network(architecture), architecture, prefix=prefix)
     cache_sharding(mesh, architecture)
     kept_hidden_sharding(mesh, architecture)

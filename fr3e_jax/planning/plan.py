@@ -21,6 +21,7 @@ from fr3e_jax.planning.topology import Topology
 from fr3e_jax.planning.tuning import Change, advise, changed
 from fr3e_jax.planning.workload import Amounts, Assumptions, step_amounts
 from fr3e_jax.policy.architecture import Architecture
+from fr3e_jax.policy.experts import routes_type
 from fr3e_jax.programs.fused_rows import chosen_attention
 
 
@@ -55,6 +56,7 @@ class Plan:
     expected: Expected | None = None  # of a step and of the run, with ``amounts``
     faster: list[Faster] = field(default_factory=list)
     compilations: Compilations | None = None  # with ``amounts``
+    route_bytes: int = 0  # of the experts that are recorded for a token
 
     @property
     def fits(self) -> bool:
@@ -158,8 +160,15 @@ def make_plan(
         lane_use=use if amounts else None,
         expected=expected(times, amounts, topology, size, **more) if amounts else None,
         faster=faster(config, architecture, topology, assumed, least) if amounts else [],
+        route_bytes=route_bytes(config, architecture),
         compilations=layer_programs(config, {p.name: p.compile_seconds for p in plans}) if amounts else None,
     )
+
+
+def route_bytes(config: Config, architecture: Architecture) -> int:
+    """Bytes that a rollout's token has for the experts that it passed."""
+    recorded = architecture.routes_per_token if config.model.experts.router_replay else 0
+    return recorded * routes_type(architecture.num_experts).itemsize
 
 
 def planned_steps(config: Config, amounts: Amounts) -> int:

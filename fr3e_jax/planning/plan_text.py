@@ -42,6 +42,7 @@ def _heading(plan: Plan) -> Iterator[str]:
     how = "ESTIMATED by arithmetic, nothing compiled" if plan.estimated else "compiled for the topology"
     yield f"{plan.recipe} ({plan.algorithm}) on {plan.topology}: {plan.devices} devices, {how}"
     layout = f"{amount(plan.parameters)} parameters; training replica {mesh.replica} x fsdp {mesh.fsdp} x "
+    layout += f"expert {mesh.expert} x " if mesh.expert > 1 else ""
     layout += f"context {mesh.context} x " if mesh.context > 1 else ""
     layout += f"tensor {mesh.tensor}"
     if roll != mesh:
@@ -122,6 +123,9 @@ def _step(plan: Plan) -> Iterator[str]:
         f"  samples {amount(a.sampled_tokens)} tokens from {a.prompts:.3g} prompts"
         + (explored if a.explored_tokens else "")
     )
+    if plan.route_bytes:
+        size = gib(plan.route_bytes * (a.sampled_tokens + a.prefill_positions))
+        yield f"  records the experts of each token: {plan.route_bytes} bytes a token, {size} GiB on the host"
     yield (
         f"  trains {amount(a.loss_tokens)} tokens of {a.trained_rollouts} rollouts in {a.updates} updates of "
         f"{a.micro_batches / a.updates:.3g} micro-batches: {amount(a.trained_positions)} positions pass the network, "

@@ -50,24 +50,25 @@ def training_settings(config: Config, topology: Topology, a: Architecture) -> It
     """Meshes that divide the network, each with a few micro-batch sizes."""
     positions = config.data.max_prompt_tokens + config.rollout.max_response_tokens
     positions += config.rollout.max_response_tokens * config.explore.enabled
-    contexts = sorted({1, config.mesh.context, *(_CONTEXTS if positions >= _LONG_ROW else ())})
+    expert = config.mesh.expert
+    contexts = [1] if expert > 1 else sorted({1, config.mesh.context, *(_CONTEXTS if positions >= _LONG_ROW else ())})
     for tensor in _TENSOR:
         inside = topology.chips_per_slice
         if a.num_heads % tensor or a.intermediate_size % tensor or inside % tensor:
             continue
         replicas = (topology.slices, 2 * topology.slices, 4 * topology.slices)
         for replica, context in itertools.product(replicas, contexts):
-            if topology.devices % (replica * context * tensor):
+            if topology.devices % (replica * expert * context * tensor):
                 continue
-            fsdp = topology.devices // replica // context // tensor
-            if a.hidden_size % (fsdp * context):
+            fsdp = topology.devices // replica // expert // context // tensor
+            if a.hidden_size % (fsdp * expert * context):
                 continue
             for rows in _ROWS:
                 one = {
                     "mesh__replica": replica,
                     "mesh__fsdp": fsdp,
                     "mesh__tensor": tensor,
-                    "training__micro_batch_tokens": rows * replica * fsdp * positions,
+                    "training__micro_batch_tokens": rows * replica * fsdp * expert * positions,
                 }
                 yield one | ({"mesh__context": context} if len(contexts) > 1 else {})
 

@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.configured_programs import configured_critic_programs, loss_settings
 from fr3e_jax.loop.model import configured_architecture, model_on
+from fr3e_jax.loop.placed_network import decoder_programs
 from fr3e_jax.planning.workload import (
     DecodeShape,
     base_shape,
@@ -30,11 +31,10 @@ from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.attention import KeyValue
 from fr3e_jax.policy.lora import Adapted
 from fr3e_jax.policy.rows import Rows, Trunks
-from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecoderSizes, DecodeState, cache_shape
 from fr3e_jax.programs.mesh import (
-    BATCH,
     abstract_arrays,
+    batch_axes,
     batch_sharding,
     cache_sharding,
     kept_hidden_sharding,
@@ -88,12 +88,12 @@ class Programs:
         """``vocab_size``: size of the tokenizer, where neither ``model.path`` nor ``model.architecture`` gives it."""
         self.config, m = config, config.mesh
         self.architecture: Architecture = configured_architecture(config, vocab_size)
-        self.mesh: Mesh = make_mesh(m.replica, m.fsdp, m.tensor, devices, context=m.context)
+        self.mesh: Mesh = make_mesh(m.replica, m.fsdp, m.tensor, devices, context=m.context, expert=m.expert)
         self.decoding = rollout_mesh(self.mesh, replica=m.rollout_replica, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
         model = model_on(self.mesh, config, self.architecture, self.decoding)
         network = model.network
         self.weights = network.weights
-        self.decoder = DecoderPrograms(network.decoding_graphdef, self.architecture, self.decoding)
+        self.decoder = decoder_programs(config, network, self.architecture, self.decoding)
         self.training: TrainPrograms = model.train_programs(config)
         self.trained = model.sharded_abstract_params()
         base = network.base
@@ -132,7 +132,7 @@ class Programs:
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), out)
 
     def _trunk_ids(self, length: int) -> jax.ShapeDtypeStruct:
-        return self._array((self.slots, length), np.int32, self.decoding, BATCH)
+        return self._array((self.slots, length), np.int32, self.decoding, batch_axes(self.decoding))
 
     def _trunks(self, rows: int, length: int) -> Trunks:
         """Abstract caches of ``rows`` trunks of ``length`` positions, as `prefill` and `promote` return them."""
@@ -242,8 +242,10 @@ class Programs:
         trunks, branches = (array(np.int32, trunk),) * 3, (array(np.int32, lanes, length),) * 5
         mask, number = array(np.bool_, lanes, length), array(np.float32, lanes, length)
         loss = loss_settings(self.config)
+        routes = [array(self.decoder.routes_type, self.decoder.routes, *size) for size in ((trunk,), (lanes, length))]
+        window = array(np.bool_, window) if window > 1 else None
         return TrainRows(
-            Rows(*trunks, *branches, window=array(np.bool_, window) if window > 1 else None),
+            Rows(*trunks, *branches, window, *(routes if self.decoder.routes else ())),
             mask,
             *(number,) * 4,
             reference_logprobs=number if loss.kl_coefficient else None,

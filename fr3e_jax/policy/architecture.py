@@ -44,6 +44,11 @@ class Architecture:
     query_scalar: float = 0.0  # scores are divided by its root; 0: head_dim
     attention_softcap: float = 0.0  # bound c of scores, c tanh(score / c); 0: none
     final_softcap: float = 0.0  # the same of logits
+    num_experts: int = 0  # of each sparse layer; 0: all layers are dense
+    experts_per_token: int = 0
+    expert_size: int = 0  # columns of an expert's gate
+    norm_topk_prob: bool = False  # the probabilities of a token's experts sum to 1
+    dense_layers: tuple[int, ...] = ()  # layers without experts, where others have them
 
     def __post_init__(self) -> None:
         if self.model_type not in FAMILIES:
@@ -64,6 +69,7 @@ class Architecture:
                 f"head_dim={self.head_dim} is odd or below 2; rotary position embedding needs an even size"
             )
         self._check_options()
+        self._check_experts()
         self._settle_windows()
 
     def _check_options(self) -> None:
@@ -74,6 +80,23 @@ class Architecture:
                 raise UnsupportedModel(f"{name}={value}: {self.family.title} have no such option")
         if "query_scalar" in known and not self.query_scalar:
             object.__setattr__(self, "query_scalar", float(self.head_dim))
+
+    def _check_experts(self) -> None:
+        experts = dict(num_experts=self.num_experts, experts_per_token=self.experts_per_token)
+        experts |= dict(expert_size=self.expert_size)
+        if not self.family.routed_experts:
+            named: dict[str, object] = {**experts, "dense_layers": self.dense_layers}
+            if given := [f"{name}={value}" for name, value in named.items() if value]:
+                raise UnsupportedModel(f"{given[0]}: {self.family.title} have no experts")
+            return
+        if missing := [name for name, value in experts.items() if value < 1]:
+            raise UnsupportedModel(f"{missing[0]}={experts[missing[0]]}: {self.family.title} need at least 1")
+        if self.experts_per_token > self.num_experts:
+            raise UnsupportedModel(
+                f"experts_per_token={self.experts_per_token} is more than num_experts={self.num_experts}"
+            )
+        dense = tuple(sorted({layer for layer in self.dense_layers if 0 <= layer < self.num_layers}))
+        object.__setattr__(self, "dense_layers", dense)
 
     def _settle_windows(self) -> None:
         """Write ``windows`` as its shortest period, so that equal networks are equal."""
@@ -129,22 +152,46 @@ class Architecture:
             (self.local_rope_theta, None) if window and self.local_rope_theta else (self.rope_theta, self.rope_scaling)
         )
 
+    def is_sparse(self, layer: int) -> bool:
+        """Whether the layer's MLP is a choice of experts."""
+        return bool(self.num_experts) and layer not in self.dense_layers
+
+    @property
+    def sparse_layers(self) -> int:
+        """Number of layers with experts."""
+        return sum(map(self.is_sparse, range(self.num_layers)))
+
+    @property
+    def routes_per_token(self) -> int:
+        """Experts that a token passes in all layers."""
+        return self.sparse_layers * self.experts_per_token
+
     @property
     def num_parameters(self) -> int:
+        return self._parameters(self.num_experts)
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that a token passes: of the experts only those that are chosen."""
+        return self._parameters(self.experts_per_token)
+
+    def _parameters(self, experts: int) -> int:
         d, attention, kv = self.hidden_size, self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        block = 2 * d * attention + 2 * d * kv + 3 * d * self.intermediate_size + len(self.family.norms) * d
+        block = 2 * d * attention + 2 * d * kv + len(self.family.norms) * d
         block += self.qkv_bias * (attention + 2 * kv) + self.out_bias * d + self.qk_norm * 2 * self.head_dim
-        return self.vocab_size * d * (1 if self.tie_word_embeddings else 2) + self.num_layers * block + d
+        dense, routed = 3 * d * self.intermediate_size, 3 * d * self.expert_size * experts + d * self.num_experts
+        blocks = self.num_layers * block + self.sparse_layers * routed + (self.num_layers - self.sparse_layers) * dense
+        return self.vocab_size * d * (1 if self.tie_word_embeddings else 2) + blocks + d
 
     @property
     def key_cost(self) -> float:
-        """Operations to score one position and read its value, over those of a token with all weights."""
-        return 2 * self.num_layers * self.num_heads * self.head_dim / self.num_parameters
+        """Operations to score one position and read its value, over those of a token with all its weights."""
+        return 2 * self.num_layers * self.num_heads * self.head_dim / self.active_parameters
 
     @property
     def position_cost(self) -> float:
         """Operations of a forward and backward pass over a position, without attention and recomputation."""
-        return 6.0 * self.num_parameters
+        return 6.0 * self.active_parameters
 
 
 PUBLISHED: dict[str, Architecture] = {

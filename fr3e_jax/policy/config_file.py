@@ -24,8 +24,17 @@ _MOST = {  # far beyond any published network; what is larger is a mistake, and 
     "max_position_embeddings": 10**9,
     "sliding_window": 10**9,
     "sliding_window_pattern": 10**3,
+    "num_experts": 10**4,
+    "num_experts_per_tok": 10**3,
+    "moe_intermediate_size": 10**7,
+    "decoder_sparse_step": 10**3,
 }
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size")
+_EXPERT_SIZES = {  # keys of families with routed experts -> fields of `Architecture`
+    "num_experts": "num_experts",
+    "num_experts_per_tok": "experts_per_token",
+    "moe_intermediate_size": "expert_size",
+}
 _REFUSED = {  # settings that change the network when they are set, with their meaning
     "use_sliding_window": "attention over a sliding window, in this family",
     "use_bidirectional_attention": "attention to later tokens",
@@ -38,6 +47,7 @@ _REFUSED = {  # settings that change the network when they are set, with their m
 _WAYS_OUT = {  # model types that are refused, with what to do
     "gemma3": "Gemma 3 with images: save its text part first, in six lines of docs/users/models.md",
     "gemma": "Gemma 1: take Gemma 2 or 3",
+    "qwen2_moe": "Qwen2 with experts has one that all tokens pass: take Qwen3-30B-A3B",
     "mllama": "Llama 3.2 with images: take Llama 3.1, or 3.2 of 1B or 3B",
     "llama4": "Llama 4 is a mixture of experts with attention in chunks: take Llama 3",
     "llama4_text": "Llama 4 is a mixture of experts with attention in chunks: take Llama 3",
@@ -54,6 +64,8 @@ def from_hf_config(config: dict[str, Any]) -> Architecture:
     known = isinstance(model_type, str) and model_type in FAMILIES
     family = FAMILIES[model_type] if known else FAMILIES["qwen2"]  # whose rules tell what else is wrong
     given = {name: value for name, value in config.items() if value is not None or name in family.keys}
+    if family.routed_experts and "num_local_experts" in given:  # as transformers 5 names it
+        given = {"num_experts": given["num_local_experts"]} | given
     filled = dict(family.defaults) | given
     rope = read_rope(given, family)
     problems = [] if known else [_unknown(model_type)]
@@ -80,6 +92,7 @@ def from_hf_config(config: dict[str, Any]) -> Architecture:
         windows=_windows(filled, family),
         local_rope_theta=rope.local_theta,
         **{field: float(filled[name] or 0.0) for name, field in family.keys.items()},
+        **(_experts(filled) if family.routed_experts else {}),
     )
 
 
@@ -88,6 +101,32 @@ def _unknown(model_type: Any) -> str:
     way_out = _WAYS_OUT.get(model_type) if isinstance(model_type, str) else None
     supported = way_out or f"supported are {', '.join(named[:-1])} and {named[-1]}"
     return f"model_type={shown(model_type)} is not supported ({supported})"
+
+
+def _experts(config: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `Architecture` that describe experts."""
+    step, named = config["decoder_sparse_step"], config.get("mlp_only_layers") or []
+    dense = [layer for layer in range(config["num_hidden_layers"]) if layer in named or (layer + 1) % step]
+    sizes = {field: config[name] for name, field in _EXPERT_SIZES.items()}
+    return sizes | {"norm_topk_prob": bool(config["norm_topk_prob"]), "dense_layers": tuple(dense)}
+
+
+def _expert_problems(config: dict[str, Any], family: Family) -> list[str]:
+    experts = [f"{name}={shown(config[name])}" for name in _EXPERTS if config.get(name)]
+    if not family.routed_experts:
+        return [f"{', '.join(experts)} is not supported (mixture of experts)"] if experts else []
+    problems = []
+    if config.get("num_local_experts", config["num_experts"]) != config["num_experts"]:
+        problems.append(f"{experts[0]} and {experts[1]} contradict one another")
+    layers = config.get("mlp_only_layers") or []
+    if not isinstance(layers, list) or any(type(layer) is not int for layer in layers):
+        problems.append(f"mlp_only_layers={shown(layers)} is not a list of layers")
+    if type(config["norm_topk_prob"]) is not bool:
+        problems.append(f"norm_topk_prob={shown(config['norm_topk_prob'])} is neither true nor false")
+    count, chosen = config["num_experts"], config["num_experts_per_tok"]
+    if type(count) is int and type(chosen) is int and chosen > count >= 1:
+        problems.append(f"num_experts_per_tok={chosen} is more than num_experts={count}")
+    return problems
 
 
 def _windows(config: dict[str, Any], family: Family) -> tuple[int, ...]:
@@ -101,9 +140,7 @@ def _windows(config: dict[str, Any], family: Family) -> tuple[int, ...]:
 
 
 def _network_problems(config: dict[str, Any], family: Family) -> list[str]:
-    problems = []
-    if experts := [f"{name}={shown(config[name])}" for name in _EXPERTS if config.get(name)]:
-        problems.append(f"{', '.join(experts)} is not supported (mixture of experts)")
+    problems = _expert_problems(config, family)
     if (activation := config.get(family.activation_key, family.activation)) != family.activation:
         problems.append(f"{family.activation_key}={shown(activation)} is not supported (only {family.activation})")
     for name, meaning in _REFUSED.items():
@@ -182,6 +219,9 @@ def to_hf_config(architecture: Architecture, *, dtype: str, eos_token_id: int | 
         kind = lambda layer: "sliding_attention" if a.window_of(layer) else "full_attention"
         config |= {"layer_types": [kind(layer) for layer in range(a.num_layers)]}
         config |= {"sliding_window": a.sliding_window} if a.sliding_window else {}
+    if family.routed_experts:
+        config |= {name: getattr(a, field) for name, field in _EXPERT_SIZES.items()}
+        config |= {"norm_topk_prob": a.norm_topk_prob, "decoder_sparse_step": 1, "mlp_only_layers": [*a.dense_layers]}
     return config if family.qkv_bias else config | {"attention_bias": a.attention_bias}
 
 

@@ -1,12 +1,14 @@
 """Weights read from and written to a Hugging Face directory: names and layouts, tensor by tensor.
 
-PyTorch stores a projection as ``[out, in]``; this network uses ``[in, out]``. All other tensors are the same. Reading
-and writing hold one tensor on the host at a time, besides the arrays on the devices.
+PyTorch stores a projection as ``[out, in]``; this network uses ``[in, out]``. Files have a tensor for each expert, and
+this network one array for all experts of a layer. All other tensors are the same. Reading and writing hold one tensor
+on the host at a time (reading: that of all experts), besides the arrays on the devices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,12 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "o_proj"}
 
 
-def _block_names(architecture: Architecture) -> dict[tuple[str, ...], str]:
+_MLP = ("gate", "up", "down")
+
+
+def _block_names(architecture: Architecture, layer: int) -> dict[tuple, str]:
     """Path in a block of ``params`` -> Hugging Face's name in a layer."""
-    names: dict[tuple[str, ...], str] = {}
+    names: dict[tuple, str] = {}
     for ours, theirs in _ATTENTION.items():
         names["attention", ours, "kernel"] = f"self_attn.{theirs}.weight"
         if architecture.out_bias if ours == "out" else architecture.qkv_bias:
@@ -35,15 +40,23 @@ def _block_names(architecture: Architecture) -> dict[tuple[str, ...], str]:
         names["attention", "query_norm", "scale"] = "self_attn.q_norm.weight"
         names["attention", "key_norm", "scale"] = "self_attn.k_norm.weight"
     names |= {(ours, "scale"): f"{theirs}.weight" for ours, theirs in architecture.family.norms.items()}
-    return names | {(part, "kernel"): f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")}
+    if not architecture.is_sparse(layer):
+        return names | {(part, "kernel"): f"mlp.{part}_proj.weight" for part in _MLP}
+    names["experts", "router", "kernel"] = "mlp.gate.weight"
+    each = range(architecture.num_experts)
+    return names | {("experts", part, n): f"mlp.experts.{n}.{part}_proj.weight" for n in each for part in _MLP}
 
 
 def parameter_names(architecture: Architecture) -> Iterator[tuple[tuple, str, bool]]:
-    """(path in ``params``, Hugging Face name, whether it is stored transposed) of every parameter."""
+    """(path in ``params``, Hugging Face name, whether it is stored transposed) of every tensor of a checkpoint.
+
+    A path that ends with a number is that entry on the first axis of an array (an expert's).
+    """
     yield ("embedding",), EMBEDDING, False
     for layer in range(architecture.num_layers):
-        for path, name in _block_names(architecture).items():
-            yield ("layers", layer, *path), f"model.layers.{layer}.{name}", path[-1] == "kernel"
+        for path, name in _block_names(architecture, layer).items():
+            flip = path[-1] == "kernel" or isinstance(path[-1], int)
+            yield ("layers", layer, *path), f"model.layers.{layer}.{name}", flip
     yield ("norm", "scale"), "model.norm.weight", False
     if not architecture.tie_word_embeddings:
         yield ("head",), HEAD, True
@@ -57,8 +70,30 @@ def stored_shapes(architecture: Architecture, abstract: Params) -> dict[str, tup
 
 def _leaf(tree: Any, path: tuple) -> Any:
     for key in path:
-        tree = tree[key]
+        if isinstance(tree, dict):
+            tree = tree[key]
+        else:  # an entry on the first axis of an array
+            tree = _entry(tree, key)
     return tree
+
+
+def _entry(array: Any, number: int) -> Any:
+    if isinstance(array, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
+    # Not array[number], which would compile a program for each number.
+    return jax.lax.dynamic_index_in_dim(array, number, 0, False) if isinstance(array, jax.Array) else array[number]
+
+
+def _arrays(architecture: Architecture) -> Iterator[tuple[tuple, list[str], bool, bool]]:
+    """(path, names, whether they are stored transposed, whether they are stacked) of every array of ``params``."""
+    stacks: dict[tuple, list[str]] = {}
+    for path, name, transposed in parameter_names(architecture):
+        if not isinstance(path[-1], int):
+            yield path, [name], transposed, False
+            continue
+        stacks.setdefault(path[:-1], []).append(name)
+        if len(stacks[path[:-1]]) == architecture.num_experts:
+            yield path[:-1], stacks.pop(path[:-1]), transposed, True
 
 
 def _put(tree: dict, path: tuple, value: Any) -> None:
@@ -88,9 +123,9 @@ def load_params(
     params: Params = {}
     files = TensorFiles(directory)
     _check_tensors(files, architecture, stored_shapes(architecture, abstract))
-    for path, name, transposed in parameter_names(architecture):
+    for path, names, transposed, stacked in _arrays(architecture):
         leaf, sharding = _leaf(abstract, path), _leaf(shardings, path)
-        _put(params, path, load_tensor(files, name, transposed, leaf, sharding))
+        _put(params, path, load_tensor(files, names if stacked else names[0], transposed, leaf, sharding))
     return params
 
 
@@ -125,15 +160,20 @@ def _same_tensor(files: TensorFiles, one: str, other: str, rows: int = 4096) -> 
 
 
 def load_tensor(
-    files: TensorFiles, name: str, transposed: bool, leaf: jax.ShapeDtypeStruct, sharding: Sharding
+    files: TensorFiles, name: str | list[str], transposed: bool, leaf: jax.ShapeDtypeStruct, sharding: Sharding
 ) -> jax.Array:
-    """One tensor of ``files`` as a device array of ``leaf``'s shape and type; ``transposed``: the file holds it so."""
+    """One tensor of ``files`` as a device array of ``leaf``'s shape and type; ``transposed``: the file holds it so.
+
+    Several names: their tensors stacked on a new first axis.
+    """
     pieces: dict[tuple, np.ndarray] = {}  # replicas on several devices are read once
 
     def read(index: tuple[slice, ...]) -> np.ndarray:
         key = tuple((part.start, part.stop) for part in index)
         if key not in pieces:
-            pieces[key] = files.read(name, index, leaf.dtype, transposed=transposed)
+            one = partial(files.read, dtype=leaf.dtype, transposed=transposed)
+            whole = isinstance(name, str)
+            pieces[key] = one(name, index) if whole else np.stack([one(part, index[1:]) for part in name[index[0]]])
         return pieces[key]
 
     array = jax.make_array_from_callback(leaf.shape, sharding, read, dtype=leaf.dtype)

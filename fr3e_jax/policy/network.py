@@ -14,13 +14,14 @@ computed once for each kind that occurs (`Architecture.kinds`): rotary angles, m
 
 Dimension key: B rows or trunk slots, N lanes of each, L = B·N lanes, T tokens of a lane, S trunk positions,
 P = S + N·T positions of a whole row, C ring columns, R recent columns, K key/value heads, G query heads per key/value
-head, D head size, E width, V vocabulary.
+head, D head size, E width, V vocabulary, Q routes of a token: the experts of all its sparse layers, those of one layer
+after those of another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -37,6 +38,7 @@ from fr3e_jax.policy.attention import (
     trunk_branch_attention,
 )
 from fr3e_jax.policy.decode_attention import OwnPart, decode_attention
+from fr3e_jax.policy.experts import RoutedExperts, apply_experts, routes_type
 from fr3e_jax.policy.head import LOCAL_STATES, Head, StateTransfer
 from fr3e_jax.policy.modules import GATES, Linear, RMSNorm, parameter, product
 from fr3e_jax.policy.rotary import Rotation, rotary, rotation
@@ -174,6 +176,7 @@ class MeshLayout:
     by_shard: Callable[[jax.Array], jax.Array] = lambda x: x  # arrays [shards, ...], one entry for each shard of rows
     layer: Callable = call_layer  # or a jitted version of it
     attend_rows: Callable = row_attention  # or the same in fused kernels, or of parts of rows
+    experts: Callable = apply_experts  # or the same with experts or their columns on several devices
     states: StateTransfer = LOCAL_STATES  # of rows to the head
     lay_out_head: bool = False  # whether a loop of decode steps first lays a tied head out as [E, V]
 
@@ -190,10 +193,11 @@ class Block(nnx.Module):
     """A layer: attention and gated MLP, each on normalised hidden states and added to its input.
 
     Families with post-norms normalise what is added, too. ``kind``: of the layer, its place in `Architecture.kinds`.
+    ``sparse``: its MLP is a choice of experts.
     The methods take hidden states ``x [B, N, T, E]`` and the arguments of `Attention`'s methods of the same names.
     """
 
-    def __init__(self, rngs: nnx.Rngs, a: Architecture, dtype: str, window: int = 0):
+    def __init__(self, rngs: nnx.Rngs, a: Architecture, dtype: str, window: int = 0, sparse: bool = False):
         norm = lambda: _norm(a, a.hidden_size, dtype)
         self.attention_norm = norm()
         self.attention = Attention(rngs, a, dtype, window)
@@ -201,40 +205,77 @@ class Block(nnx.Module):
         self.mlp_norm = norm()
         self.mlp_post_norm = norm() if a.family.post_norms else None
         self.kind, self.activation = a.kinds.index(window), a.family.activation
+        self.experts = RoutedExperts(rngs, a, dtype) if sparse else None
+        if sparse:
+            return
         self.gate = Linear(rngs, a.hidden_size, a.intermediate_size, ("embed", "mlp"), dtype)
         self.up = Linear(rngs, a.hidden_size, a.intermediate_size, ("embed", "mlp"), dtype)
         self.down = Linear(rngs, a.intermediate_size, a.hidden_size, ("mlp", "embed"), dtype)
 
-    def causal(self, x: jax.Array, turn: Rotation, mask: jax.Array) -> tuple[jax.Array, KeyValue]:
-        """Hidden states after this layer, and the layer's keys and values."""
+    def causal(
+        self, x: jax.Array, turn: Rotation, mask: jax.Array, *, layout: MeshLayout = DEFAULT_LAYOUT
+    ) -> tuple[jax.Array, KeyValue, jax.Array | None]:
+        """Hidden states after this layer, the layer's keys and values, and the experts of each token (`mlp`)."""
         mixed, own = self.attention.causal(self.attention_norm(x), turn, mask)
-        return self._add(x, mixed), own
+        x, experts = self._add(x, mixed, replace(DEFAULT_LAYOUT, experts=layout.experts))
+        return x, own, experts
 
     def rows(
-        self, x: jax.Array, turn: Rotation, view: RowView, *, window: int, block: int, layout: MeshLayout
+        self,
+        x: jax.Array,
+        turn: Rotation,
+        view: RowView,
+        experts: jax.Array | None = None,
+        *,
+        window: int,
+        block: int,
+        layout: MeshLayout,
     ) -> jax.Array:
-        """Hidden states of whole rows after this layer."""
+        """Hidden states of whole rows after this layer; ``experts``: recorded ones of each token (`mlp`)."""
         settings = dict(window=window, block=block, attend=layout.attend_rows)
         mixed = self.attention.rows(layout.hidden(self.attention_norm(x)), turn, view, **settings)
-        return self._add(x, mixed, layout)
+        return self._add(x, mixed, layout, experts)[0]
 
     def decode(
-        self, x: jax.Array, turn: Rotation, cache: OwnCache, trunk: KeyValue, fork: jax.Array
-    ) -> tuple[jax.Array, KeyValue]:
-        """Hidden states of the new tokens after this layer, and the layer's recent columns."""
+        self,
+        x: jax.Array,
+        turn: Rotation,
+        cache: OwnCache,
+        trunk: KeyValue,
+        fork: jax.Array,
+        *,
+        layout: MeshLayout = DEFAULT_LAYOUT,
+    ) -> tuple[jax.Array, KeyValue, jax.Array | None]:
+        """Hidden states of the new tokens after this layer, its recent columns, and the tokens' experts (`mlp`)."""
         mixed, recent = self.attention.decode(self.attention_norm(x), turn, cache, trunk, fork)
-        return self._add(x, mixed), recent
+        x, experts = self._add(x, mixed, replace(DEFAULT_LAYOUT, experts=layout.experts))
+        return x, recent, experts
 
-    def mlp(self, x: jax.Array) -> jax.Array:
+    def mlp(
+        self, x: jax.Array, layout: MeshLayout = DEFAULT_LAYOUT, experts: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """What the MLP adds, and the experts that each token passed, int ``[tokens, C]``; None: the layer is dense.
+
+        ``experts``: those to pass, in place of the router's choice.
+        """
         # No reshape may stand between the products and the operations that are fused with them.
         flat = x.reshape(-1, x.shape[-1])
-        return self.down(GATES[self.activation](self.gate(flat), self.up(flat))).reshape(x.shape)
+        if self.experts is not None:
+            added, experts = self.experts(flat, layout.experts, experts)
+            return added.reshape(x.shape), experts
+        return self.down(GATES[self.activation](self.gate(flat), self.up(flat))).reshape(x.shape), None
 
-    def _add(self, x: jax.Array, mixed: jax.Array, layout: MeshLayout = DEFAULT_LAYOUT) -> jax.Array:
+    def _add(
+        self,
+        x: jax.Array,
+        mixed: jax.Array,
+        layout: MeshLayout = DEFAULT_LAYOUT,
+        experts: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array | None]:
         after = lambda norm, y: y if norm is None else norm(y)
         x = x + layout.between(after(self.attention_post_norm, mixed))
-        added = self.mlp(layout.hidden(self.mlp_norm(x)))
-        return x + layout.between(after(self.mlp_post_norm, added))
+        added, experts = self.mlp(layout.hidden(self.mlp_norm(x)), layout, experts)
+        return x + layout.between(after(self.mlp_post_norm, added)), experts
 
 
 REMATERIALISATION = {
@@ -269,7 +310,9 @@ class Decoder(nnx.Module):
 
     def __init__(self, rngs: nnx.Rngs, a: Architecture, *, param_dtype: str, compute_dtype: str):
         self.embedding = parameter(rngs, (a.vocab_size, a.hidden_size), ("vocab", "embed"), 0.02, param_dtype)
-        self.layers = nnx.List([Block(rngs, a, param_dtype, a.window_of(layer)) for layer in range(a.num_layers)])
+        self.layers = nnx.List(
+            [Block(rngs, a, param_dtype, a.window_of(n), a.is_sparse(n)) for n in range(a.num_layers)]
+        )
         self.norm = _norm(a, a.hidden_size, param_dtype)
         tied = a.tie_word_embeddings
         self.head = (
@@ -280,14 +323,17 @@ class Decoder(nnx.Module):
         self.windows, self.period = a.kinds, len(a.windows)
         self.rotary = tuple((a.head_dim, *a.rope(window)) for window in a.kinds)
         self.softcap = a.final_softcap
+        self.sparse, self.routes_type = tuple(map(a.is_sparse, range(a.num_layers))), routes_type(a.num_experts)
+        self.experts_per_token = a.experts_per_token
 
     def causal(
         self, token_ids: jax.Array, layout: MeshLayout = DEFAULT_LAYOUT
-    ) -> tuple[jax.Array, tuple[KeyValue, ...]]:
+    ) -> tuple[jax.Array, tuple[KeyValue, ...], jax.Array | None]:
         """Pass whole sequences ``token_ids [B, T]``; each token sees itself and the earlier ones.
 
         Returns:
-          hidden ``[B, T, E]`` after the final norm; of each layer ``key [B, K, D, T]`` and ``value [B, K, T, D]``.
+          hidden ``[B, T, E]`` after the final norm; of each layer ``key [B, K, D, T]`` and ``value [B, K, T, D]``; the
+          tokens' routes ``[B, T, Q]``, None without sparse layers.
         """
         batch, length = token_ids.shape
         turns = self.rotations(jnp.broadcast_to(jnp.arange(length), (batch, 1, length)))
@@ -296,12 +342,20 @@ class Decoder(nnx.Module):
             jnp.broadcast_to(seen & ~jnp.tril(seen, -window) if window else seen, (batch, 1, length, length))
             for window in self.windows
         ]
-        x, owns = layout.hidden(self._embed(token_ids[:, None], layout)), []
+        x, owns, chosen = layout.hidden(self._embed(token_ids[:, None], layout)), [], []
         for layer in self.layers:
-            x, own = layout.layer(Block.causal, *nnx.split(layer), x, turns[layer.kind], masks[layer.kind])
+            x, own, experts = layout.layer(
+                Block.causal, *nnx.split(layer), x, turns[layer.kind], masks[layer.kind], layout=layout
+            )
             x = layout.hidden(x)
             owns.append(KeyValue(own.key[:, 0], own.value[:, 0]))
-        return self.norm(x)[:, 0], tuple(owns)
+            chosen.append(experts)
+        return self.norm(x)[:, 0], tuple(owns), self._routes(chosen, token_ids.shape)
+
+    def _routes(self, chosen: list[jax.Array | None], shape: tuple[int, ...]) -> jax.Array | None:
+        """The experts that tokens of ``shape`` passed, layer after layer: ``[*shape, Q]``; None: no layer is sparse."""
+        parts = [experts.astype(self.routes_type).reshape(*shape, -1) for experts in chosen if experts is not None]
+        return jnp.concatenate(parts, axis=-1) if parts else None
 
     def rows(
         self,
@@ -309,6 +363,7 @@ class Decoder(nnx.Module):
         positions: jax.Array,
         view: RowView,
         offset: jax.Array,
+        routes: jax.Array | None = None,
         *,
         window: int = 1,
         options: ForwardOptions = DEFAULT_OPTIONS,
@@ -322,6 +377,7 @@ class Decoder(nnx.Module):
           token_ids, positions: int ``[B, P]``.
           view: what each token sees where it sees all that precedes it.
           offset: int ``[B, N, T]``, how many tokens of its branch precede a token.
+          routes: int ``[B, Q, P]``, the experts that tokens pass; None: those that the routers choose.
           window: number of lanes that a lane's token sees; see `row_attention`.
           options: how the pass is computed.
 
@@ -332,17 +388,28 @@ class Decoder(nnx.Module):
         views = [view.within(seen, offset) for seen in self.windows]
         settings = dict(window=window, block=options.attention_block, layout=layout)
 
-        def through(layer: Block, x):
+        def through(layer: Block, x, experts):
             turn, seen = turns[layer.kind], views[layer.kind]
-            return layout.layer(Block.rows, *nnx.split(layer), x, turn, seen, **settings)
+            return layout.layer(Block.rows, *nnx.split(layer), x, turn, seen, experts, **settings)
+
+        chosen = self._experts_of_layers(routes)
 
         x = layout.between(self._embed(token_ids, layout)[:, None])
         if options.scan:
-            x = self._scan_layers(through, x, options.remat)
+            x = self._scan_layers(through, x, chosen, options.remat)
         else:
-            for layer in self.layers:
-                x = _rematerialised(lambda x, layer=layer: through(layer, x), options.remat)(x)
+            for layer, experts in zip(self.layers, chosen, strict=True):
+                x = _rematerialised(lambda x, one=layer, own=experts: through(one, x, own), options.remat)(x)
         return layout.hidden(self.norm(x))[:, 0]
+
+    def _experts_of_layers(self, routes: jax.Array | None) -> list[jax.Array | None]:
+        """The experts ``[tokens, C]`` of each layer, from ``routes [B, Q, P]``."""
+        if routes is None:
+            return [None] * len(self.sparse)
+        count = self.experts_per_token
+        by_layer = jnp.split(routes, routes.shape[1] // count, axis=1)
+        flat = iter([jnp.swapaxes(one, 1, 2).reshape(-1, count) for one in by_layer])
+        return [next(flat) if sparse else None for sparse in self.sparse]
 
     def decode(
         self,
@@ -352,7 +419,7 @@ class Decoder(nnx.Module):
         trunks: tuple[KeyValue, ...],
         fork: jax.Array,
         layout: MeshLayout = DEFAULT_LAYOUT,
-    ) -> tuple[jax.Array, tuple[KeyValue, ...]]:
+    ) -> tuple[jax.Array, tuple[KeyValue, ...], jax.Array | None]:
         """Pass one new token per lane.
 
         Args:
@@ -363,15 +430,18 @@ class Decoder(nnx.Module):
           fork: int ``[B, N]``, the trunk position before which each lane sees.
 
         Returns:
-          hidden ``[B, N, E]`` after the final norm; of each layer the recent columns, the new tokens written in.
+          hidden ``[B, N, E]`` after the final norm; of each layer the recent columns, the new tokens written in; the
+          tokens' routes ``[B, N, Q]``, None without sparse layers.
         """
-        x, recents = layout.hidden(self._embed(token_ids[..., None], layout)), []
+        x, recents, chosen = layout.hidden(self._embed(token_ids[..., None], layout)), [], []
         for i, (layer, trunk) in enumerate(zip(self.layers, trunks, strict=True)):
             turn, own = turns[layer.kind], cache.of_layer(i, layer.kind)
-            x, recent = layout.layer(Block.decode, *nnx.split(layer), x, turn, own, trunk, fork)
+            inputs = x, turn, own, trunk, fork
+            x, recent, experts = layout.layer(Block.decode, *nnx.split(layer), *inputs, layout=layout)
             x = layout.hidden(x)
             recents.append(recent)
-        return self.norm(x)[:, :, 0], tuple(recents)
+            chosen.append(experts)
+        return self.norm(x)[:, :, 0], tuple(recents), self._routes(chosen, token_ids.shape)
 
     def rotations(self, positions: jax.Array) -> tuple[Rotation, ...]:
         """The rotary angles at ``positions [B, N, T]``, of each kind of layer."""
@@ -382,7 +452,7 @@ class Decoder(nnx.Module):
         x = layout.embedding(self.embedding[...].astype(self.compute_dtype))[token_ids]
         return x if self.embedding_scale == 1 else x * jnp.asarray(self.embedding_scale, x.dtype)
 
-    def _scan_layers(self, through, x, remat: str):
+    def _scan_layers(self, through, x, chosen: list[jax.Array | None], remat: str):
         """Run one period's program over the stacked parameters of all periods, with matrices in the compute type.
 
         A period is one layer, or the layers after which the kinds repeat. The layers that make up no whole one follow.
@@ -390,10 +460,14 @@ class Decoder(nnx.Module):
         size, whole = self.period, len(self.layers) // self.period * self.period
         graphdefs = [nnx.split(layer)[0] for layer in self.layers[:size]]
         cast = lambda leaf: leaf.astype(self.compute_dtype) if leaf.ndim > 1 else leaf
-        states = [jax.tree.map(cast, nnx.split(layer)[1]) for layer in self.layers]
+        states = [
+            (jax.tree.map(cast, nnx.split(layer)[1]), experts)
+            for layer, experts in zip(self.layers, chosen, strict=True)
+        ]
         stack = lambda place: jax.tree.map(lambda *leaves: jnp.stack(leaves), *states[place:whole:size])
         passes = [
-            _rematerialised(lambda x, state, one=one: through(nnx.merge(one, state), x), remat) for one in graphdefs
+            _rematerialised(lambda x, state, one=one: through(nnx.merge(one, state[0]), x, state[1]), remat)
+            for one in graphdefs
         ]
 
         def period(x, states):

@@ -17,7 +17,7 @@ A branch's first token is predicted from the trunk's hidden state at ``start + f
 hidden state of its predecessor.
 
 Dimension key: B rows, S trunk positions, N lanes, T positions of a lane, W lanes seen, P = S + N·T positions of a whole
-row, K key/value heads, D head size, E width.
+row, K key/value heads, D head size, E width, Q routes of a token (`fr3e_jax.policy.network`).
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class Rows(NamedTuple):
     fork: jax.Array  # int [B, N, T], at least 1 on real tokens
     offset: jax.Array  # int [B, N, T]
     window: jax.Array | None = None  # bool [B, W]: only its shape counts, known at compile time; None: W = 1
+    trunk_routes: jax.Array | None = None  # int [B, Q, S], recorded experts, which tokens pass again; None: chosen anew
+    branch_routes: jax.Array | None = None  # int [B, Q, N, T]
 
 
 class Trunks(NamedTuple):
@@ -52,14 +54,15 @@ class Trunks(NamedTuple):
 
     layers: tuple[KeyValue, ...]  # key [B, K, D, S], value [B, K, S, D] of each layer
     hidden: jax.Array  # [B, S, E] after the final norm
+    routes: jax.Array | None = None  # int [B, S, Q], the experts of each position, where a caller records them
 
 
 def run_trunks(
     graphdef: nnx.GraphDef, params: Params, trunk_ids: jax.Array, layout: MeshLayout = DEFAULT_LAYOUT
 ) -> Trunks:
     """Causal pass over ``trunk_ids [B, S]``, padded on the right (padding is never seen: forks end before it)."""
-    hidden, layers = bind(graphdef, params).causal(trunk_ids, layout)
-    return Trunks(layers, hidden)
+    hidden, layers, routes = bind(graphdef, params).causal(trunk_ids, layout)
+    return Trunks(layers, hidden, routes)
 
 
 def row_states(
@@ -75,7 +78,8 @@ def row_states(
     positions = row(rows.trunk_offset, rows.fork + rows.offset)
     window = 1 if rows.window is None else rows.window.shape[1]
     view = RowView(rows.trunk_segment, rows.segment, rows.fork, rows.start)
-    return bind(graphdef, params).rows(ids, positions, view, rows.offset, window=window, options=options)
+    routes = None if rows.trunk_routes is None else row(rows.trunk_routes, rows.branch_routes)
+    return bind(graphdef, params).rows(ids, positions, view, rows.offset, routes, window=window, options=options)
 
 
 def predictors(rows: Rows, parts: int = 1) -> jax.Array:

@@ -22,17 +22,22 @@ from fr3e_jax.policy.head import LOCAL_STATES, StateTransfer
 from fr3e_jax.policy.row_parts import RowSizes, join_row, reach, row_part
 
 BATCH = ("replica", "fsdp")
-CONTEXT = "context"
+CONTEXT, EXPERT = "context", "expert"
+
+
+def batch_axes(mesh: Mesh) -> tuple[str, ...]:
+    """The mesh axes that split batches and decoder slots. A mesh has an axis of experts only where it is asked for."""
+    return (*BATCH, EXPERT) if EXPERT in mesh.shape else BATCH
 
 
 def row_axes(mesh: Mesh) -> tuple[str, ...]:
     """The mesh axes that split the first axis of rows, or of their parts."""
-    return (CONTEXT, *BATCH) if mesh.shape[CONTEXT] > 1 else BATCH
+    return (CONTEXT, *batch_axes(mesh)) if mesh.shape[CONTEXT] > 1 else batch_axes(mesh)
 
 
 def split_row_attention(mesh: Mesh) -> Callable:
     """`fr3e_jax.policy.attention.row_attention` of parts of rows, by matrix products, over whole keys and values."""
-    parts = mesh.shape[CONTEXT]
+    parts, batch = mesh.shape[CONTEXT], batch_axes(mesh)
 
     def put(x: jax.Array, *axes) -> jax.Array:
         free = (P.UNCONSTRAINED,) * (x.ndim - len(axes))
@@ -41,17 +46,17 @@ def split_row_attention(mesh: Mesh) -> Callable:
     # ``[A * B, ...]`` as ``[A, B, ...]``, whole on the axis. By hand: jax would sum the gradient whole on every device.
     @jax.custom_vjp
     def gathered(x: jax.Array) -> jax.Array:
-        return put(x.reshape(parts, -1, *x.shape[1:]), None, BATCH)
+        return put(x.reshape(parts, -1, *x.shape[1:]), None, batch)
 
     def scattered(_, slope: jax.Array) -> tuple[jax.Array]:
-        return (put(put(slope, CONTEXT, BATCH).reshape(-1, *slope.shape[2:]), row_axes(mesh)),)
+        return (put(put(slope, CONTEXT, batch).reshape(-1, *slope.shape[2:]), row_axes(mesh)),)
 
     gathered.defvjp(lambda x: (gathered(x), None), scattered)
 
     def attend_rows(query, own, view, *, window: int = 1, block: int = 0, scoring: Scoring = PLAIN) -> jax.Array:
         sizes = RowSizes.of(view)
         whole = KeyValue(*(join_row(gathered(x), sizes, axis) for x, axis in zip(own, (5, 4), strict=True)))
-        by_part = lambda x: put(x.reshape(parts, -1, *x.shape[1:]), CONTEXT, BATCH)
+        by_part = lambda x: put(x.reshape(parts, -1, *x.shape[1:]), CONTEXT, batch)
 
         def attend(query: jax.Array, part: RowPart) -> jax.Array:
             options = dict(window=window, block=block, scoring=scoring, part=part)
@@ -70,7 +75,7 @@ def state_transfer(mesh: Mesh) -> StateTransfer:
     parts = mesh.shape[CONTEXT]
     if parts == 1:
         return LOCAL_STATES
-    split = P((CONTEXT, *BATCH))
+    split = P(row_axes(mesh))
     on_each_device = partial(jax.shard_map, mesh=mesh, out_specs=split, check_vma=False)
 
     def held(source: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:

@@ -51,11 +51,15 @@ class Emitted(NamedTuple):
     entropies: jax.Array
     magnitudes: jax.Array
     stopped: jax.Array  # the token is a stop token
+    routes: jax.Array | None = None  # [n, B, N, Q], the experts that the token passed, where they are recorded
 
 
-def prefill(graphdef: nnx.GraphDef, layout: MeshLayout, params: Params, trunk_ids: jax.Array) -> Trunks:
-    """Keys, values and hidden states of ``trunk_ids [B, S]``, padded on the right."""
-    return run_trunks(graphdef, params, trunk_ids, layout)
+def prefill(
+    graphdef: nnx.GraphDef, layout: MeshLayout, params: Params, trunk_ids: jax.Array, *, recorded: bool = False
+) -> Trunks:
+    """Keys, values and hidden states of ``trunk_ids [B, S]``, padded on the right; if ``recorded`` also its routes."""
+    trunks = run_trunks(graphdef, params, trunk_ids, layout)
+    return trunks if recorded else trunks._replace(routes=None)
 
 
 class Alternatives(NamedTuple):
@@ -191,13 +195,25 @@ def _own_cache(
 
 
 def _one_step(
-    network, head, layout: MeshLayout, state, ring, base, window: _Window, uniforms, turns, reading, *, filtered
+    network,
+    head,
+    layout: MeshLayout,
+    state,
+    ring,
+    base,
+    window: _Window,
+    uniforms,
+    turns,
+    reading,
+    *,
+    filtered,
+    recorded,
 ):
     """Draw a token in every active lane and pass it through the network; ``state`` comes without its rings."""
     s = state.settings
     emitted, span = _draw(network, head, state, uniforms, reading, filtered=filtered)
     cache = _own_cache(network.windows, state, ring, base, window)
-    hidden, layers = network.decode(emitted.token_ids, turns, cache, state.trunks.layers, s.fork, layout)
+    hidden, layers, routes = network.decode(emitted.token_ids, turns, cache, state.trunks.layers, s.fork, layout)
     hidden = jnp.where(state.active[..., None], hidden, state.hidden)
     if window.hidden is not None:
         kept = jax.lax.dynamic_slice_in_dim(window.hidden, cache.column, 1, 1)
@@ -211,7 +227,7 @@ def _one_step(
         span=jnp.where(state.active[..., None], span, state.span),
         column=state.column + 1,
     )
-    return state, window._replace(layers=layers), emitted
+    return state, window._replace(layers=layers), emitted._replace(routes=routes if recorded else None)
 
 
 def decode_chunk(
@@ -224,12 +240,13 @@ def decode_chunk(
     *,
     steps: int,
     filtered: bool,
+    recorded: bool = False,
 ) -> tuple[DecodeState, Emitted]:
     """Draw up to ``steps`` tokens in every active lane.
 
     The chunk ends early when no lane is active, when ``patience`` lanes have ended, or at the end of the window of ring
     columns that it may write into. The caller must ensure that no active lane can come to hold more tokens than the
-    ring's capacity (`resize_ring`).
+    ring's capacity (`resize_ring`). If ``recorded``, the tokens' routes are emitted, too.
     """
     network = bind(graphdef, params)
     head = network.decoding_head(layout)
@@ -238,6 +255,9 @@ def decode_chunk(
     empty = lambda dtype: jnp.zeros((steps, *state.active.shape), dtype)
     f32 = jnp.float32
     nothing = Emitted(empty(bool), empty(jnp.int32), empty(f32), empty(f32), empty(f32), empty(bool))
+    if recorded:
+        count = sum(network.sparse) * network.experts_per_token
+        nothing = nothing._replace(routes=jnp.zeros((*nothing.emitted.shape, count), network.routes_type))
     size = _window_size(state.capacity, steps)
     base = state.column // size * size
     before, uniforms, turns = state.active.sum(), _chunk_uniforms(state, steps), _chunk_rotations(network, state, steps)
@@ -263,6 +283,7 @@ def decode_chunk(
             jax.tree.map(lambda x: x[step], turns),
             reading,
             filtered=filtered,
+            recorded=recorded,
         )
         put = lambda buffer, row: jax.lax.dynamic_update_index_in_dim(buffer, row, step, 0)
         if reading is not None:

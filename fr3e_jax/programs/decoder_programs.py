@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.attention import KeyValue
+from fr3e_jax.policy.experts import routes_type
 from fr3e_jax.policy.network import Params
 from fr3e_jax.policy.rows import Trunks
 from fr3e_jax.programs import decode_steps, decoder_state
@@ -70,27 +71,34 @@ class DecoderPrograms:
     state.
     """
 
-    def __init__(self, graphdef: nnx.GraphDef, architecture: Architecture, mesh: Mesh):
+    def __init__(self, graphdef: nnx.GraphDef, architecture: Architecture, mesh: Mesh, *, records_routes: bool = False):
         """Declare the programs; each is compiled on its first call with arrays of new shapes.
 
         Args:
           graphdef: of `fr3e_jax.policy.network.build_network`.
           architecture: of the same network.
           mesh: on which the parameters lie, and the state will.
+          records_routes: the experts of each token are recorded, if the network has any.
         """
+        self.routes = architecture.routes_per_token if records_routes else 0  # recorded for each token
+        self.routes_type, recorded = routes_type(architecture.num_experts), self.routes > 0
         self.mesh, self.shards = mesh, batch_shards(mesh)
         self._by_slot, self._whole = batch_sharding(mesh), replicated(mesh)
         state, layout = _state_shardings(mesh, architecture), mesh_layout(mesh)
         self._shardings = state
         emitted = Emitted(*(self._whole,) * len(Emitted._fields))  # every process fetches all tokens
-        self._prefill = Program(partial(decode_steps.prefill, graphdef, layout), out_shardings=state.trunks)
+        emitted = emitted if recorded else emitted._replace(routes=None)
+        prefilled = state.trunks._replace(routes=self._whole) if recorded else state.trunks
+        self._prefill = Program(
+            partial(decode_steps.prefill, graphdef, layout, recorded=recorded), out_shardings=prefilled
+        )
         self._alternatives = Program(partial(decode_steps.alternatives, graphdef), out_shardings=self._whole)
         self._empty = Program(decoder_state.empty_state, static_argnums=(0, 1), out_shardings=state)
         self._insert = Program(decoder_state.insert_trunks, donate_argnums=0, out_shardings=state.trunks)
         self._copy = Program(decoder_state.copy_trunk, donate_argnums=0, out_shardings=state.trunks)
         self._fill = Program(decoder_state.fill_lanes, donate_argnums=0, out_shardings=without_caches(state))
         self._chunk = Program(
-            partial(decode_steps.decode_chunk, graphdef, layout),
+            partial(decode_steps.decode_chunk, graphdef, layout, recorded=recorded),
             static_argnames=("steps", "filtered"),
             donate_argnums=1,  # the state
             out_shardings=(state, emitted),
@@ -134,6 +142,10 @@ class DecoderPrograms:
     def prefill(self, params: Params, trunk_ids: np.ndarray) -> Trunks:
         """`decode_steps.prefill`; the number of rows must be a multiple of the batch shards."""
         return self._prefill(params, on_mesh(trunk_ids, self._by_slot))
+
+    def fetch_routes(self, trunks: Trunks) -> tuple[Trunks, np.ndarray | None]:
+        """Prefilled trunks without their routes, and these as a NumPy array ``[B, S, Q]``; None: none are recorded."""
+        return trunks._replace(routes=None), jax.device_get(trunks.routes)
 
     def alternatives(
         self, params: Params, trunks: Trunks, rows: np.ndarray, positions: np.ndarray, token_ids: np.ndarray

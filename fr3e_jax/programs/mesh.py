@@ -2,7 +2,8 @@
 
 Mesh axes: ``replica`` copies parameters, ``fsdp`` shards parameters and batch, ``context`` shards parameters and the
 positions of rows, ``tensor`` shards heads and MLP columns. Batches and decoder slots are split over
-``(replica, fsdp)``.
+``(replica, fsdp)``. A mesh for a mixture of experts may also have ``expert``: it is as a part of ``fsdp``, but there
+it is the experts that are split, and not their weights (`fr3e_jax.programs.expert_axis`).
 """
 
 from __future__ import annotations
@@ -20,10 +21,20 @@ from jax.sharding import PartitionSpec as P
 
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.network import MeshLayout, call_layer
-from fr3e_jax.programs.context_axis import BATCH, CONTEXT, row_axes, split_row_attention, state_transfer
+from fr3e_jax.programs.context_axis import (
+    BATCH,
+    CONTEXT,
+    EXPERT,
+    batch_axes,
+    row_axes,
+    split_row_attention,
+    state_transfer,
+)
+from fr3e_jax.programs.expert_axis import split_experts
 from fr3e_jax.programs.fused_rows import fused_rows
 
 MESH_AXES = (*BATCH, CONTEXT, "tensor")
+EXPERT_MESH_AXES = (*BATCH, EXPERT, CONTEXT, "tensor")
 
 
 @dataclass(frozen=True)
@@ -39,15 +50,17 @@ class Rule:
 
     def split_over(self, mesh: Mesh) -> tuple[str, ...]:
         """Those of its axes that have several devices."""
-        return tuple(axis for axis in self.mesh_axes if mesh.shape[axis] > 1)
+        return tuple(axis for axis in self.mesh_axes if mesh.shape.get(axis, 1) > 1)
 
 
 _SMALL = 2**18  # elements: a megabyte in float32
 RULES: dict[str, Rule] = {
     "vocab": Rule(("tensor",), _SMALL),
-    "embed": Rule(("fsdp", CONTEXT), _SMALL),
+    "embed": Rule(("fsdp", EXPERT, CONTEXT), _SMALL),
     "heads": Rule(("tensor",)),
     "mlp": Rule(("tensor",)),
+    "experts": Rule((EXPERT,)),
+    "expert_embed": Rule(("fsdp", CONTEXT), _SMALL),
     "width": Rule(("tensor",)),  # of hidden states that are kept
     # Grouped queries: with more shards than key/value heads, each shard of query heads keeps all key/value heads.
     "kv_heads": Rule(("tensor",), math.inf),
@@ -58,7 +71,9 @@ class MeshMismatch(ValueError):
     """The configured mesh does not fit the devices, or does not divide the network."""
 
 
-def make_mesh(replica: int = 1, fsdp: int = -1, tensor: int = 1, devices=None, *, context: int = 1) -> Mesh:
+def make_mesh(
+    replica: int = 1, fsdp: int = -1, tensor: int = 1, devices=None, *, context: int = 1, expert: int = 1
+) -> Mesh:
     """A mesh over all devices; one size may be -1 and takes the devices that the others leave.
 
     On TPU the axes follow the torus of the chips, ``tensor`` on the nearest ones, then ``context``; with several slices
@@ -68,12 +83,32 @@ def make_mesh(replica: int = 1, fsdp: int = -1, tensor: int = 1, devices=None, *
       MeshMismatch: the sizes do not multiply to the number of devices, or the slices do not divide ``replica``.
     """
     devices = jax.devices() if devices is None else list(devices)
-    shape = resolve_sizes(len(devices), replica=replica, fsdp=fsdp, context=context, tensor=tensor)
+    shape = training_shape(len(devices), replica=replica, fsdp=fsdp, context=context, tensor=tensor, expert=expert)
     return _mesh(_arranged(devices, shape))
 
 
+def training_shape(count: int, *, expert: int, **sizes: int) -> tuple[int, ...]:
+    """Devices on each axis of a training mesh: on `MESH_AXES`, or with ``expert > 1`` on `EXPERT_MESH_AXES`.
+
+    Raises:
+      MeshMismatch: see `resolve_sizes`; or rows would be split as well.
+    """
+    if expert == 1:
+        return resolve_sizes(count, **sizes)
+    if expert > 1 and sizes[CONTEXT] > 1:
+        raise MeshMismatch(
+            f"mesh.expert={expert} and mesh.context={sizes[CONTEXT]}: experts are not split where rows are; "
+            "set one of them to 1"
+        )
+    replica, fsdp, expert, tensor = resolve_sizes(
+        count, replica=sizes["replica"], fsdp=sizes["fsdp"], expert=expert, tensor=sizes["tensor"]
+    )
+    return replica, fsdp, expert, 1, tensor
+
+
 def _mesh(devices: np.ndarray) -> Mesh:
-    return Mesh(devices, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+    names = MESH_AXES if devices.ndim == len(MESH_AXES) else EXPERT_MESH_AXES
+    return Mesh(devices, names, axis_types=(AxisType.Auto,) * len(names))
 
 
 def resolve_sizes(count: int, *, prefix: str = "mesh.", **sizes: int) -> tuple[int, ...]:
@@ -146,6 +181,8 @@ def rollout_mesh(training: Mesh, *, replica: int = -1, fsdp: int = 1, tensor: in
     Raises:
       MeshMismatch: the sizes do not multiply to the number of devices, or the slices do not divide ``replica``.
     """
+    if tensor == 0 and EXPERT in training.shape:  # which has no context
+        return training
     if tensor == 0:
         size = training.shape
         replica, fsdp, tensor = size["replica"], size["fsdp"] * size[CONTEXT], size["tensor"]
@@ -240,13 +277,15 @@ def param_shardings(mesh: Mesh, abstract: Any, axes: Any, architecture: Architec
 def cache_sharding(mesh: Mesh, architecture: Architecture) -> NamedSharding:
     """Sharding of keys and values ``[B or L, K, ...]``: slots over the batch axes, heads as in the table."""
     units, shape = head_counts(architecture), (architecture.num_kv_heads,)
-    return NamedSharding(mesh, P(BATCH, *spec(mesh, ("kv_heads",), shape, units=units, name="the key/value cache")))
+    return NamedSharding(
+        mesh, P(batch_axes(mesh), *spec(mesh, ("kv_heads",), shape, units=units, name="the key/value cache"))
+    )
 
 
 def kept_hidden_sharding(mesh: Mesh, architecture: Architecture) -> NamedSharding:
     """Sharding of kept hidden states ``[B or L, positions, E]``: slots over the batch axes, width as in the table."""
     width = spec(mesh, ("width",), (architecture.hidden_size,), units={}, name="the kept hidden states")
-    return NamedSharding(mesh, P(BATCH, None, *width))
+    return NamedSharding(mesh, P(batch_axes(mesh), None, *width))
 
 
 def abstract_arrays(abstract: Any, shardings: Any) -> Any:
@@ -286,7 +325,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """First axis over ``(replica, fsdp)``, the others whole."""
-    return NamedSharding(mesh, P(BATCH))
+    return NamedSharding(mesh, P(batch_axes(mesh)))
 
 
 # jax traces and lowers this once for all layers of a program; XLA writes it out for each. At a second start the
@@ -337,6 +376,7 @@ def mesh_layout(mesh: Mesh, attention: str = "xla") -> MeshLayout:
         by_shard=lambda x: put(x, rows, *(P.UNCONSTRAINED,) * (x.ndim - 1)),
         layer=_layer,
         attend_rows=attend,
+        experts=split_experts(mesh),
         states=state_transfer(mesh),
         lay_out_head=on_cpu,
     )
@@ -344,4 +384,4 @@ def mesh_layout(mesh: Mesh, attention: str = "xla") -> MeshLayout:
 
 def batch_shards(mesh: Mesh) -> int:
     """Number of shards that a batch is split into; batch sizes are multiples of it. ``context`` splits no batch."""
-    return mesh.shape["replica"] * mesh.shape["fsdp"]
+    return math.prod(mesh.shape[axis] for axis in batch_axes(mesh))

@@ -134,8 +134,8 @@ class RolloutEngine:
         for row, sequence in enumerate(sequences):
             ids[row, : len(sequence)] = sequence
             self.counts.prefill_positions += len(sequence)
-        batch = self.programs.prefill(params, ids)
-        return [CachedTrunk(np.asarray(sequence, np.int32), batch, row) for row, sequence in enumerate(sequences)]
+        batch, routes = self.programs.fetch_routes(self.programs.prefill(params, ids))
+        return [_cached(np.asarray(one, np.int32), batch, row, routes) for row, one in enumerate(sequences)]
 
 
 class _Run:
@@ -149,6 +149,7 @@ class _Run:
         self.filtered = bool((self.settings.top_p < 1).any() or (self.settings.top_k > 0).any())
         self.trunk_capacity = engine.sizes.trunk(max(len(r.token_ids) for r in requests))
         self.cached = {i: r.trunk for i, r in enumerate(requests) if isinstance(r.trunk, CachedTrunk)}
+        self.trunk_routes = {i: trunk.routes for i, trunk in self.cached.items()}
         self.longest = max(branch.max_tokens for branch in self.branches)
         limits = [[branch.max_tokens for branch in request.branches] for request in requests]
         self.layout = Layout(engine.slots, engine.lanes)
@@ -201,6 +202,7 @@ class _Run:
             self.cached,
             self.promotion.promoted,
             self.promotion.undecided,
+            self.trunk_routes,
             {name: attributes(part, part.CHANGING) for name, part in self._parts().items()},
             DecodeCounts(**{f.name: getattr(counts, f.name) - getattr(before, f.name) for f in fields(counts)}),
             _names(self.requests),
@@ -219,6 +221,7 @@ class _Run:
         for row, own in zip(self.results, call.results, strict=True):
             row[:] = own
         self.state, self.cached, self.promotion.promoted = call.state, call.cached, call.promoted
+        self.trunk_routes = call.trunk_routes
         self.engine.counts = self.engine.counts.plus(call.counts)
         known = [(i, b, r) for i, row in enumerate(self.results) for b, r in enumerate(row) if r is not None]
         if self.ended is not None and known:
@@ -275,9 +278,10 @@ class _Run:
         for row, i in enumerate(batch):
             ids[row, : len(self.requests[i].token_ids)] = self.requests[i].token_ids
             self.engine.counts.prefill_positions += len(self.requests[i].token_ids)
-        trunks = self.programs.prefill(self.params, ids)
+        trunks, routes = self.programs.fetch_routes(self.programs.prefill(self.params, ids))
         for row, i in enumerate(batch):
-            self.cached[i] = CachedTrunk(self.requests[i].token_ids, trunks, row)
+            self.cached[i] = _cached(self.requests[i].token_ids, trunks, row, routes)
+            self.trunk_routes[i] = self.cached[i].routes
 
     def _empty_state(self, like: Trunks) -> DecodeState:
         return self.programs.empty_state(
@@ -382,11 +386,16 @@ class _Run:
                 replace(rollout, tool_written=mask) for rollout, mask in zip(rollouts, ending.masks, strict=True)
             ]
         for (request, branch), rollout in zip(ending.keys, rollouts, strict=True):
+            rollout.trunk_routes = self.trunk_routes.get(request)
             self.results[request][branch] = rollout
         if self.ended is not None and rollouts:
             self.ended([(*key, rollout) for key, rollout in zip(ending.keys, rollouts, strict=True)])
         self.promotion.await_decision(ending.requests)
         self.promotion.decide(self.state, wait=False)
+
+
+def _cached(token_ids: np.ndarray, batch: Trunks, row: int, routes: np.ndarray | None) -> CachedTrunk:
+    return CachedTrunk(token_ids, batch, row, None if routes is None else routes[row, : len(token_ids)])
 
 
 def _names(requests: Sequence[TrunkRequest]) -> list[list[tuple[int, ...]]]:

@@ -123,7 +123,14 @@ class Promotion:
         slots, lanes_in_slot = (places.tolist() for places in np.nonzero(lanes))
         batch = self._programs.promote(state, slots, lanes_in_slot, capacity=capacity)
         for row, key in enumerate(keys):
-            self.promoted[key] = CachedTrunk(ids[row], batch, row)
+            self.promoted[key] = CachedTrunk(ids[row], batch, row, self._flattened_routes(*key))
+
+    def _flattened_routes(self, request: int, branch: int) -> np.ndarray | None:
+        rollout = self._results[request][branch]
+        if rollout.routes is None or rollout.trunk_routes is None:
+            return None
+        fork = self._requests[request].branches[branch].fork
+        return np.concatenate([rollout.trunk_routes[:fork], rollout.routes])
 
     def _flattened(self, request: int, branch: int) -> np.ndarray:
         prefix = self._requests[request].token_ids[: self._requests[request].branches[branch].fork]

@@ -68,7 +68,13 @@ class RehearsedDecoder(DecoderPrograms):
         self._left = np.maximum(self._left - taken, 0)
         zeros = np.zeros(emitted.shape, np.float32)
         entropies = self._random.random(emitted.shape, np.float32)
-        return state, Emitted(emitted, np.zeros(emitted.shape, np.int32), zeros, entropies, zeros, stopped)
+        routes = np.zeros((*emitted.shape, self.routes), self.routes_type) if self.routes else None
+        return state, Emitted(emitted, np.zeros(emitted.shape, np.int32), zeros, entropies, zeros, stopped, routes)
+
+    def fetch_routes(self, trunks: Trunks) -> tuple[Trunks, np.ndarray | None]:
+        """As if all tokens had passed expert 0."""
+        routes = trunks.routes
+        return trunks._replace(routes=None), None if routes is None else np.zeros(routes.shape, routes.dtype)
 
     def fetch(self, emitted: Emitted) -> Emitted:
         """The chunk's tokens, which are on the host."""

@@ -64,6 +64,7 @@ class CachedTrunk:
     token_ids: np.ndarray
     batch: Trunks | None
     row: int
+    routes: np.ndarray | None = None  # int [S, Q], the experts of each token; None: not recorded
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,8 @@ class Rollout:
     magnitudes: np.ndarray  # ||e(o) - pi|| ||h||
     finished: bool  # ended with a stop token
     tool_written: np.ndarray | None = None  # bool, tokens that a tool wrote and the policy read; None: no token
+    routes: np.ndarray | None = None  # int [T, Q], the experts that each token passed; None: not recorded
+    trunk_routes: np.ndarray | None = None  # int [S, Q], those of its trunk; all branches of a trunk share the array
 
     @property
     def sampled(self) -> np.ndarray:
@@ -104,14 +107,19 @@ class Rollout:
         columns = (self.token_ids, self.logprobs, self.entropies, self.magnitudes)
         written = None if self.tool_written is None else self.tool_written[:tokens]
         finished = self.finished and tokens >= len(self.token_ids)
-        return Rollout(*(column[:tokens] for column in columns), finished, written)
+        routes = None if self.routes is None else self.routes[:tokens]
+        return Rollout(*(column[:tokens] for column in columns), finished, written, routes, self.trunk_routes)
 
     def then(self, other: Rollout) -> Rollout:
         """This rollout continued by ``other``."""
         both = lambda name: np.concatenate([getattr(self, name), getattr(other, name)])
         names = ("token_ids", "logprobs", "entropies", "magnitudes")
         written = None if self.tool_written is None and other.tool_written is None else ~both("sampled")
-        return Rollout(*map(both, names), other.finished, written)
+        routes = other.routes
+        if len(self.token_ids) and routes is not None:
+            routes = None if self.routes is None else both("routes")
+        before = other.trunk_routes if self.trunk_routes is None else self.trunk_routes
+        return Rollout(*map(both, names), other.finished, written, routes, before)
 
 
 @dataclass

@@ -22,17 +22,19 @@ class SampledTokens:
         self.generated = np.zeros((slots, lanes), np.int64)  # tokens of the lane's current or last branch
         kinds = (np.int32, np.float32, np.float32, np.float32)  # as the arrays of a Rollout
         self._columns = [np.zeros((slots, lanes, 0), kind) for kind in kinds]
+        self._routes: np.ndarray | None = None  # [slots, lanes, room, Q], once a chunk has brought some
         self._unwritten: tuple[Emitted, np.ndarray] | None = None  # the last chunk, and `generated` before it
 
     @property
     def columns(self) -> list[np.ndarray]:
         """The tokens of all lanes and their figures, each ``[slots, lanes, room]``."""
         self._write()
-        return self._columns
+        return self._columns if self._routes is None else [*self._columns, self._routes]
 
     @columns.setter
     def columns(self, found: list[np.ndarray]) -> None:
-        self._columns, self._unwritten = found, None
+        self._columns, self._unwritten = found[:4], None
+        self._routes = found[4] if len(found) > 4 else None
 
     def start(self, lanes: np.ndarray) -> None:
         """Begin new branches in ``lanes``, bool ``[slots, lanes]``; `cut` still works for the old until `take`."""
@@ -44,6 +46,9 @@ class SampledTokens:
         if tokens > room:
             more = (*lanes, power_of_two(tokens) - room)
             self._columns = [np.concatenate([column, np.zeros(more, column.dtype)], 2) for column in self._columns]
+            if self._routes is not None:
+                more = (*more, self._routes.shape[3])
+                self._routes = np.concatenate([self._routes, np.zeros(more, self._routes.dtype)], 2)
 
     def take(self, emitted: Emitted) -> tuple[int, int]:
         """Take over a chunk's tokens; return the number of tokens, and of steps that the chunk took.
@@ -65,6 +70,11 @@ class SampledTokens:
         position = before[slot, lane] + step
         for column, fresh in zip(self._columns, emitted[1:5], strict=True):
             column[slot, lane, position] = fresh[step, slot, lane]
+        if emitted.routes is not None:
+            if self._routes is None:
+                size = (*self._columns[0].shape, emitted.routes.shape[-1])
+                self._routes = np.zeros(size, emitted.routes.dtype)
+            self._routes[slot, lane, position] = emitted.routes[step, slot, lane]
 
     def cut(self, over: np.ndarray, stopped: np.ndarray, lengths: np.ndarray) -> list[Rollout]:
         """The rollouts in the lanes of ``over``, in row-major order.
@@ -79,6 +89,11 @@ class SampledTokens:
         self._write()
         filled = np.arange(self._columns[0].shape[2]) < lengths[:, None]
         columns = [column[over][filled] for column in self._columns]
+        routes = None if self._routes is None else self._routes[over][filled]
         ends = np.cumsum(lengths).tolist()
         pieces = zip([0, *ends], ends, stopped[over].tolist(), strict=False)
-        return [Rollout(*(column[a:b] for column in columns), finished=finished) for a, b, finished in pieces]
+        of = lambda a, b: None if routes is None else routes[a:b]
+        return [
+            Rollout(*(column[a:b] for column in columns), finished=finished, routes=of(a, b))
+            for a, b, finished in pieces
+        ]

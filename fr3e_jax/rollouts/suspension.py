@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from fr3e_jax.policy.rows import Trunks
 from fr3e_jax.programs.decoder_state import DecodeState
 from fr3e_jax.rollouts.requests import CachedTrunk, DecodeCounts, Key, Rollout
@@ -24,6 +26,7 @@ class SuspendedCall:
     cached: dict[int, CachedTrunk]  # trunks that wait for a slot, by request
     promoted: dict[Key, CachedTrunk]
     undecided: list[int]  # requests whose branches have ended, and of which none is chosen yet
+    trunk_routes: dict[int, np.ndarray | None]  # of each request, as `CachedTrunk.routes`
     host: dict[str, dict[str, Any]]  # the attributes of the parts on the host, by part
     counts: DecodeCounts  # of the call so far
     names: list[list[tuple[int, ...]]]  # the noise of each request's branches, to recognise the requests

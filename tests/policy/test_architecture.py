@@ -32,6 +32,8 @@ PUBLISHED_PARAMETERS = {
     "qwen3-8b": "8.191",
     "qwen3-14b": "14.768",
     "qwen3-32b": "32.762",
+    "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": "235.094",
     "llama-3-8b": 8_030_261_248,
     "llama-3-70b": 70_553_706_496,
     "llama-3.1-8b": 8_030_261_248,
@@ -47,6 +49,9 @@ PUBLISHED_PARAMETERS = {
     "gemma-3-12b": "11.766",
     "gemma-3-27b": "27.009",
 }
+
+
+EXPERTS = dict(model_type="qwen3_moe", num_experts=3, experts_per_token=2, expert_size=5)
 
 
 def elements(tree) -> int:
@@ -70,10 +75,17 @@ def expected_tensors(a: Architecture, layers: int) -> dict[str, tuple[int, ...]]
     }
     if a.model_type == "qwen2":
         block |= {"self_attn.q_proj.bias": (q,), "self_attn.k_proj.bias": (kv,), "self_attn.v_proj.bias": (kv,)}
-    elif a.model_type in ("qwen3", "gemma3_text"):
+    elif a.model_type in ("qwen3", "qwen3_moe", "gemma3_text"):
         block |= {"self_attn.q_norm.weight": (a.head_dim,), "self_attn.k_norm.weight": (a.head_dim,)}
     if a.model_type.startswith("gemma"):
         block |= {"pre_feedforward_layernorm.weight": (d,), "post_feedforward_layernorm.weight": (d,)}
+    if a.model_type == "qwen3_moe":
+        block = {name: shape for name, shape in block.items() if not name.startswith("mlp.")}
+        block["mlp.gate.weight"] = (128, d)
+        for expert in range(128):
+            block[f"mlp.experts.{expert}.gate_proj.weight"] = (a.expert_size, d)
+            block[f"mlp.experts.{expert}.up_proj.weight"] = (a.expert_size, d)
+            block[f"mlp.experts.{expert}.down_proj.weight"] = (d, a.expert_size)
     for layer in range(layers):
         table |= {f"model.layers.{layer}.{name}": shape for name, shape in block.items()}
     return table if a.tie_word_embeddings else table | {"lm_head.weight": (a.vocab_size, d)}
@@ -108,7 +120,9 @@ def test_building_a_released_size_allocates_no_weight():
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize(
-    "family", [{"model_type": name} for name in FAMILIES] + [{"model_type": "llama", "attention_bias": True}]
+    "family",
+    [{"model_type": name} for name in FAMILIES if name != "qwen3_moe"]
+    + [{"model_type": "llama", "attention_bias": True}, EXPERTS | {"dense_layers": (1,)}],
 )
 def test_number_of_initial_parameters_equals_num_parameters(key, tied, family):
     architecture = Architecture(11, 12, 2, 4, 2, 6, 20, tie_word_embeddings=tied, **family)  # heads wider than the net
@@ -120,11 +134,14 @@ def test_number_of_initial_parameters_equals_num_parameters(key, tied, family):
     [
         ({"num_heads": 5}, "num_heads=5 is not a multiple of num_kv_heads=2"),
         ({"head_dim": 3}, "head_dim=3 is odd or below 2"),
-        ({"model_type": "gpt2"}, "model_type='gpt2' is not supported; expected 'qwen2', 'qwen3', 'llama',"),
+        ({"model_type": "gpt2"}, "model_type='gpt2' is not supported; expected 'qwen2', 'qwen3', 'qwen3_moe',"),
         ({"attention_bias": True}, "attention_bias=true: Qwen2, Qwen2.5, Qwen2.5-Math have their fixed biases"),
         ({"windows": (4,)}, "Qwen2.5-Math have no layers with a window"),
         ({"final_softcap": 3.0}, "final_softcap=3.0: Qwen2, Qwen2.5, Qwen2.5-Math have no such option"),
         ({"model_type": "gemma2", "num_layers": 2, "windows": (4, 8)}, "expected one size of at least 1 and 0"),
+        ({"num_experts": 4}, "num_experts=4: Qwen2, Qwen2.5, Qwen2.5-Math have no experts"),
+        (EXPERTS | {"expert_size": 0}, "expert_size=0: Qwen3 with experts need at least 1"),
+        (EXPERTS | {"experts_per_token": 4}, "experts_per_token=4 is more than num_experts=3"),
     ],
 )
 def test_unsupported_architecture_is_refused_with_the_reason(changes, message):
@@ -137,3 +154,9 @@ def test_windows_are_kept_as_their_shortest_period():
     assert of((4, 0, 4, 0), 4) == of((4, 0), 4) and of((4, 0, 4, 0), 4).windows == (4, 0)
     assert of((4, 4, 0), 2) == of((4,), 2) and of((0, 0), 2).sliding_window == 0
     assert [of((4, 4, 0), 5).window_of(layer) for layer in range(5)] == [4, 4, 0, 4, 4]
+
+
+def test_a_token_passes_a_tenth_of_the_released_mixture():
+    assert f"{PUBLISHED['qwen3-30b-a3b'].active_parameters / 1e9:.2f}" == "3.35"
+    assert PUBLISHED["qwen3-8b"].active_parameters == PUBLISHED["qwen3-8b"].num_parameters
+    assert PUBLISHED["qwen3-30b-a3b"].position_cost == 6.0 * PUBLISHED["qwen3-30b-a3b"].active_parameters

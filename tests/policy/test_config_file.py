@@ -124,7 +124,16 @@ REFUSED = [
         {"model_type": "gemma3_text", "rope_parameters": {"sliding_attention": {"rope_type": "yarn", "factor": 2.0}}},
         "rope_parameters of sliding_attention=",
     ),
-    ({"model_type": "qwen2_moe"}, "'qwen3' (dense Qwen3)"),
+    ({"model_type": "qwen2_moe"}, "take Qwen3-30B-A3B"),
+    ({"model_type": "mixtral"}, "'qwen3_moe' (Qwen3 with experts)"),
+    ({"model_type": "qwen3_moe", "num_experts": 4}, "num_experts_per_tok=8 is more than num_experts=4"),
+    ({"model_type": "qwen3_moe", "num_experts": 0}, "num_experts=0 is not a whole number from 1"),
+    ({"model_type": "qwen3_moe", "mlp_only_layers": 3}, "mlp_only_layers=3 is not a list of layers"),
+    ({"model_type": "qwen3_moe", "norm_topk_prob": 1}, "norm_topk_prob=1 is neither true nor false"),
+    (
+        {"model_type": "qwen3_moe", "num_experts": 64, "num_local_experts": 32},
+        "num_experts=64 and num_local_experts=32 contradict one another",
+    ),
     ({"model_type": None}, "model_type=null is not supported"),
     ({"num_experts": 128}, "num_experts=128 is not supported (mixture of experts)"),
     ({"rope_scaling": {"rope_type": "linear"}}, "lacks a number above 0 in factor"),
@@ -184,7 +193,7 @@ def test_each_unsupported_setting_is_refused_by_name(setting, named):
 
 def test_all_unsupported_settings_are_named_in_one_message():
     wrong = without(QWEN2, "intermediate_size", "vocab_size") | {
-        "model_type": "qwen3_moe",
+        "model_type": "deepseek_v3",
         "num_experts": 8,
         "rope_scaling": {"type": "dynamic", "factor": 4.0},
         "use_sliding_window": True,
@@ -193,7 +202,7 @@ def test_all_unsupported_settings_are_named_in_one_message():
     }
     with pytest.raises(UnsupportedModel) as error:
         from_hf_config(wrong)
-    named = ("qwen3_moe", "num_experts=8", "dynamic", "use_sliding_window", "gelu", "quantised", "intermediate_size")
+    named = ("deepseek_v3", "num_experts=8", "dynamic", "use_sliding_window", "gelu", "quantised", "intermediate_size")
     assert [name for name in named if name not in str(error.value)] == []
     assert "lacks vocab_size, intermediate_size" in str(error.value)
 

@@ -63,17 +63,31 @@ def written_out(weights: dict[str, np.ndarray], a, token_ids) -> np.ndarray:
             mixed[:, h] = scores / scores.sum(axis=-1, keepdims=True) @ v[:, kv]
         x = x + after(f"{name}.post_attention_layernorm", linear(f"{name}.self_attn.o_proj", mixed.reshape(len(x), -1)))
         y = norm(f"{name}.{before_mlp}", x)
-        gated = gate(linear(f"{name}.mlp.gate_proj", y)) * linear(f"{name}.mlp.up_proj", y)
-        x = x + after(f"{name}.post_feedforward_layernorm", linear(f"{name}.mlp.down_proj", gated))
+        mlp = lambda name, y: linear(
+            f"{name}.down_proj", gate(linear(f"{name}.gate_proj", y)) * linear(f"{name}.up_proj", y)
+        )
+        if f"{name}.mlp.gate.weight" not in w:
+            x = x + after(f"{name}.post_feedforward_layernorm", mlp(f"{name}.mlp", y))
+            continue
+        probabilities = np.exp(linear(f"{name}.mlp.gate", y))
+        probabilities /= probabilities.sum(axis=-1, keepdims=True)
+        for token, row in enumerate(probabilities):
+            chosen = np.argsort(-row)[: a.experts_per_token]
+            for expert in chosen:
+                factor = row[expert] / (row[chosen].sum() if a.norm_topk_prob else 1)
+                x[token] += factor * mlp(f"{name}.mlp.experts.{expert}", y[token])
     head = "model.embed_tokens" if a.tie_word_embeddings else "lm_head"
     return softcapped(linear(head, norm("model.norm", x)), a.final_softcap)
 
 
+EXPERTS = dict(model_type="qwen3_moe", num_experts=5, experts_per_token=2, expert_size=12)
 FAMILIES = {
     "qwen2": {},
     "qwen2 untied": {"tie_word_embeddings": False},
     "qwen3": {"model_type": "qwen3"},
     "qwen3 wide heads, biased": {"model_type": "qwen3", "attention_bias": True, "head_dim": 12, "num_kv_heads": 1},
+    "qwen3 with experts": EXPERTS | {"norm_topk_prob": True},
+    "qwen3 with experts, and a dense layer": EXPERTS | {"dense_layers": (0,), "tie_word_embeddings": False},
     "llama": {"model_type": "llama", "tie_word_embeddings": False},
     "gemma2": {"model_type": "gemma2", "windows": (3, 0), "query_scalar": 12.0, "attention_softcap": 2.0},
     "gemma2 bounded": {"model_type": "gemma2", "windows": (3,), "final_softcap": 4.0},
@@ -96,7 +110,7 @@ def test_every_parameter_has_an_axis_name_for_each_dimension(family, tiny_networ
 
     def check(leaf, axes):
         assert len(axes) == len(leaf.shape)
-        assert set(axes) <= {"vocab", "embed", "heads", "kv_heads", "mlp", None}
+        assert set(axes) <= {"vocab", "embed", "heads", "kv_heads", "mlp", "experts", "expert_embed", None}
         return leaf
 
     jax.tree.map(check, network.abstract, network.axes)

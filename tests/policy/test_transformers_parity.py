@@ -30,10 +30,14 @@ _SOME = {"sliding_window": 4, "query_pre_attn_scalar": 24}
 _GEMMA2 = {"layer_types": ["full_attention", "sliding_attention"]}
 _GEMMA3 = {"num_hidden_layers": 3, "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]}
 _LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+# A dense layer and two with experts, of which the test of modules looks at one.
+_EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "num_hidden_layers": 3}
 FAMILIES = {
     "qwen2": ("Qwen2", {}),
     "qwen3": ("Qwen3", {}),
     "qwen3-biased": ("Qwen3", {"attention_bias": True}),
+    "qwen3-moe": ("Qwen3Moe", _EXPERTS | {"norm_topk_prob": True, "mlp_only_layers": [2]}),
+    "qwen3-moe-stepped": ("Qwen3Moe", _EXPERTS | {"decoder_sparse_step": 2, "num_experts_per_tok": 3}),
     "llama": ("Llama", {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5} | _LLAMA3}),
     "gemma2": ("Gemma2", _SOME | _GEMMA2 | {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 4.0}),
     "gemma3": (
@@ -169,7 +173,7 @@ def test_every_module_equals_that_of_transformers(family, settings, transformers
         }
     found = {
         "norm": mine.attention_norm(lanes),
-        "mlp": mine.mlp(lanes),
+        "mlp": mine.mlp(lanes)[0],
         "second norm": (mine.attention_post_norm or mine.mlp_norm)(lanes),
         "attention": mine.attention.causal(lanes, turn, causal)[0],
         "block": mine.causal(lanes, turn, causal)[0],
@@ -257,6 +261,13 @@ def test_published_sizes_have_the_names_and_shapes_of_transformers(name, transfo
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     theirs = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    for name in [name for name in theirs if ".experts." in name]:  # files hold the experts one by one
+        count, columns, width = theirs.pop(name)
+        parts = {"gate": columns // 2, "up": columns // 2} if name.endswith("gate_up_proj") else {"down": columns}
+        stem = name.rpartition(".")[0]
+        theirs |= {
+            f"{stem}.{n}.{part}_proj.weight": (size, width) for n in range(count) for part, size in parts.items()
+        }
     if architecture.tie_word_embeddings:
         assert theirs.pop("lm_head.weight") == theirs["model.embed_tokens.weight"]
     assert stored_shapes(architecture, build_network(architecture)[1]) == theirs

@@ -23,6 +23,7 @@ _WINDOW = {"sliding_window": 6, "num_hidden_layers": 3, "eos_token_id": None}
 FAMILIES = {
     "Qwen2": {},
     "Qwen3": {},
+    "Qwen3Moe": {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "norm_topk_prob": True},
     "Llama": {},
     "Gemma2": _WINDOW | {"attn_logit_softcapping": 5.0},
     "Gemma3": _WINDOW | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},

@@ -6,5 +6,6 @@ from fr3e_jax.policy.families.gemma3 import GEMMA3
 from fr3e_jax.policy.families.llama import LLAMA
 from fr3e_jax.policy.families.qwen2 import QWEN2
 from fr3e_jax.policy.families.qwen3 import QWEN3
+from fr3e_jax.policy.families.qwen3_moe import QWEN3_MOE
 
-FAMILIES: dict[str, Family] = {family.model_type: family for family in (QWEN2, QWEN3, LLAMA, GEMMA2, GEMMA3)}
+FAMILIES: dict[str, Family] = {family.model_type: family for family in (QWEN2, QWEN3, QWEN3_MOE, LLAMA, GEMMA2, GEMMA3)}

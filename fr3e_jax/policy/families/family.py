@@ -29,6 +29,7 @@ class Family:
     unit_offset: bool = False  # RMSNorm multiplies by 1 + scale
     scaled_embedding: bool = False  # embeddings are multiplied by sqrt(hidden_size)
     activation: Activation = "silu"  # of the gated MLP
+    routed_experts: bool = False  # layers whose MLP is a choice of experts
     window_period: int = 0  # every so many layers one attends to all positions, the others to a window; 0: all do
     local_rope: bool = False  # layers with a window have a rotary base of their own, without scaling
 

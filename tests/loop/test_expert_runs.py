@@ -1,0 +1,101 @@
+"""Runs of a network with experts: recorded routes in every method's rows, resumption, export, and refusals."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from run_comparison import assert_same_run
+from stops import Watched, nth
+
+import fr3e_jax.learning.mini_batches as mini_batches
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.data.tokenizer import TextCodec
+from fr3e_jax.loop.session import open_session
+from fr3e_jax.loop.train import train
+from fr3e_jax.policy.architecture import Architecture
+from fr3e_jax.policy.network import initial_params
+from fr3e_jax.runs.metrics import read_metrics
+from fr3e_jax.verbs.export import write_model
+
+EXPERTS = dict(model_type="qwen3_moe", num_experts=4, experts_per_token=2, expert_size=12, norm_topk_prob=True)
+
+
+def write_mixture(directory, **changes):
+    codec = TextCodec.load()
+    sizes = dict(hidden_size=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8, intermediate_size=32)
+    architecture = Architecture(vocab_size=len(codec), **sizes | EXPERTS | changes)
+    params = initial_params(architecture, jax.random.key(3))
+    write_model(directory, architecture, params, codec, "", {"dtype": "float32"})
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory, tiny_run):
+    """A run of three steps, whose micro-batches are watched, and the same run stopped inside a step and resumed."""
+    folder, seen = tmp_path_factory.mktemp("mixture"), []
+    write_mixture(folder / "base", dense_layers=(0,))
+    settings = {"model__path": str(folder / "base"), "evaluation__every": 0, "training__max_steps": 3}
+    config = lambda **others: tiny_run.config(**settings | others)
+    packed = mini_batches.pack
+
+    def watched(*arguments, **options):
+        found = packed(*arguments, **options)
+        seen.extend(found)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mini_batches, "pack", watched)
+        assert train(config(), folder / "whole") == 0
+    with pytest.MonkeyPatch.context() as patch:
+        Watched(patch, nth("mini_batch", 4))
+        assert train(config(), folder / "resumed") == 0
+    assert (folder / "resumed" / "partial_step").exists()
+    assert train(config(), folder / "resumed", resume=True) == 0
+    session = open_session(config())
+    return SimpleNamespace(folder=folder, config=config, seen=seen, session=session)
+
+
+def test_every_token_of_a_run_trains_on_its_recorded_route(mixture):
+    assert len(mixture.seen) >= 3
+    for micro in mixture.seen:
+        rows = micro.batch.rows
+        assert rows.trunk_routes.shape[1] == rows.branch_routes.shape[1] == 2  # one sparse layer
+        for routes, real in ((rows.trunk_routes, rows.trunk_segment > 0), (rows.branch_routes, rows.segment > 0)):
+            chosen = np.moveaxis(routes, 1, -1)[real]
+            assert (chosen[:, 0] != chosen[:, 1]).all(), "a token's experts are two"
+
+
+def test_log_probs_of_sampler_and_trainer_are_equal(mixture):
+    records = [r for r in read_metrics(mixture.folder / "whole" / "metrics.jsonl") if r["kind"] == "train"]
+    gaps = [r["logprob_gap/max"] for r in records if "logprob_gap/max" in r]  # a step may train carried trunks alone
+    assert gaps and max(gaps) < 1e-5
+
+
+def test_a_run_with_experts_stopped_inside_a_step_ends_equal(mixture):
+    assert_same_run(mixture.folder / "resumed", mixture.folder / "whole", mixture.session)
+
+
+REFUSED = [
+    ({"training__scan_layers": True}, "1 of 2 layers have experts, .* set training.scan_layers=false"),
+    ({"advantage__base_estimator": "gae", "explore__enabled": False}, "a critic with experts is not supported"),
+    ({"model__lora__rank": 2}, r"gate_proj: experts have no adapters; set model.lora.targets=\[q_proj,k_proj,v_proj,o"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), REFUSED, ids=lambda value: next(iter(value)) if value is dict else "")
+def test_settings_that_experts_lack_are_refused_with_the_way_out(mixture, settings, message):
+    with pytest.raises((ConfigError, ValueError), match=message):
+        open_session(mixture.config(**settings))
+
+
+def test_an_axis_of_experts_without_experts_is_refused(tiny_run):
+    config = tiny_run.config(mesh__expert=jax.device_count(), mesh__fsdp=1)
+    if jax.device_count() == 1:
+        config.mesh.expert = 2
+        with pytest.raises(ValueError, match="mesh.expert=2"):
+            open_session(config)
+        return
+    with pytest.raises(ValueError, match="the network has no experts; set mesh.expert=1"):
+        open_session(config)

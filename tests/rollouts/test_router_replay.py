@@ -1,0 +1,162 @@
+"""Router replay: the sampler records the experts of every token, and the trainer passes the same ones."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.learning.packing import pack
+from fr3e_jax.policy.rows import row_states, run_trunks
+from fr3e_jax.programs.decoder_programs import DecoderPrograms
+from fr3e_jax.programs.host_arrays import params_on_mesh
+from fr3e_jax.programs.mesh import make_mesh, param_shardings
+from fr3e_jax.programs.train_programs import RowScorer
+from fr3e_jax.rollouts.engine import RolloutEngine
+from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
+
+PLAIN = Sampling(temperature=1.0)
+PROMPTS = [np.array([3, 17, 0, 5, 9, 11, 2, 8], np.int32), np.array([1, 4, 19], np.int32)]
+SIZES = dict(model_type="qwen3_moe", num_layers=3, num_experts=6, experts_per_token=2, expert_size=12)
+
+
+def sample(network):
+    """Branches of two prompts, and of a promoted one; more requests than slots, so that slots are filled again."""
+    mesh = make_mesh()
+    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
+    params = params_on_mesh(network.params, shardings)
+    programs = DecoderPrograms(network.graphdef, network.architecture, mesh, records_routes=True)
+    engine = RolloutEngine(programs, trunk_slots=1, lanes_per_trunk=2, chunk=4, seed=3)
+    requests = [
+        TrunkRequest(prompt, [Branch(fork, (0, i, n), 6 + 5 * n, PLAIN) for n, fork in enumerate((len(prompt), 2, 1))])
+        for i, prompt in enumerate(PROMPTS)
+    ]
+    rollouts, promoted = engine.sample(params, requests, lambda i, found, wait: (1,) if i == 0 else ())
+    again = TrunkRequest(promoted[0, 1], [Branch(fork, (1, 0, fork), 7, PLAIN) for fork in (1, 5, 13)])
+    explored, _ = engine.sample(params, [again])
+    groups = [(r.token_ids, r.branches, row) for r, row in zip([*requests, again], [*rollouts, *explored], strict=True)]
+    return SimpleNamespace(params=params, groups=groups)
+
+
+@pytest.fixture(scope="module")
+def network(tiny_network):
+    return tiny_network(**SIZES, dense_layers=(1,))
+
+
+@pytest.fixture(scope="module")
+def sampled(network):
+    return sample(network)
+
+
+def own_routes(network, params, sequence):
+    ids = np.zeros((1, 64), np.int32)
+    ids[0, : len(sequence)] = sequence
+    return np.asarray(jax.jit(run_trunks, static_argnums=0)(network.graphdef, params, ids).routes)[0, : len(sequence)]
+
+
+def test_recorded_routes_are_those_of_a_full_pass(network, sampled):
+    for trunk, branches, rollouts in sampled.groups:
+        for branch, rollout in zip(branches, rollouts, strict=True):
+            expected = own_routes(network, sampled.params, [*trunk[: branch.fork], *rollout.token_ids])
+            assert rollout.routes.dtype == np.uint8 and rollout.routes.shape == (len(rollout.token_ids), 2 * 2)
+            np.testing.assert_array_equal(rollout.routes, expected[branch.fork :])
+            np.testing.assert_array_equal(rollout.trunk_routes[: branch.fork], expected[: branch.fork])
+            assert len(rollout.trunk_routes) == len(trunk)
+
+
+def training_trunks(groups, *, replayed=True):
+    """The sampled branches as training trunks; without ``replayed`` without their routes."""
+
+    def branch(asked, rollout):
+        ids, nothing = rollout.token_ids, np.zeros(len(rollout.token_ids), np.float32)
+        routes = rollout.routes if replayed else None
+        return TrainingBranch(asked.fork, ids, nothing + 1, rollout.logprobs, routes=routes)
+
+    return [
+        TrainingTrunk(trunk, list(map(branch, asked, found)), 0, routes=found[0].trunk_routes if replayed else None)
+        for trunk, asked, found in groups
+    ]
+
+
+def flattened(trunks):
+    """Each branch as the only one of a trunk that ends at its fork."""
+    return [
+        TrainingTrunk(t.token_ids[: b.fork], [b], 0, routes=None if t.routes is None else t.routes[: b.fork])
+        for t in trunks
+        for b in t.branches
+    ]
+
+
+def scored(network, params, trunks):
+    """Log-probs of all branches, one after another, and their gradient's norm at the routers."""
+    scorer = RowScorer(network.graphdef)
+
+    def of(params, rows):
+        return scorer.score(params, rows, jnp.float32(1.0))[0]
+
+    found = {}
+    for micro in pack(trunks, tokens=4096, pad_id=0):
+        rows = jax.tree.map(jnp.asarray, micro.batch.rows)
+        logprobs = np.asarray(jax.jit(of)(params, rows))
+        for span in micro.spans:
+            found[span.trunk, span.branch] = logprobs[span.where]
+    return np.concatenate([found[key] for key in sorted(found)])
+
+
+def moved(network):
+    """Other weights, whose routers prefer other experts."""
+    random = np.random.default_rng(5)
+    return jax.tree.map(lambda leaf: leaf + 0.2 * random.standard_normal(leaf.shape).astype(leaf.dtype), network.params)
+
+
+def test_branches_pass_the_recorded_routes_of_trunk_and_branch_as_their_flattened_sequences(network, sampled):
+    params, replayed = moved(network), training_trunks(sampled.groups)
+    shared, alone = (scored(network, params, trunks) for trunks in (replayed, flattened(replayed)))
+    np.testing.assert_allclose(shared, alone, rtol=1e-5, atol=1e-5)
+    anew = scored(network, params, training_trunks(sampled.groups, replayed=False))
+    assert np.abs(anew - shared).max() > 0.1, "the weights have not moved enough to choose other experts"
+
+
+def test_log_probs_of_a_sampler_in_bfloat16_are_nearer_with_its_routes(tiny_network):
+    sizes = SIZES | dict(num_layers=1, num_experts=32, experts_per_token=4)
+    network, half = tiny_network(**sizes), sample(tiny_network(**sizes, compute_dtype="bfloat16"))
+    differs = [
+        np.sort(own_routes(network, network.params, [*trunk[: b.fork], *r.token_ids])[b.fork :]) != np.sort(r.routes)
+        for trunk, branches, found in half.groups
+        for b, r in zip(branches, found, strict=True)
+    ]
+    assert np.concatenate(differs).any(), "rounding has changed no route"
+    samplers = np.concatenate([r.logprobs for _, _, row in half.groups for r in row])
+    gaps = [
+        np.abs(scored(network, network.params, training_trunks(half.groups, replayed=on)) - samplers)
+        for on in (True, False)
+    ]
+    assert gaps[0].max() < gaps[1].max() / 2 and gaps[0].mean() < gaps[1].mean()
+
+
+def test_gradient_of_given_routes_reaches_the_routers(network, sampled):
+    rows = jax.tree.map(jnp.asarray, pack(training_trunks(sampled.groups), tokens=4096, pad_id=0)[0].batch.rows)
+    loss = lambda params: jnp.sum(row_states(network.graphdef, params, rows) ** 3)
+    slopes = jax.jit(jax.grad(loss))(network.params)
+    for layer in (0, 2):
+        assert np.abs(slopes["layers"][layer]["experts"]["router"]["kernel"]).max() > 1e-3
+
+
+def test_stored_experience_keeps_its_routes(sampled):
+    (trunk, *_) = training_trunks(sampled.groups)
+    again = TrainingTrunk.from_json(trunk.to_json())
+    assert again.routes.dtype == trunk.routes.dtype
+    np.testing.assert_array_equal(again.routes, trunk.routes)
+    for ours, theirs in zip(again.branches, trunk.branches, strict=True):
+        np.testing.assert_array_equal(ours.routes, theirs.routes)
+
+
+def test_a_micro_batch_of_known_and_unknown_routes_is_refused(sampled):
+    trunks = training_trunks(sampled.groups)
+    trunks[0].branches[1].routes = None
+    with pytest.raises(ValueError, match="1 of 12 trunks and branches of a micro-batch have no recorded routes"):
+        pack(trunks, tokens=4096, pad_id=0)
