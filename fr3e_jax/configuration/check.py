@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fr3e_jax.configuration import evaluation_rules, exploration_rules, method_rules  # noqa: F401  (they declare their rules)
+from fr3e_jax.configuration import evaluation_rules, exploration_rules, method_rules, tool_rules  # noqa: F401  (they declare their rules)
 from fr3e_jax.configuration.contradictions import RULES
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.configuration.settings import COMMAND_LINE, ConfigError, settings

@@ -9,9 +9,11 @@ from typing import Protocol
 import jax
 import numpy as np
 
+from fr3e_jax.data.problem import Problem
 from fr3e_jax.policy.rows import Trunks
 from fr3e_jax.policy.sampling import part_of_group
 from fr3e_jax.programs.decoder_state import LaneSettings
+from fr3e_jax.rollouts.episode import EpisodeRecord
 
 STREAM_NAMES = 6  # integers that name a noise stream: purpose, step, prompt, base, state, branch
 
@@ -68,10 +70,14 @@ class CachedTrunk:
 
 @dataclass(frozen=True)
 class TrunkRequest:
-    """A trunk, as token ids (to prefill) or cached, and the branches to sample from it."""
+    """A trunk, as token ids (to prefill) or cached, and the branches to sample from it.
+
+    ``problem``: which an environment poses; None without one.
+    """
 
     trunk: np.ndarray | CachedTrunk
     branches: Sequence[Branch]
+    problem: Problem | None = None
 
     @property
     def token_ids(self) -> np.ndarray:
@@ -88,6 +94,7 @@ class Rollout:
     magnitudes: np.ndarray  # ||e(o) - pi|| ||h||
     finished: bool  # ended with a stop token
     tool_written: np.ndarray | None = None  # bool, tokens that a tool wrote and the policy read; None: no token
+    episode: EpisodeRecord | None = None  # in an environment
 
     @property
     def sampled(self) -> np.ndarray:
@@ -103,15 +110,19 @@ class Rollout:
         """The rollout's first ``tokens`` tokens."""
         columns = (self.token_ids, self.logprobs, self.entropies, self.magnitudes)
         written = None if self.tool_written is None else self.tool_written[:tokens]
-        finished = self.finished and tokens >= len(self.token_ids)
-        return Rollout(*(column[:tokens] for column in columns), finished, written)
+        whole = tokens >= len(self.token_ids)
+        episode = self.episode if whole or self.episode is None else self.episode.head(tokens)
+        return Rollout(*(column[:tokens] for column in columns), self.finished and whole, written, episode)
 
     def then(self, other: Rollout) -> Rollout:
         """This rollout continued by ``other``."""
         both = lambda name: np.concatenate([getattr(self, name), getattr(other, name)])
         names = ("token_ids", "logprobs", "entropies", "magnitudes")
         written = None if self.tool_written is None and other.tool_written is None else ~both("sampled")
-        return Rollout(*map(both, names), other.finished, written)
+        episode = other.episode
+        if self.episode is not None and episode is not None:
+            episode = self.episode.then(len(self.token_ids), episode)
+        return Rollout(*map(both, names), other.finished, written, episode)
 
 
 @dataclass
@@ -139,7 +150,7 @@ Key = tuple[int, int]  # number of a request, number of a branch in it
 
 
 class Calls(Protocol):
-    """Answers the tool calls of one `RolloutEngine.sample`.
+    """Answers the tool calls of one `RolloutEngine.sample`, or the turns in an environment.
 
     The engine fetches an answer one chunk after it asked for it: the other lanes decode meanwhile. It fetches at once
     if ``at_once`` is set or no other lane decodes. The schedule therefore never depends on the time that a tool takes.
@@ -155,8 +166,14 @@ class Calls(Protocol):
     def ask(self, key: Key, token_ids: np.ndarray) -> None:
         """Start the call that the branch has completed with the last of its tokens so far, ``token_ids``."""
 
-    def answers(self, keys: Sequence[Key]) -> dict[Key, tuple[np.ndarray, int]]:
-        """For each branch the tokens of its answer and the state of ``table`` after them; waits for the tools."""
+    def answers(self, keys: Sequence[Key]) -> dict[Key, tuple[np.ndarray, int] | None]:
+        """For each branch the tokens of its answer and the state of ``table`` after them; waits for the tools.
+
+        None: the branch ends here.
+        """
+
+    def episode(self, key: Key) -> EpisodeRecord | None:
+        """The record of a branch that has ended; None without an environment."""
 
 
 Ended = Callable[[Sequence[tuple[int, int, Rollout]]], None]
