@@ -25,7 +25,7 @@ class EnvironmentConfig:
     )
     max_turns: int = option(8, "turns of an episode; it ends after the last one", ge=1)
     max_observation_tokens: int = option(
-        64, "tokens of an observation, cut if longer; they count towards rollout.max_response_tokens", ge=1
+        32, "tokens of an observation, cut if longer; they count towards rollout.max_response_tokens", ge=1
     )
     seconds: float = option(30.0, "time by the clock for a step; then the episode ends with reward 0", gt=0)
     least_reward: float = option(0.0, "sum of an episode's rewards that counts as 0")

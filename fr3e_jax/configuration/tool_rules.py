@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fr3e_jax.configuration.contradictions import rule, training_rule
-from fr3e_jax.configuration.environment_section import OBSERVATION
+from fr3e_jax.configuration.environment_section import OBSERVATION, EnvironmentConfig
 from fr3e_jax.configuration.options import changed
 from fr3e_jax.configuration.schema import Config
+from fr3e_jax.configuration.settings import settings
 
 
 @rule("tools.kind", "tools.begin", "tools.end", "tools.result", "tools.branching", "environment.kind")
@@ -81,7 +82,7 @@ def parts_of_a_group_make_up_the_whole(config: Config) -> str | None:
     )
 
 
-@rule("environment.kind")
+@rule(*settings(EnvironmentConfig, "environment."))
 def settings_are_read(config: Config) -> str | None:
     own = config.environment
     given = [name for name in changed(own) if name != "kind"]

@@ -297,6 +297,42 @@ CASES = {
         ["advantage.overlong_margin=64"],
         "nearest: advantage.overlong_margin=64",
     ),
+    "settings_are_read": (["environment.max_turns=3"], ["environment.kind=task"], "set environment.kind to task or"),
+    "one_writer_beside_the_policy": (
+        ["environment.kind=task", "tools.kind=calculator"],
+        ["tools.kind=none"],
+        "let the environment's step() answer calls",
+    ),
+    "marks_of_tools_are_not_read": (
+        ["environment.kind=task", "tools.result={output}"],
+        ["tools.result="],
+        "set environment.turn_end or environment.observation in its place",
+    ),
+    "the_environment_gives_the_rewards": (
+        ["environment.kind=task", "data.verifier=mine.py:check"],
+        ["data.verifier="],
+        "return its reward from step()",
+    ),
+    "an_observation_has_its_place": (
+        ["environment.observation=)", "environment.kind=task"],
+        ["environment.observation={observation})"],
+        "{observation}",
+    ),
+    "an_observation_leaves_room": (
+        ["environment.max_observation_tokens=64", "environment.kind=task"],
+        ["environment.max_observation_tokens=16"],
+        "nearest: environment.max_observation_tokens=16",
+    ),
+    "rewards_have_a_range": (
+        ["environment.least_reward=1", "environment.kind=task"],
+        ["environment.most_reward=2"],
+        "nearest: environment.most_reward=2",
+    ),
+    "episodes_are_not_kept_between_steps": (
+        ["environment.kind=task", "returns.size=8", "explore.enabled=false"],
+        ["returns.size=0"],
+        "set returns.size=0",
+    ),
     "tool_settings_are_read": (["tools.begin=<<"], ["tools.kind=python"], "nearest: tools.kind=python"),
     "a_call_has_marks": (["tools.kind=mine.py:look", "tools.begin=<t>"], ["tools.end=</t>"], "tools.end='</tool>'"),
     "an_answer_has_its_place": (
