@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from fr3e_jax.configuration.contradictions import rule, training_rule
-from fr3e_jax.configuration.environment_section import OBSERVATION, EnvironmentConfig
-from fr3e_jax.configuration.options import changed
+from fr3e_jax.configuration.environment_section import OBSERVATION
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.configuration.settings import settings
 
 
 @rule("tools.kind", "tools.begin", "tools.end", "tools.result", "tools.branching", "environment.kind")
@@ -79,17 +77,6 @@ def parts_of_a_group_make_up_the_whole(config: Config) -> str | None:
         f"rollout.draws={config.rollout.draws} divides the distribution of responses among the rollouts of a prompt, "
         "but tools.branching=true (ARPO) continues some of them in place of others; set rollout.draws=independent, or "
         "tools.branching=false"
-    )
-
-
-@rule(*settings(EnvironmentConfig, "environment."))
-def settings_are_read(config: Config) -> str | None:
-    own = config.environment
-    given = [name for name in changed(own) if name != "kind"]
-    if own.enabled or not given:
-        return None
-    return (
-        f"environment.{given[0]} is not read with environment.kind=none; set environment.kind to task or FILE.py:NAME"
     )
 
 

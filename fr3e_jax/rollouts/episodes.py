@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from fr3e_jax.cluster.processes import Processes
+from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.environment_section import OBSERVATION, EnvironmentConfig
 from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.tokenizer import TextCodec
@@ -125,7 +126,7 @@ class Episodes:
         """What plays the turns of one `RolloutEngine.sample`.
 
         Raises:
-          ValueError: a request has no problem.
+          ConfigError: a request has no problem.
         """
         return EpisodeCalls(self, requests)
 
@@ -206,7 +207,7 @@ class EpisodeCalls(SharedCalls):
       requests: the requests of the call, each with its problem.
 
     Raises:
-      ValueError: a request has no problem.
+      ConfigError: a request has no problem.
     """
 
     CHANGING = ("_branches", "running")
@@ -214,7 +215,7 @@ class EpisodeCalls(SharedCalls):
     def __init__(self, episodes: Episodes, requests: Sequence[TrunkRequest]):
         super().__init__(episodes.processes, "turns", Played, self._waited)
         if any(request.problem is None and request.branches for request in requests):
-            raise ValueError(
+            raise ConfigError(
                 f"environment.kind={episodes.config.kind} plays the problems of the task, and here a text is to be "
                 "continued that is no problem; set environment.kind=none to sample from the policy alone"
             )

@@ -297,7 +297,6 @@ CASES = {
         ["advantage.overlong_margin=64"],
         "nearest: advantage.overlong_margin=64",
     ),
-    "settings_are_read": (["environment.max_turns=3"], ["environment.kind=task"], "set environment.kind to task or"),
     "one_writer_beside_the_policy": (
         ["environment.kind=task", "tools.kind=calculator"],
         ["tools.kind=none"],
@@ -393,6 +392,14 @@ def test_only_training_rules_are_waived_outside_training(recipe, entry):
     else:
         with pytest.raises(ConfigError, match="set |nearest: "):
             load_config(recipe, wrong, training=False)
+
+
+def test_settings_of_an_environment_need_its_kind(recipe):
+    told = "command line: environment.max_turns=3 has no effect without an environment; set environment.kind=task, or"
+    with pytest.raises(ConfigError, match=told):
+        load_config(recipe, ["environment.max_turns=3"])
+    for kind in ("none", "task"):  # none turns a recipe's environment off
+        assert load_config(recipe, ["environment.max_turns=3", f"environment.kind={kind}"]).environment.kind == kind
 
 
 def test_settings_of_adapters_need_a_rank(recipe):
