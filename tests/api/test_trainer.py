@@ -181,4 +181,4 @@ def test_an_environment_of_a_program_gives_the_prompts_and_the_rewards(recipe):
     assert any(rows["turns"])
     assert all(0 < record["environment/turns"] <= 2 for record in result.history)
     with pytest.raises(ConfigError, match="reward and environment are both given"):
-        fr3e.Trainer(recipe, problems=PROBLEMS, environment=Even, reward=even)
+        fr3e.Trainer(recipe, problems=PROBLEMS, environment=Even, reward=even, overrides=ACTING)
