@@ -65,7 +65,9 @@ def turn_table(end: str, token_texts: Sequence[str], stops: Sequence[int]) -> Ca
 
     The state of a complete call stands for the end of a turn, and the last state is not used.
     """
-    table = _table((end,), token_texts) if end else np.repeat(np.int16([[0], [1], [2]]), len(token_texts), axis=1)
+    table = (
+        _table((end,), token_texts) if end else np.repeat(np.array([[0], [1], [2]], np.int16), len(token_texts), axis=1)
+    )
     table[:-2, list(stops)] = len(table) - 2
     return CallTable(table)
 
