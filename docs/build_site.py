@@ -24,7 +24,7 @@ PACKAGE = "fr3e_jax"
 
 REFERENCE = {
     "From Python": ["fr3e_jax", "api.trainer", "api.policy", "api.stored", "loop.callbacks", "configuration.load"],
-    "Tasks, rewards and tools": [
+    "Tasks, rewards, tools and environments": [
         "data.problem",
         "data.task",
         "data.python_task",
@@ -33,6 +33,8 @@ REFERENCE = {
         "rewards.user",
         "rewards.plain",
         "tools.tool",
+        "tools.environment",
+        "tools.openenv",
     ],
     "Objectives": ["objectives", "objectives.*"],
     "Settings": [
@@ -40,6 +42,8 @@ REFERENCE = {
         "configuration.shaping_sections",
         "configuration.lora_section",
         "configuration.experts_section",
+        "configuration.environment_section",
+        "configuration.task_sections",
         "configuration.options",
     ],
     "Runs on disk": [

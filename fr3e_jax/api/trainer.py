@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.data.python_task import PythonTask, RewardedTask, Rewards, Rows
+from fr3e_jax.data.python_task import MakeEnvironment, PlayedTask, PythonTask, RewardedTask, Rewards, Rows
 from fr3e_jax.data.task import Task, load_task
 from fr3e_jax.loop.callbacks import Callback, Callbacks, check_callbacks
 from fr3e_jax.loop.evaluate import best_metric
@@ -65,6 +65,9 @@ class Trainer:
       problems: rows with a ``prompt``: a list of dicts, a JSONL file, a ``datasets.Dataset``, a Grain source. None: the
         task of the recipe.
       held_out: rows to evaluate on; None: every tenth of ``problems``, which then does not train.
+      environment: a class, or another callable without arguments, whose objects have ``reset(problem, seed)`` and
+        ``step(text)`` (docs/users/environments.md). Its steps give the rewards. None: the recipe's
+        ``environment.kind``.
       callbacks: are told of steps, evaluations, checkpoints and the end.
       overrides: settings, as on the command line: ``["explore.num_anchors=2"]``.
       run_dir: the directory or address of a new run; None: ``runtime.run_dir``, or a new one in ``runtime.output_dir``.
@@ -80,24 +83,32 @@ class Trainer:
         reward: Rewards | None = None,
         problems: Rows | None = None,
         held_out: Rows | None = None,
+        environment: MakeEnvironment | None = None,
         callbacks: Sequence[Callback] = (),
         overrides: Sequence[str] = (),
         run_dir: str | Path | None = None,
     ):
-        self.config: Config = load_config(recipe, overrides)
+        own = [] if environment is None else ["environment.kind=task"]
+        self.config: Config = load_config(recipe, [*overrides, *own])
         self.callbacks = tuple(callbacks)
         self.run_dir = run_dir
         if held_out is not None and problems is None:
             raise ConfigError("held_out is given without problems; expected both, or the recipe's own task (data.task)")
+        if environment is not None and reward is not None:
+            raise ConfigError(
+                "reward and environment are both given; expected one: an environment's steps give rewards"
+            )
         self._task: Task | None = None
         with as_config_error(TypeError, ValueError, OSError):
             check_callbacks(self.callbacks)
             if problems is not None:
-                self._task = PythonTask(problems, held_out, reward)
+                self._task = PythonTask(problems, held_out, reward, environment)
                 self.config.data.task, self.config.data.verifier = PythonTask.name, ""
             elif reward is not None:
                 self._task = RewardedTask(load_task(self.config.data), reward)
                 self.config.data.verifier = ""
+            elif environment is not None:
+                self._task = PlayedTask(load_task(self.config.data), environment)
 
     def train(self, resume: str | Path | None = None) -> TrainingResult:
         """Train to the end of the budget.

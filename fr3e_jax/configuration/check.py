@@ -10,11 +10,17 @@ from fr3e_jax.configuration import (  # noqa: F401  (they declare their rules)
     exploration_rules,
     method_rules,
     sampler_rules,
+    tool_rules,
 )
 from fr3e_jax.configuration.contradictions import RULES
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.configuration.settings import COMMAND_LINE, ConfigError, settings
 
+SWITCHES = {
+    "model.lora.": (("model.lora.rank", "model.lora.path"), "adapters", "model.lora.rank=8 (or another rank)"),
+    "environment.": (("environment.kind",), "an environment", "environment.kind=task, or FILE.py:NAME"),
+}
+"""Sections of which nothing is read unless one of these settings is given; what that is, and how it is given."""
 RANDOM_WEIGHTS_ONLY = "(random weights only)"
 """In the meaning of a setting that says how large a fresh network is."""
 
@@ -40,7 +46,7 @@ def check(config: Config, origins: Mapping[str, str] | None = None, *, training:
             given = [f"{path}: {origins[path]}" for path in entry.paths if path in origins]
             raise ConfigError(f"{problem} ({', '.join(given) or 'all defaults'})")
     _check_sizes(config, origins)
-    _check_adapters(config, origins)
+    _check_switches(config, origins)
 
 
 def _check_sizes(config: Config, origins: Mapping[str, str]) -> None:
@@ -57,14 +63,15 @@ def _check_sizes(config: Config, origins: Mapping[str, str]) -> None:
             )
 
 
-def _check_adapters(config: Config, origins: Mapping[str, str]) -> None:
-    """Refuse settings of adapters where no rank is given; a rank of 0 turns off those of a recipe."""
-    given = [path for path in origins if path.startswith("model.lora.")]
-    if given and not {"model.lora.rank", "model.lora.path"} & set(given):
-        raise ConfigError(
-            f"{origins[given[0]]}: {given[0]}={setting_value(config, given[0])} has no effect without adapters; set "
-            "model.lora.rank=8 (or another rank), or leave it out"
-        )
+def _check_switches(config: Config, origins: Mapping[str, str]) -> None:
+    """Refuse settings of a part that nothing turns on; turned off by name, a recipe's settings of it may stay."""
+    for section, (switches, what, remedy) in SWITCHES.items():
+        given = [path for path in origins if path.startswith(section)]
+        if given and not set(switches) & set(given):
+            raise ConfigError(
+                f"{origins[given[0]]}: {given[0]}={setting_value(config, given[0])} has no effect without {what}; set "
+                f"{remedy}, or leave it out"
+            )
 
 
 def setting_value(config: Config, path: str) -> Any:

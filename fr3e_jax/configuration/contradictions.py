@@ -63,6 +63,8 @@ PLACES = (
     "data.eval_path",
 )
 """Settings that take a path or an address in an object store."""
+CODE = ("data.task", "data.verifier", "tools.kind", "environment.kind")
+"""Settings that may name a file of the user's code."""
 CACHES = ("gs", "s3")  # the stores that jax's own compilation cache opens
 
 
@@ -80,7 +82,7 @@ def stores_can_be_used(config: Config) -> str | None:
     return None
 
 
-@rule("sft.output", "rft.output", "data.task", "data.verifier", "tools.kind")
+@rule("sft.output", "rft.output", *CODE)
 def files_are_local(config: Config) -> str | None:
     """Models are written into folders, and code is loaded from them."""
     for section in ("sft", "rft"):
@@ -90,8 +92,9 @@ def files_are_local(config: Config) -> str | None:
                 f"{section}.output={output} is in an object store, and the model is written into a folder; set it "
                 "empty: the model then lies in model/ of the run directory, which may be in a store"
             )
-    code = {"data.task": config.data.task, "data.verifier": config.data.verifier, "tools.kind": config.tools.kind}
-    for name, value in code.items():
+    for name in CODE:
+        section, field = name.split(".")
+        value = getattr(getattr(config, section), field)
         if is_remote(value):
             return f"{name}={value} is in an object store, and code is loaded from files; copy it here and set its path"
     return None
@@ -385,79 +388,6 @@ def base_group_has_a_baseline(config: Config) -> str | None:
     else:
         return None
     return f"rollout.rollouts_per_prompt=1 is a group without spread: {effect}; nearest: rollout.rollouts_per_prompt=2"
-
-
-@rule("tools.kind", "tools.begin", "tools.end", "tools.result", "tools.branching")
-def tool_settings_are_read(config: Config) -> str | None:
-    tools = config.tools
-    given = [name for name in ("begin", "end", "result", "branching") if getattr(tools, name)]
-    if tools.kind != "none" or not given:
-        return None
-    return f"tools.{given[0]} is not read with tools.kind=none; nearest: tools.kind=python"
-
-
-@rule("tools.kind", "tools.begin", "tools.end")
-def a_call_has_marks(config: Config) -> str | None:
-    tools = config.tools
-    missing = [name for name in ("begin", "end") if not getattr(tools, name)]
-    if tools.kind in ("none", "calculator", "python") or not missing:
-        return None
-    return (
-        f"tools.{missing[0]} is empty, so a call of tools.kind={tools.kind} cannot be told from other text; "
-        f"set tools.{missing[0]}, for example tools.begin='<tool>' and tools.end='</tool>'"
-    )
-
-
-@rule("tools.result")
-def an_answer_has_its_place(config: Config) -> str | None:
-    result = config.tools.result
-    if not result or "{output}" in result:
-        return None
-    return f"tools.result={result!r} has no place for the tool's answer; set it to a text with {{output}} in it"
-
-
-@rule("tools.max_output_tokens", "rollout.max_response_tokens")
-def an_answer_leaves_room(config: Config) -> str | None:
-    most, cap = config.tools.max_output_tokens, config.rollout.max_response_tokens
-    if config.tools.kind == "none" or most < cap:
-        return None
-    return (
-        f"tools.max_output_tokens={most} can fill a whole response (rollout.max_response_tokens={cap}); "
-        f"nearest: tools.max_output_tokens={max(1, cap // 4)}"
-    )
-
-
-@training_rule("tools.branching", "tools.initial_rollouts", "rollout.rollouts_per_prompt")
-def branching_has_rollouts_left(config: Config) -> str | None:
-    first, base = config.tools.initial_rollouts, config.rollout.rollouts_per_prompt
-    if not config.tools.branching or first < base:
-        return None
-    return (
-        f"tools.initial_rollouts={first} leaves no rollout of rollout.rollouts_per_prompt={base} for branches; "
-        f"nearest: tools.initial_rollouts={max(1, base // 2)}"
-    )
-
-
-@training_rule("tools.branching", "explore.enabled")
-def one_way_of_branching(config: Config) -> str | None:
-    if not config.tools.branching or not config.explore.enabled:
-        return None
-    return (
-        "tools.branching=true (ARPO) and explore.enabled=true (FR3E) both branch, but a rollout that branched from "
-        "another one has no cache of its own to explore anchors from; set explore.enabled=false, or "
-        "tools.branching=false to explore rollouts that call tools"
-    )
-
-
-@training_rule("rollout.draws", "tools.branching")
-def parts_of_a_group_make_up_the_whole(config: Config) -> str | None:
-    if config.rollout.draws == "independent" or not config.tools.branching:
-        return None
-    return (
-        f"rollout.draws={config.rollout.draws} divides the distribution of responses among the rollouts of a prompt, "
-        "but tools.branching=true (ARPO) continues some of them in place of others; set rollout.draws=independent, or "
-        "tools.branching=false"
-    )
 
 
 @training_rule("runtime.profile_steps", "training.max_steps")

@@ -16,7 +16,7 @@ from fr3e_jax.configuration.settings import ConfigError, nearest_paths, sections
 from fr3e_jax.shipped_files import find_recipe, recipe_names
 
 INCLUDE = "include"
-CODE = {"data.task", "data.verifier", "tools.kind"}
+CODE = {"data.task", "data.verifier", "tools.kind", "environment.kind"}
 INPUTS = {"model.path", "model.tokenizer", "data.path", "data.eval_path", "data.root", *CODE}
 """Settings that name files to read: paths in a recipe that may be relative to it."""
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fr3e_jax.configuration.environment_section import EnvironmentConfig
 from fr3e_jax.configuration.experts_section import ExpertsConfig
 from fr3e_jax.configuration.lora_section import LoraConfig
 from fr3e_jax.configuration.model_names import ModelName
 from fr3e_jax.configuration.options import implementations, implemented_by, option
 from fr3e_jax.configuration.shaping_sections import ShapingConfig
+from fr3e_jax.configuration.task_sections import ChainConfig, LockConfig, OrderConfig
 
 
 @dataclass
@@ -55,49 +57,12 @@ class ModelConfig:
 
 
 @dataclass
-class OrderConfig:
-    """The embedded procedural task: evaluate a flat expression, one reduction per line."""
-
-    modulus: int = option(10, "arithmetic is modulo this number; operands and results are single digits", ge=2, le=10)
-    num_operands: int = option(5, "operands of an RL or evaluation prompt", ge=2, le=16)
-    sft_min_operands: int = option(3, "shortest expression of the supervised curriculum", ge=2, le=16)
-    sft_valid_share: float = option(
-        -1.0,
-        "share of a demonstration's lines that reduce a valid operator, where there is an invalid one as well; "
-        "-1: every operator is as likely",
-        ge=-1,
-        le=1,
-    )
-    verifier: Literal["answer", "strict"] = option(
-        "answer", "answer: right last digit and right number of steps; strict: every step a precedence-valid reduction"
-    )
-
-
-@dataclass
-class ChainConfig:
-    """The embedded procedural task: apply operations to a list of digits, each in the reading that counts."""
-
-    digits: int = option(4, "digits of the list", ge=4, le=16)
-    length: int = option(8, "operations of an RL or evaluation prompt, each a line of the response", ge=1, le=100)
-    ambiguous: int = option(
-        5, "operations of a prompt with two readings; a policy that guesses succeeds in a share of 0.5^ambiguous", ge=0
-    )
-    sft_min_length: int = option(2, "fewest operations of the supervised curriculum", ge=1, le=100)
-    sft_right_share: float = option(
-        0.5, "probability that a demonstration reads an ambiguous operation in the way that counts", ge=0, le=1
-    )
-    verifier: Literal["answer", "strict"] = option(
-        "strict", "answer: right last line and right number of lines; strict: every line right"
-    )
-
-
-@dataclass
 class DataConfig:
     """The task: prompts, demonstrations and their verifier."""
 
     task: str = option(
         "order",
-        "'order', 'chain', 'gsm8k_calculator', 'datasets', or 'FILE.py:NAME' / 'package.module:NAME' of your own task",
+        "order, chain, lock, gsm8k_calculator, datasets, or 'FILE.py:NAME' / 'package.module:NAME' of your own task",
     )
     root: str = option("", "directory or address under which the files of dataset cards lie (data.task=datasets)")
     train: list[str] = option(
@@ -122,6 +87,7 @@ class DataConfig:
     max_prompt_tokens: int = option(64, "longer prompts are dropped and counted, never cut", ge=1)
     order: OrderConfig = field(default_factory=OrderConfig)
     chain: ChainConfig = field(default_factory=ChainConfig)
+    lock: LockConfig = field(default_factory=LockConfig)
 
 
 @dataclass
@@ -527,7 +493,7 @@ class ToolsConfig:
     )
     seconds: float = option(3.0, "CPU time of a python call; any call may take twice as long by the clock", gt=0)
     branching: bool = option(
-        False, "branch after a tool's answer where the entropy rose, up to rollout.rollouts_per_prompt (ARPO)"
+        False, "branch where the entropy rose after an answer or observation, to rollout.rollouts_per_prompt (ARPO)"
     )
     initial_rollouts: int = option(8, "rollouts of a prompt before any branching (ARPO)", ge=1)
     beam: int = option(2, "continuations of a state after an answer, the first included (ARPO)", ge=2)
@@ -629,6 +595,7 @@ class Config:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     tools: ToolsConfig = field(default_factory=ToolsConfig)
+    environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
 

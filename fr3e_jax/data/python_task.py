@@ -23,6 +23,9 @@ Rewards = Reward | Sequence[Reward | tuple[Reward, float]]
 Rows = str | Path | Iterable[Mapping[str, Any]]
 """A JSONL file, or rows: dicts, a ``datasets.Dataset``, a Grain source."""
 
+MakeEnvironment = Callable[[], Any]
+"""A callable without arguments that makes an environment: ``reset(problem, seed)`` and ``step(text)``."""
+
 GOLD = ("gold", "answer")  # columns that hold the gold answer; the first that a row has counts
 HELD_OUT_SHARE = 10  # one row in so many is held out if no held-out problems are given
 _OWN = ("prompt", "response")
@@ -165,6 +168,7 @@ class PythonTask:
       problems: to train on.
       held_out: to evaluate on; None: every tenth of ``problems`` by a hash of its text, which then does not train.
       rewards: see `Rewards`; None: 1 if the response equals the row's gold answer.
+      environment: plays the problems and gives the rewards; None: there is none.
 
     Raises:
       TypeError, ValueError, FileNotFoundError: see `read_problems` and `PythonVerifier.of`; or there are too few rows.
@@ -172,15 +176,22 @@ class PythonTask:
 
     name = "python"
 
-    def __init__(self, problems: Rows, held_out: Rows | None = None, rewards: Rewards | None = None):
+    def __init__(
+        self,
+        problems: Rows,
+        held_out: Rows | None = None,
+        rewards: Rewards | None = None,
+        environment: MakeEnvironment | None = None,
+    ):
         self.dropped: Mapping[str, int] = {}
+        self.environment = environment
         train = read_problems(problems, "problems")
         if held_out is None:
             train, test = _divided(train)
         else:
             test = read_problems(held_out, "held_out")
         self._problems = {"train": train, "test": test}
-        if rewards is None and not any(problem.gold for problem in train):
+        if rewards is None and environment is None and not any(problem.gold for problem in train):
             raise ValueError(
                 f"no problem has a gold answer ({' or '.join(GOLD)}); give Trainer(reward=...), or add the column"
             )
@@ -209,6 +220,14 @@ def _divided(problems: list[Problem]) -> tuple[list[Problem], list[Problem]]:
     chosen = set(order[: max(1, len(order) // HELD_OUT_SHARE)])
     held_out = [problem for problem in problems if problem.prompt in chosen]
     return [problem for problem in problems if problem.prompt not in chosen], held_out
+
+
+class PlayedTask:
+    """A task in an environment that a program gave."""
+
+    def __init__(self, task: Task, environment: MakeEnvironment):
+        self.name, self.dropped, self.environment = task.name, task.dropped, environment
+        self.problems, self.demonstration, self.verifier = task.problems, task.demonstration, task.verifier
 
 
 class RewardedTask:

@@ -42,6 +42,7 @@ Split = Literal["train", "development", "test"]
 BUILT_IN = {
     "order": "fr3e_jax.data.order_task:OrderTask",
     "chain": "fr3e_jax.data.chain_task:ChainTask",
+    "lock": "fr3e_jax.data.lock_task:LockTask",
     "gsm8k_calculator": "fr3e_jax.data.gsm8k_calculator:CalculatorTask",
     "datasets": "fr3e_jax.data.datasets:DatasetsTask",
     "python": "fr3e_jax.data.python_task:from_the_command_line",
@@ -57,7 +58,11 @@ class Demonstration:
 
 
 class Task(Protocol):
-    """Problems with their demonstrations and their verifier. ``dropped`` counts unusable rows by reason."""
+    """Problems with their demonstrations and their verifier. ``dropped`` counts unusable rows by reason.
+
+    A task may also have an attribute ``environment``: the class that ``environment.kind=task`` plays
+    (`fr3e_jax.tools.environment`).
+    """
 
     name: str
     dropped: Mapping[str, int]

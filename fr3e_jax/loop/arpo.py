@@ -174,7 +174,8 @@ def _next_round(session: Session, trees: list[_Tree]) -> tuple[list[_Part], list
             prefixes = [tree.rollouts[parent].head(fork.position) for fork in own]
             branches = [_continued(tree.request.branches[n], p) for n, p in zip(numbers, prefixes, strict=True)]
             trunk = tree.trunks.get(parent, tree.root)
-            requests.append(TrunkRequest(replace(trunk) if trunk is tree.root else trunk, branches))
+            cached = replace(trunk) if trunk is tree.root else trunk
+            requests.append(TrunkRequest(cached, branches, tree.request.problem))
             parts.append(_Part(index, numbers, prefixes))
             number += len(own)
         tree.forks, tree.trunks = [], {}

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,7 +34,6 @@ from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.rollout_parts import WHOLE, Part
 from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.runs.run_directory import RunDirectory
-from fr3e_jax.tools.answer import Outcome as Answered
 
 
 def best_metric(config: Config) -> str:
@@ -194,7 +193,6 @@ def evaluate(session: Session, params: Params, note: Callable[[str], None] = _to
     requests = [_request(session, held_out) for held_out in problems]
     weights = session.sampler.weights.of(params)
     results = session.sampler.sample_uncounted(weights, requests, grading.ended)  # not part of the training budget
-    calls = session.sampler.take_tool_counts()
     graded = grading.verdicts(range(len(problems)))
     session.grader.check((verdict.outcome for row in graded for verdict in row), "of an evaluation")
     rewards, right = [rewards_of(row) for row in graded], [[verdict.right for verdict in row] for row in graded]
@@ -225,7 +223,7 @@ def evaluate(session: Session, params: Params, note: Callable[[str], None] = _to
         "not_graded": outcomes["timeout"] + outcomes["worker_died"] + outcomes["error"],
     }
     if session.sampler.toolbox is not None:
-        metrics["tools/calls_per_rollout"] = sum(calls[name] for name in get_args(Answered)) / answers
+        metrics |= session.sampler.toolbox.held_out_metrics([rollout for row in results for rollout in row])
     if len(each) > 1:
         metrics |= {f"{name}/{key}": value for name, scores in each.items() for key, value in scores.items()}
     return Evaluation(metrics, problems, results, graded)
@@ -249,7 +247,8 @@ def _request(session: Session, held_out: HeldOut) -> TrunkRequest:
     sampled = Sampling(e.temperature, e.top_p, 0, session.texts.codec.stop_ids)
     kinds = [Sampling(0.0, stop_ids=session.texts.codec.stop_ids), *[sampled] * e.samples]
     cap = session.config.rollout.max_response_tokens
-    return TrunkRequest(ids, [Branch(len(ids), (EVALUATION, 0, index, m), cap, how) for m, how in enumerate(kinds)])
+    branches = [Branch(len(ids), (EVALUATION, 0, index, m), cap, how) for m, how in enumerate(kinds)]
+    return TrunkRequest(ids, branches, held_out.problem)
 
 
 def load_run_params(session: Session, run_dir: Path | None) -> tuple[Params, int]:

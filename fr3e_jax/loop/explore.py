@@ -151,7 +151,7 @@ def _request(session: Session, step: int, anchored: Anchored, counts: list[int])
         for state, fork, count in zip(anchored.states, anchored.forks, counts, strict=True)
         for m in range(count)
     ]
-    return TrunkRequest(group.trunks[anchored.base], branches)
+    return TrunkRequest(group.trunks[anchored.base], branches, group.problem)
 
 
 def assign_advantages(config: Config, explored: list[Explored]) -> list[Credited]:

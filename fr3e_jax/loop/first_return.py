@@ -82,7 +82,7 @@ def base_requests(session: Session, step: int, prompts: list[Prompt]) -> list[Tr
             )
             for n in range(r.rollouts_per_prompt)
         ]
-        requests.append(TrunkRequest(prompt.token_ids, branches))
+        requests.append(TrunkRequest(prompt.token_ids, branches, prompt.problem))
     return requests
 
 

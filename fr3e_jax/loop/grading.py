@@ -6,9 +6,11 @@ Each of several processes grades its share. Fetching a verdict gathers it from a
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,8 @@ from fr3e_jax.data.problem import Problem
 from fr3e_jax.loop.texts import Texts
 from fr3e_jax.rewards.grader import Grader, Pending, VerifierError
 from fr3e_jax.rewards.verdict import Verdict
+from fr3e_jax.rewards.verifier import plain_outcome
+from fr3e_jax.rollouts.episode import EpisodeRecord
 from fr3e_jax.rollouts.requests import Rollout
 
 Case = Callable[[int, int], tuple[Problem, np.ndarray]]
@@ -30,9 +34,36 @@ class GradingFailed(RuntimeError):
     """Nearly all verdicts of a round or an evaluation are failures of the verifier."""
 
 
+ENVIRONMENT = "environment"
 FAILED = ("error", "timeout", "worker_died")
 FAILED_SHARE = 0.95  # of the verdicts, from which on the verifier has failed and not the policy
 FEWEST_VERDICTS = 8  # of which a share says something
+
+
+@dataclass(frozen=True)
+class RewardRange:
+    """The sums of an episode's rewards that count as 0 and as 1 (``environment.least_reward``, ``most_reward``)."""
+
+    least: float = 0.0
+    most: float = 1.0
+
+    def verdict(self, episode: EpisodeRecord) -> Verdict:
+        """The verdict on an episode; its outcome is the environment's own word, or follows from the reward.
+
+        Raises:
+          ValueError: the sum is out of range.
+        """
+        total = math.fsum(episode.rewards)
+        if not self.least <= total <= self.most:
+            raise ValueError(
+                f"the rewards of an episode, {episode.rewards}, sum to {total:g}; expected a sum from "
+                f"environment.least_reward={self.least:g} to environment.most_reward={self.most:g}: set these to the "
+                "least and the greatest sum of an episode"
+            )
+        reward = (total - self.least) / (self.most - self.least)
+        if episode.right is None:
+            return Verdict(reward, plain_outcome(reward))
+        return Verdict(reward, "right" if episode.right else "wrong")
 
 
 class ResponseGrader:
@@ -44,10 +75,11 @@ class ResponseGrader:
       grader: grades texts.
       texts: turns token ids into the text that is graded.
       processes: they share the rollouts.
+      of_episodes: the range of an episode's rewards.
     """
 
-    def __init__(self, grader: Grader, texts: Texts, processes: Processes):
-        self.grader, self.processes = grader, processes
+    def __init__(self, grader: Grader, texts: Texts, processes: Processes, of_episodes: RewardRange = RewardRange()):
+        self.grader, self.processes, self._range = grader, processes, of_episodes
         self._texts = texts
         self._wait_seconds = 0.0
 
@@ -59,7 +91,13 @@ class ResponseGrader:
         self.grader.__exit__(*error)
 
     def submit(self, problem: Problem, prefix: np.ndarray, rollout: Rollout) -> Pending:
-        """Start grading a full response: the base tokens before the fork and the rollout's own."""
+        """Start grading a full response: the base tokens before the fork and the rollout's own.
+
+        An episode has its rewards already.
+        """
+        if rollout.episode is not None:
+            with as_config_error(*_UNUSABLE):
+                return self.grader.given(problem.id, self._range.verdict(rollout.episode), rollout.episode.fault)
         response = self._texts.response_text(np.concatenate([prefix, rollout.token_ids]), rollout.finished)
         with as_config_error(*_UNUSABLE):
             return self.grader.submit(problem, response, rollout.finished)
@@ -92,10 +130,14 @@ class ResponseGrader:
             return
         first = next((text for text in self.processes.gather(self.grader.first_failure) if text), "")
         listed = ", ".join(f"{number} {name}" for name, number in failed.items())
+        judge = self.grader.judge
+        cure = "(data.verifier), or raise rewards.deadline_seconds or rewards.memory_mb"
+        if judge == ENVIRONMENT:
+            cure = "(environment.kind), or raise environment.seconds"
         raise GradingFailed(
-            f"the verifier failed on {sum(failed.values())} of {total} responses {where} ({listed}). This says nothing "
-            "about the policy: mend the verifier (data.verifier), or raise rewards.deadline_seconds or "
-            f"rewards.memory_mb, then continue with --resume. The first failure: the verifier {first}"
+            f"the {judge} failed on {sum(failed.values())} of {total} responses {where} ({listed}). This says nothing "
+            f"about the policy: mend the {judge} {cure}, then continue with --resume. The first failure: the {judge} "
+            f"{first}"
         )
 
     def take_wait_seconds(self) -> float:

@@ -33,6 +33,8 @@ from fr3e_jax.loop.round_size import Yield
 from fr3e_jax.loop.sampler import FinishedCall, SuspendedRound
 from fr3e_jax.programs.decoder_programs import described
 from fr3e_jax.rollouts.engine import RolloutEngine
+from fr3e_jax.rollouts.episode import EpisodeRecord, Turn
+from fr3e_jax.rollouts.episodes import EpisodeProgress, PlayedTurn
 from fr3e_jax.rollouts.requests import CachedTrunk, DecodeCounts, Rollout
 from fr3e_jax.rollouts.suspension import ON_DEVICE, SuspendedCall
 from fr3e_jax.rollouts.tool_calls import CallProgress
@@ -73,6 +75,7 @@ _CLASSES = (
     *(Archive, ArchivedBase, Returns, KeptSuccess, Yield, ReferenceResets),
     *(PromptGroup, Anchored, Explored, Credited, TrainingTrunk, TrainingBranch, Rollout),
     *(SuspendedRound, FinishedCall, SuspendedCall, CachedTrunk, DecodeCounts, CallProgress),
+    *(EpisodeRecord, EpisodeProgress, PlayedTurn, Turn),
     *(BegunUpdate, Sums, Scores, CriticBatch),
 )
 

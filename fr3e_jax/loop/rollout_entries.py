@@ -41,6 +41,7 @@ class Entry:
             entropies=own.entropies,
             finished=own.finished,
             answers=answer_spans(own.tool_written),
+            turns=[[turn.end, turn.reward] for turn in own.episode.turns] if own.episode else [],
             **self.fields,
             **(texts.of(self.gold, self.fields["prompt_ids"], own, self.prefix) if texts else {}),
         )

@@ -94,9 +94,10 @@ def tokenizer_fingerprint(codec: TextCodec) -> str:
 
 
 def user_files(config: Config) -> dict[str, str]:
-    """SHA-256, shortened, of the user's file that each setting names: task, verifier, tool."""
-    named = {"data.task": config.data.task, "data.verifier": config.data.verifier, "tools.kind": config.tools.kind}
-    built_in = {"", "none", *BUILT_IN, *FORMS}
+    """SHA-256, shortened, of the user's file that each setting names: task, verifier, tool, environment."""
+    named = {"data.task": config.data.task, "data.verifier": config.data.verifier}
+    named |= {"tools.kind": config.tools.kind, "environment.kind": config.environment.kind}
+    built_in = {"", "none", "task", *BUILT_IN, *FORMS}
     found = {}
     for setting, text in named.items():
         if text not in built_in and (file := _source_file(parse_reference(text, setting).source)):

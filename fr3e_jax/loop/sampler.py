@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, fields, replace
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.reshard import RolloutWeights
 from fr3e_jax.rollouts.engine import RolloutEngine
+from fr3e_jax.rollouts.episodes import Episodes
 from fr3e_jax.rollouts.requests import CachedTrunk, DecodeCounts, Ended, Key, Rollout, Selector, TrunkRequest
 from fr3e_jax.rollouts.suspension import SamplingSuspended, SuspendedCall
-from fr3e_jax.rollouts.tool_calls import Toolbox, ToolCalls
+from fr3e_jax.rollouts.tool_calls import Toolbox
 from fr3e_jax.rollouts.two_threads import sample_in_two_threads, two_threads_pay
 
 
@@ -108,11 +109,11 @@ class RoundSuspended(Exception):
 
 @dataclass
 class Sampler:
-    """The rollout engine of a run with the run's tools, if it has any."""
+    """The rollout engine of a run with the run's tools or environment, if it has any."""
 
     engine: RolloutEngine
     weights: RolloutWeights
-    toolbox: Toolbox | None = None
+    toolbox: Toolbox | Episodes | None = None
     watch: Watch = field(default_factory=Watch)
     journal: Journal | None = None  # of a round of training
 
@@ -147,7 +148,7 @@ class Sampler:
 
     def _sample(self, params, requests, select, ended, going_on):
         ended = self.watch.counting(requests, ended)
-        calls = None if self.toolbox is None else ToolCalls(self.toolbox, requests)
+        calls = None if self.toolbox is None else self.toolbox.answering(requests)
         return self.engine.sample(params, requests, select, ended, calls, going_on)
 
     def _repeat(self, call: FinishedCall, select: Selector | None, ended: Ended | None):
@@ -191,7 +192,3 @@ class Sampler:
             results, _ = self.sample(params, requests, ended=ended)
         self.engine.take_counts()
         return results
-
-    def take_tool_counts(self) -> Counter[str]:
-        """`Toolbox.take_counts`; empty without tools."""
-        return self.toolbox.take_counts() if self.toolbox is not None else Counter()

@@ -20,8 +20,9 @@ from fr3e_jax.data.templates import load_template
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.hub import model_directory, pinned
 from fr3e_jax.learning.setup import LearningSetup
-from fr3e_jax.loop.grading import ResponseGrader
+from fr3e_jax.loop.grading import ENVIRONMENT, ResponseGrader, RewardRange
 from fr3e_jax.loop.model import Model, open_model
+from fr3e_jax.loop.posed_task import posed_task
 from fr3e_jax.loop.sampler import Sampler
 from fr3e_jax.loop.texts import Texts
 from fr3e_jax.programs.host_memory import keep_host_memory
@@ -30,14 +31,16 @@ from fr3e_jax.rewards.grader import Grader, VerifierError
 from fr3e_jax.rewards.user import check_by_a_call, user_verifier
 from fr3e_jax.rollouts.cache_sizes import configured_sizes
 from fr3e_jax.rollouts.engine import RolloutEngine
+from fr3e_jax.rollouts.episodes import Episodes, observation_form
 from fr3e_jax.rollouts.expected_lengths import configured_lengths
 from fr3e_jax.rollouts.noise import Noise
 from fr3e_jax.rollouts.requests import Sampling
-from fr3e_jax.rollouts.tool_calls import open_toolbox
+from fr3e_jax.rollouts.tool_calls import Toolbox, open_toolbox
 from fr3e_jax.runs.cache_writers import write_on_each_host
 from fr3e_jax.runs.compilation import count_compilations
 from fr3e_jax.runs.stored_executables import StoredExecutables
 from fr3e_jax.stores.objects import is_remote
+from fr3e_jax.tools.environment import MakeEnvironment, load_environment
 
 
 @dataclass
@@ -135,13 +138,18 @@ def open_session(config: Config, task: Task | None = None) -> Session:
     with as_config_error():
         task = load_task(config.data) if task is None else task
         texts.prompt_text("?")  # a missing chat template fails here, before a run directory exists
+        make = load_environment(config.environment, task)
+        if make is not None:
+            task = posed_task(task, make, config.environment.kind, texts.prompt_ids)
         own = user_verifier(config.data.verifier)
-        grader = Grader(own or task.verifier(), config.rewards)
+        grader = Grader(own or task.verifier(), config.rewards, ENVIRONMENT if make else "verifier")
     if own:
         with as_config_error(TypeError, ValueError, VerifierError):
             check_by_a_call(grader, task.problems("train"), config.data.verifier)
-    model, sampler = open_sampler(config, texts, processes)
-    return Session(config, task, texts, model, sampler, ResponseGrader(grader, texts, processes), processes)
+    model, sampler = open_sampler(config, texts, processes, make)
+    of_episodes = RewardRange(config.environment.least_reward, config.environment.most_reward)
+    graded = ResponseGrader(grader, texts, processes, of_episodes)
+    return Session(config, task, texts, model, sampler, graded, processes)
 
 
 def open_texts(config: Config) -> Texts:
@@ -160,16 +168,23 @@ def open_texts(config: Config) -> Texts:
         return Texts(codec, load_template(config.data.template))
 
 
-def open_sampler(config: Config, texts: Texts, processes: Processes) -> tuple[Model, Sampler]:
-    """The model that ``config`` names, and what samples from it.
+def open_sampler(
+    config: Config, texts: Texts, processes: Processes, make: MakeEnvironment | None = None
+) -> tuple[Model, Sampler]:
+    """The model that ``config`` names, and what samples from it, in the environment that ``make`` makes.
 
     Raises:
-      ConfigError: the model, the mesh or a tool cannot be used.
+      ConfigError: the model, the mesh, a tool or the form of observations cannot be used.
     """
     codec = texts.codec
     with as_config_error():
         model, programs, weights = open_model(config, len(codec))
-        toolbox = open_toolbox(config.tools, codec, model.architecture.vocab_size, programs, processes)
+        known = codec, model.architecture.vocab_size, programs, processes
+        toolbox: Toolbox | Episodes | None = open_toolbox(config.tools, *known)
+        if make is not None:
+            own = config.environment
+            form = observation_form(own.observation, codec, chat=texts.template.chat, turn_end=own.turn_end)
+            toolbox = Episodes(make, own, form, *known, config.seed)
     engine = RolloutEngine(
         programs,
         trunk_slots=config.rollout.trunk_slots,

@@ -16,7 +16,6 @@ from fr3e_jax.loop.texts import Texts
 from fr3e_jax.rewards.verdict import Outcome
 from fr3e_jax.runs.rollout_parts import WHOLE, Part
 from fr3e_jax.runs.rollout_store import RolloutRecord
-from fr3e_jax.tools.answer import Outcome as Answered
 
 
 def rollout_metrics(groups: list[PromptGroup], credited: list[Credited]) -> dict[str, float]:
@@ -79,17 +78,11 @@ def grading_metrics(grader: ResponseGrader) -> dict[str, float]:
 
 
 def tool_metrics(sampler: Sampler, groups: list[PromptGroup], credited: list[Credited]) -> dict[str, float]:
-    """Tool calls of the step's rollouts by outcome, and the share of their tokens that tools wrote."""
+    """Metrics of the tools or the environment, from the step's rollouts."""
     if sampler.toolbox is None:
         return {}
-    counts = sampler.take_tool_counts()
-    metrics = {f"tools/{name}": counts[name] for name in ("answered", "error", "timeout", "cut", "branched")}
     rollouts = [r for group in groups for r in group.rollouts]
-    rollouts += [r for one in credited for state in one.rollouts for r in state]
-    if rollouts:
-        metrics["tools/calls_per_rollout"] = sum(counts[name] for name in get_args(Answered)) / len(rollouts)
-        metrics["tools/given_share"] = float(1 - np.mean(np.concatenate([r.sampled for r in rollouts])))
-    return metrics
+    return sampler.toolbox.metrics(rollouts + [r for one in credited for state in one.rollouts for r in state])
 
 
 def batch_metrics(batch: list[TrainingTrunk], step: int) -> dict[str, float]:

@@ -38,8 +38,9 @@ class Texts:
 
     def response_text(self, token_ids: np.ndarray, finished: bool) -> str:
         """The text of a whole response without its stop token; other special tokens stay visible to the verifier."""
-        ids = token_ids[:-1] if finished else token_ids
-        return self.codec.decode(ids, special_tokens=True)
+        # An environment may end a response with a turn, which no stop token need end.
+        stopped = finished and len(token_ids) and int(token_ids[-1]) in self.codec.stop_ids
+        return self.codec.decode(token_ids[:-1] if stopped else token_ids, special_tokens=True)
 
 
 class RecordTexts:

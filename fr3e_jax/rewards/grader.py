@@ -79,13 +79,14 @@ class Grader:
     Args:
       verifier: see ``fr3e_jax.rewards.verifier``.
       settings: the section ``rewards`` of a recipe.
+      judge: names what gives the rewards, in messages.
 
     Raises:
       ValueError: one of the user's functions that the verifier names (``job_functions``) cannot be loaded.
     """
 
-    def __init__(self, verifier: Verifier, settings: RewardsConfig | None = None):
-        self.verifier = verifier
+    def __init__(self, verifier: Verifier, settings: RewardsConfig | None = None, judge: str = "verifier"):
+        self.verifier, self.judge = verifier, judge
         self._errors = self._unfinished = 0
         self.first_failure = ""  # of the verifier: the problem's id, and the traceback if there is one
         self._settings = settings or RewardsConfig()
@@ -129,6 +130,20 @@ class Grader:
             else:
                 verdict = checked_verdict(found, None, problem.id)
         return self._counted(verdict)
+
+    def given(self, problem_id: str, verdict: Verdict, failure: str = "") -> Pending:
+        """A verdict that is known, counted with the others; ``failure``: why it is one of a judge that failed.
+
+        Raises:
+          TypeError, ValueError: its reward is no finite number in [0, 1].
+        """
+        if failure:
+            with self._lock:
+                self._errors += 1
+                shown = self._errors <= ERRORS_SHOWN
+            self._failed(f"failed {failure}; the reward is 0", shown)
+            return self._counted(Verdict(0.0, "error"))
+        return self._counted(checked_verdict(verdict.reward, verdict.outcome, problem_id))
 
     def probe(self, problem: Problem, response: str) -> str:
         """Grade one finished response and forget it; the failure if the verifier raised, else "".
@@ -210,7 +225,7 @@ class Grader:
         text = "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
         self.first_failure = self.first_failure or text
         if shown:
-            logger.warning("the verifier %s", text)
+            logger.warning("the %s %s", self.judge, text)
 
     def _submit_job(self, problem_id: str, job: Job) -> Pending:
         key = _key(job)

@@ -364,12 +364,13 @@ class _Run:
             called = self.pauses.take(emitted, interruptions.tool_written)
             stopped &= ~called
             self._pause(self.schedule.active & called & ~at_limit)  # at the cap there is no room for an answer
+            stopped |= self.pauses.ended
         over = self.schedule.active & (stopped | at_limit)
         lengths = self.sampled.generated[over]
-        masks = None if interruptions is None else self.pauses.tool_written_in(over, lengths)
         self.promotion.end(over)
         keys = self._keys(over)
-        self.ending = _Ending(over, stopped, lengths, keys, masks, self.schedule.end(over))
+        notes = None if interruptions is None else self.pauses.notes_of(over, keys, lengths)
+        self.ending = _Ending(over, stopped, lengths, keys, notes, self.schedule.end(over))
 
     def _pause(self, asking: np.ndarray) -> None:
         written = self.sampled.cut(asking, asking, self.sampled.generated[asking])
@@ -381,10 +382,8 @@ class _Run:
             return
         ending, self.ending = self.ending, None
         rollouts = self.sampled.cut(ending.over, ending.stopped, ending.lengths)
-        if ending.masks is not None:
-            rollouts = [
-                replace(rollout, tool_written=mask) for rollout, mask in zip(rollouts, ending.masks, strict=True)
-            ]
+        if ending.notes is not None:
+            rollouts = [replace(rollout, **note) for rollout, note in zip(rollouts, ending.notes, strict=True)]
         for (request, branch), rollout in zip(ending.keys, rollouts, strict=True):
             rollout.trunk_routes = self.trunk_routes.get(request)
             self.results[request][branch] = rollout
@@ -419,5 +418,5 @@ class _Ending(NamedTuple):
     stopped: np.ndarray  # bool [slots, lanes], ended by a stop token
     lengths: np.ndarray  # tokens of each branch
     keys: list[Key]
-    masks: list[np.ndarray | None] | None  # `Rollout.tool_written` of each
+    notes: list[dict[str, Any]] | None  # further fields of each `Rollout`
     requests: list[int]  # requests without another branch left

@@ -26,5 +26,8 @@ class NoCalls:
     def ask(self, key: Key, token_ids: np.ndarray) -> None:
         raise RuntimeError(f"branch {key} completed a call where there are no tools")
 
-    def answers(self, keys: Sequence[Key]) -> dict[Key, tuple[np.ndarray, int]]:
+    def answers(self, keys: Sequence[Key]) -> dict[Key, tuple[np.ndarray, int] | None]:
         return {}
+
+    def episode(self, key: Key) -> None:
+        return None

@@ -1,4 +1,4 @@
-"""Lanes that pause for a tool's answer and then read it: the decoder's side of tools, on the host.
+"""Lanes that pause for a tool's answer or an observation, and then read it: the decoder's side, on the host.
 
 A lane whose branch completes a call stops, as at a stop token, but keeps its branch, its cache and its place. When the
 answer is there, the decode steps take its tokens instead of sampling. No branch moves to another lane, and no position
@@ -8,6 +8,7 @@ passes through the network twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,7 @@ class Pauses:
         self._places: dict[Key, tuple[int, int]] = {}  # slot and lane of paused branches
         self._due: list[Key] = []  # paused before the last chunk: the next `resume` fetches their answers
         self.paused = np.zeros((slots, lanes), bool)
+        self.ended = np.zeros((slots, lanes), bool)  # paused lanes whose branches end before the next chunk
 
     def start(self, lanes: np.ndarray, keys: list[Key]) -> None:
         """Begin the branches ``keys`` in ``lanes``, bool ``[slots, lanes]``, in row-major order."""
@@ -53,13 +55,18 @@ class Pauses:
           active: bool ``[slots, lanes]``, lanes with a branch, paused ones included.
           generated: int ``[slots, lanes]``, tokens of each lane so far.
         """
-        self._resumed[:] = False
+        self._resumed[:] = self.ended[:] = False
         if self.calls.at_once or not (active & ~self.paused).any():
             self._due = list(self._places)
-        for key, (token_ids, state) in self.calls.answers(self._due).items():
+        for key, answer in self.calls.answers(self._due).items():
             place = self._places.pop(key)
+            self.paused[place] = False
+            if answer is None:
+                self.ended[place] = True
+                continue
+            token_ids, state = answer
             self._put(place, int(generated[place]), token_ids)
-            self._states[place], self._resumed[place], self.paused[place] = state, True, False
+            self._states[place], self._resumed[place] = state, True
         self._due = list(self._places)
         return bool(self._resumed.any())
 
@@ -91,11 +98,15 @@ class Pauses:
             self.calls.ask(key, ids)
         self.paused |= lanes
 
-    def tool_written_in(self, lanes: np.ndarray, lengths: np.ndarray) -> list[np.ndarray | None]:
-        """`Rollout.tool_written` of the branches in ``lanes``: bool ``[length]``, or None without such a token."""
-        rows = zip(self._tool_written[lanes], lengths.tolist(), strict=True)
-        masks = [row[:length] != _SAMPLE for row, length in rows]
-        return [mask if mask.any() else None for mask in masks]
+    def notes_of(self, lanes: np.ndarray, keys: list[Key], lengths: np.ndarray) -> list[dict[str, Any]]:
+        """``tool_written`` and ``episode`` of the rollouts ``keys`` in ``lanes``, which have ended.
+
+        ``tool_written`` is None without such a token.
+        """
+        masks = [row[:n] != _SAMPLE for row, n in zip(self._tool_written[lanes], lengths.tolist(), strict=True)]
+        written = [mask if mask.any() else None for mask in masks]
+        episodes = map(self.calls.episode, keys)
+        return [{"tool_written": w, "episode": e} for w, e in zip(written, episodes, strict=True)]
 
     def _put(self, place: tuple[int, int], position: int, token_ids: np.ndarray) -> None:
         self._widen(position + len(token_ids) - self._tool_written.shape[2])

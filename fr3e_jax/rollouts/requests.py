@@ -9,9 +9,11 @@ from typing import Protocol
 import jax
 import numpy as np
 
+from fr3e_jax.data.problem import Problem
 from fr3e_jax.policy.rows import Trunks
 from fr3e_jax.policy.sampling import part_of_group
 from fr3e_jax.programs.decoder_state import LaneSettings
+from fr3e_jax.rollouts.episode import EpisodeRecord
 
 STREAM_NAMES = 6  # integers that name a noise stream: purpose, step, prompt, base, state, branch
 
@@ -69,10 +71,14 @@ class CachedTrunk:
 
 @dataclass(frozen=True)
 class TrunkRequest:
-    """A trunk, as token ids (to prefill) or cached, and the branches to sample from it."""
+    """A trunk, as token ids (to prefill) or cached, and the branches to sample from it.
+
+    ``problem``: which an environment poses; None without one.
+    """
 
     trunk: np.ndarray | CachedTrunk
     branches: Sequence[Branch]
+    problem: Problem | None = None
 
     @property
     def token_ids(self) -> np.ndarray:
@@ -91,6 +97,7 @@ class Rollout:
     tool_written: np.ndarray | None = None  # bool, tokens that a tool wrote and the policy read; None: no token
     routes: np.ndarray | None = None  # int [T, Q], the experts that each token passed; None: not recorded
     trunk_routes: np.ndarray | None = None  # int [S, Q], those of its trunk; all branches of a trunk share the array
+    episode: EpisodeRecord | None = None  # in an environment
 
     @property
     def sampled(self) -> np.ndarray:
@@ -106,9 +113,11 @@ class Rollout:
         """The rollout's first ``tokens`` tokens."""
         columns = (self.token_ids, self.logprobs, self.entropies, self.magnitudes)
         written = None if self.tool_written is None else self.tool_written[:tokens]
-        finished = self.finished and tokens >= len(self.token_ids)
+        whole = tokens >= len(self.token_ids)
         routes = None if self.routes is None else self.routes[:tokens]
-        return Rollout(*(column[:tokens] for column in columns), finished, written, routes, self.trunk_routes)
+        episode = self.episode if whole or self.episode is None else self.episode.head(tokens)
+        ended = self.finished and whole
+        return Rollout(*(column[:tokens] for column in columns), ended, written, routes, self.trunk_routes, episode)
 
     def then(self, other: Rollout) -> Rollout:
         """This rollout continued by ``other``."""
@@ -119,7 +128,10 @@ class Rollout:
         if len(self.token_ids) and routes is not None:
             routes = None if self.routes is None else both("routes")
         before = other.trunk_routes if self.trunk_routes is None else self.trunk_routes
-        return Rollout(*map(both, names), other.finished, written, routes, before)
+        episode = other.episode
+        if self.episode is not None and episode is not None:
+            episode = self.episode.then(len(self.token_ids), episode)
+        return Rollout(*map(both, names), other.finished, written, routes, before, episode)
 
 
 @dataclass
@@ -147,7 +159,7 @@ Key = tuple[int, int]  # number of a request, number of a branch in it
 
 
 class Calls(Protocol):
-    """Answers the tool calls of one `RolloutEngine.sample`.
+    """Answers the tool calls of one `RolloutEngine.sample`, or the turns in an environment.
 
     The engine fetches an answer one chunk after it asked for it: the other lanes decode meanwhile. It fetches at once
     if ``at_once`` is set or no other lane decodes. The schedule therefore never depends on the time that a tool takes.
@@ -163,8 +175,14 @@ class Calls(Protocol):
     def ask(self, key: Key, token_ids: np.ndarray) -> None:
         """Start the call that the branch has completed with the last of its tokens so far, ``token_ids``."""
 
-    def answers(self, keys: Sequence[Key]) -> dict[Key, tuple[np.ndarray, int]]:
-        """For each branch the tokens of its answer and the state of ``table`` after them; waits for the tools."""
+    def answers(self, keys: Sequence[Key]) -> dict[Key, tuple[np.ndarray, int] | None]:
+        """For each branch the tokens of its answer and the state of ``table`` after them; waits for the tools.
+
+        None: the branch ends here.
+        """
+
+    def episode(self, key: Key) -> EpisodeRecord | None:
+        """The record of a branch that has ended; None without an environment."""
 
 
 Ended = Callable[[Sequence[tuple[int, int, Rollout]]], None]

@@ -8,16 +8,13 @@ answers to the others.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import os
 import threading
-import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import get_args
 
 import jax
 import numpy as np
@@ -27,19 +24,13 @@ from fr3e_jax.configuration.schema import ToolsConfig
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.rollouts.requests import Key, Rollout, TrunkRequest
-from fr3e_jax.tools.answer import Answer
+from fr3e_jax.rollouts.shared_calls import Running, SharedCalls, start
+from fr3e_jax.tools.answer import Answer, Outcome
 from fr3e_jax.tools.automaton import call_table
 from fr3e_jax.tools.tool import Tool, load_tool
 
 _CUT = "..."
 _unbounded = contextlib.nullcontext()
-
-
-class Running(NamedTuple):
-    """A call that was started."""
-
-    answer: Future[Answer]
-    begun: float  # time.monotonic() of its start
 
 
 class Toolbox:
@@ -83,37 +74,43 @@ class Toolbox:
         return counts
 
     def start(self, call: str) -> Running:
-        """Run a call: here if the tool answers at once, else in a thread that does not keep the process alive."""
-        answer: Future[Answer] = Future()
-        if self.tool.at_once:
-            self._run(call, answer)
-        else:
-            threading.Thread(target=self._run, args=(call, answer), name="fr3e-tool", daemon=True).start()
-        return Running(answer, time.monotonic())
+        """Run a call: here if the tool answers at once, else in a thread."""
+        return start(lambda: self._answer(call), at_once=self.tool.at_once, slots=self._slots)
 
-    def _run(self, call: str, answer: Future[Answer]) -> None:
-        with self._slots:
-            try:
-                answer.set_result(self.tool.run(call))
-            except Exception as error:  # such as no room for files: the policy reads the error, the run goes on
-                answer.set_result(Answer(f"{type(error).__name__}: {error}", "error"))
+    def _answer(self, call: str) -> Answer:
+        try:
+            return self.tool.run(call)
+        except Exception as error:  # such as no room for files: the policy reads the error, the run goes on
+            return Answer(f"{type(error).__name__}: {error}", "error")
 
     def wait(self, running: Running) -> Answer:
         """The answer of a call, or a time-out ``Tool.deadline`` seconds after its start."""
-        left = None if self.tool.deadline is None else max(running.begun + self.tool.deadline - time.monotonic(), 0.0)
-        try:
-            return running.answer.result(left)
-        except concurrent.futures.TimeoutError:
-            return Answer(f"TimeoutError: no end after {self.config.seconds:g} seconds", "timeout")
+        late = Answer(f"TimeoutError: no end after {self.config.seconds:g} seconds", "timeout")
+        return running.wait(self.tool.deadline) or late
+
+    def answering(self, requests: Sequence[TrunkRequest]) -> ToolCalls:
+        """What answers the calls of one `RolloutEngine.sample`."""
+        return ToolCalls(self, requests)
+
+    def metrics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Calls of a step since the last call, and the share of its ``rollouts``' tokens that tools wrote."""
+        counts = self.take_counts()
+        found: dict[str, float] = {f"tools/{name}": counts[name] for name in (*get_args(Outcome), "cut", "branched")}
+        if rollouts:
+            found["tools/calls_per_rollout"] = sum(counts[name] for name in get_args(Outcome)) / len(rollouts)
+            found["tools/given_share"] = given_share(rollouts)
+        return found
+
+    def held_out_metrics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """The calls of an evaluation since the last call."""
+        calls = self.take_counts()
+        return {"tools/calls_per_rollout": sum(calls[name] for name in get_args(Outcome)) / len(rollouts)}
 
     def encoded(self, answer: Answer) -> np.ndarray:
         """Tokens that the policy reads, int32: the answer in ``tools.result``, cut at ``tools.max_output_tokens``."""
-        encode, most = self.codec.encode_foreign, self.config.max_output_tokens
-        body = encode(answer.text)
-        if len(body) > most:
-            self.counts["cut"] += 1
-            ending = encode(_CUT)[:most]
-            body = body[: most - len(ending)] + ending
+        encode = self.codec.encode_foreign
+        body, cut = cut_to(self.codec, answer.text, self.config.max_output_tokens)
+        self.counts["cut"] += cut
         return np.array(encode(self.tool.before) + body + encode(self.tool.after), np.int32)
 
 
@@ -134,7 +131,7 @@ class CallProgress:
     read: int = 0  # own tokens up to the last answer
 
 
-class ToolCalls:
+class ToolCalls(SharedCalls):
     """The calls of one `RolloutEngine.sample`; see `fr3e_jax.rollouts.requests.Calls`.
 
     Args:
@@ -145,27 +142,11 @@ class ToolCalls:
     CHANGING = ("_branches", "running")
 
     def __init__(self, toolbox: Toolbox, requests: Sequence[TrunkRequest]):
+        super().__init__(toolbox.processes, "calls of tools", Answer, lambda running, key: toolbox.wait(running))
         self._toolbox, self._requests, self._calls = toolbox, requests, toolbox.calls
         self.table: jax.Array = toolbox.table
         self.at_once = toolbox.tool.at_once and toolbox.processes.count == 1
         self._branches: dict[Key, CallProgress] = {}
-        self._running: dict[Key, Running | None] = {}  # None: another process runs it
-
-    @property
-    def running(self) -> dict[Key, tuple[str, str]]:
-        """The answers to the calls under way; waits for them. All processes must ask alike."""
-        own = [(*key, *self._toolbox.wait(running)) for key, running in self._running.items() if running is not None]
-        told = self._toolbox.processes.exchange(f"{len(self._running)} calls of tools at a stop", own)
-        return {(request, branch): tuple(answer) for part in told for request, branch, *answer in part}
-
-    @running.setter
-    def running(self, found: dict[Key, tuple[str, str]]) -> None:
-        self._running = {}
-        for key, answer in found.items():
-            done: Future[Answer] = Future()
-            done.set_result(Answer(*answer))
-            is_mine = self._toolbox.processes.is_mine(sum(key))
-            self._running[key] = Running(done, time.monotonic()) if is_mine else None
 
     def begin(self, key: Key) -> int:
         prefix = self._requests[key[0]].branches[key[1]].prefix
@@ -180,16 +161,13 @@ class ToolCalls:
         written = np.concatenate([branch.before, token_ids[branch.read :]])
         call = toolbox.tool.call_in(toolbox.codec.decode(written, special_tokens=True))
         branch.read = len(token_ids)
-        mine = toolbox.processes.is_mine(sum(key))
-        self._running[key] = toolbox.start(call or "") if mine else None
+        self.begin_call(key, lambda: toolbox.start(call or ""))
 
-    def answers(self, keys: Sequence[Key]) -> dict[Key, tuple[np.ndarray, int]]:
-        if not keys:
-            return {}
-        own = [(*key, *self._toolbox.wait(running)) for key in keys if (running := self._running.pop(key)) is not None]
-        told = self._toolbox.processes.exchange(f"the answers to {len(keys)} calls of tools", own)
-        found = {(request, branch): Answer(*answer) for part in told for request, branch, *answer in part}
-        return {key: self._read(key, found[key]) for key in keys}
+    def answers(self, keys: Sequence[Key]) -> dict[Key, tuple[np.ndarray, int] | None]:
+        return {key: self._read(key, answer) for key, answer in self.results(keys).items()}
+
+    def episode(self, key: Key) -> None:
+        return None
 
     def _read(self, key: Key, answer: Answer) -> tuple[np.ndarray, int]:
         branch, token_ids = self._branches[key], self._toolbox.encoded(answer)
@@ -199,6 +177,20 @@ class ToolCalls:
         branch.answered += 1
         exhausted = branch.answered >= self._toolbox.config.max_calls
         return token_ids, self._calls.off if exhausted else 0
+
+
+def cut_to(codec: TextCodec, text: str, most: int) -> tuple[list[int], bool]:
+    """At most ``most`` tokens of a foreign text, with an ellipsis where it is cut; and whether it is."""
+    body = codec.encode_foreign(text)
+    if len(body) <= most:
+        return body, False
+    ending = codec.encode_foreign(_CUT)[:most]
+    return body[: most - len(ending)] + ending, True
+
+
+def given_share(rollouts: Sequence[Rollout]) -> float:
+    """The share of the rollouts' tokens that the policy read and did not choose."""
+    return float(1 - np.mean(np.concatenate([rollout.sampled for rollout in rollouts])))
 
 
 def answer_spans(tool_written: np.ndarray | None) -> list[list[int]]:

@@ -147,7 +147,21 @@ CRITIC = Group("Critic", "train", "`advantage.base_estimator=gae`", (
     M("critic/warming_up", "0 or 1", "whether only the critic learnt in this step"),
 ))
 
-VERDICTS = Group("Verdicts and tools", "train", "every step; in `fr3e rft`, every iteration", (
+IN_ENVIRONMENTS = "`environment.kind`"
+
+EPISODES = (
+    M("environment/turns", "turns", "mean number of turns of an episode", when=IN_ENVIRONMENTS),
+    M("environment/ended", SHARE, "episodes that the environment ended", when=IN_ENVIRONMENTS),
+    M("environment/out_of_turns", SHARE,
+      "episodes that ended after `environment.max_turns` turns", when=IN_ENVIRONMENTS),
+    M("environment/cut_off", SHARE, "episodes whose response was cut at its cap", "lower", when=IN_ENVIRONMENTS),
+    M("environment/faults", SHARE,
+      "episodes in which the environment failed; should be 0", "lower", when=IN_ENVIRONMENTS),
+    M("environment/reward_turn_{j}", "reward",
+      "mean reward of turn j, of the episodes that have it", when=IN_ENVIRONMENTS),
+)
+
+VERDICTS = Group("Verdicts, tools and environments", "train", "every step; in `fr3e rft`, every iteration", (
     M("verifier/right", "responses", "the verifier accepts the response ([grading](grading.md))", "higher"),
     M("verifier/wrong", "responses", "the answer was read and is not the gold answer"),
     M("verifier/restated", "responses", "the answer equals the gold one, but is a formula that was to be worked out"),
@@ -166,6 +180,11 @@ VERDICTS = Group("Verdicts and tools", "train", "every step; in `fr3e rft`, ever
     M("tools/branched", "rollouts", "rollouts that ARPO branched after a tool's answer", when="`tools.kind`"),
     M("tools/calls_per_rollout", "calls", "mean number of calls of a rollout", when="`tools.kind`"),
     M("tools/given_share", SHARE, "tokens of the rollouts that a tool wrote", when="`tools.kind`"),
+    *EPISODES,
+    M("environment/cut", "observations",
+      "observations cut at `environment.max_observation_tokens`", "lower", when=IN_ENVIRONMENTS),
+    M("environment/branched", "rollouts", "rollouts that ARPO branched after an observation", when=IN_ENVIRONMENTS),
+    M("environment/given_share", SHARE, "tokens of the rollouts that the environment wrote", when=IN_ENVIRONMENTS),
 ))
 
 COST = Group("Cost", "train", "every record", (
@@ -239,6 +258,7 @@ HELD_OUT = Group("Evaluation", "eval", "every evaluation", (
     M("no_answer", SHARE, "responses without an answer where the convention wants it", "lower"),
     M("not_graded", "responses", "whose verifier timed out, died or raised", "lower"),
     M("tools/calls_per_rollout", "calls", "mean number of calls of a response", when="`tools.kind`"),
+    *EPISODES,
     M("{set}/avg@{k}", "reward",
       "avg@k of one benchmark; the plain name is the mean over benchmarks", "higher", when="several benchmarks"),
     M("{set}/pass@{k}", SHARE, "pass@k of one benchmark", "higher", when="several benchmarks"),

@@ -79,7 +79,9 @@ class RolloutRecord:
     advantage: float | None = None
     """Advantage after modulation; None if the rollout was not trained."""
     answers: list[list[int]] = field(default_factory=list)
-    """[start, end) of each tool answer in the new tokens; its tokens carry no loss."""
+    """[start, end) of each tool answer or observation in the new tokens; its tokens carry no loss."""
+    turns: list[list[float]] = field(default_factory=list)
+    """[end, reward] of each turn in an environment that ends in the new tokens."""
     value: float | None = None
     """V of the state that it starts from."""
     alpha: float | None = None

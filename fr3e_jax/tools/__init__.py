@@ -1,4 +1,5 @@
-"""Tools that a policy calls while it answers: the marks of a call, the code that runs it, and the form of its answer.
+"""What answers a policy within a response: tools that it calls, and environments in which it acts.
 
-Decoding with calls does not belong here (`rollouts/tool_calls.py`), and neither does jax. Open `tool.py` first.
+Decoding with calls and turns does not belong here (`rollouts/tool_calls.py`, `rollouts/episodes.py`), and neither
+does jax. Open `tool.py` or `environment.py` first.
 """

@@ -55,14 +55,30 @@ def call_table(begin: str, end: str, token_texts: Sequence[str], never: Sequence
     """
     if not begin or not end:
         raise ValueError(f"found begin={begin!r} and end={end!r}; expected two marks of at least one character each")
-    alphabet = sorted(set(begin + end))
-    step = _characters(begin, end, alphabet)
-    done = len(begin) + len(end)
+    table = _table((begin, end), token_texts)
+    table[:-2, list(never)] = len(table) - 1
+    return CallTable(table)
+
+
+def turn_table(end: str, token_texts: Sequence[str], stops: Sequence[int]) -> CallTable:
+    """The table of turns, which end with the mark ``end`` or with a token of ``stops``; "": with the latter alone.
+
+    The state of a complete call stands for the end of a turn, and the last state is not used.
+    """
+    table = (
+        _table((end,), token_texts) if end else np.repeat(np.array([[0], [1], [2]], np.int16), len(token_texts), axis=1)
+    )
+    table[:-2, list(stops)] = len(table) - 2
+    return CallTable(table)
+
+
+def _table(marks: Sequence[str], token_texts: Sequence[str]) -> np.ndarray:
+    """The states after each token, int16 ``[states, V]``; the last two are DONE and OFF."""
+    alphabet, done = sorted(set("".join(marks))), sum(map(len, marks))
     table = np.empty((done + 2, len(token_texts)), np.int16)
     table[done:] = np.array([[done], [done + 1]])
-    table[:done] = _words(step, alphabet, token_texts)[:done]
-    table[:done, list(never)] = done + 1
-    return CallTable(table)
+    table[:done] = _words(_characters(marks, alphabet), alphabet, token_texts)[:done]
+    return table
 
 
 def _words(step: np.ndarray, alphabet: list[str], texts: Sequence[str]) -> np.ndarray:
@@ -80,14 +96,14 @@ def _words(step: np.ndarray, alphabet: list[str], texts: Sequence[str]) -> np.nd
     return after
 
 
-def _characters(begin: str, end: str, alphabet: list[str]) -> np.ndarray:
+def _characters(marks: Sequence[str], alphabet: list[str]) -> np.ndarray:
     """The state after each character, ``[states, characters + 1]``. The last column stands for all other characters.
 
     The last state, a complete call, maps to itself.
     """
-    done = len(begin) + len(end)
+    *firsts, done = np.cumsum([0, *map(len, marks)]).tolist()
     step = np.full((done + 1, len(alphabet) + 1), done)
-    for mark, first in ((begin, 0), (end, len(begin))):
+    for mark, first in zip(marks, firsts, strict=True):
         for matched in range(len(mark)):
             step[first + matched] = first
             for character in set(mark):

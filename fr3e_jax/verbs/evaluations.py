@@ -143,7 +143,7 @@ def _described(session: Session, run_dir: Path | None, step: int) -> dict[str, A
     """All that decides the result: weights, problems, tokenizer, settings of sampling and grading."""
     config = session.config
     whole = identity(config, session.task, session.texts.codec)
-    sections = ("seed", "model", "data", "evaluation", "rewards", "tools")
+    sections = ("seed", "model", "data", "evaluation", "rewards", "tools", "environment")
     settings = {name: whole["settings"][name] for name in sections}
     folder = (run_dir / "checkpoints" / str(step)) if run_dir else model_directory(config.model.path or ".")
     files = sorted(path for path in folder.rglob("*") if path.is_file()) if run_dir or config.model.path else []

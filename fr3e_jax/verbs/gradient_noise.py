@@ -139,7 +139,7 @@ def oracle_config(config: Config, oracle: Oracle) -> Config:
     Summed over all tokens of all prompts, r - mean(r) gives the gradient of the expected reward, up to a factor.
     """
     found = Config()
-    for section in ("model", "data", "rollout", "tools", "rewards", "runtime", "mesh", "training"):
+    for section in ("model", "data", "rollout", "tools", "environment", "rewards", "runtime", "mesh", "training"):
         setattr(found, section, copy.deepcopy(getattr(config, section)))
     found.name, found.seed = config.name, config.seed
     found.explore.enabled, found.tools.branching = False, False

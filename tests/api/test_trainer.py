@@ -155,3 +155,30 @@ def test_a_callback_that_reads_a_metric_of_another_step_learns_where_it_is_expla
 
     with pytest.raises(KeyError, match="this step did not write reward/mean: `fr3e metrics reward/mean` says when"):
         Callbacks([Reader()]).on_step(3, {"returns/reward": 0.5})
+
+
+class Even:
+    """Two turns; a turn with an even number of even digits earns a half."""
+
+    def reset(self, problem, seed):
+        self.turns = 0
+        return f"{problem.prompt}="
+
+    def step(self, text):
+        self.turns += 1
+        return "+", sum(letter in "02468" for letter in text) % 2 == 0 and 0.5, self.turns == 2
+
+
+ACTING = ["environment.turn_end=5", "environment.max_observation_tokens=2", "training.max_steps=1"]
+
+
+def test_an_environment_of_a_program_gives_the_prompts_and_the_rewards(recipe):
+    result = fr3e.Trainer(recipe, problems=PROBLEMS, environment=Even, overrides=ACTING).train()
+    assert result.state == "finished"
+    rows = fr3e.read_rollouts(result.run_dir, frame="columns")
+    assert set(rows["reward"]) <= {0.0, 0.5, 1.0} and len(set(rows["reward"])) > 1
+    assert set(rows["prompt"]) <= {f"{row['prompt']}=" for row in PROBLEMS}
+    assert any(rows["turns"])
+    assert all(0 < record["environment/turns"] <= 2 for record in result.history)
+    with pytest.raises(ConfigError, match="reward and environment are both given"):
+        fr3e.Trainer(recipe, problems=PROBLEMS, environment=Even, reward=even, overrides=ACTING)

@@ -307,6 +307,41 @@ CASES = {
         ["advantage.overlong_margin=64"],
         "nearest: advantage.overlong_margin=64",
     ),
+    "one_writer_beside_the_policy": (
+        ["environment.kind=task", "tools.kind=calculator"],
+        ["tools.kind=none"],
+        "let the environment's step() answer calls",
+    ),
+    "marks_of_tools_are_not_read": (
+        ["environment.kind=task", "tools.result={output}"],
+        ["tools.result="],
+        "set environment.turn_end or environment.observation in its place",
+    ),
+    "the_environment_gives_the_rewards": (
+        ["environment.kind=task", "data.verifier=mine.py:check"],
+        ["data.verifier="],
+        "return its reward from step()",
+    ),
+    "an_observation_has_its_place": (
+        ["environment.observation=)", "environment.kind=task"],
+        ["environment.observation={observation})"],
+        "{observation}",
+    ),
+    "an_observation_leaves_room": (
+        ["environment.max_observation_tokens=64", "environment.kind=task"],
+        ["environment.max_observation_tokens=16"],
+        "nearest: environment.max_observation_tokens=16",
+    ),
+    "rewards_have_a_range": (
+        ["environment.least_reward=1", "environment.kind=task"],
+        ["environment.most_reward=2"],
+        "nearest: environment.most_reward=2",
+    ),
+    "episodes_are_not_kept_between_steps": (
+        ["environment.kind=task", "returns.size=8", "explore.enabled=false"],
+        ["returns.size=0"],
+        "set returns.size=0",
+    ),
     "tool_settings_are_read": (["tools.begin=<<"], ["tools.kind=python"], "nearest: tools.kind=python"),
     "a_call_has_marks": (["tools.kind=mine.py:look", "tools.begin=<t>"], ["tools.end=</t>"], "tools.end='</tool>'"),
     "an_answer_has_its_place": (
@@ -367,6 +402,14 @@ def test_only_training_rules_are_waived_outside_training(recipe, entry):
     else:
         with pytest.raises(ConfigError, match="set |nearest: "):
             load_config(recipe, wrong, training=False)
+
+
+def test_settings_of_an_environment_need_its_kind(recipe):
+    told = "command line: environment.max_turns=3 has no effect without an environment; set environment.kind=task, or"
+    with pytest.raises(ConfigError, match=told):
+        load_config(recipe, ["environment.max_turns=3"])
+    for kind in ("none", "task"):  # none turns a recipe's environment off
+        assert load_config(recipe, ["environment.max_turns=3", f"environment.kind={kind}"]).environment.kind == kind
 
 
 def test_settings_of_adapters_need_a_rank(recipe):

@@ -55,7 +55,7 @@ def sample(scripted_tool, session, params, requests, **settings) -> SimpleNamesp
     for i, n, rollout in ended:
         np.testing.assert_array_equal(rollout.token_ids, results[i][n].token_ids)
     return SimpleNamespace(
-        session=used, results=results, counts=used.sampler.engine.counts, calls=used.sampler.take_tool_counts()
+        session=used, results=results, counts=used.sampler.engine.counts, calls=used.sampler.toolbox.take_counts()
     )
 
 

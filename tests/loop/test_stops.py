@@ -17,6 +17,7 @@ from tiny_runs import SCRIPTED
 from fr3e_jax.loop import partial_step
 from fr3e_jax.loop.session import open_session
 from fr3e_jax.loop.train import train
+from fr3e_jax.rollouts.episodes import EpisodeCalls
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.packed_values import Packer
 
@@ -58,6 +59,15 @@ TOOLS = {
     "tools__result": "(*-{output})",
     "tools__max_calls": 1,
     "tools__max_output_tokens": 4,
+}
+ENVIRONMENT = {
+    "rollout__reject_degenerate": False,
+    "rollout__max_response_tokens": 16,
+    "environment__kind": f"{Path(SCRIPTED).with_name('scripted_environment.py')}:Slow",
+    "environment__turn_end": "5",
+    "environment__observation": "({observation}3=",
+    "environment__max_turns": 3,
+    "environment__max_observation_tokens": 3,
 }
 BRANCHING = (
     TOOLS
@@ -146,6 +156,12 @@ def test_a_run_stopped_inside_a_step_repeats_nothing_and_ends_equal(
         pytest.param(RETURNS, [nth("chunk", 3, step=2), after("chunk", 3), after("round", 2)], id="returns"),
         pytest.param(TOOLS | SHORT, [nth("chunk", 3), after("chunk", 2), after("chunk", 9)], id="tools"),
         pytest.param(BRANCHING, [nth("chunk", 3), after("chunk", 5), after("chunk", 4)], id="branching"),
+        pytest.param(
+            ENVIRONMENT | SHORT,
+            [nth("chunk", 16), after("chunk", 2), after("chunk", 4)],
+            marks=pytest.mark.slow,
+            id="environment",
+        ),
     ],
 )
 def test_methods_go_on_where_they_were_stopped(tmp_path, tiny_run, monkeypatch, settings, stops):
@@ -155,6 +171,23 @@ def test_methods_go_on_where_they_were_stopped(tmp_path, tiny_run, monkeypatch, 
         whole = Watched(patch)
         assert train(config, tmp_path / "whole") == 0
     work, _ = stopped_and_continued(tmp_path / "run", config, monkeypatch, stops)
+    assert_same_run(tmp_path / "run", tmp_path / "whole", open_session(config))
+    assert work == whole.work
+
+
+def test_a_run_stopped_between_two_turns_plays_the_turns_before_again_and_ends_equal(tmp_path, tiny_run, monkeypatch):
+    """Without branches, an environment is given earlier turns only where a run goes on in mid-episode."""
+    config, again = tiny_run.config(**ENVIRONMENT | PLAIN, training__batch_rollouts=10), []
+    replay = EpisodeCalls._again
+    counted = lambda own, key, turns: again.append(len(turns)) or replay(own, key, turns)
+    monkeypatch.setattr(EpisodeCalls, "_again", counted)
+    with monkeypatch.context() as patch:
+        whole = Watched(patch)
+        assert train(config, tmp_path / "whole") == 0
+    assert again and not any(again)
+    stops = [nth("chunk", 4), after("chunk", 1), after("chunk", 2)]
+    work, _ = stopped_and_continued(tmp_path / "run", config, monkeypatch, stops)
+    assert any(again)
     assert_same_run(tmp_path / "run", tmp_path / "whole", open_session(config))
     assert work == whole.work
 

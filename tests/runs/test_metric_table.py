@@ -36,6 +36,7 @@ WRITERS = [
     *(PACKAGE / "learning").glob("*.py"),
     *(PACKAGE / "verbs" / name for name in ("rft.py", "rft_selection.py", "sft.py", "supervised.py")),
     PACKAGE / "runs" / "ledger.py",
+    *(PACKAGE / "rollouts" / name for name in ("tool_calls.py", "episodes.py")),
 ]
 
 
@@ -88,6 +89,7 @@ FAMILIES = {
     "tokens/{}": COUNTERS,
     "compile/{}": Compilations._fields,
     "tools/{}": ("answered", "error", "timeout", "cut", "branched"),
+    "environment/{}": ("cut", "branched", "ended", "out_of_turns", "cut_off", "faults"),
     "rft/dropped_{}": DROPPED,
     "rft/{}_right": ("entropy", "branching_factor"),
     "rft/{}_selected": ("entropy", "branching_factor"),

@@ -1,0 +1,56 @@
+"""Settings of the embedded tasks, whose problems follow from them and a seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fr3e_jax.configuration.options import option
+
+
+@dataclass
+class OrderConfig:
+    """The embedded procedural task: evaluate a flat expression, one reduction per line."""
+
+    modulus: int = option(10, "arithmetic is modulo this number; operands and results are single digits", ge=2, le=10)
+    num_operands: int = option(5, "operands of an RL or evaluation prompt", ge=2, le=16)
+    sft_min_operands: int = option(3, "shortest expression of the supervised curriculum", ge=2, le=16)
+    sft_valid_share: float = option(
+        -1.0,
+        "share of a demonstration's lines that reduce a valid operator, where there is an invalid one as well; "
+        "-1: every operator is as likely",
+        ge=-1,
+        le=1,
+    )
+    verifier: Literal["answer", "strict"] = option(
+        "answer", "answer: right last digit and right number of steps; strict: every step a precedence-valid reduction"
+    )
+
+
+@dataclass
+class ChainConfig:
+    """The embedded procedural task: apply operations to a list of digits, each in the reading that counts."""
+
+    digits: int = option(4, "digits of the list", ge=4, le=16)
+    length: int = option(8, "operations of an RL or evaluation prompt, each a line of the response", ge=1, le=100)
+    ambiguous: int = option(
+        5, "operations of a prompt with two readings; a policy that guesses succeeds in a share of 0.5^ambiguous", ge=0
+    )
+    sft_min_length: int = option(2, "fewest operations of the supervised curriculum", ge=1, le=100)
+    sft_right_share: float = option(
+        0.5, "probability that a demonstration reads an ambiguous operation in the way that counts", ge=0, le=1
+    )
+    verifier: Literal["answer", "strict"] = option(
+        "strict", "answer: right last line and right number of lines; strict: every line right"
+    )
+
+
+@dataclass
+class LockConfig:
+    """The embedded task *Lock*: open a combination lock by guesses, each answered by a hint for every digit."""
+
+    digits: int = option(3, "digits of a combination", ge=1, le=8)
+    sft_turns: int = option(4, "guesses of a demonstration, unless one opens the lock", ge=1)
+    sft_reading: float = option(
+        0.5, "probability that a demonstrated digit keeps to all hints before it; else it is any digit", ge=0, le=1
+    )

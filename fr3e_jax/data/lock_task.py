@@ -1,0 +1,109 @@
+"""The embedded task *Lock*: open a combination lock of D digits by guesses, in its environment `Lock`.
+
+Each turn is a guess of D digits and ``>``. The environment answers with a hint for each digit and ``>``: ``+`` if the
+lock's digit is higher, ``-`` if it is lower, ``=`` if it is right. The episode ends when all are right::
+
+    000>555>+-=>725>-+=>635>        the prompt, and an episode of three guesses; the combination is 635
+
+All problems have the same prompt, so a policy has to ask. Combinations are split by a hash, so that no combination of
+the development and test splits is ever trained on.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fr3e_jax.configuration.schema import DataConfig
+from fr3e_jax.data.problem import Problem
+from fr3e_jax.data.procedural import ProceduralProblems, generator, split_by_hash
+from fr3e_jax.data.task import Demonstration, Split
+from fr3e_jax.rewards.verifier import Verifier, exact_match
+
+LINE_END = ">"
+
+
+class Lock:
+    """The environment: a guess earns the reward 1 if it is the combination, and ends the episode."""
+
+    at_once = True
+
+    def __init__(self) -> None:
+        self._combination = ""
+
+    def reset(self, problem: Problem, seed: int) -> str:
+        """Begin an episode; the prompt stays the problem's."""
+        self._combination = problem.gold
+        return ""
+
+    def step(self, text: str) -> tuple[str, float, bool]:
+        """The hints to a guess; a text that is no guess gets the hints of none: a bare line end."""
+        if len(text) != len(self._combination) or not (text.isascii() and text.isdigit()):
+            return LINE_END, 0.0, False
+        if text == self._combination:
+            return "", 1.0, True
+        return hints(self._combination, text) + LINE_END, 0.0, False
+
+
+def hints(combination: str, guess: str) -> str:
+    """The hint to each digit of a guess."""
+    return "".join("=" if c == g else "+" if c > g else "-" for c, g in zip(combination, guess, strict=True))
+
+
+class LockTask:
+    """*Lock* with the settings ``data.lock``; see ``fr3e_jax.data.task.Task``."""
+
+    name = "lock"
+    environment = Lock
+
+    def __init__(self, config: DataConfig):
+        self.config, self.seed = config.lock, config.seed
+        self.dropped: dict[str, int] = {}
+
+    def problems(self, split: Split) -> ProceduralProblems:
+        return ProceduralProblems(split, self.seed, self._draw, self.config)
+
+    def _draw(self, rng: np.random.Generator, split: Split) -> tuple[str, str]:
+        """The prompt, and a random combination of the split."""
+        return "0" * self.config.digits + LINE_END, _draw(rng, self.config.digits, split)
+
+    def demonstration(self, index: int, step_fraction: float) -> Demonstration:
+        """An episode of a careless player, with the environment's hints.
+
+        With probability ``sft_reading`` a digit is one that all hints before it allow, each as likely; else it is any
+        digit. So demonstrations teach the form of the game and something of its hints, and they seldom succeed.
+        """
+        rng = generator(self.seed, "demonstrations", index)
+        combination = _draw(rng, self.config.digits, "train")
+        least, most = [0] * self.config.digits, [9] * self.config.digits
+        text = ""
+        for _ in range(self.config.sft_turns):
+            guess = ""
+            for low, high in zip(least, most, strict=True):
+                reads = rng.random() < self.config.sft_reading
+                guess += str(rng.integers(low, high + 1) if reads else rng.integers(10))
+            text += guess + LINE_END
+            if guess == combination:
+                break
+            found = hints(combination, guess)
+            for place, (hint, digit) in enumerate(zip(found, map(int, guess), strict=True)):
+                least[place] = max(least[place], digit + (hint == "+")) if hint in "+=" else least[place]
+                most[place] = min(most[place], digit - (hint == "-")) if hint in "-=" else most[place]
+            text += found + LINE_END
+        return Demonstration(prompt="0" * self.config.digits + LINE_END, response=text)
+
+    def verifier(self) -> Verifier:
+        """Without its environment, the task asks for the combination itself."""
+        return exact_match
+
+
+def split_of(combination: str) -> Split:
+    """The split of a combination by a hash: one in 16 each for test and development, the rest to train."""
+    return split_by_hash(combination, b"lock test split", development=1)
+
+
+def _draw(rng: np.random.Generator, digits: int, split: Split) -> str:
+    """A random combination of the wanted split, by rejection sampling."""
+    while True:
+        combination = "".join(map(str, rng.integers(10, size=digits)))
+        if split_of(combination) == split:
+            return combination

@@ -1,0 +1,56 @@
+"""What a rollout tells of its episode: the turns that it played, and how the episode ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Ending = Literal[
+    "",  # it has not ended: the response was cut at its cap, or this is a part of it
+    "done",  # the environment ended it
+    "turns",  # after environment.max_turns turns
+    "fault",  # the environment failed
+]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A turn that was played: the rollout's own tokens up to the end of the policy's text, and the turn's reward."""
+
+    end: int
+    reward: float
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """The part of an episode in a rollout's own tokens.
+
+    Attributes:
+      seed: of the environment; branches of a rollout have that of the rollout.
+      turns: that were played in these tokens.
+      earlier: rewards of the turns before them.
+      ending: how it ended.
+      right: the environment's own word on its success.
+      fault: why it failed.
+    """
+
+    seed: int
+    turns: tuple[Turn, ...]
+    earlier: tuple[float, ...] = ()
+    ending: Ending = ""
+    right: bool | None = None
+    fault: str = ""
+
+    @property
+    def rewards(self) -> list[float]:
+        """The reward of each turn of the episode, earlier ones included."""
+        return [*self.earlier, *(turn.reward for turn in self.turns)]
+
+    def head(self, tokens: int) -> EpisodeRecord:
+        """The record of the first ``tokens`` tokens, which are not all of them."""
+        return EpisodeRecord(self.seed, tuple(turn for turn in self.turns if turn.end <= tokens), self.earlier)
+
+    def then(self, tokens: int, other: EpisodeRecord) -> EpisodeRecord:
+        """This record, of ``tokens`` tokens, continued by that of a branch."""
+        turns = (*self.turns, *(Turn(turn.end + tokens, turn.reward) for turn in other.turns))
+        return EpisodeRecord(self.seed, turns, self.earlier, other.ending, other.right, other.fault)

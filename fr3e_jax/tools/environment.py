@@ -1,0 +1,179 @@
+"""Environments: a policy writes a text, reads an observation, writes again, and earns rewards on the way.
+
+To write one, write a class and name it by ``environment.kind=FILE.py:NAME``::
+
+    class Guess:
+        def reset(self, problem, seed):
+            self.secret = int(problem.gold)
+            return f"Guess a number from 0 to {problem.extra['most']}."
+
+        def step(self, text):
+            if text.strip() == str(self.secret):
+                return "", 1.0, True
+            return "higher" if text.strip() < str(self.secret) else "lower", 0.0, False
+
+Each episode has an object of its own, made without arguments. Its state must follow from the problem, the seed and the
+texts so far alone: a branch inside an episode and a resumed run make a new object and give it the same texts again.
+"""
+
+from __future__ import annotations
+
+import numbers
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from fr3e_jax.configuration.schema import EnvironmentConfig
+from fr3e_jax.user_code import parse_reference
+
+if TYPE_CHECKING:
+    from fr3e_jax.data.problem import Problem
+
+_LONGEST_SHOWN = 80  # characters of a wrong result
+
+
+class Step(NamedTuple):
+    """The result of a turn; a plain tuple of the first three or of all four will do.
+
+    Attributes:
+      observation: the text that the policy reads next; nobody reads it once ``done``.
+      reward: of this turn, any finite number; an episode earns the sum.
+      done: the episode ends with this turn.
+      right: whether the episode has succeeded; None: if its reward is 1 (``environment.most_reward``).
+    """
+
+    observation: str
+    reward: float = 0.0
+    done: bool = False
+    right: bool | None = None
+
+
+class Environment(Protocol):
+    """One episode. ``at_once``, if it is there and true, says that a step takes microseconds: it is called in place.
+
+    A method ``close()``, if there is one, is called after the episode.
+    """
+
+    def reset(self, problem: Problem, seed: int) -> str:
+        """Begin the episode; return the first observation, which takes the place of the problem's prompt.
+
+        All rollouts of a problem share a prompt, so this text must not depend on ``seed``. "" keeps the prompt.
+        """
+
+    def step(self, text: str) -> Step | tuple[str, float, bool]:
+        """Play the policy's text of one turn, without its stop token and without ``environment.turn_end``."""
+
+
+MakeEnvironment = Callable[[], Environment]
+
+
+class EpisodeFault(RuntimeError):
+    """The environment raised, returned something else than it must, or did not repeat an episode."""
+
+
+def load_environment(config: EnvironmentConfig, task: Any) -> MakeEnvironment | None:
+    """What makes an episode's environment; None for ``none``.
+
+    Args:
+      config: names it.
+      task: the run's task, whose attribute ``environment`` serves ``environment.kind=task``.
+
+    Raises:
+      ValueError: there is no such class, or the task has none.
+      FileNotFoundError: there is no such file.
+    """
+    if not config.enabled:
+        return None
+    if config.kind != "task":
+        reference = parse_reference(config.kind, "environment.kind", built_in=("none", "task"))
+        return reference.load("a class that is called without arguments, with reset(problem, seed) and step(text)")
+    found = getattr(task, "environment", None)
+    if not callable(found):
+        raise ValueError(
+            f"environment.kind=task, but task {task.name!r} has no environment; give the task an attribute "
+            "environment (a class), or set environment.kind=FILE.py:NAME or none"
+        )
+    return found
+
+
+class Episode:
+    """The environment of one episode, guarded: every fault names the problem and the turn.
+
+    Args:
+      make: makes the environment.
+      problem: of the episode, as its task gives it.
+      seed: of the episode.
+
+    Raises:
+      EpisodeFault: the environment cannot be made or reset.
+    """
+
+    def __init__(self, make: MakeEnvironment, problem: Problem, seed: int):
+        self._problem, self.turns = problem, 0
+        self.environment = self._guarded("before its first turn", make)
+        first = self._guarded("in reset()", self.environment.reset, problem, seed)
+        self.first = first if first is not None else ""
+        """The first observation; "": the problem's prompt."""
+        if not isinstance(self.first, str):
+            raise self._fault("in reset()", f"returned {_shown(first)}; expected a text, the first observation")
+
+    def step(self, text: str) -> Step:
+        """Play a turn.
+
+        Raises:
+          EpisodeFault: it raised, or returned no (observation, reward, done).
+        """
+        self.turns += 1
+        where = f"in turn {self.turns}"
+        found = self._guarded(where, self.environment.step, text)
+        if not isinstance(found, tuple) or len(found) not in (3, 4) or not isinstance(found[0], str):
+            raise self._fault(where, f"returned {_shown(found)}; expected (observation, reward, done), a text first")
+        step = Step(*found)
+        if not isinstance(step.reward, numbers.Real) or not abs(float(step.reward)) < float("inf"):
+            raise self._fault(where, f"returned the reward {_shown(step.reward)}; expected a finite number")
+        right = None if step.right is None else bool(step.right)
+        return Step(step.observation, float(step.reward), bool(step.done), right)
+
+    def close(self) -> None:
+        """Call the environment's ``close()``, if it has one."""
+        if close := getattr(self.environment, "close", None):
+            self._guarded("in close()", close)
+
+    def _guarded(self, where: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except Exception as error:
+            told = "".join(traceback.format_exception(error)).strip()
+            raise self._fault(where, f"raised:\n{told}") from error
+
+    def _fault(self, where: str, what: str) -> EpisodeFault:
+        return EpisodeFault(f"{where} of problem {self._problem.id}: {what}")
+
+
+def check_by_playing(make: MakeEnvironment, problem: Problem, kind: str) -> str:
+    """Play a turn of a problem with an empty text; return the first observation.
+
+    Raises:
+      ValueError: the environment failed, or its first observation depends on the seed.
+    """
+    texts = []
+    try:
+        for seed in (0, 1):
+            episode = Episode(make, problem, seed)
+            texts.append(episode.first)
+            episode.step("")
+            episode.close()
+    except EpisodeFault as error:
+        raise ValueError(f"environment.kind={kind} failed {error}") from error
+    if texts[0] != texts[1]:
+        raise ValueError(
+            f"environment.kind={kind}: reset() of problem {problem.id} returned {_shown(texts[0])} with seed 0 and "
+            f"{_shown(texts[1])} with seed 1; expected one text for all seeds, since all rollouts of a problem share "
+            "their prompt; give what depends on the seed as an observation of step()"
+        )
+    return texts[0]
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

@@ -1,0 +1,227 @@
+"""An episode trains on the policy's tokens alone, with the environment's rewards, in First Return, Explore and ARPO."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import scripted_environment as scripted
+from encoded_prompts import prepare
+
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.data.task import Problem
+from fr3e_jax.loop.evaluate import evaluate
+from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
+from fr3e_jax.loop.first_return import base_trunks, first_return
+from fr3e_jax.loop.grading import ENVIRONMENT, GradingFailed, ResponseGrader, RewardRange
+from fr3e_jax.loop.posed_task import posed_task
+from fr3e_jax.loop.session import open_session
+from fr3e_jax.loop.step_report import rollout_records, tool_metrics
+from fr3e_jax.rewards.grader import Grader
+from fr3e_jax.rewards.verifier import exact_match
+from fr3e_jax.rollouts.episode import EpisodeRecord, Turn
+from fr3e_jax.rollouts.tool_calls import answer_spans
+from fr3e_jax.runs.rollout_store import read_rollouts, write_rollouts
+from fr3e_jax.runs.run_directory import RunDirectory
+
+STEP, CAP = 3, 20
+SETTINGS = {
+    "rollout__max_response_tokens": CAP,
+    "rollout__reject_degenerate": False,
+    "explore__num_anchors": 4,
+    "environment__kind": "task",
+    "environment__max_observation_tokens": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def own(session, tiny_run):
+    changed = tiny_run.changed(session, **SETTINGS)
+    sampler = dataclasses.replace(changed.sampler, toolbox=scripted.episodes_of(session))
+    return dataclasses.replace(changed, sampler=sampler)
+
+
+@pytest.fixture(scope="module")
+def stage(own, params):
+    """First Return and Explore of two prompts; every rollout is a base."""
+    problems = [scripted.problem(n) for n in (1, 5)]
+    groups = first_return(own, params, STEP, prepare(own.texts, enumerate(problems)))
+    explored = roll_out_states(own, params, STEP, place_anchors(own, STEP, groups))
+    return groups, assign_advantages(own.config, explored)
+
+
+def whole_rollouts(groups, expansions):
+    """Whole responses with their problem and reward, those from states after their prefix."""
+    for group in groups:
+        for rollout, reward in zip(group.rollouts, group.rewards, strict=True):
+            yield group.problem, rollout, reward
+    for one in expansions:
+        for fork, rollouts, rewards in zip(one.forks, one.rollouts, one.rewards, strict=True):
+            for rollout, reward in zip(rollouts, rewards, strict=True):
+                yield one.group.problem, one.rollout.head(fork).then(rollout), reward
+
+
+def test_rewards_of_base_and_explored_rollouts_are_the_sums_of_their_episodes(own, stage):
+    several = 0
+    for problem, whole, reward in whole_rollouts(*stage):
+        read, rewards, ending = scripted.played_again(own.texts.codec, whole, problem, CAP)
+        np.testing.assert_array_equal(~whole.sampled, read)
+        assert whole.episode.rewards == rewards and whole.episode.ending == ending
+        assert reward == pytest.approx(sum(rewards))
+        several += len(rewards) > 1
+    assert several > 10
+
+
+def test_anchors_lie_within_turns_and_at_their_borders_and_never_in_observations(stage):
+    within = borders = 0
+    for one in stage[1]:
+        ends = {end for _, end in answer_spans(one.rollout.tool_written)}
+        assert one.rollout.sampled[one.anchors].all() and one.rollout.sampled[one.forks].all()
+        borders += len(ends & set(one.forks))
+        within += sum(fork > min(ends, default=CAP) for fork in set(one.forks) - ends)
+        for fork, rollouts in zip(one.forks, one.rollouts, strict=True):
+            assert {rollout.episode.seed for rollout in rollouts} == {one.rollout.episode.seed}
+            assert all(list(r.episode.earlier) == one.rollout.head(fork).episode.rewards for r in rollouts)
+    assert borders and within
+
+
+def test_loss_masks_leave_observations_out(own, stage):
+    groups, expansions = stage
+    rollouts = [r for group in groups for r in group.rollouts]
+    rollouts += [r for one in expansions for state in one.rollouts for r in state]
+    wanted = {id(r.token_ids): r.sampled for r in rollouts}
+    masked = 0
+    for trunk in base_trunks(own.config, STEP, groups) + explored_trunks(own.config, STEP, expansions):
+        for branch in trunk.branches:
+            np.testing.assert_array_equal(branch.trains, wanted[id(branch.token_ids)])
+            masked += int((~branch.trains).sum())
+    assert masked > 10
+
+
+def test_records_and_metrics_tell_of_each_turn(own, stage, tmp_path):
+    groups, expansions = stage
+    stored = write_rollouts(RunDirectory(tmp_path), STEP, rollout_records(STEP, groups, expansions, own.texts))
+    found = {record.id: record for record in read_rollouts(stored)}
+    for n, rollout in enumerate(groups[0].rollouts):
+        record = found[f"{STEP}/{groups[0].position}/{n}"]
+        assert record.turns == [[turn.end, turn.reward] for turn in rollout.episode.turns]
+        assert record.answers == answer_spans(rollout.tool_written)
+        stopped = int(rollout.token_ids[-1]) in own.texts.codec.stop_ids
+        ids = rollout.token_ids[:-1] if stopped else rollout.token_ids
+        assert record.response == own.texts.codec.decode(ids, special_tokens=True)
+    metrics = tool_metrics(own.sampler, groups, expansions)
+    every = [r.episode for _, r, _ in whole_rollouts(groups, expansions)]
+    assert metrics["environment/turns"] == pytest.approx(np.mean([len(e.rewards) for e in every]))
+    assert metrics["environment/reward_turn_2"] == pytest.approx(
+        np.mean([e.rewards[1] for e in every if len(e.rewards) > 1])
+    )
+    assert metrics["environment/ended"] == pytest.approx(np.mean([e.ending == "done" for e in every]))
+    assert 0 < metrics["environment/given_share"] < 1 and metrics["environment/faults"] == 0
+
+
+def test_rollouts_branch_after_observations_as_arpo_branches_after_answers(own, params, tiny_run):
+    arpo = tiny_run.changed(
+        own,
+        explore__enabled=False,
+        tools__branching=True,
+        tools__branch_probability=1.0,
+        tools__initial_rollouts=2,
+    )
+    own.sampler.engine.take_counts()
+    groups = first_return(arpo, params, STEP, prepare(own.texts, [(0, scripted.problem(1))]))
+    counts = own.sampler.engine.take_counts()
+    assert counts.prefill_positions == len(groups[0].prompt_ids), "no position of a prefix is computed again"
+    assert own.sampler.toolbox.take_counts()["branched"] > 0
+    seeds = [rollout.episode.seed for rollout in groups[0].rollouts]
+    assert len(set(seeds)) < len(seeds)
+    for problem, whole, reward in whole_rollouts(groups, []):
+        read, rewards, _ = scripted.played_again(own.texts.codec, whole, problem, CAP)
+        np.testing.assert_array_equal(~whole.sampled, read)
+        assert whole.episode.rewards == rewards and reward == pytest.approx(sum(rewards))
+
+
+def record(*rewards, **more):
+    return EpisodeRecord(0, tuple(Turn(n, reward) for n, reward in enumerate(rewards)), **more)
+
+
+def test_a_sum_of_rewards_counts_from_least_to_most_and_the_environment_may_say_what_is_right():
+    assert RewardRange().verdict(record(0.25, 0.75)) == (verdict := RewardRange().verdict(record(1.0)))
+    assert (verdict.reward, verdict.outcome) == (1.0, "right")
+    costly = RewardRange(-1.0, 1.0).verdict(record(-0.1, -0.1, 1.0, right=True))
+    assert (costly.reward, costly.outcome) == (pytest.approx(0.9), "right")
+    assert RewardRange().verdict(record(1.0, right=False)).outcome == "wrong"
+    assert RewardRange().verdict(record(0.5, earlier=(0.5,))).reward == 1.0, "turns before a branch count"
+    with pytest.raises(ValueError, match="sum to -0.2; expected a sum from environment.least_reward=0 to"):
+        RewardRange().verdict(record(-0.1, -0.1))
+
+
+class Locked:
+    def reset(self, problem, seed):
+        raise OSError("the door is locked")
+
+
+class Undecided:
+    def reset(self, problem, seed):
+        return f"{seed}="
+
+    def step(self, text):
+        return "", 0.0, True
+
+
+class Speechless(Undecided):
+    def reset(self, problem, seed):
+        return "1="
+
+    def step(self, text):
+        return 0.0, True
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (Locked, r"environment.kind=x failed in reset\(\) of problem train/0: raised:[\s\S]*the door is locked"),
+        (Undecided, "returned '0=' with seed 0 and '1=' with seed 1; expected one text for all seeds"),
+        (Speechless, r"in turn 1 of problem train/0: returned \(0.0, True\); expected \(observation, reward, done\)"),
+    ],
+)
+def test_an_environment_that_cannot_be_played_is_refused_at_the_start(session, make, told):
+    with pytest.raises(ValueError, match=told):
+        posed_task(session.task, make, "x", session.texts.prompt_ids)
+
+
+def test_the_first_observation_is_the_prompt(session):
+    task = posed_task(session.task, scripted.Posing, "x", session.texts.prompt_ids)
+    problem = task.problems("train")[3]
+    assert (problem.id, problem.prompt, problem.original.prompt) == ("train/3", "3+0=", "3=")
+    assert [p.prompt for p in task.problems("train")[:2]] == ["0+0=", "1+0="]
+    plain = posed_task(session.task, scripted.Scripted, "x", session.texts.prompt_ids)
+    assert plain.problems("train")[3] == session.task.problems("train")[3]
+
+
+def test_an_environment_in_a_file_poses_grades_and_is_evaluated(tiny_run, params):
+    path = scripted.__file__
+    settings = {"environment__turn_end": "5", "environment__max_turns": 2, "environment__max_observation_tokens": 3}
+    own = open_session(tiny_run.config(environment__kind=f"{path}:Posing", **settings))
+    found = evaluate(own, params)
+    assert [held_out.problem.prompt for held_out in found.problems] == ["40+0=", "41+0=", "42+0=", "43+0="]
+    rollouts = [rollout for row in found.rollouts for rollout in row]
+    every = list(zip(rollouts, [verdict for row in found.verdicts for verdict in row], strict=True))
+    for rollout, verdict in every:
+        assert verdict.reward == pytest.approx(sum(rollout.episode.rewards))
+        assert verdict.right == bool(rollout.episode.right)
+    assert found.metrics["environment/turns"] == pytest.approx(np.mean([len(r.episode.rewards) for r, _ in every]))
+    assert found.metrics["environment/faults"] == 0
+
+
+def test_a_task_without_an_environment_is_refused_by_name(tiny_run):
+    with pytest.raises(ConfigError, match="environment.kind=task, but task 'parity' has no environment; give the task"):
+        open_session(tiny_run.config(environment__kind="task", environment__max_observation_tokens=3))
+
+
+def test_an_environment_that_fails_everywhere_ends_the_run_with_the_first_fault(own):
+    grader = ResponseGrader(Grader(exact_match, judge=ENVIRONMENT), own.texts, own.processes)
+    problem, fault = Problem("train/9", "9=", "9"), "in turn 2 of problem train/9: raised: KeyError"
+    verdicts = [grader.grader.given(problem.id, RewardRange().verdict(record(0.0)), fault).result() for _ in range(8)]
+    with pytest.raises(GradingFailed, match=r"the environment failed on 8 of 8 .*\(environment.kind\), or raise env"):
+        grader.check((verdict.outcome for verdict in verdicts), "of a round")

@@ -1,0 +1,270 @@
+"""An episode follows from its problem, its seed and the policy's texts, in any slot and lane and from any fork."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import threading
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scripted_environment as scripted
+
+from fr3e_jax.cluster.processes import Processes
+from fr3e_jax.rollouts.engine import RolloutEngine
+from fr3e_jax.rollouts.episodes import EpisodeCalls, observation_form
+from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
+from fr3e_jax.rollouts.tool_calls import answer_spans
+
+
+def sampled(session, params, episodes, requests, select=None, **changes):
+    engine = RolloutEngine(
+        session.sampler.engine.programs, **{"trunk_slots": 2, "lanes_per_trunk": 3, "chunk": 4, "seed": 7} | changes
+    )
+    results, promoted = engine.sample(params, requests, select, calls=episodes.answering(requests))
+    return SimpleNamespace(results=results, promoted=promoted, counts=engine.counts)
+
+
+@pytest.fixture(scope="module")
+def episodes(session):
+    return scripted.episodes_of(session)
+
+
+@pytest.fixture(scope="module")
+def requests(session):
+    return scripted.requests_of(session)
+
+
+@pytest.fixture(scope="module")
+def expected(session, params, episodes, requests):
+    return sampled(session, params, episodes, requests, select=lambda i, rollouts, wait: [0, 2])
+
+
+def test_observations_rewards_and_endings_are_those_of_the_environment(session, requests, expected):
+    endings, turns = Counter(), 0
+    for i, row in enumerate(expected.results):
+        for branch, rollout in zip(requests[i].branches, row, strict=True):
+            found = scripted.played_again(session.texts.codec, rollout, requests[i].problem, branch.max_tokens)
+            read, rewards, ending = found
+            np.testing.assert_array_equal(~rollout.sampled, read)
+            assert rollout.episode.rewards == rewards and rollout.episode.ending == ending
+            assert rollout.finished == (ending != "")
+            endings[ending] += 1
+            turns += len(rewards)
+    assert set(endings) == {"", "done", "turns"} and turns > 30
+    seeds = [rollout.episode.seed for row in expected.results for rollout in row]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_logprobs_are_those_of_one_forward_pass_observations_included(session, params, requests, expected, tiny_run):
+    for request, row in zip(requests[:3], expected.results, strict=False):
+        for rollout in row:
+            whole = np.concatenate([request.token_ids, rollout.token_ids])
+            logits = tiny_run.full_logits(session, params, whole)[len(request.token_ids) - 1 : -1]
+            own = np.take_along_axis(tiny_run.log_softmax(logits), rollout.token_ids[:, None], axis=1)[:, 0]
+            np.testing.assert_allclose(rollout.logprobs, own, atol=2e-5)
+
+
+def assert_same_rollouts(found, expected) -> None:
+    for row, wanted_row in zip(found.results, expected.results, strict=True):
+        for rollout, wanted in zip(row, wanted_row, strict=True):
+            np.testing.assert_array_equal(rollout.token_ids, wanted.token_ids)
+            np.testing.assert_array_equal(rollout.sampled, wanted.sampled)
+            np.testing.assert_allclose(rollout.logprobs, wanted.logprobs, atol=1e-5)
+            assert (rollout.finished, rollout.episode) == (wanted.finished, wanted.episode)
+
+
+def test_slots_lanes_and_threads_change_no_episode(session, params, requests, expected):
+    slow = scripted.episodes_of(session, scripted.Slow)
+    assert_same_rollouts(sampled(session, params, slow, requests, trunk_slots=1, lanes_per_trunk=5), expected)
+
+
+def test_no_position_is_computed_twice(requests, expected):
+    rollouts = [rollout for row in expected.results for rollout in row]
+    read = sum(int((~rollout.sampled).sum()) for rollout in rollouts)
+    assert expected.counts.prefill_positions == sum(len(request.token_ids) for request in requests)
+    assert expected.counts.tool_tokens == read > 0
+    assert expected.counts.sampled_tokens == sum(len(rollout.token_ids) for rollout in rollouts) - read
+
+
+def test_a_branch_inside_an_episode_goes_on_as_the_episode_would_and_computes_nothing_again(
+    session, params, episodes, requests, expected
+):
+    """Greedy from every state of a greedy rollout, within turns and at their borders, gives the rest of its episode."""
+    again, rests, borders, within = [], [], 0, 0
+    for i, row in enumerate(expected.results):
+        whole, prompt = row[0], len(requests[i].token_ids)
+        forks = [k for k in range(1, len(whole.token_ids)) if whole.sampled[k]]
+        like = requests[i].branches[0]
+        branches = [Branch(prompt + k, (1, 0, i, k), like.max_tokens - k, like.sampling, whole.head(k)) for k in forks]
+        again.append(TrunkRequest(dataclasses.replace(expected.promoted[i, 0]), branches, requests[i].problem))
+        rests.append([(whole, k) for k in forks])
+        ends = {end for _, end in answer_spans(whole.tool_written)}
+        borders += len(ends & set(forks))
+        within += sum(whole.head(k).episode.turns != () and k not in ends for k in forks)
+    assert borders > 2 and within > 5
+    scripted.CALLED.clear()
+    found = sampled(session, params, episodes, again)
+    assert found.counts.prefill_positions == 0
+    rest = sum(len(whole.token_ids) - k for row in rests for whole, k in row)
+    assert found.counts.sampled_tokens + found.counts.tool_tokens == rest
+    assert found.counts.reused_prefix_positions == sum(branch.fork for request in again for branch in request.branches)
+    acting = [r for row in found.results for r in row if r.episode.turns]
+    assert scripted.CALLED["reset"] == len(acting), "an environment is made for a branch that ends a turn"
+    assert scripted.CALLED["step"] == sum(len(r.episode.rewards) for r in acting)
+    for row, wanted in zip(found.results, rests, strict=True):
+        for rollout, (whole, k) in zip(row, wanted, strict=True):
+            joined = whole.head(k).then(rollout)
+            np.testing.assert_array_equal(joined.token_ids, whole.token_ids)
+            np.testing.assert_array_equal(joined.sampled, whole.sampled)
+            assert (joined.episode, joined.finished) == (whole.episode, whole.finished)
+            assert rollout.episode.rewards == whole.episode.rewards
+
+
+class Faulty(scripted.Scripted):
+    """Raises, returns something else, hangs, or answers otherwise at the second time, in the second turn."""
+
+    how, release, resets = "", threading.Event(), Counter()
+    at_once = False
+
+    def reset(self, problem, seed):
+        self.again = Faulty.resets[problem.id, seed] > 0
+        Faulty.resets[problem.id, seed] += 1
+        return super().reset(problem, seed)
+
+    def step(self, text):
+        observation, reward, _ = super().step(text)
+        if self.told.count("|") == 2:
+            if Faulty.how == "raise":
+                raise KeyError("no such door")
+            if Faulty.how == "return":
+                return {"observation": observation}
+            if Faulty.how == "reward":
+                return observation, float("nan"), False
+            if Faulty.how == "hang":
+                Faulty.release.wait(60)
+        return observation, reward + 0.05 * (Faulty.how == "other" and self.again), False
+
+
+def turns(session, make, texts, prefix=None, **changes):
+    """The record of one branch that writes ``texts``, and the tokens that it read after each."""
+    codec, ids, read = session.texts.codec, np.zeros(0, np.int32), []
+    request = scripted.requests_of(session)[0]
+    request = dataclasses.replace(request, branches=[dataclasses.replace(request.branches[0], prefix=prefix)])
+    calls = scripted.episodes_of(session, make, **changes).answering([request])
+    calls.begin((0, 0))
+    for text in texts:
+        ids = np.concatenate([ids, codec.encode(text + scripted.TURN_END)]).astype(np.int32)
+        calls.ask((0, 0), ids)
+        answer = calls.answers([(0, 0)])[0, 0]
+        read.append(None if answer is None else answer[0])
+        if answer is None:
+            break
+        ids = np.concatenate([ids, answer[0]])
+    return calls.episode((0, 0)), read, ids
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("raise", r"in turn 2 of problem train/0: raised:[\s\S]*no such door"),
+        ("return", r"in turn 2 of problem train/0: returned \{'observation'.*expected \(observation, reward, done\)"),
+        ("reward", r"in turn 2 of problem train/0: returned the reward nan; expected a finite number"),
+        ("hang", r"in turn 2 of problem train/0: no end after environment.seconds=0.05"),
+    ],
+)
+def test_a_fault_of_the_environment_ends_the_episode_and_names_problem_and_turn(session, monkeypatch, how, told):
+    monkeypatch.setattr(Faulty, "how", how)
+    monkeypatch.setattr(Faulty, "release", threading.Event())
+    record, read, _ = turns(session, Faulty, ["1", "2", "3"], seconds=0.05 if how == "hang" else 30.0)
+    Faulty.release.set()
+    assert record.ending == "fault" and len(record.turns) == 2 and read[-1] is None
+    assert re.search(told, record.fault)
+
+
+def test_an_environment_that_does_not_repeat_an_episode_is_found_at_the_first_branch(session, monkeypatch):
+    monkeypatch.setattr(Faulty, "how", "other")
+    Faulty.resets.clear()
+    record, _, ids = turns(session, Faulty, ["1"])
+    zeros = np.zeros(len(ids), np.float32)
+    written = np.arange(len(ids)) >= record.turns[0].end
+    base = Rollout(ids, zeros, zeros, zeros, False, written, record)
+    again, _, _ = turns(session, Faulty, ["2"], prefix=base)
+    assert again.ending == "fault" and "in turn 1 of problem train/0: answered" in again.fault
+    assert "follow from problem, seed and texts alone" in again.fault
+
+
+def test_a_text_that_is_no_problem_is_refused_with_the_way_out(session, requests):
+    with pytest.raises(ValueError, match="set environment.kind=none to sample from the policy alone"):
+        scripted.episodes_of(session).answering([dataclasses.replace(requests[0], problem=None)])
+
+
+def test_processes_share_the_episodes_and_read_the_same_observations(session, requests):
+    barrier, told, seen = threading.Barrier(2), [None, None], []
+
+    class Paired(Processes):
+        def exchange(self, point, own=None, **decisions):
+            told[self.index] = own
+            barrier.wait(30)
+            found = list(told)
+            barrier.wait(30)
+            return found
+
+    def play(index: int) -> None:
+        calls = EpisodeCalls(scripted.episodes_of(session, processes=Paired(index, 2)), requests)
+        keys = [(0, 0), (0, 1), (1, 1)]
+        for key in keys:
+            calls.begin(key)
+            calls.ask(key, np.array(session.texts.codec.encode("35"), np.int32))
+        calls.running = calls.running  # as at a stop
+        answers = calls.answers(keys)
+        seen.append([answers[key] and answers[key][0].tolist() for key in keys] + [calls.episode(k) for k in keys])
+
+    threads = [threading.Thread(target=play, args=(index,)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 2 and seen[0] == seen[1]
+
+
+class Chat:
+    """A codec with a chat template, of characters."""
+
+    stop_ids = (1,)
+
+    def __init__(self, close="<e>", order=(0, 1, 2)):
+        self.close, self.order = close, order
+
+    def render_chat(self, messages):
+        said = [messages[n] for n in self.order]
+        return "".join(f"<{m['role']}>{m['content']}{self.close}\n" for m in said) + "<assistant>"
+
+    def decode(self, ids, special_tokens=False):
+        return "<e>"
+
+    def encode(self, text):
+        return list(text.encode())
+
+
+def test_the_form_of_an_observation_is_the_users_message_of_the_chat_template():
+    form = observation_form("", Chat(), chat=True)
+    assert bytes(form.before) == b"\n<user>", "the policy has written the stop token itself"
+    assert bytes(form.after) == b"<e>\n<assistant>"
+    assert observation_form("", Chat(), chat=False) == ([], [])
+    assert bytes(observation_form("[{observation}]", Chat(), chat=True).after) == b"]"
+
+
+@pytest.mark.parametrize(
+    ("codec", "turn_end", "told"),
+    [
+        (Chat(close="<end>"), "", "begins with no stop token; set environment.observation"),
+        (Chat(order=(0, 2)), "", "does not show a conversation of three messages"),
+        (Chat(), ">", "environment.turn_end='>' ends turns where the chat template has a stop token of its own"),
+    ],
+)
+def test_a_chat_template_without_such_a_form_is_refused(codec, turn_end, told):
+    with pytest.raises(ValueError, match=told):
+        observation_form("", codec, chat=True, turn_end=turn_end)
