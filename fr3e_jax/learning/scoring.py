@@ -126,7 +126,7 @@ def sampler_ratio(batch: list[TrainingTrunk], old: PerToken, step: int, low: flo
     for trunk, row in zip(batch, old, strict=True):
         for branch, logprobs in zip(trunk.branches, row, strict=True):
             ratios["fresh" if trunk.step == step else "carried"].append(
-                (logprobs - branch.sampler_logprobs)[branch.trains]
+                branch.trained(logprobs) - branch.trained(branch.sampler_logprobs)
             )
     metrics = {}
     for kind, parts in ratios.items():
@@ -144,7 +144,7 @@ def logprob_gap(batch: list[TrainingTrunk], old: PerToken, step: int) -> dict[st
     Carried trunks are left out, because older weights sampled them.
     """
     fresh = [
-        (logprobs[branch.trains], branch.sampler_logprobs[branch.trains])
+        (branch.trained(logprobs), branch.trained(branch.sampler_logprobs))
         for trunk, row in zip(batch, old, strict=True)
         if trunk.step == step
         for branch, logprobs in zip(trunk.branches, row, strict=True)

@@ -61,10 +61,19 @@ class SampledTokens:
         if self._unwritten is None:
             return
         (emitted, before), self._unwritten = self._unwritten, None
-        step, slot, lane = np.nonzero(emitted.emitted)
-        position = before[slot, lane] + step
+        counts = emitted.emitted.sum(axis=0).reshape(-1)
+        lanes, room = np.flatnonzero(counts), self._columns[0].shape[2]
+        step = np.arange(len(emitted.emitted))
+        place = (lanes * room + before.reshape(-1)[lanes])[:, None] + step
+        real = None if (counts[lanes] == len(step)).all() else step < counts[lanes, None]
         for column, fresh in zip(self._columns, emitted[1:5], strict=True):
-            column[slot, lane, position] = fresh[step, slot, lane]
+            # The lanes' tokens in turn: numpy then reads and writes stretches, not one token here and one there.
+            by_lane = fresh.reshape(len(step), -1).T[lanes]
+            flat = column.reshape(-1)
+            if real is None:
+                flat[place] = by_lane
+            else:
+                flat[place[real]] = by_lane[real]
 
     def cut(self, over: np.ndarray, stopped: np.ndarray, lengths: np.ndarray) -> list[Rollout]:
         """The rollouts in the lanes of ``over``, in row-major order.
@@ -77,8 +86,9 @@ class SampledTokens:
           lengths: tokens of each, `generated` in the lanes of ``over``.
         """
         self._write()
-        filled = np.arange(self._columns[0].shape[2]) < lengths[:, None]
-        columns = [column[over][filled] for column in self._columns]
+        places = list(zip(*np.nonzero(over), lengths, strict=True))
+        parts = [[column[slot, lane, :length] for slot, lane, length in places] for column in self._columns]
+        columns = [np.concatenate(own) if own else np.zeros(0) for own in parts]
         ends = np.cumsum(lengths).tolist()
         pieces = zip([0, *ends], ends, stopped[over].tolist(), strict=False)
         return [Rollout(*(column[a:b] for column in columns), finished=finished) for a, b, finished in pieces]
