@@ -96,7 +96,7 @@ def _harvested(wave: list[np.ndarray]) -> list[Rollout]:
     every = np.ones(LANES, bool)
     emitted, tokens = np.broadcast_to(every, (CHUNK, *LANES)), SampledTokens(*LANES)
     for start in range(0, TOKENS, CHUNK):
-        tokens.make_room(start + CHUNK)
+        tokens.make_room(TOKENS)
         chunk = (array[start : start + CHUNK].reshape(CHUNK, *LANES) for array in wave)
         tokens.take(Emitted(emitted, *chunk, ~emitted))
     return tokens.cut(every, every, tokens.generated.reshape(-1))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from fr3e_jax.programs.decode_steps import Emitted
-from fr3e_jax.programs.size_buckets import power_of_two
 from fr3e_jax.rollouts.requests import Rollout
 
 
@@ -22,28 +21,27 @@ class SampledTokens:
         self.generated = np.zeros((slots, lanes), np.int64)  # tokens of the lane's current or last branch
         kinds = (np.int32, np.float32, np.float32, np.float32)  # as the arrays of a Rollout
         self._columns = [np.zeros((slots, lanes, 0), kind) for kind in kinds]
+        self._filled = 0  # tokens of the lane that has had the most
         self._unwritten: tuple[Emitted, np.ndarray] | None = None  # the last chunk, and `generated` before it
 
     @property
     def columns(self) -> list[np.ndarray]:
-        """The tokens of all lanes and their figures, each ``[slots, lanes, room]``."""
+        """The tokens of all lanes and their figures, each ``[slots, lanes, room]``; room that none has used is cut off."""
         self._write()
-        return self._columns
+        return [column[..., : self._filled] for column in self._columns]
 
     @columns.setter
     def columns(self, found: list[np.ndarray]) -> None:
-        self._columns, self._unwritten = found, None
+        self._columns, self._unwritten, self._filled = found, None, found[0].shape[2]
 
     def start(self, lanes: np.ndarray) -> None:
         """Begin new branches in ``lanes``, bool ``[slots, lanes]``; `cut` still works for the old until `take`."""
         self.generated = np.where(lanes, 0, self.generated)  # a new array: the old one may still be read
 
     def make_room(self, tokens: int) -> None:
-        """Make room for ``tokens`` tokens in every lane."""
-        *lanes, room = self._columns[0].shape
-        if tokens > room:
-            more = (*lanes, power_of_two(tokens) - room)
-            self._columns = [np.concatenate([column, np.zeros(more, column.dtype)], 2) for column in self._columns]
+        """Make room for ``tokens`` tokens in every lane; what they do not fill takes no memory."""
+        if tokens > self._columns[0].shape[2]:
+            self._columns = [_longer(column, tokens) for column in self._columns]
 
     def take(self, emitted: Emitted) -> tuple[int, int]:
         """Take over a chunk's tokens; return the number of tokens, and of steps that the chunk took.
@@ -62,18 +60,17 @@ class SampledTokens:
             return
         (emitted, before), self._unwritten = self._unwritten, None
         counts = emitted.emitted.sum(axis=0).reshape(-1)
-        lanes, room = np.flatnonzero(counts), self._columns[0].shape[2]
-        step = np.arange(len(emitted.emitted))
-        place = (lanes * room + before.reshape(-1)[lanes])[:, None] + step
-        real = None if (counts[lanes] == len(step)).all() else step < counts[lanes, None]
+        lanes, steps, room = np.flatnonzero(counts), len(emitted.emitted), self._columns[0].shape[2]
+        first = lanes * room + before.reshape(-1)[lanes]
+        self._filled = max(self._filled, int((before.reshape(-1) + counts).max()))
+        full = counts[lanes] == steps
+        ended = [*zip(lanes[~full], first[~full], counts[lanes[~full]], strict=True)]
         for column, fresh in zip(self._columns, emitted[1:5], strict=True):
-            # The lanes' tokens in turn: numpy then reads and writes stretches, not one token here and one there.
-            by_lane = fresh.reshape(len(step), -1).T[lanes]
-            flat = column.reshape(-1)
-            if real is None:
-                flat[place] = by_lane
-            else:
-                flat[place[real]] = by_lane[real]
+            by_lane, flat = fresh.reshape(steps, -1).T, column.reshape(-1)
+            if full.any():
+                _stretches(flat, steps)[first[full]] = by_lane[lanes[full]]
+            for lane, start, count in ended:
+                flat[start : start + count] = by_lane[lane, :count]
 
     def cut(self, over: np.ndarray, stopped: np.ndarray, lengths: np.ndarray) -> list[Rollout]:
         """The rollouts in the lanes of ``over``, in row-major order.
@@ -92,3 +89,16 @@ class SampledTokens:
         ends = np.cumsum(lengths).tolist()
         pieces = zip([0, *ends], ends, stopped[over].tolist(), strict=False)
         return [Rollout(*(column[a:b] for column in columns), finished=finished) for a, b, finished in pieces]
+
+
+def _stretches(flat: np.ndarray, length: int) -> np.ndarray:
+    """A view ``[n - length + 1, length]`` of an array ``[n]``: row i holds what begins at i. Rows are copied whole."""
+    return np.ndarray((len(flat) - length + 1, length), flat.dtype, flat, strides=2 * flat.strides)
+
+
+def _longer(column: np.ndarray, room: int) -> np.ndarray:
+    """The column with more room; memory of zeros is taken only as it is written."""
+    *lanes, filled = column.shape
+    longer = np.zeros((*lanes, room), column.dtype)
+    longer[..., :filled] = column
+    return longer
