@@ -6,8 +6,9 @@ import json
 
 import numpy as np
 import pytest
+from packed_trunks import training_trunk
 
-from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, count_rollouts
+from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts
 from fr3e_jax.learning.packing import counted_tokens, pack
 from fr3e_jax.learning.row_menu import RowMenu
 from fr3e_jax.learning.row_plan import plan_rows
@@ -15,21 +16,6 @@ from fr3e_jax.learning.row_shapes import WINDOW
 from fr3e_jax.objectives.losses import aggregation_denominator
 
 PAD = 0
-
-
-def training_trunk(seed: int, trunk_length: int, branches: list[tuple[int, int]]) -> TrainingTrunk:
-    """A training trunk; ``branches``: fork and length of each."""
-    random = np.random.default_rng(seed)
-    made = [
-        TrainingBranch(
-            fork,
-            random.integers(2, 22, length, dtype=np.int32),
-            random.normal(size=length).astype(np.float32),
-            -random.random(length, dtype=np.float32),
-        )
-        for fork, length in branches
-    ]
-    return TrainingTrunk(random.integers(2, 22, trunk_length, dtype=np.int32), made, seed)
 
 
 @pytest.fixture
