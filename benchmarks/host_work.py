@@ -130,9 +130,7 @@ def trunks(groups: list[PromptGroup]) -> list[TrainingTrunk]:
     def branch(own: Rollout, reward: float) -> TrainingBranch:
         return TrainingBranch(PROMPT, own.token_ids, np.full(TOKENS, 2 * reward - 1, np.float32), own.logprobs, reward)
 
-    return [
-        TrainingTrunk(one.prompt_ids, list(map(branch, one.rollouts, one.rewards)), 1, PROMPT) for one in groups
-    ]
+    return [TrainingTrunk(one.prompt_ids, list(map(branch, one.rollouts, one.rewards)), 1, PROMPT) for one in groups]
 
 
 def measured(name: str, function: Callable[[], Any], mega_bytes: Callable[[Any], float] | None = None) -> Any:

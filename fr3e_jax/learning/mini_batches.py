@@ -121,7 +121,7 @@ def row_options(setup: LearningSetup, learner: Learner) -> dict[str, Any]:
 
 
 def placed(mini_batch: MiniBatch, values: PerToken) -> Iterator[np.ndarray]:
-    """Per-token values as an array ``[B, N, T]`` for each micro-batch; 0 on padding and in rows that are not its own."""
+    """Per-token values as an array ``[B, N, T]`` for each micro-batch; 0 on padding and in others' rows."""
     kind = np.asarray(values[mini_batch.members[0]][0]).dtype
     for micro in mini_batch.micros:
         array = np.zeros(micro.batch.loss_mask.shape, kind)

@@ -26,13 +26,14 @@ class SampledTokens:
 
     @property
     def columns(self) -> list[np.ndarray]:
-        """The tokens of all lanes and their figures, each ``[slots, lanes, room]``; room that none has used is cut off."""
+        """The tokens of all lanes and their figures, each ``[slots, lanes, room]`` without unused room."""
         self._write()
         return [column[..., : self._filled] for column in self._columns]
 
     @columns.setter
     def columns(self, found: list[np.ndarray]) -> None:
-        self._columns, self._unwritten, self._filled = found, None, found[0].shape[2]
+        self._columns, self._unwritten = list(map(np.ascontiguousarray, found)), None
+        self._filled = found[0].shape[2]
 
     def start(self, lanes: np.ndarray) -> None:
         """Begin new branches in ``lanes``, bool ``[slots, lanes]``; `cut` still works for the old until `take`."""
