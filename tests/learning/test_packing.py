@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import jax
 import numpy as np
 import pytest
 from packed_trunks import training_trunk
 
 from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts
+from fr3e_jax.learning.mini_batches import MiniBatch, placed
 from fr3e_jax.learning.packing import counted_tokens, pack
 from fr3e_jax.learning.row_menu import RowMenu
 from fr3e_jax.learning.row_plan import plan_rows
@@ -53,6 +55,28 @@ def test_every_branch_is_placed_once_and_reads_back(trunks, tokens, shards):
         np.testing.assert_array_equal(batch.rows.trunk_ids[seen], trunks[placed.trunk].token_ids[: branch.fork])
         np.testing.assert_array_equal(batch.rows.trunk_offset[seen], np.arange(branch.fork))
         assert len(set(batch.rows.trunk_segment[seen])) == 1
+
+
+@pytest.mark.parametrize("pad_id", [0, 7])
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_process_fills_its_own_rows_as_one_that_fills_all(trunks, process, pad_id):
+    """The other rows stay empty; counts are of all rows."""
+    options = {"tokens": 1000, "shards": 2, "pad_id": pad_id, "old_logprobs": old_logprobs}
+    mine = lambda rows: np.arange(rows) // (rows // 2) == process
+    whole, part = pack(trunks, **options), pack(trunks, **options, own_rows=mine)
+    for all_rows, own in zip(whole, part, strict=True):
+        filled = mine(len(own.batch.loss_mask))
+        np.testing.assert_array_equal(own.own, filled)
+        for found, wanted in zip(jax.tree.leaves(own.batch), jax.tree.leaves(all_rows.batch), strict=True):
+            np.testing.assert_array_equal(found[filled], wanted[filled])
+        assert not own.batch.loss_mask[~filled].any() and not own.batch.rows.trunk_ids[~filled].any()
+        assert own.spans == all_rows.spans
+        assert own.loss_tokens == all_rows.loss_tokens == all_rows.batch.loss_mask.sum()
+        assert (own.positions, own.padded_positions) == (all_rows.positions, all_rows.padded_positions)
+    values = [[branch.advantages for branch in trunk.branches] for trunk in trunks]
+    packed = MiniBatch(list(range(len(trunks))), trunks, part)
+    for micro, array in zip(part, placed(packed, values), strict=True):
+        np.testing.assert_array_equal(array, micro.batch.advantages)
 
 
 @pytest.mark.parametrize("tokens", [1, 10_000])
