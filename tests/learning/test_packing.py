@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from packed_trunks import training_trunk
 
+from fr3e_jax.learning import mini_batches
 from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts
-from fr3e_jax.learning.mini_batches import MiniBatch, placed
 from fr3e_jax.learning.packing import counted_tokens, pack
 from fr3e_jax.learning.row_menu import RowMenu
 from fr3e_jax.learning.row_plan import plan_rows
@@ -74,8 +74,8 @@ def test_a_process_fills_its_own_rows_as_one_that_fills_all(trunks, process, pad
         assert own.loss_tokens == all_rows.loss_tokens == all_rows.batch.loss_mask.sum()
         assert (own.positions, own.padded_positions) == (all_rows.positions, all_rows.padded_positions)
     values = [[branch.advantages for branch in trunk.branches] for trunk in trunks]
-    packed = MiniBatch(list(range(len(trunks))), trunks, part)
-    for micro, array in zip(part, placed(packed, values), strict=True):
+    packed = mini_batches.MiniBatch(list(range(len(trunks))), trunks, part)
+    for micro, array in zip(part, mini_batches.placed(packed, values), strict=True):
         np.testing.assert_array_equal(array, micro.batch.advantages)
 
 
