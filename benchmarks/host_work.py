@@ -1,14 +1,24 @@
-"""Seconds of the host's work in one step of long rollouts: ``python benchmarks/host_work.py [--rollouts N]``.
+"""Seconds of the host's work in one step of long rollouts: ``python benchmarks/host_work.py [--processes N]``.
 
 8,192 rollouts of 16,384 tokens are a step of a large run. By default a sixteenth of them is made and each figure is
 multiplied by 16; what is measured grows in proportion. The tokenizer is a byte-level BPE that is trained on the pages
-of this project. CPU seconds of all threads, wall seconds, and what a checkpoint or a file takes on disk. With
-``--processes N``, ``decode`` and ``store`` are the work of one process of N, which stores its part of the rollouts:
+of this project. CPU seconds of all threads, wall seconds, and what texts, a file or a checkpoint take. With
+``--processes N`` the figures are those of the busiest process of N. Parts of a step, in its order:
 
-  decode   texts of the responses for their records; grading makes them once more, on all processes together
-  store    records as JSON, compressed, written (`write_rollouts`)
-  save     half of the step's rollouts as the partial batch of a checkpoint: content, checksum and JSON
-  load     and back
+  harvest    tokens and their figures from the decoder's chunks into rollouts (every process, all rollouts)
+  grade      texts of the responses that this process grades
+  compare    digests of tokens and batch, by which several processes prove that they go on alike (every process, all)
+  metrics    means over tokens of entropies and advantages (every process, all)
+  advantages advantage of each token, constant over a response (every process, all)
+  plan       rows and micro-batches, from lengths alone (every process, all)
+  pack       arrays of the micro-batches: the rows of this process's devices
+  scores     log-probs from the device's arrays to branches and into rows, checks and gaps (every process, all)
+  store      texts of the responses for their records, records as JSON, compressed, written: this process's part
+
+and of a checkpoint that holds half of the step's rollouts as the partial batch:
+
+  save       content, checksum and JSON
+  load       and back
 """
 
 from __future__ import annotations
@@ -25,8 +35,21 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from fr3e_jax.cluster.agreement import of_batch
+from fr3e_jax.cluster.processes import digest
+from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.learning.finiteness import check_scores
+from fr3e_jax.learning.mini_batches import MiniBatch, fill, read_spans
+from fr3e_jax.learning.packing import pack
+from fr3e_jax.learning.row_plan import plan_rows
+from fr3e_jax.learning.scoring import logprob_gap, sampler_ratio
+from fr3e_jax.loop.expansion import PromptGroup
+from fr3e_jax.loop.step_report import batch_metrics, rollout_metrics
+from fr3e_jax.programs.decode_steps import Emitted
+from fr3e_jax.rollouts.requests import Rollout
+from fr3e_jax.rollouts.sampled_tokens import SampledTokens
 from fr3e_jax.runs.checkpoint_content import checksum_of_json, content_of
 from fr3e_jax.runs.rollout_parts import Part
 from fr3e_jax.runs.rollout_store import RolloutRecord, write_rollouts
@@ -34,6 +57,10 @@ from fr3e_jax.runs.run_directory import RunDirectory
 
 ROLLOUTS, TOKENS = 8_192, 16_384
 GROUP = 16  # rollouts of a prompt
+PROMPT = 200  # its tokens
+CHUNK = 64  # steps of the decoder between two looks of the host
+LANES = (16, 8)  # slots, and lanes of each (configs/fr3e_qwen2.5_7b.yaml)
+ROWS = {"tokens": 589_824, "shards": 16, "longest": TOKENS}  # of the same recipe on 64 chips
 PAGES = Path(__file__).parents[1] / "docs"
 
 
@@ -53,35 +80,72 @@ def responses(codec: TextCodec, count: int) -> list[np.ndarray]:
     return [ids[start : start + TOKENS] for start in np.linspace(0, len(ids) - TOKENS, count).astype(int)]
 
 
-def record(rng: np.random.Generator, number: int, ids: np.ndarray, text: str) -> RolloutRecord:
-    """Most tokens are nearly certain, as a language model's are."""
-    certain = rng.random(TOKENS) < 0.8
-    noise = lambda: rng.exponential(np.where(certain, 0.01, 0.8)).astype(np.float32)
+def sampled(codec: TextCodec, count: int) -> list[Rollout]:
+    """Rollouts from chunks of the decoder; most tokens are nearly certain, as a language model's are."""
+    rng, ids = np.random.default_rng(0), responses(codec, count)
+    certain = rng.random((count, TOKENS)) < 0.8
+    noise = [rng.exponential(np.where(certain, 0.01, 0.8)).astype(np.float32) for _ in range(3)]
+    figures = [np.stack(ids), -noise[0], noise[1], noise[2]]
+    lanes = LANES[0] * LANES[1]
+    waves = [[np.ascontiguousarray(a[n : n + lanes].T) for a in figures] for n in range(0, count, lanes)]
+    return measured("harvest", lambda: [one for wave in waves for one in _harvested(wave)])
+
+
+def _harvested(wave: list[np.ndarray]) -> list[Rollout]:
+    """The rollouts of all lanes, whose tokens arrive a chunk at a time; arrays ``[T, lanes]``."""
+    every = np.ones(LANES, bool)
+    emitted, tokens = np.broadcast_to(every, (CHUNK, *LANES)), SampledTokens(*LANES)
+    for start in range(0, TOKENS, CHUNK):
+        tokens.make_room(TOKENS)
+        chunk = (array[start : start + CHUNK].reshape(CHUNK, *LANES) for array in wave)
+        tokens.take(Emitted(emitted, *chunk, ~emitted))
+    return tokens.cut(every, every, tokens.generated.reshape(-1))
+
+
+def record(number: int, own: Rollout, text: str) -> RolloutRecord:
     fields = {"step": 1, "kind": "base", "prompt_position": number // GROUP, "problem_id": f"train/{number // GROUP}"}
-    fields |= {"prompt_ids": ids[:200], "reward": 1.0, "finished": True, "base": number % GROUP, "gold": "1"}
+    fields |= {"prompt_ids": own.token_ids[:PROMPT], "reward": 1.0, "finished": True, "base": number % GROUP}
     return RolloutRecord(
         id=f"1/{number}",
-        token_ids=ids,
-        logprobs=-noise(),
-        entropies=noise(),
+        token_ids=own.token_ids,
+        logprobs=own.logprobs,
+        entropies=own.entropies,
         response=text,
         prompt=text[:800],
+        gold="1",
         **fields,
     )
 
 
-def trunks(records: list[RolloutRecord]) -> list[TrainingTrunk]:
-    branches = [TrainingBranch(200, r.token_ids, r.logprobs, r.entropies) for r in records]
-    groups = [branches[start : start + GROUP] for start in range(0, len(branches), GROUP)]
-    return [TrainingTrunk(group[0].token_ids[:200], group, 1, 200) for group in groups]
+def prompt_groups(rollouts: list[Rollout]) -> list[PromptGroup]:
+    return [
+        PromptGroup(n, Problem(f"train/{n}", "", ""), own[0].token_ids[:PROMPT], own, np.arange(len(own)) % 2.0)
+        for n, own in enumerate(rollouts[start : start + GROUP] for start in range(0, len(rollouts), GROUP))
+    ]
 
 
-def measured(name: str, scale: float, function: Callable[[], Any], mega_bytes: Callable[[Any], float]) -> Any:
+def trunks(groups: list[PromptGroup]) -> list[TrainingTrunk]:
+    """Training trunks, as First Return makes them."""
+
+    def branch(own: Rollout, reward: float) -> TrainingBranch:
+        return TrainingBranch(PROMPT, own.token_ids, np.full(TOKENS, 2 * reward - 1, np.float32), own.logprobs, reward)
+
+    return [TrainingTrunk(one.prompt_ids, list(map(branch, one.rollouts, one.rewards)), 1, PROMPT) for one in groups]
+
+
+def measured(name: str, function: Callable[[], Any], mega_bytes: Callable[[Any], float] | None = None) -> Any:
+    """Run a part; add its CPU seconds to `SECONDS` and print them."""
     wall, cpu = time.perf_counter(), time.process_time()
     result = function()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    print(f"{name:<8}{cpu * scale:>12.1f}{wall * scale:>12.1f}{mega_bytes(result) * scale:>12,.0f}", flush=True)
+    SECONDS[name] = cpu * SCALE[0]
+    size = f"{mega_bytes(result) * SCALE[0]:>12,.0f}" if mega_bytes else ""
+    print(f"{name:<12}{cpu * SCALE[0]:>12.1f}{wall * SCALE[0]:>12.1f}{size}", flush=True)
     return result
+
+
+SECONDS: dict[str, float] = {}
+SCALE = [1.0]
 
 
 def main() -> None:
@@ -89,27 +153,72 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=ROLLOUTS // 16)
     parser.add_argument("--processes", type=int, default=1)
     arguments = parser.parse_args()
-    count = arguments.rollouts
-    part = Part(0, arguments.processes)
-    scale, own, rng = ROLLOUTS / count, codec(), np.random.default_rng(0)
-    ids = responses(own, count)
-    own.decode(ids[0])  # tables are made once a run
+    if arguments.rollouts % (LANES[0] * LANES[1]):
+        parser.error(f"--rollouts {arguments.rollouts}; expected a multiple of the {LANES[0] * LANES[1]} lanes")
+    count, processes = arguments.rollouts, arguments.processes
+    SCALE[0], own = ROLLOUTS / count, codec()
+    own.decode(own.encode("tables are made once a run"))
     print(
-        f"{count} rollouts of {TOKENS:,} tokens; figures times {scale:g}\n{'':<8}{'CPU s':>12}{'wall s':>12}{'MB':>12}"
+        f"{count} rollouts of {TOKENS:,} tokens, the busiest of {processes} processes; figures times {SCALE[0]:g}\n"
+        f"{'':<12}{'CPU s':>12}{'wall s':>12}{'MB':>12}"
     )
-    mine = part.of([TOKENS] * count)
-    texts = measured("decode", scale, lambda: [own.decode(ids[n], special_tokens=True) for n in mine], _megabytes)
-    records = [record(rng, n, ids[n], texts[n] if n in mine else "") for n in range(count)]
+    rollouts = sampled(own, count)
+    decoded = lambda numbers: {n: own.decode(rollouts[n].token_ids, special_tokens=True) for n in numbers}
+    measured("grade", lambda: decoded(range(0, count, processes)), _megabytes)
+    groups = prompt_groups(rollouts)
+    measured("metrics", lambda: rollout_metrics(groups, []))
+    batch = measured("advantages", lambda: trunks(groups))
+    measured("compare", lambda: compared(batch, rollouts) if processes > 1 else None)
+    measured("metrics 2", lambda: batch_metrics(batch, 1))
+    update(batch, processes)
+    store(own, rollouts, Part(0, processes))
+    print(f"{'sum':<12}{sum(SECONDS.values()):>12.1f}")
+    saved = measured("save", lambda: _saved(batch[: len(batch) // 2]), lambda text: len(text) / 1e6)
+    measured("load", lambda: _loaded(saved))
+
+
+def compared(batch: list[TrainingTrunk], rollouts: list[Rollout]) -> list[str]:
+    """What `Processes.exchange` computes of a step's verdicts and of its full batch."""
+    return [digest([own.token_ids for own in rollouts]), *map(digest, of_batch(batch).values())]
+
+
+def update(batch: list[TrainingTrunk], processes: int) -> None:
+    """What an update does on the host, with the sampler's log-probs in place of the device's."""
+    forks = [[branch.fork for branch in trunk.branches] for trunk in batch]
+    lengths = [[len(branch.token_ids) for branch in trunk.branches] for trunk in batch]
+    measured("plan", lambda: plan_rows(forks, lengths, fixed=None, **ROWS))
+    own = lambda rows: np.arange(rows) < max(rows // processes, 1)
+    micros = measured("plan, pack", lambda: pack(batch, pad_id=0, own_rows=own, **ROWS))
+    SECONDS["plan, pack"] -= SECONDS["plan"]
+    part = MiniBatch(list(range(len(batch))), batch, micros)
+    found = [[branch.sampler_logprobs for branch in trunk.branches] for trunk in batch]
+    whole = [MiniBatch(part.members, batch, pack(batch, pad_id=0, **ROWS))]
+    fill(whole, "old_logprobs", found)
+    arrays = [micro.batch.old_logprobs for micro in whole[0].micros]
+    read = [[np.zeros(0, np.float32)] * len(trunk.branches) for trunk in batch]
+
+    def scores() -> None:
+        read_spans(part, arrays, read)
+        fill([part], "old_logprobs", read)
+        check_scores(batch, {"the policy's log-probs": read})
+        logprob_gap(batch, read, 1)
+        sampler_ratio(batch, read, 1, 0.2, 0.28)
+
+    measured("scores", scores)
+
+
+def store(own: TextCodec, rollouts: list[Rollout], part: Part) -> None:
+    def text(n: int) -> str:
+        return own.decode(rollouts[n].token_ids, special_tokens=True)
+
     with tempfile.TemporaryDirectory() as folder:
-        write = lambda: write_rollouts(RunDirectory(Path(folder)), 1, (records[n] for n in mine), part=part)
-        measured("store", scale, write, lambda path: path.stat().st_size / 1e6)
-    partial = trunks(records[: count // 2])
-    saved = measured("save", scale, lambda: _saved(partial), lambda text: len(text) / 1e6)
-    measured("load", scale, lambda: _loaded(saved), lambda _: 0.0)
+        records = (record(n, rollouts[n], text(n)) for n in part.of([TOKENS] * len(rollouts)))
+        write = lambda: write_rollouts(RunDirectory(Path(folder)), 1, records, part=part)
+        measured("store", write, lambda path: path.stat().st_size / 1e6)
 
 
-def _megabytes(texts: list[str]) -> float:
-    return sum(map(len, texts)) / 1e6
+def _megabytes(texts: dict[int, str]) -> float:
+    return sum(map(len, texts.values())) / 1e6
 
 
 def _saved(partial: list[TrainingTrunk]) -> str:

@@ -66,7 +66,7 @@ class Processes:
         """
         if self.count == 1:
             return [own]
-        digests = {name: _digest(value) for name, value in decisions.items()}
+        digests = {name: digest(value) for name, value in decisions.items()}
         told = self.gather([point, digests, own])
         for name in digests:
             if len({message[1].get(name) for message in told}) > 1 and all(point == message[0] for message in told):
@@ -141,7 +141,8 @@ def _padded_and_gathered(message: bytes, size: int) -> np.ndarray:
     return np.asarray(multihost_utils.process_allgather(np.frombuffer(sent.ljust(size, b"\0"), np.uint8)))
 
 
-def _digest(value: Any) -> str:
+def digest(value: Any) -> str:
+    """What tells a value from others: of NumPy arrays, JSON content, or lists of them."""
     hashed = hashlib.blake2b(digest_size=8)
     _add(hashed, value)
     return hashed.hexdigest()
@@ -150,7 +151,7 @@ def _digest(value: Any) -> str:
 def _add(hashed: Any, value: Any) -> None:
     if isinstance(value, np.ndarray):
         hashed.update(f"{value.dtype}{value.shape}".encode())
-        hashed.update(np.ascontiguousarray(value).tobytes())
+        hashed.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
     elif isinstance(value, list | tuple):
         hashed.update(f"[{len(value)}".encode())
         for entry in value:

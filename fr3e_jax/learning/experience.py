@@ -53,6 +53,15 @@ class TrainingBranch:
         """bool ``[T]``, the tokens that train."""
         return np.ones(len(self.token_ids), bool) if self.loss_mask is None else self.loss_mask
 
+    @property
+    def loss_tokens(self) -> int:
+        """The number of tokens that train."""
+        return len(self.token_ids) if self.loss_mask is None else int(np.count_nonzero(self.loss_mask))
+
+    def trained(self, values: np.ndarray) -> np.ndarray:
+        """Those of ``values``, ``[T]``, that belong to tokens that train; not a copy if all do."""
+        return values if self.loss_mask is None else values[self.loss_mask]
+
     def to_json(self) -> dict[str, Any]:
         """JSON content that `from_json` restores bit for bit."""
         return {

@@ -116,16 +116,18 @@ def row_options(setup: LearningSetup, learner: Learner) -> dict[str, Any]:
     tokens, longest = setup.config.training.micro_batch_tokens, setup.config.rollout.max_response_tokens
     costs = {"key_cost": setup.key_cost, "position_cost": setup.position_cost}
     run = {"longest": longest, "menu": learner.menu} | costs
-    return {"tokens": tokens, "shards": learner.programs.shards, "pad_id": setup.pad_id} | run
+    rows = {"shards": learner.programs.shards, "own_rows": learner.programs.own_rows}
+    return {"tokens": tokens, "pad_id": setup.pad_id} | rows | run
 
 
 def placed(mini_batch: MiniBatch, values: PerToken) -> Iterator[np.ndarray]:
-    """Per-token values as an array ``[B, N, T]`` for each micro-batch; 0 on padding."""
+    """Per-token values as an array ``[B, N, T]`` for each micro-batch; 0 on padding and in others' rows."""
     kind = np.asarray(values[mini_batch.members[0]][0]).dtype
     for micro in mini_batch.micros:
         array = np.zeros(micro.batch.loss_mask.shape, kind)
         for p in micro.spans:
-            array[p.where] = values[mini_batch.members[p.trunk]][p.branch]
+            if micro.own[p.row]:
+                p.of(array)[...] = values[mini_batch.members[p.trunk]][p.branch]
         yield array
 
 
@@ -134,6 +136,9 @@ def fill(packed: Iterable[MiniBatch], name: str, values: PerToken) -> None:
     for mini_batch in packed:
         for micro, array in zip(mini_batch.micros, placed(mini_batch, values), strict=True):
             micro.batch = micro.batch._replace(**{name: array})
+            if name == "loss_mask":
+                of_spans = (values[mini_batch.members[p.trunk]][p.branch] for p in micro.spans)
+                micro.loss_tokens = sum(map(np.count_nonzero, of_spans))
 
 
 def stacked(values: PerToken) -> np.ndarray:
@@ -155,7 +160,7 @@ def trained_tokens(batch: Sequence[TrainingTrunk], values: PerToken) -> np.ndarr
     """The values of all tokens that train, concatenated."""
     return np.concatenate(
         [
-            array[branch.trains]
+            branch.trained(array)
             for trunk, row in zip(batch, values, strict=True)
             for branch, array in zip(trunk.branches, row, strict=True)
         ]
@@ -200,5 +205,6 @@ def read_spans(mini_batch: MiniBatch, arrays: Sequence[np.ndarray], values: PerT
 
 
 def _read_micro(mini_batch: MiniBatch, micro: MicroBatch, array: np.ndarray, values: PerToken) -> None:
+    array = np.ascontiguousarray(array)
     for p in micro.spans:
-        values[mini_batch.members[p.trunk]][p.branch] = array[p.where]
+        values[mini_batch.members[p.trunk]][p.branch] = p.of(array).copy()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -32,15 +33,21 @@ class RowSpan:
         """Index of its tokens in arrays ``[B, N, T]``."""
         return self.row, *np.divmod(np.arange(self.start, self.start + self.length), self.capacity)
 
+    def of(self, array: np.ndarray) -> np.ndarray:
+        """Its tokens in an array ``[B, N, T]``, which is contiguous: a view ``[length]``."""
+        return array.reshape(len(array), -1)[self.row, self.start : self.start + self.length]
+
 
 @dataclass
 class MicroBatch:
     """Packed rows of one forward and backward pass, and the place of each branch in them."""
 
-    batch: TrainRows  # NumPy arrays
+    batch: TrainRows  # NumPy arrays; rows that are not its own are empty
     spans: list[RowSpan]
     positions: int  # without padding
     padded_positions: int
+    loss_tokens: int  # of all rows
+    own: np.ndarray  # bool ``[B]``, the rows that are filled: those of this process's devices
 
 
 def pack(
@@ -56,6 +63,7 @@ def pack(
     key_cost: float = 0.0,
     position_cost: float = 0.0,
     menu: RowMenu | None = None,
+    own_rows: Callable[[int], np.ndarray] | None = None,
 ) -> list[MicroBatch]:
     """Micro-batches of about ``tokens`` positions, padding counted; each has at least one row a shard.
 
@@ -71,6 +79,7 @@ def pack(
         None: chosen from usual sizes, to leave little empty.
       longest: tokens of the longest branch that the run may have; 0: of these trunks. Equal ones make few shapes.
       key_cost, position_cost, menu: see `fr3e_jax.learning.row_plan.plan_rows`.
+      own_rows: which of a number of rows are filled (`OptimizerPrograms.own_rows`); None: all.
     """
     if not trunks:
         return []
@@ -78,56 +87,51 @@ def pack(
     lengths = [[len(branch.token_ids) for branch in trunk.branches] for trunk in trunks]
     run = {"key_cost": key_cost, "position_cost": position_cost, "menu": menu}
     plan = plan_rows(forks, lengths, tokens=tokens, shards=shards, fixed=sizes, longest=longest, **run)
-    return [_filled(rows, shape, trunks, pad_id, aggregation, old_logprobs) for rows, shape in plan]
+    own_rows = own_rows or (lambda rows: np.ones(rows, bool))
+    fill = partial(_filled, trunks=trunks, pad_id=pad_id, aggregation=aggregation, old_logprobs=old_logprobs)
+    return [fill(rows, shape, own_rows(shape.rows)) for rows, shape in plan]
 
 
-def _filled(rows: list[Row], shape: RowShape, trunks, pad_id, aggregation, old_logprobs) -> MicroBatch:
-    """The arrays of a micro-batch. Each is written once for all branches: one branch at a time takes far longer."""
-    batch = _empty(shape, pad_id)
-    starts = _fill_trunks(batch.rows, rows, trunks)
+def _filled(
+    rows: list[Row], shape: RowShape, own: np.ndarray, *, trunks, pad_id, aggregation, old_logprobs
+) -> MicroBatch:
+    """The arrays of a micro-batch, written a stretch of adjacent branches at a time."""
+    batch = _empty(shape, pad_id, own)
+    starts = _fill_trunks(batch.rows, rows, trunks, own)
     spans = [
         RowSpan(trunk, branch, number, start, len(trunks[trunk].branches[branch].token_ids), shape.capacity)
         for number, row in enumerate(rows)
         for trunk, branch, start in row.branches
     ]
+    numbers = _numbered_by_row(spans)
+    counted = np.array([trunks[p.trunk].branches[p.branch].loss_tokens for p in spans], np.int64)
+    weights = np.asarray(1 / token_divisors(counted, aggregation), np.float32)
+    counting = np.arange(max(p.length for p in spans), dtype=np.int32)
+    for stretch in _stretches(spans, own):
+        held = [spans[n] for n in stretch]
+        branches = [trunks[p.trunk].branches[p.branch] for p in held]
+        place = replace(held[0], length=sum(p.length for p in held))
+        put = partial(_put, place)
+        put_for_each = partial(_put_for_each, place, [p.length for p in held])
+        put(batch.rows.branch_ids, [branch.token_ids for branch in branches])
+        put(batch.rows.offset, [counting[: p.length] for p in held])
+        put_for_each(batch.rows.segment, [numbers[n] for n in stretch])
+        put_for_each(batch.rows.start, [starts[p.row, p.trunk] for p in held])
+        put_for_each(batch.rows.fork, [branch.fork for branch in branches])
+        put(batch.loss_mask, [branch.trains for branch in branches])
+        put_for_each(batch.weights, weights[stretch])
+        put(batch.advantages, [branch.advantages for branch in branches])
+        put(batch.sampler_logprobs, [branch.sampler_logprobs for branch in branches])
+        for p in held if old_logprobs is not None else ():
+            p.of(batch.old_logprobs)[...] = old_logprobs(p.trunk, p.branch)
+    batch = batch._replace(rows=_with_routes(batch.rows, rows, trunks, spans, starts, own))
+    positions = sum(row.filled for row in rows) + sum(p.length for p in spans)
+    return MicroBatch(batch, spans, positions, shape.positions, int(counted.sum()), own)
+
+
+def _with_routes(arrays: Rows, rows: list[Row], trunks, spans: list[RowSpan], starts, own: np.ndarray) -> Rows:
+    """The rows with the recorded routes of their tokens, if all trunks and branches have them; padding has expert 0."""
     branches = [trunks[p.trunk].branches[p.branch] for p in spans]
-    length = np.array([p.length for p in spans])
-    begin = np.array([p.row * shape.lanes * shape.capacity + p.start for p in spans])
-    offset = _counted_up(length)
-    at = np.repeat(begin, length) + offset
-
-    def put(array: np.ndarray, values: np.ndarray) -> None:
-        """Write a value for each token."""
-        array.reshape(-1)[at] = values
-
-    def put_for_each(array: np.ndarray, values: Sequence[int], kind: type = np.int32) -> None:
-        """Write a branch's value at each of its tokens."""
-        put(array, np.repeat(np.asarray(values, kind), length))
-
-    put(batch.rows.branch_ids, np.concatenate([branch.token_ids for branch in branches]))
-    put(batch.rows.offset, offset)
-    put_for_each(batch.rows.segment, _numbered_by_row(spans))
-    put_for_each(batch.rows.start, [starts[p.row, p.trunk] for p in spans])
-    put_for_each(batch.rows.fork, [branch.fork for branch in branches])
-    trains = [branch.trains for branch in branches]
-    put(batch.loss_mask, np.concatenate(trains))
-    counted = np.array([mask.sum() for mask in trains], np.int64)
-    put_for_each(batch.weights, 1 / token_divisors(counted, aggregation), np.float32)
-    put(batch.advantages, np.concatenate([branch.advantages for branch in branches]))
-    put(batch.sampler_logprobs, np.concatenate([branch.sampler_logprobs for branch in branches]))
-    if old_logprobs is not None:
-        for p in spans:
-            batch.old_logprobs[p.where] = old_logprobs(p.trunk, p.branch)
-    batch = batch._replace(rows=_with_routes(batch.rows, rows, trunks, branches, starts, at))
-    positions = sum(row.filled for row in rows) + len(at)
-    return MicroBatch(batch, spans, positions, shape.positions)
-
-
-def _with_routes(arrays: Rows, rows: list[Row], trunks, branches, starts, at: np.ndarray) -> Rows:
-    """The rows with the recorded routes of their tokens, if every trunk and branch has them; padding passes expert 0.
-
-    ``at``: the place of each branch token among those of all lanes.
-    """
     known = [one.routes is not None for one in (*branches, *(trunks[i] for row in rows for i in row.trunks))]
     if not any(known):
         return arrays
@@ -139,18 +143,36 @@ def _with_routes(arrays: Rows, rows: list[Row], trunks, branches, starts, at: np
     count, kind = branches[0].routes.shape[1], branches[0].routes.dtype
     of_trunks = np.zeros((*arrays.trunk_ids.shape, count), kind)
     of_lanes = np.zeros((*arrays.branch_ids.shape, count), kind)
-    for number, row in enumerate(rows):
-        for index, size in zip(row.trunks, row.sizes, strict=True):
+    for number in np.flatnonzero(own[: len(rows)]):
+        for index, size in zip(rows[number].trunks, rows[number].sizes, strict=True):
             start = starts[number, index]
             of_trunks[number, start : start + size] = trunks[index].routes[:size]
-    of_lanes.reshape(-1, count)[at] = np.concatenate([branch.routes for branch in branches])
+    for p, branch in zip(spans, branches, strict=True):
+        if own[p.row]:
+            of_lanes[p.row].reshape(-1, count)[p.start : p.start + p.length] = branch.routes
     return arrays._replace(trunk_routes=np.moveaxis(of_trunks, -1, 1), branch_routes=np.moveaxis(of_lanes, -1, 1))
 
 
-def _counted_up(lengths: np.ndarray) -> np.ndarray:
-    """0, 1, ..., n - 1 for each n of ``lengths``, concatenated."""
-    ends = np.cumsum(lengths)
-    return np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
+def _stretches(spans: Sequence[RowSpan], own: np.ndarray) -> list[list[int]]:
+    """The numbers of the spans in ``own`` rows; those that lie end to end in a row together."""
+    found, end = [], (-1, 0)
+    for n in sorted((n for n, p in enumerate(spans) if own[p.row]), key=lambda n: (spans[n].row, spans[n].start)):
+        if (spans[n].row, spans[n].start) != end:
+            found.append([])
+        found[-1].append(n)
+        end = spans[n].row, spans[n].start + spans[n].length
+    return found
+
+
+def _put(stretch: RowSpan, array: np.ndarray, parts: Sequence[np.ndarray]) -> None:
+    """Write the values of all tokens of a stretch, in parts."""
+    np.concatenate(parts, out=stretch.of(array), casting="unsafe")
+
+
+def _put_for_each(stretch: RowSpan, lengths: Sequence[int], array: np.ndarray, values: Sequence[float]) -> None:
+    """Write the value of each branch at each of its tokens."""
+    own = np.asarray(values, array.dtype)
+    stretch.of(array)[...] = own[0] if len(own) == 1 else np.repeat(own, lengths)
 
 
 def _numbered_by_row(spans: list[RowSpan]) -> list[int]:
@@ -162,30 +184,35 @@ def _numbered_by_row(spans: list[RowSpan]) -> list[int]:
     return numbers
 
 
-def _fill_trunks(arrays: Rows, rows: list[Row], trunks) -> dict[tuple[int, int], int]:
-    """Write the trunks into their rows; return the start of each by (row, trunk)."""
+def _fill_trunks(arrays: Rows, rows: list[Row], trunks, own: np.ndarray) -> dict[tuple[int, int], int]:
+    """Write the trunks into their rows, if these are ``own``; return the start of each by (row, trunk)."""
     starts = {}
     for number, row in enumerate(rows):
         end = 0
         for segment, (index, size) in enumerate(zip(row.trunks, row.sizes, strict=True)):
             starts[number, index], at = end, (number, slice(end, end + size))
-            arrays.trunk_ids[at] = trunks[index].token_ids[:size]
-            arrays.trunk_segment[at] = segment + 1
-            arrays.trunk_offset[at] = np.arange(size)
             end += size
+            if own[number]:
+                arrays.trunk_ids[at] = trunks[index].token_ids[:size]
+                arrays.trunk_segment[at] = segment + 1
+                arrays.trunk_offset[at] = np.arange(size)
     return starts
 
 
-def _empty(shape: RowShape, pad_id: int) -> TrainRows:
+def _empty(shape: RowShape, pad_id: int, own: np.ndarray) -> TrainRows:
+    """Rows without content. Memory of zeros is taken as it is written, so rows that are not ``own`` take none."""
     of_trunks, of_lanes = (shape.rows, shape.trunk_size), (shape.rows, shape.lanes, shape.capacity)
     integers = lambda shape=of_lanes: np.zeros(shape, np.int32)
     floats = lambda: np.zeros(of_lanes, np.float32)
+    ids = [integers(of_trunks), integers()]
+    for array in ids if pad_id else ():
+        array[own] = pad_id
     return TrainRows(
         rows=Rows(
-            trunk_ids=np.full(of_trunks, pad_id, np.int32),
+            trunk_ids=ids[0],
             trunk_segment=integers(of_trunks),
             trunk_offset=integers(of_trunks),
-            branch_ids=np.full(of_lanes, pad_id, np.int32),
+            branch_ids=ids[1],
             segment=integers(),
             start=integers(),
             fork=integers(),
@@ -202,4 +229,4 @@ def _empty(shape: RowShape, pad_id: int) -> TrainRows:
 
 def counted_tokens(trunks: Sequence[TrainingTrunk]) -> np.ndarray:
     """The number of each branch's tokens that train, trunk by trunk, int64 ``[branches]``."""
-    return np.array([branch.trains.sum() for trunk in trunks for branch in trunk.branches], np.int64)
+    return np.array([branch.loss_tokens for trunk in trunks for branch in trunk.branches], np.int64)

@@ -127,7 +127,7 @@ def sampler_ratio(batch: list[TrainingTrunk], old: PerToken, step: int, low: flo
     for trunk, row in zip(batch, old, strict=True):
         for branch, logprobs in zip(trunk.branches, row, strict=True):
             ratios["fresh" if trunk.step == step else "carried"].append(
-                (logprobs - branch.sampler_logprobs)[branch.trains]
+                branch.trained(logprobs) - branch.trained(branch.sampler_logprobs)
             )
     metrics = {}
     for kind, parts in ratios.items():
@@ -149,7 +149,7 @@ def logprob_gap(batch: list[TrainingTrunk], old: PerToken, step: int) -> dict[st
       token by k3 (`fr3e_jax.objectives.divergence.kl_k3`, whose samples come from the sampler), in nats.
     """
     fresh = [
-        (logprobs[branch.trains], branch.sampler_logprobs[branch.trains])
+        (branch.trained(logprobs), branch.trained(branch.sampler_logprobs))
         for trunk, row in zip(batch, old, strict=True)
         if trunk.step == step
         for branch, logprobs in zip(trunk.branches, row, strict=True)

@@ -274,7 +274,7 @@ def _going_on(
 
 def loss_tokens(mini_batch: MiniBatch) -> int:
     """The tokens of a mini-batch that are left to train on."""
-    return sum(int(micro.batch.loss_mask.sum()) for micro in mini_batch.micros)
+    return sum(micro.loss_tokens for micro in mini_batch.micros)
 
 
 def mini_batch_gradient(

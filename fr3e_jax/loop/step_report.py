@@ -14,6 +14,7 @@ from fr3e_jax.loop.rollout_entries import Entry, of_part, records_of
 from fr3e_jax.loop.sampler import Sampler
 from fr3e_jax.loop.texts import Texts
 from fr3e_jax.rewards.verdict import Outcome
+from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.rollout_parts import WHOLE, Part
 from fr3e_jax.runs.rollout_store import RolloutRecord
 
@@ -30,7 +31,7 @@ def rollout_metrics(groups: list[PromptGroup], credited: list[Credited]) -> dict
         "reward/mean": float(np.mean([group.rewards.mean() for group in groups])),
         "length/mean": float(np.mean([len(r.token_ids) for r in base])),
         "length/finished": float(np.mean([r.finished for r in base])),
-        "entropy/mean": float(np.mean(np.concatenate([r.entropies[r.sampled] for r in base]))),
+        "entropy/mean": float(np.mean(np.concatenate([_of_policy(r) for r in base]))),
         "prompts/kept": sum(group.kept for group in groups),
         "prompts/rejected": sum(not group.kept for group in groups),
         "prompts/expanded": sum(bool(group.chosen) for group in groups),
@@ -38,6 +39,12 @@ def rollout_metrics(groups: list[PromptGroup], credited: list[Credited]) -> dict
     if credited:
         metrics |= _exploration_metrics(credited)
     return metrics
+
+
+def _of_policy(rollout: Rollout) -> np.ndarray:
+    """Entropies of the tokens that the policy chose."""
+    written = rollout.tool_written
+    return rollout.entropies if written is None else rollout.entropies[~written]
 
 
 def _right_and_wrong(name: str, right: list[np.ndarray]) -> dict[str, float]:
@@ -91,7 +98,7 @@ def batch_metrics(batch: list[TrainingTrunk], step: int) -> dict[str, float]:
     The age of a rollout is the number of steps since the one that sampled it.
     """
     branches = [branch for trunk in batch for branch in trunk.branches]
-    advantages = np.concatenate([branch.advantages[branch.trains] for branch in branches])
+    advantages = np.concatenate([branch.trained(branch.advantages) for branch in branches])
     advantages = advantages if advantages.size else np.zeros(1)
     ages = np.repeat([step - trunk.step for trunk in batch], [len(trunk.branches) for trunk in batch])
     return {

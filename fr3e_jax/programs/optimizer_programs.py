@@ -36,6 +36,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
@@ -103,6 +104,13 @@ class OptimizerPrograms:
     def place(self, batch: Any) -> Any:
         """Put host arrays of rows onto the mesh; the number of rows must be a multiple of the batch shards."""
         return on_mesh(batch, self._rows)
+
+    def own_rows(self, rows: int) -> np.ndarray:
+        """bool ``[rows]``: those of a batch that devices of this process hold; `place` reads no other row."""
+        found = np.zeros(rows, bool)
+        for index in self._rows.addressable_devices_indices_map((rows,)).values():
+            found[index] = True
+        return found
 
     def accumulate(self, params: Any, gradients: Any, batch: Any, *numbers: float) -> tuple[Any, dict[str, jax.Array]]:
         """Add one micro-batch's gradient; returns the gradients (donated) and device sums for the metrics.

@@ -331,7 +331,7 @@ class _Run:
         and the size of the rings decides how sums are rounded.
         """
         needed, now = self._room_needed(), self.state.capacity
-        self.sampled.make_room(needed)
+        self.sampled.make_room(self.longest)  # memory is taken as it is written
         if needed > now:
             capacity = self.engine.sizes.ring(needed, self.longest)
         else:

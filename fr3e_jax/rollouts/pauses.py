@@ -27,7 +27,7 @@ class Pauses:
       given: the tokens with which a branch begins.
     """
 
-    CHANGING = ("_states", "_tool_written", "_resumed", "_places", "_due", "paused")
+    CHANGING = ("_states", "_tool_written", "_places", "_due", "paused")
 
     def __init__(self, calls: Calls, slots: int, lanes: int, given: Callable[[Key], Sequence[int]]):
         self.calls, self._given = calls, given

@@ -178,7 +178,8 @@ class SupervisedRun:
         learner, counted = self.learner, int(counted_tokens(trunks).sum())
         gradients, parts = learner.programs.zero_gradients(learner.params), []
         with self.ledger.stage("update"):
-            options = {"pad_id": self.session.texts.codec.pad_id, "shards": learner.programs.shards} | packing
+            options = {"pad_id": self.session.texts.codec.pad_id, "shards": learner.programs.shards}
+            options |= {"own_rows": learner.programs.own_rows} | packing
             for micro in pack(trunks, **options):
                 gradients, part = learner.programs.accumulate(learner.params, gradients, micro.batch, counted, 1.0)
                 parts.append(part)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
+import jax
 import numpy as np
 import pytest
+from packed_trunks import training_trunk
 
-from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, count_rollouts
+from fr3e_jax.learning import mini_batches
+from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts
 from fr3e_jax.learning.packing import counted_tokens, pack
 from fr3e_jax.learning.row_menu import RowMenu
 from fr3e_jax.learning.row_plan import plan_rows
@@ -15,21 +18,6 @@ from fr3e_jax.learning.row_shapes import WINDOW
 from fr3e_jax.objectives.losses import aggregation_denominator
 
 PAD = 0
-
-
-def training_trunk(seed: int, trunk_length: int, branches: list[tuple[int, int]]) -> TrainingTrunk:
-    """A training trunk; ``branches``: fork and length of each."""
-    random = np.random.default_rng(seed)
-    made = [
-        TrainingBranch(
-            fork,
-            random.integers(2, 22, length, dtype=np.int32),
-            random.normal(size=length).astype(np.float32),
-            -random.random(length, dtype=np.float32),
-        )
-        for fork, length in branches
-    ]
-    return TrainingTrunk(random.integers(2, 22, trunk_length, dtype=np.int32), made, seed)
 
 
 @pytest.fixture
@@ -67,6 +55,28 @@ def test_every_branch_is_placed_once_and_reads_back(trunks, tokens, shards):
         np.testing.assert_array_equal(batch.rows.trunk_ids[seen], trunks[placed.trunk].token_ids[: branch.fork])
         np.testing.assert_array_equal(batch.rows.trunk_offset[seen], np.arange(branch.fork))
         assert len(set(batch.rows.trunk_segment[seen])) == 1
+
+
+@pytest.mark.parametrize("pad_id", [0, 7])
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_process_fills_its_own_rows_as_one_that_fills_all(trunks, process, pad_id):
+    """The other rows stay empty; counts are of all rows."""
+    options = {"tokens": 1000, "shards": 2, "pad_id": pad_id, "old_logprobs": old_logprobs}
+    mine = lambda rows: np.arange(rows) // (rows // 2) == process
+    whole, part = pack(trunks, **options), pack(trunks, **options, own_rows=mine)
+    for all_rows, own in zip(whole, part, strict=True):
+        filled = mine(len(own.batch.loss_mask))
+        np.testing.assert_array_equal(own.own, filled)
+        for found, wanted in zip(jax.tree.leaves(own.batch), jax.tree.leaves(all_rows.batch), strict=True):
+            np.testing.assert_array_equal(found[filled], wanted[filled])
+        assert not own.batch.loss_mask[~filled].any() and not own.batch.rows.trunk_ids[~filled].any()
+        assert own.spans == all_rows.spans
+        assert own.loss_tokens == all_rows.loss_tokens == all_rows.batch.loss_mask.sum()
+        assert (own.positions, own.padded_positions) == (all_rows.positions, all_rows.padded_positions)
+    values = [[branch.advantages for branch in trunk.branches] for trunk in trunks]
+    packed = mini_batches.MiniBatch(list(range(len(trunks))), trunks, part)
+    for micro, array in zip(part, mini_batches.placed(packed, values), strict=True):
+        np.testing.assert_array_equal(array, micro.batch.advantages)
 
 
 @pytest.mark.parametrize("tokens", [1, 10_000])

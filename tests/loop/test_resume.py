@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from method_settings import ARCHIVE, PPO, RETURNS
 from run_comparison import assert_same_run, newest, reader
 from run_process import RunProcess
 
@@ -45,17 +46,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(resumed_run, finished_run, se
 @pytest.mark.slow
 def test_critic_reference_and_plateau_are_restored(tmp_path, tiny_run):
     """PPO with a divergence: the checkpoint also holds critic, reference and the rewards since the last reset."""
-    settings = {
-        "explore__enabled": False,
-        "advantage__base_estimator": "gae",
-        "critic__warmup_steps": 1,
-        "kl__coefficient": 0.1,
-        "kl__reset_every": 3,
-        "kl__reset_on_plateau": 2,
-        "shaping__steps": ["perplexity", "clip_cov"],
-        "shaping__clip_cov__share": 0.1,
-        "loss__ratio": "token",
-    }
+    settings = PPO | {"critic__warmup_steps": 1, "kl__reset_every": 3, "kl__reset_on_plateau": 2}
     config = lambda steps, path: tiny_run.config(training__max_steps=steps, runtime__run_dir=str(path), **settings)
     wanted, found = tmp_path / "whole", tmp_path / "resumed"
     assert train(config(4, wanted)) == 0
@@ -86,14 +77,7 @@ def test_a_finished_run_resumed_stays_as_it_is(resumed_run, tiny_run, session, f
 @pytest.mark.slow
 def test_the_archive_is_part_of_a_checkpoint(tmp_path, tiny_run):
     """Revisited bases come from earlier steps: without the archive a resumed run would sample others."""
-    settings = {
-        "explore__archive_size": 4,
-        "explore__archive_revisits": 2,
-        "explore__archive_threshold": 0.0,
-        "explore__archive_max_success_rate": 1.0,
-        "evaluation__every": 1,
-        "checkpoint__keep_last": 9,
-    }
+    settings = ARCHIVE | {"evaluation__every": 1, "checkpoint__keep_last": 9}
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert train(tiny_run.config(training__max_steps=3, **settings), whole) == 0
     assert train(tiny_run.config(training__max_steps=1, **settings), parts) == 0
@@ -106,18 +90,7 @@ def test_the_archive_is_part_of_a_checkpoint(tmp_path, tiny_run):
 @pytest.mark.slow
 def test_kept_successes_are_part_of_a_checkpoint(tmp_path, tiny_run):
     """Rounds that return to kept successes of earlier steps are the same after a resume."""
-    settings = {
-        "explore__enabled": False,
-        "returns__size": 4,
-        "returns__visits": 2,
-        "returns__max_success_rate": 1.0,
-        "returns__least_share": 0.0,
-        "returns__rollouts": 3,
-        "rollout__prompts_per_round": 1,
-        "rollout__rollouts_per_prompt": 2,
-        "evaluation__every": 1,
-        "checkpoint__keep_last": 9,
-    }
+    settings = RETURNS | {"evaluation__every": 1, "checkpoint__keep_last": 9}
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert train(tiny_run.config(training__max_steps=3, **settings), whole) == 0
     assert train(tiny_run.config(training__max_steps=1, **settings), parts) == 0

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import jax
 import pytest
+from method_settings import ARCHIVE, CALLING, PPO, RETURNS
 from run_comparison import assert_same_run, reader
 from stops import Watched, after, nth
-from tiny_runs import SCRIPTED
 
 from fr3e_jax.loop import partial_step
 from fr3e_jax.loop.session import open_session
@@ -23,47 +23,21 @@ from fr3e_jax.runs.packed_values import Packer
 
 SHORT = {"evaluation__every": 0, "training__max_steps": 2}
 PLAIN = SHORT | {"explore__enabled": False, "training__surplus": "drop"}
-PPO = PLAIN | {
-    "advantage__base_estimator": "gae",
-    "critic__warmup_steps": 0,
-    "advantage__normalise_batch": True,
-    "training__epochs": 2,
-    "kl__coefficient": 0.1,
-    "shaping__steps": ["perplexity", "clip_cov"],
-    "shaping__clip_cov__share": 0.1,
-    "loss__ratio": "token",
-}
-ARCHIVE = SHORT | {
-    "explore__archive_size": 4,
-    "explore__archive_revisits": 2,
-    "explore__archive_threshold": 0.0,
-    "explore__archive_max_success_rate": 1.0,
-}
-RETURNS = SHORT | {
-    "explore__enabled": False,
-    "returns__size": 4,
-    "returns__visits": 2,
-    "returns__max_success_rate": 1.0,
-    "returns__least_share": 0.0,
-    "returns__rollouts": 3,
-    "rollout__prompts_per_round": 1,
-    "rollout__rollouts_per_prompt": 2,
-}
+CRITIC = (
+    PLAIN
+    | PPO
+    | {
+        "critic__warmup_steps": 0,
+        "advantage__normalise_batch": True,
+        "training__epochs": 2,
+    }
+)
 MANY = {"rollout__prompts_per_round": 1, "training__micro_batch_tokens": 64, "training__max_steps": 2}
-TOOLS = {
-    "data__task": f"{SCRIPTED}:Calling",
-    "rollout__reject_degenerate": False,
-    "tools__kind": "calculator",
-    "tools__begin": "5",
-    "tools__end": "=",
-    "tools__result": "(*-{output})",
-    "tools__max_calls": 1,
-    "tools__max_output_tokens": 4,
-}
+TOOLS = CALLING | {"rollout__reject_degenerate": False}
 ENVIRONMENT = {
     "rollout__reject_degenerate": False,
     "rollout__max_response_tokens": 16,
-    "environment__kind": f"{Path(SCRIPTED).with_name('scripted_environment.py')}:Slow",
+    "environment__kind": f"{Path(__file__).parents[1] / 'fixtures' / 'scripted_environment.py'}:Slow",
     "environment__turn_end": "5",
     "environment__observation": "({observation}3=",
     "environment__max_turns": 3,
@@ -135,12 +109,14 @@ def test_a_run_stopped_inside_a_step_repeats_nothing_and_ends_equal(
     ("settings", "stops"),
     [
         pytest.param(
-            PPO,
+            CRITIC,
             [nth("micro_batch", 2), after("mini_batch", 2), after("mini_batch", 3)],
             marks=pytest.mark.slow,
             id="ppo",
         ),
-        pytest.param(PPO, [nth("scoring", 3), after("micro_batch", 8)], marks=pytest.mark.slow, id="ppo, other points"),
+        pytest.param(
+            CRITIC, [nth("scoring", 3), after("micro_batch", 8)], marks=pytest.mark.slow, id="ppo, other points"
+        ),
         pytest.param(
             MANY,
             [nth("round", 2), after("chunk", 6), after("micro_batch", 2), after("mini_batch", 2)],
@@ -152,8 +128,8 @@ def test_a_run_stopped_inside_a_step_repeats_nothing_and_ends_equal(
             marks=pytest.mark.slow,
             id="planned shapes",
         ),
-        pytest.param(ARCHIVE, [nth("chunk", 12, step=2), after("chunk", 1), after("chunk", 4)], id="archive"),
-        pytest.param(RETURNS, [nth("chunk", 3, step=2), after("chunk", 3), after("round", 2)], id="returns"),
+        pytest.param(SHORT | ARCHIVE, [nth("chunk", 12, step=2), after("chunk", 1), after("chunk", 4)], id="archive"),
+        pytest.param(SHORT | RETURNS, [nth("chunk", 3, step=2), after("chunk", 3), after("round", 2)], id="returns"),
         pytest.param(TOOLS | SHORT, [nth("chunk", 3), after("chunk", 2), after("chunk", 9)], id="tools"),
         pytest.param(BRANCHING, [nth("chunk", 3), after("chunk", 5), after("chunk", 4)], id="branching"),
         pytest.param(

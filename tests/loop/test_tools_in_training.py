@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 from encoded_prompts import prepare
+from method_settings import CALLING
 
 from fr3e_jax.data.task import Problem
 from fr3e_jax.learning.experience import TrainingTrunk
@@ -159,14 +160,7 @@ def test_an_archived_base_keeps_its_answers(stage):
 @pytest.mark.slow
 def test_a_policy_that_is_rewarded_for_answers_learns_to_call(tmp_path, tiny_run):
     """It reads answers as often as calls, but answers carry no loss: only calls are learned."""
-    settings = {
-        "data__task": f"{tiny_run.task}:Calling",
-        "tools__kind": "calculator",
-        "tools__begin": "5",
-        "tools__end": "=",
-        "tools__result": "(*-{output})",
-        "tools__max_calls": 1,
-        "tools__max_output_tokens": 4,
+    settings = CALLING | {
         "rollout__rollouts_per_prompt": 8,
         "rollout__max_response_tokens": 16,
         "rollout__trunk_slots": 6,

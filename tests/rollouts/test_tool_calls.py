@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 from types import SimpleNamespace
 
@@ -12,15 +13,18 @@ import pytest
 from fr3e_jax.cluster.processes import Processes
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
+from fr3e_jax.rollouts.suspension import SamplingSuspended
 from fr3e_jax.rollouts.tool_calls import ToolCalls, answer_spans, last_segment
 from fr3e_jax.tools.answer import Answer
 
 
+def engine_of(session, **changes) -> RolloutEngine:
+    settings = {"trunk_slots": 2, "lanes_per_trunk": 3, "chunk": 4, "seed": 7} | changes
+    return RolloutEngine(session.sampler.engine.programs, **settings)
+
+
 def sampled(session, params, toolbox, requests, select=None, **changes):
-    engine = RolloutEngine(
-        session.sampler.engine.programs, **{"trunk_slots": 2, "lanes_per_trunk": 3, "chunk": 4, "seed": 7} | changes
-    )
-    ended = []
+    engine, ended = engine_of(session, **changes), []
     results, promoted = engine.sample(params, requests, select, ended.extend, ToolCalls(toolbox, requests))
     assert sorted((i, b) for i, b, _ in ended) == [
         (i, b) for i, r in enumerate(requests) for b in range(len(r.branches))
@@ -99,6 +103,37 @@ def assert_same_rollouts(found, expected) -> None:
 def test_slots_lanes_and_slow_tools_change_no_token(scripted_tool, session, params, requests, expected):
     slow = scripted_tool.toolbox_of(session, at_once=False)
     assert_same_rollouts(sampled(session, params, slow, requests, trunk_slots=1, lanes_per_trunk=5), expected)
+
+
+@pytest.mark.parametrize("company", [True, False], ids=["many branches", "one branch"])
+def test_a_stop_at_every_chunk_changes_nothing(scripted_tool, session, params, requests, expected, company):
+    """Stops come inside calls, while answers are awaited (by all lanes, too), and after some.
+
+    Each goes on with another engine.
+    """
+    if not company:
+        calling = next(i for i, row in enumerate(expected.results) if row[0].tool_written is not None)
+        requests = [dataclasses.replace(requests[calling], branches=requests[calling].branches[:1])]
+    once, often = (scripted_tool.toolbox_of(session, at_once=False) for _ in range(2))
+    wanted = sampled(session, params, once, requests)
+    call, stops = None, 0
+    while True:
+        engine = engine_of(session)
+        engine.stop_here = itertools.chain([False], itertools.repeat(True)).__next__
+        try:
+            results, _ = engine.sample(params, requests, calls=ToolCalls(often, requests), suspended=call)
+            break
+        except SamplingSuspended as stop:
+            call, stops = stop.call, stops + 1
+            assert stops <= wanted.counts.chunks, "a lane waits for ever"
+    assert stops == wanted.counts.chunks > 3
+    assert engine.counts == wanted.counts
+    for row, wanted_row in zip(results, wanted.results, strict=True):
+        for rollout, other in zip(row, wanted_row, strict=True):
+            np.testing.assert_array_equal(rollout.token_ids, other.token_ids)
+            np.testing.assert_array_equal(rollout.sampled, other.sampled)
+            np.testing.assert_array_equal(rollout.logprobs, other.logprobs)
+    assert often.take_counts() == once.take_counts()
 
 
 @pytest.mark.slow
