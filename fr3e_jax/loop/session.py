@@ -168,6 +168,7 @@ def open_sampler(config: Config, texts: Texts, processes: Processes) -> tuple[Mo
     with as_config_error():
         model, programs, weights = open_model(config, len(codec))
         toolbox = open_toolbox(config.tools, codec, model.architecture.vocab_size, programs, processes)
+    accelerator = jax.default_backend() != "cpu"
     engine = RolloutEngine(
         programs,
         trunk_slots=config.rollout.trunk_slots,
@@ -175,13 +176,9 @@ def open_sampler(config: Config, texts: Texts, processes: Processes) -> tuple[Mo
         chunk=config.rollout.decode_chunk,
         seed=config.seed,
         pad_id=codec.pad_id,
-        fitted=_lanes_are_fitted(config.rollout.lane_layout),
+        fitted=config.rollout.lane_layout != "fixed",
         sizes=configured_sizes(config),
-        expected=configured_lengths(config),
+        expected=None if accelerator else configured_lengths(config),  # fewer lanes would take more steps
+        accelerator=accelerator,
     )
     return model, Sampler(engine, weights, toolbox)
-
-
-def _lanes_are_fitted(lane_layout: str) -> bool:
-    """Whether calls choose their layout: on CPU a decode step takes as long as it has lanes, elsewhere it may not."""
-    return lane_layout == "fitted" or (lane_layout == "auto" and jax.default_backend() == "cpu")
