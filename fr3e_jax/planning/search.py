@@ -16,7 +16,7 @@ from fr3e_jax.planning.lane_use import LaneUse, lane_use
 from fr3e_jax.planning.layout_check import check_layout
 from fr3e_jax.planning.topology import Topology
 from fr3e_jax.planning.tuning import changed
-from fr3e_jax.planning.workload import Amounts, Assumptions, even_anchors, step_amounts, training_trunks
+from fr3e_jax.planning.workload import Amounts, Assumptions, step_amounts
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.programs.mesh import MeshMismatch
 
@@ -25,7 +25,7 @@ _CONTEXTS = (2, 4, 8)  # of rows of at least so many positions, or as in the rec
 _LONG_ROW = 2**16
 _ROWS = (1, 2, 4)  # of a micro-batch, for each batch shard
 _TIMES = (0.25, 0.5, 1, 2)  # of the recipe's slots and lanes
-_PROMPTS = (1, 0.5, 0.25, 4)  # of the recipe's, in a round
+_PROMPTS = (1, 0.5, 0.25)  # of the recipe's, in a round
 _COMFORTABLE = 0.9  # share of HBM; candidates with a larger estimate are tried last
 _WORTH = 0.03  # of a step; settings that save less are not named
 
@@ -75,10 +75,9 @@ def training_settings(config: Config, topology: Topology, a: Architecture) -> It
 def rollout_settings(config: Config, topology: Topology, a: Architecture) -> Iterator[dict[str, int]]:
     """Meshes for rollouts (copies of the weights, each split into tensor shards), each with slots, lanes and prompts.
 
-    None of them changes a sampled token of a prompt. Fewer prompts a round need less room for promoted trunks, more of
-    them keep more lanes busy.
+    None of them changes a sampled token of a prompt. Fewer prompts a round need less room for promoted trunks.
     """
-    r, tried, most = config.rollout, set(), _prompts_of_a_batch(config)
+    r, tried = config.rollout, set()
     for tensor, slots, lanes, prompts in itertools.product(_TENSOR, _TIMES, _TIMES, _PROMPTS):
         if a.num_heads % tensor or topology.chips_per_slice % tensor:
             continue
@@ -94,18 +93,10 @@ def rollout_settings(config: Config, topology: Topology, a: Architecture) -> Ite
             "rollout__prompts_per_round": max(round(r.prompts_per_round * prompts), 1),
         }
         # More lanes than a prompt has rollouts would stay empty.
-        useful = one["rollout__lanes_per_trunk"] <= max(r.rollouts_per_prompt, r.lanes_per_trunk)
-        if useful and one["rollout__prompts_per_round"] <= max(most, r.prompts_per_round):
+        if one["rollout__lanes_per_trunk"] <= max(r.rollouts_per_prompt, r.lanes_per_trunk):
             if tuple(one.values()) not in tried:
                 tried.add(tuple(one.values()))
                 yield one
-
-
-def _prompts_of_a_batch(config: Config) -> int:
-    """Prompts of a batch of which all are kept."""
-    cap = config.rollout.max_response_tokens
-    trunks = training_trunks(config, cap, even_anchors(config.explore.num_anchors, cap))
-    return config.training.batch_rollouts // sum(len(trunk.branches) for trunk in trunks)
 
 
 def ranked(
