@@ -140,7 +140,7 @@ class RolloutConfig:
     lane_layout: Literal["auto", "fixed", "fitted"] = option(
         "auto",
         "slots and lanes of a call of the decoder: as trunk_slots and lanes_per_trunk say, or in no more memory more "
-        "slots of fewer lanes where the call's branches then cost fewer lane steps; auto: fitted on CPU",
+        "slots of fewer lanes where the call's branches then take less time; auto: fitted",
     )
     decode_chunk: int = option(16, "decode steps of one compiled call; finished lanes are refilled between calls", ge=1)
     expected_tokens: int = option(

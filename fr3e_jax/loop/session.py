@@ -185,6 +185,7 @@ def open_sampler(
             own = config.environment
             form = observation_form(own.observation, codec, chat=texts.template.chat, turn_end=own.turn_end)
             toolbox = Episodes(make, own, form, *known, config.seed)
+    accelerator = jax.default_backend() != "cpu"
     engine = RolloutEngine(
         programs,
         trunk_slots=config.rollout.trunk_slots,
@@ -192,13 +193,9 @@ def open_sampler(
         chunk=config.rollout.decode_chunk,
         seed=config.seed,
         pad_id=codec.pad_id,
-        fitted=_lanes_are_fitted(config.rollout.lane_layout),
+        fitted=config.rollout.lane_layout != "fixed",
         sizes=configured_sizes(config),
-        expected=configured_lengths(config),
+        expected=None if accelerator else configured_lengths(config),  # fewer lanes would take more steps
+        accelerator=accelerator,
     )
     return model, Sampler(engine, weights, toolbox)
-
-
-def _lanes_are_fitted(lane_layout: str) -> bool:
-    """Whether calls choose their layout: on CPU a decode step takes as long as it has lanes, elsewhere it may not."""
-    return lane_layout == "fitted" or (lane_layout == "auto" and jax.default_backend() == "cpu")

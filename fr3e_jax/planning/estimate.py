@@ -190,10 +190,16 @@ class Estimator:
         beside = self.held()
         return beside | ({"weights of training": self.weights(self.stored, self.train)} if self.copies else {})
 
-    def promoted_bytes(self) -> float:
+    def promoted_rows(self) -> tuple[int, int]:
+        """Rows of one promotion, whose positions are split over the batch shards, and positions of each."""
         shards = self.roll.batch_shards
-        rows = -(-power_of_two(bases_per_prompt(self.config)) // shards)
-        return self.config.rollout.prompts_per_round * self.cache_bytes(rows * promoted_capacity(self.config))
+        capacity = -(-promoted_capacity(self.config) // shards) * shards
+        return power_of_two(bases_per_prompt(self.config)), capacity
+
+    def promoted_bytes(self) -> float:
+        """Bytes of the promoted trunks of a round."""
+        rows, capacity = self.promoted_rows()
+        return self.config.rollout.prompts_per_round * self.cache_bytes(rows * capacity // self.roll.batch_shards)
 
     def _own_adapters(self) -> dict[str, float]:
         return {} if self.lora is None else {"adapters": self.trained(self.train)}
@@ -383,13 +389,16 @@ class Estimator:
         return Estimate(arrays, self.held(), 0.0, sum(arrays.values()), self.rollout_weights(), 0.0)
 
     def promote(self) -> Estimate:
+        """The promotion of a prompt's expanded bases: lanes are read on their shards, and summed to all of them."""
         base, shards = base_shape(self.config, self.slots), self.roll.batch_shards
-        rows = -(-power_of_two(bases_per_prompt(self.config)) // shards)
+        rows, capacity = self.promoted_rows()
         held = self.slots // shards * (base.trunk_capacity + base.lanes * base.capacity)
-        arrays = {"decoder": self.cache_bytes(held), "trunks": self.cache_bytes(rows * promoted_capacity(self.config))}
+        whole = self.cache_bytes(rows * capacity)
+        arrays = {"decoder": self.cache_bytes(held), "trunks": self.cache_bytes(rows * capacity // shards)}
+        arrays["whole rows on every shard"] = 2 * whole if shards > 1 else 0.0
         beside = self.optimizer() | {"weights of rollouts": self.rollout_weights()}
-        text = f"{rows * shards} trunks of {promoted_capacity(self.config)}"
-        return Estimate(arrays, beside, 0.0, 2 * arrays["trunks"], 0.0, 0.0, shape=text)
+        sent, text = 2 * (shards - 1) / shards * whole, f"{rows} trunks of {capacity}"
+        return Estimate(arrays, beside, 0.0, sum(arrays.values()), 0.0, sent, shape=text)
 
     def of(self, name: str) -> Estimate:
         """The estimate of the program of this name in `fr3e_jax.planning.targets.PROGRAMS`."""

@@ -138,7 +138,7 @@ def make_plan(
         planned(plan)
     whole = len(plans) == len(all_names)
     amounts = step_amounts(config, assumed, estimator.train.batch_shards) if whole else None
-    use = lane_use(config, estimator.slots, assumed.response_tokens)
+    use = lane_use(config, estimator.slots, assumed.response_tokens, estimator.roll.batch_shards)
     parts = stages(plans, amounts, use) if amounts else []
     times = [(stage.seconds, stage.dominated_by) for stage in parts]
     more = dict(steps=planned_steps(config, amounts), efficiency=efficiency, price=price) if amounts else {}

@@ -25,7 +25,7 @@ _CONTEXTS = (2, 4, 8)  # of rows of at least so many positions, or as in the rec
 _LONG_ROW = 2**16
 _ROWS = (1, 2, 4)  # of a micro-batch, for each batch shard
 _TIMES = (0.25, 0.5, 1, 2)  # of the recipe's slots and lanes
-_FEWER = (1, 0.5, 0.25)  # of the recipe's prompts in a round
+_PROMPTS = (1, 0.5, 0.25)  # of the recipe's, in a round
 _COMFORTABLE = 0.9  # share of HBM; candidates with a larger estimate are tried last
 _WORTH = 0.03  # of a step; settings that save less are not named
 
@@ -79,7 +79,7 @@ def rollout_settings(config: Config, topology: Topology, a: Architecture) -> Ite
     None of them changes a sampled token of a prompt. Fewer prompts a round need less room for promoted trunks.
     """
     r, tried = config.rollout, set()
-    for tensor, slots, lanes, prompts in itertools.product(_TENSOR, _TIMES, _TIMES, _FEWER):
+    for tensor, slots, lanes, prompts in itertools.product(_TENSOR, _TIMES, _TIMES, _PROMPTS):
         if a.num_heads % tensor or topology.chips_per_slice % tensor:
             continue
         # Slots are rounded up to the batch shards, so a number that means the recipe's is written as the recipe's.
@@ -121,7 +121,7 @@ def ranked(
         rows = estimator.train.batch_shards, trial.training.micro_batch_tokens
         if rows not in amounts:
             amounts[rows] = step_amounts(trial, assumed, rows[0], scores=False)
-        use = lane_use(trial, estimator.slots, assumed.response_tokens)
+        use = lane_use(trial, estimator.slots, assumed.response_tokens, estimator.roll.batch_shards)
         found.append(Candidate(one, _seconds(plans, amounts[rows], use), max(p.share for p in plans)))
     roomy = sorted((c for c in found if c.share <= _COMFORTABLE), key=lambda c: c.seconds)
     return roomy + sorted((c for c in found if c.share > _COMFORTABLE), key=lambda c: c.share)

@@ -168,8 +168,14 @@ class Programs:
 
     def _promoted(self) -> Any:
         """The promoted trunks of a round's expanded bases, which wait for exploration."""
-        rows = self.decoder.round_up(power_of_two(bases_per_prompt(self.config)))
-        return [self._trunks(rows, promoted_capacity(self.config))] * self.config.rollout.prompts_per_round
+        rows, capacity = self._promoted_rows()
+        shapes, shardings = self._trunks(rows, capacity), self.decoder.promoted
+        return [abstract_arrays(shapes, shardings)] * self.config.rollout.prompts_per_round
+
+    def _promoted_rows(self) -> tuple[int, int]:
+        """Rows of one promotion, and positions of each."""
+        capacity = self.decoder.round_up(promoted_capacity(self.config))
+        return power_of_two(bases_per_prompt(self.config)), capacity
 
     # -- programs ----------------------------------------------------------------------------------------------------
 
@@ -224,8 +230,7 @@ class Programs:
         return int(narrower * weights + device_bytes(state.trunks.layers) + rings / 2)
 
     def _promote(self) -> Target:
-        rows = self.decoder.round_up(power_of_two(bases_per_prompt(self.config)))
-        capacity = promoted_capacity(self.config)
+        rows, capacity = self._promoted_rows()
         places = self._array((rows,), np.int32, self.decoding)
         return Target(
             "promote",

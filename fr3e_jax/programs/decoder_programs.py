@@ -11,7 +11,8 @@ from functools import partial
 import jax
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.attention import KeyValue
@@ -23,6 +24,7 @@ from fr3e_jax.programs.decode_steps import Alternatives, Emitted, Interruptions
 from fr3e_jax.programs.decoder_state import DecoderSizes, DecodeState, LaneSettings, cache_shape, without_caches
 from fr3e_jax.programs.host_arrays import on_mesh
 from fr3e_jax.programs.mesh import (
+    BATCH,
     batch_sharding,
     batch_shards,
     cache_sharding,
@@ -55,18 +57,34 @@ def _state_shardings(mesh: Mesh, architecture: Architecture) -> DecodeState:
     )
 
 
+def promoted_shardings(mesh: Mesh, architecture: Architecture) -> Trunks:
+    """The sharding of every array of the trunks that `DecoderPrograms.promote` returns.
+
+    On several batch shards their positions are split in place of their rows. Few rows are promoted at a time: two of
+    them over 16 shards would be padded to 16, and take eight times their memory.
+    """
+    rows = _state_shardings(mesh, architecture).trunks
+    if batch_shards(mesh) == 1:
+        return rows
+    heads, width = rows.layers[0].key.spec[1], rows.hidden.spec[2]
+    by_position = lambda *axes: NamedSharding(mesh, P(None, *axes))
+    layer = KeyValue(by_position(heads, None, BATCH), by_position(heads, BATCH))
+    return Trunks((layer,) * architecture.num_layers, by_position(BATCH, width))
+
+
 def described(held: DecodeState | Trunks) -> list:
     """JSON content from which `DecoderPrograms.abstract` makes the shapes of a decoder's state or of cached trunks."""
     leaves = [[leaf.dtype.name, list(leaf.shape)] for leaf in jax.tree.leaves(held)]
     if isinstance(held, Trunks):
-        return ["trunks", leaves]
+        return ["trunks" if held.hidden.sharding.spec[0] else "promoted", leaves]
     return ["state" if held.lane_hidden is None else "promotable", leaves]
 
 
 class DecoderPrograms:
     """Compiled decoder programs for one network on one mesh.
 
-    Caches are split over ``(replica, fsdp)`` by trunk slot, and over ``tensor`` by key/value head where that divides.
+    Caches are split over ``(replica, fsdp)`` by trunk slot, those of promoted trunks by position, and over ``tensor``
+    by key/value head where that divides.
     Every program that changes a `DecodeState` donates the arrays that it changes. The caller keeps only the returned
     state.
     """
@@ -110,7 +128,8 @@ class DecoderPrograms:
         self._restart = Program(
             decoder_state.resized_start, static_argnums=1, out_shardings=(self._by_slot, self._whole)
         )
-        self._promote = Program(decoder_state.promote, static_argnames="capacity", out_shardings=state.trunks)
+        self.promoted = promoted_shardings(mesh, architecture)
+        self._promote = Program(decoder_state.promote, static_argnames="capacity", out_shardings=self.promoted)
 
     def jitted(self) -> dict[str, Callable]:
         """The programs by name, to lower without running them (`fr3e_jax.planning`)."""
@@ -125,7 +144,7 @@ class DecoderPrograms:
     def abstract(self, description: list) -> DecodeState | Trunks:
         """Shapes, types and shardings of the object that `described` described, to restore it into."""
         kind, leaves = description
-        shardings = self._shardings.trunks if kind == "trunks" else self._shardings
+        shardings = {"trunks": self._shardings.trunks, "promoted": self.promoted}.get(kind, self._shardings)
         if kind == "state":
             shardings = shardings._replace(lane_hidden=None)
         of_leaves, structure = jax.tree.flatten(shardings)
@@ -228,8 +247,10 @@ class DecoderPrograms:
         return state._replace(lanes=lanes, lane_hidden=hidden, start=start, column=column)
 
     def promote(self, state: DecodeState, slots: list[int], lanes: list[int], *, capacity: int) -> Trunks:
-        """Trunks of the branches in ``(slots[i], lanes[i])``; rows beyond ``len(slots)`` are padding."""
-        size = self.round_up(power_of_two(len(slots)))
-        padded = np.zeros((2, size), np.int32)
+        """Trunks of the branches in ``(slots[i], lanes[i])``; rows beyond ``len(slots)`` are padding.
+
+        They hold ``capacity`` positions, rounded up to a multiple of the batch shards, over which these are split.
+        """
+        padded = np.zeros((2, power_of_two(len(slots))), np.int32)
         padded[0, : len(slots)], padded[1, : len(lanes)] = slots, lanes
-        return self._promote(state, padded[0], padded[1], capacity=capacity)
+        return self._promote(state, padded[0], padded[1], capacity=self.round_up(capacity))

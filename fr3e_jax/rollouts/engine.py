@@ -28,7 +28,7 @@ from fr3e_jax.programs.size_buckets import power_of_two
 from fr3e_jax.rollouts.cache_sizes import ANY, CacheSizes
 from fr3e_jax.rollouts.expected_lengths import ExpectedLengths
 from fr3e_jax.rollouts.given_tokens import NoCalls
-from fr3e_jax.rollouts.layout import Layout, fitted_layout
+from fr3e_jax.rollouts.layout import Layout, fitted_layout, step_cost
 from fr3e_jax.rollouts.pauses import Pauses
 from fr3e_jax.rollouts.promotion import Promotion
 from fr3e_jax.rollouts.requests import (
@@ -56,7 +56,8 @@ class RolloutEngine:
     """Samples branches from trunks with a number of slots and lanes; keeps only `counts` between calls.
 
     With ``fitted``, a call may lay its lanes out in other slots (`fr3e_jax.rollouts.layout`), in fewer ones where the
-    ``expected`` lengths have a long tail. ``sizes``: of its caches.
+    ``expected`` lengths have a long tail. ``sizes``: of its caches. ``accelerator``: steps cost
+    what reading the weights costs, not what lanes cost.
     """
 
     def __init__(
@@ -71,10 +72,12 @@ class RolloutEngine:
         fitted: bool = False,
         sizes: CacheSizes = ANY,
         expected: ExpectedLengths | None = None,
+        accelerator: bool = False,
     ):
         self.programs, self.chunk, self.pad_id = programs, chunk, pad_id
         self.slots, self.lanes, self.fitted = programs.round_up(trunk_slots), lanes_per_trunk, fitted
         self.sizes, self.expected = sizes, expected
+        self.step_cost = step_cost(Layout(self.slots, self.lanes), accelerator)
         self.base_key = np.asarray(jax.random.key_data(jax.random.key(seed, impl="threefry2x32")))
         self.counts = DecodeCounts()
         self.stop_here: Callable[[], bool] = lambda: False  # asked between chunks; all processes answer alike
@@ -155,7 +158,7 @@ class _Run:
         self.layout = Layout(engine.slots, engine.lanes)
         if engine.fitted:
             sizes = self.trunk_capacity, engine.sizes.ring(self.longest, self.longest)
-            known = engine.programs.shards, engine.expected, engine.chunk
+            known = engine.programs.shards, engine.expected, engine.chunk, engine.step_cost
             self.layout = fitted_layout(self.layout, limits, *sizes, *known)
         self.schedule = Schedule(limits, *self.layout)
         self.sampled = SampledTokens(*self.layout)

@@ -4,8 +4,9 @@ The settings give the most lanes: some slots with some lanes each. Layouts in sl
 many lanes, so that a long branch keeps few lanes of its slot from the next trunk; and half as many, so that branches
 follow each other in a lane. Where the recipe says how long responses are, a quarter and an eighth are tried as well: a
 call whose branches fill all lanes at once would wait for its longest one with nearly all lanes idle. On CPU the time of
-a decode step grows with its lanes, idle ones included. The choice depends on the requests and the recipe alone, never
-on sampled tokens or on time.
+a decode step grows with its lanes, idle ones included. On accelerators it grows little, as each step reads all weights:
+there fewer lanes are chosen only where they hardly take more steps, and expected lengths are not read. The choice
+depends on the requests and the recipe alone, never on sampled tokens or on time.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from fr3e_jax.rollouts.schedule import Schedule
 NARROW = 4  # lanes of a slot; with fewer, the attention to the trunk becomes slow
 LEAST_LANES = 32  # of a layout that is not the full one
 STEP_COST = 16  # a decode step costs as much as this many lanes more (Order's model on CPU)
+WEIGHTS_COST = 4  # on accelerators it costs as much as this many times all lanes more (7B on v5e: half-full rings)
 COPY_COST = 64  # another slot for a trunk, in the same unit
 CHUNK_COST = 96  # the host's work for a chunk, in the same unit
 _INDIFFERENCE = 1.02  # the first layout within two percent of the least cost is taken
@@ -59,6 +61,7 @@ def fitted_layout(
     shards: int = 1,
     expected: ExpectedLengths | None = None,
     chunk: int = 1,
+    step_cost: int = STEP_COST,
 ) -> Layout:
     """The layout in which the branches cost least, in a sixteenth more memory than ``full`` at most.
 
@@ -71,21 +74,30 @@ def fitted_layout(
       shards: the number of slots is a multiple of it.
       expected: the lengths that branches will have; None: not known, so that branches count as long as their caps.
       chunk: decode steps of a compiled call, after which lanes are filled again.
+      step_cost: see `step_cost`.
     """
-    return _fitted(full, tuple(map(tuple, limits)), trunk_capacity, capacity, shards, expected, chunk)
+    return _fitted(full, tuple(map(tuple, limits)), trunk_capacity, capacity, shards, expected, chunk, step_cost)
+
+
+def step_cost(full: Layout, accelerator: bool) -> int:
+    """The cost of a decode step beside that of its lanes, in lanes."""
+    return WEIGHTS_COST * full.total if accelerator else STEP_COST
 
 
 @lru_cache(maxsize=64)
-def _fitted(full: Layout, limits, trunk_capacity: int, capacity: int, shards: int, expected, chunk: int) -> Layout:
+def _fitted(
+    full: Layout, limits, trunk_capacity: int, capacity: int, shards: int, expected, chunk: int, step: int
+) -> Layout:
     """The choice of `fitted_layout`, kept: rounds of base rollouts have the same caps step after step."""
     layouts = [*_narrow(full, trunk_capacity, capacity, shards), full]
-    by_caps = _cheapest(layouts, [estimated_cost(one, limits) for one in layouts] if len(layouts) > 1 else [0])
+    cost = lambda one, *known: estimated_cost(one, limits, *known, step_cost=step)
+    by_caps = _cheapest(layouts, [cost(one) for one in layouts] if len(layouts) > 1 else [0])
     if expected is None or full.lanes <= NARROW or sum(map(len, limits)) < _FILLED * full.total:
         return by_caps
     limits = limits[: int(np.searchsorted(np.cumsum([len(row) for row in limits]), _JUDGED * full.total)) + 1]
     lengths = expected.of(limits)
     fewer = dict.fromkeys([by_caps, *layouts, *_narrow(full, trunk_capacity, capacity, shards, (2, 4, 8))])
-    costs = [estimated_cost(one, limits, lengths, chunk) for one in fewer]
+    costs = [cost(one, lengths, chunk) for one in fewer]
     found = _cheapest(list(fewer), costs)
     return found if min(costs) <= _WORTH_COMPILING * costs[0] else by_caps
 
@@ -150,6 +162,7 @@ def estimated_cost(
     limits: Sequence[Sequence[int]],
     lengths: Sequence[Sequence[int]] | None = None,
     chunk: int = 1,
+    step_cost: int = STEP_COST,
 ) -> int:
     """Lane steps, and the three other costs in this unit, until all branches have as many tokens as ``lengths``.
 
@@ -164,4 +177,4 @@ def estimated_cost(
     else:
         steps, chunks, copies = simulated(in_levels(limits), in_levels(lengths), layout, max(chunk // level, 1))
         chunks = max(chunks, steps * level // chunk)
-    return steps * level * (layout.total + STEP_COST) + copies * COPY_COST + chunks * CHUNK_COST
+    return steps * level * (layout.total + step_cost) + copies * COPY_COST + chunks * CHUNK_COST

@@ -320,8 +320,11 @@ def test_a_round_waits_for_its_longest_response():
     assert lane_use(config, slots, cap // 8).decode == pytest.approx(1 / 4.5, abs=0.05)
     more = changed(config, rollout__prompts_per_round=8 * config.rollout.prompts_per_round)
     assert lane_use(more, slots, cap // 8).decode > 0.4
-    stated = {"rollout__lane_layout": "fitted", "rollout__expected_tokens": cap // 8}
-    assert lane_use(changed(config, **stated), slots, cap // 8).decode > 0.55, "the same round in fewer lanes"
+    fixed = changed(more, rollout__lane_layout="fixed")
+    assert lane_use(fixed, slots, cap // 8, slots).decode < 0.8 * lane_use(more, slots, cap // 8, slots).decode, (
+        "a straggler keeps fewer lanes of a smaller slot, and shards allow as many lanes in such slots"
+    )
+    assert lane_use(config, slots, cap // 8, slots).decode < 0.3, "fewer lanes take no fewer steps"
     short, long = (make_plan(config, V5E64, None, assumed=Assumptions(mean)) for mean in (cap // 8, cap))
     calls = [next(stage.calls for stage in plan.stages if stage.name == "decode") for plan in (short, long)]
     assert 0.4 < calls[0] / calls[1] < 0.9, "an eighth of the tokens"
