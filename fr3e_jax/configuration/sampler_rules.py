@@ -43,7 +43,7 @@ def correct_by_default(config: Config, given: Container[str]) -> None:
 def uncorrected(config: Config) -> Iterator[str]:
     """A line about each difference that a recipe leaves uncorrected on purpose."""
     if not config.loss.importance_cap and "mismatch_mask" not in config.shaping.steps:
-        for setting in differences(config):
+        for setting in differences(config):  # never async_steps, which is refused without a cap
             yield (
                 f"{setting}: rollouts are sampled from other numbers than those that train, and loss.importance_cap=0 "
                 f"does not correct for it; logprob_gap/mean tells how far they are apart (usual: {USUAL_CAP:g})"

@@ -140,13 +140,14 @@ class RolloutConfig:
     lane_layout: Literal["auto", "fixed", "fitted"] = option(
         "auto",
         "slots and lanes of a call of the decoder: as trunk_slots and lanes_per_trunk say, or in no more memory more "
-        "slots of fewer lanes where the call's branches then take less time; auto: fitted",
+        "slots of fewer lanes where the call's branches then take less time; auto: fitted on CPU, else fixed, "
+        "which needs fewer programs",
     )
     decode_chunk: int = option(16, "decode steps of one compiled call; finished lanes are refilled between calls", ge=1)
     expected_tokens: int = option(
         0,
-        "mean length of responses for which shapes and lanes are chosen and programs forecast, at most the cap; 0: not "
-        "known, so that forecasts take half of the cap and lanes are chosen by the cap",
+        "mean length of responses for which shapes and (on CPU) lanes are chosen and programs forecast, at most the "
+        "cap; 0: not known, so that forecasts take half of the cap and lanes are chosen by the cap",
         ge=0,
     )
     cache_sizes: int = option(

@@ -138,7 +138,7 @@ def _with_routes(arrays: Rows, rows: list[Row], trunks, spans: list[RowSpan], st
     if not all(known):
         raise ValueError(
             f"{known.count(False)} of {len(known)} trunks and branches of a micro-batch have no recorded routes; "
-            "expected all or none: take rollouts of one kind, or set model.experts.router_replay=false"
+            "expected all or none: resume with the model.experts.router_replay that the rollouts were sampled with"
         )
     count, kind = branches[0].routes.shape[1], branches[0].routes.dtype
     of_trunks = np.zeros((*arrays.trunk_ids.shape, count), kind)

@@ -185,7 +185,7 @@ def open_sampler(
             own = config.environment
             form = observation_form(own.observation, codec, chat=texts.template.chat, turn_end=own.turn_end)
             toolbox = Episodes(make, own, form, *known, config.seed)
-    accelerator = jax.default_backend() != "cpu"
+    accelerator, layout = jax.default_backend() != "cpu", config.rollout.lane_layout
     engine = RolloutEngine(
         programs,
         trunk_slots=config.rollout.trunk_slots,
@@ -193,7 +193,7 @@ def open_sampler(
         chunk=config.rollout.decode_chunk,
         seed=config.seed,
         pad_id=codec.pad_id,
-        fitted=config.rollout.lane_layout != "fixed",
+        fitted=layout == "fitted" or (layout == "auto" and not accelerator),
         sizes=configured_sizes(config),
         expected=None if accelerator else configured_lengths(config),  # fewer lanes would take more steps
         accelerator=accelerator,

@@ -116,7 +116,8 @@ class Estimator:
         self.stored = _WIDTH[config.model.param_dtype]
         self.int8 = config.rollout.param_dtype == INT8  # of kernels; the rest has the compute type
         self.read = self.compute if self.int8 else _WIDTH[config.rollout.param_dtype or config.model.param_dtype]
-        own = (self.roll.replica, self.roll.tensor) != (self.train.replica, self.train.tensor)
+        cuts = lambda sizes: (sizes.replica, sizes.tensor, sizes.expert)
+        own = cuts(self.roll) != cuts(self.train)
         self.lora = lora_settings(config)
         self.adapters = 0 if self.lora is None else _adapter_elements(architecture, self.lora)
         self.merges = config.model.lora.rollouts == "merged"

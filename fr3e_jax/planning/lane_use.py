@@ -30,9 +30,9 @@ def lane_use(config: Config, slots: int, mean: int, shards: int = 1) -> LaneUse:
     """The use of lanes in rounds of a run on accelerators.
 
     A round waits for its longest response, so a long tail of lengths leaves lanes idle: with a mean of an eighth of the
-    cap, a round of as many rollouts as lanes takes about four times as long as lanes that never idle would. Each call
-    has the layout that the engine would choose for it, unless ``rollout.lane_layout=fixed``. A step counts whole also
-    where it has fewer lanes, because it reads the weights all the same.
+    cap, a round of as many rollouts as lanes takes about four times as long as lanes that never idle would. With
+    ``rollout.lane_layout=fitted`` each call has the layout that the engine would choose for it. A step counts whole
+    also where it has fewer lanes, because it reads the weights all the same.
 
     Args:
       config: the recipe.
@@ -63,7 +63,7 @@ class _Fits(NamedTuple):
 
 def _fits(config: Config, shape_of: Callable[[Config, int], DecodeShape], slots: int, shards: int) -> _Fits | None:
     """None: calls have the layout of the settings."""
-    if config.rollout.lane_layout == "fixed":
+    if config.rollout.lane_layout != "fitted":
         return None
     shape = shape_of(config, slots)
     return _Fits(shape.trunk_capacity, shape.capacity, shards)

@@ -9,6 +9,7 @@ from typing import Any
 
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.loop.model import configured_architecture
+from fr3e_jax.loop.placed_network import check_experts
 from fr3e_jax.planning.compilations import Compilations, layer_programs
 from fr3e_jax.planning.compile import ProgramPlan, compile_target, estimated_plan, largest_arrays
 from fr3e_jax.planning.estimate import Estimator, Sizes
@@ -120,6 +121,7 @@ def make_plan(
     """
     architecture = configured_architecture(config, vocab_size)
     config = with_attention(config, architecture, topology)
+    check_experts(config, architecture)
     estimator = Estimator(config, architecture, topology.devices)
     check_layout(estimator, topology)
     all_names = program_names(config, estimator)

@@ -20,11 +20,11 @@ from fr3e_jax.policy.experts import routes_type
 from fr3e_jax.policy.network import Params
 from fr3e_jax.policy.rows import Trunks
 from fr3e_jax.programs import decode_steps, decoder_state
+from fr3e_jax.programs.context_axis import batch_axes
 from fr3e_jax.programs.decode_steps import Alternatives, Emitted, Interruptions
 from fr3e_jax.programs.decoder_state import DecoderSizes, DecodeState, LaneSettings, cache_shape, without_caches
 from fr3e_jax.programs.host_arrays import on_mesh
 from fr3e_jax.programs.mesh import (
-    BATCH,
     batch_sharding,
     batch_shards,
     cache_sharding,
@@ -67,9 +67,9 @@ def promoted_shardings(mesh: Mesh, architecture: Architecture) -> Trunks:
     if batch_shards(mesh) == 1:
         return rows
     heads, width = rows.layers[0].key.spec[1], rows.hidden.spec[2]
-    by_position = lambda *axes: NamedSharding(mesh, P(None, *axes))
-    layer = KeyValue(by_position(heads, None, BATCH), by_position(heads, BATCH))
-    return Trunks((layer,) * architecture.num_layers, by_position(BATCH, width))
+    batch, by_position = batch_axes(mesh), lambda *axes: NamedSharding(mesh, P(None, *axes))
+    layer = KeyValue(by_position(heads, None, batch), by_position(heads, batch))
+    return Trunks((layer,) * architecture.num_layers, by_position(batch, width))
 
 
 def described(held: DecodeState | Trunks) -> list:

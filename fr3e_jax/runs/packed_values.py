@@ -1,6 +1,6 @@
 """Nested values with large arrays in one file: JSON that names their places among the raw bytes that follow it.
 
-Objects that occur twice come back as one object. Only classes that the reader names are made, so a file cannot run
+Objects and arrays that occur twice come back as one. Only classes that the reader names are made, so a file cannot run
 code. Arrays on devices stay out of the file: the writer lists them, and the reader hands them in.
 
     8 bytes    length of the JSON text, little-endian
@@ -50,6 +50,7 @@ class Packer:
         self._numbers: dict[int, int] = {}  # of objects, by id
         self._kept: list[Any] = []  # so that no id is used twice
         self._arrays: list[np.ndarray] = []
+        self._places: dict[int, dict[str, Any]] = {}  # of arrays, by id
         self._size = 0
 
     def content(self, value: Any) -> Any:
@@ -93,10 +94,13 @@ class Packer:
         return self._numbers[id(value)]
 
     def _array(self, value: np.ndarray) -> dict[str, Any]:
-        array = np.ascontiguousarray(value)
-        self._arrays.append(array)
-        place, self._size = self._size, self._size + array.nbytes
-        return {"array": [place, array.dtype.newbyteorder("<").str, list(value.shape)]}
+        if id(value) not in self._places:
+            array = np.ascontiguousarray(value)
+            self._arrays.append(array)
+            self._kept.append(value)
+            place, self._size = self._size, self._size + array.nbytes
+            self._places[id(value)] = {"array": [place, array.dtype.newbyteorder("<").str, list(value.shape)]}
+        return self._places[id(value)]
 
     def _object(self, value: Any) -> dict[str, Any]:
         if id(value) in self._numbers:
@@ -144,6 +148,7 @@ class Unpacker:
         head = json.loads(bytes(body[_LENGTH:start]))
         self.device, self._content, self._bytes = head["device"], head["value"], body[start:]
         self._objects: dict[int, Any] = {}
+        self._arrays: dict[tuple, np.ndarray] = {}  # by place, type and shape
 
     def value(self, device: Sequence[Any] = ()) -> Any:
         """The value; ``device``: the objects that `device` describes.
@@ -182,10 +187,13 @@ class Unpacker:
         return _CONTAINERS[kind](map(self._value, inner))
 
     def _array(self, place: int, kind: str, shape: list[int]) -> np.ndarray:
-        dtype = np.dtype(kind)
-        count = math.prod(shape)
-        found = np.frombuffer(self._bytes, dtype, count, place) if count else np.zeros(0, dtype)
-        return found.astype(dtype.newbyteorder("=")).reshape(shape)
+        dtype, key = np.dtype(kind), (place, kind, *shape)
+        if not (count := math.prod(shape)):
+            return np.zeros(shape, dtype.newbyteorder("="))
+        if key not in self._arrays:
+            found = np.frombuffer(self._bytes, dtype, count, place)
+            self._arrays[key] = found.astype(dtype.newbyteorder("=")).reshape(shape)
+        return self._arrays[key]
 
     def _object(self, content: Mapping[str, Any]) -> Any:
         kind = self._classes[content["class"]]

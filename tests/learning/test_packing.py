@@ -57,10 +57,12 @@ def test_every_branch_is_placed_once_and_reads_back(trunks, tokens, shards):
         assert len(set(batch.rows.trunk_segment[seen])) == 1
 
 
-@pytest.mark.parametrize("pad_id", [0, 7])
-@pytest.mark.parametrize("process", [0, 1])
-def test_a_process_fills_its_own_rows_as_one_that_fills_all(trunks, process, pad_id):
+@pytest.mark.parametrize(("process", "pad_id", "routes"), [(0, 0, None), (1, 7, None), (0, 7, 4), (1, 0, 4)])
+def test_a_process_fills_its_own_rows_as_one_that_fills_all(trunks, process, pad_id, routes):
     """The other rows stay empty; counts are of all rows."""
+    if routes:
+        lengths = lambda trunk: [(b.fork, len(b.token_ids)) for b in trunk.branches]
+        trunks = [training_trunk(n, len(t.token_ids), lengths(t), routes) for n, t in enumerate(trunks)]
     options = {"tokens": 1000, "shards": 2, "pad_id": pad_id, "old_logprobs": old_logprobs}
     mine = lambda rows: np.arange(rows) // (rows // 2) == process
     whole, part = pack(trunks, **options), pack(trunks, **options, own_rows=mine)
@@ -70,6 +72,8 @@ def test_a_process_fills_its_own_rows_as_one_that_fills_all(trunks, process, pad
         for found, wanted in zip(jax.tree.leaves(own.batch), jax.tree.leaves(all_rows.batch), strict=True):
             np.testing.assert_array_equal(found[filled], wanted[filled])
         assert not own.batch.loss_mask[~filled].any() and not own.batch.rows.trunk_ids[~filled].any()
+        for array in (own.batch.rows.trunk_routes, own.batch.rows.branch_routes) if routes else ():
+            assert array[filled].any() and not array[~filled].any()
         assert own.spans == all_rows.spans
         assert own.loss_tokens == all_rows.loss_tokens == all_rows.batch.loss_mask.sum()
         assert (own.positions, own.padded_positions) == (all_rows.positions, all_rows.padded_positions)

@@ -1,4 +1,4 @@
-"""Runs of a network with experts: recorded routes in every method's rows, resumption, export, and refusals."""
+"""Runs of a network with experts: recorded routes in the rows of FR3E, resumption, export, and refusals."""
 
 from __future__ import annotations
 
@@ -52,6 +52,10 @@ def mixture(tmp_path_factory, tiny_run):
         Watched(patch, nth("mini_batch", 4))
         assert train(config(), folder / "resumed") == 0
     assert (folder / "resumed" / "partial_step").exists()
+    with pytest.MonkeyPatch.context() as patch:
+        Watched(patch, nth("chunk", 4))
+        assert train(config(), folder / "resumed", resume=True) == 0
+    assert (folder / "resumed" / "partial_step").exists(), "stopped again, in a call of the decoder"
     assert train(config(), folder / "resumed", resume=True) == 0
     session = open_session(config())
     return SimpleNamespace(folder=folder, config=config, seen=seen, session=session)
@@ -78,13 +82,16 @@ def test_a_run_with_experts_stopped_inside_a_step_ends_equal(mixture):
 
 
 REFUSED = [
+    ({"rollout__param_dtype": "int8"}, "experts/.*set rollout.param_dtype=bfloat16"),
     ({"training__scan_layers": True}, "1 of 2 layers have experts, .* set training.scan_layers=false"),
     ({"advantage__base_estimator": "gae", "explore__enabled": False}, "a critic with experts is not supported"),
     ({"model__lora__rank": 2}, r"gate_proj: experts have no adapters; set model.lora.targets=\[q_proj,k_proj,v_proj,o"),
 ]
 
 
-@pytest.mark.parametrize(("settings", "message"), REFUSED, ids=lambda value: next(iter(value)) if value is dict else "")
+@pytest.mark.parametrize(
+    ("settings", "message"), REFUSED, ids=lambda value: next(iter(value)) if isinstance(value, dict) else ""
+)
 def test_settings_that_experts_lack_are_refused_with_the_way_out(mixture, settings, message):
     with pytest.raises((ConfigError, ValueError), match=message):
         open_session(mixture.config(**settings))

@@ -41,7 +41,7 @@ def graded(processes, verdict_of, tokens_of=lambda index, branch: np.int32([bran
     texts = SimpleNamespace(response_text=lambda token_ids, finished: "")
     grader = ResponseGrader(SimpleNamespace(submit=submit), texts, processes)
     grading = Grading(grader, lambda request, branch: ((request, branch), np.zeros(0, np.int32)))
-    sampled = lambda branch: SimpleNamespace(token_ids=tokens_of(processes.index, branch), finished=True)
+    sampled = lambda branch: SimpleNamespace(token_ids=tokens_of(processes.index, branch), finished=True, episode=None)
     for request in range(2):
         grading.ended([(request, branch, sampled(branch)) for branch in (2, 0, 1)])
     return grading, mine
@@ -92,7 +92,7 @@ def test_different_tokens_on_one_process_raise_with_the_verdicts():
 
 
 def grader_that_said(first_failure):
-    return ResponseGrader(SimpleNamespace(first_failure=first_failure), None, Processes())
+    return ResponseGrader(SimpleNamespace(first_failure=first_failure, judge="verifier"), None, Processes())
 
 
 def test_a_round_of_failures_stops_with_the_first_of_them():
@@ -110,7 +110,8 @@ def test_few_verdicts_or_some_readable_ones_do_not_stop_a_run(outcomes):
 
 def test_the_first_failure_of_any_process_is_told():
     def check(processes):
-        grader = SimpleNamespace(first_failure="hung on problem 3" if processes.index else "")
+        first = "hung on problem 3" if processes.index else ""
+        grader = SimpleNamespace(first_failure=first, judge="verifier")
         with pytest.raises(GradingFailed, match="the verifier hung on problem 3"):
             ResponseGrader(grader, None, processes).check(["timeout"] * 8, "of a round")
 

@@ -22,7 +22,7 @@ from fr3e_jax.planning.targets import Programs, device_bytes
 from fr3e_jax.planning.topology import CHIPS, parse_topology
 from fr3e_jax.planning.tuning import advise, changed
 from fr3e_jax.planning.workload import Assumptions, explore_shape, step_amounts
-from fr3e_jax.policy.architecture import PUBLISHED
+from fr3e_jax.policy.architecture import PUBLISHED, UnsupportedModel
 from fr3e_jax.programs.mesh import MeshMismatch
 
 SMALL = ["model.hidden_size=64", "model.num_layers=2", "model.compute_dtype=float32"]
@@ -285,6 +285,11 @@ def test_estimate_refuses_the_meshes_that_a_run_refuses(topology, settings, mess
         make_plan(config, parse_topology(topology), None)
 
 
+def test_estimate_refuses_what_a_network_with_experts_refuses():
+    with pytest.raises(UnsupportedModel, match="mesh.expert=4: the network has no experts; set mesh.expert=1"):
+        make_plan(recipe("configs/fr3e_qwen2.5_7b.yaml", "mesh.expert=4"), V5E64, None)
+
+
 def test_expectation_is_the_least_time_over_the_efficiency_and_its_price_that_of_all_steps():
     config = recipe("configs/fr3e_qwen2.5_7b.yaml", "training.max_steps=10", "training.max_sampled_tokens=0")
     plan = make_plan(config, V5E64, None, efficiency=Efficiency(0.5, 0.25, 1.0), price=2.0)
@@ -320,11 +325,12 @@ def test_a_round_waits_for_its_longest_response():
     assert lane_use(config, slots, cap // 8).decode == pytest.approx(1 / 4.5, abs=0.05)
     more = changed(config, rollout__prompts_per_round=8 * config.rollout.prompts_per_round)
     assert lane_use(more, slots, cap // 8).decode > 0.4
-    fixed = changed(more, rollout__lane_layout="fixed")
-    assert lane_use(fixed, slots, cap // 8, slots).decode < 0.8 * lane_use(more, slots, cap // 8, slots).decode, (
+    use, fitted = lane_use(more, slots, cap // 8, slots).decode, changed(more, rollout__lane_layout="fitted")
+    assert use < 0.8 * lane_use(fitted, slots, cap // 8, slots).decode, (
         "a straggler keeps fewer lanes of a smaller slot, and shards allow as many lanes in such slots"
     )
-    assert lane_use(config, slots, cap // 8, slots).decode < 0.3, "fewer lanes take no fewer steps"
+    fitted = changed(config, rollout__lane_layout="fitted")
+    assert lane_use(fitted, slots, cap // 8, slots).decode < 0.3, "fewer lanes take no fewer steps"
     short, long = (make_plan(config, V5E64, None, assumed=Assumptions(mean)) for mean in (cap // 8, cap))
     calls = [next(stage.calls for stage in plan.stages if stage.name == "decode") for plan in (short, long)]
     assert 0.4 < calls[0] / calls[1] < 0.9, "an eighth of the tokens"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 
 import jax
@@ -9,7 +10,6 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from flax import nnx
 
 from fr3e_jax.policy.architecture import UnsupportedModel
 from fr3e_jax.policy.int8 import (
@@ -128,9 +128,7 @@ def test_scales_have_the_logical_axis_of_their_columns_and_names_are_those_of_th
 
 
 def test_a_layer_with_other_matrices_is_refused_by_name(tiny):
-    def with_experts(network):
-        network.layers[1].experts = nnx.Param(jnp.zeros((4, 32, 8)), axes=(None, "embed", "mlp"))
-        return with_scales(network)
-
-    with pytest.raises(UnsupportedModel, match=r"experts \[4, 32, 8\].*set rollout.param_dtype=bfloat16"):
-        build_network(tiny.architecture, completed=with_experts)
+    experts = {"model_type": "qwen3_moe", "num_experts": 4, "experts_per_token": 2, "expert_size": 8}
+    mixture = dataclasses.replace(tiny.architecture, **experts)
+    with pytest.raises(UnsupportedModel, match=r"experts/.* \[4, .*set rollout.param_dtype=bfloat16"):
+        build_network(mixture, completed=with_scales)

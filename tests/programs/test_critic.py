@@ -88,7 +88,7 @@ OWN = whole([np.ones(len(branch.token_ids), bool) for _, branch in BRANCHES])
 @partial(jax.jit, static_argnums=0)
 def flattened_values(graphdef, params):
     """``[branches, LENGTH]``, from plain causal passes over whole sequences: V of the state before each token."""
-    hidden, _ = bind(graphdef, params["network"]).causal(IDS)
+    hidden, *_ = bind(graphdef, params["network"]).causal(IDS)
     values = hidden @ params["value"]["kernel"] + params["value"]["bias"]
     return jnp.pad(values, ((0, 0), (1, 0)))[:, :-1]
 

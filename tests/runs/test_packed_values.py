@@ -87,6 +87,15 @@ def test_a_result_of_jax_is_an_array(tmp_path):
     np.testing.assert_array_equal(through_a_file(tmp_path / "values", jnp.arange(3)), [0, 1, 2])
 
 
+def test_an_array_of_several_owners_is_written_once_and_comes_back_as_one(tmp_path):
+    """As the routes of a trunk, which all of its branches have."""
+    shared, empty = np.arange(1000), np.zeros((0, 4))
+    found = through_a_file(tmp_path / "values", [shared, Leaf(values=shared), empty, shared[:1]])
+    assert found[0] is found[1].values and not np.shares_memory(found[0], found[3])
+    assert found[0].tolist() == list(range(1000)) and found[2].shape == (0, 4)
+    assert (tmp_path / "values").stat().st_size < 1.5 * shared.nbytes
+
+
 def test_other_types_are_refused():
     with pytest.raises(TypeError, match=r"OnDevice\) cannot be written; expected one of the named classes"):
         Packer((Node,)).content([OnDevice()])
