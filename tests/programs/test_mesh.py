@@ -17,7 +17,9 @@ from jax.sharding import PartitionSpec as P
 
 from fr3e_jax.policy.architecture import PUBLISHED
 from fr3e_jax.policy.network import build_network
+from fr3e_jax.programs.decoder_programs import promoted_shardings
 from fr3e_jax.programs.mesh import (
+    EXPERT_MESH_AXES,
     MESH_AXES,
     MeshMismatch,
     batch_sharding,
@@ -280,3 +282,14 @@ def test_the_default_mesh_shards_over_all_devices_of_the_session():
     assert batch_shards(mesh) == mesh.shape["fsdp"] == len(jax.devices())
     total = jax.jit(jnp.sum, in_shardings=jax.sharding.NamedSharding(mesh, P(("replica", "fsdp"))))(jnp.arange(8.0))
     assert float(total) == 28
+
+
+@pytest.mark.parametrize("expert", [1, 4])
+def test_promoted_trunks_are_split_by_position_over_all_batch_shards(expert):
+    """An axis of experts splits batches, too: without it each of its devices would hold the same positions."""
+    mesh = AbstractMesh((1, 2, expert, 1, 1), EXPERT_MESH_AXES, axis_types=(AxisType.Auto,) * 5)
+    found = promoted_shardings(mesh, PUBLISHED["qwen3-30b-a3b"])
+    assert batch_shards(mesh) == 2 * expert
+    assert found.hidden.shard_shape((2, 64, 2048)) == (2, 64 // (2 * expert), 2048)
+    assert found.layers[0].key.shard_shape((2, 4, 128, 64))[3] == 64 // (2 * expert)
+    assert found.layers[0].value.shard_shape((2, 4, 64, 128))[2] == 64 // (2 * expert)
