@@ -98,6 +98,12 @@ class Trainer:
             raise ConfigError(
                 "reward and environment are both given; expected one: an environment's steps give rewards"
             )
+        kind = self.config.environment.kind
+        if reward is not None and self.config.environment.enabled:
+            raise ConfigError(
+                f"reward is given, and environment.kind={kind} gives the rewards; return the reward from step(), or "
+                "override environment.kind=none"
+            )
         self._task: Task | None = None
         with as_config_error(TypeError, ValueError, OSError):
             check_callbacks(self.callbacks)

@@ -141,6 +141,18 @@ def rewards_have_a_range(config: Config) -> str | None:
     )
 
 
+@rule("environment.least_reward", "environment.most_reward")
+def an_episode_without_a_turn_is_in_range(config: Config) -> str | None:
+    least, most = config.environment.least_reward, config.environment.most_reward
+    if least <= 0 <= most:
+        return None
+    name = "least_reward" if least > 0 else "most_reward"
+    return (
+        f"environment.{name}={getattr(config.environment, name):g} leaves out 0, the sum of an episode that is cut "
+        f"before its first turn; nearest: environment.{name}=0"
+    )
+
+
 @training_rule("environment.kind", "explore.archive_size", "returns.size")
 def episodes_are_not_kept_between_steps(config: Config) -> str | None:
     if not config.environment.enabled:

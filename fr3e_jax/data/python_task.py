@@ -264,5 +264,6 @@ def from_the_command_line(config: DataConfig) -> Task:
     """
     raise ValueError(
         "data.task is 'python': a program gave the problems of this run; continue it with "
-        "fr3e_jax.Trainer(RUN_DIR/config.yaml, problems=...).train(resume=RUN_DIR), or name another task"
+        "fr3e_jax.Trainer(RUN_DIR/config.yaml, problems=...).train(resume=RUN_DIR), with environment=... if "
+        "the program gave that too, or name another task"
     )

@@ -50,9 +50,13 @@ class RewardRange:
     def verdict(self, episode: EpisodeRecord) -> Verdict:
         """The verdict on an episode; its outcome is the environment's own word, or follows from the reward.
 
+        A fault gives 0, whatever the turns before it have earned.
+
         Raises:
           ValueError: the sum is out of range.
         """
+        if episode.fault:
+            return Verdict(0.0, "error")
         total = math.fsum(episode.rewards)
         if not self.least <= total <= self.most:
             raise ValueError(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.task import Demonstration, Split, Task
 from fr3e_jax.rewards.verifier import Verifier
-from fr3e_jax.tools.environment import Episode, MakeEnvironment, check_by_playing
+from fr3e_jax.tools.environment import Episode, EpisodeFault, MakeEnvironment, check_by_playing
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,16 @@ class PosedProblem(Problem):
 
 @dataclass(frozen=True)
 class PosedProblems(Sequence[Problem]):
-    """The problems of a split, each posed when it is asked for."""
+    """The problems of a split, each posed once, when it is first asked for.
+
+    A problem that the environment cannot pose keeps its own prompt, or has ``otherwise`` if that is empty. Its episodes
+    fail, with the fault as the outcome.
+    """
 
     problems: Sequence[Problem]
     make: MakeEnvironment
+    otherwise: str
+    _first: dict[int, str] = field(default_factory=dict, repr=False, compare=False)  # observations, by index
 
     def __len__(self) -> int:
         return len(self.problems)
@@ -33,23 +39,44 @@ class PosedProblems(Sequence[Problem]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        problem = self.problems[index]
-        episode = Episode(self.make, problem, seed=0)
-        episode.close()
+        problem, number = self.problems[index], int(index) % len(self)
+        if number not in self._first:
+            self._first[number] = self._posed(problem)
         own = {entry.name: getattr(problem, entry.name) for entry in dataclasses.fields(Problem)}
-        return PosedProblem(**own | {"prompt": episode.first or problem.prompt}, original=problem)
+        return PosedProblem(
+            **own | {"prompt": self._first[number] or problem.prompt or self.otherwise}, original=problem
+        )
+
+    def _posed(self, problem: Problem) -> str:
+        """The first observation; "" without one."""
+        try:
+            episode = Episode(self.make, problem, seed=0)
+        except EpisodeFault:
+            return ""
+        episode.abandon()
+        return episode.first
 
 
 class PosedTask:
-    """``task`` with the questions of an environment; the environment gives the rewards, so no verifier is called."""
+    """``task`` with the questions of an environment; the environment gives the rewards, so no verifier is called.
 
-    def __init__(self, task: Task, make: MakeEnvironment, poses: bool):
+    Args:
+      task: its problems.
+      make: makes the environment of an episode.
+      first: the first observation of the first problem; "": the environment poses no questions.
+    """
+
+    def __init__(self, task: Task, make: MakeEnvironment, first: str):
         self.name, self.dropped = task.name, task.dropped
-        self._task, self._make, self._poses = task, make, poses
+        self._task, self._make, self._first = task, make, first
+        self._posed: dict[Split, PosedProblems] = {}
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        found = self._task.problems(split)
-        return PosedProblems(found, self._make) if self._poses else found
+        if not self._first:
+            return self._task.problems(split)
+        if split not in self._posed:
+            self._posed[split] = PosedProblems(self._task.problems(split), self._make, self._first)
+        return self._posed[split]
 
     def demonstration(self, index: int, step_fraction: float) -> Demonstration:
         return self._task.demonstration(index, step_fraction)
@@ -75,9 +102,8 @@ def posed_task(task: Task, make: MakeEnvironment, kind: str, check_prompt: Calla
       ValueError: the environment fails, or its first observation cannot be a prompt.
     """
     problems = task.problems("train")
-    poses = False
+    first = ""
     if len(problems):
         first = check_by_playing(make, problems[0], kind)
-        poses = bool(first)
         check_prompt(first or problems[0].prompt)
-    return PosedTask(task, make, poses)
+    return PosedTask(task, make, first)

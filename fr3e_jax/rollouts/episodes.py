@@ -11,6 +11,7 @@ goes on after a stop. No token passes the network again: the branch has the roll
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ from fr3e_jax.rollouts.shared_calls import Running, SharedCalls, start
 from fr3e_jax.rollouts.tool_calls import answer_spans, cut_to, given_share
 from fr3e_jax.tools.automaton import turn_table
 from fr3e_jax.tools.environment import Episode, EpisodeFault, MakeEnvironment
+
+logger = logging.getLogger(__name__)
 
 _ASKED, _ANSWERED, _OBSERVED = "\x02question\x03", "\x02answer\x03", "\x02observation\x03"
 
@@ -116,6 +119,7 @@ class Episodes:
         self.calls = turn_table(config.turn_end, texts + [""] * (vocabulary - len(texts)), codec.stop_ids)
         self.table = programs.on_all_devices(self.calls.next)
         self.counts: Counter[str] = Counter()
+        self.close_failed = False
 
     def take_counts(self) -> Counter[str]:
         """Numbers of ``cut`` observations and of ``branched`` rollouts since the last call."""
@@ -223,7 +227,9 @@ class EpisodeCalls(SharedCalls):
         self.table: jax.Array = episodes.table
         self.at_once = episodes.at_once and episodes.processes.count == 1
         self._branches: dict[Key, EpisodeProgress] = {}
-        self._live: dict[Key, Episode] = {}  # of branches whose last turn this process has played
+        self._live: dict[Key, Episode] = {}  # that this process has open
+        self._ended: set[Key] = set()  # a call that is late must close what it opens
+        self._plays: dict[Key, int] = {}  # turns that the call of a branch plays, those before it included
 
     def begin(self, key: Key) -> int:
         branch = self._requests[key[0]].branches[key[1]]
@@ -246,18 +252,17 @@ class EpisodeCalls(SharedCalls):
         own.ends.append(len(token_ids))
         own.read, own.before = len(token_ids), own.before[:0]
         earlier, text = list(own.turns), own.text
+        self._plays[key] = 1 if key in self._live else len(earlier) + 1
         self.begin_call(key, lambda: start(lambda: self._play(key, earlier, text), at_once=episodes.at_once))
 
     def answers(self, keys: Sequence[Key]) -> dict[Key, tuple[np.ndarray, int] | None]:
         return {key: self._read(key, played) for key, played in self.results(keys).items()}
 
     def episode(self, key: Key) -> EpisodeRecord:
-        own, episode = self._branches[key], self._live.pop(key, None)
-        if episode is not None:
-            try:
-                episode.close()
-            except EpisodeFault as fault:
-                own.fault = own.fault or str(fault)
+        own = self._branches[key]
+        self._ended.add(key)
+        if key in self._live:
+            start(lambda: self._close(key), at_once=self._episodes.at_once)
         rewards = [turn.reward for turn in own.turns]
         turns = tuple(map(Turn, own.ends, rewards[own.earlier :]))
         ending: Ending = own.ending  # type: ignore[assignment]
@@ -281,17 +286,30 @@ class EpisodeCalls(SharedCalls):
     def _play(self, key: Key, earlier: list[PlayedTurn], text: str) -> Played:
         """Play a turn after ``earlier`` ones."""
         try:
-            episode = self._live.get(key)
-            if episode is None:
-                episode = self._again(key, earlier)
-            found = Played(*episode.step(text))
-            self._live[key] = episode
-            return found
+            episode = self._live.get(key) or self._again(key, earlier)
+            return Played(*episode.step(text))
         except EpisodeFault as fault:
             return Played("", 0.0, True, False, str(fault))
+        finally:
+            if key in self._ended:
+                self._close(key)
+
+    def _close(self, key: Key) -> None:
+        """Close the environment of a branch, once. The episode has its rewards: an error is logged, the first alone."""
+        episode = self._live.pop(key, None)
+        if episode is None:
+            return
+        try:
+            episode.close()
+        except EpisodeFault as fault:
+            if not self._episodes.close_failed:
+                self._episodes.close_failed = True
+                logger.warning(
+                    "the environment failed %s; rewards stand, and later errors of close() are not shown", fault
+                )
 
     def _again(self, key: Key, turns: list[PlayedTurn]) -> Episode:
-        """A new environment in which ``turns`` have been played.
+        """A new environment in which ``turns`` have been played; it is open from here on, fault or not.
 
         Raises:
           EpisodeFault: it fails, or it does not repeat what it had answered.
@@ -299,6 +317,7 @@ class EpisodeCalls(SharedCalls):
         posed = self._requests[key[0]].problem
         assert posed is not None
         episode = Episode(self._episodes.make, original(posed), self._branches[key].seed)
+        self._live[key] = episode
         if episode.first not in ("", posed.prompt):
             raise EpisodeFault(
                 f"in reset() of problem {posed.id}: returned another first observation than before; expected the same "
@@ -317,9 +336,10 @@ class EpisodeCalls(SharedCalls):
 
     def _waited(self, running: Running, key: Key) -> tuple:
         problem, turn = self._requests[key[0]].problem, len(self._branches[key].turns) + 1
-        seconds = self._episodes.config.seconds
+        seconds, plays = self._episodes.config.seconds, self._plays.get(key, 1)
         late = f"in turn {turn} of problem {problem and problem.id}: no end after environment.seconds={seconds:g}"
-        return running.wait(seconds) or Played("", 0.0, True, False, late)
+        late += f" for each of the {plays} turns that it plays" if plays > 1 else ""
+        return running.wait(seconds * plays) or Played("", 0.0, True, False, late)
 
 
 def original(problem: Problem) -> Problem:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import Protocol
 
 import jax
@@ -94,6 +94,7 @@ class Rollout:
     entropies: np.ndarray  # nats, full vocabulary, temperature 1
     magnitudes: np.ndarray  # ||e(o) - pi|| ||h||
     finished: bool  # ended with a stop token
+    _: KW_ONLY
     tool_written: np.ndarray | None = None  # bool, tokens that a tool wrote and the policy read; None: no token
     routes: np.ndarray | None = None  # int [T, Q], the experts that each token passed; None: not recorded
     trunk_routes: np.ndarray | None = None  # int [S, Q], those of its trunk; all branches of a trunk share the array
@@ -117,7 +118,14 @@ class Rollout:
         routes = None if self.routes is None else self.routes[:tokens]
         episode = self.episode if whole or self.episode is None else self.episode.head(tokens)
         ended = self.finished and whole
-        return Rollout(*(column[:tokens] for column in columns), ended, written, routes, self.trunk_routes, episode)
+        return Rollout(
+            *(column[:tokens] for column in columns),
+            finished=ended,
+            tool_written=written,
+            routes=routes,
+            trunk_routes=self.trunk_routes,
+            episode=episode,
+        )
 
     def then(self, other: Rollout) -> Rollout:
         """This rollout continued by ``other``."""
@@ -131,7 +139,14 @@ class Rollout:
         episode = other.episode
         if self.episode is not None and episode is not None:
             episode = self.episode.then(len(self.token_ids), episode)
-        return Rollout(*map(both, names), other.finished, written, routes, before, episode)
+        return Rollout(
+            *map(both, names),
+            finished=other.finished,
+            tool_written=written,
+            routes=routes,
+            trunk_routes=before,
+            episode=episode,
+        )
 
 
 @dataclass

@@ -10,7 +10,8 @@ To write one, write a class and name it by ``environment.kind=FILE.py:NAME``::
         def step(self, text):
             if text.strip() == str(self.secret):
                 return "", 1.0, True
-            return "higher" if text.strip() < str(self.secret) else "lower", 0.0, False
+            below = text.strip().isdecimal() and int(text) < self.secret
+            return "higher" if below else "lower", 0.0, False
 
 Each episode has an object of its own, made without arguments. Its state must follow from the problem, the seed and the
 texts so far alone: a branch inside an episode and a resumed run make a new object and give it the same texts again.
@@ -18,6 +19,7 @@ texts so far alone: a branch inside an episode and a resumed run make a new obje
 
 from __future__ import annotations
 
+import contextlib
 import numbers
 import traceback
 from collections.abc import Callable
@@ -51,7 +53,9 @@ class Step(NamedTuple):
 class Environment(Protocol):
     """One episode. ``at_once``, if it is there and true, says that a step takes microseconds: it is called in place.
 
-    A method ``close()``, if there is one, is called after the episode.
+    It is read from what makes the environment: from a class, or from a factory that has this attribute itself.
+
+    A method ``close()``, if there is one, is called once for each object, after the episode or a fault in it.
     """
 
     def reset(self, problem: Problem, seed: int) -> str:
@@ -91,7 +95,7 @@ def load_environment(config: EnvironmentConfig, task: Any) -> MakeEnvironment | 
     if not callable(found):
         raise ValueError(
             f"environment.kind=task, but task {task.name!r} has no environment; give the task an attribute "
-            "environment (a class), or set environment.kind=FILE.py:NAME or none"
+            "environment (a class) or Trainer(environment=...), or set environment.kind=FILE.py:NAME or none"
         )
     return found
 
@@ -111,11 +115,18 @@ class Episode:
     def __init__(self, make: MakeEnvironment, problem: Problem, seed: int):
         self._problem, self.turns = problem, 0
         self.environment = self._guarded("before its first turn", make)
-        first = self._guarded("in reset()", self.environment.reset, problem, seed)
-        self.first = first if first is not None else ""
+        try:
+            self.first = self._reset(seed)
+        except EpisodeFault:
+            self.abandon()
+            raise
+
+    def _reset(self, seed: int) -> str:
         """The first observation; "": the problem's prompt."""
-        if not isinstance(self.first, str):
+        first = self._guarded("in reset()", self.environment.reset, self._problem, seed)
+        if not isinstance(first, str | None):
             raise self._fault("in reset()", f"returned {_shown(first)}; expected a text, the first observation")
+        return first or ""
 
     def step(self, text: str) -> Step:
         """Play a turn.
@@ -139,6 +150,11 @@ class Episode:
         if close := getattr(self.environment, "close", None):
             self._guarded("in close()", close)
 
+    def abandon(self) -> None:
+        """Close the environment after a fault, or where its reward is not asked for; drop an error of ``close()``."""
+        with contextlib.suppress(EpisodeFault):
+            self.close()
+
     def _guarded(self, where: str, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return function(*arguments)
@@ -161,7 +177,11 @@ def check_by_playing(make: MakeEnvironment, problem: Problem, kind: str) -> str:
         for seed in (0, 1):
             episode = Episode(make, problem, seed)
             texts.append(episode.first)
-            episode.step("")
+            try:
+                episode.step("")
+            except EpisodeFault:
+                episode.abandon()
+                raise
             episode.close()
     except EpisodeFault as error:
         raise ValueError(f"environment.kind={kind} failed {error}") from error

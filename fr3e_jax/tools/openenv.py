@@ -58,13 +58,18 @@ class OpenEnvironment:
         """Begin the episode."""
         options = {} if self._options is None else self._options(problem)
         first = self._environment.reset(seed=seed, episode_id=f"{problem.id}/{seed}", **options)
-        return self._text(first) if self._poses else ""
+        return self._text(_said(first)) if self._poses else ""
 
     def step(self, text: str) -> Step:
         """Play a turn."""
         found = self._environment.step(self._action(text))
-        return Step(self._text(found), 0.0 if found.reward is None else float(found.reward), bool(found.done))
+        return Step(self._text(_said(found)), 0.0 if found.reward is None else float(found.reward), bool(found.done))
 
     def close(self) -> None:
         """Free what the environment holds."""
         self._environment.close()
+
+
+def _said(found: Any) -> Any:
+    """The observation itself: a client of a server wraps it in a result beside ``reward`` and ``done``."""
+    return getattr(found, "observation", found)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from fr3e_jax.cluster.membership import across_processes
+from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.experience import TrainingTrunk
@@ -38,7 +39,15 @@ def rft(config: Config, run_dir: Place | None = None, resume: bool = False) -> i
     """``fr3e rft``: run the iterations and return the exit code.
 
     At the end the model is written as a Hugging Face directory that ``model.path`` can name.
+
+    Raises:
+      ConfigError: the policy acts in an environment.
     """
+    if config.environment.enabled:
+        raise ConfigError(
+            f"environment.kind={config.environment.kind}: fr3e rft filters and cuts answers that a verifier grades, "
+            "and an episode has neither an answer nor a verifier; train with fr3e train, or set environment.kind=none"
+        )
     if run_dir is not None:
         config.runtime.run_dir = str(run_dir)
     ledger = TokenLedger()

@@ -182,3 +182,8 @@ def test_an_environment_of_a_program_gives_the_prompts_and_the_rewards(recipe):
     assert all(0 < record["environment/turns"] <= 2 for record in result.history)
     with pytest.raises(ConfigError, match="reward and environment are both given"):
         fr3e.Trainer(recipe, problems=PROBLEMS, environment=Even, reward=even, overrides=ACTING)
+    with pytest.raises(ConfigError, match=r"environment.kind=task gives the rewards; return the reward from step\(\)"):
+        fr3e.Trainer(recipe, problems=PROBLEMS, reward=even, overrides=["environment.kind=task", *ACTING])
+    forgotten = fr3e.Trainer(recipe, problems=PROBLEMS, overrides=["environment.kind=task", *ACTING])
+    with pytest.raises(ConfigError, match=r"task 'python' has no environment; .* or Trainer\(environment=...\)"):
+        forgotten.train()

@@ -333,9 +333,14 @@ CASES = {
         "nearest: environment.max_observation_tokens=16",
     ),
     "rewards_have_a_range": (
-        ["environment.least_reward=1", "environment.kind=task"],
-        ["environment.most_reward=2"],
-        "nearest: environment.most_reward=2",
+        ["environment.most_reward=0", "environment.kind=task"],
+        ["environment.most_reward=1"],
+        "nearest: environment.most_reward=1",
+    ),
+    "an_episode_without_a_turn_is_in_range": (
+        ["environment.least_reward=-8", "environment.most_reward=-1", "environment.kind=task"],
+        ["environment.most_reward=0"],
+        "nearest: environment.most_reward=0",
     ),
     "episodes_are_not_kept_between_steps": (
         ["environment.kind=task", "returns.size=8", "explore.enabled=false"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -135,7 +136,11 @@ def test_rollouts_branch_after_observations_as_arpo_branches_after_answers(own, 
     assert own.sampler.toolbox.take_counts()["branched"] > 0
     seeds = [rollout.episode.seed for rollout in groups[0].rollouts]
     assert len(set(seeds)) < len(seeds)
-    for problem, whole, reward in whole_rollouts(groups, []):
+    alone = tiny_run.changed(arpo, tools__branch_probability=0.0, tools__entropy_weight=0.0)
+    apart = first_return(alone, params, STEP, prepare(own.texts, [(0, scripted.problem(1))]))
+    seeds = [rollout.episode.seed for rollout in apart[0].rollouts]
+    assert len(set(seeds)) == len(seeds) > 2, "a rollout that leaves the prompt has an episode of its own"
+    for problem, whole, reward in whole_rollouts(groups + apart, []):
         read, rewards, _ = scripted.played_again(own.texts.codec, whole, problem, CAP)
         np.testing.assert_array_equal(~whole.sampled, read)
         assert whole.episode.rewards == rewards and reward == pytest.approx(sum(rewards))
@@ -154,6 +159,27 @@ def test_a_sum_of_rewards_counts_from_least_to_most_and_the_environment_may_say_
     assert RewardRange().verdict(record(0.5, earlier=(0.5,))).reward == 1.0, "turns before a branch count"
     with pytest.raises(ValueError, match="sum to -0.2; expected a sum from environment.least_reward=0 to"):
         RewardRange().verdict(record(-0.1, -0.1))
+    failed = RewardRange().verdict(record(-0.1, -0.1, ending="fault", fault="in turn 2: raised"))
+    assert (failed.reward, failed.outcome) == (0.0, "error"), "the sum of a failed episode may lie out of range"
+
+
+class HalfLocked(scripted.Posing):
+    """Cannot begin every second problem."""
+
+    def reset(self, problem, seed):
+        if int(problem.gold) % 2:
+            raise OSError("the door is locked")
+        return super().reset(problem, seed)
+
+
+def test_a_problem_is_posed_once_and_one_that_cannot_be_posed_fails_alone(session, monkeypatch):
+    monkeypatch.setattr(scripted, "CALLED", Counter())
+    task = posed_task(session.task, HalfLocked, "x", session.texts.prompt_ids)
+    checked = scripted.CALLED["reset"]
+    found = [problem.prompt for _ in range(2) for problem in task.problems("train")[:4]]
+    own = session.task.problems("train")
+    assert found == ["0+0=", own[1].prompt, "2+0=", own[3].prompt] * 2
+    assert scripted.CALLED["reset"] == checked + 2
 
 
 class Locked:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import threading
+import time
 from collections import Counter
 from types import SimpleNamespace
 
@@ -132,10 +133,18 @@ class Faulty(scripted.Scripted):
     def reset(self, problem, seed):
         self.again = Faulty.resets[problem.id, seed] > 0
         Faulty.resets[problem.id, seed] += 1
+        if Faulty.how == "late":
+            Faulty.release.wait(60)
+        if Faulty.how == "reset":
+            raise OSError("no house")
         return super().reset(problem, seed)
 
     def step(self, text):
         observation, reward, _ = super().step(text)
+        if Faulty.how == "first":
+            raise KeyError("no first door")
+        if Faulty.how == "slow":
+            time.sleep(0.1)
         if self.told.count("|") == 2:
             if Faulty.how == "raise":
                 raise KeyError("no such door")
@@ -184,13 +193,93 @@ def test_a_fault_of_the_environment_ends_the_episode_and_names_problem_and_turn(
     assert re.search(told, record.fault)
 
 
-def test_an_environment_that_does_not_repeat_an_episode_is_found_at_the_first_branch(session, monkeypatch):
+class Counted(Faulty):
+    """Counts the objects that were made and the calls of close(), which may itself fail."""
+
+    made: list[Counted] = []
+
+    def __init__(self):
+        self.closed = 0
+        Counted.made.append(self)
+
+    def close(self):
+        self.closed += 1
+        if Counted.how == "close":
+            raise OSError("the door is stuck")
+
+
+class InPlace(Counted):
+    at_once = True
+
+
+@pytest.mark.parametrize("make", [Counted, InPlace])
+@pytest.mark.parametrize(
+    ("how", "texts", "most", "ending"),
+    [
+        ("", ["1"] * 3, 3, "turns"),
+        ("", ["1"], 3, ""),
+        ("close", ["1"] * 3, 3, "turns"),
+        ("raise", ["1"] * 2, 3, "fault"),
+        ("first", ["1"], 3, "fault"),
+        ("reset", ["1"], 3, "fault"),
+    ],
+)
+def test_every_environment_is_closed_once_and_its_reward_stands(
+    session, monkeypatch, caplog, make, how, texts, most, ending
+):
+    monkeypatch.setattr(Faulty, "how", how)
+    monkeypatch.setattr(Counted, "made", [])
+    record, *_ = turns(session, make, texts, max_turns=most)
+    settle()
+    assert [one.closed for one in Counted.made] == [1] and record.ending == ending
+    assert bool(record.fault) == (ending == "fault")
+    told = [line for line in caplog.messages if "in close() of problem train/0" in line]
+    assert len(told) == (how == "close")
+
+
+def settle() -> None:
+    """Wait for the threads of calls."""
+    for thread in threading.enumerate():
+        if thread.name == "fr3e-call":
+            thread.join(60)
+
+
+def test_a_replay_that_fails_and_a_late_first_turn_close_what_they_open(session, monkeypatch):
+    base = begun(session, monkeypatch, Counted)
+    monkeypatch.setattr(Counted, "made", [])
     monkeypatch.setattr(Faulty, "how", "other")
+    again, *_ = turns(session, Counted, ["2"], prefix=base)
+    assert again.ending == "fault"
+    monkeypatch.setattr(Faulty, "how", "late")
+    monkeypatch.setattr(Faulty, "release", threading.Event())
+    late, *_ = turns(session, Counted, ["2"], seconds=0.05)
+    assert "no end after environment.seconds=0.05" in late.fault
+    Faulty.release.set()
+    settle()
+    assert [one.closed for one in Counted.made] == [1, 1]
+
+
+def test_a_branch_has_the_time_of_every_turn_that_it_plays(session, monkeypatch):
+    base = begun(session, monkeypatch, Faulty, texts=["1"] * 4)
+    monkeypatch.setattr(Faulty, "how", "slow")
+    record, *_ = turns(session, Faulty, ["2"], prefix=base, seconds=0.4, max_turns=8)
+    assert len(record.rewards) == 5 and not record.fault, "five turns of 0.1 s"
+
+
+def begun(session, monkeypatch, make, texts=("1",)) -> Rollout:
+    """A rollout of the turns ``texts``."""
+    monkeypatch.setattr(Faulty, "how", "")
     Faulty.resets.clear()
-    record, _, ids = turns(session, Faulty, ["1"])
-    zeros = np.zeros(len(ids), np.float32)
-    written = np.arange(len(ids)) >= record.turns[0].end
-    base = Rollout(ids, zeros, zeros, zeros, False, written, record)
+    record, read, ids = turns(session, make, texts, max_turns=8)
+    zeros, written = np.zeros(len(ids), np.float32), np.zeros(len(ids), bool)
+    for turn, observed in zip(record.turns, read, strict=True):
+        written[turn.end : turn.end + len(observed)] = True
+    return Rollout(ids, zeros, zeros, zeros, False, tool_written=written, episode=record)
+
+
+def test_an_environment_that_does_not_repeat_an_episode_is_found_at_the_first_branch(session, monkeypatch):
+    base = begun(session, monkeypatch, Faulty)
+    monkeypatch.setattr(Faulty, "how", "other")
     again, _, _ = turns(session, Faulty, ["2"], prefix=base)
     assert again.ending == "fault" and "in turn 1 of problem train/0: answered" in again.fault
     assert "follow from problem, seed and texts alone" in again.fault

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
@@ -85,6 +86,22 @@ def test_an_episode_is_openenvs_own_with_its_seed_and_options():
     episode.close()
     assert episode.environment._environment.closed
     assert Episode(lambda: make(poses=False), PROBLEM, 5).first == ""
+
+
+def test_the_result_of_a_client_holds_the_observation():
+    def wrapped(found):
+        return SimpleNamespace(observation=SimpleNamespace(hint=found.hint), reward=found.reward, done=found.done)
+
+    class Client(Guessing):
+        def reset(self, **options):
+            return wrapped(super().reset(**options))
+
+        def step(self, action):
+            return wrapped(super().step(action))
+
+    client = OpenEnvironment(Client(), lambda text: Guess(number=int(text)), lambda observation: observation.hint)
+    assert client.reset(PROBLEM, 5) == "0 to 9"
+    assert client.step(str(client._environment.secret)) == Step("", 1.0, True)
 
 
 def test_a_text_that_is_no_action_is_a_fault_with_its_turn():

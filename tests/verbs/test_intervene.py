@@ -91,7 +91,7 @@ def test_a_trunk_is_prefilled_once_and_a_stop_token_as_substitute_ends_the_respo
 def test_stop_tokens_tool_text_and_the_cap_are_never_replaced():
     columns = [np.zeros(6, np.float32)] * 3
     written = np.array([False, True, False, False, False, False])
-    rollout = Rollout(np.array([5, 6, 7, 1, 8, 9]), *columns, True, written)
+    rollout = Rollout(np.array([5, 6, 7, 1, 8, 9]), *columns, True, tool_written=written)
     response = Response(None, 0, rollout, None)
     plan = Plan({"random": read_group("random")}, 1, 1, 99, 1)
     choose([response], plan, Noise(0), (1,), longest=6)

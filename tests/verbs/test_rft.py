@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fr3e_jax.cli import main
+from fr3e_jax.configuration import ConfigError
 from fr3e_jax.loop.evaluate import load_run_params
 from fr3e_jax.loop.session import open_session
 from fr3e_jax.runs.metrics import read_metrics, without_timing
@@ -27,6 +28,11 @@ SETTINGS = {
     "evaluation__prompts": 2,
     "evaluation__every": 0,
 }
+
+
+def test_an_environment_is_refused_with_the_way_out(tiny_run):
+    with pytest.raises(ConfigError, match="an episode has neither an answer nor a verifier; train with fr3e train"):
+        rft(tiny_run.config(environment__kind="task", environment__max_observation_tokens=3))
 
 
 def run_of(folder, tiny_run, **settings):
