@@ -138,7 +138,7 @@ def fill(packed: Iterable[MiniBatch], name: str, values: PerToken) -> None:
             micro.batch = micro.batch._replace(**{name: array})
             if name == "loss_mask":
                 of_spans = (values[mini_batch.members[p.trunk]][p.branch] for p in micro.spans)
-                micro.loss_tokens = sum(map(np.count_nonzero, of_spans))
+                micro.loss_tokens = sum(int(np.count_nonzero(one)) for one in of_spans)
 
 
 def stacked(values: PerToken) -> np.ndarray:

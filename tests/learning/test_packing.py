@@ -83,6 +83,15 @@ def test_a_process_fills_its_own_rows_as_one_that_fills_all(trunks, process, pad
         np.testing.assert_array_equal(array, micro.batch.advantages)
 
 
+def test_another_mask_counts_its_tokens_in_numbers_that_json_takes(trunks):
+    """As shaping and selection set it; the count goes into the ledger, and so into checkpoints."""
+    packed = mini_batches.MiniBatch(list(range(len(trunks))), trunks, pack(trunks, tokens=1000, pad_id=PAD))
+    masks = [[np.arange(len(branch.token_ids)) % 2 == 0 for branch in trunk.branches] for trunk in trunks]
+    mini_batches.fill([packed], "loss_mask", masks)
+    assert sum(m.loss_tokens for m in packed.micros) == sum(mask.sum() for of_trunk in masks for mask in of_trunk)
+    assert all(type(m.loss_tokens) is int and m.loss_tokens == m.batch.loss_mask.sum() for m in packed.micros)
+
+
 @pytest.mark.parametrize("tokens", [1, 10_000])
 def test_branches_do_not_overlap_and_the_rest_is_empty(trunks, tokens):
     for micro in pack(trunks, tokens=tokens, pad_id=PAD):
