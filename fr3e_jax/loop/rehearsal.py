@@ -38,6 +38,7 @@ from fr3e_jax.programs.train_programs import TrainPrograms
 from fr3e_jax.rewards.verdict import Verdict
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.expected_lengths import expected_lengths
+from fr3e_jax.rollouts.rehearsed_calls import RehearsedTools
 from fr3e_jax.rollouts.rehearsed_decoder import RehearsedDecoder
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.ledger import TokenLedger
@@ -125,14 +126,15 @@ def rehearse(session: Session, forecast: Forecast, programs: Programs) -> Rehear
 
 
 def _on_its_own(session: Session, forecast: Forecast) -> Session:
-    """The session with a decoder, weights and a grader that do nothing."""
+    """The session with a decoder, weights, tools and a grader that do nothing."""
     config = copy.deepcopy(session.config)
     sampler, cap = session.sampler, config.rollout.max_response_tokens
     engine: RolloutEngine = copy.copy(sampler.engine)
-    engine.programs = RehearsedDecoder(sampler.engine.programs, forecast.lengths, cap)
+    tools = sampler.toolbox and RehearsedTools(sampler.toolbox)
+    engine.programs = RehearsedDecoder(sampler.engine.programs, forecast.lengths, cap, resumes=tools is not None)
     engine.stop_here = lambda: False
     engine.take_counts()
-    own = Sampler(engine, copy.copy(sampler.weights))
+    own = Sampler(engine, copy.copy(sampler.weights), tools)
     own.weights.release()
     return replace(session, config=config, sampler=own, grader=_DrawnVerdicts(forecast.success))
 

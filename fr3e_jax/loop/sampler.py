@@ -12,6 +12,7 @@ from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.reshard import RolloutWeights
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.episodes import Episodes
+from fr3e_jax.rollouts.rehearsed_calls import RehearsedTools
 from fr3e_jax.rollouts.requests import CachedTrunk, DecodeCounts, Ended, Key, Rollout, Selector, TrunkRequest
 from fr3e_jax.rollouts.suspension import SamplingSuspended, SuspendedCall
 from fr3e_jax.rollouts.tool_calls import Toolbox
@@ -113,7 +114,7 @@ class Sampler:
 
     engine: RolloutEngine
     weights: RolloutWeights
-    toolbox: Toolbox | Episodes | None = None
+    toolbox: Toolbox | Episodes | RehearsedTools | None = None
     watch: Watch = field(default_factory=Watch)
     journal: Journal | None = None  # of a round of training
 

@@ -83,8 +83,8 @@ def described(held: DecodeState | Trunks) -> list:
 class DecoderPrograms:
     """Compiled decoder programs for one network on one mesh.
 
-    Caches are split over ``(replica, fsdp)`` by trunk slot, those of promoted trunks by position, and over ``tensor``
-    by key/value head where that divides.
+    Caches are split over the batch shards by trunk slot, those of promoted trunks by position, and over ``tensor`` by
+    key/value head where that divides.
     Every program that changes a `DecodeState` donates the arrays that it changes. The caller keeps only the returned
     state.
     """

@@ -24,13 +24,17 @@ class RehearsedDecoder(DecoderPrograms):
       programs: of the run.
       lengths: tokens of whole responses, from which each response is drawn.
       cap: the limit on a whole response; a lower limit of a branch says how many tokens came before it.
+      resumes: lanes pause for tools or an environment, and all rings are aligned when they go on.
       seed: of the draws.
     """
 
-    def __init__(self, programs: DecoderPrograms, lengths: np.ndarray, cap: int, seed: int = 0):
+    def __init__(
+        self, programs: DecoderPrograms, lengths: np.ndarray, cap: int, *, resumes: bool = False, seed: int = 0
+    ):
         vars(self).update(vars(programs))  # the same programs: what is compiled for one is there for the other
         self._lengths, self._cap, self._random = np.sort(lengths), cap, np.random.default_rng(seed)
         self._left = self._stops = np.zeros((0, 0), np.int64)
+        self._resumes = resumes
 
     def empty_state(self, like: Trunks, **sizes: int) -> DecodeState:
         """A decoder with every lane idle."""
@@ -58,6 +62,8 @@ class RehearsedDecoder(DecoderPrograms):
         interruptions: Interruptions | None = None,
     ) -> tuple[DecodeState, Emitted]:
         """As many steps as until ``patience`` lanes have ended; the emitted arrays are NumPy's."""
+        if self._resumes:  # no lane pauses here, but the run may need it before any chunk
+            self.resize(state, capacity=state.capacity)
         options = {"patience": patience, "filtered": filtered, "interruptions": interruptions}
         state, _ = super().decode_chunk(params, state, steps=steps, **options)
         ends = np.sort(self._left[self._left > 0])

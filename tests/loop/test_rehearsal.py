@@ -8,6 +8,7 @@ import threading
 import jax
 import numpy as np
 import pytest
+import scripted_environment
 
 from fr3e_jax.loop import compiling_ahead
 from fr3e_jax.loop.rehearsal import Forecast, Programs, expected, rehearse
@@ -45,6 +46,11 @@ METHODS = {
     "grpo": {"explore__enabled": False},
     "ppo": {"explore__enabled": False, "advantage__base_estimator": "gae"},
     "reference": {"explore__enabled": False, "kl__coefficient": 0.1, "rollout__param_dtype": "bfloat16"},
+    "environment": {
+        "environment__kind": f"{scripted_environment.__file__}:Posing",
+        "environment__turn_end": scripted_environment.TURN_END,
+        "environment__max_observation_tokens": 3,
+    },
     "adaptive_return": {"explore__enabled": False, "returns__size": 8, "returns__max_success_rate": 0.9},
 }
 
@@ -78,6 +84,27 @@ def test_a_rehearsal_changes_nothing_and_repeats_itself(tiny_run):
     assert twice[0] == twice[1]
     assert engine.counts == counts and engine.programs is decoder
     assert session.grader.grader is not None
+
+
+def test_tools_pause_in_a_rehearsal_as_in_the_run(tiny_run):
+    config = tiny_run.config(
+        explore__enabled=False,
+        rollout__max_response_tokens=40,
+        tools__kind="calculator",
+        tools__max_output_tokens=4,
+        tools__branching=True,
+        tools__initial_rollouts=1,
+        evaluation__every=0,
+    )
+    session = open_session(config)
+    found = rehearse(session, expected(config, steps=1), programs_of(session)).calls.values()
+    decoded = [call for call in found if call.program.name == "decode_chunk"]
+    table = session.sampler.toolbox.table
+    assert decoded and all(
+        any(getattr(x, "shape", None) == table.shape for x in jax.tree.leaves((call.args, call.keywords)))
+        for call in decoded
+    )
+    assert not session.sampler.toolbox.counts.total()
 
 
 def test_longer_responses_need_larger_rings(tiny_run):

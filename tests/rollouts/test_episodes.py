@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scripted_environment as scripted
+from called_rollouts import assert_figures_of_one_pass, assert_same_rollouts
 
 from fr3e_jax.cluster.processes import Processes
 from fr3e_jax.rollouts.engine import RolloutEngine
@@ -59,22 +60,8 @@ def test_observations_rewards_and_endings_are_those_of_the_environment(session, 
     assert len(set(seeds)) == len(seeds)
 
 
-def test_logprobs_are_those_of_one_forward_pass_observations_included(session, params, requests, expected, tiny_run):
-    for request, row in zip(requests[:3], expected.results, strict=False):
-        for rollout in row:
-            whole = np.concatenate([request.token_ids, rollout.token_ids])
-            logits = tiny_run.full_logits(session, params, whole)[len(request.token_ids) - 1 : -1]
-            own = np.take_along_axis(tiny_run.log_softmax(logits), rollout.token_ids[:, None], axis=1)[:, 0]
-            np.testing.assert_allclose(rollout.logprobs, own, atol=2e-5)
-
-
-def assert_same_rollouts(found, expected) -> None:
-    for row, wanted_row in zip(found.results, expected.results, strict=True):
-        for rollout, wanted in zip(row, wanted_row, strict=True):
-            np.testing.assert_array_equal(rollout.token_ids, wanted.token_ids)
-            np.testing.assert_array_equal(rollout.sampled, wanted.sampled)
-            np.testing.assert_allclose(rollout.logprobs, wanted.logprobs, atol=1e-5)
-            assert (rollout.finished, rollout.episode) == (wanted.finished, wanted.episode)
+def test_figures_are_those_of_one_forward_pass_observations_included(session, params, requests, expected, tiny_run):
+    assert_figures_of_one_pass(requests[:3], expected.results[:3], session, params, tiny_run)
 
 
 def test_slots_lanes_and_threads_change_no_episode(session, params, requests, expected):

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from called_rollouts import assert_figures_of_one_pass, assert_same_rollouts
 
 from fr3e_jax.cluster.processes import Processes
 from fr3e_jax.rollouts.engine import RolloutEngine
@@ -80,24 +81,7 @@ def test_answers_stand_after_their_calls_and_nowhere_else(scripted_tool, session
 def test_logprobs_and_entropies_are_those_of_one_forward_pass_answers_included(
     session, params, requests, expected, tiny_run
 ):
-    for request, row in zip(requests, expected.results, strict=True):
-        for rollout in row:
-            whole = np.concatenate([request.token_ids, rollout.token_ids])
-            logprobs = tiny_run.log_softmax(
-                tiny_run.full_logits(session, params, whole)[len(request.token_ids) - 1 : -1]
-            )
-            own = np.take_along_axis(logprobs, rollout.token_ids[:, None], axis=1)[:, 0]
-            np.testing.assert_allclose(rollout.logprobs, own, atol=2e-5)
-            np.testing.assert_allclose(rollout.entropies, -(np.exp(logprobs) * logprobs).sum(1), atol=2e-5)
-
-
-def assert_same_rollouts(found, expected) -> None:
-    for row, wanted_row in zip(found.results, expected.results, strict=True):
-        for rollout, wanted in zip(row, wanted_row, strict=True):
-            np.testing.assert_array_equal(rollout.token_ids, wanted.token_ids)
-            np.testing.assert_array_equal(rollout.sampled, wanted.sampled)
-            np.testing.assert_allclose(rollout.logprobs, wanted.logprobs, atol=1e-5)
-            assert rollout.finished == wanted.finished
+    assert_figures_of_one_pass(requests, expected.results, session, params, tiny_run)
 
 
 def test_slots_lanes_and_slow_tools_change_no_token(scripted_tool, session, params, requests, expected):

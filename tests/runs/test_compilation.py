@@ -69,17 +69,15 @@ def test_the_second_step_compiles_nothing_new(tmp_path, tiny_run):
         "rollout__prompts_per_round": 8,
         "training__batch_rollouts": 200,
         "training__mini_batch_rollouts": 200,
-        "training__max_steps": 2,
+        # On several shards, other slots become free together: the second step inserts another power of two of trunks.
+        "training__max_steps": 2 if jax.device_count() == 1 else 3,
         "evaluation__every": 0,
         "checkpoint__every": 100,  # on several devices orbax compiles slices of its own, in a thread of its own
     }
     assert train(tiny_run.config(**settings), tmp_path / "run") == 0
-    first, second = read_metrics(tmp_path / "run" / "metrics.jsonl", kind="train")
+    first, *_, last = read_metrics(tmp_path / "run" / "metrics.jsonl", kind="train")
     assert first["compile/programs"] >= 5 and first["compile/seconds"] > 0
-    if jax.device_count() == 1:
-        assert (second["compile/programs"], second["compile/cache_hits"], second["compile/seconds"]) == (0, 0, 0)
-    # On several devices another power of two of promoted trunks may be inserted at once.
-    assert second["compile/programs"] <= int(jax.device_count() > 1)
+    assert (last["compile/programs"], last["compile/cache_hits"], last["compile/seconds"]) == (0, 0, 0)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["compilations"]["programs"] >= first["compile/programs"]
 
