@@ -54,14 +54,6 @@ LOOKED_EVERY = 4  # tests; a look takes milliseconds
 _tests = itertools.count()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def no_executables_of_other_modules():
-    """A session that a test leaves open keeps executables; other modules count their programs without."""
-    from fr3e_jax.programs.program import keep_executables  # after the hook above
-
-    keep_executables(None)
-
-
 @pytest.fixture(autouse=True)
 def few_programs():
     """Drop the compiled programs of earlier tests before their memory mappings run out."""

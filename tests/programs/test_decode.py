@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import log_softmax
@@ -19,6 +20,7 @@ from fr3e_jax.programs.decoder_programs import DecoderPrograms, described
 from fr3e_jax.programs.decoder_state import LaneSettings
 from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
+from fr3e_jax.programs.program import drop_executables
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import STREAM_NAMES, Branch, Sampling, TrunkRequest
 
@@ -299,15 +301,22 @@ def compiled_programs(programs) -> dict[str, int]:
 
 
 def test_a_second_run_of_the_same_shapes_compiles_nothing(decoder, run, started):
-    """Prompts, lengths, forks, noise, and the slots and lanes to promote are no shapes."""
+    """Prompts, lengths, forks, noise, and the slots and lanes to copy and to promote are no shapes."""
     programs, engine = decoder.programs, decoder.engine
+    drop_executables()  # those of earlier tests, which stay in memory or not
+    own = lambda: jax.tree.map(jnp.copy, started.filled.trunks)  # a copy donates its trunks
     engine.sample(decoder.params, exploration([TRUNKS[0], TRUNKS[2]], 10))
     programs.promote(started.filled, [1, 0], [0, 1], capacity=16)
     before = compiled_programs(programs)
+    programs.copy_trunk(started.filled._replace(trunks=own()), 0, 1)
+    copies = compiled_programs(programs)["_copy"]
+    programs.copy_trunk(started.filled._replace(trunks=own()), 1, 0)
+    assert compiled_programs(programs) == before | {"_copy": copies}
     assert all(before[name] for name in ("_prefill", "_empty", "_insert", "_fill", "_chunk", "_promote"))
     engine.sample(decoder.params, exploration([TRUNKS[1], TRUNKS[0][:5]], 20))
     programs.promote(started.filled, [0, 0], [1, 0], capacity=16)
-    assert compiled_programs(programs) == before
+    after = compiled_programs(programs) | {"_copy": before["_copy"]}  # whether a trunk is copied follows from the noise
+    assert after == before
 
 
 def settings(shape, *, limit, fork=2, stream=0):
