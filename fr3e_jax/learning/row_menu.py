@@ -1,11 +1,11 @@
 """Rows whose branches cross lanes, of a few shapes: every shape costs a compilation of each program that reads rows.
 
 The *geometry* of a row is its trunk positions and its lanes. Rows of one geometry are filled to the end, and a
-micro-batch holds as many of them as fit, the last one of a mini-batch as many as it needs. The shapes that a run has
-used are its *menu*. A mini-batch takes a geometry that is not on it only if those on it cost 1.7 times as much, and a
-number of rows likewise. Rows with few branches may have smaller geometries, where that saves more work than compiling
-them takes. So the menu follows the lengths of a run, and stays short. It is part of a checkpoint: rows of other
-shapes differ in their last bits.
+micro-batch holds as many of them as fit. The rows that are left in the end go into micro-batches of 1, 4, 16, ... rows:
+seven rows need two programs for good, four calls with 4, 1, 1 and 1. The shapes that a run has used are its *menu*. A
+mini-batch takes a geometry that is not on it only if those on it cost 1.7 times as much. Rows with few branches may
+have smaller geometries, where that saves more work than compiling them takes. So the menu follows the lengths of a run,
+and stays short. It is part of a checkpoint: rows of other shapes differ in their last bits.
 
 A *closed* menu was chosen before the run (`fr3e_jax.learning.row_forecast`). Mini-batches take its shapes at any cost,
 and add one only for a branch that no row of the menu holds.
@@ -26,6 +26,7 @@ _SLACK = 1.7  # a new geometry costs compilations: it must save two fifths
 _LEAST_TRUNK = 16
 _SPARE = 0.25  # rows that other mini-batches may need beyond this one: large rows do not suit few tokens
 _EVEN_ROWS = 4  # up to so many rows, geometries are tried that a mini-batch fills evenly
+_COUNTS = 4  # the last micro-batches have as many rows as its powers: few programs, three calls of each at most
 _OPEN_ROWS = 32  # rows that a trunk may still join
 _WORTH_ANOTHER = 0.97  # rows with few branches get a geometry of their own if that costs less than this part
 _WORTH_OPERATIONS = 1e10  # and saves so many operations: over a run's mini-batches they take longer than compiling
@@ -163,9 +164,8 @@ class _Sizes:
             return self._shapes_of(geometry, in_parts(a_shard, known))
         counts = [most] * (a_shard // most)
         if rest := a_shard % most:
-            known = [n // self.shards for n in self.menu.rows_of(geometry)]
-            close = [n for n in known if rest <= n <= min(_SLACK * rest, most)]
-            counts.append(rest if exact else min(close, default=min(_steps(rest, 2 * rest)[0], most)))
+            known = (n // self.shards for n in self.menu.rows_of(geometry))
+            counts += [rest] if exact else in_parts(rest, sorted({*known, *_powers(_COUNTS, most)}))
         return self._shapes_of(geometry, counts)
 
     def _shapes_of(self, geometry: Geometry, counts: Sequence[int]) -> list[RowShape]:
@@ -302,6 +302,14 @@ def _trunk_sizes(largest: int) -> list[int]:
     if largest > SHARED_ROW:
         return [trunk_bucket(largest, 0)]
     return _steps(max(largest, _LEAST_TRUNK), SHARED_ROW)
+
+
+def _powers(base: int, most: int) -> Iterator[int]:
+    """1, ``base``, ``base`` squared, ... up to ``most``."""
+    power = 1
+    while power <= most:
+        yield power
+        power *= base
 
 
 def _steps(least: int, most: int) -> list[int]:
