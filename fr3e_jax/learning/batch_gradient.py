@@ -46,4 +46,4 @@ def batch_gradient(setup: LearningSetup, learner: Learner, step: int, batch: lis
     gradient, found = mini_batch_gradient(setup, learner, mini_batch, scored)
     loss = sum(float(jax.device_get(part["loss"])) for part in found)
     check_figures(f"the gradient of step {step}", {"loss": loss})
-    return BatchGradient(gradient, tokens, sum(micro.positions for micro in mini_batch.micros))
+    return BatchGradient(learner.programs.total(gradient), tokens, sum(micro.positions for micro in mini_batch.micros))

@@ -22,7 +22,6 @@ from fr3e_jax.loop.grading import Grading, rewards_of
 from fr3e_jax.loop.prompts import summary_of
 from fr3e_jax.loop.rollout_entries import Entry, of_part, records_of
 from fr3e_jax.loop.session import Session
-from fr3e_jax.loop.texts import Texts
 from fr3e_jax.objectives.pass_at_k import avg_at_k, pass_at_k
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.reshard import NonFiniteWeights
@@ -145,9 +144,9 @@ class Evaluation:
         """The responses in one ``part``, as they are stored; ``step``: training steps that the weights have seen."""
         return of_part(list(self._entries(step)), part)
 
-    def records(self, step: int, texts: Texts | None = None) -> Iterator[RolloutRecord]:
-        """The records of all responses, without ``texts`` as token ids alone."""
-        return records_of(self.entries(step), texts)
+    def records(self, step: int) -> Iterator[RolloutRecord]:
+        """The records of all responses, as token ids alone."""
+        return records_of(self.entries(step), None)
 
     def _entries(self, step: int) -> Iterator[Entry]:
         for held_out, rollouts, verdicts in zip(self.problems, self.rollouts, self.verdicts, strict=True):

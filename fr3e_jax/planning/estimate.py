@@ -304,7 +304,6 @@ class Estimator:
             + self._crossing(tokens, keys, passes, backward)
             + self._to_experts(tokens, passes),
             self._reduced(tokens, sizes, passes),
-            summed_bytes=2 * self.trained(sizes) * (sizes.replica - 1) / sizes.replica if backward else 0.0,
             positions=rows * positions,
             shape=f"{rows} rows: a trunk of {trunk} and {lanes} lane{'s' * (lanes > 1)} of {length}",
         )
@@ -373,13 +372,14 @@ class Estimator:
         return arrays | ({"gradient of the head": 4 * whole} if backward and self.lora is None else {})
 
     def apply(self) -> Estimate:
-        """An optimizer step, which updates weights and both moments in place."""
-        weights = self.trained(self.train)
+        """An optimizer step, which adds the gradients of all replicas, and updates weights and both moments in place."""
+        weights, replica = self.trained(self.train), self.train.replica
         arrays = {"weights": weights, "gradients": weights, "optimizer state": 2 * weights, "updates": 2 * weights}
+        arrays |= {"gradients of all replicas": weights} if replica > 1 else {}
         beside = {name: size for name, size in self.held().items() if name != "optimizer state"}
         if self.lora is not None:
             beside["base of the adapters"] = self.weights(self.stored, self.train)
-        return Estimate(arrays, beside, 0.0, 7 * weights, 0.0, 0.0)
+        return Estimate(arrays, beside, 0.0, 7 * weights, 0.0, 0.0, 2 * weights * (replica - 1) / replica)
 
     def reshard(self) -> Estimate:
         arrays = {

@@ -95,7 +95,7 @@ class Programs:
         self.weights = network.weights
         self.decoder = decoder_programs(config, network, self.architecture, self.decoding)
         self.training: TrainPrograms = model.train_programs(config)
-        self.trained = model.sharded_abstract_params()
+        self.trained, self.gradients = model.sharded_abstract_params(), self.training.abstract_gradients()
         base = network.base
         self.base = {} if base is None else {"base of the adapters": abstract_arrays(base.abstract, base.shardings)}
         self.params = self.trained if base is None else Adapted(*self.base.values(), self.trained)
@@ -285,7 +285,7 @@ class Programs:
         return Target(
             "accumulate",
             self.training.jitted()["accumulate"],
-            (self.params, self.trained, self._micro_batch(), *(self._scalar() for _ in range(3))),
+            (self.params, self.gradients, self._micro_batch(), *(self._scalar() for _ in range(3))),
             trips=self._head_chunks(),
             positions=self.largest.positions,
             resident=self.held,
@@ -296,6 +296,6 @@ class Programs:
         return Target(
             "apply",
             self.training.jitted()["apply"],
-            (self.trained, self.optimizer_state, self.trained),
+            (self.trained, self.optimizer_state, self.gradients),
             resident=self._compared() | self.base,
         )

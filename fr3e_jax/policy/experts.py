@@ -87,11 +87,18 @@ _permuted.defvjp(lambda x, order, inverse: (x[order], inverse), lambda inverse, 
 
 
 def apply_experts(
-    x: jax.Array, choice: Choice, kernels: Kernels, *, activation: str, first: jax.Array | None = None
+    x: jax.Array,
+    choice: Choice,
+    kernels: Kernels,
+    *,
+    activation: str,
+    first: jax.Array | None = None,
+    grouped_product: Callable = jax.lax.ragged_dot,
 ) -> jax.Array:
     """What the experts add to ``x [U, E]``: ``Σ_c weight_c · expert_c(x)``, in float32.
 
     ``first``: ``kernels`` are a part of the experts, from this number on; those that are not there add 0.
+    ``grouped_product``: `jax.lax.ragged_dot`, or what equals it.
     """
     count, here = choice.experts.shape[-1], kernels.gate.shape[0]
     owner, weights = choice.experts.reshape(-1), choice.weights
@@ -105,7 +112,7 @@ def apply_experts(
     owned = None if first is None else (jnp.arange(len(owner)) < sizes.sum())[:, None]
     # Rows of no group are undefined, in products and in their gradients.
     only = lambda rows: rows if owned is None else jnp.where(owned, rows, jnp.zeros((), rows.dtype))
-    product = partial(jax.lax.ragged_dot, group_sizes=sizes)
+    product = partial(grouped_product, group_sizes=sizes)
     copies = only(copies)
     inner = only(GATES[activation](product(copies, kernels.gate), product(copies, kernels.up)))
     added = _permuted(only(product(inner, kernels.down)), inverse, order).reshape(-1, count, x.shape[-1])

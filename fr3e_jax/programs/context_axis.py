@@ -25,19 +25,27 @@ BATCH = ("replica", "fsdp")
 CONTEXT, EXPERT = "context", "expert"
 
 
-def batch_axes(mesh: Mesh) -> tuple[str, ...]:
-    """The mesh axes that split batches and decoder slots. A mesh has an axis of experts only where it is asked for."""
-    return (*BATCH, EXPERT) if EXPERT in mesh.shape else BATCH
+def batch_axes(mesh: Mesh, *, each_replica: bool = False) -> tuple[str, ...]:
+    """The mesh axes that split batches and decoder slots; ``each_replica``: those that split the share of a replica.
+
+    A mesh has an axis of experts only where it is asked for.
+    """
+    axes = (*BATCH, EXPERT) if EXPERT in mesh.shape else BATCH
+    return axes[1:] if each_replica else axes
 
 
-def row_axes(mesh: Mesh) -> tuple[str, ...]:
+def row_axes(mesh: Mesh, *, each_replica: bool = False) -> tuple[str, ...]:
     """The mesh axes that split the first axis of rows, or of their parts."""
-    return (CONTEXT, *batch_axes(mesh)) if mesh.shape[CONTEXT] > 1 else batch_axes(mesh)
+    batch = batch_axes(mesh, each_replica=each_replica)
+    return (CONTEXT, *batch) if mesh.shape[CONTEXT] > 1 else batch
 
 
-def split_row_attention(mesh: Mesh) -> Callable:
-    """`fr3e_jax.policy.attention.row_attention` of parts of rows, by matrix products, over whole keys and values."""
-    parts, batch = mesh.shape[CONTEXT], batch_axes(mesh)
+def split_row_attention(mesh: Mesh, *, each_replica: bool = False) -> Callable:
+    """`fr3e_jax.policy.attention.row_attention` of parts of rows, by matrix products, over whole keys and values.
+
+    ``each_replica``: as for `batch_axes`.
+    """
+    parts, batch = mesh.shape[CONTEXT], batch_axes(mesh, each_replica=each_replica)
 
     def put(x: jax.Array, *axes) -> jax.Array:
         free = (P.UNCONSTRAINED,) * (x.ndim - len(axes))
@@ -49,7 +57,7 @@ def split_row_attention(mesh: Mesh) -> Callable:
         return put(x.reshape(parts, -1, *x.shape[1:]), None, batch)
 
     def scattered(_, slope: jax.Array) -> tuple[jax.Array]:
-        return (put(put(slope, CONTEXT, batch).reshape(-1, *slope.shape[2:]), row_axes(mesh)),)
+        return (put(put(slope, CONTEXT, batch).reshape(-1, *slope.shape[2:]), (CONTEXT, *batch)),)
 
     gathered.defvjp(lambda x: (gathered(x), None), scattered)
 
@@ -67,15 +75,16 @@ def split_row_attention(mesh: Mesh) -> Callable:
     return attend_rows
 
 
-def state_transfer(mesh: Mesh) -> StateTransfer:
+def state_transfer(mesh: Mesh, *, each_replica: bool = False) -> StateTransfer:
     """Tokens read their states from whichever device of the axis holds them, a chunk of tokens at a time.
 
     A device looks up what it has of all devices' tokens, 0 for the others; the sums go back to the tokens' devices.
+    ``each_replica``: as for `batch_axes`.
     """
     parts = mesh.shape[CONTEXT]
     if parts == 1:
         return LOCAL_STATES
-    split = P(row_axes(mesh))
+    split = P(row_axes(mesh, each_replica=each_replica))
     on_each_device = partial(jax.shard_map, mesh=mesh, out_specs=split, check_vma=False)
 
     def held(source: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:

@@ -26,6 +26,7 @@ from fr3e_jax.policy.rows import Rows, predictors, row_states
 from fr3e_jax.programs.mesh import mesh_layout, param_shardings, replicated
 from fr3e_jax.programs.optimizer_programs import OptimizerPrograms
 from fr3e_jax.programs.program import Program
+from fr3e_jax.programs.replicas import REPLICA
 
 
 class ValueRows(NamedTuple):
@@ -101,7 +102,10 @@ class CriticPrograms(OptimizerPrograms):
         network_shardings = param_shardings(mesh, network, axes, headless)
         shardings = {"network": network_shardings, "value": {"kernel": whole, "bias": whole}}
         static = _Network(graphdef, replace(options, layout=mesh_layout(mesh, options.attention)))
-        super().__init__(mesh, optimizer, abstract, shardings, partial(_accumulate, static, clip))
+        several = mesh.shape[REPLICA] > 1
+        own = mesh_layout(mesh, options.attention, each_replica=several)
+        of_replica = replace(static, options=replace(options, layout=own))
+        super().__init__(mesh, optimizer, abstract, shardings, partial(_accumulate, of_replica, clip))
         self.graphdef = graphdef
         self._start = Program(partial(_with_new_head, abstract["value"]), out_shardings=shardings)
         self._values = Program(static.values, out_shardings=whole)

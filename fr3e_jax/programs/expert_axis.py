@@ -11,10 +11,11 @@ Dimension key: U tokens, C experts of a token, X experts, E width, F columns of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import jax
+import jax.custom_batching
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -22,16 +23,17 @@ from fr3e_jax.policy.experts import Choice, Kernels, apply_experts
 from fr3e_jax.programs.context_axis import EXPERT, row_axes
 
 
-def split_experts(mesh: Mesh) -> Callable:
+def split_experts(mesh: Mesh, *, each_replica: bool = False) -> Callable:
     """`fr3e_jax.policy.experts.apply_experts` of tokens ``[U, E]`` that lie by rows on the mesh.
 
     Each device has the experts of its place on ``expert`` (all, without this axis) and the columns of its place on
-    ``tensor``. Over the other axes their weights are gathered.
+    ``tensor``. Over the other axes their weights are gathered. ``each_replica``: tokens are those of one replica.
     """
     if mesh.size == 1:
         return apply_experts
-    rows, owner = row_axes(mesh), EXPERT if EXPERT in mesh.shape else None
+    rows, owner = row_axes(mesh, each_replica=each_replica), EXPERT if EXPERT in mesh.shape else None
     wide, narrow = P(owner, None, "tensor"), P(owner, "tensor", None)
+    experts = partial(apply_experts, grouped_product=_product_of_replica) if each_replica else apply_experts
 
     def apply(x: jax.Array, choice: Choice, kernels: Kernels, *, activation: str) -> jax.Array:
         # The parts of the sum over ``tensor`` are added outside: a sum inside would be computed again for gradients.
@@ -44,12 +46,41 @@ def split_experts(mesh: Mesh) -> Callable:
         )
         def on_each_device(x, choice, kernels):
             if owner is None:
-                return apply_experts(x, choice, kernels, activation=activation)[None]
+                return experts(x, choice, kernels, activation=activation)[None]
             x, choice = jax.tree.map(lambda a: jax.lax.all_gather(a, owner, tiled=True), (x, choice))
             first = jax.lax.axis_index(owner) * kernels.gate.shape[0]
-            added = apply_experts(x, choice, kernels, activation=activation, first=first)
+            added = experts(x, choice, kernels, activation=activation, first=first)
             return jax.lax.psum_scatter(added.astype(x.dtype), owner, tiled=True)[None]
 
         return on_each_device(x, choice, kernels).sum(axis=0)
 
     return apply
+
+
+def _of_one(function: Callable) -> Callable:
+    """``function``, which jax cannot map, for a map over an axis of one: that of replicas is, on each device."""
+    mapped = jax.custom_batching.custom_vmap(function)
+
+    @mapped.def_vmap
+    def on_the_only_one(size: int, are_mapped: Sequence[bool], *arrays: jax.Array) -> tuple:
+        assert size == 1, "a device belongs to one replica"
+        found = function(*(x[0] if own else x for x, own in zip(arrays, are_mapped, strict=True)))
+        return jax.tree.map(lambda x: x[None], found), jax.tree.map(lambda x: True, found)
+
+    return mapped
+
+
+def _slopes(rows: jax.Array, kernels: jax.Array, group_sizes: jax.Array, slope: jax.Array) -> tuple:
+    return jax.vjp(lambda *inputs: jax.lax.ragged_dot(*inputs, group_sizes), rows, kernels)[1](slope)
+
+
+@jax.custom_vjp
+def _product_of_replica(rows: jax.Array, kernels: jax.Array, group_sizes: jax.Array) -> jax.Array:
+    """`jax.lax.ragged_dot` and its gradient, mapped over replicas: jax has no rule for it."""
+    return _of_one(jax.lax.ragged_dot)(rows, kernels, group_sizes)
+
+
+_product_of_replica.defvjp(
+    lambda *inputs: (_product_of_replica(*inputs), inputs),
+    lambda inputs, slope: (*_of_one(_slopes)(*inputs, slope), None),
+)

@@ -40,13 +40,14 @@ def chosen_attention(setting: str, platform: str, head_dim: int) -> str:
     return "xla" if refused else "pallas"
 
 
-def fused_rows(mesh: Mesh) -> Callable:
+def fused_rows(mesh: Mesh, *, each_replica: bool = False) -> Callable:
     """`fr3e_jax.policy.attention.row_attention` in fused kernels, each device with its rows and heads.
 
     Of rows in parts each device has the queries of its part, and gathers the keys and values of the others.
-    Devices other than TPUs run the kernels' operations one by one, for tests.
+    Devices other than TPUs run the kernels' operations one by one, for tests. ``each_replica``: rows are those of one
+    replica.
     """
-    rows, parts = row_axes(mesh), mesh.shape[CONTEXT]
+    rows, parts = row_axes(mesh, each_replica=each_replica), mesh.shape[CONTEXT]
     by_head = P(rows, "tensor")
 
     def on_each_device(attend: Callable) -> Callable:

@@ -333,10 +333,11 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 _layer = jax.jit(call_layer, static_argnames=("method", "graphdef", "window", "block", "layout"))
 
 
-def mesh_layout(mesh: Mesh, attention: str = "xla") -> MeshLayout:
+def mesh_layout(mesh: Mesh, attention: str = "xla", *, each_replica: bool = False) -> MeshLayout:
     """The layout of a forward pass on the mesh, under which XLA gathers parameters where they are used, never a batch.
 
-    ``attention``: of rows, ``xla`` or ``pallas``.
+    ``attention``: of rows, ``xla`` or ``pallas``. ``each_replica``: rows are those of one replica, and the pass is
+    mapped over the replicas (`fr3e_jax.programs.replicas`).
 
     Hidden states are split by their first axis, that of rows or their parts; else XLA might split them by width, as it
     does the parameters. In training, hidden states between layers are also split by position over ``tensor``, where it
@@ -348,12 +349,12 @@ def mesh_layout(mesh: Mesh, attention: str = "xla") -> MeshLayout:
     head is gathered once for all chunks of logits.
     """
     split = mesh.shape[CONTEXT] > 1
-    in_products = split_row_attention(mesh) if split else MeshLayout.attend_rows
-    attend = fused_rows(mesh) if attention == "pallas" else in_products
+    in_products = split_row_attention(mesh, each_replica=each_replica) if split else MeshLayout.attend_rows
+    attend = fused_rows(mesh, each_replica=each_replica) if attention == "pallas" else in_products
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     if mesh.size == 1:
         return MeshLayout(layer=_layer, attend_rows=attend, lay_out_head=on_cpu)
-    tensor, rows = mesh.shape["tensor"], row_axes(mesh)
+    tensor, rows = mesh.shape["tensor"], row_axes(mesh, each_replica=each_replica)
 
     def put(x, *axes):
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes)))
@@ -376,8 +377,8 @@ def mesh_layout(mesh: Mesh, attention: str = "xla") -> MeshLayout:
         by_shard=lambda x: put(x, rows, *(P.UNCONSTRAINED,) * (x.ndim - 1)),
         layer=_layer,
         attend_rows=attend,
-        experts=split_experts(mesh),
-        states=state_transfer(mesh),
+        experts=split_experts(mesh, each_replica=each_replica),
+        states=state_transfer(mesh, each_replica=each_replica),
         lay_out_head=on_cpu,
     )
 

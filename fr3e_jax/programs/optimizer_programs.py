@@ -26,6 +26,9 @@ second copy. The donated array is deleted: callers must go on with the returned 
 **Why the update is a program of its own.** A mini-batch is processed in micro-batches to fit into memory, and clipping
 by the global norm needs the gradient of all of them. The update does not depend on the shape of a micro-batch. On its
 own it is compiled once and runs once per mini-batch, while `accumulate` is compiled for each shape.
+
+On a mesh with several replicas each replica adds up its own gradients (`fr3e_jax.programs.replicas`); `apply` adds those
+of all, so that gradients cross the slow network between slices once for each mini-batch.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ from jax.sharding import Mesh
 from fr3e_jax.programs.host_arrays import on_mesh
 from fr3e_jax.programs.mesh import abstract_arrays, batch_sharding, like_params, replicated
 from fr3e_jax.programs.program import Program
+from fr3e_jax.programs.replicas import REPLICA, accumulate_by_replica, added, by_replica, zeros_by_replica
 
 
 def apply_gradients(optimizer: optax.GradientTransformation, params, optimizer_state, gradients):
@@ -52,12 +56,18 @@ def apply_gradients(optimizer: optax.GradientTransformation, params, optimizer_s
     return optax.apply_updates(params, updates), optimizer_state, norm
 
 
+def apply_of_replicas(optimizer: optax.GradientTransformation, params, optimizer_state, gradients):
+    """`apply_gradients` of the sum of gradients ``[R, ...]`` of R replicas: here it crosses the slices."""
+    return apply_gradients(optimizer, params, optimizer_state, added(gradients))
+
+
 class OptimizerPrograms:
     """Compiled programs that train one set of parameters on one mesh.
 
     Attributes:
       abstract_state: shapes and types of ``params`` and ``optimizer``, by these names.
-      param_shardings, optimizer_shardings: their shardings; gradients are split as the parameters.
+      param_shardings, optimizer_shardings: their shardings.
+      gradient_shardings: of gradients, which are split as the parameters; of those of each replica, if there are several.
       init_optimizer: ``params -> optimizer state``.
       zero_gradients: ``params -> gradients`` of 0.
       norm: ``params -> global norm``, a scalar.
@@ -76,17 +86,25 @@ class OptimizerPrograms:
         self.abstract_state = {"params": abstract_params, "optimizer": abstract_optimizer}
         self.param_shardings = param_shardings
         self.optimizer_shardings = like_params(mesh, abstract_optimizer, abstract_params, param_shardings)
-        self._rows, whole = batch_sharding(mesh), replicated(mesh)
+        self._rows, whole, self._replicas = batch_sharding(mesh), replicated(mesh), mesh.shape[REPLICA]
+        self.gradient_shardings, zeros, apply = param_shardings, partial(jax.tree.map, jnp.zeros_like), apply_gradients
+        sums: tuple = (whole,)
+        if self._replicas > 1:
+            self.gradient_shardings, zeros = by_replica(mesh, param_shardings), partial(zeros_by_replica, mesh)
+            accumulate, apply = partial(accumulate_by_replica, mesh, accumulate), apply_of_replicas
+            sums = whole, self._rows  # values of tokens stay where the tokens are
+            self._added = Program(added, out_shardings=param_shardings)
+            self._gathered = Program(partial(jax.tree.map, jnp.asarray), out_shardings=whole)
         self.init_optimizer = Program(optimizer.init, out_shardings=self.optimizer_shardings)
-        self.zero_gradients = Program(partial(jax.tree.map, jnp.zeros_like), out_shardings=self.param_shardings)
+        self.zero_gradients = Program(zeros, out_shardings=self.gradient_shardings)
         self.norm = Program(optax.tree.norm, out_shardings=whole)
         self._accumulate = Program(
             accumulate,
             donate_argnums=1,  # gradients
-            out_shardings=(self.param_shardings, whole),
+            out_shardings=(self.gradient_shardings, *sums),
         )
         self._apply = Program(
-            partial(apply_gradients, optimizer),
+            partial(apply, optimizer),
             donate_argnums=(0, 1),  # parameters and optimizer state
             out_shardings=(self.param_shardings, self.optimizer_shardings, whole),
         )
@@ -96,6 +114,11 @@ class OptimizerPrograms:
         return abstract_arrays(
             self.abstract_state, {"params": self.param_shardings, "optimizer": self.optimizer_shardings}
         )
+
+    def abstract_gradients(self) -> Any:
+        """Abstract gradients with their shardings: of the parameters, or of those of each replica."""
+        like = self.zero_gradients.eval_shape(self.abstract_state["params"])
+        return abstract_arrays(like, self.gradient_shardings)
 
     def read(self, params: Any) -> Any:
         """What a pass over rows reads: the parameters."""
@@ -115,10 +138,22 @@ class OptimizerPrograms:
     def accumulate(self, params: Any, gradients: Any, batch: Any, *numbers: float) -> tuple[Any, dict[str, jax.Array]]:
         """Add one micro-batch's gradient; returns the gradients (donated) and device sums for the metrics.
 
+        Values of each token among the sums may lie on several processes; `fetched` gathers them.
+
         ``numbers``: the loss's denominator, then (for the policy) the temperature of its log-probs, and whether the
         weights are those at the start of the full batch (`fr3e_jax.programs.train_programs`).
         """
-        return self._accumulate(self.read(params), gradients, self.place(batch), *map(jnp.float32, numbers))
+        arrays = self.read(params), gradients, self.place(batch), *map(jnp.float32, numbers)
+        gradients, sums, *kept = self._accumulate(*arrays)
+        return gradients, sums | kept[0] if kept else sums
+
+    def total(self, gradients: Any) -> Any:
+        """The gradient of the parameters, of all replicas."""
+        return gradients if self._replicas == 1 else self._added(gradients)
+
+    def fetched(self, values: list[jax.Array]) -> list[np.ndarray]:
+        """Values of the tokens of each micro-batch, from `accumulate`, on the host of every process."""
+        return jax.device_get(values if self._replicas == 1 else [self._gathered(one) for one in values])
 
     def apply(self, params: Any, optimizer_state: Any, gradients: Any) -> tuple[Any, Any, jax.Array]:
         """One optimizer step; parameters and state are donated. Returns parameters, state and the gradient norm."""

@@ -35,6 +35,7 @@ from fr3e_jax.programs.frozen_base import FrozenBase, merged_as_stored
 from fr3e_jax.programs.mesh import batch_shards, mesh_layout, replicated
 from fr3e_jax.programs.optimizer_programs import OptimizerPrograms
 from fr3e_jax.programs.program import Program
+from fr3e_jax.programs.replicas import REPLICA, longest_of_all
 
 
 class TrainRows(NamedTuple):
@@ -80,6 +81,7 @@ class RowScorer:
         1  # groups of rows or of their parts, one for each shard of the mesh; tokens are sorted within a group
     )
     options: ForwardOptions = DEFAULT_OPTIONS
+    axis: str | None = None  # of replicas, over which the pass is mapped
 
     def tokens(self, params, rows: Rows, mask: jax.Array) -> tuple[Head, jax.Array, Counted]:
         """Head, hidden states of `row_states`, and the tokens of ``mask [B, N, T]``, to which the head is applied."""
@@ -88,8 +90,15 @@ class RowScorer:
         sources = predictors(rows, layout.parts).reshape(mask.shape)
         mask, sources = (x.reshape(x.shape[0], -1) for x in self.by_part((mask, sources)))
         counted = count_tokens(mask, sources, states.shape[1], shards=self.shards, chunk=self.chunk)
+        counted = counted._replace(count=longest_of_all(counted.count, self.axis))
         head = bind(self.graphdef, params).output_weight()
         return head._replace(weight=layout.head(head.weight, 0 if head.tied else 1)), states, counted
+
+    def of_replica(self, mesh: Mesh) -> RowScorer:
+        """The same for the rows of one replica, in a pass that is mapped over the replicas of ``mesh``."""
+        layout = mesh_layout(mesh, self.options.attention, each_replica=True)
+        shards = self.shards // mesh.shape[REPLICA]
+        return replace(self, shards=shards, options=replace(self.options, layout=layout), axis=REPLICA)
 
     def by_part(self, values: Any) -> Any:
         """Arrays ``[B, N, T]`` of the branch tokens, cut as rows are: ``[A * B, N, T / A]``, padded with 0."""
@@ -264,7 +273,8 @@ class TrainPrograms(OptimizerPrograms):
         layout = mesh_layout(mesh, options.attention)
         scorer = RowScorer(graphdef, token_chunk, self.shards * layout.parts, replace(options, layout=layout))
         token_losses = supervised_token_losses if loss is None else policy_token_losses
-        accumulate = partial(_accumulate, scorer, token_losses, loss)
+        own = scorer.of_replica(mesh) if mesh.shape[REPLICA] > 1 else scorer
+        accumulate = partial(_accumulate, own, token_losses, loss)
         super().__init__(mesh, optimizer, abstract_params, shardings, accumulate)
         whole = replicated(mesh)  # every process fetches all scores
         self._score = Program(scorer.score, out_shardings=(whole, whole))

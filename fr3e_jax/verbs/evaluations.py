@@ -18,18 +18,22 @@ from pathlib import Path
 from typing import Any
 
 from fr3e_jax.cluster.membership import across_processes
+from fr3e_jax.cluster.processes import Processes
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.hub import model_directory
-from fr3e_jax.loop.evaluate import best_metric, evaluate, read_run_params, refused_weights
+from fr3e_jax.loop.evaluate import Evaluation, best_metric, evaluate, read_run_params, refused_weights
 from fr3e_jax.loop.grading import GradingFailed
+from fr3e_jax.loop.rollout_entries import records_of
 from fr3e_jax.loop.run_identity import identity
 from fr3e_jax.loop.session import Session, open_session
+from fr3e_jax.loop.texts import Texts
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.compilation import compilations
 from fr3e_jax.runs.console import Console
+from fr3e_jax.runs.rollout_parts import WHOLE, Part
 from fr3e_jax.runs.run_directory import RunDirectory, write_json_atomic
 
 FOLDER, METRICS = "evaluations", "metrics.json"
@@ -131,12 +135,25 @@ def _evaluation(session: Session, subject: Subject, step: int) -> Result:
         with refused_weights(config, run_dir, step):
             found = evaluate(session, params, console.note)
     session.sampler.weights.release()
+    if config.evaluation.keep_samples:
+        _store(session.processes, place, step, found, session.texts)
     if session.processes.first:
-        if config.evaluation.keep_samples:
-            rollout_store.write_rollouts(place, step, found.records(step, session.texts), stem="eval")
         # Last, as it says that the evaluation is whole.
         write_json_atomic(place.path / METRICS, {"of": described, "metrics": found.metrics})
     return Result(name, found.metrics, best_metric(config), str(place.path))
+
+
+def _store(processes: Processes, place: RunDirectory, step: int, found: Evaluation, texts: Texts) -> None:
+    """Write the responses, each process its part; return when all are on disk.
+
+    Where machines do not share the folder, process 0 writes them all.
+    """
+    shared = processes.all_see(place.path)
+    part = Part(processes.index, processes.count) if shared else WHOLE
+    if shared or processes.first:
+        records = records_of(found.entries(step, part), texts)
+        rollout_store.write_rollouts(place, step, records, stem="eval", part=part)
+    processes.agree(f"evaluation {place.path.name}, stored")
 
 
 def _described(session: Session, run_dir: Path | None, step: int) -> dict[str, Any]:

@@ -198,8 +198,10 @@ def _one_repeat(rounds: Rounds, learner: Learner, step: int) -> tuple[Repeat, np
     session, start, before = rounds.session, cpu_seconds_of_process(), rounds.ledger.sampled_tokens
     groups, credited, trunks, *_ = rounds.run(session.sampler.weights.of(learner.params), step)
     found = batch_gradient(session.learning, learner, step, trunks)
-    empty = learner.programs.zero_gradients(learner.params) if found.gradient is None else found.gradient
-    vector = as_vector(empty)
+    programs, gradient = learner.programs, found.gradient
+    if gradient is None:
+        gradient = programs.total(programs.zero_gradients(learner.params))
+    vector = as_vector(gradient)
     explored = sum(len(state) for one in credited for state in one.rollouts)
     repeat = Repeat(
         sampled_tokens=rounds.ledger.sampled_tokens - before,

@@ -21,7 +21,6 @@ from fr3e_jax.loop.prompts import PromptFeed, summary_of
 from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.loop.step_report import grading_metrics
 from fr3e_jax.rollouts.noise import SHUFFLE
-from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.console import say
 from fr3e_jax.runs.ledger import TokenLedger
@@ -29,7 +28,7 @@ from fr3e_jax.runs.metrics import recorded_evaluation
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.stores.reading import Place
 from fr3e_jax.verbs.model_directory import check_replaceable
-from fr3e_jax.verbs.rft_responses import response_records, sample_responses
+from fr3e_jax.verbs.rft_responses import response_entries, sample_responses
 from fr3e_jax.verbs.rft_selection import select_responses, training_trunks
 from fr3e_jax.verbs.supervised import SupervisedRun, start_run
 
@@ -173,11 +172,9 @@ class _Run(SupervisedRun):
             prompts=[[r.prompt.position, r.number] for r in selected],
             token_ids=[r.rollout.token_ids for r in selected],
         )
-        if self.first and self.config.runtime.store_rollouts:
+        if self.config.runtime.store_rollouts:
             with self.ledger.stage("store"):
-                rollout_store.write_rollouts(
-                    self.run_dir, step, response_records(step, responses, selected, self.session.texts)
-                )
+                self.store(response_entries(step, responses, selected, self.part), step, "step")
         metrics |= grading_metrics(session.grader) | self.feed.metrics()
         learner.restart_optimizer()
         return Iteration(training_trunks(selected, self.iteration)[0], metrics)

@@ -12,6 +12,7 @@ from fr3e_jax.configuration.schema import RftConfig
 from fr3e_jax.loop.first_return import base_requests
 from fr3e_jax.loop.grading import Grading
 from fr3e_jax.loop.prompts import Prompt
+from fr3e_jax.loop.rollout_entries import Entry, of_part
 from fr3e_jax.loop.session import Session
 from fr3e_jax.loop.texts import Texts
 from fr3e_jax.objectives.redundancy import n_gram_redundancy
@@ -19,7 +20,7 @@ from fr3e_jax.policy.network import Params
 from fr3e_jax.rewards.math import closed_boxes
 from fr3e_jax.rewards.verdict import Verdict
 from fr3e_jax.rollouts.requests import Rollout
-from fr3e_jax.runs.rollout_store import RolloutRecord
+from fr3e_jax.runs.rollout_parts import WHOLE, Part
 
 # Outcomes of a response whose answer the verifier could read.
 READ = ("right", "wrong", "restated", "other_form", "string_only")
@@ -112,28 +113,25 @@ def reason_to_drop(rft: RftConfig, texts: Texts, response: Response) -> str:
     return ""
 
 
-def response_records(
-    step: int, responses: Sequence[Response], selected: Sequence[Response], texts: Texts
-) -> list[RolloutRecord]:
-    """The stored records of all responses; ``kept`` marks the ``selected`` ones."""
+def response_entries(
+    step: int, responses: Sequence[Response], selected: Sequence[Response], part: Part = WHOLE
+) -> list[Entry]:
+    """The responses in one ``part``, as they are stored; ``kept`` marks the ``selected`` ones."""
     kept = {(response.prompt.position, response.number) for response in selected}
-    return [
-        RolloutRecord(
-            id=f"{step}/{r.prompt.position}/{r.number}",
-            step=step,
-            kind="base",
-            prompt_position=r.prompt.position,
-            problem_id=r.prompt.problem.id,
-            prompt_ids=r.prompt.token_ids,
-            token_ids=r.rollout.token_ids,
-            logprobs=r.rollout.logprobs,
-            entropies=r.rollout.entropies,
-            reward=r.verdict.reward,
-            outcome=r.verdict.outcome,
-            finished=r.rollout.finished,
-            base=r.number,
-            kept=(r.prompt.position, r.number) in kept,
-            **texts.of_record(r.prompt.problem.gold, r.prompt.token_ids, r.rollout),
-        )
-        for r in responses
-    ]
+
+    def entry(r: Response) -> Entry:
+        fields = {
+            "id": f"{step}/{r.prompt.position}/{r.number}",
+            "step": step,
+            "kind": "base",
+            "prompt_position": r.prompt.position,
+            "problem_id": r.prompt.problem.id,
+            "prompt_ids": r.prompt.token_ids,
+            "reward": r.verdict.reward,
+            "outcome": r.verdict.outcome,
+            "base": r.number,
+            "kept": (r.prompt.position, r.number) in kept,
+        }
+        return Entry(fields, r.rollout, r.prompt.problem.gold)
+
+    return of_part([entry(r) for r in responses], part)

@@ -22,6 +22,7 @@ from fr3e_jax.loop import resumption
 from fr3e_jax.loop.evaluate import best_metric, evaluate
 from fr3e_jax.loop.grading import GradingFailed
 from fr3e_jax.loop.run_identity import identity
+from fr3e_jax.loop.rollout_entries import Entry, records_of
 from fr3e_jax.loop.run_report import NON_FINITE, non_finite_message
 from fr3e_jax.loop.session import Session
 from fr3e_jax.runs import rollout_store
@@ -31,6 +32,7 @@ from fr3e_jax.runs.compilation import compilations
 from fr3e_jax.runs.console import Console
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.metrics import MetricsWriter
+from fr3e_jax.runs.rollout_parts import Part
 from fr3e_jax.runs.run_directory import RunDirectory, check_seen_by_all, open_run, write_json_atomic
 from fr3e_jax.runs.run_lock import RunDirectoryGone, RunLock
 from fr3e_jax.runs.run_state import StatusFile
@@ -69,7 +71,8 @@ class SupervisedRun:
         self.before: dict[str, float] = {}
         self.after: dict[str, float] = {}  # held-out metrics of a finished run
         self.last_metrics: dict[str, Any] = {}  # of the last update seen to be finite
-        self.first = session.processes.first  # one process writes
+        self.first = session.processes.first  # one process writes metrics, checkpoints and the model
+        self.part = Part(session.processes.index, session.processes.count)  # of stored rollouts
         programs = session.model.train_programs(session.config, supervised=True)
         self.resumed_step: int | None = None
         self.changes: list[str] = []  # since the checkpoint, a line for each
@@ -206,12 +209,17 @@ class SupervisedRun:
         with self.ledger.stage("evaluate"), self.stop.at_once(self.session.processes.count == 1):
             evaluation = evaluate(self.session, self.learner.params, self.console.note)
         self.session.sampler.weights.release()
-        if self.first and self.config.evaluation.keep_samples:
-            self.lock.check()
-            records = evaluation.records(self.step, self.session.texts)
-            rollout_store.write_rollouts(self.run_dir, self.step, records, stem="eval")
+        if self.config.evaluation.keep_samples:
+            self.store(evaluation.entries(self.step, self.part), self.step, "eval")
         self.write(evaluation.metrics, kind="eval")
         return evaluation.metrics
+
+    def store(self, entries: Sequence[Entry], step: int, stem: str) -> None:
+        """Write ``entries``, this process's part of a file of rollouts; return when all parts are on disk."""
+        self.lock.check()
+        records = records_of(entries, self.session.texts)
+        rollout_store.write_rollouts(self.run_dir, step, records, stem=stem, part=self.part)
+        self.session.processes.agree(f"{stem} {step}, stored")
 
     def write(self, metrics: dict[str, float], kind: str = "train") -> None:
         """Write metrics of the current step, on the first process."""

@@ -77,6 +77,7 @@ def trained(network, mesh, **options):
     scores = programs.score(params, batch.rows, TEMPERATURE)
     numbers = DENOMINATOR, TEMPERATURE, 1.0
     gradients, sums = programs.accumulate(params, programs.zero_gradients(params), batch, *numbers)
+    gradients = programs.total(gradients)
     return jax.device_get((scores, programs.branching(params, batch.rows), gradients, sums))
 
 

@@ -122,7 +122,7 @@ def trained(network, mesh, options=DEFAULT_OPTIONS):
     for _ in range(2):
         scores = programs.score(params, micro.batch.rows, 1.0)
         gradients, sums = programs.accumulate(params, programs.zero_gradients(params), micro.batch, denominator, 1.0)
-        host = jax.device_get(gradients)
+        host = jax.device_get(programs.total(gradients))
         params, state, norm = programs.apply(params, state, gradients)
         mask = np.asarray(micro.batch.loss_mask)
         totals = [float(np.asarray(x)[mask].sum()) for x in scores]

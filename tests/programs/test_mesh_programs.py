@@ -19,6 +19,7 @@ from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.learning.row_menu import RowMenu
 from fr3e_jax.learning.row_shapes import WINDOW, RowShape
+from fr3e_jax.planning.costs import collectives
 from fr3e_jax.policy.network import ForwardOptions
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecoderSizes, cache_shape
@@ -89,8 +90,8 @@ def compile_all(network, mesh, slots):
         prefill=prefill,
         decode=decoder._chunk.lower(params, state, scalar(np.int32), steps=16, filtered=False),
         score=train._score.lower(params, batch.rows, scalar(np.float32)),
-        accumulate=train._accumulate.lower(params, params, batch, scalar(np.float32), scalar(np.float32)),
-        apply=train._apply.lower(params, moments, params),
+        accumulate=train._accumulate.lower(params, train.abstract_gradients(), batch, scalar(np.float32), scalar(np.float32)),
+        apply=train._apply.lower(params, moments, train.abstract_gradients()),
     )
     return {name: Compiled(program) for name, program in lowered.items()}
 
@@ -143,23 +144,41 @@ def test_large_gathered_arrays_are_parameters(programs, network):
 
 
 def test_each_program_has_only_the_collectives_that_its_mesh_needs(programs):
-    """Gradients are summed over the batch axes, products over ``tensor``; a few numbers are not counted."""
+    """Gradients are summed over ``fsdp``, and once an update over ``replica``; products over ``tensor``.
+
+    A few numbers are not counted.
+    """
     replica, fsdp, _, tensor = programs.mesh.devices.shape
     gather = {"all-gather"} if fsdp > 1 else set()
     total = {"all-reduce"} if tensor > 1 else set()
     between = {"all-gather"} if tensor > 1 else set()  # of hidden states between layers in training
     # Token ids go to the embedding's columns and the found columns back, where the embedding is split by them alone.
     exchange = {"all-to-all"} if fsdp > 1 and tensor == 1 else set()
-    gradients = {"all-reduce"} if replica * fsdp > 1 else set()
+    gradients = {"all-reduce"} if fsdp > 1 else set()
     expected = dict(
         prefill=gather | total | exchange,
         score=gather | total | exchange | between,
         accumulate=gather | total | exchange | gradients | between,
-        apply=set(),
+        apply={"all-reduce"} if replica > 1 else set(),
     )
     for name, kinds in expected.items():
         found = programs.here[name].kinds(least=SMALL) - {"reduce-scatter"}  # some backends make one of an all-reduce
         assert found == kinds, name
+
+
+def test_gradients_cross_replicas_in_apply_alone(programs, network):
+    """As many bytes as one sum of a device's share; a micro-batch sends a few sums for the metrics."""
+    mesh, replica = programs.mesh, programs.mesh.shape["replica"]
+    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
+    pairs = zip(jax.tree.leaves(network.abstract), jax.tree.leaves(shardings), strict=True)
+    share = sum(math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf, sharding in pairs)
+
+    def crossing(name):
+        found = collectives(programs.here[name].text, chips_per_slice=mesh.size // replica)
+        return sum(one.sent_bytes for one in found if one.across_slices)
+
+    assert crossing("accumulate") <= 64
+    assert crossing("apply") == pytest.approx(2 * share * (replica - 1) / replica, abs=64)
 
 
 def test_states_between_layers_are_split_by_position_and_gathered_only_over_tensor(tiny_network):

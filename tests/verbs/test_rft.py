@@ -8,6 +8,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from process_group import Group
 
 from fr3e_jax.cli import main
 from fr3e_jax.configuration import ConfigError
@@ -65,6 +66,24 @@ def test_an_update_is_cross_entropy_on_the_responses_that_are_kept(one_update, s
     assert metrics["loss/supervised"] == pytest.approx(np.mean(losses), abs=1e-5)
     assert metrics["tokens/loss_tokens"] == len(losses)
     assert metrics["tokens/sampled_tokens"] == sum(len(record.token_ids) for record in records)
+
+
+@pytest.mark.slow
+def test_two_processes_store_the_responses_and_evaluations_of_one_in_parts(one_update, tmp_path, tiny_run):
+    group = Group(tmp_path, tiny_run, **SETTINGS | {"rft__iterations": 1, "rft__batch_size": 100})
+    assert group.run(2, verb="rft") == [0, 0], group.logs()
+    settings = ["--run", str(group.run_dir), f"runtime.output_dir={tmp_path}"]
+    assert group.run(2, *settings, verb="eval") == [0, 0], group.logs()
+    (evaluated,) = (group.run_dir / "evaluations").iterdir()
+    for stem, step, folder in (("step", 1, group.run_dir), ("eval", 0, group.run_dir), ("eval", 1, group.run_dir), ("eval", 1, evaluated)):
+        path = rollout_path(RunDirectory(folder), step, stem=stem)
+        assert {file.name for file in path.parent.glob(f"{stem}_{step:06d}*")} == {
+            f"{stem}_{step:06d}.{index}-of-2.jsonl.gz" for index in range(2)
+        }
+        wanted = read_rollouts(rollout_path(RunDirectory(one_update), step, stem=stem))
+        for rollout, expected in zip(read_rollouts(path), wanted, strict=True):
+            for name in ("id", "token_ids", "reward", "outcome", "kept", "response"):
+                assert getattr(rollout, name) == getattr(expected, name), f"{name} of rollout {expected.id}"
 
 
 def test_the_final_model_can_start_another_run(one_update, session, tiny_run):

@@ -16,7 +16,14 @@ from fr3e_jax.objectives.entropy import branching_factor
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rewards.verdict import Verdict
 from fr3e_jax.rollouts.requests import Rollout
-from fr3e_jax.verbs.rft_responses import Response, cut_after_answer, reason_to_drop, sample_responses
+from fr3e_jax.runs.rollout_parts import Part
+from fr3e_jax.verbs.rft_responses import (
+    Response,
+    cut_after_answer,
+    reason_to_drop,
+    response_entries,
+    sample_responses,
+)
 from fr3e_jax.verbs.rft_selection import mean_branching_factors, select_responses, training_trunks
 
 
@@ -136,6 +143,17 @@ def sampled_responses(session, right=8, wrong=6):
         found.append(response_of(session, f"{n}+1", outcome=outcome, entropy=n, position=n % 4, number=n))
     found[1].dropped = found[right].dropped = "redundant"
     return found
+
+
+def test_parts_of_the_responses_are_all_of_them_and_selected_ones_are_marked(session):
+    responses = sampled_responses(session)
+    whole = response_entries(3, responses, responses[4:6])
+    parts = [response_entries(3, responses, responses[4:6], Part(index, 3)) for index in range(3)]
+    ids = [entry.fields["id"] for entry in whole]
+    assert [entry.fields["id"] for part in parts for entry in part] == ids == [f"3/{n % 4}/{n}" for n in range(14)]
+    assert all(3 <= len(part) <= 6 for part in parts)
+    assert [entry.fields["kept"] for entry in whole] == [n in (4, 5) for n in range(14)]
+    assert whole[0].record().reward == 1.0 and whole[8].record().outcome == "wrong"
 
 
 def chosen(session, learner, tiny_run, **settings):
