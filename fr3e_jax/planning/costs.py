@@ -224,6 +224,14 @@ def _sent(kind: str, size: int, group: int) -> int:
     return (2 if kind == "all-reduce" else 1) * size * (group - 1) // group
 
 
+def _order(text: str | None, count: int) -> np.ndarray:
+    """Numbers of the devices of a mesh in its order: a list, or numbers as ``[2,4]T(1,0)`` turns them; None: in order."""
+    if turned := re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text or f"[{count}]"):
+        numbers = np.arange(count).reshape([int(n) for n in turned[1].split(",")])
+        return numbers.transpose([int(n) for n in turned[2].split(",")]) if turned[2] else numbers
+    return np.array([int(n) for n in re.findall(r"\d+", text or "")])
+
+
 def _groups(line: str) -> np.ndarray:
     """Device numbers in the order of the mesh, int ``[groups, members]``."""
     if pairs := re.search(r"source_target_pairs=\{(\{[\d,{}]*\})\}", line):
@@ -235,11 +243,11 @@ def _groups(line: str) -> np.ndarray:
         numbers = np.arange(np.prod(sizes)).reshape(sizes)
         numbers = numbers.transpose([int(n) for n in iota[4].split(",")]) if iota[4] else numbers
         return numbers.reshape(int(iota[1]), int(iota[2]))
-    if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", line):
+    if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^{]*)\))? \{([^}]*)\}", line):
         sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", mesh[1])}
-        named = [list(sizes).index(name) for name in re.findall(r"'([^']+)'", mesh[2])]
+        named = [list(sizes).index(name) for name in re.findall(r"'([^']+)'", mesh[3])]
         others = [axis for axis in range(len(sizes)) if axis not in named]
-        numbers = np.arange(np.prod(list(sizes.values()))).reshape(list(sizes.values()))
+        numbers = _order(mesh[2], int(np.prod(list(sizes.values())))).reshape(list(sizes.values()))
         members = int(np.prod([numbers.shape[axis] for axis in named]))
         return numbers.transpose(others + named).reshape(-1, members)
     return np.zeros((1, 1), int)

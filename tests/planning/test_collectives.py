@@ -83,6 +83,25 @@ def test_collectives_that_libtpu_leaves_to_the_runtime_between_slices_are_counte
     assert set(found) == {Collective("all-reduce", 2, True, 1, size), Collective("all-gather", 2, True, 1, size)}
 
 
+@pytest.mark.parametrize(
+    ("order", "axes", "group", "crosses"),
+    [
+        ("", "'a'", 2, True),
+        (", device_ids=([2,2,2]T(0,2,1))", "'a'", 2, True),
+        (", device_ids=([2,2,2]T(2,1,0))", "'a'", 2, False),
+        (", device_ids=([2,4]T(1,0))", "'b','c'", 4, True),
+        (", device_ids=(0,4,1,5,2,6,3,7)", "'c'", 2, True),
+        (", device_ids=(0,4,1,5,2,6,3,7)", "'b'", 2, False),
+    ],
+)
+def test_groups_of_a_mesh_whose_devices_are_in_another_order_are_read(order, axes, group, crosses):
+    groups = f"replica_groups=mesh['a'=2,'b'=2,'c'=2]{order} {{{axes}}}, use_global_device_ids=true"
+    text = f"ENTRY %main () -> f32[] {{\n  %r.1 = f32[16]{{0}} all-reduce(%x), channel_id=1, {groups}\n}}"
+    (found,) = collectives(text, chips_per_slice=4)
+    assert (found.group, found.across_slices) == (group, crosses)
+    assert found.sent_bytes == 2 * 64 * (group - 1) // group
+
+
 def test_collectives_of_one_slice_do_not_cross_slices():
     assert not any(row.across_slices for row in collectives(LOOP))
 

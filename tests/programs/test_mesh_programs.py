@@ -57,6 +57,12 @@ def states_between_layers(mesh, batch, split=1):
     return (count // batch_shards(mesh), 1, positions // split, SIZES["hidden_size"])
 
 
+def by_replica(mesh, name, shapes):
+    """The shapes as they are in the program ``name``: `accumulate` has a first axis of replicas, if there are any."""
+    several = mesh.shape["replica"] > 1 and name == "accumulate"
+    return {(1, *shape) for shape in shapes} if several else shapes
+
+
 def gathered_parameters(network, mesh):
     """Shapes of parameters gathered over ``fsdp``, and still split over ``tensor``."""
     found, tensor = set(), mesh.shape["tensor"]
@@ -139,7 +145,7 @@ def test_large_gathered_arrays_are_parameters(programs, network):
     for name, program in programs.here.items():
         large = program.gathered(max(SMALL, states_of_a_step(programs.mesh)) if name == "decode" else SMALL)
         split = tensor > 1 and name in ("score", "accumulate")
-        between = {states_between_layers(programs.mesh, batch)} if split else set()
+        between = by_replica(programs.mesh, name, {states_between_layers(programs.mesh, batch)} if split else set())
         assert between <= large <= between | (gathered if fsdp > 1 else set()), (name, large)
 
 
