@@ -96,7 +96,8 @@ def test_a_whole_run_of_two_processes_equals_that_of_one(two_processes, finished
 
 @pytest.mark.slow
 def test_a_whole_run_of_four_processes_equals_that_of_one(tmp_path, tiny_run, finished_run):
-    group = Group(tmp_path, tiny_run)
+    """Two replicas, each of which adds up the gradients of its own two processes."""
+    group = Group(tmp_path, tiny_run, mesh__replica=2)
     assert group.run(4) == [0] * 4, group.logs()
     assert_like(group.run_dir, finished_run)
 

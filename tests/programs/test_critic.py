@@ -65,7 +65,7 @@ def accumulated(programs, params, tokens: int, shards: int = 1):
     for _, rows in value_rows(tokens, shards):
         gradients, sums = programs.accumulate(params, gradients, rows, TOKENS)
         losses.append(float(sums["loss"]))
-    return jax.device_get(gradients), sum(losses)
+    return jax.device_get(programs.total(gradients)), sum(losses)
 
 
 LENGTH = 16  # of the longest whole sequence, padding counted

@@ -75,7 +75,8 @@ def test_two_processes_store_the_responses_and_evaluations_of_one_in_parts(one_u
     settings = ["--run", str(group.run_dir), f"runtime.output_dir={tmp_path}"]
     assert group.run(2, *settings, verb="eval") == [0, 0], group.logs()
     (evaluated,) = (group.run_dir / "evaluations").iterdir()
-    for stem, step, folder in (("step", 1, group.run_dir), ("eval", 0, group.run_dir), ("eval", 1, group.run_dir), ("eval", 1, evaluated)):
+    run = group.run_dir
+    for stem, step, folder in [("step", 1, run), ("eval", 0, run), ("eval", 1, run), ("eval", 1, evaluated)]:
         path = rollout_path(RunDirectory(folder), step, stem=stem)
         assert {file.name for file in path.parent.glob(f"{stem}_{step:06d}*")} == {
             f"{stem}_{step:06d}.{index}-of-2.jsonl.gz" for index in range(2)
