@@ -321,11 +321,12 @@ def update_on_mini_batch(
     learner.updates += 1
     ledger.loss_tokens += tokens
     sums.loss_tokens += tokens
-    logprobs = [part.pop("logprobs") for part in found]
     if mini_batch is scored.unscored:
-        read_spans(mini_batch, learner.programs.fetched(logprobs), scored.old.logprobs)
+        logprobs = learner.programs.fetched([part["logprobs"] for part in found])
+        read_spans(mini_batch, logprobs, scored.old.logprobs)
         check_scores(scored.batch, {"the policy's log-probs": scored.old.logprobs})
-    norm, found = jax.device_get((norm, found))
+    sums_of = lambda part: {name: value for name, value in part.items() if name != "logprobs"}
+    norm, found = jax.device_get((norm, [sums_of(part) for part in found]))
     for part in found:
         sums.totals.update({name: float(value) for name, value in part.items()})
     sums.gradient_norms.append(float(norm))

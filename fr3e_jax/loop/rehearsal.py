@@ -99,6 +99,20 @@ class _DrawnVerdicts(ResponseGrader):
         return Counter()
 
 
+class _AnsweredSampler(Sampler):
+    """A sampler whose rollouts have a tool's answer of one token in their middle, so that ARPO branches there."""
+
+    def _sample(self, params, requests, select, ended, going_on):
+        choose = select and (lambda index, rollouts, wait: select(index, [_answered(r) for r in rollouts], wait))
+        results, promoted = super()._sample(params, requests, choose, ended, going_on)
+        return [[_answered(rollout) for rollout in row] for row in results], promoted
+
+
+def _answered(rollout: Rollout) -> Rollout:
+    length = len(rollout.token_ids)
+    return replace(rollout, tool_written=np.arange(length) == length // 2)
+
+
 def rehearse(session: Session, forecast: Forecast, programs: Programs) -> Rehearsal:
     """The programs of the first steps of a run, in the order of their first call.
 
@@ -134,7 +148,8 @@ def _on_its_own(session: Session, forecast: Forecast) -> Session:
     engine.programs = RehearsedDecoder(sampler.engine.programs, forecast.lengths, cap, resumes=tools is not None)
     engine.stop_here = lambda: False
     engine.take_counts()
-    own = Sampler(engine, copy.copy(sampler.weights), tools)
+    kind = _AnsweredSampler if config.tools.branching else Sampler
+    own = kind(engine, copy.copy(sampler.weights), tools)
     own.weights.release()
     return replace(session, config=config, sampler=own, grader=_DrawnVerdicts(forecast.success))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scripted_environment
 
-from fr3e_jax.loop import compiling_ahead
+from fr3e_jax.loop import arpo, compiling_ahead
 from fr3e_jax.loop.rehearsal import Forecast, Programs, expected, rehearse
 from fr3e_jax.loop.session import open_session
 from fr3e_jax.loop.train import train
@@ -86,7 +86,10 @@ def test_a_rehearsal_changes_nothing_and_repeats_itself(tiny_run):
     assert session.grader.grader is not None
 
 
-def test_tools_pause_in_a_rehearsal_as_in_the_run(tiny_run):
+def test_tools_pause_in_a_rehearsal_as_in_the_run_and_responses_branch_after_answers(tiny_run, monkeypatch):
+    asked = []
+    make = arpo.TrunkRequest
+    monkeypatch.setattr(arpo, "TrunkRequest", lambda *args: asked.append(args) or make(*args))
     config = tiny_run.config(
         explore__enabled=False,
         rollout__max_response_tokens=40,
@@ -105,6 +108,9 @@ def test_tools_pause_in_a_rehearsal_as_in_the_run(tiny_run):
         for call in decoded
     )
     assert not session.sampler.toolbox.counts.total()
+    forks = [len(branch.prefix.token_ids) for _, branches, _ in asked for branch in branches]
+    assert 0 in forks and max(forks) > 1, "from the prompt where the rule accepts no answer, else from inside"
+    assert {"promote", "insert_trunks"} <= {call.program.name for call in found}
 
 
 def test_longer_responses_need_larger_rings(tiny_run):
