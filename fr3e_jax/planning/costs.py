@@ -225,7 +225,7 @@ def _sent(kind: str, size: int, group: int) -> int:
 
 
 def _order(text: str | None, count: int) -> np.ndarray:
-    """Numbers of the devices of a mesh in its order: a list, or numbers as ``[2,4]T(1,0)`` turns them; None: in order."""
+    """Numbers of a mesh's devices, in its order: a list, or numbers as ``[2,4]T(1,0)`` turns them; None: in order."""
     if turned := re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text or f"[{count}]"):
         numbers = np.arange(count).reshape([int(n) for n in turned[1].split(",")])
         return numbers.transpose([int(n) for n in turned[2].split(",")]) if turned[2] else numbers

@@ -372,7 +372,7 @@ class Estimator:
         return arrays | ({"gradient of the head": 4 * whole} if backward and self.lora is None else {})
 
     def apply(self) -> Estimate:
-        """An optimizer step, which adds the gradients of all replicas, and updates weights and both moments in place."""
+        """An optimizer step: gradients of all replicas are added, weights and both moments updated in place."""
         weights, replica = self.trained(self.train), self.train.replica
         arrays = {"weights": weights, "gradients": weights, "optimizer state": 2 * weights, "updates": 2 * weights}
         arrays |= {"gradients of all replicas": weights} if replica > 1 else {}

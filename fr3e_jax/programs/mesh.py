@@ -77,7 +77,7 @@ def make_mesh(
     """A mesh over all devices; one size may be -1 and takes the devices that the others leave.
 
     On TPU the axes follow the torus of the chips, ``tensor`` on the nearest ones, then ``context``; with several slices
-    ``replica`` spans them, so that only gradients cross the slow network between slices.
+    ``replica`` spans them, so that only gradients cross the slow network between slices, once an optimizer step.
 
     Raises:
       MeshMismatch: the sizes do not multiply to the number of devices, or the slices do not divide ``replica``.

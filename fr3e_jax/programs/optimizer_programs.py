@@ -27,8 +27,8 @@ second copy. The donated array is deleted: callers must go on with the returned 
 by the global norm needs the gradient of all of them. The update does not depend on the shape of a micro-batch. On its
 own it is compiled once and runs once per mini-batch, while `accumulate` is compiled for each shape.
 
-On a mesh with several replicas each replica adds up its own gradients (`fr3e_jax.programs.replicas`); `apply` adds those
-of all, so that gradients cross the slow network between slices once for each mini-batch.
+On a mesh with several replicas each replica adds up its own gradients (`fr3e_jax.programs.replicas`); `apply` adds
+those of all, so that gradients cross the slow network between slices once for each mini-batch.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class OptimizerPrograms:
     Attributes:
       abstract_state: shapes and types of ``params`` and ``optimizer``, by these names.
       param_shardings, optimizer_shardings: their shardings.
-      gradient_shardings: of gradients, which are split as the parameters; of those of each replica, if there are several.
+      gradient_shardings: of gradients, split as the parameters; of those of each replica, if there are several.
       init_optimizer: ``params -> optimizer state``.
       zero_gradients: ``params -> gradients`` of 0.
       norm: ``params -> global norm``, a scalar.

@@ -21,6 +21,7 @@ from fr3e_jax.loop.prompts import PromptFeed, summary_of
 from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.loop.step_report import grading_metrics
 from fr3e_jax.rollouts.noise import SHUFFLE
+from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.console import say
 from fr3e_jax.runs.ledger import TokenLedger

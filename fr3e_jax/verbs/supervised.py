@@ -21,8 +21,8 @@ from fr3e_jax.learning.packing import counted_tokens, pack
 from fr3e_jax.loop import resumption
 from fr3e_jax.loop.evaluate import best_metric, evaluate
 from fr3e_jax.loop.grading import GradingFailed
-from fr3e_jax.loop.run_identity import identity
 from fr3e_jax.loop.rollout_entries import Entry, records_of
+from fr3e_jax.loop.run_identity import identity
 from fr3e_jax.loop.run_report import NON_FINITE, non_finite_message
 from fr3e_jax.loop.session import Session
 from fr3e_jax.runs import rollout_store

@@ -96,7 +96,9 @@ def compile_all(network, mesh, slots):
         prefill=prefill,
         decode=decoder._chunk.lower(params, state, scalar(np.int32), steps=16, filtered=False),
         score=train._score.lower(params, batch.rows, scalar(np.float32)),
-        accumulate=train._accumulate.lower(params, train.abstract_gradients(), batch, scalar(np.float32), scalar(np.float32)),
+        accumulate=train._accumulate.lower(
+            params, train.abstract_gradients(), batch, scalar(np.float32), scalar(np.float32)
+        ),
         apply=train._apply.lower(params, moments, train.abstract_gradients()),
     )
     return {name: Compiled(program) for name, program in lowered.items()}
