@@ -348,6 +348,18 @@ def test_programs_to_compile_are_counted_where_they_are_bounded():
     assert "as many of score, accumulate as lengths ask for; bound them with training.row_shapes" in text
 
 
+def test_gradients_of_replicas_are_summed_by_the_optimizer_step_alone():
+    """An all-reduce of a device's share over two slices, which share the weights of 32 chips each."""
+    estimator = Estimator(recipe("configs/fr3e_qwen2.5_7b.yaml", "mesh.replica=2"), A7, 64)
+    micro_batch, step = estimator.accumulate(), estimator.apply()
+    plan = lambda one: estimated_plan("", one, parse_topology("v5e:4x8x2slices"))
+    across = [[c for c in plan(one).collectives if c.across_slices] for one in (micro_batch, step)]
+    assert not across[0] and [c.kind for c in across[1]] == ["all-reduce"]
+    share = step.arrays["gradients"]
+    assert across[1][0].sent_bytes == int(share) == int(step.arrays["gradients of all replicas"])
+    assert share == micro_batch.arrays["gradients"] == estimator.trained(estimator.train)
+
+
 def test_plan_for_gpus_is_labelled_as_an_estimate():
     plan = make_plan(recipe("configs/fr3e_qwen2.5_7b.yaml"), parse_topology("h100:8x4"), None)
     text = plan_text(plan)
