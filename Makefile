@@ -42,13 +42,14 @@ test-optimised: $(VENV)/.installed-dev
 
 # The slow tests on eight devices: meshes other than the one that uses every axis.
 test-slow-8: $(VENV)/.installed-dev
-	FR3E_TEST_DEVICES=8 $(PYTEST) -m slow tests/programs/test_every_mesh.py tests/programs/test_mesh_programs.py
+	FR3E_TEST_DEVICES=8 $(PYTEST) -m slow tests/programs/test_every_mesh.py tests/programs/test_mesh_programs.py \
+		tests/programs/test_replicas.py
 
 # The tests of packages that place arrays on devices, on eight virtual devices.
 test-8: $(VENV)/.installed-dev
 	FR3E_TEST_DEVICES=8 $(PYTEST) -m "not slow" tests/programs tests/rollouts tests/learning tests/loop tests/verbs \
 		tests/runs tests/cluster tests/policy/test_huggingface.py tests/planning/test_collectives.py \
-		tests/planning/test_estimate.py --ignore tests/loop/test_several_processes.py \
+		tests/planning/test_estimate.py::test_planned_caches_have_the_shardings_that_prefill_returns --ignore tests/loop/test_several_processes.py \
 		--ignore tests/runs/test_profile.py --ignore tests/loop/test_end_to_end.py
 
 # Parity with torch and transformers. Without these packages the tests fail, because the variable is set; `make test`

@@ -146,7 +146,10 @@ def test_rows_split_over_context_compile_with_fused_attention(libtpu, capsys):
 
 @pytest.mark.slow
 def test_gradients_cross_slices_once_an_update_and_nothing_else_does(libtpu, capsys):
-    choice = [*TINY, "mesh.replica=2", "--topology", "v5e:2x2x2slices", "--programs", "accumulate,apply,decode"]
+    """With fused kernels, which are mapped over the replicas, too."""
+    heads = ["model.hidden_size=256", "model.num_heads=4", "model.compute_dtype=bfloat16", "model.attention=pallas"]
+    choice = [*TINY, *heads, "mesh.replica=2", "--topology", "v5e:2x2x2slices"]
+    choice += ["--programs", "accumulate,apply,decode"]
     assert main(["plan", *choice, "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     crossing = {p["name"]: [c for c in p["collectives"] if c["across_slices"]] for p in plan["programs"]}

@@ -102,10 +102,8 @@ def dense(tiny_network):
     ("sizes", "options"),
     [
         (dict(replica=2, fsdp=2, tensor=2), {}),
-        pytest.param(dict(replica=8, fsdp=1), {}, marks=pytest.mark.slow),
         pytest.param(dict(replica=2, tensor=2, context=2), {}, marks=pytest.mark.slow),
         pytest.param(dict(replica=2, fsdp=2, context=2), {"attention": "pallas", "scan": True}, marks=pytest.mark.slow),
-        pytest.param(dict(replica=4, fsdp=2), {"attention": "pallas", "remat": "block"}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -115,9 +113,8 @@ def test_gradients_of_replicas_add_up_to_that_of_one_device(sizes, options, dens
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("expert", [1, 2])
-def test_gradients_of_experts_in_replicas_add_up_to_that_of_one_device(expert, tiny_network):
+def test_gradients_of_experts_in_replicas_add_up_to_that_of_one_device(tiny_network):
     moe = dict(model_type="qwen3_moe", num_experts=6, experts_per_token=2, expert_size=12)
     network = tiny_network(**SIZES, **moe)
     expected = trained(network, make_mesh(devices=jax.devices()[:1]), routed=True)
-    assert_close(trained(network, make_mesh(replica=2, fsdp=-1, tensor=2, expert=expert), routed=True), expected)
+    assert_close(trained(network, make_mesh(replica=2, fsdp=1, tensor=2, expert=2), routed=True), expected)
