@@ -133,7 +133,7 @@ def make_plan(
     for name in [name for name in all_names if not names or name in names]:
         estimate = estimator.of(name)
         if programs is None:
-            plan = estimated_plan(name, estimate, topology)
+            plan = estimated_plan(name, estimator, topology)
         else:
             plan = replace(compile_target(programs.target(name), topology), largest=largest_arrays(estimate))
         plans.append(plan)

@@ -115,7 +115,7 @@ def ranked(
             trial = changed(config, **one)
             estimator = Estimator(trial, architecture, topology.devices)
             check_layout(estimator, topology)
-            plans = [estimated_plan(name, estimator.of(name), topology) for name in names]
+            plans = [estimated_plan(name, estimator, topology) for name in names]
         except (MeshMismatch, ValueError):
             continue  # these devices have no such mesh
         rows = estimator.train.batch_shards, trial.training.micro_batch_tokens

@@ -378,8 +378,8 @@ def test_json_holds_the_figures_of_the_text():
     assert set(found) >= {"recipe", "topology", "programs", "stages", "amounts", "fits", "step_seconds", "advice"}
     assert found["programs"][0]["total_bytes"] == plan.programs[0].total_bytes
     assert found["step_seconds"] == sum(stage["seconds"] for stage in found["stages"])
-    estimate = Estimator(recipe(BIG), A32, 64).of("apply")
-    assert estimated_plan("apply", estimate, V5P).total_bytes == found["programs"][-1]["total_bytes"]
+    estimator = Estimator(recipe(BIG), A32, 64)
+    assert estimated_plan("apply", estimator, V5P).total_bytes == found["programs"][-1]["total_bytes"]
 
 
 def test_fused_kernels_keep_no_scores():
