@@ -71,6 +71,7 @@ def test_group_over_two_dimensions_has_the_links_of_both():
         (False, [(0, 1), (1, 2), (2, 3), (3, 0)], 1),  # the last one goes back, in the other direction
         (True, [(0, 2), (1, 3), (2, 0), (3, 1)], 2),
         (False, [(0, 3), (1, 2)], 2),  # both pass the middle link
+        (True, [(0, 3), (1, 2)], 1),  # the shorter way round
         (False, [(0, 3), (3, 0)], 1),  # in both directions
     ],
 )
