@@ -209,9 +209,10 @@ def test_meshes_of_a_search_divide_the_network_and_the_devices():
     tried = list(training_settings(config, V5P, A32))
     assert tried
     for one in tried:
-        assert one["mesh__replica"] * one["mesh__fsdp"] * one["mesh__tensor"] == 64
+        gathered = one["mesh__fsdp"] * one["mesh__context"]
+        assert one["mesh__replica"] * gathered * one["mesh__tensor"] == 64
         assert A32.num_heads % one["mesh__tensor"] == 0
-        assert A32.hidden_size % one["mesh__fsdp"] == 0
+        assert A32.hidden_size % gathered == 0
     between = parse_topology("v5p:2x2x2x2slices")
     assert all(one["mesh__replica"] % 2 == 0 for one in training_settings(config, between, A32))
 
