@@ -81,7 +81,7 @@ def _search(config: Config, topology: Topology, devices, assumed: Assumptions, v
         names = [name for name in names if name in program_names(trial, estimator)]
         _say(progress=f"trying {candidate.text}")
         if devices is None:
-            return [estimated_plan(name, estimator.of(name), topology) for name in names]
+            return [estimated_plan(name, estimator, topology) for name in names]
         programs = Programs(trial, devices, vocab_size)
         plans = [compile_target(programs.target(name), topology) for name in names]
         for plan in plans:

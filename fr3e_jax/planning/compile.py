@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import jax
+import numpy as np
 from jax.experimental import topologies
 
 from fr3e_jax.planning.costs import Collective, collectives, count_flops
-from fr3e_jax.planning.estimate import Estimate
+from fr3e_jax.planning.estimate import Estimate, Estimator
+from fr3e_jax.planning.links import MeshLinks, estimated_links, links_of_mesh
 from fr3e_jax.planning.targets import Target, device_bytes
 from fr3e_jax.planning.topology import Topology, TopologyError
 from fr3e_jax.planning.traffic import moved_bytes
@@ -114,7 +117,9 @@ def compile_target(target: Target, topology: Topology) -> ProgramPlan:
             temporary_bytes=memory.temp_size_in_bytes,
             output_bytes=memory.output_size_in_bytes - memory.alias_size_in_bytes,
             peak_bytes=memory.peak_memory_in_bytes,
-            collectives=collectives(text, trips=target.trips, chips_per_slice=slice_size),
+            collectives=collectives(
+                text, trips=target.trips, chips_per_slice=slice_size, mesh=links_of_mesh(target.mesh, topology)
+            ),
             moved=(moved := moved_bytes(text, trips=target.trips)),
             read_bytes=target.read_bytes or max(arguments, sum(moved.values())),
         )
@@ -122,8 +127,9 @@ def compile_target(target: Target, topology: Topology) -> ProgramPlan:
     return with_floor(replace(plan, compile_seconds=time.monotonic() - started), topology)
 
 
-def estimated_plan(name: str, estimate: Estimate, topology: Topology) -> ProgramPlan:
+def estimated_plan(name: str, estimator: Estimator, topology: Topology) -> ProgramPlan:
     """The same figures from an estimate, without compiling."""
+    estimate = estimator.of(name)
     plan = ProgramPlan(
         name=name,
         shape=estimate.shape,
@@ -136,7 +142,7 @@ def estimated_plan(name: str, estimate: Estimate, topology: Topology) -> Program
         resident={name: int(size) for name, size in estimate.resident.items()},
         flops=int(estimate.flops),
         read_bytes=int(estimate.read_bytes),
-        collectives=_estimated_collectives(estimate, topology),
+        collectives=_estimated_collectives(name, estimator, estimate, topology),
         largest=largest_arrays(estimate),
         steps=estimate.steps,
         positions=estimate.positions,
@@ -145,13 +151,29 @@ def estimated_plan(name: str, estimate: Estimate, topology: Topology) -> Program
     return with_floor(replace(plan, fits=plan.total_bytes <= plan.hbm_bytes), topology)
 
 
-def _estimated_collectives(estimate: Estimate, topology: Topology) -> list[Collective]:
+_BATCH = ("replica", "fsdp", "expert")
+_GATHERED = ("fsdp", "expert", "context")  # axes over which weights are gathered
+
+
+def _estimated_collectives(name: str, estimator: Estimator, estimate: Estimate, topology: Topology) -> list[Collective]:
     """The estimated collectives. The chips of a slice share the bytes that pass between slices."""
-    sent = [("all-gather", estimate.gathered_bytes, False), ("all-reduce", estimate.reduced_bytes, False)]
-    sent.append(("all-reduce", estimate.summed_bytes, topology.slices > 1))
+    training, rollouts = estimator.train, estimator.roll
+    trains = name in ("score", "accumulate", "apply", "reshard")
+    mesh = estimated_links(topology, training, training if trains else rollouts)
+    everywhere = (*_GATHERED, "replica", "tensor")
+    sent = [("all-gather", estimate.gathered_bytes, False, everywhere if name == "reshard" else _GATHERED)]
+    sent.append(("all-reduce", estimate.reduced_bytes, False, _BATCH if name == "promote" else ("tensor",)))
+    sent.append(("all-reduce", estimate.summed_bytes, topology.slices > 1, ("replica",)))
     if topology.slices > 1 and topology.chip.platform == "gpu":  # the fsdp axis spans the hosts
-        sent.append(("all-gather", estimate.gathered_bytes / topology.chips_per_slice, True))
-    return [Collective(kind, 0, across, 0, int(size)) for kind, size, across in sent if size]
+        sent.append(("all-gather", estimate.gathered_bytes / topology.chips_per_slice, True, _GATHERED))
+    return [_estimated(kind, int(size), across, axes, mesh) for kind, size, across, axes in sent if size]
+
+
+def _estimated(kind: str, size: int, across: bool, axes: tuple[str, ...], mesh: MeshLinks | None) -> Collective:
+    if mesh is None or across:
+        return Collective(kind, 0, across, 0, size)
+    groups = mesh.groups(axes)
+    return Collective(kind, groups.shape[1], across, 0, size, mesh.axes_of(groups), mesh.loads(kind, groups))
 
 
 def largest_arrays(estimate: Estimate, count: int = 5) -> dict[str, int]:
@@ -164,14 +186,26 @@ def with_floor(plan: ProgramPlan, topology: Topology) -> ProgramPlan:
     """The plan with its least time: the longest of computing, reading HBM and sending, each at its published peak."""
     chip = topology.chip
     between = sum(c.sent_bytes for c in plan.collectives if c.across_slices)
-    within = sum(c.sent_bytes for c in plan.collectives) - between
     times = {
         "compute": plan.flops / topology.devices / chip.peak_flops,
         "memory": plan.read_bytes / chip.hbm_bandwidth,
-        "network": max(within / chip.link_bandwidth, between / chip.network_bandwidth),
+        "network": max(link_seconds(plan.collectives, topology), between / chip.network_bandwidth),
     }
     slowest = max(times, key=times.get)
     return replace(plan, floor_seconds=times[slowest], dominated_by=slowest)
+
+
+def link_seconds(found: Sequence[Collective], topology: Topology) -> float:
+    """The least time of the collectives within a slice: that of the dimension of the torus whose links send most.
+
+    Collectives over other dimensions may run at the same time. Without a torus, all links of a chip serve each.
+    """
+    chip, inside = topology.chip, [c for c in found if not c.across_slices]
+    busy = np.zeros(len(topology.shape))
+    for collective in inside:
+        busy += collective.sent_bytes * np.array(collective.loads or (0.0,) * len(busy))
+    elsewhere = sum(c.sent_bytes for c in inside if not c.loads)
+    return float(busy.max()) / chip.bandwidth_of_a_link + elsewhere / chip.link_bandwidth
 
 
 def requested_bytes(message: str, arguments: int) -> int:

@@ -15,6 +15,8 @@ from functools import partial
 import numpy as np
 from jax.extend import core
 
+from fr3e_jax.planning.links import MeshLinks
+
 _COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute")
 BITS = {"pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "f16": 16, "bf16": 16, "s16": 16, "u16": 16}
 BITS |= {"s32": 32, "u32": 32, "f32": 32, "s64": 64, "u64": 64, "f64": 64}
@@ -98,16 +100,20 @@ def _jaxprs_of(equation) -> Iterator[core.Jaxpr]:
 
 @dataclass(frozen=True)
 class Collective:
-    """All collectives of one kind and group size."""
+    """All collectives of one kind, over the same groups."""
 
     kind: str
     group: int  # devices that take part in each collective
     across_slices: bool
     count: int  # executions
     sent_bytes: int  # the least bytes that each device sends
+    axes: tuple[str, ...] = ()  # of the mesh, that the groups span; () where they are not known
+    loads: tuple[float, ...] = ()  # of the torus's links (`MeshLinks.loads`); () where all links of a chip serve alike
 
 
-def collectives(text: str, *, trips: int = 1, chips_per_slice: int = 0) -> list[Collective]:
+def collectives(
+    text: str, *, trips: int = 1, chips_per_slice: int = 0, mesh: MeshLinks | None = None
+) -> list[Collective]:
     """The collectives of a compiled program, the most bytes first.
 
     Bytes are those of a ring of g devices. For an array of n bytes, all-gather and reduce-scatter send n(g-1)/g,
@@ -117,17 +123,18 @@ def collectives(text: str, *, trips: int = 1, chips_per_slice: int = 0) -> list[
       text: ``compiled.as_text()``.
       trips: the assumed length of each loop whose length the program does not state.
       chips_per_slice: devices of a slice, in the order of the mesh; 0 if there is one slice.
+      mesh: where the devices lie on the torus; None: they lie on none.
     """
     bodies, entry = computations(text)
     times = _executions(bodies, entry, trips)
-    sums: dict[tuple[str, int, bool], list[int]] = defaultdict(lambda: [0, 0])
+    sums: dict[tuple, list[int]] = defaultdict(lambda: [0, 0])
     seen: set[str] = set()
     for name, lines in bodies.items():
         for line in lines:
             if times.get(name) and (transfer := _BETWEEN_SLICES.search(line)):
                 kind, group, size = _transfer(*transfer.groups())
-                sums[kind, group, True][0] += times[name]
-                sums[kind, group, True][1] += times[name] * _sent(kind, size, group)
+                sums[kind, group, True, (), ()][0] += times[name]
+                sums[kind, group, True, (), ()][1] += times[name] * _sent(kind, size, group)
             found = _OPERATION.search(_bare(line))
             channel = re.search(r"channel_id=(\d+)", line)
             if not found or not times.get(name) or (channel and channel[1] in seen):
@@ -139,10 +146,12 @@ def collectives(text: str, *, trips: int = 1, chips_per_slice: int = 0) -> list[
                 operation, size = "reduce-scatter", size // groups.shape[1]
             sent = _sent(operation, size, groups.shape[1])
             slices = groups // (chips_per_slice or groups.max() + 1)
-            kind = operation, groups.shape[1], bool((slices != slices[:, :1]).any())
+            known = mesh is not None and groups.shape[1] > 1
+            spans = (mesh.axes_of(groups), mesh.loads(operation, groups)) if known else ((), ())
+            kind = operation, groups.shape[1], bool((slices != slices[:, :1]).any()), *spans
             sums[kind][0] += times[name]
             sums[kind][1] += times[name] * sent
-    rows = [Collective(kind, size, across, *both) for (kind, size, across), both in sums.items()]
+    rows = [Collective(*key[:3], *both, *key[3:]) for key, both in sums.items()]
     return sorted((row for row in rows if row.sent_bytes), key=lambda row: -row.sent_bytes)
 
 

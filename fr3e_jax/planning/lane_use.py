@@ -14,7 +14,8 @@ from fr3e_jax.planning.workload import DecodeShape, base_shape, bases_per_prompt
 from fr3e_jax.rollouts.expected_lengths import expected_lengths
 from fr3e_jax.rollouts.layout import Layout, fitted_layout, simulated, step_cost
 
-_ROUNDS = 2  # that are drawn
+_ROUNDS = 2  # that are drawn; of more than `_MANY` branches, one
+_MANY = 4096
 _LEVELS = 128  # lengths that are told apart: a schedule of single tokens would take seconds
 
 
@@ -79,7 +80,7 @@ def _share(
     """
     random, expected, unit = np.random.default_rng(0), expected_lengths(mean, cap), -(-cap // _LEVELS)
     tokens = steps = 0
-    for _ in range(_ROUNDS):
+    for _ in range(_ROUNDS if trunks * branches * max(states, 1) <= _MANY else 1):
         drawn = [list(_branches(random, expected, cap, branches, states)) for _ in range(trunks)]
         limits, lengths = ([[branch[i] for branch in trunk] for trunk in drawn] for i in (0, 1))
         tokens += sum(map(sum, lengths))

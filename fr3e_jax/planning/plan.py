@@ -20,6 +20,7 @@ from fr3e_jax.planning.search import Faster, faster
 from fr3e_jax.planning.targets import PROGRAMS, Programs
 from fr3e_jax.planning.topology import Topology
 from fr3e_jax.planning.tuning import Change, advise, changed
+from fr3e_jax.planning.typical_rows import with_rows_of_a_step
 from fr3e_jax.planning.workload import Amounts, Assumptions, step_amounts
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.experts import routes_type
@@ -133,7 +134,7 @@ def make_plan(
     for name in [name for name in all_names if not names or name in names]:
         estimate = estimator.of(name)
         if programs is None:
-            plan = estimated_plan(name, estimate, topology)
+            plan = estimated_plan(name, estimator, topology)
         else:
             plan = replace(compile_target(programs.target(name), topology), largest=largest_arrays(estimate))
         plans.append(plan)
@@ -141,7 +142,8 @@ def make_plan(
     whole = len(plans) == len(all_names)
     amounts = step_amounts(config, assumed, estimator.train.batch_shards) if whole else None
     use = lane_use(config, estimator.slots, assumed.response_tokens, estimator.roll.batch_shards)
-    parts = stages(plans, amounts, use) if amounts else []
+    of_a_step = [with_rows_of_a_step(p, estimator, amounts, topology) for p in plans] if amounts else []
+    parts = stages(of_a_step, amounts, use) if amounts else []
     times = [(stage.seconds, stage.dominated_by) for stage in parts]
     more = dict(steps=planned_steps(config, amounts), efficiency=efficiency, price=price) if amounts else {}
     size, least = architecture.num_parameters, sum(stage.seconds for stage in parts)

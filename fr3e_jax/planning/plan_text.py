@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fr3e_jax.planning.compilations import Compilations
 from fr3e_jax.planning.compile import GIB, ProgramPlan
+from fr3e_jax.planning.costs import Collective
 from fr3e_jax.planning.expected import Expected
 from fr3e_jax.planning.plan import Plan
 from fr3e_jax.planning.search import Choice
@@ -81,9 +82,10 @@ def _times(count: int) -> str:
     return f"{count} " if count else ""
 
 
-def _of(collective) -> str:
+def _of(collective: Collective) -> str:
     across = " between slices" if collective.across_slices else ""
-    return (f" of {collective.group}" if collective.group else "") + across
+    over = f" over {' x '.join(collective.axes)}" if collective.axes else ""
+    return (f" of {collective.group}" if collective.group else "") + over + across
 
 
 def _misfits(plan: Plan) -> Iterator[str]:

@@ -16,6 +16,7 @@ from fr3e_jax.planning.lane_use import LaneUse, lane_use
 from fr3e_jax.planning.layout_check import check_layout
 from fr3e_jax.planning.topology import Topology
 from fr3e_jax.planning.tuning import changed
+from fr3e_jax.planning.typical_rows import with_rows_of_a_step
 from fr3e_jax.planning.workload import Amounts, Assumptions, step_amounts
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.programs.mesh import MeshMismatch
@@ -115,14 +116,15 @@ def ranked(
             trial = changed(config, **one)
             estimator = Estimator(trial, architecture, topology.devices)
             check_layout(estimator, topology)
-            plans = [estimated_plan(name, estimator.of(name), topology) for name in names]
+            plans = [estimated_plan(name, estimator, topology) for name in names]
         except (MeshMismatch, ValueError):
             continue  # these devices have no such mesh
         rows = estimator.train.batch_shards, trial.training.micro_batch_tokens
         if rows not in amounts:
             amounts[rows] = step_amounts(trial, assumed, rows[0], scores=False)
         use = lane_use(trial, estimator.slots, assumed.response_tokens, estimator.roll.batch_shards)
-        found.append(Candidate(one, _seconds(plans, amounts[rows], use), max(p.share for p in plans)))
+        timed = [with_rows_of_a_step(plan, estimator, amounts[rows], topology) for plan in plans]
+        found.append(Candidate(one, _seconds(timed, amounts[rows], use), max(p.share for p in plans)))
     roomy = sorted((c for c in found if c.share <= _COMFORTABLE), key=lambda c: c.seconds)
     return roomy + sorted((c for c in found if c.share > _COMFORTABLE), key=lambda c: c.share)
 

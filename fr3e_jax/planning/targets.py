@@ -71,6 +71,11 @@ class Target:
     def trace(self):
         return self.function.trace(*self.arguments, **self.options)
 
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh of its first argument, whose order of devices numbers them in the program."""
+        return jax.tree.leaves(self.arguments)[0].sharding.mesh
+
 
 def device_bytes(tree: Any) -> int:
     """Bytes of abstract arrays on each device, by their shardings. Of uneven shards the largest counts."""

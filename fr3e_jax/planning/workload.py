@@ -15,6 +15,7 @@ import numpy as np
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.row_plan import plan_rows
 from fr3e_jax.learning.row_shapes import Plan, RowShape
+from fr3e_jax.learning.update import reads_old_logprobs
 from fr3e_jax.rollouts.cache_sizes import configured_sizes
 
 
@@ -54,6 +55,8 @@ class Amounts:
     micro_batches: int
     updates: int
     score_positions: int  # padded positions of the pass that computes the old log-probs
+    seen: float = 0.0  # positions that a padded position attends to, on average
+    score_seen: float = 0.0  # the same in the pass of the old log-probs
 
     @property
     def sampled_tokens(self) -> float:
@@ -144,6 +147,17 @@ def _padded(plan: Plan) -> int:
     return sum(shape.positions for _, shape in plan)
 
 
+def seen_positions(shape: RowShape) -> float:
+    """Positions that a position of a row attends to on average, those that masks hide included."""
+    _, trunk, lanes, length, window = shape
+    pairs = trunk * trunk + lanes * length * (length * min(window, lanes) + trunk)
+    return pairs / (trunk + lanes * length)
+
+
+def _seen(plan: Plan) -> float:
+    return sum(seen_positions(shape) * shape.positions for _, shape in plan) / max(_padded(plan), 1)
+
+
 def largest_micro_batch(config: Config, shards: int) -> RowShape:
     """The micro-batch with the most positions for the worst lengths and anchors; no row holds half a trunk."""
     cap = config.rollout.max_response_tokens
@@ -167,7 +181,10 @@ def step_amounts(config: Config, assumed: Assumptions, shards: int, *, scores: b
     expanded = prompts * assumed.kept_share * bases_per_prompt(config)
     starts = [0, *forks] if explore.initial_state == "fresh" else forks
     mini = _first(per_prompt, training.mini_batch_rollouts)
-    scored = _planned(config, _first(per_prompt, training.batch_rollouts), shards) if scores else []
+    to_score = _first(per_prompt, training.batch_rollouts)
+    if config.advantage.base_estimator != "gae" and not reads_old_logprobs(config):
+        to_score = to_score[len(mini) :]  # the first mini-batch has its old log-probs from its gradient
+    scored = _planned(config, to_score, shards) if scores and to_score else []
     packed = _planned(config, mini, shards)
     branches = [branch for trunk in mini for branch in trunk.branches]
     new = sum(length for _, length in branches)
@@ -186,4 +203,6 @@ def step_amounts(config: Config, assumed: Assumptions, shards: int, *, scores: b
         micro_batches=passes * len(packed),
         updates=passes,
         score_positions=_padded(scored),
+        seen=_seen(packed),
+        score_seen=_seen(scored),
     )

@@ -84,7 +84,7 @@ def make_mesh(
     """
     devices = jax.devices() if devices is None else list(devices)
     shape = training_shape(len(devices), replica=replica, fsdp=fsdp, context=context, tensor=tensor, expert=expert)
-    return _mesh(_arranged(devices, shape))
+    return _mesh(arranged(devices, shape))
 
 
 def training_shape(count: int, *, expert: int, **sizes: int) -> tuple[int, ...]:
@@ -137,8 +137,12 @@ def resolve_sizes(count: int, *, prefix: str = "mesh.", **sizes: int) -> tuple[i
     return shape
 
 
-def _arranged(devices: list, shape: tuple[int, ...]) -> np.ndarray:
-    """Devices in the order of the mesh: neighbours of the interconnect are neighbours on its last axes."""
+def arranged(devices: list, shape: tuple[int, ...]) -> np.ndarray:
+    """Devices in the order of the mesh: neighbours of the interconnect are neighbours on its last axes.
+
+    Raises:
+      MeshMismatch: the slices do not divide the first axis.
+    """
     if getattr(devices[0], "platform", "") != "tpu":
         return np.asarray(devices).reshape(shape)
     slices = _slices(devices)

@@ -75,7 +75,7 @@ class Schedule:
         new = np.zeros(self.branch.shape, bool)
         for slot in np.flatnonzero(self.slot_request == IDLE)[: len(self.waiting)]:
             self._place(slot, self.waiting.popleft(), placed)
-        for slot in np.flatnonzero(self.slot_request != IDLE):
+        for slot in np.flatnonzero((self.slot_request != IDLE) & ~self.active.all(axis=1)):
             self._fill(slot, new)
         for slot in np.flatnonzero(self.slot_request == IDLE):
             if not self._queued_tokens.any():

@@ -209,9 +209,10 @@ def test_meshes_of_a_search_divide_the_network_and_the_devices():
     tried = list(training_settings(config, V5P, A32))
     assert tried
     for one in tried:
-        assert one["mesh__replica"] * one["mesh__fsdp"] * one["mesh__tensor"] == 64
+        gathered = one["mesh__fsdp"] * one["mesh__context"]
+        assert one["mesh__replica"] * gathered * one["mesh__tensor"] == 64
         assert A32.num_heads % one["mesh__tensor"] == 0
-        assert A32.hidden_size % one["mesh__fsdp"] == 0
+        assert A32.hidden_size % gathered == 0
     between = parse_topology("v5p:2x2x2x2slices")
     assert all(one["mesh__replica"] % 2 == 0 for one in training_settings(config, between, A32))
 
@@ -390,8 +391,8 @@ def test_json_holds_the_figures_of_the_text():
     assert set(found) >= {"recipe", "topology", "programs", "stages", "amounts", "fits", "step_seconds", "advice"}
     assert found["programs"][0]["total_bytes"] == plan.programs[0].total_bytes
     assert found["step_seconds"] == sum(stage["seconds"] for stage in found["stages"])
-    estimate = Estimator(recipe(BIG), A32, 64).of("apply")
-    assert estimated_plan("apply", estimate, V5P).total_bytes == found["programs"][-1]["total_bytes"]
+    estimator = Estimator(recipe(BIG), A32, 64)
+    assert estimated_plan("apply", estimator, V5P).total_bytes == found["programs"][-1]["total_bytes"]
 
 
 def test_fused_kernels_keep_no_scores():

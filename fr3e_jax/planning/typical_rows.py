@@ -1,0 +1,29 @@
+"""The work on the rows of a step, which attend to less than the largest rows that a recipe can need.
+
+Programs of training are planned for the largest rows: the longest trunk and the longest branch. The time of a step is
+that of the rows that it has, whose positions see fewer others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fr3e_jax.planning.compile import ProgramPlan, with_floor
+from fr3e_jax.planning.estimate import Estimator
+from fr3e_jax.planning.topology import Topology
+from fr3e_jax.planning.workload import Amounts, largest_micro_batch, seen_positions
+
+
+def with_rows_of_a_step(plan: ProgramPlan, estimator: Estimator, amounts: Amounts, topology: Topology) -> ProgramPlan:
+    """The plan of a program with the FLOPs, and so the least time, that it has for the rows of a step.
+
+    Only ``score`` and ``accumulate`` change: attention takes as much less of their FLOPs as positions see fewer others.
+    Matrix products are those of the planned rows.
+    """
+    seen = {"score": amounts.score_seen, "accumulate": amounts.seen}.get(plan.name, 0.0)
+    if not seen:
+        return plan
+    a, largest = estimator.a, seen_positions(largest_micro_batch(estimator.config, estimator.train.batch_shards))
+    of_a_position = lambda others: estimator.active_kernels + 2 * others * a.num_heads * a.head_dim * a.num_layers
+    share = min(of_a_position(seen) / of_a_position(largest), 1.0)
+    return with_floor(replace(plan, flops=int(plan.flops * share)), topology)
