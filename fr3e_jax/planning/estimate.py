@@ -221,7 +221,8 @@ class Estimator:
             arrays["weights in the compute type"] = self.weights(self.compute, self.roll)
         if self.roll.fsdp > 1:
             arrays["gathered weights"] = self.gathered_kernels(self.roll) * self.compute
-        arrays["attention scores"] = 2 * 4 * lanes * heads * (shape.trunk_capacity + shape.capacity)
+        fused = config.model.attention == "pallas"
+        arrays["attention scores"] = 0 if fused else 8 * lanes * heads * (shape.trunk_capacity + shape.capacity)
         arrays["logits"] = 3 * 4 * lanes * a.vocab_size / self.roll.tensor
         expanded = config.explore.enabled
         beside = self.optimizer() | ({"promoted trunks": self.promoted_bytes()} if expanded else {})
@@ -233,8 +234,8 @@ class Estimator:
             arrays,
             beside,
             steps * flops,
-            steps
-            * (self._network_of_rollouts(min(self.read, self.compute)) + trunks + rings / 2),  # half full on average
+            # Rings are half full on average; XLA's products read them whole.
+            steps * (self._network_of_rollouts(min(self.read, self.compute)) + trunks + (rings / 2 if fused else rings)),
             steps * self._gathered(self.roll, 1),
             steps * self._reduced(lanes, self.roll, 1),
             steps=steps,

@@ -223,11 +223,15 @@ class Programs:
         )
 
     def _read_in_a_step(self, state: DecodeState) -> int:
-        """Bytes that a decode step reads: weights in the narrower type, trunks, and rings that are half full."""
+        """Bytes that a decode step reads: weights in the narrower type, trunks and rings.
+
+        Rings are half full on average. A fused kernel reads what is filled, and XLA's products all.
+        """
         stored = np.dtype(self.config.rollout.param_dtype or self.config.model.param_dtype).itemsize
         narrower = min(1.0, np.dtype(self.config.model.compute_dtype).itemsize / stored)
         weights, rings = device_bytes(self.rollout_params), device_bytes(state.lanes)
-        return int(narrower * weights + device_bytes(state.trunks.layers) + rings / 2)
+        read = rings / 2 if self.config.model.attention == "pallas" else rings
+        return int(narrower * weights + device_bytes(state.trunks.layers) + read)
 
     def _promote(self) -> Target:
         rows, capacity = self._promoted_rows()

@@ -32,6 +32,7 @@ from fr3e_jax.programs.context_axis import (
 )
 from fr3e_jax.programs.expert_axis import split_experts
 from fr3e_jax.programs.fused_rows import fused_rows
+from fr3e_jax.programs.fused_steps import fused_steps
 
 MESH_AXES = (*BATCH, CONTEXT, "tensor")
 EXPERT_MESH_AXES = (*BATCH, EXPERT, CONTEXT, "tensor")
@@ -336,7 +337,7 @@ _layer = jax.jit(call_layer, static_argnames=("method", "graphdef", "window", "b
 def mesh_layout(mesh: Mesh, attention: str = "xla") -> MeshLayout:
     """The layout of a forward pass on the mesh, under which XLA gathers parameters where they are used, never a batch.
 
-    ``attention``: of rows, ``xla`` or ``pallas``.
+    ``attention``: ``xla`` or ``pallas``.
 
     Hidden states are split by their first axis, that of rows or their parts; else XLA might split them by width, as it
     does the parameters. In training, hidden states between layers are also split by position over ``tensor``, where it
@@ -349,10 +350,11 @@ def mesh_layout(mesh: Mesh, attention: str = "xla") -> MeshLayout:
     """
     split = mesh.shape[CONTEXT] > 1
     in_products = split_row_attention(mesh) if split else MeshLayout.attend_rows
-    attend = fused_rows(mesh) if attention == "pallas" else in_products
+    fused = attention == "pallas"
+    attend, step = (fused_rows(mesh), fused_steps(mesh)) if fused else (in_products, MeshLayout.attend_step)
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     if mesh.size == 1:
-        return MeshLayout(layer=_layer, attend_rows=attend, lay_out_head=on_cpu)
+        return MeshLayout(layer=_layer, attend_rows=attend, attend_step=step, lay_out_head=on_cpu)
     tensor, rows = mesh.shape["tensor"], row_axes(mesh)
 
     def put(x, *axes):
@@ -376,6 +378,7 @@ def mesh_layout(mesh: Mesh, attention: str = "xla") -> MeshLayout:
         by_shard=lambda x: put(x, rows, *(P.UNCONSTRAINED,) * (x.ndim - 1)),
         layer=_layer,
         attend_rows=attend,
+        attend_step=step,
         experts=split_experts(mesh),
         states=state_transfer(mesh),
         lay_out_head=on_cpu,
