@@ -25,7 +25,7 @@ SLOTS = max(jax.device_count(), 4)
 def draw(seed, *, lanes, heads, group, trunk, ring, recent=2, window=0, dtype=jnp.float32):
     """A step of lanes of all kinds: query, cache, trunk, fork. Idle lanes are those that do not write."""
     rng = np.random.default_rng(seed)
-    normal = lambda *shape: jnp.asarray(rng.standard_normal(shape), dtype)
+    normal = lambda *shape: rng.standard_normal(shape).astype(dtype)
     count = SLOTS * lanes
     own = lambda size: KeyValue(normal(count, heads, D, size), normal(count, heads, size, D))
     first, columns = rng.integers(ring, size=count), rng.integers(ring + 1, size=count)
@@ -38,25 +38,28 @@ def draw(seed, *, lanes, heads, group, trunk, ring, recent=2, window=0, dtype=jn
     cache = OwnCache(
         ring=(own(ring),),
         ring_seen=(seen,),
-        ring_span=(RingSpan(jnp.asarray(first, jnp.int32), jnp.asarray(columns, jnp.int32)),),
+        ring_span=(RingSpan(np.int32(first), np.int32(columns)),),
         recent=(own(recent),),
         recent_seen=(np.repeat(np.arange(recent)[None] < 1 + seed % recent, count, axis=0),),
-        trunk_start=(jnp.asarray(np.maximum(fork - window, 0), jnp.int32) if window else None,),
-        column=jnp.zeros((), jnp.int32),
-        writes=jnp.asarray(writes),
+        trunk_start=(np.int32(np.maximum(fork - window, 0)) if window else None,),
+        column=np.int32(0),
+        writes=writes,
     )
     caches = KeyValue(normal(SLOTS, heads, D, trunk), normal(SLOTS, heads, trunk, D))
-    return 2 * normal(SLOTS, lanes, heads, group, D), cache, caches, jnp.asarray(fork, jnp.int32)
+    return 2 * normal(SLOTS, lanes, heads, group, D), cache, caches, np.int32(fork)
 
 
 def assert_equal_to_the_products(sizes, *, tensor=1, scoring=PLAIN, tolerance=2e-6, **options):
-    query, cache, trunk, fork = draw(len(str(sizes)), **sizes, **options)
+    inputs = query, cache, trunk, fork = draw(len(str(sizes)), **sizes, **options)
     fused = fused_steps(make_mesh(1, -1, tensor), largest_block=16)
-    ours = jax.jit(lambda: fused(query, cache, trunk, fork, scoring))()
+    wide = lambda x: x.astype(jnp.float32) if x.dtype == query.dtype else x
+
+    @jax.jit
+    def both(*inputs):
+        return fused(*inputs, scoring), step_attention(*jax.tree.map(wide, inputs), scoring)
+
+    ours, expected = both(*inputs)
     assert ours.dtype == query.dtype and np.isfinite(ours).all()
-    exact = jax.tree.map(lambda x: x.astype(jnp.float32), (query, (cache.ring, cache.recent), trunk))
-    query, (ring, recent), trunk = exact
-    expected = step_attention(query, cache._replace(ring=ring, recent=recent), trunk, fork, scoring)
     active = np.asarray(cache.writes).reshape(fork.shape)
     assert not active.all() and active.any()
     np.testing.assert_allclose(np.float32(ours)[active], expected[active], rtol=0, atol=tolerance * np.abs(expected).max())
@@ -95,9 +98,14 @@ def test_fused_step_with_heads_on_two_devices_equals_that_of_xla():
 def test_blocks_that_no_lane_sees_are_not_read():
     """Of a trunk beyond all forks, and of a ring outside of what its lane has filled."""
     query, cache, trunk, fork = draw(0, lanes=2, heads=1, group=2, trunk=48, ring=64)
-    fork, span = jnp.minimum(fork, 16), RingSpan(jnp.full(2 * SLOTS, 60, jnp.int32), jnp.full(2 * SLOTS, 8, jnp.int32))
-    cache = cache._replace(ring_span=(span,), writes=jnp.ones(2 * SLOTS, bool))
-    broken = lambda kv, part: KeyValue(kv.key.at[..., part].set(jnp.nan), kv.value.at[:, :, part].set(jnp.nan))
+    fork, span = np.minimum(fork, 16), RingSpan(np.full(2 * SLOTS, 60, np.int32), np.full(2 * SLOTS, 8, np.int32))
+    cache = cache._replace(ring_span=(span,), writes=np.ones(2 * SLOTS, bool))
+
+    def broken(kv, part):
+        key, value = kv.key.copy(), kv.value.copy()
+        key[..., part], value[:, :, part] = np.nan, np.nan
+        return KeyValue(key, value)
+
     holes = cache._replace(ring=(broken(cache.ring[0], slice(16, 48)),))
     step = jax.jit(fused_steps(make_mesh(), largest_block=16))
     np.testing.assert_array_equal(
