@@ -21,11 +21,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from fr3e_jax.policy.attention import KeyValue, softcapped
-from fr3e_jax.policy.row_kernels import LOWEST, MASKED, REGISTER, VMEM_BYTES, matrix_product
+from fr3e_jax.policy.row_kernels import LOWEST, MASKED, REGISTER, matrix_product
 from fr3e_jax.policy.visibility import block_list
 
 LARGEST_BLOCK = 2048  # positions: a megabyte of keys and values with heads of 128 in bfloat16
 _SUBLANES = 8  # rows of a register
+_VMEM_BYTES = 24 * 2**20  # twice what blocks of float32 need; the weights that XLA fetches ahead have the rest
 
 
 class Seen(NamedTuple):
@@ -259,7 +260,7 @@ def _call(p: Step, scalars, bounds, query, trunk: KeyValue, ring: KeyValue) -> l
             jax.ShapeDtypeStruct((*query.shape[:3], REGISTER), jnp.float32),
         ],
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "arbitrary"), vmem_limit_bytes=VMEM_BYTES
+            dimension_semantics=("parallel", "parallel", "arbitrary"), vmem_limit_bytes=_VMEM_BYTES
         ),
         cost_estimate=pl.CostEstimate(
             flops=4 * scored * head_dim, transcendentals=scored, bytes_accessed=positions * of_block

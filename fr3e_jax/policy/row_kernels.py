@@ -29,7 +29,7 @@ from fr3e_jax.policy.visibility import BlockList
 REGISTER = 128  # of a vector register of a TPU; blocks are multiples of it
 LOWEST = -1e30  # the running maximum of a query that has seen nothing yet
 MASKED = -2e38  # a score that is not seen: so far below `LOWEST` that its weight is 0 beside it, too
-VMEM_BYTES = 48 * 2**20
+_VMEM_BYTES = 48 * 2**20
 
 
 class Pass(NamedTuple):
@@ -217,7 +217,7 @@ def call_kernel(
         ),
         out_shape=list(outputs.values()),
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "parallel", "arbitrary"), vmem_limit_bytes=VMEM_BYTES
+            dimension_semantics=("parallel", "parallel", "parallel", "arbitrary"), vmem_limit_bytes=_VMEM_BYTES
         ),
         cost_estimate=p.cost,
         interpret=p.interpret,

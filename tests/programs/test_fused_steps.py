@@ -3,6 +3,8 @@ operations."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 
 from fr3e_jax.policy.attention import PLAIN, KeyValue, Scoring
 from fr3e_jax.policy.decode_attention import OwnCache, RingSpan, step_attention
-from fr3e_jax.programs import size_buckets
+from fr3e_jax.programs import decode_steps, size_buckets
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.fused_steps import fused_steps
 from fr3e_jax.programs.host_arrays import params_on_mesh
@@ -113,15 +115,35 @@ def test_blocks_that_no_lane_sees_are_not_read():
     )
 
 
+@jax.jit
+def own_cache(start, column, active):
+    """Of rings with 32 columns, whose window of 4 holds the column."""
+    state = SimpleNamespace(
+        active=active, generated=(column - start) % 32, start=start, column=column, settings=SimpleNamespace(fork=start)
+    )
+    empty = lambda columns: (KeyValue(jnp.zeros((1, 1, 1, columns)), jnp.zeros((1, 1, columns, 1))),)
+    return decode_steps._own_cache((0, 9), state, empty(32), column // 4 * 4, SimpleNamespace(layers=empty(4)))
+
+
+def test_spans_of_rings_hold_the_columns_that_lanes_see():
+    start = np.arange(32)[None].astype(np.int32)  # a lane for each column that it may have begun at
+    active = start % 5 > 0
+    for column in np.arange(0, 32, 3, dtype=np.int32):
+        cache = own_cache(start, column, active)
+        for span, seen in zip(cache.ring_span, cache.ring_seen, strict=True):
+            held = (np.arange(32)[None] - span.first[:, None]) % 32 < span.count[:, None]
+            np.testing.assert_array_equal(held, seen & active.T)
+
+
 def sampled(network, attention):
-    """Rollouts of branches that end at different times, so that lanes begin at all columns and rings wrap."""
+    """Rollouts of branches that end at different times, so that lanes begin at any column, and fill their rings."""
     mesh = make_mesh()
     programs = DecoderPrograms(network.graphdef, network.architecture, mesh, attention=attention)
     shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
     engine = RolloutEngine(programs, trunk_slots=2, lanes_per_trunk=2, chunk=4, seed=5)
     how = lambda n: Sampling(stop_ids=(), temperature=float(n % 3 > 0))
     requests = [
-        TrunkRequest(np.arange(fork) % 20, [Branch(fork - n % 2, (fork, n), 11 + 5 * (n % 3), how(n)) for n in range(5)])
+        TrunkRequest(np.arange(fork) % 20, [Branch(fork - n % 2, (fork, n), 11 + 7 * (n % 4), how(n)) for n in range(4)])
         for fork in (3, 11)
     ]
     rollouts, _ = engine.sample(params_on_mesh(network.params, shardings), requests)
