@@ -32,6 +32,7 @@ from fr3e_jax.policy.attention import KeyValue
 from fr3e_jax.policy.lora import Adapted
 from fr3e_jax.policy.rows import Rows, Trunks
 from fr3e_jax.programs.decoder_state import DecoderSizes, DecodeState, cache_shape
+from fr3e_jax.programs.fused_steps import fuses_steps
 from fr3e_jax.programs.mesh import (
     abstract_arrays,
     batch_axes,
@@ -230,7 +231,8 @@ class Programs:
         stored = np.dtype(self.config.rollout.param_dtype or self.config.model.param_dtype).itemsize
         narrower = min(1.0, np.dtype(self.config.model.compute_dtype).itemsize / stored)
         weights, rings = device_bytes(self.rollout_params), device_bytes(state.lanes)
-        read = rings / 2 if self.config.model.attention == "pallas" else rings
+        tensor, heads = self.decoding.shape["tensor"], self.architecture.num_kv_heads
+        read = rings / 2 if fuses_steps(self.config.model.attention, heads, tensor) else rings
         return int(narrower * weights + device_bytes(state.trunks.layers) + read)
 
     def _promote(self) -> Target:

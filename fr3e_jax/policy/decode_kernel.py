@@ -1,4 +1,4 @@
-"""Attention of a decode step over trunks and rings as one fused Pallas kernel for TPU: only blocks that are seen are read.
+"""Attention of a decode step over trunks and rings as one Pallas kernel for TPU: only blocks that are seen are read.
 
 XLA's products (`fr3e_jax.policy.decode_attention`) read caches to their capacity. The kernel reads each block of a
 trunk once for all of its lanes, and of each ring the blocks that its lane has filled. Its grid is as long as the list

@@ -15,6 +15,11 @@ from fr3e_jax.policy.decode_kernel import LARGEST_BLOCK, Seen, trunk_and_ring_at
 from fr3e_jax.programs.context_axis import batch_axes
 
 
+def fuses_steps(attention: str, kv_heads: int, tensor: int) -> bool:
+    """Whether decode steps read trunks and rings in a fused kernel; else each device would need parts of two groups."""
+    return attention == "pallas" and kv_heads % tensor == 0
+
+
 def fused_steps(mesh: Mesh, largest_block: int = LARGEST_BLOCK) -> Callable:
     """`fr3e_jax.policy.decode_attention.step_attention` with trunks and rings in a fused kernel.
 
@@ -27,13 +32,15 @@ def fused_steps(mesh: Mesh, largest_block: int = LARGEST_BLOCK) -> Callable:
     def attend(
         query: jax.Array, cache: OwnCache, trunk: KeyValue, fork: jax.Array, scoring: Scoring = PLAIN
     ) -> jax.Array:
-        if not cache.ring or query.shape[2] % split:
+        if not cache.ring or not fuses_steps("pallas", query.shape[2], split):
             return step_attention(query, cache, trunk, fork, scoring)
         lanes = lambda x: x.reshape(fork.shape)
         start = cache.trunk_start[0]
         active = lanes(cache.writes)
         seen = Seen(
-            jnp.zeros_like(fork) if start is None else start, jnp.where(active, fork, 0), *map(lanes, cache.ring_span[0])
+            jnp.zeros_like(fork) if start is None else start,
+            jnp.where(active, fork, 0),
+            *map(lanes, cache.ring_span[0]),
         )
 
         def over_caches(query, trunk, ring, seen):
