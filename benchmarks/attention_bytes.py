@@ -3,10 +3,10 @@
     python benchmarks/attention_bytes.py rows v5p 7b pallas
     python benchmarks/attention_bytes.py decode v5e 32b xla
 
-`rows`: attention of one layer over a row of 17,408 + 16,384 positions, forward and backward, with the heads that a device
-has with tensor=4. `decode`: one layer of a decode step with trunks of 1,024 positions and rings of 16,384 columns, with
-the lanes and heads that a device has in the recipes. Prints one line of JSON. Kernels state their bytes: of rows that see
-all that they may, and of rings that are half full.
+`rows`: attention of one layer over a row of 17,408 + 16,384 positions, forward and backward, with the heads that a
+device has with tensor=4. `decode`: one layer of a decode step with trunks of 1,024 positions and rings of 16,384
+columns, with the lanes and heads that a device has in the recipes. Prints one line of JSON. Kernels state their bytes:
+of rows that see all that they may, and of rings that are half full.
 """
 
 from __future__ import annotations
