@@ -95,8 +95,10 @@ def test_bfloat16_step_is_within_two_roundings_of_the_float32_one():
 
 
 @pytest.mark.skipif(jax.device_count() < 2, reason="needs several devices: make test-8")
-def test_fused_step_with_heads_on_two_devices_equals_that_of_xla():
-    assert_equal_to_the_products(dict(lanes=2, heads=2, group=2, trunk=40, ring=32), tensor=2)
+@pytest.mark.parametrize("tensor", [2, 4])
+def test_fused_step_with_heads_on_several_devices_equals_that_of_xla(tensor):
+    """The heads of two devices; or more devices than heads, where the products stay."""
+    assert_equal_to_the_products(dict(lanes=2, heads=2, group=2, trunk=40, ring=32), tensor=tensor)
 
 
 def test_blocks_that_no_lane_sees_are_not_read():
