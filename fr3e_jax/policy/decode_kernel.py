@@ -26,6 +26,7 @@ from fr3e_jax.policy.visibility import block_list
 
 LARGEST_BLOCK = 2048  # positions: a megabyte of keys and values with heads of 128 in bfloat16
 _SUBLANES = 8  # rows of a register
+_ROWS = 256  # of a slot, whose scores of the largest block fit beside its keys and values
 _VMEM_BYTES = 24 * 2**20  # twice what blocks of float32 need; the weights that XLA fetches ahead have the rest
 
 
@@ -71,6 +72,12 @@ class Step(NamedTuple):
     def entries(self) -> int:
         """Blocks of a slot."""
         return self.trunk.blocks + self.lanes * self.ring.blocks
+
+
+def trunk_block(largest: int, rows: int) -> int:
+    """Positions of a trunk's block: ``largest``, or fewer where the scores of many rows need the room."""
+    parts = -(-rows // _ROWS)
+    return largest if parts == 1 else max(largest // parts // REGISTER, 1) * REGISTER
 
 
 def seen_blocks(step: Step, seen: Seen) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -197,8 +204,8 @@ def trunk_and_ring_attention(
     """
     batch, lanes, heads, group, head_dim = query.shape
     rows = -(-group // _SUBLANES) * _SUBLANES
-    sides = (_Side.of(kv.value.shape[2], largest_block) for kv in (trunk, ring))
-    step = Step(lanes, rows, *sides, softcap, interpret)
+    of_trunk = _Side.of(trunk.value.shape[2], trunk_block(largest_block, lanes * rows))
+    step = Step(lanes, rows, of_trunk, _Side.of(ring.value.shape[2], largest_block), softcap, interpret)
     padded = jnp.pad(query.astype(jnp.float32), [(0, 0)] * 3 + [(0, rows - group), (0, 0)])
     padded = jnp.swapaxes(padded, 1, 2).reshape(batch, heads, lanes * rows, head_dim)
     bounds = jnp.repeat(jnp.stack([seen.start, seen.fork], axis=2), rows, axis=1)

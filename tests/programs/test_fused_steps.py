@@ -12,6 +12,7 @@ import pytest
 
 from fr3e_jax.policy.attention import PLAIN, KeyValue, Scoring
 from fr3e_jax.policy.decode_attention import OwnCache, RingSpan, step_attention
+from fr3e_jax.policy.decode_kernel import trunk_block
 from fr3e_jax.programs import decode_steps, size_buckets
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.fused_steps import fused_steps
@@ -99,6 +100,14 @@ def test_bfloat16_step_is_within_two_roundings_of_the_float32_one():
 def test_fused_step_with_heads_on_several_devices_equals_that_of_xla(tensor):
     """The heads of two devices; or more devices than heads, where the products stay."""
     assert_equal_to_the_products(dict(lanes=2, heads=2, group=2, trunk=40, ring=32), tensor=tensor)
+
+
+@pytest.mark.parametrize(
+    ("largest", "rows", "block"),
+    [(2048, 256, 2048), (2048, 264, 1024), (2048, 700, 640), (2048, 10**5, 128), (16, 8, 16)],
+)
+def test_blocks_of_trunks_are_smaller_for_many_rows(largest, rows, block):
+    assert trunk_block(largest, rows) == block
 
 
 def test_blocks_that_no_lane_sees_are_not_read():
