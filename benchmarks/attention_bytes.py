@@ -18,7 +18,7 @@ import sys
 import time
 from functools import partial
 
-from fr3e_jax.planning.planner_process import environment, find_libtpu
+from fr3e_jax.planning.planner_process import INSTALL, environment, find_libtpu
 
 CHIPS = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
 TRUNK, LANE, PROMPT = 17408, 16384, 1024
@@ -84,7 +84,9 @@ def main() -> None:
     parser.add_argument("attention", choices=["pallas", "xla"])
     arguments = parser.parse_args()
     if "TPU_LIBRARY_PATH" not in os.environ or os.environ.get("TPU_SKIP_MDS_QUERY") != "1":
-        os.execve(sys.executable, [sys.executable, *sys.argv], environment(find_libtpu()))  # before jax is loaded
+        if (found := find_libtpu()) is None:
+            parser.error(f"it needs libtpu: {INSTALL}")
+        os.execve(sys.executable, [sys.executable, *sys.argv], environment(found))  # before jax is loaded
 
     import jax
     import numpy as np
