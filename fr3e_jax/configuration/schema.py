@@ -49,8 +49,8 @@ class ModelConfig:
     )
     attention: Literal["auto", "xla", "pallas"] = option(
         "auto",
-        "attention of scoring and training: matrix products (xla), or fused kernels that keep scores out of memory "
-        "(pallas; TPU only); auto: pallas on TPU, else xla",
+        "attention of rows and of decode steps: matrix products (xla), or fused kernels that keep scores out of memory "
+        "and read only what is seen (pallas; TPU only); auto: pallas on TPU, else xla",
     )
     lora: LoraConfig = field(default_factory=LoraConfig)
     experts: ExpertsConfig = field(default_factory=ExpertsConfig)

@@ -22,6 +22,7 @@ from fr3e_jax.policy.lora import LoraSettings, build_adapted_network, joined
 from fr3e_jax.policy.network import Params, build_network
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.frozen_base import FrozenBase
+from fr3e_jax.programs.fused_rows import chosen_attention
 from fr3e_jax.programs.mesh import param_shardings
 from fr3e_jax.programs.reshard import RolloutWeights
 
@@ -55,8 +56,13 @@ def check_experts(config: Config, architecture: Architecture) -> None:
 
 def decoder_programs(config: Config, network: PlacedNetwork, architecture: Architecture, mesh: Mesh) -> DecoderPrograms:
     """The decoder's programs on the mesh of rollouts; with router replay they record the experts of each token."""
-    recorded = config.model.experts.router_replay
-    return DecoderPrograms(network.decoding_graphdef, architecture, mesh, records_routes=recorded)
+    return DecoderPrograms(
+        network.decoding_graphdef,
+        architecture,
+        mesh,
+        records_routes=config.model.experts.router_replay,
+        attention=chosen_attention(config.model.attention, mesh.devices.flat[0].platform, architecture.head_dim),
+    )
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.int8 import channel_elements, with_scales
 from fr3e_jax.policy.lora import LoraSettings, build_adapted_network
 from fr3e_jax.policy.network import build_network
+from fr3e_jax.programs.fused_steps import fuses_steps
 from fr3e_jax.programs.mesh import resolve_sizes, training_shape
 from fr3e_jax.programs.size_buckets import power_of_two
 
@@ -213,18 +214,18 @@ class Estimator:
         shape = (explore_shape if explore else base_shape)(config, self.slots)
         slots, steps = shape.slots // self.roll.batch_shards, config.rollout.decode_chunk
         lanes, heads = slots * shape.lanes, self.heads_per_device(self.roll)
-        weights = self.rollout_weights()
         trunks = self.cache_bytes(slots * shape.trunk_capacity)
         rings = self.cache_bytes(lanes * shape.capacity, hidden=shape.promotable)
-        arrays = {"weights of rollouts": weights, "trunks": trunks, "rings": rings}
+        arrays = {"weights of rollouts": self.rollout_weights(), "trunks": trunks, "rings": rings}
         if self.read != self.compute:
             arrays["weights in the compute type"] = self.weights(self.compute, self.roll)
         if self.roll.fsdp > 1:
             arrays["gathered weights"] = self.gathered_kernels(self.roll) * self.compute
-        arrays["attention scores"] = 2 * 4 * lanes * heads * (shape.trunk_capacity + shape.capacity)
+        fused = fuses_steps(config.model.attention, a.num_kv_heads, self.roll.tensor)
+        arrays["attention scores"] = 0 if fused else 8 * lanes * heads * (shape.trunk_capacity + shape.capacity)
         arrays["logits"] = 3 * 4 * lanes * a.vocab_size / self.roll.tensor
-        expanded = config.explore.enabled
-        beside = self.optimizer() | ({"promoted trunks": self.promoted_bytes()} if expanded else {})
+        read = rings / 2 if fused else rings  # they are half full on average, and XLA's products read them whole
+        beside = self.optimizer() | ({"promoted trunks": self.promoted_bytes()} if config.explore.enabled else {})
         tokens = shape.slots * shape.lanes
         attended = 4 * tokens * a.num_heads * a.head_dim * (shape.trunk_capacity + shape.capacity) * a.num_layers
         flops = 2 * tokens * (self.active_kernels + a.vocab_size * a.hidden_size) + attended
@@ -233,8 +234,7 @@ class Estimator:
             arrays,
             beside,
             steps * flops,
-            steps
-            * (self._network_of_rollouts(min(self.read, self.compute)) + trunks + rings / 2),  # half full on average
+            steps * (self._network_of_rollouts(min(self.read, self.compute)) + trunks + read),
             steps * self._gathered(self.roll, 1),
             steps * self._reduced(lanes, self.roll, 1),
             steps=steps,

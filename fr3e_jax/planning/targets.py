@@ -32,6 +32,7 @@ from fr3e_jax.policy.attention import KeyValue
 from fr3e_jax.policy.lora import Adapted
 from fr3e_jax.policy.rows import Rows, Trunks
 from fr3e_jax.programs.decoder_state import DecoderSizes, DecodeState, cache_shape
+from fr3e_jax.programs.fused_steps import fuses_steps
 from fr3e_jax.programs.mesh import (
     abstract_arrays,
     batch_axes,
@@ -228,11 +229,16 @@ class Programs:
         )
 
     def _read_in_a_step(self, state: DecodeState) -> int:
-        """Bytes that a decode step reads: weights in the narrower type, trunks, and rings that are half full."""
+        """Bytes that a decode step reads: weights in the narrower type, trunks and rings.
+
+        Rings are half full on average. A fused kernel reads what is filled, and XLA's products all.
+        """
         stored = np.dtype(self.config.rollout.param_dtype or self.config.model.param_dtype).itemsize
         narrower = min(1.0, np.dtype(self.config.model.compute_dtype).itemsize / stored)
         weights, rings = device_bytes(self.rollout_params), device_bytes(state.lanes)
-        return int(narrower * weights + device_bytes(state.trunks.layers) + rings / 2)
+        tensor, heads = self.decoding.shape["tensor"], self.architecture.num_kv_heads
+        read = rings / 2 if fuses_steps(self.config.model.attention, heads, tensor) else rings
+        return int(narrower * weights + device_bytes(state.trunks.layers) + read)
 
     def _promote(self) -> Target:
         rows, capacity = self._promoted_rows()

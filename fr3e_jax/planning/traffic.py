@@ -80,9 +80,11 @@ def _moved(one: _Instruction, known: Mapping[str, _Instruction], instructions) -
     operands = [known[name].bytes if name in known else 0 for name in one.operands]
     if one.kind == "fusion":
         inner = instructions(re.search(r"calls=%?([\w.\-]+)", one.line)[1])
-        return _fused(inner, operands, one.bytes)
+        return _fused(inner, operands, one.bytes, instructions)
     if one.kind in _SLICES:
         return 2 * one.bytes
+    if one.kind.endswith("slice-start"):  # its results are the operand, the slice and a flag
+        return min(operands[0], _size(*_ARRAY.findall(one.line.split(" = ", 1)[1])[1][:2]))
     if one.kind == "dynamic-update-slice":
         return 2 * operands[1]
     if one.kind.endswith("-start"):
@@ -90,25 +92,39 @@ def _moved(one: _Instruction, known: Mapping[str, _Instruction], instructions) -
     return one.bytes + (0 if one.kind.endswith("-done") else sum(operands))
 
 
-def _fused(inner: Mapping[str, _Instruction], operands: list[int], result: int) -> int:
+def _fused(inner: Mapping[str, _Instruction], operands: list[int], result: int, instructions) -> int:
     """The bytes of a fusion with these ``operands`` and ``result`` in memory."""
     total, written = 0, 0
     for one in inner.values():
         if one.kind == "parameter":
-            whole = operands[int(re.search(r"parameter\((\d+)\)", one.line)[1])]
-            total += min(whole, _read(one, inner))
+            total += min(operands[_place(one)], _read(one, inner, instructions))
         if one.root and one.kind == "dynamic-update-slice" and result:
             written = inner[one.operands[1]].bytes
     return total + (written or result)
 
 
-def _read(parameter: _Instruction, inner: Mapping[str, _Instruction]) -> float:
-    """The bytes of ``parameter`` that a fusion reads, if it only cuts slices or writes into it; else infinite."""
-    total = 0
-    for user in (one for one in inner.values() if parameter.name in one.operands):
-        if user.kind in ("dynamic-slice", "slice", "gather") and user.operands[0] == parameter.name:
+def _place(parameter: _Instruction) -> int:
+    return int(re.search(r"parameter\((\d+)\)", parameter.line)[1])
+
+
+def _read(array: _Instruction, inner: Mapping[str, _Instruction], instructions) -> float:
+    """The bytes of ``array`` that a fusion reads, if it only cuts slices or writes into it; else infinite.
+
+    It may do so through another name, or in a fusion of its own.
+    """
+    total = 0.0
+    for user in (one for one in inner.values() if array.name in one.operands):
+        if user.kind in ("dynamic-slice", "slice", "gather") and user.operands[0] == array.name:
             total += user.bytes
-        elif not (user.kind == "dynamic-update-slice" and user.operands[0] == parameter.name):
+        elif user.kind in ("bitcast", "pad"):
+            own = math.inf if user.root else _read(user, inner, instructions)
+            total += own * array.bytes / max(user.bytes, 1)  # what is padded is not read
+        elif user.kind == "fusion":
+            deeper = instructions(re.search(r"calls=%?([\w.\-]+)", user.line)[1])
+            taken = [i for i, name in enumerate(user.operands) if name == array.name]
+            of_user = [one for one in deeper.values() if one.kind == "parameter" and _place(one) in taken]
+            total += sum(min(one.bytes, _read(one, deeper, instructions)) for one in of_user)
+        elif not (user.kind == "dynamic-update-slice" and user.operands[0] == array.name):
             return math.inf
     return total
 
@@ -127,6 +143,9 @@ def _bytes(shape: str) -> int:
     """The bytes of an array, or of the arrays of a tuple, that lie in the device's memory."""
     total = 0
     for dtype, dimensions, space in _ARRAY.findall(shape):
-        if not space:
-            total += math.prod(int(n) for n in dimensions.split(",") if n) * BITS.get(dtype, 8) // 8
+        total += 0 if space else _size(dtype, dimensions)
     return total
+
+
+def _size(dtype: str, dimensions: str) -> int:
+    return math.prod(int(n) for n in dimensions.split(",") if n) * BITS.get(dtype, 8) // 8

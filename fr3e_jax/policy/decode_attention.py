@@ -23,6 +23,38 @@ import jax.numpy as jnp
 from fr3e_jax.policy.attention import PLAIN, KeyValue, Scoring
 
 
+class RingSpan(NamedTuple):
+    """The ring columns that each lane sees: ``count`` of them, around the ring; int32 ``[L]``. Idle lanes see none."""
+
+    first: jax.Array
+    count: jax.Array
+
+
+class OwnCache(NamedTuple):
+    """The lanes' own keys and values in a decode step."""
+
+    ring: tuple[KeyValue, ...]  # of each layer, only read: key [L, K, D, C], value [L, K, C, D]; () if all is recent
+    ring_seen: tuple[jax.Array, ...]  # of each kind of layer, bool [L, C]
+    ring_span: tuple[RingSpan, ...]  # of each kind, the same for fused kernels
+    recent: tuple[KeyValue, ...]  # of each layer, written into: key [L, K, D, R], value [L, K, R, D]
+    recent_seen: tuple[jax.Array, ...]  # of each kind, bool [L, R], the new token's column included
+    trunk_start: tuple[jax.Array | None, ...]  # of each kind, int [B, N], the first trunk position seen; None: 0
+    column: jax.Array  # int32 scalar, the column of ``recent`` that takes the new token
+    writes: jax.Array  # bool [L]; the other lanes keep the content of the column
+
+    def of_layer(self, number: int, kind: int) -> OwnCache:
+        """The cache with the ring and the recent columns of this layer alone, and what its kind sees."""
+        layer, sort = slice(number, number + 1), slice(kind, kind + 1)
+        return self._replace(
+            ring=self.ring[layer],
+            ring_seen=self.ring_seen[sort],
+            ring_span=self.ring_span[sort],
+            recent=self.recent[layer],
+            recent_seen=self.recent_seen[sort],
+            trunk_start=self.trunk_start[sort],
+        )
+
+
 def _scores(query: jax.Array, key: jax.Array, visible: jax.Array, scoring: Scoring) -> jax.Array:
     """float32 ``query [..., i, D] @ key [..., D, j]``, softcapped; -inf where ``visible [..., i, j]`` is false."""
     lead = tuple(range(query.ndim - 2))
@@ -94,3 +126,34 @@ def decode_attention(
         weights = jnp.exp(scores - largest[..., None])
         total, mixed = total + weights.sum(axis=-1), mixed + _mix(weights, part.cache.value)
     return (mixed / total[..., None]).astype(query.dtype).reshape(query.shape)
+
+
+def step_attention(
+    query: jax.Array, cache: OwnCache, trunk: KeyValue, fork: jax.Array, scoring: Scoring = PLAIN
+) -> jax.Array:
+    """`decode_attention` over the cache of one layer, its new token written in."""
+    parts = [OwnPart(cache.recent[0], cache.recent_seen[0])]
+    parts += [OwnPart(ring, cache.ring_seen[0]) for ring in cache.ring]
+    return decode_attention(query, parts, trunk, fork, cache.trunk_start[0], scoring)
+
+
+def merged_with(
+    mixed: jax.Array, lse: jax.Array, query: jax.Array, part: OwnPart, scoring: Scoring = PLAIN
+) -> jax.Array:
+    """Attention over other positions, merged with that over a part of the lanes' own tokens.
+
+    Args:
+      mixed, lse: of the other positions, float32 ``[B, N, K, G, D]`` and ``[B, N, K, G]``.
+      query: ``[B, N, K, G, D]``.
+      part, scoring: as in `decode_attention`.
+
+    Returns:
+      ``[B, N, K, G, D]`` in the query's dtype.
+    """
+    flat = lambda x: x.reshape(-1, *x.shape[2:])
+    scores = _scores(flat(scoring.scaled(query)), part.cache.key, part.seen[:, None, None], scoring)
+    largest = jnp.maximum(scores.max(axis=-1), flat(lse))
+    weights, of_others = jnp.exp(scores - largest[..., None]), jnp.exp(flat(lse) - largest)
+    total = weights.sum(axis=-1) + of_others
+    both = _mix(weights, part.cache.value) + of_others[..., None] * flat(mixed)
+    return (both / total[..., None]).astype(query.dtype).reshape(query.shape)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,36 +37,13 @@ from fr3e_jax.policy.attention import (
     softcapped,
     trunk_branch_attention,
 )
-from fr3e_jax.policy.decode_attention import OwnPart, decode_attention
+from fr3e_jax.policy.decode_attention import OwnCache, step_attention
 from fr3e_jax.policy.experts import RoutedExperts, apply_experts, routes_type
 from fr3e_jax.policy.head import LOCAL_STATES, Head, StateTransfer
 from fr3e_jax.policy.modules import GATES, Linear, RMSNorm, parameter, product
 from fr3e_jax.policy.rotary import Rotation, rotary, rotation
 
 Params = dict[str, Any]
-
-
-class OwnCache(NamedTuple):
-    """The lanes' own keys and values in a decode step."""
-
-    ring: tuple[KeyValue, ...]  # of each layer, only read: key [L, K, D, C], value [L, K, C, D]; () if all is recent
-    ring_seen: tuple[jax.Array, ...]  # of each kind of layer, bool [L, C]
-    recent: tuple[KeyValue, ...]  # of each layer, written into: key [L, K, D, R], value [L, K, R, D]
-    recent_seen: tuple[jax.Array, ...]  # of each kind, bool [L, R], the new token's column included
-    trunk_start: tuple[jax.Array | None, ...]  # of each kind, int [B, N], the first trunk position seen; None: 0
-    column: jax.Array  # int32 scalar, the column of ``recent`` that takes the new token
-    writes: jax.Array  # bool [L]; the other lanes keep the content of the column
-
-    def of_layer(self, number: int, kind: int) -> OwnCache:
-        """The cache with the ring and the recent columns of this layer alone, and what its kind sees."""
-        layer, sort = slice(number, number + 1), slice(kind, kind + 1)
-        return self._replace(
-            ring=self.ring[layer],
-            ring_seen=self.ring_seen[sort],
-            recent=self.recent[layer],
-            recent_seen=self.recent_seen[sort],
-            trunk_start=self.trunk_start[sort],
-        )
 
 
 def _norm(a: Architecture, size: int, dtype: str) -> RMSNorm:
@@ -106,7 +83,7 @@ class Attention(nnx.Module):
         return self._join_heads(mixed)
 
     def decode(
-        self, x: jax.Array, turn: Rotation, cache: OwnCache, trunk: KeyValue, fork: jax.Array
+        self, x: jax.Array, turn: Rotation, cache: OwnCache, trunk: KeyValue, fork: jax.Array, attend: Callable
     ) -> tuple[jax.Array, KeyValue]:
         """Attention of one new token per lane; also the recent columns with its keys and values written in.
 
@@ -116,12 +93,12 @@ class Attention(nnx.Module):
           cache: of this layer.
           trunk: ``key [B, K, D, S]``, ``value [B, K, S, D]``.
           fork: int ``[B, N]``, the trunk position before which each lane sees.
+          attend: computes `step_attention`.
         """
         query, fresh = self._project(x, turn)
         recent = _write_column(cache.recent[0], fresh, cache)
-        seen, start = cache.ring_seen[0], cache.trunk_start[0]
-        parts = [OwnPart(recent, cache.recent_seen[0]), *(OwnPart(ring, seen) for ring in cache.ring)]
-        mixed = decode_attention(query[:, :, 0], parts, trunk, fork, start, self.scoring)
+        with jax.named_scope("attention"):
+            mixed = attend(query[:, :, 0], cache._replace(recent=(recent,)), trunk, fork, self.scoring)
         return self._join_heads(mixed[:, :, None]), recent
 
     def _project(self, x: jax.Array, turn: Rotation) -> tuple[jax.Array, KeyValue]:
@@ -176,6 +153,7 @@ class MeshLayout:
     by_shard: Callable[[jax.Array], jax.Array] = lambda x: x  # arrays [shards, ...], one entry for each shard of rows
     layer: Callable = call_layer  # or a jitted version of it
     attend_rows: Callable = row_attention  # or the same in fused kernels, or of parts of rows
+    attend_step: Callable = step_attention  # or the same in a fused kernel
     experts: Callable = apply_experts  # or the same with experts or their columns on several devices
     states: StateTransfer = LOCAL_STATES  # of rows to the head
     lay_out_head: bool = False  # whether a loop of decode steps first lays a tied head out as [E, V]
@@ -247,7 +225,7 @@ class Block(nnx.Module):
         layout: MeshLayout = DEFAULT_LAYOUT,
     ) -> tuple[jax.Array, KeyValue, jax.Array | None]:
         """Hidden states of the new tokens after this layer, its recent columns, and the tokens' experts (`mlp`)."""
-        mixed, recent = self.attention.decode(self.attention_norm(x), turn, cache, trunk, fork)
+        mixed, recent = self.attention.decode(self.attention_norm(x), turn, cache, trunk, fork, layout.attend_step)
         x, experts = self._add(x, mixed, replace(DEFAULT_LAYOUT, experts=layout.experts))
         return x, recent, experts
 

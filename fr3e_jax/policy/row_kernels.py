@@ -27,8 +27,8 @@ from jax.experimental.pallas import tpu as pltpu
 from fr3e_jax.policy.visibility import BlockList
 
 REGISTER = 128  # of a vector register of a TPU; blocks are multiples of it
-_LOWEST = -1e30  # the running maximum of a query that has seen nothing yet
-_MASKED = -2e38  # a score that is not seen: so far below `_LOWEST` that its weight is 0 beside it, too
+LOWEST = -1e30  # the running maximum of a query that has seen nothing yet
+MASKED = -2e38  # a score that is not seen: so far below `LOWEST` that its weight is 0 beside it, too
 _VMEM_BYTES = 48 * 2**20
 
 
@@ -44,7 +44,7 @@ class Pass(NamedTuple):
     softcap: float = 0.0  # of scores; 0: none
 
 
-def _product(left: jax.Array, right: jax.Array, left_axis: int, right_axis: int) -> jax.Array:
+def matrix_product(left: jax.Array, right: jax.Array, left_axis: int, right_axis: int) -> jax.Array:
     """float32 matrix product that contracts the given axes, in the default precision of the device."""
     axes = (((left_axis,), (right_axis,)), ((), ()))
     return jax.lax.dot_general(left, right, axes, preferred_element_type=jnp.float32)
@@ -69,11 +69,11 @@ def _in_seen_blocks(entries, counts, blocks: int, step_count: int, visit: Callab
 
 def _scores(p: Pass, key, query, seen, block, masked: bool) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
     """Scores, float32 ``[j, q]``, and the map of their gradient to that of the products."""
-    scores, back = _product(key, query, 1, 1), lambda slope: slope
+    scores, back = matrix_product(key, query, 1, 1), lambda slope: slope
     if p.softcap:
         bounded = jnp.tanh(scores / p.softcap)
         scores, back = p.softcap * bounded, lambda slope: slope * (1 - bounded * bounded)
-    return (jnp.where(_mask(seen[0], block, p.key), scores, _MASKED) if masked else scores), back
+    return (jnp.where(_mask(seen[0], block, p.key), scores, MASKED) if masked else scores), back
 
 
 def _heads(p: Pass) -> list[tuple[int, slice]]:
@@ -87,7 +87,7 @@ def forward_kernel(p: Pass, entries, counts, seen, query, key, value, mixed, lse
 
     @pl.when(step == 0)
     def _start():
-        largest[...] = jnp.full_like(largest, _LOWEST)
+        largest[...] = jnp.full_like(largest, LOWEST)
         total[...] = jnp.zeros_like(total)
         weighted[...] = jnp.zeros_like(weighted)
 
@@ -99,7 +99,7 @@ def forward_kernel(p: Pass, entries, counts, seen, query, key, value, mixed, lse
             weights, shrink = jnp.exp(scores - now), jnp.exp(before - now)
             largest[g : g + 1] = now
             total[g : g + 1] = total[g : g + 1] * shrink + weights.sum(axis=0, keepdims=True)
-            weighted[g] = weighted[g] * shrink + _product(value[0, 0], weights.astype(value.dtype), 0, 0)
+            weighted[g] = weighted[g] * shrink + matrix_product(value[0, 0], weights.astype(value.dtype), 0, 0)
 
     _in_seen_blocks(entries, counts, pl.num_programs(2), steps, visit)
 
@@ -107,7 +107,7 @@ def forward_kernel(p: Pass, entries, counts, seen, query, key, value, mixed, lse
     def _finish():
         sums = total[...]
         empty = sums == 0  # a query that sees nothing: padding
-        lse[0, 0] = jnp.where(empty, -_LOWEST, largest[...] + jnp.log(jnp.where(empty, 1.0, sums)))
+        lse[0, 0] = jnp.where(empty, -LOWEST, largest[...] + jnp.log(jnp.where(empty, 1.0, sums)))
         for g, columns in _heads(p):
             scaled = weighted[g] / jnp.where(empty[g : g + 1], 1.0, sums[g : g + 1])
             mixed[0, 0, :, columns] = scaled.T.astype(mixed.dtype)
@@ -133,9 +133,9 @@ def query_gradient_kernel(
         for g, columns in _heads(p):
             scores, back = _scores(p, key[0, 0], query[0, 0, :, columns], seen, block, masked)
             weights = jnp.exp(scores - lse[0, 0, g : g + 1])
-            d_weights = _product(value[0, 0], slope[0, 0, :, columns], 1, 1)
+            d_weights = matrix_product(value[0, 0], slope[0, 0, :, columns], 1, 1)
             d_scores = back(weights * (d_weights - along[0, 0, g : g + 1]))
-            accumulated[g] = accumulated[g] + _product(key[0, 0], d_scores.astype(key.dtype), 0, 0)
+            accumulated[g] = accumulated[g] + matrix_product(key[0, 0], d_scores.astype(key.dtype), 0, 0)
 
     _in_seen_blocks(entries, counts, pl.num_programs(2), steps, visit)
 
@@ -164,9 +164,9 @@ def key_gradient_kernel(
             mine, its_slope = query[0, 0, :, columns], slope[0, 0, :, columns]
             scores, back = _scores(p, key[0, 0], mine, seen, own, masked)
             weights = jnp.exp(scores - lse[0, 0, g : g + 1])
-            sum_value[...] += _product(weights.astype(value.dtype), its_slope, 1, 0)
-            d_scores = back(weights * (_product(value[0, 0], its_slope, 1, 1) - along[0, 0, g : g + 1]))
-            sum_key[...] += _product(d_scores.astype(query.dtype), mine, 1, 0)
+            sum_value[...] += matrix_product(weights.astype(value.dtype), its_slope, 1, 0)
+            d_scores = back(weights * (matrix_product(value[0, 0], its_slope, 1, 1) - along[0, 0, g : g + 1]))
+            sum_key[...] += matrix_product(d_scores.astype(query.dtype), mine, 1, 0)
 
     _in_seen_blocks(entries, counts, pl.num_programs(2), steps, visit)
 

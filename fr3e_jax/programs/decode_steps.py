@@ -21,7 +21,8 @@ from flax import nnx
 
 from fr3e_jax.objectives.entropy import branching_factor, token_entropy, update_magnitude
 from fr3e_jax.policy.attention import KeyValue
-from fr3e_jax.policy.network import MeshLayout, OwnCache, Params, bind
+from fr3e_jax.policy.decode_attention import OwnCache, RingSpan
+from fr3e_jax.policy.network import MeshLayout, Params, bind
 from fr3e_jax.policy.rotary import Rotation
 from fr3e_jax.policy.rows import Trunks, run_trunks
 from fr3e_jax.policy.sampling import draw_tokens, uniform
@@ -183,9 +184,16 @@ def _own_cache(
     seen = [before & (age > generated[:, None] - limit) if limit else before for limit in sizes]
     fork = state.settings.fork
     first = lambda limit: jnp.clip(fork + state.generated - limit + 1, 0, fork)
+
+    def span(limit: int) -> RingSpan:  # ends where the window begins, whose columns are recent
+        tokens = jnp.minimum(generated + 1, limit) if limit else generated + 1
+        count = jnp.clip(tokens - (state.column - base + 1), 0, capacity - size) * active
+        return RingSpan((base - count) % capacity, count)
+
     return OwnCache(
         ring=ring if capacity > size else (),
         ring_seen=tuple(one & ~inside[None] for one in seen),
+        ring_span=tuple(map(span, sizes)),
         recent=window.layers,
         recent_seen=tuple(jax.lax.dynamic_slice_in_dim(one, base, size, 1) for one in seen),
         trunk_start=tuple(first(limit) if limit else None for limit in sizes),

@@ -89,7 +89,15 @@ class DecoderPrograms:
     state.
     """
 
-    def __init__(self, graphdef: nnx.GraphDef, architecture: Architecture, mesh: Mesh, *, records_routes: bool = False):
+    def __init__(
+        self,
+        graphdef: nnx.GraphDef,
+        architecture: Architecture,
+        mesh: Mesh,
+        *,
+        records_routes: bool = False,
+        attention: str = "xla",
+    ):
         """Declare the programs; each is compiled on its first call with arrays of new shapes.
 
         Args:
@@ -97,12 +105,13 @@ class DecoderPrograms:
           architecture: of the same network.
           mesh: on which the parameters lie, and the state will.
           records_routes: the experts of each token are recorded, if the network has any.
+          attention: of decode steps, ``xla`` or ``pallas``.
         """
         self.routes = architecture.routes_per_token if records_routes else 0  # recorded for each token
         self.routes_type, recorded = routes_type(architecture.num_experts), self.routes > 0
         self.mesh, self.shards = mesh, batch_shards(mesh)
         self._by_slot, self._whole = batch_sharding(mesh), replicated(mesh)
-        state, layout = _state_shardings(mesh, architecture), mesh_layout(mesh)
+        state, layout = _state_shardings(mesh, architecture), mesh_layout(mesh, attention)
         self._shardings = state
         emitted = Emitted(*(self._whole,) * len(Emitted._fields))  # every process fetches all tokens
         emitted = emitted if recorded else emitted._replace(routes=None)

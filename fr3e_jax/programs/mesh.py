@@ -32,6 +32,7 @@ from fr3e_jax.programs.context_axis import (
 )
 from fr3e_jax.programs.expert_axis import split_experts
 from fr3e_jax.programs.fused_rows import fused_rows
+from fr3e_jax.programs.fused_steps import fused_steps
 
 MESH_AXES = (*BATCH, CONTEXT, "tensor")
 EXPERT_MESH_AXES = (*BATCH, EXPERT, CONTEXT, "tensor")
@@ -340,8 +341,8 @@ _layer = jax.jit(call_layer, static_argnames=("method", "graphdef", "window", "b
 def mesh_layout(mesh: Mesh, attention: str = "xla", *, each_replica: bool = False) -> MeshLayout:
     """The layout of a forward pass on the mesh, under which XLA gathers parameters where they are used, never a batch.
 
-    ``attention``: of rows, ``xla`` or ``pallas``. ``each_replica``: rows are those of one replica, and the pass is
-    mapped over the replicas (`fr3e_jax.programs.replicas`).
+    ``attention``: ``xla`` or ``pallas``. ``each_replica``: rows are those of one replica, and the pass is mapped over
+    the replicas (`fr3e_jax.programs.replicas`).
 
     Hidden states are split by their first axis, that of rows or their parts; else XLA might split them by width, as it
     does the parameters. In training, hidden states between layers are also split by position over ``tensor``, where it
@@ -354,10 +355,12 @@ def mesh_layout(mesh: Mesh, attention: str = "xla", *, each_replica: bool = Fals
     """
     split = mesh.shape[CONTEXT] > 1
     in_products = split_row_attention(mesh, each_replica=each_replica) if split else MeshLayout.attend_rows
-    attend = fused_rows(mesh, each_replica=each_replica) if attention == "pallas" else in_products
+    attend, step = in_products, MeshLayout.attend_step
+    if attention == "pallas":
+        attend, step = fused_rows(mesh, each_replica=each_replica), fused_steps(mesh)
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     if mesh.size == 1:
-        return MeshLayout(layer=_layer, attend_rows=attend, lay_out_head=on_cpu)
+        return MeshLayout(layer=_layer, attend_rows=attend, attend_step=step, lay_out_head=on_cpu)
     tensor, rows = mesh.shape["tensor"], row_axes(mesh, each_replica=each_replica)
 
     def put(x, *axes):
@@ -381,6 +384,7 @@ def mesh_layout(mesh: Mesh, attention: str = "xla", *, each_replica: bool = Fals
         by_shard=lambda x: put(x, rows, *(P.UNCONSTRAINED,) * (x.ndim - 1)),
         layer=_layer,
         attend_rows=attend,
+        attend_step=step,
         experts=split_experts(mesh, each_replica=each_replica),
         states=state_transfer(mesh, each_replica=each_replica),
         lay_out_head=on_cpu,

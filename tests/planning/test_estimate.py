@@ -399,3 +399,16 @@ def test_fused_kernels_keep_no_scores():
     scores = Estimator(recipe(BIG, "model.attention=xla"), A32, 64).accumulate().arrays["attention scores"]
     fused = Estimator(recipe(BIG, "model.attention=pallas"), A32, 64).accumulate().arrays["attention scores"]
     assert scores > fused == 0
+
+
+def test_fused_decode_steps_read_half_of_the_rings_and_write_no_scores():
+    """Where ``tensor`` divides the heads; else the products stay."""
+    read = {}
+    for attention in ("xla", "pallas"):
+        found = Estimator(recipe(BIG, f"model.attention={attention}"), A32, 64).decode()
+        read[attention] = found.read_bytes / found.steps
+        assert (found.arrays["attention scores"] == 0) == (attention == "pallas")
+    assert read["xla"] - read["pallas"] == pytest.approx(Estimator(recipe(BIG), A32, 64).decode().arrays["rings"] / 2)
+    more = [f"model.attention={attention}" for attention in ("xla", "pallas")]
+    split = [Estimator(recipe(BIG, one, "mesh.rollout_tensor=20"), A32, 40).decode().read_bytes for one in more]
+    assert split[0] == split[1]

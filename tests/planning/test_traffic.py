@@ -61,3 +61,40 @@ def test_operations_count_as_often_as_they_run_by_what_they_read_and_write_in_me
     row = 4 * 1024
     cut_out, put_back, copied = row + row, row + row, 2 * 2 * 1024
     assert moved_bytes(PROGRAM) == {"attention": 8 * 2 * row + 5000, "other": 8 * (cut_out + put_back) + copied}
+
+
+SLICED = """HloModule jit_step, is_scheduled=true
+
+%half (param_0: f32[1,2048,4096], param_1: s32[]) -> f32[2,1024,4096] {
+  %param_0 = f32[1,2048,4096]{2,1,0:T(8,128)} parameter(0)
+  %param_1 = s32[]{:T(128)} parameter(1)
+  %low = f32[]{:T(128)} constant(-inf)
+  %wider = f32[2,2048,4096]{2,1,0:T(8,128)} pad(%param_0, %low), padding=0_1x0_0x0_0
+  ROOT %cut = f32[2,1024,4096]{2,1,0:T(8,128)} dynamic-slice(%wider, %param_1, %param_1, %param_1), \
+dynamic_slice_sizes={2,1024,4096}
+}
+
+%product (param_0: f32[2048,4096], param_1: s32[]) -> f32[2] {
+  %param_0 = f32[2048,4096]{1,0:T(8,128)} parameter(0)
+  %param_1 = s32[]{:T(128)} parameter(1)
+  %named = f32[1,2048,4096]{2,1,0:T(8,128)} bitcast(%param_0)
+  %part = f32[2,1024,4096]{2,1,0:T(8,128)} fusion(%named, %param_1), kind=kLoop, calls=%half
+  ROOT %sums = f32[2]{0:T(128)} reduce(%part, %part), dimensions={1,2}, to_apply=%add
+}
+
+ENTRY %main (x: f32[2048,4096]) -> f32[2] {
+  %x = f32[2048,4096]{1,0:T(8,128)} parameter(0)
+  %zero = s32[]{:T(128)S(6)} constant(0)
+  %slice-start = ((f32[2048,4096]{1,0:T(8,128)}), f32[512,4096]{1,0:T(8,128)S(1)}, s32[]{:S(2)}) \
+slice-start(%x), slice={[512:1024], [0:4096]}
+  %slice-done = f32[512,4096]{1,0:T(8,128)S(1)} slice-done(%slice-start)
+  ROOT %result = f32[2]{0:T(128)} fusion(%x, %zero), kind=kOutput, calls=%product
+}
+"""
+
+
+def test_parts_of_an_array_count_where_a_copy_or_an_inner_fusion_reads_them_alone():
+    """A quarter is brought into fast memory. Then a product reads a half, which an inner fusion cuts from an array that
+    it pads to twice its size."""
+    row = 4 * 4096
+    assert moved_bytes(SLICED) == {"other": 512 * row + 1024 * row + 2 * 4}

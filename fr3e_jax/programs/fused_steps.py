@@ -1,0 +1,69 @@
+"""The fused attention of decode steps on a mesh: each device with its slots and heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from fr3e_jax.policy.attention import PLAIN, KeyValue, Scoring
+from fr3e_jax.policy.decode_attention import OwnCache, OwnPart, merged_with, step_attention
+from fr3e_jax.policy.decode_kernel import LARGEST_BLOCK, Seen, trunk_and_ring_attention
+from fr3e_jax.programs.context_axis import batch_axes
+
+
+def fuses_steps(attention: str, kv_heads: int, tensor: int) -> bool:
+    """Whether decode steps read trunks and rings in a fused kernel; else each device would need parts of two groups."""
+    return attention == "pallas" and kv_heads % tensor == 0
+
+
+def fused_steps(mesh: Mesh, largest_block: int = LARGEST_BLOCK) -> Callable:
+    """`fr3e_jax.policy.decode_attention.step_attention` with trunks and rings in a fused kernel.
+
+    The few recent columns, which the step writes, stay with XLA. So does all where no ring is older than they are, and
+    where ``tensor`` does not divide the key/value heads.
+    """
+    by_slot, by_head = P(batch_axes(mesh)), P(batch_axes(mesh), "tensor")
+    of_query, split = P(batch_axes(mesh), None, "tensor"), mesh.shape["tensor"]
+
+    def attend(
+        query: jax.Array, cache: OwnCache, trunk: KeyValue, fork: jax.Array, scoring: Scoring = PLAIN
+    ) -> jax.Array:
+        if not cache.ring or not fuses_steps("pallas", query.shape[2], split):
+            return step_attention(query, cache, trunk, fork, scoring)
+        lanes = lambda x: x.reshape(fork.shape)
+        start = cache.trunk_start[0]
+        active = lanes(cache.writes)
+        seen = Seen(
+            jnp.zeros_like(fork) if start is None else start,
+            jnp.where(active, fork, 0),
+            *map(lanes, cache.ring_span[0]),
+        )
+
+        def over_caches(query, trunk, ring, seen):
+            return trunk_and_ring_attention(
+                query,
+                trunk,
+                ring,
+                seen,
+                softcap=scoring.softcap,
+                interpret=mesh.devices.flat[0].platform != "tpu",
+                largest_block=largest_block,
+            )
+
+        if mesh.size > 1:
+            # Values of the kernel's results cannot be tracked across devices (check_vma); nothing is replicated here.
+            over_caches = jax.shard_map(
+                over_caches,
+                mesh=mesh,
+                in_specs=(of_query, by_head, by_head, by_slot),
+                out_specs=(of_query, of_query),
+                check_vma=False,
+            )
+        mixed, lse = over_caches(scoring.scaled(query), trunk, cache.ring[0], seen)
+        return merged_with(mixed, lse, query, OwnPart(cache.recent[0], cache.recent_seen[0]), scoring)
+
+    return attend
