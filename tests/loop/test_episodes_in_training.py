@@ -227,8 +227,8 @@ def test_a_sum_of_rewards_counts_from_least_to_most_and_the_environment_may_say_
     assert (costly.reward, costly.outcome) == (pytest.approx(0.9), "right")
     assert RewardRange().verdict(record(1.0, right=False)).outcome == "wrong"
     assert RewardRange().verdict(record(0.5, earlier=(0.5,))).reward == 1.0, "turns before a branch count"
-    with pytest.raises(ValueError, match="sum to -0.2; expected a sum from environment.least_reward=0 to"):
-        RewardRange().verdict(record(-0.1, -0.1))
+    with pytest.raises(ValueError, match="train/9, .*sum to -0.2; expected a sum from environment.least_reward=0 to"):
+        RewardRange().verdict(record(-0.1, -0.1), "train/9")
     failed = RewardRange().verdict(record(-0.1, -0.1, ending="fault", fault="in turn 2: raised"))
     assert (failed.reward, failed.outcome) == (0.0, "error"), "the sum of a failed episode may lie out of range"
 
@@ -284,9 +284,9 @@ def test_a_problem_is_posed_once_and_one_that_cannot_be_posed_fails_alone(sessio
     assert scripted.CALLED["reset"] == checked + 2
 
 
-class Locked:
+class Stepless:
     def reset(self, problem, seed):
-        raise OSError("the door is locked")
+        return ""
 
 
 class Undecided:
@@ -295,6 +295,11 @@ class Undecided:
 
     def step(self, text):
         return "", 0.0, True
+
+
+class Locked(Undecided):
+    def reset(self, problem, seed):
+        raise OSError("the door is locked")
 
 
 class Speechless(Undecided):
@@ -323,7 +328,14 @@ class Hanging(Undecided):
     ("make", "told"),
     [
         (Hanging, "of problem train/0 did not end after twice environment.seconds=0.2; let reset"),
-        (Locked, r"environment.kind=x failed in reset\(\) of problem train/0: raised:[\s\S]*the door is locked"),
+        (
+            Locked,
+            r"environment.kind=x failed in reset\(\) of problem train/0: raised OSError: the door is locked \(.*, in r",
+        ),
+        (
+            Stepless,
+            r"before its first turn of problem train/0: the environment is a Stepless without a method step\(\)",
+        ),
         (Undecided, "returned '0=' with seed 0 and '1=' with seed 1; expected one text for all seeds"),
         (Speechless, r"in turn 1 of problem train/0: returned \(0.0, True\); expected \(observation, reward, done\)"),
     ],
@@ -372,7 +384,8 @@ def test_a_task_without_an_environment_is_refused_by_name(tiny_run):
 
 def test_an_environment_that_fails_everywhere_ends_the_run_with_the_first_fault(own):
     grader = ResponseGrader(Grader(exact_match, judge=ENVIRONMENT), own.texts, own.processes)
-    problem, fault = Problem("train/9", "9=", "9"), "in turn 2 of problem train/9: raised: KeyError"
+    problem, fault = Problem("train/9", "9=", "9"), "in turn 2 of problem train/9: raised KeyError: 'x'\nTraceback"
     verdicts = [grader.grader.given(problem.id, RewardRange().verdict(record(0.0)), fault).result() for _ in range(8)]
-    with pytest.raises(GradingFailed, match=r"the environment failed on 8 of 8 .*\(environment.kind\), or raise env"):
+    told = r"environment failed on 8 of 8 .*\(environment.kind\), or raise env.* raised KeyError: 'x'; the reward is 0$"
+    with pytest.raises(GradingFailed, match=told):
         grader.check((verdict.outcome for verdict in verdicts), "of a round")

@@ -97,7 +97,7 @@ IN_AN_ENVIRONMENT = {
 
 
 def played(folder: Path, least_seed: int = 2) -> list[Counter]:
-    """For each process, how often it has reset, stepped and closed each episode; the check at the start has small seeds."""
+    """How often each process has reset, stepped and closed each episode; those before a run have the seeds 0 and 1."""
     lines = [file.read_text().splitlines() for file in folder.iterdir()]
     return [Counter(line for line in own if int(line.split()[-1]) >= least_seed) for own in lines]
 
