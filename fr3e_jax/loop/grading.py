@@ -60,9 +60,9 @@ class RewardRange:
         total = math.fsum(episode.rewards)
         if not self.least <= total <= self.most:
             raise ValueError(
-                f"the rewards of an episode of problem {problem_id}, {episode.rewards}, sum to {total:g}; expected a sum "
-                f"from environment.least_reward={self.least:g} to environment.most_reward={self.most:g}: set these to "
-                "the least and the greatest sum of an episode"
+                f"the rewards of an episode of problem {problem_id}, {episode.rewards}, sum to {total:g}; expected a "
+                f"sum from environment.least_reward={self.least:g} to environment.most_reward={self.most:g}: set these "
+                "to the least and the greatest sum of an episode"
             )
         reward = (total - self.least) / (self.most - self.least)
         if episode.right is None:
