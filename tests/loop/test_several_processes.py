@@ -85,7 +85,7 @@ def test_two_processes_sample_from_int8_as_one_does(tmp_path, tiny_run):
 IN_AN_ENVIRONMENT = {
     "explore__enabled": False,
     "training__surplus": "drop",
-    "training__max_steps": 2,
+    "training__max_steps": 1,
     "rollout__reject_degenerate": False,
     "rollout__max_response_tokens": 16,
     "environment__kind": f"{Path(__file__).parents[1] / 'fixtures' / 'scripted_environment.py'}:Logged",
