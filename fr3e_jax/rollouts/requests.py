@@ -111,7 +111,7 @@ class Rollout:
         return None if self.tool_written is None else ~self.tool_written
 
     def head(self, tokens: int) -> Rollout:
-        """The rollout's first ``tokens`` tokens; none of them is no part of its episode, only of its prompt."""
+        """The rollout's first ``tokens`` tokens; none leave no episode: from the prompt begins a new one."""
         columns = (self.token_ids, self.logprobs, self.entropies, self.magnitudes)
         written = None if self.tool_written is None else self.tool_written[:tokens]
         whole = tokens >= len(self.token_ids)
