@@ -151,16 +151,3 @@ def an_episode_without_a_turn_is_in_range(config: Config) -> str | None:
         f"environment.{name}={getattr(config.environment, name):g} leaves out 0, the sum of an episode that is cut "
         f"before its first turn; nearest: environment.{name}=0"
     )
-
-
-@training_rule("environment.kind", "explore.archive_size", "returns.size")
-def episodes_are_not_kept_between_steps(config: Config) -> str | None:
-    if not config.environment.enabled:
-        return None
-    for name, size in (("explore.archive_size", config.explore.archive_size), ("returns.size", config.returns.size)):
-        if size:
-            return (
-                f"{name}={size} keeps responses for later steps without their episodes, and "
-                f"environment.kind={config.environment.kind} needs these to go on; set {name}=0"
-            )
-    return None

@@ -24,6 +24,7 @@ from fr3e_jax.objectives.advantages import ranged_rewards
 from fr3e_jax.objectives.filters import is_degenerate
 from fr3e_jax.objectives.return_depths import crossing_depth, probed_depths
 from fr3e_jax.programs.explore_programs import group_advantages
+from fr3e_jax.rollouts.episode import EpisodeRecord, episode_from
 from fr3e_jax.rollouts.noise import ARCHIVE
 from fr3e_jax.rollouts.requests import Rollout
 
@@ -44,6 +45,7 @@ class KeptSuccess:
     step: int  # of the last visit, or of its own sampling
     visits: int = 0  # within that step
     given: list[bool] | None = None  # which tokens a tool wrote
+    episode: EpisodeRecord | None = None  # in an environment
 
 
 @dataclass
@@ -63,7 +65,8 @@ class Returns:
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Returns:
         """The successes that `state_dict` described."""
-        return cls(**state | {"kept": [KeptSuccess(**one) for one in state["kept"]]})
+        kept = [KeptSuccess(**one | {"episode": episode_from(one.get("episode"))}) for one in state["kept"]]
+        return cls(**state | {"kept": kept})
 
     def due(self, returns: ReturnConfig, step: int) -> bool:
         """Whether the next round returns to kept successes rather than to fresh prompts.
@@ -111,6 +114,7 @@ class Returns:
                     spacing=spacing,
                     step=step,
                     given=None if written is None else written.tolist(),
+                    episode=rollout.episode,
                 )
             )
         self.kept = self.kept[-returns.size :]
@@ -132,7 +136,7 @@ class Returns:
         ids = np.asarray(one.token_ids, np.int32)
         nothing = np.zeros(len(ids), np.float32)
         written = None if one.given is None else np.asarray(one.given, bool)
-        base = Rollout(ids, nothing, nothing, nothing, finished=True, tool_written=written)
+        base = Rollout(ids, nothing, nothing, nothing, finished=True, tool_written=written, episode=one.episode)
         prompt_ids = session.texts.prompt_ids(problem.prompt)
         group = PromptGroup(one.position, problem, prompt_ids, [base], np.ones(1), outcomes=["right"])
         group.trunks[0] = np.concatenate([prompt_ids, ids])

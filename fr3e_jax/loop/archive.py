@@ -21,6 +21,7 @@ from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.session import Session
 from fr3e_jax.objectives.filters import archive_open, running_share
 from fr3e_jax.rewards.verdict import Outcome
+from fr3e_jax.rollouts.episode import EpisodeRecord, episode_from
 from fr3e_jax.rollouts.noise import ARCHIVE
 from fr3e_jax.rollouts.requests import Rollout
 
@@ -38,6 +39,7 @@ class ArchivedBase:
     rewards: list[float]  # of its prompt's base rollouts when it was sampled, its own first
     explored: int  # the last step that sampled or revisited it
     given: list[bool] | None = None  # which tokens a tool wrote
+    episode: EpisodeRecord | None = None  # in an environment
     outcomes: list[Outcome] = field(default_factory=list)  # of those rewards; empty: as `PromptGroup` has it
 
 
@@ -55,7 +57,8 @@ class Archive:
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Archive:
         """The archive that `state_dict` described."""
-        return cls([ArchivedBase(**entry) for entry in state["entries"]], state["all_wrong_share"])
+        bases = [ArchivedBase(**entry | {"episode": episode_from(entry.get("episode"))}) for entry in state["entries"]]
+        return cls(bases, state["all_wrong_share"])
 
     def observe(self, groups: list[PromptGroup]) -> None:
         """Update the running share of prompts whose base rollouts are all wrong."""
@@ -89,7 +92,7 @@ class Archive:
         ids = np.asarray(entry.token_ids, np.int32)
         nothing = np.zeros(len(ids), np.float32)
         tool_written = None if entry.given is None else np.asarray(entry.given, bool)
-        base = Rollout(ids, nothing, nothing, nothing, finished=True, tool_written=tool_written)
+        base = Rollout(ids, nothing, nothing, nothing, finished=True, tool_written=tool_written, episode=entry.episode)
         rewards, outcomes = np.asarray(entry.rewards), list(entry.outcomes)
         group = PromptGroup(entry.position, problem, prompt_ids, [base], rewards, outcomes=outcomes)
         group.trunks[0] = np.concatenate([prompt_ids, ids])
@@ -115,6 +118,7 @@ class Archive:
                     rewards=[float(group.rewards[n]) for n in own_first],
                     explored=step,
                     given=None if tool_written is None else tool_written.tolist(),
+                    episode=one.rollout.episode,
                     outcomes=[group.outcomes[n] for n in own_first],
                 )
             )

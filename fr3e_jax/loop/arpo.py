@@ -171,7 +171,7 @@ def _next_round(session: Session, trees: list[_Tree]) -> tuple[list[_Part], list
         for parent in dict.fromkeys(fork.parent for fork in forks):
             own = [fork for fork in forks if fork.parent == parent]
             numbers = list(range(number, number + len(own)))
-            prefixes = [_prefix(tree.rollouts[parent], fork.position) for fork in own]
+            prefixes = [tree.rollouts[parent].head(fork.position) for fork in own]
             branches = [_continued(tree.request.branches[n], p) for n, p in zip(numbers, prefixes, strict=True)]
             trunk = tree.trunks.get(parent, tree.root)
             cached = replace(trunk) if trunk is tree.root else trunk
@@ -180,12 +180,6 @@ def _next_round(session: Session, trees: list[_Tree]) -> tuple[list[_Part], list
             number += len(own)
         tree.forks, tree.trunks = [], {}
     return parts, requests
-
-
-def _prefix(rollout: Rollout, position: int) -> Rollout:
-    """The part before a fork; a rollout that leaves the prompt begins an episode of its own."""
-    head = rollout.head(position)
-    return head if position else replace(head, episode=None)
 
 
 def _continued(branch: Branch, prefix: Rollout) -> Branch:

@@ -47,7 +47,7 @@ class RewardRange:
     least: float = 0.0
     most: float = 1.0
 
-    def verdict(self, episode: EpisodeRecord) -> Verdict:
+    def verdict(self, episode: EpisodeRecord, problem_id: str = "") -> Verdict:
         """The verdict on an episode; its outcome is the environment's own word, or follows from the reward.
 
         A fault gives 0, whatever the turns before it have earned.
@@ -60,9 +60,9 @@ class RewardRange:
         total = math.fsum(episode.rewards)
         if not self.least <= total <= self.most:
             raise ValueError(
-                f"the rewards of an episode, {episode.rewards}, sum to {total:g}; expected a sum from "
-                f"environment.least_reward={self.least:g} to environment.most_reward={self.most:g}: set these to the "
-                "least and the greatest sum of an episode"
+                f"the rewards of an episode of problem {problem_id}, {episode.rewards}, sum to {total:g}; expected a "
+                f"sum from environment.least_reward={self.least:g} to environment.most_reward={self.most:g}: set these "
+                "to the least and the greatest sum of an episode"
             )
         reward = (total - self.least) / (self.most - self.least)
         if episode.right is None:
@@ -101,7 +101,8 @@ class ResponseGrader:
         """
         if rollout.episode is not None:
             with as_config_error(*_UNUSABLE):
-                return self.grader.given(problem.id, self._range.verdict(rollout.episode), rollout.episode.fault)
+                verdict = self._range.verdict(rollout.episode, problem.id)
+                return self.grader.given(problem.id, verdict, rollout.episode.fault)
         response = self._texts.response_text(np.concatenate([prefix, rollout.token_ids]), rollout.finished)
         with as_config_error(*_UNUSABLE):
             return self.grader.submit(problem, response, rollout.finished)
@@ -137,7 +138,7 @@ class ResponseGrader:
         judge = self.grader.judge
         cure = "(data.verifier), or raise rewards.deadline_seconds or rewards.memory_mb"
         if judge == ENVIRONMENT:
-            cure = "(environment.kind), or raise environment.seconds"
+            cure, first = "(environment.kind), or raise environment.seconds", first.partition("\n")[0]
         raise GradingFailed(
             f"the {judge} failed on {sum(failed.values())} of {total} responses {where} ({listed}). This says nothing "
             f"about the policy: mend the {judge} {cure}, then continue with --resume. The first failure: the {judge} "

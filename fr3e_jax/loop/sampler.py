@@ -149,8 +149,10 @@ class Sampler:
 
     def _sample(self, params, requests, select, ended, going_on):
         ended = self.watch.counting(requests, ended)
-        calls = None if self.toolbox is None else self.toolbox.answering(requests)
-        return self.engine.sample(params, requests, select, ended, calls, going_on)
+        if self.toolbox is None:
+            return self.engine.sample(params, requests, select, ended, None, going_on)
+        with contextlib.closing(self.toolbox.answering(requests)) as calls:
+            return self.engine.sample(params, requests, select, ended, calls, going_on)
 
     def _repeat(self, call: FinishedCall, select: Selector | None, ended: Ended | None):
         """The result of a call that an earlier process has finished.

@@ -140,7 +140,7 @@ def open_session(config: Config, task: Task | None = None) -> Session:
         texts.prompt_text("?")  # a missing chat template fails here, before a run directory exists
         make = load_environment(config.environment, task)
         if make is not None:
-            task = posed_task(task, make, config.environment.kind, texts.prompt_ids)
+            task = posed_task(task, make, config.environment, texts.prompt_ids)
         own = user_verifier(config.data.verifier)
         grader = Grader(own or task.verifier(), config.rewards, ENVIRONMENT if make else "verifier")
     if own:

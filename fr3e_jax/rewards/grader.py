@@ -132,7 +132,9 @@ class Grader:
         return self._counted(verdict)
 
     def given(self, problem_id: str, verdict: Verdict, failure: str = "") -> Pending:
-        """A verdict that is known, counted with the others; ``failure``: why it is one of a judge that failed.
+        """A verdict that is known, counted with the others.
+
+        ``failure``: why it is one of a judge that failed, in a line; more of it may stand below.
 
         Raises:
           TypeError, ValueError: its reward is no finite number in [0, 1].
@@ -141,7 +143,8 @@ class Grader:
             with self._lock:
                 self._errors += 1
                 shown = self._errors <= ERRORS_SHOWN
-            self._failed(f"failed {failure}; the reward is 0", shown)
+            line, *below = failure.splitlines()
+            self._failed("\n".join([f"failed {line}; the reward is 0", *below]), shown)
             return self._counted(Verdict(0.0, "error"))
         return self._counted(checked_verdict(verdict.reward, verdict.outcome, problem_id))
 

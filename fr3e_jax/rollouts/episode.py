@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Ending = Literal[
     "",  # it has not ended: the response was cut at its cap, or this is a part of it
@@ -54,3 +54,11 @@ class EpisodeRecord:
         """This record, of ``tokens`` tokens, continued by that of a branch."""
         turns = (*self.turns, *(Turn(turn.end + tokens, turn.reward) for turn in other.turns))
         return EpisodeRecord(self.seed, turns, self.earlier, other.ending, other.right, other.fault)
+
+
+def episode_from(state: dict[str, Any] | None) -> EpisodeRecord | None:
+    """The record of which `dataclasses.asdict` made JSON content; None without one."""
+    if state is None:
+        return None
+    turns = tuple(Turn(**turn) for turn in state["turns"])
+    return EpisodeRecord(**state | {"turns": turns, "earlier": tuple(state["earlier"])})

@@ -35,6 +35,7 @@ from fr3e_jax.tools.environment import Episode, EpisodeFault, MakeEnvironment
 
 logger = logging.getLogger(__name__)
 
+_SECONDS_TO_CLOSE = 5.0  # of the environments that a stop or a fault leaves open, together
 _ASKED, _ANSWERED, _OBSERVED = "\x02question\x03", "\x02answer\x03", "\x02observation\x03"
 
 
@@ -293,6 +294,16 @@ class EpisodeCalls(SharedCalls):
         finally:
             if key in self._ended:
                 self._close(key)
+
+    def close(self) -> None:
+        """Close the environments of branches that have not ended, all at once, and wait a few seconds for them.
+
+        A turn that is still played closes the environment that it opens.
+        """
+        left, at_once = self._branches.keys() - self._ended, self._episodes.at_once
+        self._ended |= left
+        for one in [start(lambda key=key: self._close(key), at_once=at_once) for key in left & {*self._live}]:
+            one.wait(_SECONDS_TO_CLOSE)
 
     def _close(self, key: Key) -> None:
         """Close the environment of a branch, once. The episode has its rewards: an error is logged, the first alone."""

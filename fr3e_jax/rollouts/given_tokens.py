@@ -31,3 +31,6 @@ class NoCalls:
 
     def episode(self, key: Key) -> None:
         return None
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -64,3 +64,6 @@ class RehearsedCalls:
 
     def episode(self, key: Key) -> None:
         return None
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -111,12 +111,12 @@ class Rollout:
         return None if self.tool_written is None else ~self.tool_written
 
     def head(self, tokens: int) -> Rollout:
-        """The rollout's first ``tokens`` tokens."""
+        """The rollout's first ``tokens`` tokens; none leave no episode: from the prompt begins a new one."""
         columns = (self.token_ids, self.logprobs, self.entropies, self.magnitudes)
         written = None if self.tool_written is None else self.tool_written[:tokens]
         whole = tokens >= len(self.token_ids)
         routes = None if self.routes is None else self.routes[:tokens]
-        episode = self.episode if whole or self.episode is None else self.episode.head(tokens)
+        episode = self.episode if whole or self.episode is None else self.episode.head(tokens) if tokens else None
         ended = self.finished and whole
         return Rollout(
             *(column[:tokens] for column in columns),
@@ -198,6 +198,9 @@ class Calls(Protocol):
 
     def episode(self, key: Key) -> EpisodeRecord | None:
         """The record of a branch that has ended; None without an environment."""
+
+    def close(self) -> None:
+        """Close what branches have left open: the decoder's call has ended, was stopped, or failed."""
 
 
 Ended = Callable[[Sequence[tuple[int, int, Rollout]]], None]

@@ -76,6 +76,9 @@ class SharedCalls:
         found = self._gathered(f"the answers to {len(keys)} {self._what}", calls)
         return {key: self._kind(*found[key]) for key in keys}
 
+    def close(self) -> None:
+        """Nothing is open after a call."""
+
     @property
     def running(self) -> dict[Key, tuple]:
         """The results of all calls under way; waits for them. All processes must ask alike."""

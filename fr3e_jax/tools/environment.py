@@ -123,6 +123,10 @@ class Episode:
 
     def _reset(self, seed: int) -> str:
         """The first observation; "": the problem's prompt."""
+        for name in ("reset", "step"):
+            if not callable(getattr(self.environment, name, None)):
+                found = f"the environment is a {type(self.environment).__name__} without a method {name}()"
+                raise self._fault("before its first turn", f"{found}; expected reset(problem, seed) and step(text)")
         first = self._guarded("in reset()", self.environment.reset, self._problem, seed)
         if not isinstance(first, str | None):
             raise self._fault("in reset()", f"returned {_shown(first)}; expected a text, the first observation")
@@ -158,9 +162,8 @@ class Episode:
     def _guarded(self, where: str, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return function(*arguments)
-        except Exception as error:
-            told = "".join(traceback.format_exception(error)).strip()
-            raise self._fault(where, f"raised:\n{told}") from error
+        except (Exception, SystemExit) as error:  # a step that exits must not end the run unsaved
+            raise self._fault(where, f"raised {_told(error)}") from error
 
     def _fault(self, where: str, what: str) -> EpisodeFault:
         return EpisodeFault(f"{where} of problem {self._problem.id}: {what}")
@@ -192,6 +195,17 @@ def check_by_playing(make: MakeEnvironment, problem: Problem, kind: str) -> str:
             "their prompt; give what depends on the seed as an observation of step()"
         )
     return texts[0]
+
+
+def _told(error: BaseException) -> str:
+    """An error in one line, with its place; below it the traceback without the frame of this module."""
+    line = f"{type(error).__name__}: {error}".strip(": ").partition("\n")[0]
+    frames = error.__traceback__ and error.__traceback__.tb_next
+    if frames is None:  # the call itself failed: wrong arguments
+        return line
+    last = traceback.extract_tb(frames)[-1]
+    below = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
+    return f"{line} ({last.filename}, line {last.lineno}, in {last.name})\n{below}"
 
 
 def _shown(value: object) -> str:

@@ -342,11 +342,6 @@ CASES = {
         ["environment.most_reward=0"],
         "nearest: environment.most_reward=0",
     ),
-    "episodes_are_not_kept_between_steps": (
-        ["environment.kind=task", "returns.size=8", "explore.enabled=false"],
-        ["returns.size=0"],
-        "set returns.size=0",
-    ),
     "tool_settings_are_read": (["tools.begin=<<"], ["tools.kind=python"], "nearest: tools.kind=python"),
     "a_call_has_marks": (["tools.kind=mine.py:look", "tools.begin=<t>"], ["tools.end=</t>"], "tools.end='</tool>'"),
     "an_answer_has_its_place": (

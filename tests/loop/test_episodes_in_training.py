@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import threading
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,11 +15,13 @@ from encoded_prompts import prepare
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.data.task import Problem
+from fr3e_jax.loop.adaptive_return import Returns
+from fr3e_jax.loop.archive import Archive
 from fr3e_jax.loop.evaluate import evaluate
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.grading import ENVIRONMENT, GradingFailed, ResponseGrader, RewardRange
-from fr3e_jax.loop.posed_task import posed_task
+from fr3e_jax.loop.posed_task import PosedProblems, posed_task
 from fr3e_jax.loop.session import open_session
 from fr3e_jax.loop.step_report import rollout_records, tool_metrics
 from fr3e_jax.rewards.grader import Grader
@@ -33,6 +38,19 @@ SETTINGS = {
     "explore__num_anchors": 4,
     "environment__kind": "task",
     "environment__max_observation_tokens": 3,
+}
+
+
+RETURNING = {
+    "explore__enabled": False,
+    "returns__size": 4,
+    "returns__max_success_rate": 1.0,
+    "returns__rollouts": 3,
+}
+ARCHIVING = {
+    "explore__archive_size": 4,
+    "explore__archive_max_success_rate": 1.0,
+    "explore__archive_threshold": 0.0,
 }
 
 
@@ -92,12 +110,20 @@ def test_loss_masks_leave_observations_out(own, stage):
     rollouts = [r for group in groups for r in group.rollouts]
     rollouts += [r for one in expansions for state in one.rollouts for r in state]
     wanted = {id(r.token_ids): r.sampled for r in rollouts}
-    masked = 0
+    turns_before = Counter()
+    for one in expansions:
+        prompt = one.group.prompt_ids
+        for fork, state in zip(one.forks, one.rollouts, strict=True):
+            trunk = np.concatenate([prompt, one.rollout.token_ids]).tobytes()
+            turns_before[trunk, len(prompt) + fork] = len(state[0].episode.earlier)
+    masked, inside = 0, 0
     for trunk in base_trunks(own.config, STEP, groups) + explored_trunks(own.config, STEP, expansions):
         for branch in trunk.branches:
             np.testing.assert_array_equal(branch.trains, wanted[id(branch.token_ids)])
             masked += int((~branch.trains).sum())
-    assert masked > 10
+            begun = turns_before[trunk.token_ids.tobytes(), branch.fork]
+            inside += bool(begun and branch.advantages.any())
+    assert masked > 10 and inside > 5, "branches that leave after a turn train"
 
 
 def test_records_and_metrics_tell_of_each_turn(own, stage, tmp_path):
@@ -146,6 +172,50 @@ def test_rollouts_branch_after_observations_as_arpo_branches_after_answers(own, 
         assert whole.episode.rewards == rewards and reward == pytest.approx(sum(rewards))
 
 
+@pytest.mark.parametrize("keeping", ["returns", "archive"])
+def test_kept_successes_go_on_inside_their_episodes(own, params, tiny_run, stage, keeping):
+    """Their environments play the turns before a depth again, and one prefill is all that is computed of them."""
+    settings = {"archive": ARCHIVING, "returns": RETURNING}[keeping]
+    keeper, successes = tiny_run.changed(own, **settings), []
+    for group in stage[0]:  # the rollout of most turns counts as a success
+        turns = [len(rollout.episode.turns) for rollout in group.rollouts]
+        outcomes = ["right" if n == np.argmax(turns) else "wrong" for n in range(len(turns))]
+        successes.append(dataclasses.replace(group, outcomes=outcomes))
+    stream = SimpleNamespace(position=9, problem_at=lambda position: successes[position].problem)
+    if keeping == "archive":
+        archive = Archive(all_wrong_share=1.0)
+        archive.add(keeper.config.explore, STEP, place_anchors(keeper, STEP, successes))
+        anchored = as_restored(archive).revisit(keeper, STEP + 1, stream)
+    else:
+        returns = Returns()
+        returns.add(keeper.config.returns, STEP, successes)
+        returns = as_restored(returns)
+        returns.kept[0].depth = 0.0
+        anchored = returns.visit(keeper, STEP + 1, stream)
+    keeper.sampler.engine.take_counts()
+    explored = roll_out_states(keeper, params, STEP + 1, anchored)
+    whole = [len(one.group.prompt_ids) + len(one.rollout.token_ids) for one in explored]
+    assert keeper.sampler.engine.take_counts().prefill_positions == sum(whole) > 0
+    for problem, rollout, reward in whole_rollouts([], explored):
+        read, rewards, ending = scripted.played_again(own.texts.codec, rollout, problem, CAP)
+        np.testing.assert_array_equal(~rollout.sampled, read)
+        assert (rollout.episode.rewards, rollout.episode.ending) == (rewards, ending)
+        assert reward == pytest.approx(sum(rewards))
+    states = [(one, fork, state) for one in explored for fork, state in zip(one.forks, one.rollouts, strict=True)]
+    assert any(state[0].episode.earlier for _, _, state in states)
+    for one, fork, state in states:
+        seeds = {rollout.episode.seed for rollout in state}
+        assert seeds == {one.rollout.episode.seed} if fork else len(seeds) == len(state), "from the prompt, all anew"
+    assert any(fork == 0 for _, fork, _ in states) == (keeping == "returns")
+
+
+def as_restored(kept: Returns | Archive) -> Returns | Archive:
+    """What a checkpoint gives back."""
+    found = type(kept).from_state(json.loads(json.dumps(kept.state_dict())))
+    assert found == kept
+    return found
+
+
 def record(*rewards, **more):
     return EpisodeRecord(0, tuple(Turn(n, reward) for n, reward in enumerate(rewards)), **more)
 
@@ -157,10 +227,42 @@ def test_a_sum_of_rewards_counts_from_least_to_most_and_the_environment_may_say_
     assert (costly.reward, costly.outcome) == (pytest.approx(0.9), "right")
     assert RewardRange().verdict(record(1.0, right=False)).outcome == "wrong"
     assert RewardRange().verdict(record(0.5, earlier=(0.5,))).reward == 1.0, "turns before a branch count"
-    with pytest.raises(ValueError, match="sum to -0.2; expected a sum from environment.least_reward=0 to"):
-        RewardRange().verdict(record(-0.1, -0.1))
+    with pytest.raises(ValueError, match="train/9, .*sum to -0.2; expected a sum from environment.least_reward=0 to"):
+        RewardRange().verdict(record(-0.1, -0.1), "train/9")
     failed = RewardRange().verdict(record(-0.1, -0.1, ending="fault", fault="in turn 2: raised"))
     assert (failed.reward, failed.outcome) == (0.0, "error"), "the sum of a failed episode may lie out of range"
+
+
+class Closing(scripted.Scripted):
+    """Counts the calls of close()."""
+
+    made: list[Closing] = []
+
+    def __init__(self):
+        self.closed = 0
+        Closing.made.append(self)
+
+    def close(self):
+        self.closed += 1
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_fault_while_lanes_decode_closes_every_environment_once(own, session, params, monkeypatch, in_place):
+    monkeypatch.setattr(Closing, "made", [])
+    monkeypatch.setattr(Closing, "at_once", in_place)
+    sampler, still_open = dataclasses.replace(own.sampler, toolbox=scripted.episodes_of(session, Closing)), []
+
+    def ended(rollouts):
+        still_open.extend(one for one in Closing.made if not one.closed)
+        if still_open:
+            raise OSError("no room")
+
+    with pytest.raises(OSError, match="no room"):
+        sampler.sample(params, scripted.requests_of(session), ended=ended)
+    for thread in threading.enumerate():
+        if thread.name == "fr3e-call":
+            thread.join(60)
+    assert still_open and [one.closed for one in Closing.made] == [1] * len(Closing.made)
 
 
 class HalfLocked(scripted.Posing):
@@ -174,7 +276,7 @@ class HalfLocked(scripted.Posing):
 
 def test_a_problem_is_posed_once_and_one_that_cannot_be_posed_fails_alone(session, monkeypatch):
     monkeypatch.setattr(scripted, "CALLED", Counter())
-    task = posed_task(session.task, HalfLocked, "x", session.texts.prompt_ids)
+    task = posed_task(session.task, HalfLocked, scripted.config_of(kind="x"), session.texts.prompt_ids)
     checked = scripted.CALLED["reset"]
     found = [problem.prompt for _ in range(2) for problem in task.problems("train")[:4]]
     own = session.task.problems("train")
@@ -182,9 +284,9 @@ def test_a_problem_is_posed_once_and_one_that_cannot_be_posed_fails_alone(sessio
     assert scripted.CALLED["reset"] == checked + 2
 
 
-class Locked:
+class Stepless:
     def reset(self, problem, seed):
-        raise OSError("the door is locked")
+        return ""
 
 
 class Undecided:
@@ -195,6 +297,11 @@ class Undecided:
         return "", 0.0, True
 
 
+class Locked(Undecided):
+    def reset(self, problem, seed):
+        raise OSError("the door is locked")
+
+
 class Speechless(Undecided):
     def reset(self, problem, seed):
         return "1="
@@ -203,25 +310,55 @@ class Speechless(Undecided):
         return 0.0, True
 
 
+class Hanging(Undecided):
+    """Neither poses its later problems nor plays the first one to the end of a turn."""
+
+    release = threading.Event()
+
+    def reset(self, problem, seed):
+        if problem.id != "train/0":
+            Hanging.release.wait(60)
+        return "1="
+
+    def step(self, text):
+        Hanging.release.wait(60)
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (Locked, r"environment.kind=x failed in reset\(\) of problem train/0: raised:[\s\S]*the door is locked"),
+        (Hanging, "of problem train/0 did not end after twice environment.seconds=0.2; let reset"),
+        (
+            Locked,
+            r"environment.kind=x failed in reset\(\) of problem train/0: raised OSError: the door is locked \(.*, in r",
+        ),
+        (
+            Stepless,
+            r"before its first turn of problem train/0: the environment is a Stepless without a method step\(\)",
+        ),
         (Undecided, "returned '0=' with seed 0 and '1=' with seed 1; expected one text for all seeds"),
         (Speechless, r"in turn 1 of problem train/0: returned \(0.0, True\); expected \(observation, reward, done\)"),
     ],
 )
 def test_an_environment_that_cannot_be_played_is_refused_at_the_start(session, make, told):
     with pytest.raises(ValueError, match=told):
-        posed_task(session.task, make, "x", session.texts.prompt_ids)
+        posed_task(session.task, make, scripted.config_of(kind="x", seconds=0.2), session.texts.prompt_ids)
+
+
+def test_a_problem_that_takes_too_long_to_pose_keeps_its_prompt(session):
+    Hanging.release.clear()
+    own = session.task.problems("train")
+    posed = PosedProblems(own, Hanging, 0.05, "1=")
+    assert [problem.prompt for problem in posed[:3]] == ["1=", own[1].prompt, own[2].prompt]
+    Hanging.release.set()
 
 
 def test_the_first_observation_is_the_prompt(session):
-    task = posed_task(session.task, scripted.Posing, "x", session.texts.prompt_ids)
+    task = posed_task(session.task, scripted.Posing, scripted.config_of(kind="x"), session.texts.prompt_ids)
     problem = task.problems("train")[3]
     assert (problem.id, problem.prompt, problem.original.prompt) == ("train/3", "3+0=", "3=")
     assert [p.prompt for p in task.problems("train")[:2]] == ["0+0=", "1+0="]
-    plain = posed_task(session.task, scripted.Scripted, "x", session.texts.prompt_ids)
+    plain = posed_task(session.task, scripted.Scripted, scripted.config_of(kind="x"), session.texts.prompt_ids)
     assert plain.problems("train")[3] == session.task.problems("train")[3]
 
 
@@ -247,7 +384,8 @@ def test_a_task_without_an_environment_is_refused_by_name(tiny_run):
 
 def test_an_environment_that_fails_everywhere_ends_the_run_with_the_first_fault(own):
     grader = ResponseGrader(Grader(exact_match, judge=ENVIRONMENT), own.texts, own.processes)
-    problem, fault = Problem("train/9", "9=", "9"), "in turn 2 of problem train/9: raised: KeyError"
+    problem, fault = Problem("train/9", "9=", "9"), "in turn 2 of problem train/9: raised KeyError: 'x'\nTraceback"
     verdicts = [grader.grader.given(problem.id, RewardRange().verdict(record(0.0)), fault).result() for _ in range(8)]
-    with pytest.raises(GradingFailed, match=r"the environment failed on 8 of 8 .*\(environment.kind\), or raise env"):
+    told = r"environment failed on 8 of 8 .*\(environment.kind\), or raise env.* raised KeyError: 'x'; the reward is 0$"
+    with pytest.raises(GradingFailed, match=told):
         grader.check((verdict.outcome for verdict in verdicts), "of a round")

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,57 @@ def test_two_processes_sample_from_int8_as_one_does(tmp_path, tiny_run):
     group = Group(tmp_path, tiny_run, **settings)
     assert group.run(2) == [0, 0], group.logs()
     assert_like(group.run_dir, tmp_path / "alone", steps=1)
+
+
+IN_AN_ENVIRONMENT = {
+    "explore__enabled": False,
+    "training__surplus": "drop",
+    "training__max_steps": 1,
+    "rollout__reject_degenerate": False,
+    "rollout__max_response_tokens": 16,
+    "environment__kind": f"{Path(__file__).parents[1] / 'fixtures' / 'scripted_environment.py'}:Logged",
+    "environment__turn_end": "5",
+    "environment__observation": "({observation}3=",
+    "environment__max_turns": 3,
+    "environment__max_observation_tokens": 3,
+}
+
+
+def played(folder: Path, least_seed: int = 2) -> list[Counter]:
+    """How often each process has reset, stepped and closed each episode; those before a run have the seeds 0 and 1."""
+    lines = [file.read_text().splitlines() for file in folder.iterdir()]
+    return [Counter(line for line in own if int(line.split()[-1]) >= least_seed) for own in lines]
+
+
+@pytest.mark.slow
+def test_each_of_two_processes_plays_its_own_episodes_and_goes_on_in_the_middle_of_them(
+    tmp_path, tiny_run, monkeypatch
+):
+    """Without branches each rollout has a seed of its own, so an episode that two processes play would show."""
+    folders = [tmp_path / name for name in ("alone", "stopped", "resumed")]
+    for folder in folders:
+        folder.mkdir()
+    monkeypatch.setenv("FR3E_TEST_PLAYED", str(folders[0]))
+    assert train(tiny_run.config(**IN_AN_ENVIRONMENT), tmp_path / "run_alone") == 0
+    group = Group(tmp_path, tiny_run, **IN_AN_ENVIRONMENT)
+    monkeypatch.setenv("FR3E_TEST_PLAYED", str(folders[1]))
+    assert group.run(2, environments={1: {"FR3E_TEST_STOP": "SIGTERM chunk 5"}}) == [0, 0], group.logs()
+    assert "stopped inside step 1, sampling" in group.log(0)
+    monkeypatch.setenv("FR3E_TEST_PLAYED", str(folders[2]))
+    assert group.run(2, "--resume") == [0, 0], group.logs()
+    assert_like(group.run_dir, tmp_path / "run_alone")
+
+    (alone,), stopped, resumed = map(played, folders)
+    for own in (stopped, resumed):
+        assert len(own) == 2 and not own[0].keys() & own[1].keys(), "an episode is played by one process"
+    parts = stopped + resumed
+    episodes = lambda counted: {line.partition(" ")[2] for line in counted}
+    assert set().union(*map(episodes, parts)) == episodes(alone)
+    assert all(own[f"{what} {name}"] == 1 for own in parts for name in episodes(own) for what in ("reset", "close"))
+    again = [name for name in episodes(sum(stopped, Counter())) & episodes(sum(resumed, Counter()))]
+    assert again, "the stop came within episodes"
+    steps = sum(sum(own[line] for line in own if line.startswith("step")) for own in parts)
+    assert steps > sum(alone[line] for line in alone if line.startswith("step")), "their first turns are played again"
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from fr3e_jax.loop.train import train
 from fr3e_jax.rollouts.episodes import EpisodeCalls
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.packed_values import Packer
+from fr3e_jax.tools.environment import Episode
 
 SHORT = {"evaluation__every": 0, "training__max_steps": 2}
 PLAIN = SHORT | {"explore__enabled": False, "training__surplus": "drop"}
@@ -43,15 +44,12 @@ ENVIRONMENT = {
     "environment__max_turns": 3,
     "environment__max_observation_tokens": 3,
 }
-BRANCHING = (
-    TOOLS
-    | PLAIN
-    | {
-        "tools__branching": True,
-        "tools__initial_rollouts": 2,
-        "tools__branch_probability": 1.0,
-    }
-)
+BRANCHES = {
+    "tools__branching": True,
+    "tools__initial_rollouts": 2,
+    "tools__branch_probability": 1.0,
+}
+BRANCHING = TOOLS | PLAIN | BRANCHES
 
 
 def stopped_and_continued(path: Path, config, monkeypatch, stops) -> tuple[Counter, list[list[str]]]:
@@ -138,6 +136,18 @@ def test_a_run_stopped_inside_a_step_repeats_nothing_and_ends_equal(
             marks=pytest.mark.slow,
             id="environment",
         ),
+        pytest.param(
+            ENVIRONMENT | RETURNS | SHORT,
+            [nth("chunk", 6), after("chunk", 4), nth("chunk", 3)],
+            marks=pytest.mark.slow,
+            id="returns in an environment",
+        ),
+        pytest.param(
+            ENVIRONMENT | BRANCHES | PLAIN,
+            [nth("chunk", 4), after("chunk", 5), after("chunk", 3)],
+            marks=pytest.mark.slow,
+            id="branching in an environment",
+        ),
     ],
 )
 def test_methods_go_on_where_they_were_stopped(tmp_path, tiny_run, monkeypatch, settings, stops):
@@ -154,9 +164,12 @@ def test_methods_go_on_where_they_were_stopped(tmp_path, tiny_run, monkeypatch, 
 def test_a_run_stopped_between_two_turns_plays_the_turns_before_again_and_ends_equal(tmp_path, tiny_run, monkeypatch):
     """Without branches, an environment is given earlier turns only where a run goes on in mid-episode."""
     config, again = tiny_run.config(**ENVIRONMENT | PLAIN, training__batch_rollouts=10), []
-    replay = EpisodeCalls._again
+    replay, made, closed = EpisodeCalls._again, [], []
     counted = lambda own, key, turns: again.append(len(turns)) or replay(own, key, turns)
     monkeypatch.setattr(EpisodeCalls, "_again", counted)
+    begin, close = Episode.__init__, Episode.close
+    monkeypatch.setattr(Episode, "__init__", lambda own, *given: made.append(own) or begin(own, *given))
+    monkeypatch.setattr(Episode, "close", lambda own: closed.append(own) or close(own))
     with monkeypatch.context() as patch:
         whole = Watched(patch)
         assert train(config, tmp_path / "whole") == 0
@@ -164,6 +177,10 @@ def test_a_run_stopped_between_two_turns_plays_the_turns_before_again_and_ends_e
     stops = [nth("chunk", 4), after("chunk", 1), after("chunk", 2)]
     work, _ = stopped_and_continued(tmp_path / "run", config, monkeypatch, stops)
     assert any(again)
+    for thread in threading.enumerate():  # closing episodes that have ended
+        if thread.name == "fr3e-call":
+            thread.join(60)
+    assert Counter(map(id, closed)) == Counter(map(id, made)), "each environment is closed once, at a stop, too"
     assert_same_run(tmp_path / "run", tmp_path / "whole", open_session(config))
     assert work == whole.work
 

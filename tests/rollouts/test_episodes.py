@@ -135,6 +135,8 @@ class Faulty(scripted.Scripted):
         if self.told.count("|") == 2:
             if Faulty.how == "raise":
                 raise KeyError("no such door")
+            if Faulty.how == "exit":
+                raise SystemExit(3)
             if Faulty.how == "return":
                 return {"observation": observation}
             if Faulty.how == "reward":
@@ -165,7 +167,11 @@ def turns(session, make, texts, prefix=None, **changes):
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ("raise", r"in turn 2 of problem train/0: raised:[\s\S]*no such door"),
+        (
+            "raise",
+            r"in turn 2 of problem train/0: raised KeyError: 'no such door' \(.*_episodes.py, .*, in step\)\nTrac",
+        ),
+        ("exit", r"in turn 2 of problem train/0: raised SystemExit: 3 "),
         ("return", r"in turn 2 of problem train/0: returned \{'observation'.*expected \(observation, reward, done\)"),
         ("reward", r"in turn 2 of problem train/0: returned the reward nan; expected a finite number"),
         ("hang", r"in turn 2 of problem train/0: no end after environment.seconds=0.05"),

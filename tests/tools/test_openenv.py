@@ -105,5 +105,5 @@ def test_the_result_of_a_client_holds_the_observation():
 
 
 def test_a_text_that_is_no_action_is_a_fault_with_its_turn():
-    with pytest.raises(EpisodeFault, match=r"in turn 1 of problem train/0: raised:[\s\S]*invalid literal for int"):
+    with pytest.raises(EpisodeFault, match=r"in turn 1 of problem train/0: raised ValueError: invalid literal for int"):
         Episode(make, PROBLEM, 5).step("seven")
