@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from fr3e_jax.learning.row_shapes import SHARED_ROW, WINDOW, Branch, Branches, Plan, Row, RowShape, trunk_bucket
+from fr3e_jax.learning.row_shapes import SHARED_ROW, WINDOW, Branch, Branches, Plan, Row, RowShape, trunk_bucket, whole_steps
 from fr3e_jax.programs.size_buckets import size_bucket
 
 _SLACK = 1.7  # a new geometry costs compilations: it must save two fifths
@@ -30,6 +30,8 @@ _COUNTS = 4  # the last micro-batches have as many rows as its powers: few progr
 _OPEN_ROWS = 32  # rows that a trunk may still join
 _WORTH_ANOTHER = 0.97  # rows with few branches get a geometry of their own if that costs less than this part
 _WORTH_OPERATIONS = 1e10  # and saves so many operations: over a run's mini-batches they take longer than compiling
+_LANE_STEP = 128  # positions of lanes that a row may have too many
+_FINE_STEPS = 12  # steps of so many positions; larger rows have few positions too many anyway
 _MOST_SMALLER = 3  # geometries beside the largest
 _TRIED = 6  # geometries, the most promising first, that are tried with smaller ones
 _WORTH_HALVES = 0.95  # branches near their trunk's start get rows of their own if that costs less than this part
@@ -145,7 +147,7 @@ class _Sizes:
         for size in _trunk_sizes(part.largest_fork):
             fit = (self.positions - size) // self.capacity
             even = {-(-held // rows) for rows in range(1, _EVEN_ROWS + 1)}
-            for lanes in {*_steps(fewest, fit), *even, fit}:
+            for lanes in {*_lane_counts(fewest, fit, self.capacity), *even, fit}:
                 if fewest <= lanes <= fit:
                     found = True
                     yield Geometry(size, lanes, self.capacity)
@@ -310,6 +312,13 @@ def _powers(base: int, most: int) -> Iterator[int]:
     while power <= most:
         yield power
         power *= base
+
+
+def _lane_counts(least: int, most: int, capacity: int) -> list[int]:
+    """`_steps`, and up to `_FINE_STEPS` steps of `_LANE_STEP` positions: a row of few trunks may need five lanes."""
+    step = max(_LANE_STEP // capacity, 1)
+    fine = range(whole_steps(least, step), min(most, _FINE_STEPS * step) + 1, step)
+    return sorted({*_steps(least, most), *fine})
 
 
 def _steps(least: int, most: int) -> list[int]:
