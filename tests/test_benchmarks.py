@@ -68,3 +68,9 @@ def test_the_table_compares_with_the_best_peer_and_with_each_that_has_bars_of_it
         "| branch_tiny | 300 | fork 100, fork_sorted 90, per_anchor 60 | **3.00x**, 5.00x per_anchor | 3.2x, 4.2x "
         "| 4.2x, 5.5x | 700 MB, 700 MB, 1.00x |"
     )
+
+
+def test_the_peer_by_hand_trains_whole_bases_as_ours_trains_whole_trunks(benchmark):
+    rows = [(base, number) for base, count in enumerate((3, 2, 4)) for number in range(count)]
+    whole = benchmark("step_by_hand").whole_bases
+    assert [len(whole(rows, rollouts)) for rollouts in (1, 3, 4, 5, 6, 9, 20)] == [3, 3, 5, 5, 9, 9, 9]
