@@ -38,6 +38,14 @@ def trunks() -> list[TrainingTrunk]:
     ]
 
 
+def test_a_checkpoint_keeps_which_branch_lies_on_its_trunk(trunks):
+    content = trunks[0].to_json()
+    assert [one.on_trunk for one in TrainingTrunk.from_json(content).branches] == [False] * 3 + [True]
+    for branch in content["branches"]:
+        del branch["on_trunk"]  # as in earlier checkpoints
+    assert not any(one.on_trunk for one in TrainingTrunk.from_json(content).branches)
+
+
 @pytest.mark.parametrize(
     ("forks", "lengths", "own", "expected"),
     [
