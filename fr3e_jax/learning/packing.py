@@ -134,16 +134,15 @@ def _filled(
         place = replace(held[0], length=sum(p.length for p in held))
         put = partial(_put, place)
         put_for_each = partial(_put_for_each, place, [p.length for p in held])
-        of = lambda name: [getattr(branch, name)[p.tokens] for p, branch in zip(held, branches, strict=True)]
-        put(batch.rows.branch_ids, of("token_ids"))
+        put(batch.rows.branch_ids, _held(held, [branch.token_ids for branch in branches]))
         put(batch.rows.offset, [counting[: p.length] for p in held])
         put_for_each(batch.rows.segment, [numbers[n] for n in stretch])
         put_for_each(batch.rows.start, [starts[p.row, p.trunk] for p in held])
         put_for_each(batch.rows.fork, [branch.fork + p.first for p, branch in zip(held, branches, strict=True)])
-        put(batch.loss_mask, of("trains"))
+        put(batch.loss_mask, _held(held, [branch.trains for branch in branches]))
         put_for_each(batch.weights, weights[stretch])
-        put(batch.advantages, of("advantages"))
-        put(batch.sampler_logprobs, of("sampler_logprobs"))
+        put(batch.advantages, _held(held, [branch.advantages for branch in branches]))
+        put(batch.sampler_logprobs, _held(held, [branch.sampler_logprobs for branch in branches]))
         for p, branch in zip(held, branches, strict=True) if old_logprobs is not None else ():
             known = np.broadcast_to(old_logprobs(p.trunk, p.branch), branch.token_ids.shape)
             p.of(batch.old_logprobs)[...] = known[p.tokens]
@@ -204,6 +203,11 @@ def _stretches(spans: Sequence[RowSpan], own: np.ndarray) -> list[list[int]]:
         found[-1].append(n)
         end = spans[n].row, spans[n].start + spans[n].length
     return found
+
+
+def _held(spans: Sequence[RowSpan], of_branches: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Of each span's branch the values of the tokens that it holds."""
+    return [values[p.tokens] for p, values in zip(spans, of_branches, strict=True)]
 
 
 def _put(stretch: RowSpan, array: np.ndarray, parts: Sequence[np.ndarray]) -> None:

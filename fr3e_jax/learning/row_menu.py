@@ -19,7 +19,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from fr3e_jax.learning.row_shapes import SHARED_ROW, WINDOW, Branch, Branches, Plan, Row, RowShape, trunk_bucket, whole_steps
+from fr3e_jax.learning.row_shapes import (
+    SHARED_ROW,
+    WINDOW,
+    Branch,
+    Branches,
+    Plan,
+    Row,
+    RowShape,
+    trunk_bucket,
+    whole_steps,
+)
 from fr3e_jax.programs.size_buckets import size_bucket
 
 _SLACK = 1.7  # a new geometry costs compilations: it must save two fifths

@@ -71,7 +71,9 @@ def test_each_token_of_a_base_is_placed_once_on_the_trunk_or_after_its_last_fork
         rows = micro.batch.rows
         for p in micro.spans:
             branch = trunks[p.trunk].branches[p.branch]
-            for number, where in zip(range(p.tokens.start, p.tokens.stop), zip(*p.where[1:], strict=True), strict=False):
+            for number, where in zip(
+                range(p.tokens.start, p.tokens.stop), zip(*p.where[1:], strict=True), strict=False
+            ):
                 at = (p.row, *where)
                 assert found.setdefault((p.trunk, p.branch, number), at) == at
                 assert rows.branch_ids[at] == branch.token_ids[number] and rows.segment[at] > 0
