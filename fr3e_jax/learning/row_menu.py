@@ -19,17 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from fr3e_jax.learning.row_shapes import (
-    SHARED_ROW,
-    WINDOW,
-    Branch,
-    Branches,
-    Plan,
-    Row,
-    RowShape,
-    trunk_bucket,
-    whole_steps,
-)
+from fr3e_jax.learning.row_shapes import SHARED_ROW, WINDOW, Branch, Branches, Plan, Row, RowShape, trunk_bucket
 from fr3e_jax.programs.size_buckets import size_bucket
 
 _SLACK = 1.7  # a new geometry costs compilations: it must save two fifths
@@ -40,8 +30,8 @@ _COUNTS = 4  # the last micro-batches have as many rows as its powers: few progr
 _OPEN_ROWS = 32  # rows that a trunk may still join
 _WORTH_ANOTHER = 0.97  # rows with few branches get a geometry of their own if that costs less than this part
 _WORTH_OPERATIONS = 1e10  # and saves so many operations: over a run's mini-batches they take longer than compiling
-_LANE_STEP = 128  # positions of lanes that a row may have too many
-_FINE_STEPS = 12  # steps of so many positions; larger rows have few positions too many anyway
+_LONG_LANE = 128  # positions of a lane that it pays to spare
+_FEW_LANES = 12  # rows of more lanes have few of them too many anyway
 _MOST_SMALLER = 3  # geometries beside the largest
 _TRIED = 6  # geometries, the most promising first, that are tried with smaller ones
 _WORTH_HALVES = 0.95  # branches near their trunk's start get rows of their own if that costs less than this part
@@ -325,9 +315,8 @@ def _powers(base: int, most: int) -> Iterator[int]:
 
 
 def _lane_counts(least: int, most: int, capacity: int) -> list[int]:
-    """`_steps`, and up to `_FINE_STEPS` steps of `_LANE_STEP` positions: a row of few trunks may need five lanes."""
-    step = max(_LANE_STEP // capacity, 1)
-    fine = range(whole_steps(least, step), min(most, _FINE_STEPS * step) + 1, step)
+    """`_steps`; of long lanes also every small number: a row of one trunk may need five."""
+    fine = range(least, min(most, _FEW_LANES) + 1) if capacity >= _LONG_LANE else ()
     return sorted({*_steps(least, most), *fine})
 
 
