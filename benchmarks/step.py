@@ -57,7 +57,7 @@ class Work:
 
     @property
     def rollouts(self) -> int:
-        """The rollouts that train; all but one base fill the batch, as a short one has fewer anchors."""
+        """The least rollouts that train, in whole bases; all but one fill the batch: a short one has fewer anchors."""
         if not self.anchors:
             return self.prompts * self.generations
         expanded = self.prompts * (self.generations if self.tree else 2)

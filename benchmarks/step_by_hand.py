@@ -162,7 +162,7 @@ class ByHand:
             graded.append(np.array([self.graded(ids, rows[row]["gold"]) for ids in texts]))
         estimate = self.tree if self.args.tree else self.fr3e
         trained = estimate(anchors, found, graded, of_bases, sequences, width)
-        self.update(sequences, masks, trained[: self.args.rollouts])
+        self.update(sequences, masks, whole_bases(trained, self.args.rollouts))
         return sum(len(self.until_stop(sequences[i, width:])) for i in range(n)) + sum(len(r) for f in found for r in f)
 
     def fr3e(self, anchors, found, graded, of_bases, sequences, width):
@@ -199,6 +199,14 @@ class ByHand:
                         ]
                 trained.append((number, width, response, credit))
         return trained
+
+
+def whole_bases(trained, rollouts: int):
+    """The rows of the first bases that together have ``rollouts`` rollouts, as ours trains whole trunks."""
+    end = min(rollouts, len(trained))
+    while end < len(trained) and trained[end][0] == trained[end - 1][0]:
+        end += 1
+    return trained[:end]
 
 
 def cache_of(layers):

@@ -81,3 +81,9 @@ def test_both_ways_of_attention_are_compiled_for_the_same_arrays(benchmark, what
         arguments.append(jax.tree.leaves(inputs))
         results.append(jax.tree.leaves(jax.eval_shape(function, *inputs)))
     assert arguments[0] == arguments[1] and results[0][0].shape == results[1][0].shape
+
+
+def test_the_peer_by_hand_trains_whole_bases_as_ours_trains_whole_trunks(benchmark):
+    rows = [(base, number) for base, count in enumerate((3, 2, 4)) for number in range(count)]
+    whole = benchmark("step_by_hand").whole_bases
+    assert [len(whole(rows, rollouts)) for rollouts in (1, 3, 4, 5, 6, 9, 20)] == [3, 3, 5, 5, 9, 9, 9]

@@ -47,6 +47,7 @@ class TrainingBranch:
     right: bool = False  # the verifier accepted the response that ends with this branch
     loss_mask: np.ndarray | None = None  # bool, the tokens that train (a tool's do not); None: all
     routes: np.ndarray | None = None  # int [T, Q], the experts that the tokens passed in the sampler; None: unknown
+    on_trunk: bool = False  # its tokens are those of the trunk after ``fork``
 
     @cached_property
     def trains(self) -> np.ndarray:
@@ -75,6 +76,7 @@ class TrainingBranch:
             "right": bool(self.right),
             "loss_mask": None if self.loss_mask is None else _packed(self.loss_mask, np.bool_),
             "routes": _packed_routes(self.routes),
+            "on_trunk": self.on_trunk,
         }
 
     @classmethod
@@ -92,6 +94,7 @@ class TrainingBranch:
             right=content.get("right", content["reward"] >= 1),  # checkpoints of earlier versions lack it
             loss_mask=None if mask is None else _unpacked(mask, np.bool_),
             routes=_unpacked_routes(content.get("routes")),
+            on_trunk=content.get("on_trunk", False),
         )
 
 

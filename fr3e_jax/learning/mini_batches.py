@@ -16,6 +16,7 @@ from fr3e_jax.learning.learner import Learner, Pace
 from fr3e_jax.learning.packing import MicroBatch, counted_tokens, pack
 from fr3e_jax.learning.row_menu import RowMenu
 from fr3e_jax.learning.setup import LearningSetup
+from fr3e_jax.learning.trained_trunks import trains_trunks
 from fr3e_jax.rollouts.noise import SHUFFLE
 
 PerToken = list[list[np.ndarray]]  # ``[trunk][branch] -> [T]``, of a full batch
@@ -117,7 +118,8 @@ def row_options(setup: LearningSetup, learner: Learner) -> dict[str, Any]:
     costs = {"key_cost": setup.key_cost, "position_cost": setup.position_cost}
     run = {"longest": longest, "menu": learner.menu} | costs
     rows = {"shards": learner.programs.shards, "own_rows": learner.programs.own_rows}
-    return {"tokens": tokens, "pad_id": setup.pad_id} | rows | run
+    trunks = {"trained_trunks": trains_trunks(setup.config)}
+    return {"tokens": tokens, "pad_id": setup.pad_id} | rows | run | trunks
 
 
 def placed(mini_batch: MiniBatch, values: PerToken) -> Iterator[np.ndarray]:
@@ -127,7 +129,7 @@ def placed(mini_batch: MiniBatch, values: PerToken) -> Iterator[np.ndarray]:
         array = np.zeros(micro.batch.loss_mask.shape, kind)
         for p in micro.spans:
             if micro.own[p.row]:
-                p.of(array)[...] = values[mini_batch.members[p.trunk]][p.branch]
+                p.of(array)[...] = values[mini_batch.members[p.trunk]][p.branch][p.tokens]
         yield array
 
 
@@ -137,7 +139,7 @@ def fill(packed: Iterable[MiniBatch], name: str, values: PerToken) -> None:
         for micro, array in zip(mini_batch.micros, placed(mini_batch, values), strict=True):
             micro.batch = micro.batch._replace(**{name: array})
             if name == "loss_mask":
-                of_spans = (values[mini_batch.members[p.trunk]][p.branch] for p in micro.spans)
+                of_spans = (values[mini_batch.members[p.trunk]][p.branch][p.tokens] for p in micro.spans)
                 micro.loss_tokens = sum(int(np.count_nonzero(one)) for one in of_spans)
 
 
@@ -206,5 +208,9 @@ def read_spans(mini_batch: MiniBatch, arrays: Sequence[np.ndarray], values: PerT
 
 def _read_micro(mini_batch: MiniBatch, micro: MicroBatch, array: np.ndarray, values: PerToken) -> None:
     array = np.ascontiguousarray(array)
+    begun: dict[tuple[int, int], np.ndarray] = {}  # all places of a branch are in one row
     for p in micro.spans:
-        values[mini_batch.members[p.trunk]][p.branch] = p.of(array).copy()
+        length = len(mini_batch.trunks[p.trunk].branches[p.branch].token_ids)
+        whole = begun.setdefault((p.trunk, p.branch), np.empty(length, array.dtype))
+        whole[p.tokens] = p.of(array)
+        values[mini_batch.members[p.trunk]][p.branch] = whole

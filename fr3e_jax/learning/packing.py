@@ -12,6 +12,7 @@ from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.row_menu import RowMenu
 from fr3e_jax.learning.row_plan import plan_rows
 from fr3e_jax.learning.row_shapes import Row, RowShape
+from fr3e_jax.learning.trained_trunks import planned_sizes
 from fr3e_jax.objectives.losses import token_divisors
 from fr3e_jax.policy.rows import Rows
 from fr3e_jax.programs.train_programs import TrainRows
@@ -19,7 +20,10 @@ from fr3e_jax.programs.train_programs import TrainRows
 
 @dataclass(frozen=True, slots=True)
 class RowSpan:
-    """The place of a branch in a micro-batch: ``length`` positions of a row's lanes, from ``start`` on."""
+    """The place of a branch in a micro-batch: ``length`` positions of a row's lanes, from ``start`` on.
+
+    A branch whose first tokens lie on its trunk has two.
+    """
 
     trunk: int
     branch: int
@@ -27,6 +31,12 @@ class RowSpan:
     start: int
     length: int
     capacity: int  # positions of a lane
+    first: int = 0  # the branch's token at ``start``
+
+    @property
+    def tokens(self) -> slice:
+        """Which tokens of the branch these are."""
+        return slice(self.first, self.first + self.length)
 
     @property
     def where(self) -> tuple[int, np.ndarray, np.ndarray]:
@@ -64,6 +74,7 @@ def pack(
     position_cost: float = 0.0,
     menu: RowMenu | None = None,
     own_rows: Callable[[int], np.ndarray] | None = None,
+    trained_trunks: bool = False,
 ) -> list[MicroBatch]:
     """Micro-batches of about ``tokens`` positions, padding counted; each has at least one row a shard.
 
@@ -80,29 +91,39 @@ def pack(
       longest: tokens of the longest branch that the run may have; 0: of these trunks. Equal ones make few shapes.
       key_cost, position_cost, menu: see `fr3e_jax.learning.row_plan.plan_rows`.
       own_rows: which of a number of rows are filled (`OptimizerPrograms.own_rows`); None: all.
+      trained_trunks: tokens of `TrainingBranch.on_trunk` pass as the trunk (`fr3e_jax.learning.trained_trunks`); all
+        micro-batches then have lanes for their losses.
     """
     if not trunks:
         return []
     forks = [[branch.fork for branch in trunk.branches] for trunk in trunks]
     lengths = [[len(branch.token_ids) for branch in trunk.branches] for trunk in trunks]
     run = {"key_cost": key_cost, "position_cost": position_cost, "menu": menu}
+    owns = [[trained_trunks and branch.on_trunk for branch in trunk.branches] for trunk in trunks]
+    forks, lengths, on_trunk = planned_sizes(forks, lengths, owns)
     plan = plan_rows(forks, lengths, tokens=tokens, shards=shards, fixed=sizes, longest=longest, **run)
     own_rows = own_rows or (lambda rows: np.ones(rows, bool))
     fill = partial(_filled, trunks=trunks, pad_id=pad_id, aggregation=aggregation, old_logprobs=old_logprobs)
+    fill = partial(fill, on_trunk=on_trunk, trained_trunks=trained_trunks)
     return [fill(rows, shape, own_rows(shape.rows)) for rows, shape in plan]
 
 
 def _filled(
-    rows: list[Row], shape: RowShape, own: np.ndarray, *, trunks, pad_id, aggregation, old_logprobs
+    rows: list[Row],
+    shape: RowShape,
+    own: np.ndarray,
+    *,
+    trunks,
+    pad_id,
+    aggregation,
+    old_logprobs,
+    on_trunk: Sequence[Sequence[int]],
+    trained_trunks: bool,
 ) -> MicroBatch:
     """The arrays of a micro-batch, written a stretch of adjacent branches at a time."""
-    batch = _empty(shape, pad_id, own)
+    batch = _empty(shape, pad_id, own, trained_trunks)
     starts = _fill_trunks(batch.rows, rows, trunks, own)
-    spans = [
-        RowSpan(trunk, branch, number, start, len(trunks[trunk].branches[branch].token_ids), shape.capacity)
-        for number, row in enumerate(rows)
-        for trunk, branch, start in row.branches
-    ]
+    spans = _spans(rows, shape, trunks, on_trunk, starts)
     numbers = _numbered_by_row(spans)
     counted = np.array([trunks[p.trunk].branches[p.branch].loss_tokens for p in spans], np.int64)
     weights = np.asarray(1 / token_divisors(counted, aggregation), np.float32)
@@ -113,20 +134,40 @@ def _filled(
         place = replace(held[0], length=sum(p.length for p in held))
         put = partial(_put, place)
         put_for_each = partial(_put_for_each, place, [p.length for p in held])
-        put(batch.rows.branch_ids, [branch.token_ids for branch in branches])
+        put(batch.rows.branch_ids, _held(held, [branch.token_ids for branch in branches]))
         put(batch.rows.offset, [counting[: p.length] for p in held])
         put_for_each(batch.rows.segment, [numbers[n] for n in stretch])
         put_for_each(batch.rows.start, [starts[p.row, p.trunk] for p in held])
-        put_for_each(batch.rows.fork, [branch.fork for branch in branches])
-        put(batch.loss_mask, [branch.trains for branch in branches])
+        put_for_each(batch.rows.fork, [branch.fork + p.first for p, branch in zip(held, branches, strict=True)])
+        put(batch.loss_mask, _held(held, [branch.trains for branch in branches]))
         put_for_each(batch.weights, weights[stretch])
-        put(batch.advantages, [branch.advantages for branch in branches])
-        put(batch.sampler_logprobs, [branch.sampler_logprobs for branch in branches])
-        for p in held if old_logprobs is not None else ():
-            p.of(batch.old_logprobs)[...] = old_logprobs(p.trunk, p.branch)
+        put(batch.advantages, _held(held, [branch.advantages for branch in branches]))
+        put(batch.sampler_logprobs, _held(held, [branch.sampler_logprobs for branch in branches]))
+        for p, branch in zip(held, branches, strict=True) if old_logprobs is not None else ():
+            known = np.broadcast_to(old_logprobs(p.trunk, p.branch), branch.token_ids.shape)
+            p.of(batch.old_logprobs)[...] = known[p.tokens]
     batch = batch._replace(rows=_with_routes(batch.rows, rows, trunks, spans, starts, own))
-    positions = sum(row.filled for row in rows) + sum(p.length for p in spans)
-    return MicroBatch(batch, spans, positions, shape.positions, int(counted.sum()), own)
+    positions = sum(row.filled for row in rows) + sum(p.length for p in spans if p.start < shape.room)
+    loss_tokens = int(counted[[n for n, p in enumerate(spans) if p.start < shape.room]].sum())
+    return MicroBatch(batch, spans, positions, shape.positions, loss_tokens, own)
+
+
+def _spans(
+    rows: list[Row], shape: RowShape, trunks, on_trunk: Sequence[Sequence[int]], starts: dict[tuple[int, int], int]
+) -> list[RowSpan]:
+    """The places of all branches, row by row. The lanes of trunk tokens follow the others."""
+    spans = []
+    for number, row in enumerate(rows):
+        place = lambda *where, number=number: RowSpan(*where[:2], number, *where[2:])
+        for trunk, branch, start in row.branches:
+            count = on_trunk[trunk][branch]
+            length = len(trunks[trunk].branches[branch].token_ids) - count
+            spans.append(place(trunk, branch, start, length, shape.capacity, count))
+        for trunk, branch, _ in row.branches:
+            if count := on_trunk[trunk][branch]:
+                at = shape.room + starts[number, trunk] + trunks[trunk].branches[branch].fork
+                spans.append(place(trunk, branch, at, count, shape.capacity))
+    return spans
 
 
 def _with_routes(arrays: Rows, rows: list[Row], trunks, spans: list[RowSpan], starts, own: np.ndarray) -> Rows:
@@ -149,7 +190,7 @@ def _with_routes(arrays: Rows, rows: list[Row], trunks, spans: list[RowSpan], st
             of_trunks[number, start : start + size] = trunks[index].routes[:size]
     for p, branch in zip(spans, branches, strict=True):
         if own[p.row]:
-            of_lanes[p.row].reshape(-1, count)[p.start : p.start + p.length] = branch.routes
+            of_lanes[p.row].reshape(-1, count)[p.start : p.start + p.length] = branch.routes[p.tokens]
     return arrays._replace(trunk_routes=np.moveaxis(of_trunks, -1, 1), branch_routes=np.moveaxis(of_lanes, -1, 1))
 
 
@@ -162,6 +203,11 @@ def _stretches(spans: Sequence[RowSpan], own: np.ndarray) -> list[list[int]]:
         found[-1].append(n)
         end = spans[n].row, spans[n].start + spans[n].length
     return found
+
+
+def _held(spans: Sequence[RowSpan], of_branches: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Of each span's branch the values of the tokens that it holds."""
+    return [values[p.tokens] for p, values in zip(spans, of_branches, strict=True)]
 
 
 def _put(stretch: RowSpan, array: np.ndarray, parts: Sequence[np.ndarray]) -> None:
@@ -199,9 +245,10 @@ def _fill_trunks(arrays: Rows, rows: list[Row], trunks, own: np.ndarray) -> dict
     return starts
 
 
-def _empty(shape: RowShape, pad_id: int, own: np.ndarray) -> TrainRows:
+def _empty(shape: RowShape, pad_id: int, own: np.ndarray, trained_trunks: bool) -> TrainRows:
     """Rows without content. Memory of zeros is taken as it is written, so rows that are not ``own`` take none."""
-    of_trunks, of_lanes = (shape.rows, shape.trunk_size), (shape.rows, shape.lanes, shape.capacity)
+    further = shape.trunk_lanes if trained_trunks else 0
+    of_trunks, of_lanes = (shape.rows, shape.trunk_size), (shape.rows, shape.lanes + further, shape.capacity)
     integers = lambda shape=of_lanes: np.zeros(shape, np.int32)
     floats = lambda: np.zeros(of_lanes, np.float32)
     ids = [integers(of_trunks), integers()]
@@ -218,6 +265,7 @@ def _empty(shape: RowShape, pad_id: int, own: np.ndarray) -> TrainRows:
             fork=integers(),
             offset=integers(),
             window=None if shape.window == 1 else np.ones((shape.rows, shape.window), bool),
+            trained_trunk=np.ones((shape.rows, further), bool) if trained_trunks else None,
         ),
         loss_mask=np.zeros(of_lanes, bool),
         weights=floats(),

@@ -19,6 +19,7 @@ from fr3e_jax.learning.row_menu import RowMenu
 from fr3e_jax.learning.row_plan import plan_rows
 from fr3e_jax.learning.row_shapes import Branch, Plan, RowShape
 from fr3e_jax.learning.setup import LearningSetup
+from fr3e_jax.learning.trained_trunks import owns_of, planned_sizes
 from fr3e_jax.rollouts.expected_lengths import expected_lengths
 
 _BATCHES = 6  # mini-batches that shapes are chosen for
@@ -94,7 +95,7 @@ def expected_mini_batches(config: Config, count: int = _BATCHES) -> Iterator[Siz
             for trunk in _trunks_of_a_prompt(config, random):
                 forks.append([fork for fork, _ in trunk])
                 lengths.append([length for _, length in trunk])
-        yield forks, lengths
+        yield planned_sizes(forks, lengths, owns_of(config, forks))[:2]
 
 
 def _trunks_of_a_prompt(config: Config, random: np.random.Generator) -> Iterator[list[tuple[int, int]]]:

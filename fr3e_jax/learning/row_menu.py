@@ -30,6 +30,8 @@ _COUNTS = 4  # the last micro-batches have as many rows as its powers: few progr
 _OPEN_ROWS = 32  # rows that a trunk may still join
 _WORTH_ANOTHER = 0.97  # rows with few branches get a geometry of their own if that costs less than this part
 _WORTH_OPERATIONS = 1e10  # and saves so many operations: over a run's mini-batches they take longer than compiling
+_LONG_LANE = 128  # positions of a lane that it pays to spare
+_FEW_LANES = 12  # rows of more lanes have few of them too many anyway
 _MOST_SMALLER = 3  # geometries beside the largest
 _TRIED = 6  # geometries, the most promising first, that are tried with smaller ones
 _WORTH_HALVES = 0.95  # branches near their trunk's start get rows of their own if that costs less than this part
@@ -145,7 +147,7 @@ class _Sizes:
         for size in _trunk_sizes(part.largest_fork):
             fit = (self.positions - size) // self.capacity
             even = {-(-held // rows) for rows in range(1, _EVEN_ROWS + 1)}
-            for lanes in {*_steps(fewest, fit), *even, fit}:
+            for lanes in {*_lane_counts(fewest, fit, self.capacity), *even, fit}:
                 if fewest <= lanes <= fit:
                     found = True
                     yield Geometry(size, lanes, self.capacity)
@@ -310,6 +312,12 @@ def _powers(base: int, most: int) -> Iterator[int]:
     while power <= most:
         yield power
         power *= base
+
+
+def _lane_counts(least: int, most: int, capacity: int) -> list[int]:
+    """`_steps`; of long lanes also every small number: a row of one trunk may need five."""
+    fine = range(least, min(most, _FEW_LANES) + 1) if capacity >= _LONG_LANE else ()
+    return sorted({*_steps(least, most), *fine})
 
 
 def _steps(least: int, most: int) -> list[int]:

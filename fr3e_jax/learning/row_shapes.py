@@ -82,7 +82,17 @@ class RowShape(NamedTuple):
     @property
     def positions(self) -> int:
         """The positions of the micro-batch, padding counted."""
-        return self.rows * (self.trunk_size + self.lanes * self.capacity)
+        return self.rows * (self.trunk_size + self.room)
+
+    @property
+    def room(self) -> int:
+        """Positions of a row's lanes."""
+        return self.lanes * self.capacity
+
+    @property
+    def trunk_lanes(self) -> int:
+        """Lanes that the losses of trunk tokens need."""
+        return -(-self.trunk_size // self.capacity)
 
 
 Plan = list[tuple[list[Row], RowShape]]  # micro-batches: their rows with content, and their shape

@@ -285,4 +285,5 @@ def _credited_base(rules: AnchorRules, credited: Credited) -> TrainingBranch:
         right=bool(credited.group.right[credited.base]),
         loss_mask=base.loss_mask,
         routes=base.routes,
+        on_trunk=True,
     )

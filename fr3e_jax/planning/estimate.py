@@ -13,6 +13,7 @@ import jax
 
 from fr3e_jax.configuration.sampler_rules import INT8
 from fr3e_jax.configuration.schema import Config
+from fr3e_jax.learning.trained_trunks import trains_trunks
 from fr3e_jax.loop.placed_network import lora_settings
 from fr3e_jax.planning.workload import (
     DecodeShape,
@@ -280,20 +281,19 @@ class Estimator:
         weights = self.weights(self.stored, sizes)
         arrays = {"weights": weights} | self._own_adapters() | self._kept(tokens, trunk, max(trunk, own), backward)
         if backward:
-            trained = self.trained(sizes)
-            arrays |= {"gradients": trained, "gradients of the micro-batch": trained}
+            arrays |= dict.fromkeys(("gradients", "gradients of the micro-batch"), self.trained(sizes))
         # The head and the layers run one after the other, so the larger of the two makes the peak.
         keys = self._key_bytes(whole)
         in_layer = self._in_a_layer(tokens, trunk, max(trunk, own), backward)
         in_layer["keys and values of whole rows"] = keys * (2 if backward else 1)
-        turns = [in_layer, self._in_the_head(backward)]
-        arrays |= max(turns, key=lambda turn: sum(turn.values()))
+        arrays |= max(in_layer, self._in_the_head(backward), key=lambda turn: sum(turn.values()))
         attended = trunk * trunk + lanes * length * (own + trunk)
         layers = 2 * positions * self.active_kernels + 4 * attended * a.num_heads * a.head_dim * a.num_layers
         again = config.training.remat == "block"
         products = 3 if self.lora is None else 2  # no gradient of a frozen kernel
         flops = rows * (layers * (products + again if backward else 1))
-        flops += 2 * rows * lanes * length * a.vocab_size * a.hidden_size * (products if backward else 1)
+        scored = lanes * length + trunk * trains_trunks(config)
+        flops += 2 * rows * scored * a.vocab_size * a.hidden_size * (products if backward else 1)
         passes = 2 + again if backward else 1
         return Estimate(
             arrays,

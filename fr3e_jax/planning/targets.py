@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.configured_programs import configured_critic_programs, loss_settings
+from fr3e_jax.learning.trained_trunks import trains_trunks
 from fr3e_jax.loop.model import configured_architecture, model_on
 from fr3e_jax.loop.placed_network import decoder_programs
 from fr3e_jax.planning.workload import (
@@ -254,6 +255,8 @@ class Programs:
 
     def _micro_batch(self) -> TrainRows:
         count, trunk, lanes, length, window = self.largest
+        further = self.largest.trunk_lanes if trains_trunks(self.config) else 0
+        lanes += further
         array = lambda dtype, *shape: jax.ShapeDtypeStruct((count, *shape), dtype, sharding=batch_sharding(self.mesh))
         trunks, branches = (array(np.int32, trunk),) * 3, (array(np.int32, lanes, length),) * 5
         mask, number = array(np.bool_, lanes, length), array(np.float32, lanes, length)
@@ -261,7 +264,10 @@ class Programs:
         routes = [array(self.decoder.routes_type, self.decoder.routes, *size) for size in ((trunk,), (lanes, length))]
         window = array(np.bool_, window) if window > 1 else None
         return TrainRows(
-            Rows(*trunks, *branches, window, *(routes if self.decoder.routes else ())),
+            Rows(
+                *(*trunks, *branches, window, *(routes if self.decoder.routes else (None, None))),
+                trained_trunk=array(np.bool_, further) if further else None,
+            ),
             mask,
             *(number,) * 4,
             reference_logprobs=number if loss.kl_coefficient else None,
@@ -275,7 +281,8 @@ class Programs:
 
     def _head_chunks(self) -> int:
         """The largest number of token chunks to which one call applies the head."""
-        tokens = self.largest.rows * self.largest.lanes * self.largest.capacity // self.training.shards
+        lanes = self.largest.lanes + (self.largest.trunk_lanes if trains_trunks(self.config) else 0)
+        tokens = self.largest.rows * lanes * self.largest.capacity // self.training.shards
         return -(-tokens // min(self.config.training.token_chunk, tokens))
 
     def _scalar(self) -> jax.ShapeDtypeStruct:

@@ -15,6 +15,7 @@ import numpy as np
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.row_plan import plan_rows
 from fr3e_jax.learning.row_shapes import Plan, RowShape
+from fr3e_jax.learning.trained_trunks import PlannedSizes, owns_of, planned_sizes
 from fr3e_jax.learning.update import reads_old_logprobs
 from fr3e_jax.rollouts.cache_sizes import configured_sizes
 
@@ -137,8 +138,13 @@ def _first(trunks: list[Trunk], rollouts: int) -> list[Trunk]:
     return taken
 
 
-def _planned(config: Config, trunks: list[Trunk], shards: int, *, halves: bool = True) -> Plan:
+def _sizes(config: Config, trunks: list[Trunk]) -> PlannedSizes:
     forks, lengths = ([[branch[i] for branch in trunk.branches] for trunk in trunks] for i in (0, 1))
+    return planned_sizes(forks, lengths, owns_of(config, forks))
+
+
+def _planned(config: Config, trunks: list[Trunk], shards: int, *, halves: bool = True) -> Plan:
+    forks, lengths, _ = _sizes(config, trunks)
     tokens, longest = config.training.micro_batch_tokens, config.rollout.max_response_tokens
     return plan_rows(forks, lengths, tokens=tokens, shards=shards, fixed=None, halves=halves, longest=longest)
 
@@ -188,6 +194,7 @@ def step_amounts(config: Config, assumed: Assumptions, shards: int, *, scores: b
     packed = _planned(config, mini, shards)
     branches = [branch for trunk in mini for branch in trunk.branches]
     new = sum(length for _, length in branches)
+    in_lanes = sum(map(sum, _sizes(config, mini).lengths))
     passes = max(training.batch_rollouts // training.mini_batch_rollouts, 1) * training.epochs
     return Amounts(
         prompts=prompts,
@@ -197,7 +204,7 @@ def step_amounts(config: Config, assumed: Assumptions, shards: int, *, scores: b
         prefill_positions=prompts * prompt,
         trained_rollouts=training.batch_rollouts,
         loss_tokens=passes * new,
-        trained_positions=passes * (new + sum(row.filled for rows, _ in packed for row in rows)),
+        trained_positions=passes * (in_lanes + sum(row.filled for rows, _ in packed for row in rows)),
         flattened_positions=passes * sum(fork + length for fork, length in branches),
         padded_positions=passes * _padded(packed),
         micro_batches=passes * len(packed),

@@ -16,8 +16,15 @@ tokens may begin anywhere, and only the end of the last lane stays empty. With W
 A branch's first token is predicted from the trunk's hidden state at ``start + fork - 1``, each later one from the
 hidden state of its predecessor.
 
-Dimension key: B rows, S trunk positions, N lanes, T positions of a lane, W lanes seen, P = S + N·T positions of a whole
-row, K key/value heads, D head size, E width, Q routes of a token (`fr3e_jax.policy.network`).
+A trunk's own tokens may train, too: those of a base rollout. They pass the network as the trunk, and A further lanes
+have the inputs of their loss. Position s of these lanes, counted through all of them, is the trunk's position s:
+
+    trunk's lane 0   .  .  .  .  r0    segment   0 0 0 0 3
+    trunk's lane 1   r1 r2 r3 .  .               3 3 3 0 0
+
+Dimension key: B rows, S trunk positions, N lanes, T positions of a lane, W lanes seen, A lanes of trunk tokens that
+train (0, or A·T ≥ S), P = S + N·T positions of a whole row, K key/value heads, D head size, E width, Q routes of a
+token (`fr3e_jax.policy.network`).
 """
 
 from __future__ import annotations
@@ -34,19 +41,25 @@ from fr3e_jax.policy.row_parts import RowSizes, cut_row, places_in_parts
 
 
 class Rows(NamedTuple):
-    """Token ids and geometry of trunk-and-branch rows; see the drawing above."""
+    """Token ids and geometry of trunk-and-branch rows; see the drawings above."""
 
     trunk_ids: jax.Array  # int [B, S]
     trunk_segment: jax.Array  # int [B, S], 0 = padding
     trunk_offset: jax.Array  # int [B, S], position in the trunk
-    branch_ids: jax.Array  # int [B, N, T]
-    segment: jax.Array  # int [B, N, T], 0 = padding
-    start: jax.Array  # int [B, N, T]
-    fork: jax.Array  # int [B, N, T], at least 1 on real tokens
-    offset: jax.Array  # int [B, N, T]
+    branch_ids: jax.Array  # int [B, N + A, T]
+    segment: jax.Array  # int [B, N + A, T], 0 = padding
+    start: jax.Array  # int [B, N + A, T]
+    fork: jax.Array  # int [B, N + A, T], at least 1 on real tokens
+    offset: jax.Array  # int [B, N + A, T]
     window: jax.Array | None = None  # bool [B, W]: only its shape counts, known at compile time; None: W = 1
     trunk_routes: jax.Array | None = None  # int [B, Q, S], recorded experts, which tokens pass again; None: chosen anew
-    branch_routes: jax.Array | None = None  # int [B, Q, N, T]
+    branch_routes: jax.Array | None = None  # int [B, Q, N + A, T]
+    trained_trunk: jax.Array | None = None  # bool [B, A]: only its shape counts; None: A = 0
+
+    @property
+    def lanes(self) -> int:
+        """N, the lanes that pass the network."""
+        return self.segment.shape[1] - (0 if self.trained_trunk is None else self.trained_trunk.shape[1])
 
 
 class Trunks(NamedTuple):
@@ -73,24 +86,31 @@ def row_states(
     ``[B, P, E]``; ``[A * B, P / A, E]`` in the order of `fr3e_jax.policy.row_parts` where the layout cuts rows.
     """
     layout = options.layout
-    row = lambda trunk, lanes: layout.by_shard(cut_row(trunk, lanes, layout.parts, mode="edge"))
+    own = lambda lanes: lanes if rows.trained_trunk is None else lanes[..., : rows.lanes, :]  # without trunk tokens
+    row = lambda trunk, lanes: layout.by_shard(cut_row(trunk, own(lanes), layout.parts, mode="edge"))
     ids = row(rows.trunk_ids, rows.branch_ids)
     positions = row(rows.trunk_offset, rows.fork + rows.offset)
     window = 1 if rows.window is None else rows.window.shape[1]
-    view = RowView(rows.trunk_segment, rows.segment, rows.fork, rows.start)
+    view = RowView(rows.trunk_segment, *map(own, (rows.segment, rows.fork, rows.start)))
     routes = None if rows.trunk_routes is None else row(rows.trunk_routes, rows.branch_routes)
-    return bind(graphdef, params).rows(ids, positions, view, rows.offset, routes, window=window, options=options)
+    offset = own(rows.offset)
+    return bind(graphdef, params).rows(ids, positions, view, offset, routes, window=window, options=options)
 
 
 def predictors(rows: Rows, parts: int = 1) -> jax.Array:
-    """int ``[B, N * T]``: the position in `row_states` from which each branch token is predicted.
+    """int ``[B, (N + A) * T]``: the position in `row_states` from which each token of the lanes is predicted.
 
     For tokens a0 a1 a2 b0 ... in lanes that begin at position S: start+fork-1, S, S+1, start+fork-1, ...
+    In the lanes of trunk tokens it is the trunk's position before.
     Of several ``parts`` the positions count on, from one part of the row to the next.
     """
-    batch, lanes, length = rows.offset.shape
-    trunk = rows.trunk_ids.shape[1]
-    before = trunk + jnp.arange(lanes * length).reshape(1, lanes, length) - 1
+    batch, whole, length = rows.offset.shape
+    trunk, lanes = rows.trunk_ids.shape[1], rows.lanes
+    before = trunk + jnp.arange(whole * length).reshape(1, whole, length) - 1
     at_fork = jnp.maximum(rows.start + rows.fork - 1, 0)
     found = jnp.where(rows.offset == 0, at_fork, before).reshape(batch, -1)
+    if lanes < whole:
+        of_trunk = jnp.clip(jnp.arange((whole - lanes) * length) - 1, 0, trunk - 1)
+        of_trunk = jnp.broadcast_to(of_trunk, (batch, of_trunk.size))
+        found = jnp.concatenate([found[:, : lanes * length], of_trunk], axis=1)
     return found if parts == 1 else jnp.asarray(places_in_parts(RowSizes(trunk, lanes, length), parts))[found]

@@ -139,7 +139,7 @@ def _sizes(x: Any) -> str:
     if isinstance(x, TrainRows):
         x = x.rows
     if isinstance(x, Rows):
-        (rows, trunk), (_, lanes, capacity) = x.trunk_ids.shape, x.branch_ids.shape
+        (rows, trunk), lanes, capacity = x.trunk_ids.shape, x.lanes, x.branch_ids.shape[-1]
         return f"{rows} row{'s' * (rows != 1)} of {trunk} + {lanes} x {capacity}"
     if isinstance(x, Trunks):
         return f"trunks {x.hidden.shape[0]} x {x.hidden.shape[1]}"

@@ -24,6 +24,7 @@ def setup() -> SimpleNamespace:
         training=SimpleNamespace(mini_batch_rollouts=8, micro_batch_tokens=600),
         rollout=SimpleNamespace(max_response_tokens=64),
         loss=SimpleNamespace(aggregation="token_mean"),
+        explore=SimpleNamespace(enabled=False),
     )
     return SimpleNamespace(config=config, noise=Noise(3), pad_id=0, key_cost=0.001, position_cost=1e9)
 

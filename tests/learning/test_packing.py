@@ -176,6 +176,13 @@ def test_full_rows_are_filled_to_the_last_lane():
     assert all(m.padded_positions <= 5120 for m in micros)
 
 
+def test_rows_of_one_trunk_have_as_many_lanes_as_it_fills():
+    """Five lanes of 128 positions, where whole steps of the short list are four and six."""
+    trunks = [training_trunk(seed, 235, [(149, 171)] * 2 + [(235, 85)] * 3) for seed in range(8)]
+    micros = pack(trunks, tokens=2560, pad_id=PAD, longest=256, position_cost=5e7)
+    assert {micro.batch.loss_mask.shape[1:] for micro in micros} == {(5, 128)}
+
+
 def test_branches_that_see_half_of_their_trunk_have_rows_of_that_size():
     """If that saves enough; other branches have rows of the whole trunk."""
     family = [(fork, 320 - fork) for fork in (65, 190, 260, 297) for _ in range(16)]

@@ -376,6 +376,8 @@ def test_block_credit_trains_each_block_of_the_base_on_the_change_of_value(four_
     base = trunk.branches[-1]
     assert len(trunk.branches) == M + 1 and base.fork == 3 and base.right
     assert base.token_ids is expansion.rollout.token_ids and base.sampler_logprobs is expansion.rollout.logprobs
+    assert [branch.on_trunk for branch in trunk.branches] == [False] * M + [True]
+    np.testing.assert_array_equal(trunk.token_ids[base.fork :], base.token_ids)
     first, second = 2 + include, 5 + include  # where the states end
     blocks = [2 / 3 - 0.25] * first + [0 - 2 / 3] * (second - first) + [1.0] * (9 - second)
     np.testing.assert_allclose(base.advantages, blocks, atol=1e-6)

@@ -1,0 +1,63 @@
+"""Branches whose first tokens are those of their trunk: they pass the network once, as the trunk.
+
+A base rollout that trains beside the branches of its states is such a branch. Its trunk is prompt and response, cut
+after the largest fork. Only what follows that fork needs positions of its own (`fr3e_jax.policy.rows`):
+
+    trunk    p0 p1 r0 r1 r2        of prompt p and response r; the other branches have forks of at most 5
+    base     fork 2: r0 to r5      r0 to r2 lie on the trunk; r3 to r5 are a branch with fork 5
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fr3e_jax.configuration.schema import Config
+
+
+def trains_trunks(config: Config) -> bool:
+    """Whether a run trains base rollouts beside the branches of their states."""
+    return config.explore.enabled and config.explore.block_credit and config.explore.train_states
+
+
+def owns_of(config: Config, forks: Sequence[Sequence[int]]) -> list[list[bool]]:
+    """Which branches are bases on their own trunk, in plans that name the base as its trunk's last branch.
+
+    ``forks[i][b]``: of branch b of trunk i. A trunk whose branches all have one fork is a prompt.
+    """
+    trains = trains_trunks(config)
+    return [[trains and number == len(row) - 1 and row[-1] < max(row) for number in range(len(row))] for row in forks]
+
+
+class PlannedSizes(NamedTuple):
+    """What `fr3e_jax.learning.row_plan.plan_rows` places; all ``[trunk][branch]``."""
+
+    forks: Sequence[Sequence[int]]
+    lengths: Sequence[Sequence[int]]
+    on_trunk: Sequence[Sequence[int]]  # how many of a branch's first tokens lie on its trunk
+
+
+def planned_sizes(
+    forks: Sequence[Sequence[int]], lengths: Sequence[Sequence[int]], owns: Sequence[Sequence[bool]]
+) -> PlannedSizes:
+    """The branches without the tokens that lie on their trunks; arguments of `tokens_on_trunk`, trunk by trunk."""
+    counts = [tokens_on_trunk(*sizes) for sizes in zip(forks, lengths, owns, strict=True)]
+    moved = lambda rows, sign: [
+        [size + sign * count for size, count in zip(*row, strict=True)] for row in zip(rows, counts, strict=True)
+    ]
+    return PlannedSizes(moved(forks, 1), moved(lengths, -1), counts)
+
+
+def tokens_on_trunk(forks: Sequence[int], lengths: Sequence[int], own: Sequence[bool]) -> list[int]:
+    """For each branch of a trunk, how many of its first tokens lie on the trunk; at least its last one does not.
+
+    Args:
+      forks, lengths: trunk positions that each branch sees, and its tokens.
+      own: the branches whose tokens are the trunk's; the first of them counts.
+    """
+    found = [0] * len(forks)
+    if any(own):
+        base = list(own).index(True)
+        others = [fork for number, fork in enumerate(forks) if number != base]
+        found[base] = min(max(others, default=0) - forks[base], lengths[base] - 1)
+    return [max(count, 0) for count in found]

@@ -1,0 +1,100 @@
+"""Trunk tokens that train: scores, values and gradients equal those of the same tokens as a branch of their own."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import optax
+import pytest
+from packed_trunks import training_trunk
+
+from fr3e_jax.learning.mini_batches import MiniBatch, read_spans
+from fr3e_jax.learning.packing import pack
+from fr3e_jax.policy.network import ForwardOptions
+from fr3e_jax.policy.rows import predictors
+from fr3e_jax.programs.host_arrays import params_on_mesh
+from fr3e_jax.programs.mesh import make_mesh, param_shardings
+from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
+
+OPTIONS = dict(tokens=150, pad_id=0, aggregation="seq_mean_token_mean")
+DENOMINATOR, TEMPERATURE = 9.0, 0.8
+
+
+def trunks():
+    """Bases that train beside branches from two states each, and a prompt with two responses; tokens below 20."""
+    made = []
+    for seed, prompt, response, branches in ((1, 4, 21, [(9, 12), (17, 5)]), (2, 3, 9, [(4, 8), (11, 1)])):
+        trunk = training_trunk(seed, prompt + response, [*branches, (prompt, response)])
+        trunk.branches[-1].token_ids, trunk.branches[-1].on_trunk = trunk.token_ids[prompt:], True
+        made.append(trunk)
+    return [*made, training_trunk(3, 6, [(6, 7), (6, 3)])]
+
+
+def run(network, mesh, *, trained_trunks, scored=False, **options):
+    """Log-probs ``[trunk][branch]`` of the gradient's pass, gradients, and the loss of a mini-batch.
+
+    If ``scored``, the scoring program has the same log-probs.
+    """
+    shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
+    loss = LossSettings(entropy_coefficient=0.05)
+    programs = TrainPrograms(
+        *(network.graphdef, network.abstract, shardings, mesh, optax.sgd(1.0)),
+        loss=loss,
+        token_chunk=16,
+        options=ForwardOptions(**options),
+    )
+    params, batch = params_on_mesh(network.params, shardings), trunks()
+    micros = pack(batch, **OPTIONS, shards=programs.shards, trained_trunks=trained_trunks)
+    gradients, total, scores = programs.zero_gradients(params), 0.0, []
+    for micro in micros:
+        gradients, sums = programs.accumulate(params, gradients, micro.batch, DENOMINATOR, TEMPERATURE, 1.0)
+        total += float(sums["loss"])
+        scores.append(np.asarray(sums["logprobs"]))
+        if scored:
+            found = programs.score(params, micro.batch.rows, TEMPERATURE)[0]
+            np.testing.assert_allclose(found, scores[-1], rtol=1e-5, atol=1e-5)
+    logprobs = [[np.zeros(0)] * len(trunk.branches) for trunk in batch]
+    read_spans(MiniBatch(list(range(len(batch))), batch, micros), scores, logprobs)
+    positions = sum(micro.positions for micro in micros)
+    return SimpleNamespace(found=(logprobs, jax.device_get(gradients), total), positions=positions)
+
+
+def assert_close(found, expected, tolerance=1e-5):
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(expected), strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        assert np.linalg.norm(a - b) <= tolerance * np.linalg.norm(b), jax.tree_util.keystr(path)
+
+
+@pytest.fixture(scope="module")
+def network(tiny_network):
+    sizes = dict(vocab_size=40, hidden_size=64, num_heads=4, num_kv_heads=2, head_dim=16, intermediate_size=64)
+    return tiny_network(**sizes, model_type="gemma2", windows=(7, 0), num_layers=2)
+
+
+@pytest.fixture(scope="module")
+def apart(network):
+    """All bases as branches of their prompts."""
+    return run(network, make_mesh(devices=jax.devices()[:1]), trained_trunks=False)
+
+
+def test_scores_and_gradients_of_trunk_tokens_equal_those_of_a_branch(network, apart):
+    ours = run(network, make_mesh(devices=jax.devices()[:1]), trained_trunks=True, scored=True)
+    assert ours.positions < apart.positions
+    assert_close(ours.found, apart.found)
+
+
+@pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
+def test_trunk_tokens_of_split_rows_in_fused_kernels_equal_those_of_a_branch(network, apart):
+    mesh = make_mesh(1, 2, 2, context=2)
+    assert_close(run(network, mesh, trained_trunks=True, attention="pallas", scan=True).found, apart.found)
+
+
+def test_a_trunk_token_is_predicted_by_the_token_before_it():
+    (micro,) = pack(trunks()[1:2], tokens=1000, pad_id=0, trained_trunks=True)
+    rows = micro.batch.rows
+    (stem,) = [p for p in micro.spans if p.start >= rows.lanes * p.capacity]
+    found = np.asarray(predictors(rows))[0, stem.start : stem.start + stem.length]
+    np.testing.assert_array_equal(found, np.arange(3, 11) - 1)
+    np.testing.assert_array_equal(rows.trunk_ids[0, found + 1], trunks()[1].branches[2].token_ids[:8])
