@@ -31,6 +31,7 @@ from flax import nnx
 from fr3e_jax.policy.attention import KeyValue, RowView
 from fr3e_jax.policy.network import DEFAULT_LAYOUT, DEFAULT_OPTIONS, ForwardOptions, MeshLayout, Params, bind
 from fr3e_jax.policy.row_parts import RowSizes, cut_row, places_in_parts
+from fr3e_jax.policy.router_sums import RouterSums
 
 
 class Rows(NamedTuple):
@@ -72,6 +73,20 @@ def row_states(
 
     ``[B, P, E]``; ``[A * B, P / A, E]`` in the order of `fr3e_jax.policy.row_parts` where the layout cuts rows.
     """
+    return row_pass(graphdef, params, rows, options)[0]
+
+
+def row_pass(
+    graphdef: nnx.GraphDef,
+    params: Params,
+    rows: Rows,
+    options: ForwardOptions = DEFAULT_OPTIONS,
+    counted: jax.Array | None = None,
+) -> tuple[jax.Array, RouterSums | None]:
+    """`row_states`, and what routers decided on the branch tokens ``counted`` (bool ``[B, N, T]``) in its layers.
+
+    There are no sums without ``counted`` or without experts.
+    """
     layout = options.layout
     row = lambda trunk, lanes: layout.by_shard(cut_row(trunk, lanes, layout.parts, mode="edge"))
     ids = row(rows.trunk_ids, rows.branch_ids)
@@ -79,7 +94,11 @@ def row_states(
     window = 1 if rows.window is None else rows.window.shape[1]
     view = RowView(rows.trunk_segment, rows.segment, rows.fork, rows.start)
     routes = None if rows.trunk_routes is None else row(rows.trunk_routes, rows.branch_routes)
-    return bind(graphdef, params).rows(ids, positions, view, rows.offset, routes, window=window, options=options)
+    network = bind(graphdef, params)
+    if counted is not None:
+        in_trunk = jnp.zeros(rows.trunk_ids.shape, bool)
+        counted = layout.by_shard(cut_row(in_trunk, counted, layout.parts)) if any(network.sparse) else None
+    return network.rows(ids, positions, view, rows.offset, routes, counted, window=window, options=options)
 
 
 def predictors(rows: Rows, parts: int = 1) -> jax.Array:

@@ -30,7 +30,8 @@ from fr3e_jax.policy.head import Counted, Head, count_tokens, gather_tokens, sca
 from fr3e_jax.policy.lora import Adapted, joined, relative_change, trained, with_trained
 from fr3e_jax.policy.network import DEFAULT_OPTIONS, ForwardOptions, Params, bind
 from fr3e_jax.policy.row_parts import cut, join
-from fr3e_jax.policy.rows import Rows, predictors, row_states
+from fr3e_jax.policy.router_sums import Balance, RouterSums, balance_loss, router_metrics
+from fr3e_jax.policy.rows import Rows, predictors, row_pass
 from fr3e_jax.programs.frozen_base import FrozenBase, merged_as_stored
 from fr3e_jax.programs.mesh import batch_shards, mesh_layout, replicated
 from fr3e_jax.programs.optimizer_programs import OptimizerPrograms
@@ -81,15 +82,20 @@ class RowScorer:
     )
     options: ForwardOptions = DEFAULT_OPTIONS
 
-    def tokens(self, params, rows: Rows, mask: jax.Array) -> tuple[Head, jax.Array, Counted]:
-        """Head, hidden states of `row_states`, and the tokens of ``mask [B, N, T]``, to which the head is applied."""
+    def tokens(
+        self, params, rows: Rows, mask: jax.Array, *, routers: bool = False
+    ) -> tuple[Head, jax.Array, Counted, RouterSums | None]:
+        """Head, hidden states of `row_states`, and the tokens of ``mask [B, N, T]``, to which the head is applied.
+
+        With ``routers`` also what these decided on the tokens, if the network has any.
+        """
         layout, params = self.options.layout, joined(params)
-        states = row_states(self.graphdef, params, rows, self.options)
+        states, sums = row_pass(self.graphdef, params, rows, self.options, mask if routers else None)
         sources = predictors(rows, layout.parts).reshape(mask.shape)
         mask, sources = (x.reshape(x.shape[0], -1) for x in self.by_part((mask, sources)))
         counted = count_tokens(mask, sources, states.shape[1], shards=self.shards, chunk=self.chunk)
         head = bind(self.graphdef, params).output_weight()
-        return head._replace(weight=layout.head(head.weight, 0 if head.tied else 1)), states, counted
+        return head._replace(weight=layout.head(head.weight, 0 if head.tied else 1)), states, counted, sums
 
     def by_part(self, values: Any) -> Any:
         """Arrays ``[B, N, T]`` of the branch tokens, cut as rows are: ``[A * B, N, T / A]``, padded with 0."""
@@ -122,7 +128,7 @@ class RowScorer:
         return self._token_scores(params, rows, scores)[0]
 
     def _token_scores(self, params, rows: Rows, scores: Callable) -> tuple[jax.Array, ...]:
-        head, states, counted = self.tokens(params, rows, rows.segment > 0)
+        head, states, counted, _ = self.tokens(params, rows, rows.segment > 0)
         ids, transfer = self.by_part(rows.branch_ids), self.options.layout.states
         found = token_scores(head, states, counted, ids, scores, chunk=self.chunk, states=transfer)
         return self.whole(found, rows.branch_ids.shape[-1])
@@ -196,6 +202,7 @@ def _accumulate(
     denominator: jax.Array,
     temperature: jax.Array,
     at_start: jax.Array | None = None,
+    balance: Balance | None = None,
 ):
     """``gradients`` plus those of a micro-batch's share of the loss, and sums over its tokens for the metrics.
 
@@ -204,6 +211,9 @@ def _accumulate(
     ``at_start``: nonzero where no update has passed since the start of the full batch. The log-probs of this pass are
     then the old ones, whatever the batch holds, so that every ratio is 1. With it, zero or not, the sums hold
     ``logprobs [B, N, T]``, too (0 where nothing trains).
+
+    Of a network with experts they hold `router_metrics`; ``balance``: these are to be balanced, and the sums hold that
+    loss (``balance``), which is no part of ``loss``.
     """
 
     def chunk_loss(logits, valid, tokens, scalars):
@@ -218,15 +228,22 @@ def _accumulate(
         return total, (sums | {"loss": total}, {} if at_start is None else {"logprobs": now})
 
     def loss(new):
-        head, states, counted = scorer.tokens(with_trained(params, new), batch.rows, batch.loss_mask)
+        both = with_trained(params, new)
+        head, states, counted, routers = scorer.tokens(both, batch.rows, batch.loss_mask, routers=True)
         by_part = scorer.by_part((batch.rows.branch_ids, batch._replace(rows=None)))
         tokens, layout = gather_tokens(counted, by_part), scorer.options.layout
         options = {"chunk": scorer.chunk, "place": layout.by_shard, "states": layout.states}
         options["frozen"] = isinstance(params, Adapted)
         scalars = denominator, temperature, at_start
         total, (sums, kept) = token_loss(head, states, counted, tokens, scalars, chunk_loss, **options)
-        kept = scatter_tokens(counted, kept, by_part[0].shape)
-        return total, sums | scorer.whole(kept, batch.loss_mask.shape[-1])
+        kept = scorer.whole(scatter_tokens(counted, kept, by_part[0].shape), batch.loss_mask.shape[-1])
+        if routers is None:
+            return total, sums | kept
+        found = router_metrics(routers, replayed=batch.rows.trunk_routes is not None)
+        if balance is not None:
+            found["balance"] = balance_loss(routers, balance, jnp.sum(batch.loss_mask))
+            total = total + found["balance"]
+        return total, sums | kept | found
 
     fresh, sums = jax.grad(loss, has_aux=True)(trained(params))
     return jax.tree.map(jnp.add, gradients, fresh), sums

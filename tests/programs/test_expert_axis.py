@@ -35,7 +35,7 @@ U, X, C, E, F = 48, 8, 3, 16, 12  # tokens, experts, experts of a token, width, 
 MESHES = {
     "experts": dict(expert=8, fsdp=1),
     "all": dict(expert=2, fsdp=2, tensor=2),
-    "columns": dict(fsdp=2, tensor=4),
+    "tensor": dict(fsdp=2, tensor=4),
     "context": dict(fsdp=2, context=2, tensor=2),
 }
 
@@ -112,10 +112,10 @@ def gradient(network, mesh, batch):
 @eight
 @pytest.mark.parametrize("sizes", [MESHES["all"], MESHES["context"]], ids=["all", "context"])
 def test_gradient_of_rows_with_recorded_routes_is_that_of_one_device(sizes, tiny_network):
-    network = tiny_network(model_type="qwen3_moe", num_experts=6, experts_per_token=2, expert_size=12, num_layers=1)
+    network = tiny_network(model_type="qwen3_moe", num_experts=8, experts_per_token=2, expert_size=12, num_layers=1)
     random = np.random.default_rng(0)
     draw = lambda length: random.integers(0, 20, length).astype(np.int32)
-    routes = lambda length: np.stack([random.permutation(6)[:2] for _ in range(length)]).astype(np.uint8)
+    routes = lambda length: np.stack([random.permutation(8)[:2] for _ in range(length)]).astype(np.uint8)
 
     def branch(fork, length):
         nothing = np.zeros(length, np.float32)
