@@ -63,7 +63,7 @@ def in_turn(stacked: Sequence[RouterSums | None], layers: int) -> list[RouterSum
 
 
 class Balance(NamedTuple):
-    """What a loss for balanced experts needs beside a micro-batch (Fedus et al. 2022, eq. 4-6, over all layers at once).
+    """What a loss for balanced experts reads beside a micro-batch (Fedus et al. 2022, eq. 4-6, over all layers).
 
     The loss is ``X Σ_e f_e P_e``: the share f of the routes, of C for each token and layer, that go to expert e, and
     the mean P of its probability over tokens and layers. With even shares it is C, as in transformers'
@@ -71,17 +71,25 @@ class Balance(NamedTuple):
     micro-batches' losses, and their gradients, add up to those of the mini-batch.
     """
 
-    scale: jax.Array  # float32 scalar: the coefficient over the mini-batch's tokens
-    shares: jax.Array | None = None  # float32 [X], f of the mini-batch; None: each micro-batch's own
+    coefficient: jax.Array  # float32 scalar
+    tokens: jax.Array  # float32 scalar, of the mini-batch
+    routes: jax.Array | None = None  # float32 [X], of its tokens in all layers; None: each micro-batch's are read
 
 
 def balance_loss(sums: RouterSums, balance: Balance, tokens: jax.Array) -> jax.Array:
-    """A micro-batch's part of the loss, times the coefficient; ``tokens``: how many of it count."""
+    """A micro-batch's part of the loss, without the coefficient; ``tokens``: how many of it count."""
     layers, experts = sums.tokens.shape
-    shares = balance.shares
-    if shares is None:
-        shares = sums.tokens.sum(axis=0) / (jnp.maximum(tokens, 1) * layers)
-    return balance.scale * experts / layers * jnp.sum(shares * sums.probabilities.sum(axis=0))
+    routes, of = balance.routes, balance.tokens
+    if routes is None:
+        routes, of = sums.tokens.sum(axis=0), jnp.maximum(tokens, 1)
+    shares, probabilities = routes / (of * layers), sums.probabilities.sum(axis=0) / (balance.tokens * layers)
+    return experts * jnp.sum(shares * probabilities)
+
+
+def count_routes(routes: jax.Array, counted: jax.Array, experts: int) -> jax.Array:
+    """int32 ``[X]``: how often recorded ``routes [B, Q, N, T]`` name each expert, over the tokens in ``[B, N, T]``."""
+    named = routes[..., None].astype(jnp.int32) == jnp.arange(experts).reshape(1, 1, 1, 1, -1)
+    return jnp.sum(named & counted[:, None, ..., None], axis=(0, 1, 2, 3), dtype=jnp.int32)
 
 
 def router_metrics(sums: RouterSums, *, replayed: bool) -> dict[str, jax.Array]:

@@ -30,8 +30,8 @@ from flax import nnx
 
 from fr3e_jax.policy.attention import KeyValue, RowView
 from fr3e_jax.policy.network import DEFAULT_LAYOUT, DEFAULT_OPTIONS, ForwardOptions, MeshLayout, Params, bind
-from fr3e_jax.policy.row_parts import RowSizes, cut_row, places_in_parts
 from fr3e_jax.policy.router_sums import RouterSums
+from fr3e_jax.policy.row_parts import RowSizes, cut_row, places_in_parts
 
 
 class Rows(NamedTuple):

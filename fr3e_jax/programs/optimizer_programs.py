@@ -112,13 +112,13 @@ class OptimizerPrograms:
             found[index] = True
         return found
 
-    def accumulate(self, params: Any, gradients: Any, batch: Any, *numbers: float) -> tuple[Any, dict[str, jax.Array]]:
+    def accumulate(self, params: Any, gradients: Any, batch: Any, *numbers: Any) -> tuple[Any, dict[str, jax.Array]]:
         """Add one micro-batch's gradient; returns the gradients (donated) and device sums for the metrics.
 
-        ``numbers``: the loss's denominator, then (for the policy) the temperature of its log-probs, and whether the
-        weights are those at the start of the full batch (`fr3e_jax.programs.train_programs`).
+        ``numbers``: the loss's denominator, then (for the policy) the temperature of its log-probs, whether the weights
+        are those at the start of the full batch, and a `Balance` of experts (`fr3e_jax.programs.train_programs`).
         """
-        return self._accumulate(self.read(params), gradients, self.place(batch), *map(jnp.float32, numbers))
+        return self._accumulate(self.read(params), gradients, self.place(batch), *jax.tree.map(jnp.float32, numbers))
 
     def apply(self, params: Any, optimizer_state: Any, gradients: Any) -> tuple[Any, Any, jax.Array]:
         """One optimizer step; parameters and state are donated. Returns parameters, state and the gradient norm."""

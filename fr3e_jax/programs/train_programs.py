@@ -29,8 +29,8 @@ from fr3e_jax.objectives.shaping import entropy_based_advantages
 from fr3e_jax.policy.head import Counted, Head, count_tokens, gather_tokens, scatter_tokens, token_loss, token_scores
 from fr3e_jax.policy.lora import Adapted, joined, relative_change, trained, with_trained
 from fr3e_jax.policy.network import DEFAULT_OPTIONS, ForwardOptions, Params, bind
+from fr3e_jax.policy.router_sums import Balance, RouterSums, balance_loss, count_routes, router_metrics
 from fr3e_jax.policy.row_parts import cut, join
-from fr3e_jax.policy.router_sums import Balance, RouterSums, balance_loss, router_metrics
 from fr3e_jax.policy.rows import Rows, predictors, row_pass
 from fr3e_jax.programs.frozen_base import FrozenBase, merged_as_stored
 from fr3e_jax.programs.mesh import batch_shards, mesh_layout, replicated
@@ -212,8 +212,8 @@ def _accumulate(
     then the old ones, whatever the batch holds, so that every ratio is 1. With it, zero or not, the sums hold
     ``logprobs [B, N, T]``, too (0 where nothing trains).
 
-    Of a network with experts they hold `router_metrics`; ``balance``: these are to be balanced, and the sums hold that
-    loss (``balance``), which is no part of ``loss``.
+    Of a network with experts they hold `router_metrics`. With ``balance`` its loss is minimised, too, and they hold it
+    as ``balance``, without its coefficient; ``loss`` leaves it out.
     """
 
     def chunk_loss(logits, valid, tokens, scalars):
@@ -242,7 +242,7 @@ def _accumulate(
         found = router_metrics(routers, replayed=batch.rows.trunk_routes is not None)
         if balance is not None:
             found["balance"] = balance_loss(routers, balance, jnp.sum(batch.loss_mask))
-            total = total + found["balance"]
+            total = total + balance.coefficient * found["balance"]
         return total, sums | kept | found
 
     fresh, sums = jax.grad(loss, has_aux=True)(trained(params))
@@ -264,6 +264,7 @@ class TrainPrograms(OptimizerPrograms):
         token_chunk: int = 1024,
         options: ForwardOptions = DEFAULT_OPTIONS,
         base: FrozenBase | None = None,
+        experts: int = 0,
     ):
         """Declare the programs; each is compiled on its first call.
 
@@ -276,6 +277,7 @@ class TrainPrograms(OptimizerPrograms):
           token_chunk: tokens of each shard, of the batch and of positions, whose logits exist at once.
           options: how the network is computed; its layout is replaced by that of ``mesh``.
           base: the weights below the adapters, where ``abstract_params`` and ``shardings`` are those of adapters.
+          experts: of a layer of the network, for `count_routes`.
         """
         self.shards = batch_shards(mesh)
         layout = mesh_layout(mesh, options.attention)
@@ -286,6 +288,7 @@ class TrainPrograms(OptimizerPrograms):
         whole = replicated(mesh)  # every process fetches all scores
         self._score = Program(scorer.score, out_shardings=(whole, whole))
         self._branching = Program(scorer.branching, out_shardings=whole)
+        self._count_routes = Program(partial(count_routes, experts=experts), out_shardings=whole)
         self.base = base
         if base is not None:
             self._merged = merged_as_stored(base)
@@ -310,6 +313,10 @@ class TrainPrograms(OptimizerPrograms):
     def score(self, params: Params, rows: Rows, temperature: float) -> tuple[jax.Array, jax.Array]:
         """`RowScorer.score`; returns while it runs."""
         return self._score(self.read(params), self.place(rows), jnp.float32(temperature))
+
+    def count_routes(self, batch: TrainRows) -> jax.Array:
+        """How often the recorded routes of the tokens that train name each expert, int32 ``[experts]``."""
+        return self._count_routes(*self.place((batch.rows.branch_routes, batch.loss_mask)))
 
     def branching(self, params: Params, rows: Rows) -> np.ndarray:
         """`RowScorer.branching`, fetched to the host."""
