@@ -95,9 +95,9 @@ def row_pass(
     view = RowView(rows.trunk_segment, rows.segment, rows.fork, rows.start)
     routes = None if rows.trunk_routes is None else row(rows.trunk_routes, rows.branch_routes)
     network = bind(graphdef, params)
-    if counted is not None:
-        in_trunk = jnp.zeros(rows.trunk_ids.shape, bool)
-        counted = layout.by_shard(cut_row(in_trunk, counted, layout.parts)) if any(network.sparse) else None
+    if counted is None or not any(network.sparse):
+        return network.rows(ids, positions, view, rows.offset, routes, window=window, options=options)
+    counted = layout.by_shard(cut_row(jnp.zeros(rows.trunk_ids.shape, bool), counted, layout.parts))
     return network.rows(ids, positions, view, rows.offset, routes, counted, window=window, options=options)
 
 

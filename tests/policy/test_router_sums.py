@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fr3e_jax.policy.router_sums import Balance, RouterSums, balance_loss, count_routes, router_sums
+from fr3e_jax.policy.rows import Rows, row_pass
 
 PROBABILITIES = np.array([[0.5, 0.25, 0.125, 0.125], [0.25, 0.25, 0.25, 0.25], [0.1, 0.2, 0.3, 0.4]], np.float32)
 PASSED = np.array([[0, 2], [1, 0], [0, 1]], np.uint8)
@@ -71,3 +72,15 @@ def test_balance_of_micro_batches_adds_up_with_the_routes_of_all():
 def test_routes_are_counted_over_the_tokens_of_the_mask():
     routes = np.array([[[[0, 1, 2]], [[2, 2, 1]]]], np.uint8)  # [B, Q, N, T]
     np.testing.assert_array_equal(count_routes(routes, np.array([[[True, True, False]]]), 4), [1, 1, 2, 0])
+
+
+def test_counting_tokens_adds_nothing_to_the_pass_of_a_dense_network(tiny_network):
+    network = tiny_network()
+    ids, lanes = jnp.zeros((1, 4), jnp.int32), jnp.ones((1, 2, 3), jnp.int32)
+    rows = Rows(ids, ids + 1, ids, lanes, lanes, lanes, lanes, lanes)
+
+    def traced(counted):
+        read = lambda params: row_pass(network.graphdef, params, rows, counted=counted)
+        return str(jax.make_jaxpr(read)(network.params))
+
+    assert traced(np.ones((1, 2, 3), bool)) == traced(None)
