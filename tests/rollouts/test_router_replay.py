@@ -167,14 +167,14 @@ def test_a_micro_batch_of_known_and_unknown_routes_is_refused(sampled):
 
 @pytest.fixture(scope="module")
 def update(network, sampled):
-    """The gradient and the sums of trunks under moved weights, in micro-batches of up to ``tokens`` positions."""
+    """The gradient and the sums of trunks, in micro-batches of up to ``tokens`` positions; default: at moved weights."""
     one = make_mesh(devices=jax.devices()[:1])
     shardings = param_shardings(one, network.abstract, network.axes, network.architecture)
     described = network.graphdef, network.abstract, shardings, one, optax.sgd(0.1)
     programs = TrainPrograms(*described, loss=None, experts=6)
-    params = params_on_mesh(moved(network), shardings)
+    elsewhere = params_on_mesh(moved(network), shardings)
 
-    def of(trunks, tokens=4096, coefficient=0.5):
+    def of(trunks, tokens=4096, coefficient=0.5, params=elsewhere):
         micros, slopes, sums = pack(trunks, tokens=tokens, pad_id=0), programs.zero_gradients(params), []
         config = SimpleNamespace(model=SimpleNamespace(experts=ExpertsConfig(balance_coefficient=coefficient)))
         counted = sum(micro.loss_tokens for micro in micros)
@@ -201,6 +201,11 @@ def test_router_metrics_and_balance_do_not_depend_on_packing_or_micro_batches(up
     assert found == pytest.approx(expected, rel=1e-5)
     assert expected["router/busiest_expert_max"] == pytest.approx(counts[0].max() / (whole.tokens / 3))
     assert 0.2 < expected["router/changed_routes"] < 0.9 and expected["loss/balance"] > 0
+
+
+def test_no_route_is_changed_under_the_weights_that_sampled(network, update, sampled):
+    found = update(training_trunks(sampled.groups), params=network.params)
+    assert router_metrics(found.sums, found.tokens)["router/changed_routes"] == 0
 
 
 def test_the_loss_for_balance_changes_the_gradients_of_routers_alone(update, sampled):
