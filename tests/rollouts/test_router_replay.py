@@ -167,7 +167,7 @@ def test_a_micro_batch_of_known_and_unknown_routes_is_refused(sampled):
 
 @pytest.fixture(scope="module")
 def update(network, sampled):
-    """The gradient and the sums of trunks, in micro-batches of up to ``tokens`` positions; default: at moved weights."""
+    """The gradient and the sums of trunks, in micro-batches of up to ``tokens`` positions; default: moved weights."""
     one = make_mesh(devices=jax.devices()[:1])
     shardings = param_shardings(one, network.abstract, network.axes, network.architecture)
     described = network.graphdef, network.abstract, shardings, one, optax.sgd(0.1)
