@@ -217,14 +217,14 @@ class Estimator:
         trunks = self.cache_bytes(slots * shape.trunk_capacity)
         rings = self.cache_bytes(lanes * shape.capacity, hidden=shape.promotable)
         arrays = {"weights of rollouts": weights, "trunks": trunks, "rings": rings}
+        arrays |= {"rings of the steps": rings} if a.num_kv_heads % self.roll.tensor else {}  # XLA splits them by head
         if self.read != self.compute:
             arrays["weights in the compute type"] = self.weights(self.compute, self.roll)
         if self.roll.fsdp > 1:
             arrays["gathered weights"] = self.gathered_kernels(self.roll) * self.compute
         arrays["attention scores"] = 2 * 4 * lanes * heads * (shape.trunk_capacity + shape.capacity)
         arrays["logits"] = 3 * 4 * lanes * a.vocab_size / self.roll.tensor
-        expanded = config.explore.enabled
-        beside = self.optimizer() | ({"promoted trunks": self.promoted_bytes()} if expanded else {})
+        beside = self.optimizer() | ({"promoted trunks": self.promoted_bytes()} if config.explore.enabled else {})
         tokens = shape.slots * shape.lanes
         attended = 4 * tokens * a.num_heads * a.head_dim * (shape.trunk_capacity + shape.capacity) * a.num_layers
         flops = 2 * tokens * (self.active_kernels + a.vocab_size * a.hidden_size) + attended

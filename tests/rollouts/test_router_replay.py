@@ -172,9 +172,10 @@ def update(network, sampled):
     shardings = param_shardings(one, network.abstract, network.axes, network.architecture)
     described = network.graphdef, network.abstract, shardings, one, optax.sgd(0.1)
     programs = TrainPrograms(*described, loss=None, experts=6)
-    elsewhere = params_on_mesh(moved(network), shardings)
+    elsewhere = moved(network)
 
-    def of(trunks, tokens=4096, coefficient=0.5, params=elsewhere):
+    def of(trunks, tokens=4096, coefficient=0.5, weights=elsewhere):
+        params = params_on_mesh(weights, shardings)
         micros, slopes, sums = pack(trunks, tokens=tokens, pad_id=0), programs.zero_gradients(params), []
         config = SimpleNamespace(model=SimpleNamespace(experts=ExpertsConfig(balance_coefficient=coefficient)))
         counted = sum(micro.loss_tokens for micro in micros)
@@ -204,7 +205,7 @@ def test_router_metrics_and_balance_do_not_depend_on_packing_or_micro_batches(up
 
 
 def test_no_route_is_changed_under_the_weights_that_sampled(network, update, sampled):
-    found = update(training_trunks(sampled.groups), params=network.params)
+    found = update(training_trunks(sampled.groups), weights=network.params)
     assert router_metrics(found.sums, found.tokens)["router/changed_routes"] == 0
 
 
