@@ -16,3 +16,9 @@ class ExpertsConfig:
         "rollouts record the experts of each token, and scoring and training pass the same ones, with weights of their "
         "own; false: routers choose anew, and rounding sends some tokens elsewhere",
     )
+    balance_coefficient: float = option(
+        0.0,
+        "weight of a loss that lets routers use all experts evenly (`router_aux_loss_coef` of transformers), over the "
+        "trained tokens; it changes the routers' weights alone; 0: none",
+        ge=0,
+    )

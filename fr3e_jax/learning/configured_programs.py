@@ -40,6 +40,7 @@ def configured_train_programs(
         token_chunk=config.training.token_chunk,
         options=_forward_options(config, architecture, mesh),
         base=base,
+        experts=architecture.num_experts,
     )
 
 

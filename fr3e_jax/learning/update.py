@@ -19,6 +19,7 @@ from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.finiteness import check_figures, check_scores
 from fr3e_jax.learning.learner import Learner, LearningStopped
 from fr3e_jax.learning.mini_batches import MiniBatch, Packing, PerToken, fill, read_spans
+from fr3e_jax.learning.routers import ROUTER_LOSS, ROUTER_MEANS, balance_of, load_metrics, mean_loads
 from fr3e_jax.learning.scoring import Scores, gap_metrics, score_batch, score_packed
 from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.learning.token_advantages import estimate_advantages, estimates_after_scoring
@@ -39,6 +40,7 @@ class Sums:
     padded_positions: int = 0
     shaping: list[dict[str, float]] = field(default_factory=list)  # of each mini-batch
     empty: int = 0  # mini-batches without a token to train on
+    routers: list[dict[str, float]] = field(default_factory=list)  # of each update, `load_metrics`
 
 
 @dataclass
@@ -285,8 +287,9 @@ def mini_batch_gradient(
     denominator = float(aggregation_denominator(mini_batch.counted, loss.aggregation, norm_length=longest))
     gradients = learner.programs.zero_gradients(learner.params)
     found, at_start, running = [], float(mini_batch is scored.unscored), deque[Any]()
+    numbers = setup.loss_temperature, at_start, *balance_of(setup.config, learner.programs, mini_batch.micros)
     for micro in learner.pace.each(mini_batch.micros, "micro_batch", running):
-        learner.trained_on = (micro.batch, denominator, setup.loss_temperature, at_start)
+        learner.trained_on = (micro.batch, denominator, *numbers)
         gradients, part = learner.programs.accumulate(learner.params, gradients, *learner.trained_on)
         found.append(part)
         running.append(part)
@@ -327,6 +330,7 @@ def update_on_mini_batch(
         check_scores(scored.batch, {"the policy's log-probs": scored.old.logprobs})
     sums_of = lambda part: {name: value for name, value in part.items() if name != "logprobs"}
     norm, found = jax.device_get((norm, [sums_of(part) for part in found]))
+    sums.routers.append(load_metrics(found))
     for part in found:
         sums.totals.update({name: float(value) for name, value in part.items()})
     sums.gradient_norms.append(float(norm))
@@ -342,7 +346,7 @@ _TOKEN_MEANS = {
     "entropy": "entropy/trained",
     "kl": "kl/mean",
     "entropy_advantage": "shaping/entropy_advantage/ratio",
-}
+} | ROUTER_MEANS
 """Sums over loss tokens that the gradient program returns -> metrics that hold their means."""
 
 
@@ -351,10 +355,13 @@ def _update_metrics(sums: Sums) -> dict[str, float]:
     means = {metric: sums.totals[name] / tokens for name, metric in _TOKEN_MEANS.items() if name in sums.totals}
     shaping = {name: float(np.mean([found[name] for found in sums.shaping])) for name in (sums.shaping or [{}])[0]}
     norms = sums.gradient_norms or [0.0]
+    balance = {key: sums.totals[name] / len(norms) for name, key in ROUTER_LOSS.items() if name in sums.totals}
     return (
         {"loss/policy": sums.totals["loss"] / len(norms)}
+        | balance
         | means
         | shaping
+        | mean_loads(sums.routers)
         | {
             "gradient_norm/mean": float(np.mean(norms)),
             "gradient_norm/max": float(np.max(norms)),

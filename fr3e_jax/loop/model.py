@@ -207,10 +207,12 @@ def model_on(mesh: Mesh, config: Config, architecture: Architecture, decoding: M
     return Model(architecture, mesh, place_network(config, architecture, mesh, decoding or mesh, load))
 
 
-def open_model(config: Config, vocab_size: int) -> tuple[Model, DecoderPrograms, RolloutWeights]:
+def open_model(
+    config: Config, vocab_size: int, *, keeps_routes: bool = False
+) -> tuple[Model, DecoderPrograms, RolloutWeights]:
     """The model that ``config`` names, the programs that decode with it, and the rollout layout of its weights.
 
-    ``vocab_size``: number of tokens of the tokenizer.
+    ``vocab_size``: number of tokens of the tokenizer; ``keeps_routes``: see `decoder_programs`.
 
     Raises:
       ValueError, OSError: see `configured_architecture`; or the mesh does not fit the devices or the network; or the
@@ -222,4 +224,5 @@ def open_model(config: Config, vocab_size: int) -> tuple[Model, DecoderPrograms,
     chosen_attention(config.model.attention, mesh.devices.flat[0].platform, architecture.head_dim)
     decoding = rollout_mesh(mesh, replica=m.rollout_replica, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
     model = model_on(mesh, config, architecture, decoding)
-    return model, decoder_programs(config, model.network, architecture, decoding), model.network.weights
+    programs = decoder_programs(config, model.network, architecture, decoding, keeps_routes=keeps_routes)
+    return model, programs, model.network.weights

@@ -33,9 +33,15 @@ def check_experts(config: Config, architecture: Architecture) -> None:
     Raises:
       UnsupportedModel: with the setting, and what to set in its place.
     """
+    balance = config.model.experts.balance_coefficient
     if not architecture.num_experts:
         if config.mesh.expert > 1:
             raise UnsupportedModel(f"mesh.expert={config.mesh.expert}: the network has no experts; set mesh.expert=1")
+        if balance:
+            raise UnsupportedModel(
+                f"model.experts.balance_coefficient={balance:g}: the network has no experts; "
+                "set model.experts.balance_coefficient=0"
+            )
         return
     if config.training.scan_layers and 0 < architecture.sparse_layers < architecture.num_layers:
         some = f"{architecture.sparse_layers} of {architecture.num_layers} layers have experts"
@@ -47,6 +53,11 @@ def check_experts(config: Config, architecture: Architecture) -> None:
             "advantage.base_estimator=gae: a critic with experts is not supported; set another estimator, as grpo"
         )
     lora = lora_settings(config)
+    if lora is not None and balance:
+        raise UnsupportedModel(
+            f"model.experts.balance_coefficient={balance:g}: with adapters routers do not train; "
+            "set model.experts.balance_coefficient=0"
+        )
     if lora is not None and (of_mlp := [name for name in lora.targets if name in TARGETS[4:]]):
         raise UnsupportedModel(
             f"model.lora.targets has {of_mlp[0]}: experts have no adapters; set model.lora.targets="
@@ -54,13 +65,18 @@ def check_experts(config: Config, architecture: Architecture) -> None:
         )
 
 
-def decoder_programs(config: Config, network: PlacedNetwork, architecture: Architecture, mesh: Mesh) -> DecoderPrograms:
-    """The decoder's programs on the mesh of rollouts; with router replay they record the experts of each token."""
+def decoder_programs(
+    config: Config, network: PlacedNetwork, architecture: Architecture, mesh: Mesh, *, keeps_routes: bool
+) -> DecoderPrograms:
+    """The decoder's programs on the mesh of rollouts.
+
+    ``keeps_routes``: rollouts may train. With router replay the programs then record the experts of each token.
+    """
     return DecoderPrograms(
         network.decoding_graphdef,
         architecture,
         mesh,
-        records_routes=config.model.experts.router_replay,
+        records_routes=keeps_routes and config.model.experts.router_replay,
         attention=chosen_attention(config.model.attention, mesh.devices.flat[0].platform, architecture.head_dim),
     )
 

@@ -119,12 +119,13 @@ def _open_caches(runtime: RuntimeConfig) -> StoredExecutables | None:
     return store
 
 
-def open_session(config: Config, task: Task | None = None) -> Session:
+def open_session(config: Config, task: Task | None = None, *, keeps_routes: bool = False) -> Session:
     """Build the session that ``config`` describes.
 
     Args:
       config: the settings.
       task: the problems and their verifier; None: those that ``data.task`` names.
+      keeps_routes: rollouts may train, so they record the experts of their tokens where these are replayed.
 
     Raises:
       ConfigError: a setting names a task, tokenizer, template, verifier, model or mesh that cannot be used.
@@ -146,7 +147,7 @@ def open_session(config: Config, task: Task | None = None) -> Session:
     if own:
         with as_config_error(TypeError, ValueError, VerifierError):
             check_by_a_call(grader, task.problems("train"), config.data.verifier)
-    model, sampler = open_sampler(config, texts, processes, make)
+    model, sampler = open_sampler(config, texts, processes, make, keeps_routes=keeps_routes)
     of_episodes = RewardRange(config.environment.least_reward, config.environment.most_reward)
     graded = ResponseGrader(grader, texts, processes, of_episodes)
     return Session(config, task, texts, model, sampler, graded, processes)
@@ -169,7 +170,12 @@ def open_texts(config: Config) -> Texts:
 
 
 def open_sampler(
-    config: Config, texts: Texts, processes: Processes, make: MakeEnvironment | None = None
+    config: Config,
+    texts: Texts,
+    processes: Processes,
+    make: MakeEnvironment | None = None,
+    *,
+    keeps_routes: bool = False,
 ) -> tuple[Model, Sampler]:
     """The model that ``config`` names, and what samples from it, in the environment that ``make`` makes.
 
@@ -178,7 +184,7 @@ def open_sampler(
     """
     codec = texts.codec
     with as_config_error():
-        model, programs, weights = open_model(config, len(codec))
+        model, programs, weights = open_model(config, len(codec), keeps_routes=keeps_routes)
         known = codec, model.architecture.vocab_size, programs, processes
         toolbox: Toolbox | Episodes | None = open_toolbox(config.tools, *known)
         if make is not None:

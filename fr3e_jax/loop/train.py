@@ -94,7 +94,7 @@ def train(
     ledger = TokenLedger()
     check_installed(config.runtime.trackers)
     say("opening the model, its data and the verifier", config.runtime.console)
-    session = open_session(config, task)
+    session = open_session(config, task, keeps_routes=True)
     _check_sampling_ahead(session)
     keep = {"keep_last": config.checkpoint.keep_last, "keep_best": config.checkpoint.keep_best}
     with RunLock() as lock, session.grader, told_in_a_line(), Mirror() as mirror:

@@ -218,6 +218,7 @@ class Estimator:
         trunks = self.cache_bytes(slots * shape.trunk_capacity)
         rings = self.cache_bytes(lanes * shape.capacity, hidden=shape.promotable)
         arrays = {"weights of rollouts": self.rollout_weights(), "trunks": trunks, "rings": rings}
+        arrays |= {"rings of the steps": rings} if a.num_kv_heads % self.roll.tensor else {}  # XLA splits them by head
         if self.read != self.compute:
             arrays["weights in the compute type"] = self.weights(self.compute, self.roll)
         if self.roll.fsdp > 1:
@@ -317,9 +318,9 @@ class Estimator:
         a = self.a
         inner = (a.num_heads + 2 * a.num_kv_heads) * a.head_dim
         sizes, copies = self.train, self.train.expert * a.experts_per_token  # of each token, one for an expert
-        mlp = 3 * copies * a.expert_size if a.sparse_layers else 3 * a.intermediate_size
-        split = 2 * a.hidden_size + 2 * inner + mlp
-        return tokens * self.compute * (2 * (1 + copies) * a.hidden_size + split / sizes.tensor)
+        whole = copies * (2 * a.hidden_size + 3 * a.expert_size)  # ``tensor`` splits experts, not their columns
+        split = 2 * a.hidden_size + 2 * inner + (0 if a.sparse_layers else 3 * a.intermediate_size)
+        return tokens * self.compute * (2 * a.hidden_size + whole + split / sizes.tensor)
 
     def _score_bytes(self, tokens: int, trunk: int, keys: int) -> float:
         """Bytes of the scores that exist at once; fused kernels keep them out of memory."""

@@ -31,6 +31,7 @@ from fr3e_jax.planning.workload import (
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.attention import KeyValue
 from fr3e_jax.policy.lora import Adapted
+from fr3e_jax.policy.router_sums import Balance
 from fr3e_jax.policy.rows import Rows, Trunks
 from fr3e_jax.programs.decoder_state import DecoderSizes, DecodeState, cache_shape
 from fr3e_jax.programs.fused_steps import fuses_steps
@@ -100,7 +101,7 @@ class Programs:
         model = model_on(self.mesh, config, self.architecture, self.decoding)
         network = model.network
         self.weights = network.weights
-        self.decoder = decoder_programs(config, network, self.architecture, self.decoding)
+        self.decoder = decoder_programs(config, network, self.architecture, self.decoding, keeps_routes=True)
         self.training: TrainPrograms = model.train_programs(config)
         self.trained, self.gradients = model.sharded_abstract_params(), self.training.abstract_gradients()
         base = network.base
@@ -288,6 +289,12 @@ class Programs:
     def _scalar(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((), np.float32, sharding=replicated(self.mesh))
 
+    def _balance(self) -> list[Balance]:
+        if not self.config.model.experts.balance_coefficient:
+            return []
+        routes = self._array((self.architecture.num_experts,), np.float32, self.mesh) if self.decoder.routes else None
+        return [Balance(self._scalar(), self._scalar(), routes)]
+
     def _score(self) -> Target:
         return Target(
             "score",
@@ -303,7 +310,7 @@ class Programs:
         return Target(
             "accumulate",
             self.training.jitted()["accumulate"],
-            (self.params, self.gradients, self._micro_batch(), *(self._scalar() for _ in range(3))),
+            (self.params, self.gradients, self._micro_batch(), *[self._scalar()] * 3, *self._balance()),
             trips=self._head_chunks(),
             positions=self.largest.positions,
             resident=self.held,

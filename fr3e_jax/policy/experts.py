@@ -19,6 +19,7 @@ from flax import nnx
 
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.modules import GATES, Linear, parameter
+from fr3e_jax.policy.router_sums import RouterSums, router_sums
 
 
 def routes_type(num_experts: int) -> np.dtype:
@@ -119,12 +120,29 @@ def apply_experts(
     return (added.astype(jnp.float32) * weights[..., None]).sum(axis=1)
 
 
+class Routes(NamedTuple):
+    """What is known of tokens before they pass a layer with experts."""
+
+    experts: jax.Array | None = None  # int [U, C], a choice that was made before; None: the router chooses
+    counted: jax.Array | None = None  # bool [U], tokens to sum over (`router_sums`); None: nothing is summed
+
+
+NO_ROUTES = Routes()
+
+
+class Passed(NamedTuple):
+    """How tokens passed a layer with experts."""
+
+    experts: jax.Array  # int32 [U, C]
+    sums: RouterSums | None = None  # where tokens are counted
+
+
 class RoutedExperts(nnx.Module):
     """Router and experts of a sparse layer."""
 
     def __init__(self, rngs: nnx.Rngs, a: Architecture, dtype: str):
         experts, width, columns = a.num_experts, a.hidden_size, a.expert_size
-        wide, narrow = ("experts", "expert_embed", "mlp"), ("experts", "mlp", "expert_embed")
+        wide, narrow = ("experts", "expert_embed", None), ("experts", None, "expert_embed")
         self.router = Linear(rngs, width, experts, ("embed", None), dtype)
         self.gate = parameter(rngs, (experts, width, columns), wide, width**-0.5, dtype)
         self.up = parameter(rngs, (experts, width, columns), wide, width**-0.5, dtype)
@@ -132,15 +150,15 @@ class RoutedExperts(nnx.Module):
         self.count, self.normalised, self.activation = a.experts_per_token, a.norm_topk_prob, a.family.activation
 
     def __call__(
-        self, x: jax.Array, apply: Callable = apply_experts, experts: jax.Array | None = None
-    ) -> tuple[jax.Array, jax.Array]:
-        """What the layer's MLP adds to ``x [U, E]``, and the chosen experts ``[U, C]``.
-
-        ``apply`` computes `apply_experts`; ``experts``: a choice that was made before (`routed`).
-        """
-        choice = routed(self.logits(x), self.count, normalised=self.normalised, experts=experts)
+        self, x: jax.Array, apply: Callable = apply_experts, routes: Routes = NO_ROUTES
+    ) -> tuple[jax.Array, Passed]:
+        """What the layer's MLP adds to ``x [U, E]``, and how; ``apply`` computes `apply_experts`."""
+        choice = routed(self.logits(x), self.count, normalised=self.normalised, experts=routes.experts)
         kernels = Kernels(*(kernel[...].astype(x.dtype) for kernel in (self.gate, self.up, self.down)))
-        return apply(x, choice, kernels, activation=self.activation).astype(x.dtype), choice.experts
+        added = apply(x, choice, kernels, activation=self.activation).astype(x.dtype)
+        if routes.counted is None:
+            return added, Passed(choice.experts)
+        return added, Passed(choice.experts, router_sums(self.logits, x, choice.experts, routes.counted))
 
     def logits(self, x: jax.Array) -> jax.Array:
         """The router's logits, float32 ``[U, X]``."""

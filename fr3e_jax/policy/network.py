@@ -38,10 +38,11 @@ from fr3e_jax.policy.attention import (
     trunk_branch_attention,
 )
 from fr3e_jax.policy.decode_attention import OwnCache, step_attention
-from fr3e_jax.policy.experts import RoutedExperts, apply_experts, routes_type
+from fr3e_jax.policy.experts import NO_ROUTES, Passed, RoutedExperts, Routes, apply_experts, routes_type
 from fr3e_jax.policy.head import LOCAL_STATES, Head, StateTransfer
 from fr3e_jax.policy.modules import GATES, Linear, RMSNorm, parameter, product
 from fr3e_jax.policy.rotary import Rotation, rotary, rotation
+from fr3e_jax.policy.router_sums import RouterSums, in_turn, of_layers
 
 Params = dict[str, Any]
 
@@ -193,26 +194,27 @@ class Block(nnx.Module):
     def causal(
         self, x: jax.Array, turn: Rotation, mask: jax.Array, *, layout: MeshLayout = DEFAULT_LAYOUT
     ) -> tuple[jax.Array, KeyValue, jax.Array | None]:
-        """Hidden states after this layer, the layer's keys and values, and the experts of each token (`mlp`)."""
+        """Hidden states after this layer, the layer's keys and values, and the experts of each token."""
         mixed, own = self.attention.causal(self.attention_norm(x), turn, mask)
-        x, experts = self._add(x, mixed, replace(DEFAULT_LAYOUT, experts=layout.experts))
-        return x, own, experts
+        x, passed = self._add(x, mixed, replace(DEFAULT_LAYOUT, experts=layout.experts))
+        return x, own, passed and passed.experts
 
     def rows(
         self,
         x: jax.Array,
         turn: Rotation,
         view: RowView,
-        experts: jax.Array | None = None,
+        routes: Routes = NO_ROUTES,
         *,
         window: int,
         block: int,
         layout: MeshLayout,
-    ) -> jax.Array:
-        """Hidden states of whole rows after this layer; ``experts``: recorded ones of each token (`mlp`)."""
+    ) -> tuple[jax.Array, RouterSums | None]:
+        """Hidden states of whole rows after this layer, and sums over the tokens that ``routes`` counts."""
         settings = dict(window=window, block=block, attend=layout.attend_rows)
         mixed = self.attention.rows(layout.hidden(self.attention_norm(x)), turn, view, **settings)
-        return self._add(x, mixed, layout, experts)[0]
+        x, passed = self._add(x, mixed, layout, routes)
+        return x, passed and passed.sums
 
     def decode(
         self,
@@ -224,36 +226,29 @@ class Block(nnx.Module):
         *,
         layout: MeshLayout = DEFAULT_LAYOUT,
     ) -> tuple[jax.Array, KeyValue, jax.Array | None]:
-        """Hidden states of the new tokens after this layer, its recent columns, and the tokens' experts (`mlp`)."""
+        """Hidden states of the new tokens after this layer, its recent columns, and the tokens' experts."""
         mixed, recent = self.attention.decode(self.attention_norm(x), turn, cache, trunk, fork, layout.attend_step)
-        x, experts = self._add(x, mixed, replace(DEFAULT_LAYOUT, experts=layout.experts))
-        return x, recent, experts
+        x, passed = self._add(x, mixed, replace(DEFAULT_LAYOUT, experts=layout.experts))
+        return x, recent, passed and passed.experts
 
     def mlp(
-        self, x: jax.Array, layout: MeshLayout = DEFAULT_LAYOUT, experts: jax.Array | None = None
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """What the MLP adds, and the experts that each token passed, int ``[tokens, C]``; None: the layer is dense.
-
-        ``experts``: those to pass, in place of the router's choice.
-        """
+        self, x: jax.Array, layout: MeshLayout = DEFAULT_LAYOUT, routes: Routes = NO_ROUTES
+    ) -> tuple[jax.Array, Passed | None]:
+        """What the MLP adds, and how tokens passed its experts; None: the layer is dense."""
         # No reshape may stand between the products and the operations that are fused with them.
         flat = x.reshape(-1, x.shape[-1])
         if self.experts is not None:
-            added, experts = self.experts(flat, layout.experts, experts)
-            return added.reshape(x.shape), experts
+            added, passed = self.experts(flat, layout.experts, routes)
+            return added.reshape(x.shape), passed
         return self.down(GATES[self.activation](self.gate(flat), self.up(flat))).reshape(x.shape), None
 
     def _add(
-        self,
-        x: jax.Array,
-        mixed: jax.Array,
-        layout: MeshLayout = DEFAULT_LAYOUT,
-        experts: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array | None]:
+        self, x: jax.Array, mixed: jax.Array, layout: MeshLayout, routes: Routes = NO_ROUTES
+    ) -> tuple[jax.Array, Passed | None]:
         after = lambda norm, y: y if norm is None else norm(y)
         x = x + layout.between(after(self.attention_post_norm, mixed))
-        added, experts = self.mlp(layout.hidden(self.mlp_norm(x)), layout, experts)
-        return x + layout.between(after(self.mlp_post_norm, added)), experts
+        added, passed = self.mlp(layout.hidden(self.mlp_norm(x)), layout, routes)
+        return x + layout.between(after(self.mlp_post_norm, added)), passed
 
 
 REMATERIALISATION = {
@@ -342,10 +337,11 @@ class Decoder(nnx.Module):
         view: RowView,
         offset: jax.Array,
         routes: jax.Array | None = None,
+        counted: jax.Array | None = None,
         *,
         window: int = 1,
         options: ForwardOptions = DEFAULT_OPTIONS,
-    ) -> jax.Array:
+    ) -> tuple[jax.Array, RouterSums | None]:
         """Pass whole trunk-and-branch rows, each a sequence of P = S + N·T tokens.
 
         Trunk and lanes pass every layer together: one product with each kernel, forward and backward. Where the layout
@@ -356,29 +352,32 @@ class Decoder(nnx.Module):
           view: what each token sees where it sees all that precedes it.
           offset: int ``[B, N, T]``, how many tokens of its branch precede a token.
           routes: int ``[B, Q, P]``, the experts that tokens pass; None: those that the routers choose.
+          counted: bool ``[B, P]``, the tokens that the routers' sums are over; None: there are no sums.
           window: number of lanes that a lane's token sees; see `row_attention`.
           options: how the pass is computed.
 
         Returns:
-          hidden ``[B, P, E]`` after the final norm.
+          hidden ``[B, P, E]`` after the final norm; of the layers with experts, if there are any, the routers' sums.
         """
         turns, layout = self.rotations(positions[:, None]), options.layout
         views = [view.within(seen, offset) for seen in self.windows]
         settings = dict(window=window, block=options.attention_block, layout=layout)
 
+        counted = counted if counted is None else counted.reshape(-1)
+
         def through(layer: Block, x, experts):
-            turn, seen = turns[layer.kind], views[layer.kind]
-            return layout.layer(Block.rows, *nnx.split(layer), x, turn, seen, experts, **settings)
+            inputs = x, turns[layer.kind], views[layer.kind], Routes(experts, counted)
+            return layout.layer(Block.rows, *nnx.split(layer), *inputs, **settings)
 
-        chosen = self._experts_of_layers(routes)
-
+        chosen, sums = self._experts_of_layers(routes), []
         x = layout.between(self._embed(token_ids, layout)[:, None])
         if options.scan:
-            x = self._scan_layers(through, x, chosen, options.remat)
+            x, sums = self._scan_layers(through, x, chosen, options.remat)
         else:
             for layer, experts in zip(self.layers, chosen, strict=True):
-                x = _rematerialised(lambda x, one=layer, own=experts: through(one, x, own), options.remat)(x)
-        return layout.hidden(self.norm(x))[:, 0]
+                x, own = _rematerialised(lambda x, one=layer, known=experts: through(one, x, known), options.remat)(x)
+                sums.append(own)
+        return layout.hidden(self.norm(x))[:, 0], of_layers(sums)
 
     def _experts_of_layers(self, routes: jax.Array | None) -> list[jax.Array | None]:
         """The experts ``[tokens, C]`` of each layer, from ``routes [B, Q, P]``."""
@@ -431,7 +430,7 @@ class Decoder(nnx.Module):
         return x if self.embedding_scale == 1 else x * jnp.asarray(self.embedding_scale, x.dtype)
 
     def _scan_layers(self, through, x, chosen: list[jax.Array | None], remat: str):
-        """Run one period's program over the stacked parameters of all periods, with matrices in the compute type.
+        """`rows`'s hidden states and sums, by one program over stacked parameters, with matrices in the compute type.
 
         A period is one layer, or the layers after which the kinds repeat. The layers that make up no whole one follow.
         """
@@ -449,13 +448,16 @@ class Decoder(nnx.Module):
         ]
 
         def period(x, states):
-            for one, state in zip(passes, states, strict=False):
-                x = one(x, state)
-            return x
+            sums = [None] * len(states)
+            for n, (one, state) in enumerate(zip(passes, states, strict=False)):
+                x, sums[n] = one(x, state)
+            return x, sums
 
-        if whole:
-            x = jax.lax.scan(lambda x, states: (period(x, states), None), x, [stack(place) for place in range(size)])[0]
-        return period(x, states[whole:])
+        if not whole:
+            return period(x, states)
+        x, stacked = jax.lax.scan(period, x, [stack(place) for place in range(size)])
+        x, rest = period(x, states[whole:])
+        return x, [*in_turn(stacked, whole), *rest]
 
     def output_weight(self) -> Head:
         """The head as stored."""

@@ -37,6 +37,7 @@ from flax import nnx
 
 from fr3e_jax.policy.attention import KeyValue, RowView
 from fr3e_jax.policy.network import DEFAULT_LAYOUT, DEFAULT_OPTIONS, ForwardOptions, MeshLayout, Params, bind
+from fr3e_jax.policy.router_sums import RouterSums
 from fr3e_jax.policy.row_parts import RowSizes, cut_row, places_in_parts
 
 
@@ -85,6 +86,20 @@ def row_states(
 
     ``[B, P, E]``; ``[A * B, P / A, E]`` in the order of `fr3e_jax.policy.row_parts` where the layout cuts rows.
     """
+    return row_pass(graphdef, params, rows, options)[0]
+
+
+def row_pass(
+    graphdef: nnx.GraphDef,
+    params: Params,
+    rows: Rows,
+    options: ForwardOptions = DEFAULT_OPTIONS,
+    counted: jax.Array | None = None,
+) -> tuple[jax.Array, RouterSums | None]:
+    """`row_states`, and what routers decided on the tokens ``counted`` (bool ``[B, N + A, T]``) in its layers.
+
+    There are no sums without ``counted`` or without experts.
+    """
     layout = options.layout
     own = lambda lanes: lanes if rows.trained_trunk is None else lanes[..., : rows.lanes, :]  # without trunk tokens
     row = lambda trunk, lanes: layout.by_shard(cut_row(trunk, own(lanes), layout.parts, mode="edge"))
@@ -93,8 +108,13 @@ def row_states(
     window = 1 if rows.window is None else rows.window.shape[1]
     view = RowView(rows.trunk_segment, *map(own, (rows.segment, rows.fork, rows.start)))
     routes = None if rows.trunk_routes is None else row(rows.trunk_routes, rows.branch_routes)
-    offset = own(rows.offset)
-    return bind(graphdef, params).rows(ids, positions, view, offset, routes, window=window, options=options)
+    offset, network = own(rows.offset), bind(graphdef, params)
+    if counted is None or not any(network.sparse):
+        return network.rows(ids, positions, view, offset, routes, window=window, options=options)
+    on_trunk, size = counted[:, rows.lanes :].reshape(len(counted), -1), rows.trunk_ids.shape[1]
+    on_trunk = on_trunk[:, :size] if on_trunk.shape[1] else jnp.zeros(rows.trunk_ids.shape, bool)
+    counted = layout.by_shard(cut_row(on_trunk, own(counted), layout.parts))
+    return network.rows(ids, positions, view, offset, routes, counted, window=window, options=options)
 
 
 def predictors(rows: Rows, parts: int = 1) -> jax.Array:

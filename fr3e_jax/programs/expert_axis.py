@@ -1,12 +1,12 @@
-"""Experts on several devices: each device computes what its experts, or its columns of them, add to the tokens.
+"""Experts on several devices: each device computes what its experts add to the tokens.
 
 Tokens are sorted by expert on each device; left to itself, XLA would sort the tokens of all devices everywhere. Over
-the mesh axis ``expert`` each device has a part of the experts. It gathers the tokens of its group, and the results are
-summed and scattered back. Every token may choose any expert, so nothing is dropped. With C experts a token (8 in
-Qwen3), an axis of up to C devices would send hardly less by sending each token to its experts alone, and would need
-buffers for the worst case.
+the mesh axes ``expert`` and ``tensor`` each device has some of the experts. Over ``tensor`` all devices have the same
+tokens already. Over ``expert`` a device gathers the tokens of its group, and the results are summed and scattered back.
+Every token may choose any expert, so nothing is dropped. With C experts a token (8 in Qwen3), an axis of up to C
+devices would send hardly less by sending each token to its experts alone, and would need buffers for the worst case.
 
-Dimension key: U tokens, C experts of a token, X experts, E width, F columns of an expert's gate.
+Dimension key: U tokens, E width.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from fr3e_jax.programs.context_axis import EXPERT, row_axes
 def split_experts(mesh: Mesh, *, each_replica: bool = False) -> Callable:
     """`fr3e_jax.policy.experts.apply_experts` of tokens ``[U, E]`` that lie by rows on the mesh.
 
-    Each device has the experts of its place on ``expert`` (all, without this axis) and the columns of its place on
-    ``tensor``. Over the other axes their weights are gathered. ``each_replica``: tokens are those of one replica.
+    Each device has the experts of its place on ``expert``, where the mesh has that axis, and ``tensor``. Over the other
+    axes their weights are gathered. ``each_replica``: tokens are those of one replica.
     """
     if mesh.size == 1:
         return apply_experts
-    rows, owner = row_axes(mesh, each_replica=each_replica), EXPERT if EXPERT in mesh.shape else None
-    wide, narrow = P(owner, None, "tensor"), P(owner, "tensor", None)
+    rows, gathers = row_axes(mesh, each_replica=each_replica), EXPERT in mesh.shape
+    owners = (EXPERT, "tensor") if gathers else ("tensor",)
     experts = partial(apply_experts, grouped_product=_product_of_replica) if each_replica else apply_experts
 
     def apply(x: jax.Array, choice: Choice, kernels: Kernels, *, activation: str) -> jax.Array:
@@ -40,17 +40,20 @@ def split_experts(mesh: Mesh, *, each_replica: bool = False) -> Callable:
         @partial(
             jax.shard_map,
             mesh=mesh,
-            in_specs=(P(rows), Choice(P(rows), P(rows)), Kernels(wide, wide, narrow)),
+            in_specs=(P(rows), Choice(P(rows), P(rows)), Kernels(*(P(owners),) * 3)),
             out_specs=P("tensor", rows),
             check_vma=False,
         )
         def on_each_device(x, choice, kernels):
-            if owner is None:
-                return experts(x, choice, kernels, activation=activation)[None]
-            x, choice = jax.tree.map(lambda a: jax.lax.all_gather(a, owner, tiled=True), (x, choice))
-            first = jax.lax.axis_index(owner) * kernels.gate.shape[0]
+            first = None
+            if any(mesh.shape[axis] > 1 for axis in owners):
+                first = jax.lax.axis_index(owners) * kernels.gate.shape[0]
+            if gathers:
+                x, choice = jax.tree.map(lambda a: jax.lax.all_gather(a, EXPERT, tiled=True), (x, choice))
             added = experts(x, choice, kernels, activation=activation, first=first)
-            return jax.lax.psum_scatter(added.astype(x.dtype), owner, tiled=True)[None]
+            if gathers:
+                added = jax.lax.psum_scatter(added.astype(x.dtype), EXPERT, tiled=True)
+            return added[None]
 
         return on_each_device(x, choice, kernels).sum(axis=0)
 

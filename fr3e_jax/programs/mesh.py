@@ -3,7 +3,7 @@
 Mesh axes: ``replica`` copies parameters, ``fsdp`` shards parameters and batch, ``context`` shards parameters and the
 positions of rows, ``tensor`` shards heads and MLP columns. Batches and decoder slots are split over
 ``(replica, fsdp)``. A mesh for a mixture of experts may also have ``expert``: it is as a part of ``fsdp``, but there
-it is the experts that are split, and not their weights (`fr3e_jax.programs.expert_axis`).
+it is the experts that are split, and not their weights (`fr3e_jax.programs.expert_axis`). ``tensor`` splits them, too.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ RULES: dict[str, Rule] = {
     "embed": Rule(("fsdp", EXPERT, CONTEXT), _SMALL),
     "heads": Rule(("tensor",)),
     "mlp": Rule(("tensor",)),
-    "experts": Rule((EXPERT,)),
+    "experts": Rule((EXPERT, "tensor")),  # whole ones: an accelerator pads parts of a few columns
     "expert_embed": Rule(("fsdp", CONTEXT), _SMALL),
     "width": Rule(("tensor",)),  # of hidden states that are kept
     # Grouped queries: with more shards than key/value heads, each shard of query heads keeps all key/value heads.

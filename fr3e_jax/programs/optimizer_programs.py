@@ -135,16 +135,16 @@ class OptimizerPrograms:
             found[index] = True
         return found
 
-    def accumulate(self, params: Any, gradients: Any, batch: Any, *numbers: float) -> tuple[Any, dict[str, jax.Array]]:
+    def accumulate(self, params: Any, gradients: Any, batch: Any, *numbers: Any) -> tuple[Any, dict[str, jax.Array]]:
         """Add one micro-batch's gradient; returns the gradients (donated) and device sums for the metrics.
 
         Values of each token among the sums may lie on several processes; `fetched` gathers them.
 
-        ``numbers``: the loss's denominator, then (for the policy) the temperature of its log-probs, and whether the
-        weights are those at the start of the full batch (`fr3e_jax.programs.train_programs`).
+        ``numbers``: the loss's denominator, then (for the policy) the temperature of its log-probs, whether the weights
+        are those at the start of the full batch, and a `Balance` of experts (`fr3e_jax.programs.train_programs`).
         """
-        arrays = self.read(params), gradients, self.place(batch), *map(jnp.float32, numbers)
-        gradients, sums, *kept = self._accumulate(*arrays)
+        numbers = jax.tree.map(jnp.float32, numbers)
+        gradients, sums, *kept = self._accumulate(self.read(params), gradients, self.place(batch), *numbers)
         return gradients, sums | kept[0] if kept else sums
 
     def total(self, gradients: Any) -> Any:

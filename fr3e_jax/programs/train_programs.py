@@ -29,8 +29,9 @@ from fr3e_jax.objectives.shaping import entropy_based_advantages
 from fr3e_jax.policy.head import Counted, Head, count_tokens, gather_tokens, scatter_tokens, token_loss, token_scores
 from fr3e_jax.policy.lora import Adapted, joined, relative_change, trained, with_trained
 from fr3e_jax.policy.network import DEFAULT_OPTIONS, ForwardOptions, Params, bind
+from fr3e_jax.policy.router_sums import Balance, RouterSums, balance_loss, count_routes, router_metrics
 from fr3e_jax.policy.row_parts import cut, join
-from fr3e_jax.policy.rows import Rows, predictors, row_states
+from fr3e_jax.policy.rows import Rows, predictors, row_pass
 from fr3e_jax.programs.frozen_base import FrozenBase, merged_as_stored
 from fr3e_jax.programs.mesh import batch_shards, mesh_layout, replicated
 from fr3e_jax.programs.optimizer_programs import OptimizerPrograms
@@ -83,16 +84,21 @@ class RowScorer:
     options: ForwardOptions = DEFAULT_OPTIONS
     axis: str | None = None  # of replicas, over which the pass is mapped
 
-    def tokens(self, params, rows: Rows, mask: jax.Array) -> tuple[Head, jax.Array, Counted]:
-        """Head, hidden states of `row_states`, and the tokens of ``mask [B, N, T]``, to which the head is applied."""
+    def tokens(
+        self, params, rows: Rows, mask: jax.Array, *, routers: bool = False
+    ) -> tuple[Head, jax.Array, Counted, RouterSums | None]:
+        """Head, hidden states of `row_states`, and the tokens of ``mask [B, N, T]``, to which the head is applied.
+
+        With ``routers`` also what these decided on the tokens, if the network has any.
+        """
         layout, params = self.options.layout, joined(params)
-        states = row_states(self.graphdef, params, rows, self.options)
+        states, sums = row_pass(self.graphdef, params, rows, self.options, mask if routers else None)
         sources = predictors(rows, layout.parts).reshape(mask.shape)
         mask, sources = (x.reshape(x.shape[0], -1) for x in self.by_part((mask, sources)))
         counted = count_tokens(mask, sources, states.shape[1], shards=self.shards, chunk=self.chunk)
         counted = counted._replace(count=longest_of_all(counted.count, self.axis))
         head = bind(self.graphdef, params).output_weight()
-        return head._replace(weight=layout.head(head.weight, 0 if head.tied else 1)), states, counted
+        return head._replace(weight=layout.head(head.weight, 0 if head.tied else 1)), states, counted, sums
 
     def of_replica(self, mesh: Mesh) -> RowScorer:
         """The same for the rows of one replica, in a pass that is mapped over the replicas of ``mesh``."""
@@ -131,7 +137,7 @@ class RowScorer:
         return self._token_scores(params, rows, scores)[0]
 
     def _token_scores(self, params, rows: Rows, scores: Callable) -> tuple[jax.Array, ...]:
-        head, states, counted = self.tokens(params, rows, rows.segment > 0)
+        head, states, counted, _ = self.tokens(params, rows, rows.segment > 0)
         ids, transfer = self.by_part(rows.branch_ids), self.options.layout.states
         found = token_scores(head, states, counted, ids, scores, chunk=self.chunk, states=transfer)
         return self.whole(found, rows.branch_ids.shape[-1])
@@ -205,6 +211,7 @@ def _accumulate(
     denominator: jax.Array,
     temperature: jax.Array,
     at_start: jax.Array | None = None,
+    balance: Balance | None = None,
 ):
     """``gradients`` plus those of a micro-batch's share of the loss, and sums over its tokens for the metrics.
 
@@ -213,6 +220,9 @@ def _accumulate(
     ``at_start``: nonzero where no update has passed since the start of the full batch. The log-probs of this pass are
     then the old ones, whatever the batch holds, so that every ratio is 1. With it, zero or not, the sums hold
     ``logprobs [B, N, T]``, too (0 where nothing trains).
+
+    Of a network with experts they hold `router_metrics`. With ``balance`` its loss is minimised, too, and they hold it
+    as ``balance``, without its coefficient; ``loss`` leaves it out.
     """
 
     def chunk_loss(logits, valid, tokens, scalars):
@@ -227,15 +237,22 @@ def _accumulate(
         return total, (sums | {"loss": total}, {} if at_start is None else {"logprobs": now})
 
     def loss(new):
-        head, states, counted = scorer.tokens(with_trained(params, new), batch.rows, batch.loss_mask)
+        both = with_trained(params, new)
+        head, states, counted, routers = scorer.tokens(both, batch.rows, batch.loss_mask, routers=True)
         by_part = scorer.by_part((batch.rows.branch_ids, batch._replace(rows=None)))
         tokens, layout = gather_tokens(counted, by_part), scorer.options.layout
         options = {"chunk": scorer.chunk, "place": layout.by_shard, "states": layout.states}
         options["frozen"] = isinstance(params, Adapted)
         scalars = denominator, temperature, at_start
         total, (sums, kept) = token_loss(head, states, counted, tokens, scalars, chunk_loss, **options)
-        kept = scatter_tokens(counted, kept, by_part[0].shape)
-        return total, sums | scorer.whole(kept, batch.loss_mask.shape[-1])
+        kept = scorer.whole(scatter_tokens(counted, kept, by_part[0].shape), batch.loss_mask.shape[-1])
+        if routers is None:
+            return total, sums | kept
+        found = router_metrics(routers, replayed=batch.rows.trunk_routes is not None)
+        if balance is not None:
+            found["balance"] = balance_loss(routers, balance, jnp.sum(batch.loss_mask))
+            total = total + balance.coefficient * found["balance"]
+        return total, sums | kept | found
 
     fresh, sums = jax.grad(loss, has_aux=True)(trained(params))
     return jax.tree.map(jnp.add, gradients, fresh), sums
@@ -256,6 +273,7 @@ class TrainPrograms(OptimizerPrograms):
         token_chunk: int = 1024,
         options: ForwardOptions = DEFAULT_OPTIONS,
         base: FrozenBase | None = None,
+        experts: int = 0,
     ):
         """Declare the programs; each is compiled on its first call.
 
@@ -268,6 +286,7 @@ class TrainPrograms(OptimizerPrograms):
           token_chunk: tokens of each shard, of the batch and of positions, whose logits exist at once.
           options: how the network is computed; its layout is replaced by that of ``mesh``.
           base: the weights below the adapters, where ``abstract_params`` and ``shardings`` are those of adapters.
+          experts: of a layer of the network, for `count_routes`.
         """
         self.shards = batch_shards(mesh)
         layout = mesh_layout(mesh, options.attention)
@@ -279,6 +298,7 @@ class TrainPrograms(OptimizerPrograms):
         whole = replicated(mesh)  # every process fetches all scores
         self._score = Program(scorer.score, out_shardings=(whole, whole))
         self._branching = Program(scorer.branching, out_shardings=whole)
+        self._count_routes = Program(partial(count_routes, experts=experts), out_shardings=whole)
         self.base = base
         if base is not None:
             self._merged = merged_as_stored(base)
@@ -303,6 +323,10 @@ class TrainPrograms(OptimizerPrograms):
     def score(self, params: Params, rows: Rows, temperature: float) -> tuple[jax.Array, jax.Array]:
         """`RowScorer.score`; returns while it runs."""
         return self._score(self.read(params), self.place(rows), jnp.float32(temperature))
+
+    def count_routes(self, batch: TrainRows) -> jax.Array:
+        """How often the recorded routes of the tokens that train name each expert, int32 ``[experts]``."""
+        return self._count_routes(*self.place((batch.rows.branch_routes, batch.loss_mask)))
 
     def branching(self, params: Params, rows: Rows) -> np.ndarray:
         """`RowScorer.branching`, fetched to the host."""

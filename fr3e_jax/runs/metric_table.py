@@ -120,6 +120,19 @@ UPDATES = Group("Updates of the policy", "train", "every step", (
     M("packing/useful_share", SHARE, "trained positions over padded ones", "higher"),
 ))
 
+ROUTERS = Group("Routers of experts", "train", "a network with experts", (
+    M("router/entropy", "nats", "mean entropy of a router's distribution over experts at a trained token"),
+    M("router/busiest_expert", "times the even share",
+      "load of the busiest expert in a mini-batch's trained tokens, mean over layers; 1 is even", "lower"),
+    M("router/busiest_expert_max", "times the even share", "the same of the layer where it is largest", "lower"),
+    M("router/changed_routes", SHARE,
+      "recorded experts of trained tokens that the router would not choose at their update", "lower",
+      when="`model.experts.router_replay`, `fr3e train`"),
+    M("loss/balance", "loss",
+      "loss for balanced experts, without its coefficient; the number of experts a token passes if loads are even",
+      "lower", when="`model.experts.balance_coefficient`"),
+))
+
 _STEP = "in `shaping.steps`"
 SHAPING = Group("Shaping steps", "train", "the step is " + _STEP, (
     M("shaping/entropy_advantage/ratio", "factor", "mean of what was added, over the size of the advantage"),
@@ -267,5 +280,6 @@ HELD_OUT = Group("Evaluation", "eval", "every evaluation", (
 ))
 
 GROUPS = (
-    ROLLOUTS, EXPLORATION, RETURNS, BATCH, SCORING, UPDATES, SHAPING, CRITIC, VERDICTS, COST, SUPERVISED, HELD_OUT
+    ROLLOUTS, EXPLORATION, RETURNS, BATCH, SCORING, UPDATES, ROUTERS, SHAPING, CRITIC, VERDICTS, COST, SUPERVISED,
+    HELD_OUT,
 )

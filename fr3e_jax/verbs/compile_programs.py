@@ -77,7 +77,7 @@ def forecast_programs(config: Config, steps: int) -> list[Call]:
     Raises:
       ConfigError: the recipe cannot be run; see `open_session`.
     """
-    session = open_session(config)
+    session = open_session(config, keeps_routes=True)
     model = session.model
     programs = Programs(model.train_programs(config), model.critic_programs(config))
     return list(rehearse(session, expected(config, steps), programs).calls.values())

@@ -166,7 +166,7 @@ class _Repeated:
 def _repeated(variant: Variant, run_dir: Path | None, count: int, *, of_oracle: bool = False) -> _Repeated:
     """``count`` repeats of a recipe; those of the oracle have prompts and noise of their own."""
     config = variant.config
-    session = open_session(config)
+    session = open_session(config, keeps_routes=True)
     if session.processes.count > 1:
         raise ConfigError(
             f"found {session.processes.count} processes; expected one: gradients are compared on one host"

@@ -18,6 +18,7 @@ from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.finiteness import check_figures, check_weights
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.packing import counted_tokens, pack
+from fr3e_jax.learning.routers import balance_of, router_metrics
 from fr3e_jax.loop import resumption
 from fr3e_jax.loop.evaluate import best_metric, evaluate
 from fr3e_jax.loop.grading import GradingFailed
@@ -183,10 +184,12 @@ class SupervisedRun:
         with self.ledger.stage("update"):
             options = {"pad_id": self.session.texts.codec.pad_id, "shards": learner.programs.shards}
             options |= {"own_rows": learner.programs.own_rows} | packing
-            for micro in pack(trunks, **options):
-                gradients, part = learner.programs.accumulate(learner.params, gradients, micro.batch, counted, 1.0)
+            micros = pack(trunks, **options)
+            numbers = counted, 1.0, None, *balance_of(self.config, learner.programs, micros)
+            for micro in micros:
+                learner.trained_on = (micro.batch, *numbers)
+                gradients, part = learner.programs.accumulate(learner.params, gradients, *learner.trained_on)
                 parts.append(part)
-                learner.trained_on = (micro.batch, counted, 1.0)
                 self.ledger.trained_positions += micro.positions
                 self.ledger.padded_positions += micro.padded_positions
             learner.params, learner.optimizer_state, norm = learner.programs.apply(
@@ -273,11 +276,12 @@ class SupervisedRun:
 
 def _step_metrics(parts: list[dict[str, jax.Array]], norm: jax.Array, counted: int) -> dict[str, float]:
     parts = jax.device_get(parts)
+    total = lambda name: sum(float(part[name]) for part in parts)
     return {
-        "loss/supervised": sum(float(part["loss"]) for part in parts),
-        "entropy/mean": sum(float(part["entropy"]) for part in parts) / counted,
+        "loss/supervised": total("loss"),
+        "entropy/mean": total("entropy") / counted,
         "gradient_norm/mean": float(norm),
-    }
+    } | router_metrics(parts, counted)
 
 
 def start_run(

@@ -37,6 +37,7 @@ def mixture(tmp_path_factory, tiny_run):
     folder, seen = tmp_path_factory.mktemp("mixture"), []
     write_mixture(folder / "base", dense_layers=(0,))
     settings = {"model__path": str(folder / "base"), "evaluation__every": 0, "training__max_steps": 3}
+    settings |= {"model__experts__balance_coefficient": 0.1}
     config = lambda **others: tiny_run.config(**settings | others)
     packed = mini_batches.pack
 
@@ -77,6 +78,20 @@ def test_log_probs_of_sampler_and_trainer_are_equal(mixture):
     assert gaps and max(gaps) < 1e-5
 
 
+def test_metrics_of_routers_are_those_of_the_trained_tokens(mixture):
+    records = [r for r in read_metrics(mixture.folder / "whole" / "metrics.jsonl") if r["kind"] == "train"]
+    assert len(records) == 3
+    for record in records:
+        assert 1 <= record["router/busiest_expert"] <= record["router/busiest_expert_max"] <= 2
+        assert 0 < record["router/entropy"] < np.log(4) and record["loss/balance"] > 0
+        assert 0 <= record["router/changed_routes"] < 0.5
+
+
+def test_only_rollouts_that_may_train_record_routes(mixture):
+    assert mixture.session.sampler.engine.programs.routes == 0
+    assert open_session(mixture.config(), keeps_routes=True).sampler.engine.programs.routes == 2
+
+
 def test_a_run_with_experts_stopped_inside_a_step_ends_equal(mixture):
     assert_same_run(mixture.folder / "resumed", mixture.folder / "whole", mixture.session)
 
@@ -85,7 +100,14 @@ REFUSED = [
     ({"rollout__param_dtype": "int8"}, "experts/.*set rollout.param_dtype=bfloat16"),
     ({"training__scan_layers": True}, "1 of 2 layers have experts, .* set training.scan_layers=false"),
     ({"advantage__base_estimator": "gae", "explore__enabled": False}, "a critic with experts is not supported"),
-    ({"model__lora__rank": 2}, r"gate_proj: experts have no adapters; set model.lora.targets=\[q_proj,k_proj,v_proj,o"),
+    (
+        {"model__experts__balance_coefficient": 0.1, "model__lora__rank": 2, "model__lora__targets": ["q_proj"]},
+        "balance_coefficient=0.1: with adapters routers do not train; set model.experts.balance_coefficient=0",
+    ),
+    (
+        {"model__lora__rank": 2, "model__experts__balance_coefficient": 0},
+        r"gate_proj: experts have no adapters; set model.lora.targets=\[q_proj,k_proj,v_proj,o",
+    ),
 ]
 
 
@@ -95,6 +117,11 @@ REFUSED = [
 def test_settings_that_experts_lack_are_refused_with_the_way_out(mixture, settings, message):
     with pytest.raises((ConfigError, ValueError), match=message):
         open_session(mixture.config(**settings))
+
+
+def test_a_loss_for_balance_without_experts_is_refused(tiny_run):
+    with pytest.raises(ValueError, match="balance_coefficient=0.1: the network has no experts; set .*_coefficient=0"):
+        open_session(tiny_run.config(model__experts__balance_coefficient=0.1))
 
 
 def test_an_axis_of_experts_without_experts_is_refused(tiny_run):

@@ -20,7 +20,8 @@ from fr3e_jax.policy.config_file import from_hf_config, read_architecture, retyp
 from fr3e_jax.policy.huggingface import load_params, save_params, stored_shapes
 from fr3e_jax.policy.network import bind, build_network
 from fr3e_jax.policy.rotary import rotary, rotary_frequencies, rotation
-from fr3e_jax.policy.rows import Rows, run_trunks
+from fr3e_jax.policy.router_sums import Balance, balance_loss
+from fr3e_jax.policy.rows import Rows, row_pass, run_trunks
 from fr3e_jax.programs.train_programs import RowScorer
 
 WARM_STARTS = Path(__file__).resolve().parents[2] / "warm_starts"
@@ -273,3 +274,28 @@ def test_published_sizes_have_the_names_and_shapes_of_transformers(name, transfo
     assert stored_shapes(architecture, build_network(architecture)[1]) == theirs
     assert sum(p.numel() for p in model.parameters()) == architecture.num_parameters
     assert from_hf_config(json.loads(config.to_json_string(use_diff=False))) == architecture
+
+
+@pytest.mark.parametrize("family", ["qwen3-moe", "qwen3-moe-stepped"])
+def test_loss_for_balanced_experts_equals_that_of_transformers(family, transformers_model, tmp_path):
+    """Over the tokens of an attention mask, which is that of the tokens that train."""
+    import torch
+    from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
+
+    name, settings = FAMILIES[family]
+    model = transformers_model(name, **settings)
+    model.save_pretrained(tmp_path)
+    architecture, graphdef, params = ours(tmp_path)
+    ids, counted = token_ids(64, (3, 12)), np.arange(11) < np.array([11, 6, 2])[:, None]
+    with torch.no_grad():
+        logits = model(torch.tensor(ids), output_router_logits=True).router_logits
+    assert len(logits) == architecture.sparse_layers
+    mask = torch.tensor(np.pad(counted, ((0, 0), (1, 0))))
+    theirs = load_balancing_loss_func(tuple(logits), architecture.num_experts, architecture.experts_per_token, mask)
+    first, lanes = np.ones((3, 1), np.int32), np.ones((3, 1, 11), np.int32)
+    geometry = (ids[:, :1], first, first * 0, ids[:, None, 1:], lanes, lanes * 0, lanes, lanes * np.arange(11))
+    rows = Rows(*(jnp.asarray(x, jnp.int32) for x in geometry))
+    sums = jax.jit(lambda params: row_pass(graphdef, params, rows, counted=jnp.asarray(counted[:, None]))[1])(params)
+    mine = balance_loss(sums, Balance(1.0, counted.sum()), counted.sum())
+    assert abs(mine - architecture.experts_per_token) > 1e-2
+    np.testing.assert_allclose(mine, theirs.numpy(), **MODULE)

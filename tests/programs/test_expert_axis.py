@@ -15,6 +15,7 @@ from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.policy.experts import Kernels, apply_experts, routed
 from fr3e_jax.policy.network import ForwardOptions
+from fr3e_jax.policy.router_sums import Balance
 from fr3e_jax.programs.context_axis import EXPERT, row_axes
 from fr3e_jax.programs.expert_axis import split_experts
 from fr3e_jax.programs.host_arrays import params_on_mesh
@@ -35,7 +36,7 @@ U, X, C, E, F = 48, 8, 3, 16, 12  # tokens, experts, experts of a token, width, 
 MESHES = {
     "experts": dict(expert=8, fsdp=1),
     "all": dict(expert=2, fsdp=2, tensor=2),
-    "columns": dict(fsdp=2, tensor=4),
+    "tensor": dict(fsdp=2, tensor=4),
     "context": dict(fsdp=2, context=2, tensor=2),
 }
 
@@ -94,7 +95,7 @@ def test_experts_and_parts_of_rows_on_one_mesh_are_refused():
 
 
 def gradient(network, mesh, batch):
-    """Scores of rows with recorded routes, and the gradient of their log-probs' sum."""
+    """The gradient of the log-probs' sum of rows with recorded routes and of a loss for balance, and the sums."""
     layout = mesh_layout(mesh)
     scorer = RowScorer(
         network.graphdef, 16, batch_shards(mesh) * layout.parts, ForwardOptions(remat="block", layout=layout)
@@ -105,17 +106,18 @@ def gradient(network, mesh, batch):
         params_on_mesh(tree, shardings) for tree in (network.params, jax.tree.map(np.zeros_like, network.params))
     )
     inputs = params, zeros, jax.device_put(batch, batch_sharding(mesh)), jnp.float32(1), jnp.float32(1)
-    slopes, sums = jax.jit(accumulate, out_shardings=(shardings, replicated(mesh)))(*inputs)
+    balance = Balance(jnp.float32(3), jnp.float32(batch.loss_mask.sum()), jnp.arange(8, dtype=jnp.float32))
+    slopes, sums = jax.jit(accumulate, out_shardings=(shardings, replicated(mesh)))(*inputs, None, balance)
     return jax.device_get((slopes, sums))
 
 
 @eight
 @pytest.mark.parametrize("sizes", [MESHES["all"], MESHES["context"]], ids=["all", "context"])
 def test_gradient_of_rows_with_recorded_routes_is_that_of_one_device(sizes, tiny_network):
-    network = tiny_network(model_type="qwen3_moe", num_experts=6, experts_per_token=2, expert_size=12, num_layers=1)
+    network = tiny_network(model_type="qwen3_moe", num_experts=8, experts_per_token=2, expert_size=12, num_layers=1)
     random = np.random.default_rng(0)
     draw = lambda length: random.integers(0, 20, length).astype(np.int32)
-    routes = lambda length: np.stack([random.permutation(6)[:2] for _ in range(length)]).astype(np.uint8)
+    routes = lambda length: np.stack([random.permutation(8)[:2] for _ in range(length)]).astype(np.uint8)
 
     def branch(fork, length):
         nothing = np.zeros(length, np.float32)
@@ -126,5 +128,7 @@ def test_gradient_of_rows_with_recorded_routes_is_that_of_one_device(sizes, tiny
     with jax.default_matmul_precision("highest"):
         expected = gradient(network, make_mesh(devices=jax.devices()[:1]), micro.batch)
         found = gradient(network, make_mesh(**sizes), micro.batch)
-    assert all(np.abs(leaf).max() > 1e-2 for leaf in jax.tree.leaves(expected[0]))
+    assert all(np.abs(leaf).max() > 1e-2 for leaf in jax.tree.leaves(expected))
+    np.testing.assert_array_equal(found[1]["expert_tokens"], expected[1]["expert_tokens"])
+    assert expected[1]["expert_tokens"].sum() == 2 * micro.loss_tokens
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), found, expected)

@@ -7,15 +7,18 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
+from fr3e_jax.configuration.experts_section import ExpertsConfig
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import pack
+from fr3e_jax.learning.routers import balance_of, router_metrics
 from fr3e_jax.policy.rows import row_states, run_trunks
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
-from fr3e_jax.programs.train_programs import RowScorer
+from fr3e_jax.programs.train_programs import RowScorer, TrainPrograms
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
 
@@ -160,3 +163,57 @@ def test_a_micro_batch_of_known_and_unknown_routes_is_refused(sampled):
     trunks[0].branches[1].routes = None
     with pytest.raises(ValueError, match="1 of 12 trunks and branches of a micro-batch have no recorded routes"):
         pack(trunks, tokens=4096, pad_id=0)
+
+
+@pytest.fixture(scope="module")
+def update(network, sampled):
+    """The gradient and the sums of trunks, in micro-batches of up to ``tokens`` positions; default: moved weights."""
+    one = make_mesh(devices=jax.devices()[:1])
+    shardings = param_shardings(one, network.abstract, network.axes, network.architecture)
+    described = network.graphdef, network.abstract, shardings, one, optax.sgd(0.1)
+    programs = TrainPrograms(*described, loss=None, experts=6)
+    elsewhere = moved(network)
+
+    def of(trunks, tokens=4096, coefficient=0.5, weights=elsewhere):
+        params = params_on_mesh(weights, shardings)
+        micros, slopes, sums = pack(trunks, tokens=tokens, pad_id=0), programs.zero_gradients(params), []
+        config = SimpleNamespace(model=SimpleNamespace(experts=ExpertsConfig(balance_coefficient=coefficient)))
+        counted = sum(micro.loss_tokens for micro in micros)
+        for micro in micros:
+            balance = balance_of(config, programs, micros)
+            slopes, found = programs.accumulate(params, slopes, micro.batch, counted, 1.0, None, *balance)
+            sums.append(jax.device_get(found))
+        return SimpleNamespace(micros=len(micros), slopes=jax.device_get(slopes), sums=sums, tokens=counted)
+
+    return of
+
+
+def test_router_metrics_and_balance_do_not_depend_on_packing_or_micro_batches(update, sampled):
+    trunks = training_trunks(sampled.groups)
+    partly = trunks[0].branches[0]
+    partly.loss_mask = np.arange(len(partly.token_ids)) % 2 == 0  # as if a tool had written the others
+    whole, cut = update(trunks), update(flattened(trunks), tokens=100)
+    assert whole.micros == 1 and cut.micros > 1
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), cut.slopes, whole.slopes)
+    counts = [np.sum([part["expert_tokens"] for part in one.sums], axis=0) for one in (cut, whole)]
+    np.testing.assert_array_equal(*counts)
+    recorded = np.concatenate([branch.routes[branch.trains] for trunk in trunks for branch in trunk.branches])
+    expected = [np.bincount(recorded[:, at : at + 2].reshape(-1), minlength=6) for at in (0, 2)]
+    np.testing.assert_array_equal(counts[0], expected)
+    found, expected = (router_metrics(one.sums, one.tokens) for one in (cut, whole))
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert expected["router/busiest_expert_max"] == pytest.approx(counts[0].max() / (whole.tokens / 3))
+    assert 0.2 < expected["router/changed_routes"] < 0.9 and expected["loss/balance"] > 0
+
+
+def test_no_route_is_changed_under_the_weights_that_sampled(network, update, sampled):
+    found = update(training_trunks(sampled.groups), weights=network.params)
+    assert router_metrics(found.sums, found.tokens)["router/changed_routes"] == 0
+
+
+def test_the_loss_for_balance_changes_the_gradients_of_routers_alone(update, sampled):
+    trunks = training_trunks(sampled.groups)
+    without, with_it = update(trunks, coefficient=1e-30), update(trunks)
+    same = lambda a, b: np.abs(a - b).max() < 1e-6
+    for path, leaf in jax.tree.leaves_with_path(jax.tree.map(same, without.slopes, with_it.slopes)):
+        assert leaf == ("router" not in jax.tree_util.keystr(path)), path

@@ -25,6 +25,8 @@ const CHARTS = [
   ['Gap of sampler and trainer (nats)', ['logprob_gap/mean', 'logprob_gap/max'], {logarithmic: true}],
   ['Loss', ['loss/policy', 'loss/supervised', 'critic/loss']],
   ['Gradient norm', ['gradient_norm/mean', 'gradient_norm/max']],
+  ['Load of the busiest expert (even: 1)', ['router/busiest_expert', 'router/busiest_expert_max']],
+  ['Recorded experts that routers would not choose', ['router/changed_routes']],
   ['Advantages of trained tokens', ['advantage/mean', 'advantage/std', 'advantage/max_abs']],
   ['Verdicts', /^verifier\//, {stacked: true}],
   [

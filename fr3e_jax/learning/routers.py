@@ -1,0 +1,65 @@
+"""The routers of a network with experts in an update: the loss that balances them, and their metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.learning.packing import MicroBatch
+from fr3e_jax.policy.router_sums import Balance
+from fr3e_jax.programs.train_programs import TrainPrograms
+
+ROUTER_MEANS = {"router_entropy": "router/entropy", "routes_changed": "router/changed_routes"}
+"""Sums over loss tokens that the gradient program returns -> metrics that hold their means."""
+
+ROUTER_LOSS = {"balance": "loss/balance"}
+"""The same of an update's loss, of which the sum is the metric."""
+
+
+def balance_of(config: Config, programs: TrainPrograms, micros: Sequence[MicroBatch]) -> tuple[Balance, ...]:
+    """The loss for balanced experts over the tokens of a mini-batch that train; () where none is asked for.
+
+    Where their routes are recorded, the experts' shares are those of the whole mini-batch, counted before its first
+    pass, and the loss does not depend on the cut into micro-batches. Else each micro-batch reads its own shares.
+    """
+    coefficient, tokens = config.model.experts.balance_coefficient, sum(micro.loss_tokens for micro in micros)
+    if not coefficient:
+        return ()
+    if micros[0].batch.rows.branch_routes is None:
+        return (Balance(coefficient, tokens),)
+    counts = jax.device_get([programs.count_routes(micro.batch) for micro in micros])
+    return (Balance(coefficient, tokens, np.sum(counts, axis=0, dtype=np.int64)),)
+
+
+def load_metrics(found: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """The load of the busiest experts in a mini-batch, whose tokens are counted in ``found``, one for each micro-batch.
+
+    ``expert_tokens`` leaves ``found``. A load is a multiple of the even share, which is 1; the largest possible one is
+    the number of experts over those of a token. (MaxVio of Wang et al. 2024 is a load less 1.) {} without experts.
+    """
+    counts = [part.pop("expert_tokens") for part in found if "expert_tokens" in part]
+    if not counts:
+        return {}
+    tokens = np.sum(counts, axis=0, dtype=np.int64)  # [L, X]
+    even = np.maximum(tokens.sum(axis=1), 1) / tokens.shape[1]  # a rehearsal counts none
+    busiest = tokens.max(axis=1) / even
+    return {"router/busiest_expert": float(busiest.mean()), "router/busiest_expert_max": float(busiest.max())}
+
+
+def router_metrics(found: Sequence[dict[str, Any]], tokens: int) -> dict[str, float]:
+    """All metrics of routers, of one update with ``tokens`` loss tokens; {} without experts. See `load_metrics`."""
+    loads, totals = load_metrics(found), {}
+    for sums, over in ((ROUTER_MEANS, tokens), (ROUTER_LOSS, 1)):
+        for name in sums.keys() & found[0].keys():
+            totals[sums[name]] = sum(float(part[name]) for part in found) / over
+    return totals | loads
+
+
+def mean_loads(updates: Sequence[dict[str, float]]) -> dict[str, float]:
+    """`load_metrics` of several updates: their mean, and of the largest load the largest."""
+    over = {name: max if name.endswith("_max") else np.mean for name in (updates or [{}])[0]}
+    return {name: float(of([loads[name] for loads in updates])) for name, of in over.items()}
