@@ -76,12 +76,17 @@ class Balance(NamedTuple):
     routes: jax.Array | None = None  # float32 [X], of its tokens in all layers; None: each micro-batch's are read
 
 
-def balance_loss(sums: RouterSums, balance: Balance, tokens: jax.Array) -> jax.Array:
-    """A micro-batch's part of the loss, without the coefficient; ``tokens``: how many of it count."""
+def balance_loss(
+    sums: RouterSums, balance: Balance, tokens: jax.Array, of_all: Callable[[jax.Array], jax.Array] = lambda x: x
+) -> jax.Array:
+    """A micro-batch's part of the loss, without the coefficient; ``tokens``: how many of it count.
+
+    ``of_all``: sums over the parts of the micro-batch, where ``sums`` are of one of them.
+    """
     layers, experts = sums.tokens.shape
     routes, of = balance.routes, balance.tokens
     if routes is None:
-        routes, of = sums.tokens.sum(axis=0), jnp.maximum(tokens, 1)
+        routes, of = of_all(sums.tokens.sum(axis=0)), jnp.maximum(tokens, 1)
     shares, probabilities = routes / (of * layers), sums.probabilities.sum(axis=0) / (balance.tokens * layers)
     return experts * jnp.sum(shares * probabilities)
 

@@ -59,6 +59,11 @@ def longest_of_all(count: jax.Array, axis: str | None) -> jax.Array:
     return count if axis is None else jax.lax.pmax(count, axis)
 
 
+def sum_of_all(value: jax.Array, axis: str | None) -> jax.Array:
+    """The sum of the replicas' values; ``axis`` None: ``value``."""
+    return value if axis is None else jax.lax.psum(value, axis)
+
+
 def added(values: Any) -> Any:
     """The sum over replicas of arrays ``[R, ...]``."""
     return jax.tree.map(lambda x: x.sum(axis=0), values)

@@ -36,7 +36,7 @@ from fr3e_jax.programs.frozen_base import FrozenBase, merged_as_stored
 from fr3e_jax.programs.mesh import batch_shards, mesh_layout, replicated
 from fr3e_jax.programs.optimizer_programs import OptimizerPrograms
 from fr3e_jax.programs.program import Program
-from fr3e_jax.programs.replicas import REPLICA, longest_of_all
+from fr3e_jax.programs.replicas import REPLICA, longest_of_all, sum_of_all
 
 
 class TrainRows(NamedTuple):
@@ -250,7 +250,8 @@ def _accumulate(
             return total, sums | kept
         found = router_metrics(routers, replayed=batch.rows.trunk_routes is not None)
         if balance is not None:
-            found["balance"] = balance_loss(routers, balance, jnp.sum(batch.loss_mask))
+            of_all = partial(sum_of_all, axis=scorer.axis)
+            found["balance"] = balance_loss(routers, balance, of_all(jnp.sum(batch.loss_mask)), of_all)
             total = total + balance.coefficient * found["balance"]
         return total, sums | kept | found
 

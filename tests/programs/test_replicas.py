@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.policy.network import ForwardOptions
+from fr3e_jax.policy.router_sums import Balance
 from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
 from fr3e_jax.programs.optimizer_programs import OptimizerPrograms
@@ -70,7 +71,7 @@ def micro_batches(shards, routed=False):
         yield from pack(trunks, tokens=10_000, pad_id=0, shards=shards)
 
 
-def trained(network, mesh, routed=False, **options):
+def trained(network, mesh, routed=False, balance=(), **options):
     """The gradient of both micro-batches, their sums, and the log-probs of their tokens."""
     shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
     options = ForwardOptions(**options)
@@ -80,7 +81,7 @@ def trained(network, mesh, routed=False, **options):
     params = params_on_mesh(network.params, shardings)
     gradients, found = programs.zero_gradients(params), []
     for micro in micro_batches(8, routed):
-        gradients, sums = programs.accumulate(params, gradients, micro.batch, DENOMINATOR, 0.8, AT_START)
+        gradients, sums = programs.accumulate(params, gradients, micro.batch, DENOMINATOR, 0.8, AT_START, *balance)
         found.append(sums)
     logprobs = programs.fetched([sums.pop("logprobs") for sums in found])
     assert programs._accumulate._cache_size() == 1
@@ -114,7 +115,8 @@ def test_gradients_of_replicas_add_up_to_that_of_one_device(sizes, options, dens
 
 @pytest.mark.slow
 def test_gradients_of_experts_in_replicas_add_up_to_that_of_one_device(tiny_network):
-    moe = dict(model_type="qwen3_moe", num_experts=6, experts_per_token=2, expert_size=12)
+    moe = dict(model_type="qwen3_moe", num_experts=8, experts_per_token=2, expert_size=12)
     network = tiny_network(**SIZES, **moe)
-    expected = trained(network, make_mesh(devices=jax.devices()[:1]), routed=True)
-    assert_close(trained(network, make_mesh(replica=2, fsdp=1, tensor=2, expert=2), routed=True), expected)
+    routes = dict(routed=True, balance=[Balance(0.3, 90.0)])
+    expected = trained(network, make_mesh(devices=jax.devices()[:1]), **routes)
+    assert_close(trained(network, make_mesh(replica=2, fsdp=1, tensor=2, expert=2), **routes), expected)

@@ -13,7 +13,7 @@ from packed_trunks import training_trunk
 from fr3e_jax.learning.mini_batches import MiniBatch, read_spans
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.policy.network import ForwardOptions
-from fr3e_jax.policy.rows import predictors
+from fr3e_jax.policy.rows import predictors, row_pass
 from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
 from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
@@ -89,6 +89,21 @@ def test_scores_and_gradients_of_trunk_tokens_equal_those_of_a_branch(network, a
 def test_trunk_tokens_of_split_rows_in_fused_kernels_equal_those_of_a_branch(network, apart):
     mesh = make_mesh(1, 2, 2, context=2)
     assert_close(run(network, mesh, trained_trunks=True, attention="pallas", scan=True).found, apart.found)
+
+
+def test_routers_decide_on_trunk_tokens_as_on_those_of_a_branch(tiny_network):
+    moe = dict(model_type="qwen3_moe", num_experts=6, experts_per_token=2, expert_size=12, head_dim=8)
+    network = tiny_network(vocab_size=40, hidden_size=32, num_heads=4, num_kv_heads=2, num_layers=1, **moe)
+    found, read = [], jax.jit(lambda p, rows, counted: row_pass(network.graphdef, p, rows, counted=counted)[1])
+    for trained_trunks in (True, False):
+        micros = pack(trunks(), tokens=1000, pad_id=0, trained_trunks=trained_trunks)
+        parts = [read(network.params, micro.batch.rows, micro.batch.loss_mask) for micro in micros]
+        found.append(jax.tree.map(lambda *parts: np.sum(parts, axis=0), *parts))
+    ours, apart = found
+    assert ours.tokens.sum() == 2 * sum(len(one.token_ids) for trunk in trunks() for one in trunk.branches)
+    np.testing.assert_array_equal(ours.tokens, apart.tokens)
+    np.testing.assert_allclose(ours.probabilities, apart.probabilities, rtol=1e-5)
+    np.testing.assert_allclose(ours.entropy, apart.entropy, rtol=1e-5)
 
 
 def test_a_trunk_token_is_predicted_by_the_token_before_it():
