@@ -353,8 +353,8 @@ def test_gradients_of_replicas_are_summed_by_the_optimizer_step_alone():
     """An all-reduce of a device's share over two slices, which share the weights of 32 chips each."""
     estimator = Estimator(recipe("configs/fr3e_qwen2.5_7b.yaml", "mesh.replica=2"), A7, 64)
     micro_batch, step = estimator.accumulate(), estimator.apply()
-    plan = lambda one: estimated_plan("", one, parse_topology("v5e:4x8x2slices"))
-    across = [[c for c in plan(one).collectives if c.across_slices] for one in (micro_batch, step)]
+    plan = lambda name: estimated_plan(name, estimator, parse_topology("v5e:4x8x2slices"))
+    across = [[c for c in plan(name).collectives if c.across_slices] for name in ("accumulate", "apply")]
     assert not across[0] and [c.kind for c in across[1]] == ["all-reduce"]
     share = step.arrays["gradients"]
     assert across[1][0].sent_bytes == int(share) == int(step.arrays["gradients of all replicas"])
