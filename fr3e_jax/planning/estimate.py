@@ -209,24 +209,38 @@ class Estimator:
 
     # -- rollouts ----------------------------------------------------------------------------------------------------
 
+    def caches(self, explore: bool) -> tuple[float, float]:
+        """Bytes of the trunks and of the rings on a device."""
+        shape = (explore_shape if explore else base_shape)(self.config, self.slots)
+        slots = shape.slots // self.roll.batch_shards
+        rings = self.cache_bytes(slots * shape.lanes * shape.capacity, hidden=shape.promotable)
+        return self.cache_bytes(slots * shape.trunk_capacity), rings
+
+    @property
+    def fuses_steps(self) -> bool:
+        """Whether decode steps read what is filled of the caches (`fr3e_jax.programs.fused_steps`)."""
+        return fuses_steps(self.config.model.attention, self.a.num_kv_heads, self.roll.tensor)
+
     def decode(self, explore: bool = False) -> Estimate:
         """A chunk of decode steps of base rollouts, or of explored rollouts."""
         config, a = self.config, self.a
         shape = (explore_shape if explore else base_shape)(config, self.slots)
         slots, steps = shape.slots // self.roll.batch_shards, config.rollout.decode_chunk
         lanes, heads = slots * shape.lanes, self.heads_per_device(self.roll)
-        trunks = self.cache_bytes(slots * shape.trunk_capacity)
-        rings = self.cache_bytes(lanes * shape.capacity, hidden=shape.promotable)
+        trunks, rings = self.caches(explore)
         arrays = {"weights of rollouts": self.rollout_weights(), "trunks": trunks, "rings": rings}
         arrays |= {"rings of the steps": rings} if a.num_kv_heads % self.roll.tensor else {}  # XLA splits them by head
         if self.read != self.compute:
             arrays["weights in the compute type"] = self.weights(self.compute, self.roll)
         if self.roll.fsdp > 1:
             arrays["gathered weights"] = self.gathered_kernels(self.roll) * self.compute
-        fused = fuses_steps(config.model.attention, a.num_kv_heads, self.roll.tensor)
-        arrays["attention scores"] = 0 if fused else 8 * lanes * heads * (shape.trunk_capacity + shape.capacity)
+        arrays["attention scores"] = (
+            0 if self.fuses_steps else 8 * lanes * heads * (shape.trunk_capacity + shape.capacity)
+        )
         arrays["logits"] = 3 * 4 * lanes * a.vocab_size / self.roll.tensor
-        read = rings / 2 if fused else rings  # they are half full on average, and XLA's products read them whole
+        read = (
+            rings / 2 if self.fuses_steps else rings
+        )  # they are half full on average, and XLA's products read them whole
         beside = self.optimizer() | ({"promoted trunks": self.promoted_bytes()} if config.explore.enabled else {})
         tokens = shape.slots * shape.lanes
         attended = 4 * tokens * a.num_heads * a.head_dim * (shape.trunk_capacity + shape.capacity) * a.num_layers

@@ -1,7 +1,8 @@
-"""The work on the rows of a step, which attend to less than the largest rows that a recipe can need.
+"""The work of a step, whose rows and caches hold less than the largest that a recipe can need.
 
-Programs of training are planned for the largest rows: the longest trunk and the longest branch. The time of a step is
-that of the rows that it has, whose positions see fewer others.
+Programs are planned for the largest arrays: rows of the longest trunk and the longest branch, and caches of as many
+positions. The time of a step is that of the rows that it has, whose positions see fewer others, and of the caches'
+blocks that are filled.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import replace
 
 from fr3e_jax.planning.compile import ProgramPlan, with_floor
 from fr3e_jax.planning.estimate import Estimator
+from fr3e_jax.planning.lane_use import LaneUse
 from fr3e_jax.planning.topology import Topology
 from fr3e_jax.planning.workload import Amounts, largest_micro_batch, seen_positions
 
@@ -27,3 +29,17 @@ def with_rows_of_a_step(plan: ProgramPlan, estimator: Estimator, amounts: Amount
     of_a_position = lambda others: estimator.active_kernels + 2 * others * a.num_heads * a.head_dim * a.num_layers
     share = min(of_a_position(seen) / of_a_position(largest), 1.0)
     return with_floor(replace(plan, flops=int(plan.flops * share)), topology)
+
+
+def with_caches_of_a_step(plan: ProgramPlan, estimator: Estimator, use: LaneUse, topology: Topology) -> ProgramPlan:
+    """The plan of ``decode`` or ``explore`` with the bytes, and so the least time, of the blocks that its steps read.
+
+    Other programs do not change, nor do decode steps without the fused kernel: XLA's products read caches whole.
+    """
+    if plan.name not in ("decode", "explore") or not estimator.fuses_steps:
+        return plan
+    explore = plan.name == "explore"
+    trunks, rings = estimator.caches(explore)
+    reads = use.explore_reads if explore else use.decode_reads
+    spared = trunks * (1 - reads.trunks) + rings * (0.5 - reads.rings)  # planned with rings half full
+    return with_floor(replace(plan, read_bytes=int(plan.read_bytes - plan.steps * spared)), topology)
