@@ -118,15 +118,18 @@ def trained(network, mesh, options=DEFAULT_OPTIONS):
     params = params_on_mesh(network.params, shardings)
     trunks, state, found = training_trunks(), programs.init_optimizer(params), SimpleNamespace(compiled=[], steps=[])
     denominator = aggregation_denominator(counted_tokens(trunks), "token_mean", norm_length=20)
-    (micro,) = pack(trunks, tokens=10_000, pad_id=0, shards=programs.shards)
+    micros = pack(trunks, tokens=10_000, pad_id=0, shards=programs.shards)
     for _ in range(2):
-        scores = programs.score(params, micro.batch.rows, 1.0)
-        gradients, sums = programs.accumulate(params, programs.zero_gradients(params), micro.batch, denominator, 1.0)
+        gradients, parts = programs.zero_gradients(params), []
+        for micro in micros:
+            mask = np.asarray(micro.batch.loss_mask)
+            scores = programs.score(params, micro.batch.rows, 1.0)
+            gradients, sums = programs.accumulate(params, gradients, micro.batch, denominator, 1.0)
+            parts.append(([float(np.asarray(x)[mask].sum()) for x in scores], jax.device_get(sums)))
+        totals, sums = jax.tree.map(lambda *values: sum(values), *parts)
         host = jax.device_get(programs.total(gradients))
         params, state, norm = programs.apply(params, state, gradients)
-        mask = np.asarray(micro.batch.loss_mask)
-        totals = [float(np.asarray(x)[mask].sum()) for x in scores]
-        found.steps.append((totals, host, jax.device_get(sums), float(norm), jax.device_get(params)))
+        found.steps.append((totals, host, sums, float(norm), jax.device_get(params)))
         found.compiled.append({n: f._cache_size() for n, f in vars(programs).items() if hasattr(f, "_cache_size")})
     return found
 
