@@ -195,9 +195,10 @@ class Returns:
 
 
 def _next_own(written: np.ndarray, depth: int) -> int:
-    """The first place from ``depth`` on whose token the policy chose; without one, ``depth``."""
-    own = np.flatnonzero(~written[depth:])
-    return int(depth + own[0]) if len(own) else int(depth)
+    """The first place from ``depth`` on whose token the policy chose; without one, the last place before."""
+    own = np.flatnonzero(~written)
+    after = own[own >= depth]
+    return int(after[0] if len(after) else own[-1])
 
 
 def credit_returns(config: Config, explored: Sequence[Explored]) -> list[Credited]:

@@ -210,11 +210,10 @@ class Estimator:
     # -- rollouts ----------------------------------------------------------------------------------------------------
 
     def caches(self, explore: bool) -> tuple[float, float]:
-        """Bytes of the trunks and of the rings on a device."""
+        """Bytes on a device of the trunks and of the rings, without hidden states: what decode steps read."""
         shape = (explore_shape if explore else base_shape)(self.config, self.slots)
         slots = shape.slots // self.roll.batch_shards
-        rings = self.cache_bytes(slots * shape.lanes * shape.capacity, hidden=shape.promotable)
-        return self.cache_bytes(slots * shape.trunk_capacity), rings
+        return self.cache_bytes(slots * shape.trunk_capacity), self.cache_bytes(slots * shape.lanes * shape.capacity)
 
     @property
     def fuses_steps(self) -> bool:
@@ -227,7 +226,8 @@ class Estimator:
         shape = (explore_shape if explore else base_shape)(config, self.slots)
         slots, steps = shape.slots // self.roll.batch_shards, config.rollout.decode_chunk
         lanes, heads = slots * shape.lanes, self.heads_per_device(self.roll)
-        trunks, rings = self.caches(explore)
+        trunks, read = self.caches(explore)
+        rings = self.cache_bytes(lanes * shape.capacity, hidden=shape.promotable)
         arrays = {"weights of rollouts": self.rollout_weights(), "trunks": trunks, "rings": rings}
         arrays |= {"rings of the steps": rings} if a.num_kv_heads % self.roll.tensor else {}  # XLA splits them by head
         if self.read != self.compute:
@@ -238,9 +238,7 @@ class Estimator:
             0 if self.fuses_steps else 8 * lanes * heads * (shape.trunk_capacity + shape.capacity)
         )
         arrays["logits"] = 3 * 4 * lanes * a.vocab_size / self.roll.tensor
-        read = (
-            rings / 2 if self.fuses_steps else rings
-        )  # they are half full on average, and XLA's products read them whole
+        read = read / 2 if self.fuses_steps else read  # half full on average; XLA's products read them whole
         beside = self.optimizer() | ({"promoted trunks": self.promoted_bytes()} if config.explore.enabled else {})
         tokens = shape.slots * shape.lanes
         attended = 4 * tokens * a.num_heads * a.head_dim * (shape.trunk_capacity + shape.capacity) * a.num_layers

@@ -128,11 +128,14 @@ def _in_blocks(positions: int, capacity: int) -> int:
     return min(-(-positions // block) * block, capacity)
 
 
-def columns_read(length: int, capacity: int) -> int:
-    """The columns of its ring that a branch of ``length`` tokens reads in all of its steps, in whole blocks."""
-    block = min(LARGEST_BLOCK, capacity)
-    full, rest = divmod(length, block)
-    return block * (block * full * (full + 1) // 2 + rest * (full + 1))
+def columns_read(length: int, capacity: int, largest: int = LARGEST_BLOCK) -> int:
+    """The columns of its ring that a branch of ``length`` tokens reads in all of its steps, in whole blocks.
+
+    A branch begins anywhere in its ring, so t columns lie in 1 + (t - 1) / block blocks on average.
+    """
+    block = min(largest, capacity)
+    part = min(length, capacity - block + 1)  # steps that do not read all blocks
+    return part * (block - 1) + part * (part + 1) // 2 + (length - part) * capacity
 
 
 def _branches(

@@ -298,10 +298,11 @@ class EpisodeCalls(SharedCalls):
     def close(self) -> None:
         """Close the environments of branches that have not ended, all at once, and wait a few seconds for them.
 
-        A turn that is still played closes the environment that it opens.
+        A turn that is still played closes its environment itself when it ends.
         """
         left, at_once = self._branches.keys() - self._ended, self._episodes.at_once
         self._ended |= left
+        left -= {key for key, call in self._running.items() if call is not None and not call.result.done()}
         for one in [start(lambda key=key: self._close(key), at_once=at_once) for key in left & {*self._live}]:
             one.wait(_SECONDS_TO_CLOSE)
 

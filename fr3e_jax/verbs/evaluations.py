@@ -110,7 +110,8 @@ def _evaluation(session: Session, subject: Subject, step: int) -> Result:
     """One evaluation, or its stored result if it was made before with the same weights, problems and settings."""
     run_dir, config = subject.run_dir, session.config
     name = f"{run_dir.resolve().name} step {step}" if run_dir else config.model.path or "random weights"
-    described = _described(session, run_dir, step)
+    # Times of files differ from host to host, and the folder has one name.
+    described = session.processes.on_first(lambda: _described(session, run_dir, step))
     digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:8]
     parent = run_dir if run_dir else Path(config.runtime.output_dir).expanduser()
     label = f"step_{step:06d}" if run_dir else Path(config.model.path or "random").resolve().name
@@ -153,7 +154,7 @@ def _store(processes: Processes, place: RunDirectory, step: int, found: Evaluati
     if shared or processes.first:
         records = records_of(found.entries(step, part), texts)
         rollout_store.write_rollouts(place, step, records, stem="eval", part=part)
-    processes.agree(f"evaluation {place.path.name}, stored")
+    processes.agree(f"evaluation of step {step}, stored")
 
 
 def _described(session: Session, run_dir: Path | None, step: int) -> dict[str, Any]:

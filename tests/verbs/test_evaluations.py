@@ -88,7 +88,7 @@ def test_each_process_stores_its_part_where_all_see_the_folder_and_the_first_one
     problems = [HeldOut(n, Problem(f"test/{n}", "1+2=", "3"), prompt, "", EvaluationConfig()) for n in range(count)]
     verdicts = [[Verdict(1.0, "right"), Verdict(0.0, "wrong")]] * count
     found = Evaluation({}, problems, [[rollout(3 + n), rollout(5)] for n in range(count)], verdicts)
-    place = lambda index: RunDirectory(tmp_path / ("both" if shared else str(index)) / "step_000007-a")
+    place = lambda index: RunDirectory(tmp_path / ("step_000007-a" if shared else f"step_000007-{index}"))
     assert together(2, lambda p: evaluations._store(p, place(p.index), 7, found, session.texts)) == [None, None]
     parts = [f"eval_000007.{index}-of-2.jsonl.gz" for index in range(2)]
     written = {path.name for path in place(0).rollouts.iterdir()}
