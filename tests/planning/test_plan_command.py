@@ -156,7 +156,7 @@ def test_gradients_cross_slices_once_an_update_and_nothing_else_does(libtpu, cap
     sent = {name: sum(c["sent_bytes"] for c in found) for name, found in crossing.items()}
     share = plan["parameters"] / 4  # of the gradients, in two or four bytes, over the chips of a slice
     assert 2 * share <= sent["apply"] < 5 * share and {c["kind"] for c in crossing["apply"]} == {"all-reduce"}
-    assert sent["accumulate"] < 256, "sums for the metrics"
+    assert sent["accumulate"] <= 2048 < sent["apply"] / 100, "a few sums, each padded to 512 bytes"
     assert sent["decode"] < 2**16, "tokens, which every process fetches"
 
 
