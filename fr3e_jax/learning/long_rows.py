@@ -64,7 +64,7 @@ def plan_long_rows(families: Sequence[Branches], budget: Budget, capacity: int, 
 def _plan(families: Sequence[Branches], budget: Budget, capacity: int, known: Sequence[RowShape]) -> Plan:
     counts: dict[Geometry, list[int]] = {}  # rows of each shard
     for shape in sorted(known, key=lambda s: (geometry_of(s).positions, s)):
-        counts.setdefault(geometry_of(shape), []).append(shape.rows // budget.shards)
+        counts.setdefault(geometry_of(shape), []).append(-(-shape.rows // budget.shards))
     rows: dict[Geometry, list[Row]] = {}
     for index, left in enumerate(families):
         while left:

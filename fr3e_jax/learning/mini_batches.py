@@ -96,14 +96,15 @@ class Packing:
         first: int = 0,
         menus: Sequence[list[list[int]]] = (),
     ):
-        self.first, self._menus = first, list(menus[:first])
+        self.first, self._menus = first, list(menus)
         members = islice(zip_longest(mini_batches(setup, step, epoch, batch), menus), first, None)
         self._ahead = (pack_mini_batch(setup, learner, each, menu) for each, menu in members)
         self._done: list[MiniBatch] = []
 
     def menus(self) -> list[list[list[int]]]:
-        """The menus before each mini-batch that is packed, the earlier ones included."""
-        return self._menus + [one.menu for one in self._done]
+        """The menus before each mini-batch that is or was packed: earlier ones, and those known from before a stop."""
+        found = self._menus[: self.first] + [one.menu for one in self._done]
+        return found + self._menus[len(found) :]
 
     def __iter__(self) -> Iterator[MiniBatch]:
         yield from self._done

@@ -30,6 +30,13 @@ _MOST_TRIED = 12  # shapes to choose from
 Sizes = tuple[list[list[int]], list[list[int]]]  # of each trunk, the forks of its branches, and their tokens
 
 
+def restored_menu(setup: LearningSetup, shards: int, content: list[list[int]]) -> RowMenu:
+    """The menu of a checkpoint; where it is closed and its rows do not lie evenly on ``shards``, one planned anew."""
+    menu = RowMenu.from_json(content, closed=setup.config.training.row_shapes > 0)
+    uneven = menu.closed and any(shape.rows % shards for shape in menu.shapes)
+    return planned_menu(setup, shards) if uneven else menu
+
+
 def planned_menu(setup: LearningSetup, shards: int) -> RowMenu:
     """The closed menu of a run; an open one without ``training.row_shapes``. ``shards``: of rows."""
     config = setup.config

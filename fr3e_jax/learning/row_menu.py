@@ -162,7 +162,7 @@ class _Sizes:
     def shapes(self, geometry: Geometry, rows: int, *, exact: bool = False) -> list[RowShape]:
         """The shapes of micro-batches that hold so many rows; ``exact``: the last one without an empty row."""
         most, a_shard = max(self.positions // geometry.positions, 1), -(-rows // self.shards)
-        if self.menu.closed and (known := sorted({n // self.shards for n in self.menu.rows_of(geometry)})):
+        if self.menu.closed and (known := sorted({-(-n // self.shards) for n in self.menu.rows_of(geometry)})):
             return self._shapes_of(geometry, in_parts(a_shard, known))
         counts = [most] * (a_shard // most)
         if rest := a_shard % most:

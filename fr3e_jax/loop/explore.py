@@ -264,6 +264,8 @@ def explored_trunks(config: Config, step: int, credited: list[Credited]) -> list
         if branches:
             ids = np.concatenate([prompt, one.rollout.token_ids])
             routes = routes_of_trunk([rollout for state in one.rollouts for rollout in state], len(ids))
+            if routes is None:  # no state was explored
+                routes = one.rollout.routes_from(len(prompt))
             trunks.append(TrainingTrunk(ids, branches, step, prompt_tokens=len(prompt), routes=routes))
     return trunks
 

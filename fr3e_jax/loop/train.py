@@ -24,7 +24,7 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.task import Task
 from fr3e_jax.learning.finiteness import check_weights
 from fr3e_jax.learning.learner import Pace, abstract_learner, copied, fresh_learner, restored_learner
-from fr3e_jax.learning.row_forecast import planned_menu
+from fr3e_jax.learning.row_forecast import planned_menu, restored_menu
 from fr3e_jax.learning.row_menu import RowMenu
 from fr3e_jax.learning.update import UpdateStopped, update_policy
 from fr3e_jax.loop import resumption, step_report
@@ -206,8 +206,7 @@ class Trainer:
         self.progress = Progress.restore(host, self.prompts, self.ledger)
         updates = host.get("updates_done", self.progress.updates)
         self.learner = restored_learner(programs, critic, arrays, updates)
-        closed = self.config.training.row_shapes > 0
-        self.learner.menu = RowMenu.from_json(host.get("row_menu", []), closed=closed)
+        self.learner.menu = restored_menu(self.session.learning, programs.shards, host.get("row_menu", []))
         self.behind = host.get("ahead", False)
         return latest
 

@@ -126,11 +126,7 @@ class Promotion:
             self.promoted[key] = CachedTrunk(ids[row], batch, row, self._flattened_routes(*key))
 
     def _flattened_routes(self, request: int, branch: int) -> np.ndarray | None:
-        rollout = self._results[request][branch]
-        if rollout.routes is None or rollout.trunk_routes is None:
-            return None
-        fork = self._requests[request].branches[branch].fork
-        return np.concatenate([rollout.trunk_routes[:fork], rollout.routes])
+        return self._results[request][branch].routes_from(self._requests[request].branches[branch].fork)
 
     def _flattened(self, request: int, branch: int) -> np.ndarray:
         prefix = self._requests[request].token_ids[: self._requests[request].branches[branch].fork]

@@ -110,6 +110,12 @@ class Rollout:
         """`sampled`; None if that is every token."""
         return None if self.tool_written is None else ~self.tool_written
 
+    def routes_from(self, fork: int) -> np.ndarray | None:
+        """Recorded routes of the trunk's first ``fork`` tokens and of its own, int ``[fork + T, Q]``; None: unknown."""
+        if self.routes is None or self.trunk_routes is None:
+            return None
+        return np.concatenate([self.trunk_routes[:fork], self.routes])
+
     def head(self, tokens: int) -> Rollout:
         """The rollout's first ``tokens`` tokens; none leave no episode: from the prompt begins a new one."""
         columns = (self.token_ids, self.logprobs, self.entropies, self.magnitudes)

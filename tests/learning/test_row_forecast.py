@@ -9,7 +9,7 @@ import pytest
 
 from fr3e_jax.configuration import load_config
 from fr3e_jax.learning.long_rows import Budget
-from fr3e_jax.learning.row_forecast import expected_mini_batches, planned_menu
+from fr3e_jax.learning.row_forecast import expected_mini_batches, planned_menu, restored_menu
 from fr3e_jax.learning.row_menu import RowMenu
 from fr3e_jax.learning.row_plan import plan_rows
 from fr3e_jax.learning.setup import LearningSetup
@@ -93,6 +93,16 @@ def test_a_branch_that_no_planned_row_holds_adds_one():
     ]
     assert len(menu.shapes) == 2
     assert planned("long", menu, forks, lengths) == plan
+
+
+def test_a_closed_menu_of_fewer_shards_is_planned_anew():
+    """A checkpoint of a smaller mesh: shapes of one row would be none on each of four shards."""
+    setup = setup_of("short", "training.row_shapes=1")
+    small = planned_menu(setup, 1).to_json()
+    assert restored_menu(setup, 1, small).to_json() == small
+    odd = [[1, *shape[1:]] for shape in small]
+    assert restored_menu(setup, 4, odd).to_json() == planned_menu(setup, 4).to_json() != odd
+    assert restored_menu(setup_of("short"), 4, odd).to_json() == odd, "an open one takes any number of rows"
 
 
 def test_without_the_setting_shapes_follow_the_batches():
