@@ -47,7 +47,7 @@ class RewardRange:
     least: float = 0.0
     most: float = 1.0
 
-    def verdict(self, episode: EpisodeRecord, problem_id: str = "") -> Verdict:
+    def verdict(self, episode: EpisodeRecord, problem_id: str) -> Verdict:
         """The verdict on an episode; its outcome is the environment's own word, or follows from the reward.
 
         A fault gives 0, whatever the turns before it have earned.

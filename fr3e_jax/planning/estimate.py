@@ -226,7 +226,7 @@ class Estimator:
         shape = (explore_shape if explore else base_shape)(config, self.slots)
         slots, steps = shape.slots // self.roll.batch_shards, config.rollout.decode_chunk
         lanes, heads = slots * shape.lanes, self.heads_per_device(self.roll)
-        trunks, read = self.caches(explore)
+        trunks, held = self.caches(explore)
         rings = self.cache_bytes(lanes * shape.capacity, hidden=shape.promotable)
         arrays = {"weights of rollouts": self.rollout_weights(), "trunks": trunks, "rings": rings}
         arrays |= {"rings of the steps": rings} if a.num_kv_heads % self.roll.tensor else {}  # XLA splits them by head
@@ -234,11 +234,10 @@ class Estimator:
             arrays["weights in the compute type"] = self.weights(self.compute, self.roll)
         if self.roll.fsdp > 1:
             arrays["gathered weights"] = self.gathered_kernels(self.roll) * self.compute
-        arrays["attention scores"] = (
-            0 if self.fuses_steps else 8 * lanes * heads * (shape.trunk_capacity + shape.capacity)
-        )
+        scores = 2 * 4 * lanes * heads * (shape.trunk_capacity + shape.capacity)
+        arrays["attention scores"] = 0 if self.fuses_steps else scores
         arrays["logits"] = 3 * 4 * lanes * a.vocab_size / self.roll.tensor
-        read = read / 2 if self.fuses_steps else read  # half full on average; XLA's products read them whole
+        read = held / 2 if self.fuses_steps else held  # half full on average; XLA's products read them whole
         beside = self.optimizer() | ({"promoted trunks": self.promoted_bytes()} if config.explore.enabled else {})
         tokens = shape.slots * shape.lanes
         attended = 4 * tokens * a.num_heads * a.head_dim * (shape.trunk_capacity + shape.capacity) * a.num_layers

@@ -20,7 +20,7 @@ from fr3e_jax.planning.search import Faster, faster
 from fr3e_jax.planning.targets import PROGRAMS, Programs
 from fr3e_jax.planning.topology import Topology
 from fr3e_jax.planning.tuning import Change, advise, changed
-from fr3e_jax.planning.typical_rows import with_caches_of_a_step, with_rows_of_a_step
+from fr3e_jax.planning.typical_rows import of_a_step
 from fr3e_jax.planning.workload import Amounts, Assumptions, step_amounts
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.experts import routes_type
@@ -142,9 +142,7 @@ def make_plan(
     whole = len(plans) == len(all_names)
     amounts = step_amounts(config, assumed, estimator.train.batch_shards) if whole else None
     use = lane_use(config, estimator.slots, assumed.response_tokens, estimator.roll.batch_shards)
-    of_a_step = [with_rows_of_a_step(p, estimator, amounts, topology) for p in plans] if amounts else []
-    of_a_step = [with_caches_of_a_step(plan, estimator, use, topology) for plan in of_a_step]
-    parts = stages(of_a_step, amounts, use) if amounts else []
+    parts = stages(of_a_step(plans, estimator, amounts, use, topology), amounts, use) if amounts else []
     times = [(stage.seconds, stage.dominated_by) for stage in parts]
     more = dict(steps=planned_steps(config, amounts), efficiency=efficiency, price=price) if amounts else {}
     size, least = architecture.num_parameters, sum(stage.seconds for stage in parts)

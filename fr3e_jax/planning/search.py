@@ -16,7 +16,7 @@ from fr3e_jax.planning.lane_use import LaneUse, lane_use
 from fr3e_jax.planning.layout_check import check_layout
 from fr3e_jax.planning.topology import Topology
 from fr3e_jax.planning.tuning import changed
-from fr3e_jax.planning.typical_rows import with_caches_of_a_step, with_rows_of_a_step
+from fr3e_jax.planning.typical_rows import of_a_step
 from fr3e_jax.planning.workload import Amounts, Assumptions, step_amounts
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.programs.mesh import MeshMismatch
@@ -123,8 +123,7 @@ def ranked(
         if rows not in amounts:
             amounts[rows] = step_amounts(trial, assumed, rows[0], scores=False)
         use = lane_use(trial, estimator.slots, assumed.response_tokens, estimator.roll.batch_shards)
-        timed = [with_rows_of_a_step(plan, estimator, amounts[rows], topology) for plan in plans]
-        timed = [with_caches_of_a_step(plan, estimator, use, topology) for plan in timed]
+        timed = of_a_step(plans, estimator, amounts[rows], use, topology)
         found.append(Candidate(one, _seconds(timed, amounts[rows], use), max(p.share for p in plans)))
     roomy = sorted((c for c in found if c.share <= _COMFORTABLE), key=lambda c: c.seconds)
     return roomy + sorted((c for c in found if c.share > _COMFORTABLE), key=lambda c: c.share)

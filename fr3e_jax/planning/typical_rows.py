@@ -7,6 +7,7 @@ blocks that are filled.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fr3e_jax.planning.compile import ProgramPlan, with_floor
@@ -14,6 +15,14 @@ from fr3e_jax.planning.estimate import Estimator
 from fr3e_jax.planning.lane_use import LaneUse
 from fr3e_jax.planning.topology import Topology
 from fr3e_jax.planning.workload import Amounts, largest_micro_batch, seen_positions
+
+
+def of_a_step(
+    plans: Sequence[ProgramPlan], estimator: Estimator, amounts: Amounts, use: LaneUse, topology: Topology
+) -> list[ProgramPlan]:
+    """The plans with the least times that their programs have in a step with these amounts."""
+    with_rows = [with_rows_of_a_step(plan, estimator, amounts, topology) for plan in plans]
+    return [with_caches_of_a_step(plan, estimator, use, topology) for plan in with_rows]
 
 
 def with_rows_of_a_step(plan: ProgramPlan, estimator: Estimator, amounts: Amounts, topology: Topology) -> ProgramPlan:

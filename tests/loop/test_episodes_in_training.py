@@ -221,15 +221,17 @@ def record(*rewards, **more):
 
 
 def test_a_sum_of_rewards_counts_from_least_to_most_and_the_environment_may_say_what_is_right():
-    assert RewardRange().verdict(record(0.25, 0.75)) == (verdict := RewardRange().verdict(record(1.0)))
+    assert RewardRange().verdict(record(0.25, 0.75), "train/9") == (
+        verdict := RewardRange().verdict(record(1.0), "train/9")
+    )
     assert (verdict.reward, verdict.outcome) == (1.0, "right")
-    costly = RewardRange(-1.0, 1.0).verdict(record(-0.1, -0.1, 1.0, right=True))
+    costly = RewardRange(-1.0, 1.0).verdict(record(-0.1, -0.1, 1.0, right=True), "train/9")
     assert (costly.reward, costly.outcome) == (pytest.approx(0.9), "right")
-    assert RewardRange().verdict(record(1.0, right=False)).outcome == "wrong"
-    assert RewardRange().verdict(record(0.5, earlier=(0.5,))).reward == 1.0, "turns before a branch count"
+    assert RewardRange().verdict(record(1.0, right=False), "train/9").outcome == "wrong"
+    assert RewardRange().verdict(record(0.5, earlier=(0.5,)), "train/9").reward == 1.0, "turns before a branch count"
     with pytest.raises(ValueError, match="train/9, .*sum to -0.2; expected a sum from environment.least_reward=0 to"):
         RewardRange().verdict(record(-0.1, -0.1), "train/9")
-    failed = RewardRange().verdict(record(-0.1, -0.1, ending="fault", fault="in turn 2: raised"))
+    failed = RewardRange().verdict(record(-0.1, -0.1, ending="fault", fault="in turn 2: raised"), "train/9")
     assert (failed.reward, failed.outcome) == (0.0, "error"), "the sum of a failed episode may lie out of range"
 
 
@@ -385,7 +387,9 @@ def test_a_task_without_an_environment_is_refused_by_name(tiny_run):
 def test_an_environment_that_fails_everywhere_ends_the_run_with_the_first_fault(own):
     grader = ResponseGrader(Grader(exact_match, judge=ENVIRONMENT), own.texts, own.processes)
     problem, fault = Problem("train/9", "9=", "9"), "in turn 2 of problem train/9: raised KeyError: 'x'\nTraceback"
-    verdicts = [grader.grader.given(problem.id, RewardRange().verdict(record(0.0)), fault).result() for _ in range(8)]
+    verdicts = [
+        grader.grader.given(problem.id, RewardRange().verdict(record(0.0), "train/9"), fault).result() for _ in range(8)
+    ]
     told = r"environment failed on 8 of 8 .*\(environment.kind\), or raise env.* raised KeyError: 'x'; the reward is 0$"
     with pytest.raises(GradingFailed, match=told):
         grader.check((verdict.outcome for verdict in verdicts), "of a round")

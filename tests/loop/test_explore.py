@@ -408,8 +408,14 @@ def test_with_block_credit_a_response_without_a_border_trains_as_one_step(sessio
     one = dataclasses.replace(stage.expansions[0])
     one.group.rewards[:] = 0.0
     one.group.rewards[one.base] = 1.0
+    prompt, length = one.group.prompt_ids, len(one.rollout.token_ids)
+    recorded = np.arange(2 * (len(prompt) + length), dtype=np.uint8).reshape(-1, 2)
+    one.group.rollouts[one.base] = dataclasses.replace(
+        one.rollout, trunk_routes=recorded[: len(prompt)], routes=recorded[len(prompt) :]
+    )
     (trunk,) = explored_trunks(stage.session.config, STEP, credited(stage.session, one))
     (branch,) = trunk.branches
+    np.testing.assert_array_equal(trunk.routes, recorded, "the base alone tells which experts its trunk passed")
     wanted = 1.0 - one.group.rewards.mean()
     np.testing.assert_allclose(branch.advantages, np.full(len(one.rollout.token_ids), wanted), atol=1e-6)
 
