@@ -37,7 +37,6 @@ from transformers import PreTrainedTokenizerFast
 
 from fr3e_jax.cluster.agreement import of_batch
 from fr3e_jax.cluster.processes import digest
-from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.finiteness import check_scores
@@ -47,6 +46,7 @@ from fr3e_jax.learning.row_plan import plan_rows
 from fr3e_jax.learning.scoring import logprob_gap, sampler_ratio
 from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.step_report import batch_metrics, rollout_metrics
+from fr3e_jax.problem import Problem
 from fr3e_jax.programs.decode_steps import Emitted
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.rollouts.sampled_tokens import SampledTokens

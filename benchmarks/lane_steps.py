@@ -51,9 +51,9 @@ def simulation(rounds: int, seed: int) -> dict[str, int]:
 def on_the_engine(rounds: int) -> dict[str, tuple[int, float]]:
     """Lane steps and CPU seconds of the engine, by way of sampling; raises if tokens differ."""
     from fr3e_jax.configuration.load import load_config
-    from fr3e_jax.loop.session import open_session
     from fr3e_jax.rollouts.engine import RolloutEngine
     from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
+    from fr3e_jax.session.session import open_session
 
     slots, lanes, cap = 16, 16, 176
     config = load_config("configs/demo.yaml", ["model.path=", "model.hidden_size=32", "model.num_layers=2"])

@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from fr3e_jax.configuration.schema import RewardsConfig
-from fr3e_jax.data.problem import Problem
+from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rewards.named_verifiers import named_verifier
 from fr3e_jax.rewards.pool import worker_count
-from fr3e_jax.rewards.verdict import Job
 from fr3e_jax.rewards.verifier import Verifier
+from fr3e_jax.verdict import Job
 
 Case = tuple[Problem, str]
 

@@ -21,11 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fr3e_jax.configuration import load_config
-from fr3e_jax.loop.session import open_session
 from fr3e_jax.policy.network import Params, bind
 from fr3e_jax.policy.rows import run_trunks
 from fr3e_jax.programs.host_memory import keep_host_memory
 from fr3e_jax.rollouts.requests import Branch, Rollout, Sampling, TrunkRequest
+from fr3e_jax.session.session import open_session
 
 
 @partial(jax.jit, static_argnums=0)

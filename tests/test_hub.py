@@ -116,7 +116,7 @@ def test_a_half_fetched_model_is_completed_or_refused(hub, tmp_path):
 def test_a_run_says_which_commit_it_began_from(hub, tmp_path):
     code = """
 from fr3e_jax.configuration import load_config
-from fr3e_jax.loop.session import open_texts
+from fr3e_jax.session.session import open_texts
 config = load_config("demo", ["model.path=me/tiny"])
 texts = open_texts(config)
 print(json.dumps([config.model.path, len(texts.codec)]))

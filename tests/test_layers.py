@@ -38,33 +38,40 @@ LAYERS = {
     ),
     "policy": Layer({"objectives"}, {"omegaconf", "time"}),
     "programs": Layer({"objectives", "policy"}, FILES_AND_CLOCK | {"omegaconf", "open"}, compiles=True),
-    "rewards": Layer({"configuration"}, DEVICE_LIBRARIES),
+    "rewards": Layer({"answers", "configuration"}, DEVICE_LIBRARIES),
     "stores": Layer(must_not_name=DEVICE_LIBRARIES),
     "configuration": Layer({"stores"}),
+    "answers": Layer(must_not_name=DEVICE_LIBRARIES),
     "tools": Layer({"configuration", "rewards"}, DEVICE_LIBRARIES),
-    "data": Layer({"configuration", "rewards", "stores"}, {"jax", "flax", "optax"}),
+    "data": Layer({"answers", "configuration", "rewards", "stores"}, {"jax", "flax", "optax"}),
     "rollouts": Layer({"policy", "programs", "configuration", "cluster", "data", "tools"}),
     "learning": Layer({"objectives", "policy", "programs", "rollouts", "configuration", "runs"}),
     "runs": Layer({"configuration", "programs", "stores"}),
     "cluster": Layer({"configuration"}),
+    "session": Layer(
+        {"policy", "programs", "rollouts", "learning", "runs", "cluster", "rewards", "data", "configuration"}
+        | {"tools", "loop", "stores"}
+    ),
     "loop": Layer(
         {"objectives", "policy", "programs", "rollouts", "learning", "runs", "cluster", "rewards", "data"}
-        | {"configuration", "tools", "reports", "stores"}
+        | {"configuration", "tools", "stores", "session", "studies"}
     ),
     "verbs": Layer(
         {"objectives", "policy", "programs", "rollouts", "learning", "runs", "cluster", "rewards", "data"}
-        | {"configuration", "loop", "analysis", "stores"}
+        | {"configuration", "loop", "stores", "session", "answers"}
     ),
-    "planning": Layer({"policy", "programs", "data", "configuration", "learning", "rollouts", "loop"}),
-    "analysis": Layer({"objectives", "configuration", "runs", "data", "rewards", "stores"}, {"flax", "optax", "orbax"}),
-    "reports": Layer({"analysis", "configuration", "runs", "data"}, DEVICE_LIBRARIES),
+    "planning": Layer({"policy", "programs", "data", "configuration", "learning", "rollouts", "session", "loop"}),
+    "studies": Layer(
+        {"objectives", "policy", "programs", "rollouts", "learning", "session", "loop", "runs", "cluster", "rewards"}
+        | {"answers", "data", "configuration", "stores"}
+    ),
     "methods": Layer(must_not_name=DEVICE_LIBRARIES),
     "api": Layer(
         {"objectives", "programs", "rollouts", "loop", "runs", "cluster", "rewards", "data", "configuration"}
-        | {"analysis", "stores"}
+        | {"session", "studies", "stores"}
     ),
     "cli": Layer(
-        {"methods", "data", "configuration", "loop", "verbs", "planning", "analysis", "reports", "runs", "stores"}
+        {"methods", "data", "configuration", "session", "loop", "verbs", "planning", "studies", "runs", "stores"}
     ),
 }
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from fr3e_jax.analysis.stored_run import StoredRun
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.studies.analysis.stored_run import StoredRun
 
 Frame = Literal["auto", "pandas", "polars", "columns"]
 

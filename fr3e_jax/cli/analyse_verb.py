@@ -12,15 +12,15 @@ from pathlib import Path
 
 from rich.table import Table
 
-from fr3e_jax.analysis.catalogue import ANALYSES, LeftOut, analyse
-from fr3e_jax.analysis.figure import Figure, Finding, HeatMap
-from fr3e_jax.analysis.finding_content import finding_content
-from fr3e_jax.analysis.stored_run import StoredRun
 from fr3e_jax.cli.local_paths import on_this_machine
 from fr3e_jax.cli.run_selection import run_to_read
 from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.runs.run_directory import atomic_file
+from fr3e_jax.studies.analysis.catalogue import ANALYSES, LeftOut, analyse
+from fr3e_jax.studies.analysis.figure import Figure, Finding, HeatMap
+from fr3e_jax.studies.analysis.finding_content import finding_content
+from fr3e_jax.studies.analysis.stored_run import StoredRun
 from fr3e_jax.visible_text import visible
 
 SHOWN_SERIES = 2  # in the table; the files have all

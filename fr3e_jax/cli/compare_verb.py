@@ -14,16 +14,16 @@ from pathlib import Path
 
 from rich.table import Table
 
-from fr3e_jax.analysis.comparison import Comparison, compare
-from fr3e_jax.analysis.comparison_content import CSV_COLUMNS, as_json, as_markdown, csv_rows
-from fr3e_jax.analysis.comparison_tables import tables
-from fr3e_jax.analysis.figure import TextTable
-from fr3e_jax.analysis.run_groups import Collection, collect
 from fr3e_jax.cli.local_paths import on_this_machine
 from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.runs.run_directory import atomic_file
+from fr3e_jax.studies.analysis.comparison import Comparison, compare
+from fr3e_jax.studies.analysis.comparison_content import CSV_COLUMNS, as_json, as_markdown, csv_rows
+from fr3e_jax.studies.analysis.comparison_tables import tables
+from fr3e_jax.studies.analysis.figure import TextTable
+from fr3e_jax.studies.analysis.run_groups import Collection, collect
 from fr3e_jax.visible_text import visible
 
 STDOUT = "-"
@@ -171,7 +171,7 @@ def _json(comparison: Comparison) -> str:
 
 
 def _page(comparison: Comparison) -> str:
-    from fr3e_jax.reports.comparison_page import comparison_page
+    from fr3e_jax.studies.reports.comparison_page import comparison_page
 
     return comparison_page(comparison)
 

@@ -18,8 +18,8 @@ from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.configuration import ConfigError
 
 if TYPE_CHECKING:
-    from fr3e_jax.analysis.figure import Finding
-    from fr3e_jax.verbs.gradient_noise import Variant
+    from fr3e_jax.studies.analysis.figure import Finding
+    from fr3e_jax.studies.laboratory.gradient_noise import Variant
 
 LETTERS = {"K": "explore.num_anchors", "M": "explore.rollouts_per_state"}
 """The paper's letters, for short overrides of variants."""
@@ -56,7 +56,7 @@ def measure_gradient_noise(arguments: argparse.Namespace) -> int:
     texts = arguments.variants or [arguments.recipe]
     settings = [variant_settings(text, arguments.recipe, arguments.overrides) for text in texts]
     configs = [settings_of_run(recipe, overrides, run_dir) for recipe, overrides in settings]
-    from fr3e_jax.verbs.gradient_noise import Oracle, Variant, gradient_noise
+    from fr3e_jax.studies.laboratory.gradient_noise import Oracle, Variant, gradient_noise
 
     variants: list[Variant] = [Variant(text, config) for text, config in zip(texts, configs, strict=True)]
     oracle = Oracle(arguments.oracle_prompts, arguments.oracle_rollouts) if arguments.oracle else None

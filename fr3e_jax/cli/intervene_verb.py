@@ -16,7 +16,7 @@ from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.configuration import ConfigError, to_yaml
 
 if TYPE_CHECKING:
-    from fr3e_jax.analysis.figure import Finding
+    from fr3e_jax.studies.analysis.figure import Finding
 
 DEFAULT = "entropy:top20%,entropy:bottom20%"
 
@@ -54,7 +54,7 @@ def run_interventions(arguments: argparse.Namespace) -> int:
     if arguments.print_config:
         print(to_yaml(config), end="")
         return 0
-    from fr3e_jax.verbs.intervene import Plan, intervene, read_groups
+    from fr3e_jax.studies.laboratory.intervene import Plan, intervene, read_groups
 
     plan = Plan(
         read_groups(arguments.tokens),

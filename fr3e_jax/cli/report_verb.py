@@ -36,8 +36,8 @@ def report(arguments: argparse.Namespace) -> int:
     Raises:
       ConfigError: there is no run, a file of it is damaged, the page cannot be written, or the port is in use.
     """
-    from fr3e_jax.reports.run_page import run_page, write_report
-    from fr3e_jax.reports.server import serve
+    from fr3e_jax.studies.reports.run_page import run_page, write_report
+    from fr3e_jax.studies.reports.server import serve
 
     if arguments.serve:
         if arguments.output:

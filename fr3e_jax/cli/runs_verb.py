@@ -10,13 +10,13 @@ from typing import get_args
 
 from rich.table import Table
 
-from fr3e_jax.analysis.run_overview import Listed, RunOverview, SweepOverview, age, as_json, overview
 from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.runs.run_state import State
 from fr3e_jax.stores.objects import is_remote
 from fr3e_jax.stores.reading import overview_folder
+from fr3e_jax.studies.analysis.run_overview import Listed, RunOverview, SweepOverview, age, as_json, overview
 
 STATES = (*get_args(State), "damaged")
 SORTS = ("age", "name", "after", "tokens")

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Literal
 
-from fr3e_jax.analysis.stored_run import StoredRun
 from fr3e_jax.cli.parsers import positive
 from fr3e_jax.cli.run_selection import run_to_read
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.runs.rollout_store import RolloutRecord
+from fr3e_jax.studies.analysis.stored_run import StoredRun
 from fr3e_jax.visible_text import visible
 
 LONGEST = 400  # characters of a text; --full shows all

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rich.table import Table
 
-from fr3e_jax.analysis.figure import TextTable
 from fr3e_jax.cli.analyse_verb import write_findings
 from fr3e_jax.cli.eval_verb import steps
 from fr3e_jax.cli.local_paths import on_this_machine
@@ -15,6 +14,7 @@ from fr3e_jax.cli.parsers import positive
 from fr3e_jax.cli.run_selection import run_to_read, saved_config
 from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.configuration import ConfigError, load_config
+from fr3e_jax.studies.analysis.figure import TextTable
 
 
 def declare_updates(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +34,7 @@ def show_updates(arguments: argparse.Namespace) -> int:
     """Score the rollouts under both checkpoints, write the findings, print their tables; return the exit code."""
     run_dir = run_to_read(arguments.run, checkpoints=True)
     config = load_config(saved_config(run_dir), training=False)
-    from fr3e_jax.verbs.updates import token_updates
+    from fr3e_jax.studies.laboratory.updates import token_updates
 
     categories = Path(arguments.categories).expanduser() if arguments.categories else None
     found = token_updates(config, run_dir, arguments.steps, arguments.responses, categories)

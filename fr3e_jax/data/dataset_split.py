@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fr3e_jax.answers import last_boxed, readable_gold
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.data.card_file import Card, SplitCard
 from fr3e_jax.data.fields import Unusable, lookup
 from fr3e_jax.data.formats import Row, find_files, read_file, read_tfds
-from fr3e_jax.data.problem import Problem
-from fr3e_jax.rewards.math import last_boxed, readable_gold
+from fr3e_jax.problem import Problem
 
 WHOLE_RESPONSE = ("code", "exact")  # verifiers that read the whole response, so that any gold answer can be given
 

@@ -14,11 +14,11 @@ from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.data.cards import load_named
 from fr3e_jax.data.dataset_split import LoadedSplit, load_split
 from fr3e_jax.data.mixture import Mixture, MixtureOrder
-from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.task import Demonstration, Split
 from fr3e_jax.data.templates import load_template
-from fr3e_jax.rewards.verdict import Job, Verdict
+from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.verifier import Verifier
+from fr3e_jax.verdict import Job, Verdict
 
 HASHES = re.compile(r"\n#### .*\Z")  # the last line of GSM8K's solutions
 

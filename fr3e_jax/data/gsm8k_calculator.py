@@ -15,9 +15,9 @@ from pathlib import Path
 
 from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.data.jsonl import existing_file, local_file, read_rows
-from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.shuffle import shuffled_indices
 from fr3e_jax.data.task import Demonstration, Split
+from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.verifier import Verifier, exact_match
 from fr3e_jax.stores.objects import is_remote, join
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 import numpy as np
 
 from fr3e_jax.configuration.schema import DataConfig
-from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.procedural import ProceduralProblems, generator, split_by_hash
 from fr3e_jax.data.task import Demonstration, Split
+from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.verifier import Verifier, exact_match
 
 LINE_END = ">"

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.shuffle import shuffled_indices
+from fr3e_jax.problem import Problem
 
 
 class Mixture(Sequence[Problem]):

@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fr3e_jax.data.problem import Problem
+from fr3e_jax.problem import Problem
 
 RUN = 13  # words
 COMMON = 10  # a run in more training questions than this is a common phrase

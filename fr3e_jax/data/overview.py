@@ -9,10 +9,10 @@ from typing import Any, get_args
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.datasets import DatasetsTask
 from fr3e_jax.data.overlap import Overlap, overlaps
-from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.task import Split, Task, held_out_split, load_task
 from fr3e_jax.data.templates import Template, load_template
 from fr3e_jax.data.tokenizer import TextCodec
+from fr3e_jax.problem import Problem
 
 LARGEST = 1_000_000  # of larger (procedural) sets only a sample is measured
 SAMPLE = 1000  # problems of that sample

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.task import Split
+from fr3e_jax.problem import Problem
 
 STREAMS = {"train": 0, "test": 1, "demonstrations": 2, "development": 3}
 LENGTHS = {"train": 2**31, "test": 4096, "development": 4096}

@@ -12,8 +12,8 @@ from typing import Any
 
 from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.data.jsonl import existing_file, read_rows
-from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.task import Demonstration, Split, Task
+from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.verifier import UserCodeError, Verifier, exact_match
 
 Reward = Callable[..., float]

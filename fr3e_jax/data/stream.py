@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fr3e_jax.data.mixture import Mixture
-from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.shuffle import shuffled_indices
+from fr3e_jax.problem import Problem
 
 MAX_DROPPED_IN_A_ROW = 10_000
 MAX_REMEMBERED = 2**20  # problems that are remembered to be unusable

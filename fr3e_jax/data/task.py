@@ -32,7 +32,7 @@ from typing import Any, Literal, Protocol
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import DataConfig
 from fr3e_jax.data.cards import card_names
-from fr3e_jax.data.problem import Problem
+from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.verifier import Verifier
 from fr3e_jax.user_code import parse_reference
 

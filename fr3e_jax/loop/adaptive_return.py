@@ -19,7 +19,6 @@ from fr3e_jax.configuration.schema import Config, ReturnConfig
 from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.loop.expansion import Anchored, Credited, Explored, PromptGroup
 from fr3e_jax.loop.prompts import PromptFeed
-from fr3e_jax.loop.session import Session
 from fr3e_jax.objectives.advantages import ranged_rewards
 from fr3e_jax.objectives.filters import is_degenerate
 from fr3e_jax.objectives.return_depths import crossing_depth, probed_depths
@@ -27,6 +26,7 @@ from fr3e_jax.programs.explore_programs import group_advantages
 from fr3e_jax.rollouts.episode import EpisodeRecord, episode_from
 from fr3e_jax.rollouts.noise import ARCHIVE
 from fr3e_jax.rollouts.requests import Rollout
+from fr3e_jax.session.session import Session
 
 SHARE_DECAY = 0.9  # of the running shares, per round
 LEAST_SPACING = 1.0  # tokens

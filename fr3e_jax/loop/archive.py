@@ -18,12 +18,12 @@ from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.loop.expansion import Anchored, PromptGroup, anchored_at
 from fr3e_jax.loop.explore import anchor_rules
 from fr3e_jax.loop.prompts import PromptFeed
-from fr3e_jax.loop.session import Session
 from fr3e_jax.objectives.filters import archive_open, running_share
-from fr3e_jax.rewards.verdict import Outcome
 from fr3e_jax.rollouts.episode import EpisodeRecord, episode_from
 from fr3e_jax.rollouts.noise import ARCHIVE
 from fr3e_jax.rollouts.requests import Rollout
+from fr3e_jax.session.session import Session
+from fr3e_jax.verdict import Outcome
 
 SHARE_DECAY = 0.9  # of the running All-Wrong share, per round
 

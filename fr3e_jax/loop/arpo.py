@@ -19,12 +19,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fr3e_jax.loop.session import Session
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.branching_programs import branching_decisions
 from fr3e_jax.rollouts.noise import TOOL
 from fr3e_jax.rollouts.requests import Branch, CachedTrunk, Ended, Key, Rollout, Selector, TrunkRequest
 from fr3e_jax.rollouts.tool_calls import answer_spans
+from fr3e_jax.session.session import Session
 
 _NOTHING = Rollout(np.zeros(0, np.int32), *(np.zeros(0, np.float32) for _ in range(3)), finished=False)
 

@@ -16,10 +16,10 @@ from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.rounds import Round, Rounds
 from fr3e_jax.loop.run_report import no_signal_message
-from fr3e_jax.loop.sampler import RoundSuspended, SuspendedRound
 from fr3e_jax.policy.network import Params
 from fr3e_jax.runs.ledger import COUNTERS, TokenLedger
 from fr3e_jax.runs.safe_points import SafePoints
+from fr3e_jax.session.sampler import RoundSuspended, SuspendedRound
 
 
 class NoSignal(RuntimeError):

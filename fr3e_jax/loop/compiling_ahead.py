@@ -10,11 +10,11 @@ import sys
 import threading
 
 from fr3e_jax.loop.rehearsal import Programs, expected, rehearse
-from fr3e_jax.loop.session import Session
 from fr3e_jax.policy.rows import Rows
 from fr3e_jax.programs.program import before_compiling, keeps_executables
 from fr3e_jax.programs.rehearsal import Call
 from fr3e_jax.programs.train_programs import TrainRows
+from fr3e_jax.session.session import Session
 
 
 class CompilingAhead:

@@ -16,16 +16,14 @@ from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.evaluation_sets import set_settings
 from fr3e_jax.configuration.schema import Config, EvaluationConfig
-from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.task import held_out_split
 from fr3e_jax.loop.grading import Grading, rewards_of
 from fr3e_jax.loop.prompts import summary_of
 from fr3e_jax.loop.rollout_entries import Entry, of_part, records_of
-from fr3e_jax.loop.session import Session
 from fr3e_jax.objectives.pass_at_k import avg_at_k, pass_at_k
 from fr3e_jax.policy.network import Params
+from fr3e_jax.problem import Problem
 from fr3e_jax.programs.reshard import NonFiniteWeights
-from fr3e_jax.rewards.verdict import Verdict
 from fr3e_jax.rollouts.noise import EVALUATION
 from fr3e_jax.rollouts.requests import Branch, NonFiniteLogits, Rollout, Sampling, TrunkRequest
 from fr3e_jax.runs.checkpoint_damage import DamagedCheckpoint
@@ -33,6 +31,8 @@ from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.rollout_parts import WHOLE, Part
 from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.session.session import Session
+from fr3e_jax.verdict import Verdict
 
 
 def best_metric(config: Config) -> str:
@@ -268,7 +268,7 @@ def read_run_params(run_dir: Path, abstract: Params, step: int | None = None, *,
       run_dir: the run's directory.
       abstract: shapes, types and shardings of the weights.
       step: which checkpoint; None: the newest.
-      base: a hash of the weights below the adapters (`fr3e_jax.loop.model.Model.base_fingerprint`).
+      base: a hash of the weights below the adapters (`fr3e_jax.session.model.Model.base_fingerprint`).
 
     Raises:
       FileNotFoundError: there is no run, no checkpoint, or none of that step.

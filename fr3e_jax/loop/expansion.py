@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fr3e_jax.data.problem import Problem
 from fr3e_jax.objectives.anchors import AnchorRules
-from fr3e_jax.rewards.verdict import Outcome
+from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.verifier import plain_outcome
 from fr3e_jax.rollouts.requests import CachedTrunk, Rollout
+from fr3e_jax.verdict import Outcome
 
 
 @dataclass

@@ -12,21 +12,21 @@ import numpy as np
 
 from fr3e_jax.configuration.options import configured_call
 from fr3e_jax.configuration.schema import TREE_ESTIMATORS, AdvantageConfig, Config, ExploreConfig
-from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.loop.expansion import Anchored, Credited, Explored, PromptGroup, anchored_at, by_state
 from fr3e_jax.loop.first_return import routes_of_trunk
 from fr3e_jax.loop.grading import Grading, rewards_of
-from fr3e_jax.loop.session import Session
 from fr3e_jax.objectives.advantages import graded_values, ranged_rewards
 from fr3e_jax.objectives.allocation import divide_rollouts
 from fr3e_jax.objectives.anchors import AnchorRules
 from fr3e_jax.objectives.filters import is_degenerate
 from fr3e_jax.policy.network import Params
+from fr3e_jax.problem import Problem
 from fr3e_jax.programs.explore_programs import block_numbers, find_anchors, trajectory_advantages
 from fr3e_jax.rollouts.noise import CHOICE, STATE, Noise
 from fr3e_jax.rollouts.requests import Branch, TrunkRequest
+from fr3e_jax.session.session import Session
 
 _OWN_GROUP = -1  # of a credited base, which shares no baseline with a state's rollouts
 

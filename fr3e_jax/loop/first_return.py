@@ -13,7 +13,6 @@ from fr3e_jax.loop.arpo import sample_branching
 from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.grading import Grading, rewards_of
 from fr3e_jax.loop.prompts import Prompt
-from fr3e_jax.loop.session import Session
 from fr3e_jax.objectives.advantages import ranged_rewards
 from fr3e_jax.objectives.filters import is_degenerate
 from fr3e_jax.objectives.selection import soft_overlong_penalty
@@ -21,6 +20,7 @@ from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.explore_programs import group_advantages
 from fr3e_jax.rollouts.noise import BASE, CHOICE, Noise
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
+from fr3e_jax.session.session import Session
 
 
 def first_return(session: Session, params: Params, step: int, prompts: list[Prompt]) -> list[PromptGroup]:

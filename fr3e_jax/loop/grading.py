@@ -18,13 +18,13 @@ import numpy as np
 from fr3e_jax.cluster.processes import Processes
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
-from fr3e_jax.data.problem import Problem
-from fr3e_jax.loop.texts import Texts
+from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.grader import Grader, Pending, VerifierError
-from fr3e_jax.rewards.verdict import Verdict
 from fr3e_jax.rewards.verifier import plain_outcome
 from fr3e_jax.rollouts.episode import EpisodeRecord
 from fr3e_jax.rollouts.requests import Rollout
+from fr3e_jax.session.texts import Texts
+from fr3e_jax.verdict import Verdict
 
 Case = Callable[[int, int], tuple[Problem, np.ndarray]]
 """(request, branch) -> its problem, and the response tokens before the branch's own."""

@@ -17,8 +17,8 @@ import numpy as np
 
 import fr3e_jax
 from fr3e_jax.configuration.schema import RuntimeConfig
-from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.procedural import ProceduralProblems
+from fr3e_jax.problem import Problem
 from fr3e_jax.runs.run_directory import atomic_file
 from fr3e_jax.stores.objects import is_remote
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from fr3e_jax.cluster.processes import Processes
-from fr3e_jax.data.problem import Problem
 from fr3e_jax.learning.critic import CriticBatch
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.learner import Learner
@@ -30,7 +29,7 @@ from fr3e_jax.loop.expansion import Anchored, Credited, Explored, PromptGroup
 from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.resumption import changes
 from fr3e_jax.loop.round_size import Yield
-from fr3e_jax.loop.sampler import FinishedCall, SuspendedRound
+from fr3e_jax.problem import Problem
 from fr3e_jax.programs.decoder_programs import described
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.episode import EpisodeRecord, Turn
@@ -42,6 +41,7 @@ from fr3e_jax.runs.checkpoint_damage import DamagedCheckpoint
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.packed_values import Packer, Unpacker, UnreadableValues
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.session.sampler import FinishedCall, SuspendedRound
 
 HARMLESS = ("training.max_steps", "training.max_sampled_tokens", "evaluation.", "checkpoint.", "name:")
 """Settings that may change without an effect on what a step samples and trains."""
@@ -139,7 +139,7 @@ class PartialSteps:
 
         Args:
           newest: the step of the newest checkpoint.
-          identity: of the run that goes on (`fr3e_jax.loop.run_identity`).
+          identity: of the run that goes on (`fr3e_jax.session.run_identity`).
           abstract: shapes of the learner's arrays.
           tell: gets a line if what is there cannot be used.
 

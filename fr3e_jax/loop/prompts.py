@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fr3e_jax.configuration.schema import DataConfig
-from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.stream import Prompt, PromptStream
-from fr3e_jax.loop.texts import Texts
+from fr3e_jax.problem import Problem
 from fr3e_jax.runs.background import Background
+from fr3e_jax.session.texts import Texts
 
 MOST_LOOKED_AT = 200_000  # problems looked through at the start of a run
 MOST_SHOWN = 5  # dropped prompts that are named at once

@@ -17,7 +17,6 @@ import numpy as np
 
 from fr3e_jax.cluster.processes import Processes
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.data.problem import Problem
 from fr3e_jax.learning.learner import Learner, abstract_learner, restored_learner
 from fr3e_jax.learning.row_forecast import planned_menu
 from fr3e_jax.learning.update import update_policy
@@ -30,18 +29,19 @@ from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.round_size import Yield
 from fr3e_jax.loop.rounds import Rounds
-from fr3e_jax.loop.sampler import Sampler
-from fr3e_jax.loop.session import Session
+from fr3e_jax.problem import Problem
 from fr3e_jax.programs.critic_programs import CriticPrograms
 from fr3e_jax.programs.rehearsal import Rehearsal, pretended, rehearsing
 from fr3e_jax.programs.train_programs import TrainPrograms
-from fr3e_jax.rewards.verdict import Verdict
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.expected_lengths import expected_lengths
 from fr3e_jax.rollouts.rehearsed_calls import RehearsedTools
 from fr3e_jax.rollouts.rehearsed_decoder import RehearsedDecoder
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.ledger import TokenLedger
+from fr3e_jax.session.sampler import Sampler
+from fr3e_jax.session.session import Session
+from fr3e_jax.verdict import Verdict
 
 SUCCESS = 0.25  # share of right responses to a prompt that is not beyond the policy
 

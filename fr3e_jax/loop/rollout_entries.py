@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from fr3e_jax.loop.texts import RecordTexts, Texts
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.rollouts.tool_calls import answer_spans
 from fr3e_jax.runs.rollout_parts import Part
 from fr3e_jax.runs.rollout_store import RolloutRecord
+from fr3e_jax.session.texts import RecordTexts, Texts
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anch
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.round_size import Yield, certain_rounds
-from fr3e_jax.loop.session import Session
 from fr3e_jax.policy.network import Params
 from fr3e_jax.runs.ledger import TokenLedger
+from fr3e_jax.session.session import Session
 
 
 def compare_nothing(stage: str, describe: Callable[..., dict[str, Any]], *of: Any) -> None:

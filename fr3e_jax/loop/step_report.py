@@ -11,12 +11,12 @@ from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.loop.expansion import Credited, PromptGroup, are_right
 from fr3e_jax.loop.grading import ResponseGrader
 from fr3e_jax.loop.rollout_entries import Entry, of_part, records_of
-from fr3e_jax.loop.sampler import Sampler
-from fr3e_jax.loop.texts import Texts
-from fr3e_jax.rewards.verdict import Outcome
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.rollout_parts import WHOLE, Part
 from fr3e_jax.runs.rollout_store import RolloutRecord
+from fr3e_jax.session.sampler import Sampler
+from fr3e_jax.session.texts import Texts
+from fr3e_jax.verdict import Outcome
 
 
 def rollout_metrics(groups: list[PromptGroup], credited: list[Credited]) -> dict[str, float]:

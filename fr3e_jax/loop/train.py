@@ -40,13 +40,10 @@ from fr3e_jax.loop.prompts import PromptFeed, summary_of
 from fr3e_jax.loop.rehearsal import Programs
 from fr3e_jax.loop.rollout_entries import Entry, bytes_of, records_of
 from fr3e_jax.loop.rounds import Rounds
-from fr3e_jax.loop.run_identity import identity
 from fr3e_jax.loop.run_report import NON_FINITE, compilation_line, non_finite_message, run_summary
-from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.loop.tree_table import held_out_table, tree_table
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs import explore_programs
-from fr3e_jax.reports.run_page import report_at_the_end
 from fr3e_jax.rollouts.suspension import SamplingSuspended
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.background import Background, WriteFailed
@@ -64,9 +61,12 @@ from fr3e_jax.runs.run_state import StatusFile
 from fr3e_jax.runs.safe_points import SafePoints
 from fr3e_jax.runs.signals import Stopped, StopRequest
 from fr3e_jax.runs.trackers import check_installed, open_trackers
+from fr3e_jax.session.run_identity import identity
+from fr3e_jax.session.session import Session, open_session
 from fr3e_jax.stores.mirror import Mirror
 from fr3e_jax.stores.objects import join
 from fr3e_jax.stores.reading import Place
+from fr3e_jax.studies.reports.run_page import report_at_the_end
 
 
 @across_processes

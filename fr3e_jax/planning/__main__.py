@@ -14,7 +14,6 @@ from typing import Any
 from fr3e_jax.configuration import load_config
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.tokenizer import TextCodec
-from fr3e_jax.loop.model import configured_architecture
 from fr3e_jax.planning import search
 from fr3e_jax.planning.compile import ProgramPlan, compile_target, estimated_plan, topology_devices
 from fr3e_jax.planning.estimate import Estimator
@@ -25,6 +24,7 @@ from fr3e_jax.planning.targets import Programs
 from fr3e_jax.planning.topology import Topology, parse_topology
 from fr3e_jax.planning.tuning import changed
 from fr3e_jax.planning.workload import Assumptions
+from fr3e_jax.session.model import configured_architecture
 
 
 def main() -> int:

@@ -14,7 +14,6 @@ import jax
 from fr3e_jax.configuration.sampler_rules import INT8
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.trained_trunks import trains_trunks
-from fr3e_jax.loop.placed_network import lora_settings
 from fr3e_jax.planning.workload import (
     DecodeShape,
     base_shape,
@@ -30,6 +29,7 @@ from fr3e_jax.policy.network import build_network
 from fr3e_jax.programs.fused_steps import fuses_steps
 from fr3e_jax.programs.mesh import resolve_sizes, training_shape
 from fr3e_jax.programs.size_buckets import power_of_two
+from fr3e_jax.session.placed_network import lora_settings
 
 _WIDTH = {"float32": 4, "bfloat16": 2}
 

@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.loop.model import configured_architecture
-from fr3e_jax.loop.placed_network import check_experts
 from fr3e_jax.planning.compilations import Compilations, layer_programs
 from fr3e_jax.planning.compile import ProgramPlan, compile_target, estimated_plan, largest_arrays
 from fr3e_jax.planning.estimate import Estimator, Sizes
@@ -25,6 +23,8 @@ from fr3e_jax.planning.workload import Amounts, Assumptions, step_amounts
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.experts import routes_type
 from fr3e_jax.programs.fused_rows import chosen_attention
+from fr3e_jax.session.model import configured_architecture
+from fr3e_jax.session.placed_network import check_experts
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,6 @@ from jax.sharding import PartitionSpec as P
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.configured_programs import configured_critic_programs, loss_settings
 from fr3e_jax.learning.trained_trunks import trains_trunks
-from fr3e_jax.loop.model import configured_architecture, model_on
-from fr3e_jax.loop.placed_network import decoder_programs
 from fr3e_jax.planning.workload import (
     DecodeShape,
     base_shape,
@@ -48,6 +46,8 @@ from fr3e_jax.programs.mesh import (
 from fr3e_jax.programs.size_buckets import power_of_two
 from fr3e_jax.programs.train_programs import TrainPrograms, TrainRows
 from fr3e_jax.rollouts.requests import STREAM_NAMES
+from fr3e_jax.session.model import configured_architecture, model_on
+from fr3e_jax.session.placed_network import decoder_programs
 
 PROGRAMS = ("reshard", "prefill", "decode", "promote", "explore", "score", "accumulate", "apply")
 _STOP_IDS = 2

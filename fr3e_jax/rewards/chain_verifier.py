@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from fr3e_jax.data.problem import Problem
+    from fr3e_jax.problem import Problem
 
 LINE_END = ">"
 STEP_WIDTH = 3  # of ``02+``

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fr3e_jax.rewards import child_processes, scratch
-from fr3e_jax.rewards.verdict import Job, Verdict
+from fr3e_jax.verdict import Job, Verdict
 
 if TYPE_CHECKING:
-    from fr3e_jax.data.problem import Problem
+    from fr3e_jax.problem import Problem
 
 RUN = "fr3e_jax.rewards.code:run_program"
 PROGRAM_LIMIT = 100_000  # characters

@@ -22,9 +22,9 @@ from operator import attrgetter
 from typing import Any
 
 from fr3e_jax.rewards import wire
-from fr3e_jax.rewards.verdict import Verdict
 from fr3e_jax.rewards.verifier import is_number
 from fr3e_jax.user_code import import_source
+from fr3e_jax.verdict import Verdict
 
 REQUEST_LIMIT = 1 << 30  # bytes; from the parent, which is trusted
 ANSWER_LIMIT = 1 << 16

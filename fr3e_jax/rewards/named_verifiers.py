@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
-from fr3e_jax.rewards.math import CONVENTIONS, EXTRACTIONS
+from fr3e_jax.answers import CONVENTIONS, EXTRACTIONS
 from fr3e_jax.rewards.verifier import Verifier, exact_match
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from fr3e_jax.data.problem import Problem
+    from fr3e_jax.problem import Problem
 
 LINE_END = ">"
 

@@ -25,8 +25,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from fr3e_jax.configuration.schema import RewardsConfig
-from fr3e_jax.rewards.verdict import Job
 from fr3e_jax.rewards.workers import LOAD_SECONDS, OWN, Reply, Task, Worker, Workers, ZygoteGone
+from fr3e_jax.verdict import Job
 
 logger = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fr3e_jax.rewards.verdict import Job
 from fr3e_jax.rewards.verifier import Verifier
 from fr3e_jax.user_code import parse_reference
+from fr3e_jax.verdict import Job
 
 if TYPE_CHECKING:
-    from fr3e_jax.data.problem import Problem
+    from fr3e_jax.problem import Problem
     from fr3e_jax.rewards.grader import Grader
 
 

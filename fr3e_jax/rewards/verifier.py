@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Protocol, cast, get_args
 
 import numpy as np
 
-from fr3e_jax.rewards.verdict import Job, Outcome, Verdict
+from fr3e_jax.verdict import Job, Outcome, Verdict
 
 if TYPE_CHECKING:
-    from fr3e_jax.data.problem import Problem
+    from fr3e_jax.problem import Problem
 
 SUCCESS = 1.0  # the least reward that makes a response right, if the verifier gives no outcome
 OUTCOMES: tuple[str, ...] = get_args(Outcome)

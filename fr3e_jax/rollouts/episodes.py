@@ -23,8 +23,8 @@ import numpy as np
 from fr3e_jax.cluster.processes import Processes
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.environment_section import OBSERVATION, EnvironmentConfig
-from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.tokenizer import TextCodec
+from fr3e_jax.problem import Problem
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.rollouts.episode import Ending, EpisodeRecord, Turn
 from fr3e_jax.rollouts.requests import Branch, Key, Rollout, TrunkRequest

@@ -9,9 +9,9 @@ from typing import Protocol
 import jax
 import numpy as np
 
-from fr3e_jax.data.problem import Problem
 from fr3e_jax.policy.rows import Trunks
 from fr3e_jax.policy.sampling import part_of_group
+from fr3e_jax.problem import Problem
 from fr3e_jax.programs.decoder_state import LaneSettings
 from fr3e_jax.rollouts.episode import EpisodeRecord
 

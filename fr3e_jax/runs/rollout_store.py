@@ -63,7 +63,7 @@ class RolloutRecord:
     """Index of the base rollout within its prompt; for kind "state", of the parent. Of an evaluation: 0 is the greedy
     answer, m the m-th sample."""
     outcome: str | None = None
-    """Reason of the reward (``fr3e_jax.rewards.verdict.Outcome``); None if the rollout was not graded."""
+    """Reason of the reward (``fr3e_jax.verdict.Outcome``); None if the rollout was not graded."""
     state: int | None = None
     """Index j of the state S_j that it starts from; None for base rollouts."""
     branch: int | None = None

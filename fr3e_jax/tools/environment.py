@@ -29,7 +29,7 @@ from fr3e_jax.configuration.schema import EnvironmentConfig
 from fr3e_jax.user_code import parse_reference
 
 if TYPE_CHECKING:
-    from fr3e_jax.data.problem import Problem
+    from fr3e_jax.problem import Problem
 
 _LONGEST_SHOWN = 80  # characters of a wrong result
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from fr3e_jax.tools.environment import Step
 
 if TYPE_CHECKING:
-    from fr3e_jax.data.problem import Problem
+    from fr3e_jax.problem import Problem
 
 
 class OpenEnvironment:

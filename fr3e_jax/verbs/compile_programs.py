@@ -16,13 +16,13 @@ from fr3e_jax.cluster.processes import own_processes
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.loop.rehearsal import Programs, expected, rehearse
-from fr3e_jax.loop.session import open_session
 from fr3e_jax.policy.rows import Rows, Trunks
 from fr3e_jax.programs.decoder_state import DecodeState
 from fr3e_jax.programs.program import keeps_executables
 from fr3e_jax.programs.rehearsal import Call
 from fr3e_jax.programs.train_programs import TrainRows
 from fr3e_jax.runs.compilation import compilations
+from fr3e_jax.session.session import open_session
 
 
 @dataclass(frozen=True)

@@ -26,15 +26,15 @@ from fr3e_jax.hub import model_directory
 from fr3e_jax.loop.evaluate import Evaluation, best_metric, evaluate, read_run_params, refused_weights
 from fr3e_jax.loop.grading import GradingFailed
 from fr3e_jax.loop.rollout_entries import records_of
-from fr3e_jax.loop.run_identity import identity
-from fr3e_jax.loop.session import Session, open_session
-from fr3e_jax.loop.texts import Texts
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.compilation import compilations
 from fr3e_jax.runs.console import Console
 from fr3e_jax.runs.rollout_parts import WHOLE, Part
 from fr3e_jax.runs.run_directory import RunDirectory, write_json_atomic
+from fr3e_jax.session.run_identity import identity
+from fr3e_jax.session.session import Session, open_session
+from fr3e_jax.session.texts import Texts
 
 FOLDER, METRICS = "evaluations", "metrics.json"
 COUNTS = ("prompts", "prompts_too_long", "prompts_unspeakable", "not_graded")

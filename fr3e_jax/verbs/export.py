@@ -16,8 +16,6 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.tokenizer import GENERATION_CONFIG, TextCodec
 from fr3e_jax.hub import model_directory
 from fr3e_jax.loop.evaluate import read_run_params
-from fr3e_jax.loop.model import Model, configured_architecture, model_on
-from fr3e_jax.loop.session import Session
 from fr3e_jax.policy.adapter_files import save_adapters
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.config_file import read_json_object, retyped, to_hf_config
@@ -25,6 +23,8 @@ from fr3e_jax.policy.huggingface import MAX_SHARD_BYTES, save_params
 from fr3e_jax.policy.network import Params, build_network
 from fr3e_jax.programs.mesh import make_mesh
 from fr3e_jax.programs.weight_check import fault_of_weights
+from fr3e_jax.session.model import Model, configured_architecture, model_on
+from fr3e_jax.session.session import Session
 from fr3e_jax.verbs.model_directory import check_replaceable, replaced_directory
 
 _CHECKED_TOKENS = 8  # in the pass that tests the weights

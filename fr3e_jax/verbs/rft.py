@@ -18,7 +18,6 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.mini_batches import split_mini_batches
 from fr3e_jax.loop.prompts import PromptFeed, summary_of
-from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.loop.step_report import grading_metrics
 from fr3e_jax.rollouts.noise import SHUFFLE
 from fr3e_jax.runs import rollout_store
@@ -27,6 +26,7 @@ from fr3e_jax.runs.console import say
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.metrics import recorded_evaluation
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.session.session import Session, open_session
 from fr3e_jax.stores.reading import Place
 from fr3e_jax.verbs.model_directory import check_replaceable
 from fr3e_jax.verbs.rft_responses import response_entries, sample_responses

@@ -12,9 +12,9 @@ from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.loop.evaluate import load_run_params, refused_weights
-from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.rollouts.noise import SAMPLE
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
+from fr3e_jax.session.session import Session, open_session
 
 
 def sample(config: Config, prompt: str, num: int, as_json: bool, run_dir: Path | None) -> int:

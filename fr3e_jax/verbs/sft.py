@@ -12,12 +12,12 @@ from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
-from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.programs.size_buckets import size_bucket
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.console import say
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.session.session import Session, open_session
 from fr3e_jax.stores.reading import Place
 from fr3e_jax.verbs.model_directory import check_replaceable
 from fr3e_jax.verbs.supervised import SupervisedRun, start_run

@@ -23,9 +23,7 @@ from fr3e_jax.loop import resumption
 from fr3e_jax.loop.evaluate import best_metric, evaluate
 from fr3e_jax.loop.grading import GradingFailed
 from fr3e_jax.loop.rollout_entries import Entry, records_of
-from fr3e_jax.loop.run_identity import identity
 from fr3e_jax.loop.run_report import NON_FINITE, non_finite_message
-from fr3e_jax.loop.session import Session
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.checkpoint_damage import CheckpointFailed, told_in_a_line
 from fr3e_jax.runs.checkpoints import Checkpointer
@@ -39,6 +37,8 @@ from fr3e_jax.runs.run_lock import RunDirectoryGone, RunLock
 from fr3e_jax.runs.run_state import StatusFile
 from fr3e_jax.runs.signals import Stopped, StopRequest
 from fr3e_jax.runs.trackers import check_installed, open_trackers
+from fr3e_jax.session.run_identity import identity
+from fr3e_jax.session.session import Session
 from fr3e_jax.stores.mirror import Mirror
 from fr3e_jax.stores.objects import join
 from fr3e_jax.stores.reading import Place

@@ -24,7 +24,7 @@ from guarded_evaluators import guard
 from hypothesis import HealthCheck, Phase, assume, event, given, settings
 from hypothesis import strategies as st
 
-from fr3e_jax.rewards.math import extract, judge, quick_verdict
+from fr3e_jax.answers import extract, judge, quick_verdict
 
 EXAMPLES = int(os.environ.get("FR3E_CAMPAIGN_EXAMPLES", "300"))
 MOST_GROWTH = 4 * 2**20  # KiB of the process

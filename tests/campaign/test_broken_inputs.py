@@ -23,9 +23,9 @@ from fr3e_jax.configuration import load_config
 from fr3e_jax.data.card_file import read_card
 from fr3e_jax.data.dataset_split import load_split
 from fr3e_jax.data.tokenizer import TextCodec
-from fr3e_jax.loop.model import configured_architecture
 from fr3e_jax.policy.huggingface import load_params
 from fr3e_jax.policy.network import build_network
+from fr3e_jax.session.model import configured_architecture
 
 pytestmark = pytest.mark.campaign
 EXAMPLES = int(os.environ.get("FR3E_CAMPAIGN_EXAMPLES", "150"))

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from analysed_runs import made_up_run, rollout
 
-from fr3e_jax.analysis.catalogue import ANALYSES, analyse, findings
 from fr3e_jax.cli.entry import main
 from fr3e_jax.configuration import Config
+from fr3e_jax.studies.analysis.catalogue import ANALYSES, analyse, findings
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from fr3e_jax.configuration.schema import ChainConfig, DataConfig
 from fr3e_jax.data.chain_task import ChainTask, split_of
 from fr3e_jax.data.character_tokenizer import CHARACTERS
-from fr3e_jax.data.problem import Problem
+from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.chain_verifier import AMBIGUOUS, PLAIN, readings, steps_of
 
 

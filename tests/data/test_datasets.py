@@ -145,7 +145,7 @@ def test_gold_answer_is_right_and_another_wrong_by_the_named_verifier(task):
 
 
 def test_job_functions_list_each_function_of_all_cards_once(task):
-    assert task.verifier().job_functions == ("fr3e_jax.rewards.math:judge",)
+    assert task.verifier().job_functions == ("fr3e_jax.answers:judge",)
 
 
 @pytest.mark.parametrize(

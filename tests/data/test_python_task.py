@@ -5,9 +5,9 @@ import json
 import pytest
 
 from fr3e_jax.configuration.schema import DataConfig
-from fr3e_jax.data.problem import Problem
 from fr3e_jax.data.python_task import PythonTask, PythonVerifier, RewardedTask, read_problems
 from fr3e_jax.data.task import load_task
+from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.verifier import UserCodeError
 
 ROWS = [{"prompt": f"{n}+1=", "gold": n + 1, "hard": n > 5} for n in range(40)]

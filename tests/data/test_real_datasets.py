@@ -16,7 +16,7 @@ from fr3e_jax.data.overlap import overlaps
 from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rewards.named_verifiers import named_verifier
-from fr3e_jax.rewards.verdict import Job
+from fr3e_jax.verdict import Job
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL = ROOT.parent / "shared" / "data" / "datasets"

@@ -11,12 +11,12 @@ from run_comparison import assert_same_run, reader
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.loop import train as training
-from fr3e_jax.loop.session import open_session
 from fr3e_jax.loop.train import train
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.rollout_parts import rollout_path
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.session.session import open_session
 
 one_device = pytest.mark.skipif(jax.device_count() > 1, reason="sampling ahead is refused on several devices")
 AHEAD = {"rollout__async_steps": 1, "loss__importance_cap": 2.0, "evaluation__every": 3}

@@ -13,14 +13,14 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
-from fr3e_jax.analysis.stored_run import StoredRun
 from fr3e_jax.cli import main
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.huggingface import stored_shapes
 from fr3e_jax.policy.network import build_network
-from fr3e_jax.reports.run_data import collect
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.rollout_store import read_rollouts
+from fr3e_jax.studies.analysis.stored_run import StoredRun
+from fr3e_jax.studies.reports.run_data import collect
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "data" / "datasets"
@@ -260,9 +260,9 @@ def test_transformers_loads_the_export_without_a_warning_and_gives_equal_logits(
 
     from fr3e_jax.configuration import load_config
     from fr3e_jax.loop.evaluate import load_run_params
-    from fr3e_jax.loop.session import open_session
     from fr3e_jax.policy.network import bind
     from fr3e_jax.policy.rows import run_trunks
+    from fr3e_jax.session.session import open_session
 
     model = loaded_silently(AutoModelForCausalLM, exported)
     session = open_session(load_config(run / "config.yaml", []))

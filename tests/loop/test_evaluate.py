@@ -13,11 +13,11 @@ from fr3e_jax.configuration import ConfigError, to_yaml
 from fr3e_jax.configuration.evaluation_sets import set_settings
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.task import Problem
-from fr3e_jax.loop import sampler
 from fr3e_jax.loop.evaluate import best_metric, evaluate, load_run_params
 from fr3e_jax.rewards.grader import Grader
-from fr3e_jax.rewards.verdict import Verdict
 from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.session import sampler
+from fr3e_jax.verdict import Verdict
 
 
 def test_metrics_are_means_over_problems_of_greedy_and_sampled_rewards(session, params, tiny_run):

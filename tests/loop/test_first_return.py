@@ -12,8 +12,8 @@ from fr3e_jax.data.task import Problem
 from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.first_return import base_requests, base_trunks, choose_bases, first_return
 from fr3e_jax.rewards.grader import Grader
-from fr3e_jax.rewards.verdict import Verdict
 from fr3e_jax.rollouts.requests import Rollout
+from fr3e_jax.verdict import Verdict
 
 
 def rollout_of(*token_ids: int, finished: bool = True) -> Rollout:

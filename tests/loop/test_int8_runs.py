@@ -13,14 +13,14 @@ from stops import Watched, nth
 
 from fr3e_jax.configuration import load_config
 from fr3e_jax.configuration.sampler_rules import uncorrected
-from fr3e_jax.loop.model import Model
-from fr3e_jax.loop.session import open_session
 from fr3e_jax.loop.train import Trainer, train
 from fr3e_jax.policy.int8 import SCALE, dequantised
 from fr3e_jax.policy.lora import ADAPTER
 from fr3e_jax.policy.rows import run_trunks
 from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
 from fr3e_jax.runs.metrics import read_metrics
+from fr3e_jax.session.model import Model
+from fr3e_jax.session.session import open_session
 
 INT8 = {"rollout__param_dtype": "int8", "loss__importance_cap": 2.0, "training__max_steps": 3}
 

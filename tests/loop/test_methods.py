@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from fr3e_jax.configuration import load_config
-from fr3e_jax.loop.session import Session, open_session
 from fr3e_jax.loop.train import Trainer, train
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.run_directory import RunDirectory, open_run
 from fr3e_jax.runs.run_lock import RunLock
+from fr3e_jax.session.session import Session, open_session
 from fr3e_jax.verbs.rft import rft
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,10 +12,10 @@ import scripted_environment
 
 from fr3e_jax.loop import arpo, compiling_ahead
 from fr3e_jax.loop.rehearsal import Forecast, Programs, expected, rehearse
-from fr3e_jax.loop.session import open_session
 from fr3e_jax.loop.train import train
 from fr3e_jax.programs.program import Program, before_compiling, keep_executables
 from fr3e_jax.runs.metrics import read_metrics, without_timing
+from fr3e_jax.session.session import open_session
 
 NOT_REHEARSED = {"sums", "tree_norm"}
 """Programs of a checkpoint: small, and called after the first steps."""

@@ -17,11 +17,11 @@ from run_process import RunProcess
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.loop.callbacks import Callback
 from fr3e_jax.loop.evaluate import evaluate
-from fr3e_jax.loop.session import open_session
 from fr3e_jax.loop.train import train
 from fr3e_jax.runs.checkpoint_content import flatten_arrays
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.run_lock import RunLock
+from fr3e_jax.session.session import open_session
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,12 @@ from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.round_size import Yield, certain_rounds
 from fr3e_jax.loop.rounds import Rounds
-from fr3e_jax.loop.session import open_session
 from fr3e_jax.loop.train import train
 from fr3e_jax.runs.background import Background
 from fr3e_jax.runs.console import Console
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.metrics import read_metrics
+from fr3e_jax.session.session import open_session
 
 
 def test_a_round_has_the_prompts_that_the_missing_rollouts_need():

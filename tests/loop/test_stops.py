@@ -15,11 +15,11 @@ from run_comparison import assert_same_run, reader
 from stops import Watched, after, nth
 
 from fr3e_jax.loop import partial_step
-from fr3e_jax.loop.session import open_session
 from fr3e_jax.loop.train import train
 from fr3e_jax.rollouts.episodes import EpisodeCalls
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.packed_values import Packer
+from fr3e_jax.session.session import open_session
 from fr3e_jax.tools.environment import Episode
 
 SHORT = {"evaluation__every": 0, "training__max_steps": 2}

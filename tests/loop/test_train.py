@@ -11,7 +11,6 @@ import jax
 import numpy as np
 import pytest
 
-from fr3e_jax.analysis.stored_run import StoredRun
 from fr3e_jax.configuration import load_config
 from fr3e_jax.data.task import load_task
 from fr3e_jax.learning.experience import TrainingTrunk
@@ -27,6 +26,7 @@ from fr3e_jax.runs.rollout_store import read_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.runs.run_lock import RunLock
 from fr3e_jax.runs.run_state import run_state
+from fr3e_jax.studies.analysis.stored_run import StoredRun
 
 PROMISED = (
     "reward/mean length/mean entropy/mean prompts/kept prompts/rejected base_groups/all_right base_groups/all_wrong "

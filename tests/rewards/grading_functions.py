@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from fr3e_jax.rewards.verdict import Verdict
+from fr3e_jax.verdict import Verdict
 
 
 def grade(gold: str, answer: str) -> float:

@@ -15,7 +15,7 @@ from fr3e_jax.data.task import Problem
 from fr3e_jax.rewards import code
 from fr3e_jax.rewards.code import CodeVerifier, extract_code, run_program
 from fr3e_jax.rewards.grader import Grader
-from fr3e_jax.rewards.verdict import Job, Verdict
+from fr3e_jax.verdict import Job, Verdict
 
 PROMPT = 'from math import floor\n\n\ndef half(x):\n    return x / 2\n\n\ndef down(x):\n    """Half of x, rounded."""\n'
 TESTS = "def check(candidate):\n    assert candidate(5) == 2\n    assert candidate(6) == half(6)\n"

@@ -2,16 +2,16 @@
 
 import pytest
 
+from fr3e_jax.answers import judge
 from fr3e_jax.data.task import Problem
-from fr3e_jax.rewards.math import judge
 from fr3e_jax.rewards.named_verifiers import VERIFIERS, named_verifier
-from fr3e_jax.rewards.verdict import Job
+from fr3e_jax.verdict import Job
 
 
 def grade(name, gold, response, extraction="boxed", finished=True, **extra):
     verdict = named_verifier(name, extraction)(Problem("test/0", "?", gold, extra), response, finished)
     if isinstance(verdict, Job):
-        assert verdict.function == "fr3e_jax.rewards.math:judge"
+        assert verdict.function == "fr3e_jax.answers:judge"
         hash(verdict.arguments)  # the pool remembers verdicts by their arguments
         verdict = judge(*verdict.arguments)
     return verdict.outcome

@@ -15,7 +15,7 @@ from fr3e_jax.configuration.schema import RewardsConfig
 from fr3e_jax.data.task import Problem
 from fr3e_jax.rewards.grader import Grader, VerifierError
 from fr3e_jax.rewards.user import user_verifier
-from fr3e_jax.rewards.verdict import Job, Verdict
+from fr3e_jax.verdict import Job, Verdict
 
 PROBLEM = Problem(id="train/7", prompt="48/2=", gold="24", extra=MappingProxyType({"bonus": "24"}))
 FUNCTIONS = str(Path(__file__).with_name("grading_functions.py"))

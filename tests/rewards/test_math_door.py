@@ -1,15 +1,15 @@
-"""The mathematics of grading has one door: other code imports ``fr3e_jax.rewards.math`` and no module inside."""
+"""The mathematics of grading has one door: other code imports ``fr3e_jax.answers`` and no module inside."""
 
 import ast
 from pathlib import Path
 
 import pytest
 
-from fr3e_jax.rewards import math
+from fr3e_jax import answers
 
 ROOT = Path(__file__).resolve().parents[2]
-DOOR = "fr3e_jax.rewards.math"
-INSIDE = ROOT / "fr3e_jax" / "rewards" / "math"
+DOOR = "fr3e_jax.answers"
+INSIDE = ROOT / "fr3e_jax" / "answers"
 TESTS_OF_THE_INSIDE = ROOT / "tests" / "rewards"
 
 
@@ -38,21 +38,21 @@ def test_no_module_outside_of_the_package_imports_a_module_inside():
 @pytest.mark.parametrize(
     "source",
     [
-        "from fr3e_jax.rewards.math import symbolic",
-        "from fr3e_jax.rewards.math.extraction import last_boxed",
-        "def f():\n    import fr3e_jax.rewards.math.compare as c",
-        'JOB = "fr3e_jax.rewards.math.symbolic:verdict"',
+        "from fr3e_jax.answers import symbolic",
+        "from fr3e_jax.answers.extraction import last_boxed",
+        "def f():\n    import fr3e_jax.answers.compare as c",
+        'JOB = "fr3e_jax.answers.symbolic:verdict"',
     ],
 )
 def test_the_checker_finds_ways_around_the_door(source):
     assert around_the_door(source)
 
 
-@pytest.mark.parametrize("source", ["from fr3e_jax.rewards.math import judge", 'JOB = "fr3e_jax.rewards.math:judge"'])
+@pytest.mark.parametrize("source", ["from fr3e_jax.answers import judge", 'JOB = "fr3e_jax.answers:judge"'])
 def test_the_checker_accepts_the_door(source):
     assert not around_the_door(source)
 
 
 def test_the_door_has_every_name_that_it_lists():
-    assert all(hasattr(math, name) for name in math.__all__)
-    assert math.judge("1/2", "0.5").outcome == "right"
+    assert all(hasattr(answers, name) for name in answers.__all__)
+    assert answers.judge("1/2", "0.5").outcome == "right"

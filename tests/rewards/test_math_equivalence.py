@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fr3e_jax.rewards.math import judge, quick_verdict
-from fr3e_jax.rewards.verdict import Verdict
+from fr3e_jax.answers import judge, quick_verdict
+from fr3e_jax.verdict import Verdict
 
 
 def _table(name):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from guarded_evaluators import guard
 
-from fr3e_jax.rewards.math import judge, limits
+from fr3e_jax.answers import judge, limits
 
 PACKAGE = Path(__file__).resolve().parents[2] / "fr3e_jax" / "rewards"
 BUILTINS = {"eval", "exec", "compile", "__import__", "open"}
@@ -33,7 +33,7 @@ HOSTILE = [
 def test_no_module_of_grading_names_an_evaluator_of_text():
     """Also not as an attribute. ``literal_eval`` of a gold answer reads literals only."""
     found = []
-    for path in [*PACKAGE.glob("math/*.py"), PACKAGE / "named_verifiers.py"]:
+    for path in [*(PACKAGE.parent / "answers").glob("*.py"), PACKAGE / "named_verifiers.py"]:
         for node in ast.walk(ast.parse(path.read_text())):
             name = getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "name", None)
             if name in EVALUATORS or (isinstance(node, ast.Name) and name in BUILTINS):
@@ -112,7 +112,7 @@ def test_grading_a_simple_answer_loads_no_sympy():
     """So that the main process starts quickly and stays small."""
     program = (
         "import sys\nfrom fr3e_jax.rewards.named_verifiers import named_verifier\n"
-        "from fr3e_jax.rewards.math import quick_verdict\n"
+        "from fr3e_jax.answers import quick_verdict\n"
         "assert quick_verdict('(1,2)', '(1,\\\\frac42)').reward\n"
         "sys.exit(any(name in sys.modules for name in ('sympy', 'mpmath', 'jax')))"
     )

@@ -15,8 +15,8 @@ import pytest
 
 from fr3e_jax.configuration.schema import RewardsConfig
 from fr3e_jax.rewards.pool import Pool
-from fr3e_jax.rewards.verdict import Job
 from fr3e_jax.rewards.workers import Reply, Worker
+from fr3e_jax.verdict import Job
 
 FUNCTIONS = str(Path(__file__).with_name("grading_functions.py"))
 PATIENCE = 60  # seconds; generous, for a busy machine
@@ -242,7 +242,7 @@ import os, sys, time
 from concurrent.futures import Future
 from fr3e_jax.configuration.schema import RewardsConfig
 from fr3e_jax.rewards.pool import Pool
-from fr3e_jax.rewards.verdict import Job
+from fr3e_jax.verdict import Job
 if sys.argv[3] == "end":
     import jax.numpy as jnp
     assert jnp.ones(3).sum() == 3  # with all the threads that jax starts

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from fr3e_jax.data.problem import Problem
+from fr3e_jax.answers import judge, quick_verdict
+from fr3e_jax.answers.question_formulas import question_formulas
+from fr3e_jax.answers.restatement import earned, restates
+from fr3e_jax.answers.written_forms import written_form
+from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.grader import Grader
-from fr3e_jax.rewards.math import judge, quick_verdict
-from fr3e_jax.rewards.math.question_formulas import question_formulas
-from fr3e_jax.rewards.math.restatement import earned, restates
-from fr3e_jax.rewards.math.written_forms import written_form
 from fr3e_jax.rewards.named_verifiers import named_verifier
-from fr3e_jax.rewards.verdict import Verdict
+from fr3e_jax.verdict import Verdict
 
 _SPEC = importlib.util.spec_from_file_location("restatement_cases", Path(__file__).with_name("restatement_cases.py"))
 cases = importlib.util.module_from_spec(_SPEC)
@@ -94,8 +94,8 @@ def test_a_choice_may_be_given_by_its_text():
     ],
 )
 def test_the_formulas_of_a_question_are_found(question, formula):
-    from fr3e_jax.rewards.math.reader import read_tokens
-    from fr3e_jax.rewards.math.tokens import tokenise
+    from fr3e_jax.answers.reader import read_tokens
+    from fr3e_jax.answers.tokens import tokenise
 
     assert written_form(read_tokens(tokenise(formula))) in question_formulas(question).written
 

@@ -18,7 +18,6 @@ from fr3e_jax.cli import main
 from fr3e_jax.configuration.options import configured_call
 from fr3e_jax.configuration.shaping_sections import SHAPING_STEPS, ShapingConfig
 from fr3e_jax.objectives.shaping_steps import Tokens, apply_steps
-from fr3e_jax.rewards.verdict import Outcome
 from fr3e_jax.runs import declared_metrics
 from fr3e_jax.runs.compilation import Compilations
 from fr3e_jax.runs.declared_metrics import UndeclaredMetric, find
@@ -27,6 +26,7 @@ from fr3e_jax.runs.metric_table import GROUPS
 from fr3e_jax.runs.metrics import MetricsWriter
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.verbs.rft_responses import DROPPED
+from fr3e_jax.verdict import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "users" / "metrics.md"

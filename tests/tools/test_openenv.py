@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fr3e_jax.data.problem import Problem
+from fr3e_jax.problem import Problem
 from fr3e_jax.tools.environment import Episode, EpisodeFault, Step
 from fr3e_jax.tools.openenv import OpenEnvironment
 

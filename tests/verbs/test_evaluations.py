@@ -13,14 +13,14 @@ from process_threads import together
 from fr3e_jax.cli import main
 from fr3e_jax.configuration import to_yaml
 from fr3e_jax.configuration.schema import EvaluationConfig
-from fr3e_jax.data.problem import Problem
 from fr3e_jax.loop.evaluate import Evaluation, HeldOut
-from fr3e_jax.rewards.verdict import Verdict
+from fr3e_jax.problem import Problem
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.rollout_store import read_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.verbs import evaluations
 from fr3e_jax.verbs.evaluations import Result, columns, comma_separated, markdown, rows
+from fr3e_jax.verdict import Verdict
 
 
 @pytest.fixture

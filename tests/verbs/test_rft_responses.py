@@ -14,7 +14,6 @@ from fr3e_jax.learning.learner import Learner
 from fr3e_jax.loop.prompts import Prompt
 from fr3e_jax.objectives.entropy import branching_factor
 from fr3e_jax.rewards.grader import Grader
-from fr3e_jax.rewards.verdict import Verdict
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.rollout_parts import Part
 from fr3e_jax.verbs.rft_responses import (
@@ -25,6 +24,7 @@ from fr3e_jax.verbs.rft_responses import (
     sample_responses,
 )
 from fr3e_jax.verbs.rft_selection import mean_branching_factors, select_responses, training_trunks
+from fr3e_jax.verdict import Verdict
 
 
 class Spelling:

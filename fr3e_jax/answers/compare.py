@@ -1,0 +1,334 @@
+"""Comparison of the tree of an answer with the tree of the gold answer.
+
+Equality is a convention here; docs/users/grading.md states it case by case. The gold answer decides the kind of
+answer: a value, an equation, an inequality, a set, a tuple, a list. An answer that says more than that (``3 or 4``,
+``4 = 5``, a set that contains the gold value) is another answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from fr3e_jax.answers.arithmetic import Arithmetic
+from fr3e_jax.answers.expression_tree import Node, number, symbols
+from fr3e_jax.answers.items import (
+    Item,
+    componentwise,
+    condition,
+    distinct_names,
+    expanded,
+    members,
+    name_first,
+    named_set,
+    paired_by_name,
+    residue,
+    same_variable,
+)
+from fr3e_jax.answers.limits import Contradiction, Unreadable
+from fr3e_jax.answers.matrices import collapsed, has_matrix
+from fr3e_jax.answers.quantity import quantity, units_conflict
+from fr3e_jax.answers.real_sets import real_set
+from fr3e_jax.answers.shapes import (
+    as_matrix,
+    difference,
+    elements,
+    infinity_sign,
+    is_asked,
+    is_name,
+    is_open,
+    is_system,
+    is_time,
+    is_zero,
+    letters,
+    mirrored,
+    name_of,
+    named_point,
+    set_letter,
+    unsigned,
+    with_unit,
+)
+from fr3e_jax.answers.vectors import paired_components
+
+_SET_OPERATIONS = {"union", "intersection", "difference", "set_name"}
+_SETS = _SET_OPERATIONS | {"set"}
+_APPROXIMATION = 0.05  # relative error that the right side of an approximation may have
+
+
+def same(gold: Node, answer: Node, arithmetic: Arithmetic) -> bool:
+    """Whether ``answer`` is right.
+
+    Raises:
+      Unreadable: something has no meaning here.
+      Refused: beyond a limit.
+      Contradiction: the answer contradicts itself.
+      NeedsWorker: ``arithmetic`` is not enough to tell.
+    """
+    return _Comparison(arithmetic).same(gold, answer)
+
+
+class _Comparison:
+    def __init__(self, arithmetic: Arithmetic):
+        self.arithmetic = arithmetic
+
+    def same(self, gold: Node, answer: Node) -> bool:
+        systems = is_system(gold) or is_system(answer)
+        gold, answer = (expanded(named_set(condition(side))) for side in same_variable(gold, answer))
+        if "modulo" in (gold.head, answer.head):
+            gold, answer = residue(gold), residue(answer)
+        if gold.head != answer.head and "list" in (gold.head, answer.head):
+            gold, answer = componentwise(gold), componentwise(answer)
+        if "list" in (gold.head, answer.head) and not _SET_OPERATIONS & {gold.head, answer.head}:
+            sides = [self.item(side).value for side in (gold, answer)] if systems else []
+            return (systems and self.same_sets(*sides)) or self.same_lists(gold, answer)
+        return self.same_items(self.item(gold), self.item(answer))
+
+    # ---- one answer ------------------------------------------------------------------------------------------------
+
+    def item(self, node: Node) -> Item:
+        """An answer without ``x =``, ``x \\in`` and the steps of a chain before it."""
+        if node.head != "relation":
+            point = named_point(node)
+            return Item(point[1], point[0]) if point else Item(node)
+        node = name_first(node)
+        operators, operands = node.value, node.args
+        if operators[0] == "in" and is_name(operands[0]):
+            rest = Node("relation", operands[1:], operators[1:]) if len(operators) > 1 else operands[1]
+            return Item(rest, name_of(operands[0]))
+        if not set(operators) <= {"=", "~"}:
+            return Item(node)
+        exact = operands[1 + operators.index("~") - 1] if "~" in operators else operands[-1]
+        if is_name(operands[0]):
+            value = operands[1] if operators[0] == "~" else exact
+            equation = Node("relation", (operands[0], value), ("=",))
+            recursive = bool(symbols(operands[0]) & symbols(value)) and operands[0].head == "symbol"
+            return Item(equation if recursive else value, "" if recursive else name_of(operands[0]), equation)
+        if any(map(is_open, operands)):
+            return Item(node if len(operators) == 1 else Node("relation", operands[-2:], operators[-1:]))
+        return Item(self.checked_chain(node, exact), constant=True)
+
+    def checked_chain(self, node: Node, exact: Node) -> Node:
+        """The value of ``10^3 = 1000``.
+
+        Raises:
+          Contradiction: the parts differ.
+        """
+        for operator, (left, right) in zip(node.value, itertools.pairwise(node.args), strict=True):
+            if operator == "=" and not self.same_values(left, right):
+                raise Contradiction("the answer is an equation between different numbers")
+            if operator == "~":
+                a, b = (self.arithmetic.real(quantity(side).core) for side in (left, right))
+                if abs(a - b) > _APPROXIMATION * max(abs(a), abs(b)):
+                    raise Contradiction("the answer is an approximation that is far off")
+        return exact
+
+    def same_items(self, gold: Item, answer: Item) -> bool:
+        if gold.value.head == "relation":
+            return self.same_relations(gold.value, answer)
+        if gold.equation is not None and answer.constant:
+            return False  # x = 1 is not answered by 1 = 1
+        if gold.equation is not None and answer.equation is not None and _contains_name(answer, gold):
+            return False  # x = 1 is not answered by |x| = 1
+        if answer.value.head == "relation":
+            if answer.value.value == ("=",):
+                if gold.equation is None:  # an identity states a value twice; m + n = 7 says which number 7 is
+                    if is_asked(answer.value.args[0]) and not is_open(gold.value) and not is_open(answer.value.args[1]):
+                        return self.same_values(gold.value, answer.value.args[1])
+                    return all(self.same_values(gold.value, side) for side in answer.value.args)
+                return self.same_equations(gold.equation, answer.value)
+            return self.same_sets(gold.value, answer.value)
+        if self.same_values(gold.value, answer.value):
+            return True
+        both = gold.equation is not None and answer.equation is not None
+        return both and len(symbols(gold.equation)) > 1 and self.same_equations(gold.equation, answer.equation)
+
+    def same_relations(self, gold: Node, answer: Item) -> bool:
+        given = answer.value if answer.value.head == "relation" else answer.equation
+        if set(gold.value) == {"="}:
+            return given is not None and set(given.value) == {"="} and self.same_equations(gold, given)
+        if given is not None and set(given.value) != {"="}:
+            if self.same_inequalities(gold, given):
+                return True
+        elif answer.equation is not None:
+            return False
+        if answer.value.head == "relation" and symbols(gold) != symbols(answer.value):
+            return False
+        return self.same_sets(gold, answer.value)
+
+    def same_equations(self, gold: Node, answer: Node) -> bool:
+        """Whether two equations are equal up to a constant factor; equations that always hold are equal to none."""
+        if len(gold.args) != 2 or len(answer.args) != 2:
+            return False
+        if gold == answer:
+            return True
+        if any(part.head in ("set", "bracket", "text", "matrix") for side in (gold, answer) for part in side.walk()):
+            return all(self.same_values(a, b) for a, b in zip(gold.args, answer.args, strict=True))
+        return self.arithmetic.proportional(difference(gold), difference(answer), False)
+
+    def same_inequalities(self, gold: Node, answer: Node) -> bool:
+        return any(self._same_direction(gold, side) for side in (answer, mirrored(answer)) if side is not None)
+
+    def _same_direction(self, gold: Node, answer: Node) -> bool:
+        if gold.value != answer.value:
+            return False
+        if gold == answer:
+            return True
+        if len(gold.value) == 1 and gold.value != ("==",):
+            signed = gold.value[0] not in ("!=", "=")
+            return self.arithmetic.proportional(difference(gold), difference(answer), signed)
+        return all(self.same_values(a, b) for a, b in zip(gold.args, answer.args, strict=True))
+
+    def same_sets(self, gold: Node, answer: Node) -> bool:
+        try:
+            left, right = real_set(gold, self.arithmetic), real_set(answer, self.arithmetic)
+        except Unreadable:
+            return False
+        return left == right
+
+    # ---- values ----------------------------------------------------------------------------------------------------
+
+    def same_values(self, gold: Node, answer: Node) -> bool:
+        """Whether two values are equal: numbers with units, expressions, tuples, intervals, matrices or words."""
+        for special in (self._texts, self._literals, self._ratios, self._vectors, self._containers, self._matrices):
+            verdict = special(gold, answer)
+            if verdict is not None:
+                return verdict
+        if gold.head == answer.head == "modulo" and not self.arithmetic.equal(gold.args[1], answer.args[1]):
+            return False  # 3 modulo 7 and 3 modulo 8 are different classes
+        left, right = quantity(gold), quantity(answer)
+        if units_conflict(left.unit, right.unit):
+            return False
+        if left.core.head != gold.head or right.core.head != answer.head:
+            if self.same_values(left.core, right.core):
+                return True
+        elif self.arithmetic.equal(left.core, right.core):
+            return True
+        if left.percent == right.percent:
+            lettered = with_unit(answer)
+            return lettered is not None and not symbols(gold) and self.same_values(gold, lettered)
+        scaled = [Node("divide", (q.core, number(100))) if q.percent else q.core for q in (left, right)]
+        return self.arithmetic.equal(*scaled)
+
+    def _texts(self, gold: Node, answer: Node) -> bool | None:
+        if gold.head == "text" or answer.head == "text":
+            return letters(gold) == letters(answer) != ""
+        return None
+
+    def _literals(self, gold: Node, answer: Node) -> bool | None:
+        """The verdict on values that are equal only as written: numerals of a base, infinities, names of sets."""
+        if "based" in (unsigned(gold).head, unsigned(answer).head):
+            return gold == answer
+        if "set_name" in (gold.head, answer.head):
+            return set_letter(gold) == set_letter(answer) or self.same_sets(gold, answer)
+        infinite = [infinity_sign(quantity(node).core) for node in (gold, answer)]
+        if any(infinite):
+            return infinite[0] == infinite[1]
+        return None
+
+    def _ratios(self, gold: Node, answer: Node) -> bool | None:
+        if "ratio" not in (gold.head, answer.head):
+            return None
+        if gold.head == answer.head:
+            if self.ordered(gold.args, answer.args):
+                return True
+            if len(gold.args) != len(answer.args) or is_time(gold):
+                return False
+        sides = [side.args if side.head == "ratio" else (quantity(side).core, number(1)) for side in (gold, answer)]
+        if any(len(side) != len(sides[0]) or any(map(is_zero, side)) for side in sides):
+            return False
+        return not is_time(gold) and self._proportional(*sides)
+
+    def _proportional(self, golds, answers) -> bool:
+        """Whether each part is to the first as its counterpart is."""
+        pairs = zip(golds[1:], answers[1:], strict=True)
+        return all(
+            self.arithmetic.equal(Node("divide", (golds[0], a)), Node("divide", (answers[0], b))) for a, b in pairs
+        )
+
+    def _vectors(self, gold: Node, answer: Node) -> bool | None:
+        pair = paired_components(gold, answer)  # of which a multiple of a tuple may be one
+        return None if pair is None else self.ordered(*pair)
+
+    def _containers(self, gold: Node, answer: Node) -> bool | None:
+        heads = {gold.head, answer.head}
+        if not heads & (_SETS | {"bracket", "list", "relation"}):
+            empty = Node("constant", (), "emptyset")
+            return gold == answer if empty in (gold, answer) else None
+        if heads == {"bracket"}:
+            return self._brackets(gold, answer)
+        if heads == {"bracket", "matrix"}:
+            return self._matrices(as_matrix(gold), as_matrix(answer))
+        if "list" in heads and not heads & _SET_OPERATIONS:
+            return self.same_lists(gold, answer)
+        if heads == {"set"} or (
+            heads & {"set"} and not heads & (_SETS - {"set"} | {"bracket", "relation", "constant"})
+        ):
+            return self.unordered(elements(gold), elements(answer))
+        return self.same_sets(gold, answer) or (gold.head == answer.head and self._parts(gold, answer))
+
+    def _parts(self, gold: Node, answer: Node) -> bool:
+        """Whether unions whose ends are no numbers are equal part by part."""
+        if gold.head == "relation":
+            return gold.value == answer.value and self.ordered(gold.args, answer.args)
+        if gold.head == "union":
+            return self.unordered(gold.args, answer.args)
+        return self.ordered(gold.args, answer.args)
+
+    def _brackets(self, gold: Node, answer: Node) -> bool:
+        if gold.value != answer.value and len(gold.args) == 2:
+            return False
+        return self.ordered(gold.args, answer.args)
+
+    def _matrices(self, gold: Node, answer: Node) -> bool | None:
+        if not has_matrix(gold) and not has_matrix(answer):
+            return None
+        left, right = collapsed(gold), collapsed(answer)
+        if left.head == right.head == "matrix":
+            return left.value == right.value and self.ordered(left.args, right.args)
+        return "matrix" not in (left.head, right.head) and self.arithmetic.equal(left, right)
+
+    # ---- several answers -------------------------------------------------------------------------------------------
+
+    def same_lists(self, gold: Node, answer: Node) -> bool:
+        """Whether two lists are equal in any order; items without names are in the order of the gold one's names."""
+        if "bracket" in (gold.head, answer.head):
+            return self._list_and_tuple(gold, answer)
+        golds, answers = ([self.item(node) for node in members(side)] for side in (gold, answer))
+        if ordered := paired_by_name(golds, answers):
+            return all(self.same_items(a, b) for a, b in ordered)
+        if distinct_names(golds) and len(golds) != len(answers):
+            return False
+        if distinct_names(golds) and not any(item.name for item in answers):
+            return len(golds) == len(answers) and all(map(self.same_items, golds, answers))
+        return self._matching(golds, answers, self.same_items)
+
+    def _list_and_tuple(self, gold: Node, answer: Node) -> bool:
+        listed, other = (gold, answer) if gold.head == "list" else (answer, gold)
+        if other.value not in ("()", "[]") and other.head == "bracket":
+            return False
+        items = [self.item(node).value for node in listed.args]
+        return self.ordered(*((items, other.args) if listed is gold else (other.args, items)))
+
+    def ordered(self, golds, answers) -> bool:
+        return len(golds) == len(answers) and all(
+            self.same(a, b) if "relation" in (a.head, b.head) else self.same_values(a, b)
+            for a, b in zip(golds, answers, strict=True)
+        )
+
+    def unordered(self, golds, answers) -> bool:
+        return self._matching(golds, answers, self.same)
+
+    def _matching(self, golds, answers, same) -> bool:
+        """Whether every gold has an answer and every answer a gold, so that the sets are equal."""
+        unmatched = list(answers)
+        for gold in golds:
+            rest = [answer for answer in unmatched if not same(gold, answer)]
+            if len(rest) == len(unmatched) and not any(same(gold, answer) for answer in answers):
+                return False
+            unmatched = rest
+        return not unmatched
+
+
+def _contains_name(answer: Item, gold: Item) -> bool:
+    """Whether the answer names an expression of the gold answer's name, as ``|x|`` is one of ``x``."""
+    asked, told = gold.equation.args[0], answer.equation.args[0]
+    return asked.head == "symbol" and told.head not in ("symbol", "apply") and asked.value in symbols(told)

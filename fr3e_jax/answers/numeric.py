@@ -1,0 +1,375 @@
+"""Numerical values of trees to any precision, and a test of equality by such values.
+
+Two expressions are equal if they agree to ``DIGITS`` digits: at one point if they have no variables, at several
+pseudo-random points if they have (Schwartz-Zippel; the points depend on the names of the variables alone, so equal
+trees always get equal values). Nothing is simplified: every step costs a bounded number of operations on numbers of
+bounded size.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+
+import mpmath
+from mpmath import mp
+
+from fr3e_jax.answers.calculus import calculus_value
+from fr3e_jax.answers.exact_numbers import NotRational, Undefined, rational, substituted
+from fr3e_jax.answers.expression_tree import Node, number, symbols
+from fr3e_jax.answers.limits import EXPONENT_LOG, INEXACT_ARGUMENT, TERMS, Refused, Unreadable
+
+DIGITS = (30, 90)  # of the first and of the confirming comparison
+POINTS = 6  # the first half positive, where roots and logarithms are real
+_STEPS_SPREAD, _STEPS_POINTS = 11, 64  # where a value is constant over long ranges
+_INTEGERS = set("kmnKMN")  # names that stand for integers where floors are taken
+_REQUIRED = 3  # points at which both sides must have a value
+
+Point = Mapping[str, mpmath.mpf]
+
+
+def equal(left: Node, right: Node) -> bool:
+    """Whether two expressions have the same value, for all values of their variables.
+
+    Points with negative values are ignored where a side is not real there, so that ``\\ln x^2`` is ``2\\ln x``. Sides
+    that depend on different variables are different.
+
+    Raises:
+      Refused: a value on the way is beyond a limit.
+      Undefined: a side has no value anywhere.
+      Unreadable: a part has no numerical meaning.
+    """
+    names = sorted(symbols(left) | symbols(right))
+    if not names:
+        return _equal_at({}, left, right) is True
+    verdicts = []
+    steps = _has_steps(left) or _has_steps(right)
+    for trial in range(_STEPS_POINTS if steps else POINTS):
+        point = _point(names, trial, steps)
+        verdict = _equal_at(point, left, right, trial < POINTS // 2 or trial >= POINTS)
+        if verdict is False:
+            return False
+        verdicts.append(verdict)
+    if sum(verdict is True for verdict in verdicts) < _REQUIRED:
+        raise Undefined("the answer has no value at enough points to compare")
+    return True
+
+
+def _has_steps(node: Node) -> bool:
+    """Whether a tree has a floor, a ceiling or a remainder, whose values at near points are often equal."""
+    return any(part.head == "modulo" or part.value in ("floor", "ceil") for part in node.walk())
+
+
+def proportional(left: Node, right: Node, positive: bool = False) -> bool:
+    """Whether ``left = c * right`` for one constant c != 0 (c > 0 if ``positive``), and neither side is constant.
+
+    Then the equations ``left = 0`` and ``right = 0`` are the same up to a factor. Raises as ``equal``.
+    """
+    names = sorted(symbols(left) | symbols(right))
+    if not names or symbols(left) != symbols(right):
+        return False
+    factors, values = [], []
+    with mp.workdps(DIGITS[0] + 10):
+        for trial in range(POINTS // 2):
+            point = _point(names, trial)
+            a, b = _value_or_none(left, point), _value_or_none(right, point)
+            if a is None or b is None or abs(a) < 1e-20 or abs(b) < 1e-20:
+                return False
+            factors.append(a / b)
+            values.append(a)
+        spread = max(abs(factor - factors[0]) for factor in factors)
+        same = spread <= abs(factors[0]) * mpmath.mpf(10) ** (6 - DIGITS[0])
+        varies = max(abs(found - values[0]) for found in values) > abs(values[0]) * mpmath.mpf(10) ** (6 - DIGITS[0])
+    return bool(same and varies and (not positive or (not _is_complex(factors[0]) and mpmath.re(factors[0]) > 0)))
+
+
+def _point(names: Sequence[str], trial: int, steps: bool = False) -> Point:
+    """A coordinate for each name: positive in the first half of the trials, negative in the last one.
+
+    In the trials between, the signs of any two of four names are different once: ``|xy|`` is not ``xy``. With ``steps``
+    the coordinates are in a wider range; each second one is an integer, and all for names that usually are integers.
+    """
+    point = {}
+    for index, name in enumerate(names):
+        place = -_size(name, trial) if _is_negative(names[0], index, trial) else _size(name, trial)
+        if steps:
+            place *= _STEPS_SPREAD
+            place = mpmath.nint(place) if trial % 2 or name in _INTEGERS else place
+        point[name] = place
+    return point
+
+
+def _is_negative(first: str, index: int, trial: int) -> bool:
+    between = trial - POINTS // 2
+    if not 0 <= between < POINTS // 2 - 1:
+        return trial == POINTS - 1
+    return bool((_seed(first, trial) >> 3) % 2 ^ (index >> between) % 2)
+
+
+def _size(name: str, trial: int) -> mpmath.mpf:
+    """A pseudo-random number between 0.3 and 3.4."""
+    return mpmath.mpf(3 * 10**9 + 31 * 10**9 * _seed(name, trial) // 2**32) / 10**10
+
+
+def _seed(name: str, trial: int) -> int:
+    return zlib.crc32(f"{name}/{trial}".encode())
+
+
+def _equal_at(point: Point, left: Node, right: Node, decisive: bool = True) -> bool | None:
+    """Whether the sides are equal at a point; None where the point says nothing."""
+    differences = []
+    for digits in DIGITS:
+        with mp.workdps(digits + 10):
+            a, b = (_value_or_none(side, point) for side in (left, right))
+            if a is None or b is None:
+                if point:
+                    return None
+                raise Undefined("the answer has no value")
+            if not decisive and (_is_complex(a) or _is_complex(b)):
+                return None
+            difference, scale = abs(a - b), max(abs(a), abs(b))
+            differences.append(difference)
+            vanishes = difference <= scale * mpmath.mpf(10) ** (6 - digits)
+            if not vanishes and difference > mpmath.mpf(10) ** (6 - digits):
+                return False
+    # Sides that cancel to zero are equal if their difference shrinks with the precision. The first may be 0 by chance.
+    first = max(differences[0], mpmath.mpf(10) ** -DIGITS[0])
+    return bool(vanishes or (differences[1] <= first * mpmath.mpf(10) ** -40))
+
+
+def _value_or_none(node: Node, point: Point) -> mpmath.mpf | mpmath.mpc | None:
+    try:
+        found = value(node, point)
+    except (Undefined, ZeroDivisionError):
+        return None
+    return found if mpmath.isfinite(found) else None
+
+
+def _is_complex(found) -> bool:
+    return isinstance(found, mpmath.mpc) and abs(found.imag) > abs(found) * mpmath.mpf(10) ** (8 - mp.dps)
+
+
+def real_value(node: Node) -> mpmath.mpf:
+    """The value of an expression without variables, which must be real, to ``mp.dps`` digits."""
+    found = value(node, {})
+    if _is_complex(found) or not mpmath.isfinite(found):
+        raise Undefined("the answer is not a real number")
+    return mpmath.re(found)
+
+
+def value(node: Node, point: Point):
+    """The value at ``point`` (name to coordinate), to ``mp.dps`` digits: real where it can be.
+
+    Raises as ``equal``.
+    """
+    evaluate = _EVALUATORS.get(node.head)
+    if evaluate is None:
+        raise Unreadable(f"a {node.head} has no numerical value")
+    return evaluate(node, point)
+
+
+def _fraction(value) -> mpmath.mpf:
+    return mpmath.mpf(value.numerator) / value.denominator
+
+
+def _constant(node: Node, point: Point):
+    if node.value in _CONSTANTS:
+        return _CONSTANTS[node.value]()
+    raise Undefined(f"{node.value} is not a number")
+
+
+def _product(node: Node, point: Point):
+    product = mpmath.mpf(1)
+    for part in node.args:
+        product *= value(part, point)
+    return product
+
+
+def _quotient(node: Node, point: Point):
+    lower = value(node.args[1], point)
+    if not lower:
+        raise Undefined("the answer divides by zero")
+    return value(node.args[0], point) / lower
+
+
+def _power(node: Node, point: Point):
+    base_node, exponent_node = node.args
+    base = value(base_node, point)
+    try:
+        exponent = rational(exponent_node)
+    except NotRational:
+        return _checked_power(base, value(exponent_node, point))
+    if exponent.denominator == 1:
+        return _checked_power(base, mpmath.mpf(exponent.numerator))
+    return _checked_power(_real_root(base, exponent.denominator), mpmath.mpf(exponent.numerator))
+
+
+def _root(node: Node, point: Point):
+    base = value(node.args[0], point)
+    try:
+        index = rational(node.args[1])
+    except NotRational:
+        return _checked_power(base, 1 / value(node.args[1], point))
+    if index.denominator != 1 or index < 1:
+        raise Unreadable("a root has an index that is no natural number")
+    return _real_root(base, int(index))
+
+
+def _real_root(base, index: int):
+    """The real root where there is one: odd roots of negative numbers are negative, as in school."""
+    if not _is_complex(base) and mpmath.re(base) < 0 and index % 2:
+        return -mpmath.root(-mpmath.re(base), index)
+    return mpmath.root(base, index)
+
+
+def _checked_power(base, exponent):
+    if not base:
+        if mpmath.re(exponent) <= 0:
+            raise Undefined("the answer has zero to a power that is not positive")
+        return mpmath.mpf(0)
+    if abs(exponent) * (abs(mpmath.log10(abs(base))) + 1) > EXPONENT_LOG:
+        raise Refused(f"a power of more than {EXPONENT_LOG} digits")
+    return mpmath.power(base, exponent)
+
+
+def _modulo(node: Node, point: Point):
+    left, right = value(node.args[0], point), value(node.args[1], point)
+    if _is_complex(left) or _is_complex(right) or not right:
+        raise Undefined("a remainder of numbers that are not real")
+    return mpmath.fmod(mpmath.re(left), mpmath.re(right)) % mpmath.re(right)
+
+
+def _factorial(node: Node, point: Point):
+    return _gamma_like(mpmath.factorial, value(node.args[0], point))
+
+
+def _gamma_like(function: Callable, *arguments):
+    if any(abs(argument) > TERMS * 10 for argument in arguments):
+        raise Refused("a factorial or binomial coefficient of large numbers")
+    try:
+        return function(*arguments)
+    except ValueError:
+        raise Undefined("a factorial at a negative integer") from None
+
+
+def _terms(node: Node, point: Point):
+    body, lower, upper = node.args
+    if any(part.head in ("sum", "product") for part in body.walk()):
+        raise Refused("a sum or product inside of another")
+    try:
+        first, last = rational(lower), rational(upper)
+    except NotRational:
+        return calculus_value(node, point)
+    if last - first > TERMS or first.denominator != 1 or last.denominator != 1:
+        raise Refused(f"a sum or product of more than {TERMS} terms")
+    values = [value(substituted(body, node.value, number(i)), point) for i in range(int(first), int(last) + 1)]
+    return mpmath.fsum(values) if node.head == "sum" else mpmath.fprod(values)
+
+
+def _function(node: Node, point: Point):
+    if node.value in ("gcd", "lcm"):
+        return _common(node, point)
+    evaluate = _FUNCTIONS.get(node.value)
+    if evaluate is None:
+        raise Unreadable(f"{node.value} has no numerical value")
+    arguments = [value(_in_radians(part), point) for part in node.args]
+    if node.value in _ANGULAR and any(abs(argument) > INEXACT_ARGUMENT for argument in arguments):
+        raise Refused(f"a function of a number beyond {INEXACT_ARGUMENT}")
+    if node.value in _ORDERED and any(_is_complex(argument) for argument in arguments):
+        raise Undefined(f"{node.value} of a number that is not real")
+    try:
+        return evaluate(*arguments)
+    except (ValueError, ZeroDivisionError):
+        raise Undefined(f"{node.value} has no value there") from None
+    except TypeError:
+        raise Unreadable(f"{node.value} has another number of arguments") from None
+
+
+def _in_radians(node: Node) -> Node:
+    if node.head == "degrees":
+        return Node("multiply", (node.args[0], Node("divide", (Node("constant", (), "pi"), number(180)))))
+    return node.mapped(_in_radians)
+
+
+def _common(node: Node, point: Point):
+    """gcd or lcm: of numbers, or, as polynomials have it, 1 or the product of different variables."""
+    try:
+        return _fraction(rational(node))
+    except NotRational:
+        pass
+    if len({part.value for part in node.args if part.head == "symbol"}) != len(node.args):
+        raise Unreadable(f"{node.value} of expressions is left to sympy")
+    return mpmath.mpf(1) if node.value == "gcd" else mpmath.fprod(point[part.value] for part in node.args)
+
+
+def _apply(node: Node, point: Point):
+    """The value of a function that nobody defined: a smooth function, which depends on its name alone."""
+    total = _size(node.value, 90)
+    for index, part in enumerate(node.args):
+        argument = value(part, point)
+        total += _size(f"{node.value}{index}", 91) * mpmath.sin(argument + _size(node.value, index))
+    return total
+
+
+def _logarithm(argument, base=10):
+    if not argument or not base or base == 1:
+        raise Undefined("a logarithm has no value there")
+    return mpmath.log(argument) / mpmath.log(base)
+
+
+def _natural_logarithm(argument):
+    if not argument:
+        raise Undefined("a logarithm has no value there")
+    return mpmath.log(argument)
+
+
+def _exponential(argument):
+    if abs(argument) > EXPONENT_LOG:
+        raise Refused(f"a power of more than {EXPONENT_LOG} digits")
+    return mpmath.exp(argument)
+
+
+def _hyperbolic(function: Callable) -> Callable:
+    def checked(argument):
+        _exponential(argument)
+        return function(argument)
+
+    return checked
+
+
+_CONSTANTS = {"pi": lambda: +mpmath.pi, "e": lambda: +mpmath.e, "i": lambda: mpmath.mpc(0, 1)}
+_ANGULAR = {"sin", "cos", "tan", "cot", "sec", "csc"}
+_ORDERED = {"floor", "ceil", "max", "min", "sgn"}
+_FUNCTIONS: dict[str, Callable] = {
+    **{name: getattr(mpmath, name) for name in ("sin", "cos", "tan", "cot", "sec", "csc")},
+    **{f"arc{name}": getattr(mpmath, f"a{name}") for name in ("sin", "cos", "tan", "cot", "sec", "csc")},
+    **{name: _hyperbolic(getattr(mpmath, name)) for name in ("sinh", "cosh", "tanh", "coth")},
+    **{f"arc{name}": getattr(mpmath, f"a{name}") for name in ("sinh", "cosh", "tanh")},
+    **{"exp": _exponential, "ln": _natural_logarithm, "log": _logarithm, "lg": _logarithm},
+    **{"lb": lambda argument: _logarithm(argument, 2), "abs": abs, "sgn": mpmath.sign},
+    **{"floor": lambda x: mpmath.floor(mpmath.re(x)), "ceil": lambda x: mpmath.ceil(mpmath.re(x))},
+    **{"max": lambda *xs: max(map(mpmath.re, xs)), "min": lambda *xs: min(map(mpmath.re, xs))},
+    "binomial": lambda n, k: _gamma_like(mpmath.binomial, n, k),
+}
+_EVALUATORS: dict[str, Callable] = {
+    "number": lambda node, point: _fraction(node.value),
+    "decimal": lambda node, point: _fraction(node.value[0]),
+    "symbol": lambda node, point: point[node.value],
+    "constant": _constant,
+    "add": lambda node, point: mpmath.fsum(value(part, point) for part in node.args),
+    "multiply": _product,
+    "divide": _quotient,
+    "negate": lambda node, point: -value(node.args[0], point),
+    "power": _power,
+    "root": _root,
+    "factorial": _factorial,
+    "modulo": _modulo,
+    "sum": _terms,
+    "product": _terms,
+    "function": _function,
+    "apply": _apply,
+    "percent": lambda node, point: value(node.args[0], point) / 100,
+    "degrees": lambda node, point: value(node.args[0], point),
+    "measured": lambda node, point: value(node.args[0], point),
+    **dict.fromkeys(("integral", "limit", "derivative"), calculus_value),
+}

@@ -1,0 +1,227 @@
+r"""Answers that are equal to the gold answer because they repeat the question: ``(1+i)^4`` where it is to be evaluated.
+
+Equality alone rewards such an answer, and a policy finds that out. An answer is a restatement if an operation is left
+to be carried out in it, the question writes this operation, and the gold answer does not. The texts do not matter, but
+the trees (``written_forms``): the order of summands and a factor 1 make no other answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cached_property, lru_cache
+
+from fr3e_jax.answers.expression_tree import Node, symbols
+from fr3e_jax.answers.limits import Contradiction, Refused, Unreadable
+from fr3e_jax.answers.question_formulas import Formulas, difference_form, is_numeral, notation, question_formulas
+from fr3e_jax.answers.reader import keys, read_tokens
+from fr3e_jax.answers.requested_forms import lacks_form
+from fr3e_jax.answers.shapes import is_name, is_open
+from fr3e_jax.answers.tokens import tokenise
+from fr3e_jax.answers.written_forms import (
+    OPERATIONS,
+    has_operation,
+    has_root_below,
+    is_plain,
+    leaves,
+    size,
+    written_form,
+)
+from fr3e_jax.verdict import Verdict
+
+RESTATED = Verdict(0.0, "restated")
+OTHER_FORM = Verdict(0.0, "other_form")
+_SIMPLE = re.compile(r"\s*\$?[-+]?[\d,]+\$?\s*|\s*\$?[A-Za-z]\$?\s*")  # an integer or a letter restates nothing
+_CONVERSION = re.compile(
+    r"\b(?:decimal|fraction|percent(?:age)?|mixed number|scientific notation|standard form|interval notation)\b"
+)
+_SENTENCE_END = re.compile(r"[.?!]\s")  # "express your answer as a fraction" asks for no conversion
+_NO_ROOT_BELOW = re.compile(r"\b(?:rationali[sz]|simplif|rational denominator|radical form)", re.IGNORECASE)
+_SEVERAL = ("bracket", "set", "list", "matrix", "union")
+
+
+def earned(verdict: Verdict, question: str, golds: tuple[str, ...], answer: str) -> Verdict:
+    """The verdict, unless it is "right" and the answer restates the question or lacks the form that it asks for."""
+    if verdict.outcome != "right" or not question or _SIMPLE.fullmatch(answer):
+        return verdict
+    if len(golds) == 1 and _literally(golds[0], answer):
+        return verdict
+    if restates(question, golds, answer):
+        return RESTATED
+    return OTHER_FORM if has_other_form(question, golds, answer) else verdict
+
+
+def restates(question: str, golds: tuple[str, ...], answer: str) -> bool:
+    """Whether an answer that equals a gold one is an unevaluated formula of the question, and no gold one is.
+
+    An answer or gold answer that is not in the grammar restates nothing. Pure, and linear in the texts.
+    """
+    try:
+        tree = _read(answer)
+        return bool(_readable(golds)) and _restatement(question, golds).of(tree)
+    except (Refused, Unreadable, Contradiction, ArithmeticError):
+        return False
+    except RecursionError:
+        return True  # no honest answer is nested so deeply
+
+
+def has_other_form(question: str, golds: tuple[str, ...], answer: str) -> bool:
+    """Whether the question says "factor", "expand", ... and an answer that equals a gold one has not that form."""
+    try:
+        given = _stated(_read(answer))
+        wanted = [part for gold in _readable(golds) for part in _stated(gold)[-1:]]
+        return bool(wanted) and all(lacks_form(question, gold, part) for gold in wanted for part in given)
+    except (Refused, Unreadable):
+        return False
+    except RecursionError:
+        return True
+
+
+@lru_cache(maxsize=256)
+def _readable(golds: tuple[str, ...]) -> tuple[Node, ...]:
+    """The trees of those gold answers that are in the grammar; an answer equals the others only literally."""
+    trees = []
+    for gold in golds:
+        try:
+            trees.append(_read(gold))
+        except (Refused, Unreadable):
+            continue
+    return tuple(trees)
+
+
+def _read(text: str) -> Node:
+    tokens = tokenise(text)
+    while tokens and tokens[0].value in ("=", "\\approx", ":"):
+        tokens = tokens[1:]
+    while tokens and tokens[-1].value in (".", ",", ";", "\\", "\\\\"):
+        tokens = tokens[:-1]
+    return read_tokens(tokens)
+
+
+def _literally(gold: str, answer: str) -> bool:
+    try:
+        return gold.strip() == answer.strip() or keys(gold) == keys(answer)
+    except (Refused, Unreadable):
+        return False
+
+
+@lru_cache(maxsize=256)
+def _restatement(question: str, golds: tuple[str, ...]) -> _Restatement:
+    return _Restatement(question, _readable(golds))
+
+
+class _Restatement:
+    """A question with its gold answers, read once for all answers to it."""
+
+    def __init__(self, question: str, golds: tuple[Node, ...]):
+        self.question = question
+        self.converts = any(
+            _CONVERSION.search(sentence) for sentence in _SENTENCE_END.split(question) if "answer" not in sentence
+        )
+        self.no_root_below = _NO_ROOT_BELOW.search(question) is not None
+        self.gold_forms: set[str] = set()
+        self.gold_folded: dict[str, int] = {}
+        self.gold_notations: set[str] = set()
+        self.rounded = any(node.head == "decimal" for gold in golds for node in gold.walk())
+        self.closed = not any(map(symbols, golds))
+        self.solved = all(map(_is_solved, golds))
+        stated = [part for gold in golds for part in _stated(gold)]
+        worked = [part for part in stated if not self._restates(part)]  # the gold answer may begin with the question
+        for part in worked or stated:
+            written_form(part, found=self.gold_forms)
+        self.gold_folded = {written_form(part, folded=True): size(part) for part in worked or stated}
+        self.gold_notations = {notation(node) for part in worked or stated for node in part.walk()}
+        self.gold_forms.update(written_form(gold) for gold in golds if gold.head == "relation")
+
+    @cached_property
+    def formulas(self) -> Formulas:
+        return question_formulas(self.question)
+
+    def of(self, answer: Node) -> bool:
+        """Whether an equation, or each statement of an answer restates; ``(1+i)^4 = -4`` states the value, too."""
+        if symbols(answer) and answer.head == "relation" and len(answer.args) == 2 and self._restates(answer):
+            return True
+        return all(self._restates(part) or self._keeps_notation(part) for part in self._parts(answer))
+
+    def _parts(self, answer: Node) -> tuple[Node, ...]:
+        """The values that an answer states; both sides of an equation unless an equation is wanted."""
+        if answer.head == "relation" and set(answer.value) == {"="} and self.solved:
+            return tuple(side for side in answer.args if not is_name(side)) or (answer,)
+        return _stated(answer)
+
+    def _restates(self, node: Node) -> bool:
+        if node.head in _SEVERAL:
+            return any(map(self._restates, node.args))
+        if not symbols(node):
+            return self._leaves_numbers(node) or self._repeats_padded(node)
+        if self.closed and self._leaves_numbers(node):  # 2^3+x-x for 8
+            return True
+        return self._repeats(node) or self._repeats_padded(node) or self._repeats_relation(node)
+
+    def _leaves_numbers(self, node: Node) -> bool:
+        """Whether an operation with numbers, which the question writes, is left anywhere in the answer."""
+        if next(self._left(node), None) is None:
+            return False
+        forms: set[str] = set()
+        written_form(node, found=forms)
+        repeated = (forms & self.formulas.written) - self.gold_forms
+        return bool(repeated) and any(written_form(part) in repeated for part in self._left(node))
+
+    def _left(self, node: Node) -> Iterator[Node]:
+        """The operations with numbers in a tree that are left to be carried out."""
+        stack = [node]
+        while stack:
+            part = stack.pop()
+            if self._is_plain(part):
+                continue
+            if part.head in OPERATIONS and not symbols(part):
+                yield part
+            stack.extend(part.args)
+
+    def _is_plain(self, node: Node) -> bool:
+        return is_plain(node, self.rounded) and not (self.no_root_below and has_root_below(node))
+
+    def _keeps_notation(self, answer: Node) -> bool:
+        """Whether a number or set of the question is to be written in another notation and is not."""
+        if not self.converts:
+            return False
+        if answer.head in ("relation", "builder"):
+            return notation(answer) not in self.gold_notations and written_form(answer) in self.formulas.written
+        kept = ((notation(part), written_form(part)) for part in answer.walk() if is_numeral(part))
+        return any(numeral in self.formulas.numerals and numeral[0] not in self.gold_notations for numeral in kept)
+
+    def _repeats(self, node: Node) -> bool:
+        form = written_form(node)
+        return has_operation(node) and form in self.formulas.written and form not in self.gold_forms
+
+    def _repeats_padded(self, node: Node) -> bool:
+        """Whether the answer is a formula of the question with ``+1-1``, ``\\frac22`` and the like added."""
+        if not has_operation(node) or written_form(node) in self.gold_forms:
+            return False
+        form = written_form(node, folded=True)
+        repeated = self.formulas.folded.get(form)
+        return repeated is not None and repeated <= leaves(node) and size(node) > self.gold_folded.get(form, 0)
+
+    def _repeats_relation(self, node: Node) -> bool:
+        """Whether a relation of the question is to be solved, and the answer only moves its terms."""
+        if node.head != "relation" or len(node.args) != 2 or not self.solved or _is_solved(node):
+            return False
+        form = difference_form(node)
+        return form in self.formulas.differences and written_form(node) not in self.gold_forms
+
+
+def _stated(node: Node) -> tuple[Node, ...]:
+    """The values that an answer states: 9 for ``x = 9``, all sides of ``3^2 = 9``, or the answer as it is."""
+    if node.head != "relation" or not set(node.value) <= {"=", "~"}:
+        return (node,)
+    if is_name(node.args[0]):
+        return node.args[1:]
+    return (node,) if any(map(is_open, node.args)) else node.args
+
+
+def _is_solved(node: Node) -> bool:
+    """Whether an answer is no relation, or one of a name to an expression without it."""
+    if node.head != "relation" or len(node.args) != 2:
+        return True
+    left, right = node.args
+    return any(is_name(one) and not symbols(one) & symbols(other) for one, other in ((left, right), (right, left)))

@@ -1,0 +1,150 @@
+"""Questions about the shape of a tree, and trees in other shapes."""
+
+from __future__ import annotations
+
+import math
+
+from fr3e_jax.answers.characters import UNIT_LETTERS
+from fr3e_jax.answers.expression_tree import Node, symbols
+from fr3e_jax.answers.vocabulary import NUMBER_SETS
+
+_TRANSPARENT = {"apply", "bracket", "ratio", "multiply", "function", "degrees", "list"}
+MIRROR = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!=", "=": "="}
+
+
+def is_open(node: Node) -> bool:
+    return bool(symbols(node)) or any(part.head in ("text", "set", "bracket") for part in node.walk())
+
+
+def difference(relation: Node) -> Node:
+    left, right = relation.args
+    if relation.value[0] in (">", ">="):
+        left, right = right, left
+    return Node("add", (left, Node("negate", (right,))))
+
+
+def mirrored(relation: Node) -> Node | None:
+    """``a < b`` as ``b > a``; None for relations that have no mirror image."""
+    if not set(relation.value) <= set(MIRROR):
+        return None
+    return Node("relation", relation.args[::-1], tuple(MIRROR[operator] for operator in relation.value[::-1]))
+
+
+def letters(node: Node) -> str:
+    """The words that a tree spells, casefolded: \\text{odd} and odd are the same; "" if it is not words."""
+    if node.head == "text":
+        return "".join(c for c in node.value.casefold() if c.isalnum())
+    if node.head == "symbol" or (node.head == "constant" and len(node.value) == 1):
+        return node.value.casefold()
+    if node.head == "multiply":
+        parts = [letters(part) for part in node.args]
+        return "".join(parts) if all(parts) else ""
+    if node.head == "measured":
+        inner = letters(node.args[0])
+        return inner + letters(Node("text", (), node.value)) if inner else ""
+    return ""
+
+
+def unsigned(node: Node) -> Node:
+    return node.args[0] if node.head == "negate" else node
+
+
+def infinity_sign(node: Node) -> int:
+    """The sign of an infinity: 1 or -1; 0 for other trees."""
+    if node.head == "negate":
+        return -infinity_sign(node.args[0])
+    return int(node == Node("constant", (), "infinity"))
+
+
+def is_zero(node: Node) -> bool:
+    return node.head == "number" and not node.value
+
+
+def as_matrix(node: Node) -> Node:
+    """``[[0, 1], [1, 0]]`` as a matrix."""
+    if node.head != "bracket" or any(row.head != "bracket" for row in node.args):
+        return node
+    widths = {len(row.args) for row in node.args}
+    if len(widths) != 1:
+        return node
+    return Node("matrix", tuple(entry for row in node.args for entry in row.args), widths.pop())
+
+
+def is_system(node: Node) -> bool:
+    """Whether a list says something about a name by inequalities."""
+    return node.head == "list" and any(
+        part.head == "relation" and not set(part.value) <= {"=", "~", "in"} for part in node.args
+    )
+
+
+def named_point(node: Node) -> tuple[str, Node] | None:
+    """The name and the coordinates of ``A(3, 4)``; None for anything else."""
+    if node.head == "apply" and node.value.isupper() and len(node.args) > 1:
+        return node.value, Node("bracket", node.args, "()")
+    if node.head == "multiply" and len(node.args) == 2 and node.args[0].head == "symbol":
+        name, point = node.args
+        if name.value.isupper() and point.head == "bracket" and point.value == "()":
+            return name.value, point
+    return None
+
+
+def is_time(ratio: Node) -> bool:
+    """Whether ``3:45`` is a time of day: with a.m. or p.m., or as ratios of integers are in lowest terms."""
+    if len(ratio.args) != 2 or ratio.args[1].head == "measured":
+        return len(ratio.args) == 2
+    if any(part.head != "number" or part.value.denominator != 1 for part in ratio.args):
+        return False
+    hours, minutes = (part.value.numerator for part in ratio.args)
+    return 0 <= hours <= 24 and 10 <= minutes < 60 and math.gcd(hours, minutes) > 1
+
+
+def set_letter(node: Node) -> Node:
+    """The set of numbers that a letter names beside another set: ``R`` is the set in bold or blackboard bold."""
+    return Node("set_name", (), node.value) if node.head == "symbol" and node.value in NUMBER_SETS else node
+
+
+def elements(node: Node) -> tuple[Node, ...]:
+    return node.args if node.head == "set" else (node,)
+
+
+def is_name(node: Node) -> bool:
+    """Whether a tree may stand before ``=`` as the name of an answer: ``x``, ``f(x)``, ``(p, q)``, ``|AB|``."""
+    if node.head in ("symbol", "text"):
+        return True
+    if node.head == "constant":
+        return node.value in ("e", "i")
+    if node.head == "apply":
+        return True
+    if node.head == "divide":
+        return all(map(is_name, node.args))
+    return node.head in _TRANSPARENT and bool(node.args) and all(map(is_name, node.args))
+
+
+def is_asked(node: Node) -> bool:
+    """Whether a tree is a sum of names, whose value ``m + n = 7`` or ``2a - b = 7`` says."""
+    return node.head == "add" and all(map(_is_multiple, node.args))
+
+
+def _is_multiple(node: Node) -> bool:
+    """Whether a tree is a name, or an integer times one."""
+    node = unsigned(node)
+    if node.head == "multiply" and node.args[0].head == "number" and len(node.args) > 1:
+        return all(map(is_name, node.args[1:]))
+    return is_name(node)
+
+
+def with_unit(node: Node) -> Node | None:
+    """``5 m`` as five metres: a number and the letter of a unit, written without ``text``; None for anything else."""
+    if node.head != "multiply" or node.args[-1].head != "symbol" or node.args[-1].value not in UNIT_LETTERS:
+        return None
+    factors = node.args[:-1]
+    amount = factors[0] if len(factors) == 1 else Node("multiply", factors)
+    return None if is_open(amount) else Node("measured", (amount,), node.args[-1].value)
+
+
+def name_of(node: Node) -> str:
+    """The text of a name; equal names have equal texts."""
+    if node.head in ("symbol", "text", "constant"):
+        return str(node.value)
+    inner = ",".join(map(name_of, node.args)) if node.args else str(node.value)
+    return f"{node.head}:{node.value}({inner})" if node.head != "multiply" else inner

@@ -1,0 +1,332 @@
+r"""The form in which an expression is written: how it is arranged does not matter, but what is carried out does.
+
+``written_form`` gives a text for a tree. Trees have equal texts if they differ only in the order of summands and
+factors, in brackets, in signs that are moved (``-(a-b)`` and ``b-a``), in neutral parts (``1\cdot x``, ``x+0``,
+``x^1``), in the way a quotient is written (``\frac12 x`` and ``\frac{x}{2}``) or in the names of bound variables.
+Nothing is multiplied out, factored, reduced or evaluated: ``2\cdot 3`` is not ``6``.
+
+``folded`` forms also combine numbers and equal summands and cancel equal factors, so that ``t^2-49+1-1`` and
+``\frac{2(t^2-49)}{2}`` are ``t^2-49``. Both take time linear in the tree, times its depth.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+from math import gcd
+
+from fr3e_jax.answers.expression_tree import Node, bound_variable, number, replaced, symbols
+
+_MEASURES = ("measured", "percent", "degrees")
+_BINDERS = ("sum", "product", "integral", "limit")
+OPERATIONS = {
+    "add", "negate", "multiply", "divide", "power", "root", "factorial", "modulo", "function", "sum", "product",
+    "integral", "derivative", "limit", "intersection", "difference", "plusminus",
+}  # fmt: skip
+_UNORDERED = ("set", "list", "union", "intersection")
+_MIRRORED = {">": "<", ">=": "<="}
+_SYMMETRIC = {"=", "!=", "~"}
+_LARGEST_SQUARE = 1000  # squares of larger numbers are not looked for in a radicand
+_ROOTS_OF_CONSTANTS = ("pi", "e", "i")
+
+
+def written_form(node: Node, folded: bool = False, found: set[str] | None = None) -> str:
+    """The text of the form without its sign; those of all sub-expressions are added to ``found``."""
+    coefficient, text = _form(node, folded, found)
+    return _signed(abs(coefficient), text)
+
+
+def _form(node: Node, folded: bool, found: set[str] | None) -> tuple[Fraction, str]:
+    """A coefficient, which is a sign unless ``folded``, and the text of the rest."""
+    node = _measured(node)
+    if node.head in ("add", "negate"):
+        form = _sum(node, folded, found)
+    elif node.head in ("multiply", "divide", "number", "decimal"):
+        form = _product(node, folded, found)
+    elif node.head in ("power", "root"):
+        form = _power(node, folded, found)
+    else:
+        form = Fraction(1), _other(node, folded, found)
+    if found is not None:
+        found.add(_signed(abs(form[0]), form[1]))
+    return form
+
+
+def _signed(coefficient: Fraction, text: str) -> str:
+    return text if coefficient == 1 else f"-{text}" if coefficient == -1 else f"{coefficient}*{text}"
+
+
+def _sum(node: Node, folded: bool, found: set[str] | None) -> tuple[Fraction, str]:
+    terms: list[tuple[str, Fraction]] = []
+    _add_terms(node, 1, terms, folded, found)
+    if folded:
+        combined: dict[str, Fraction] = {}
+        for text, coefficient in terms:
+            combined[text] = combined.get(text, Fraction(0)) + coefficient
+        terms = list(combined.items())
+    terms = sorted((text, coefficient) for text, coefficient in terms if coefficient and text != "0")
+    if not terms:
+        return Fraction(1), "0"
+    if len(terms) == 1:
+        return terms[0][1], terms[0][0]
+    scale = terms[0][1] if folded else Fraction(1 if terms[0][1] > 0 else -1)
+    return scale, "(" + "+".join(_signed(coefficient / scale, text) for text, coefficient in terms) + ")"
+
+
+def _add_terms(node: Node, sign: int, terms: list, folded: bool, found: set[str] | None) -> None:
+    node = _measured(node)
+    if node.head == "add":
+        for part in node.args:
+            _add_terms(part, sign, terms, folded, found)
+    elif node.head == "negate":
+        _add_terms(node.args[0], -sign, terms, folded, found)
+    else:
+        coefficient, text = _form(node, folded, found)
+        terms.append((text, sign * coefficient))
+
+
+def _product(node: Node, folded: bool, found: set[str] | None) -> tuple[Fraction, str]:
+    factors: list[tuple[Fraction, str, int]] = []
+    _add_factors(node, 1, factors, folded, found)
+    coefficient, texts = Fraction(1), []
+    for scale, text, side in factors:
+        if folded or abs(scale) == 1:
+            coefficient *= scale if side > 0 or not scale else 1 / scale
+        if text != "1":
+            texts.append((text, side))
+    if not coefficient:
+        return Fraction(1), "0"
+    if folded:
+        counts: Counter[str] = Counter()
+        for text, side in texts:
+            counts[text] += side
+        texts = [(text, 1 if count > 0 else -1) for text, count in counts.items() for _ in range(abs(count))]
+    if not texts:
+        return coefficient, "1"
+    if len(texts) == 1 and texts[0][1] > 0:
+        return coefficient, texts[0][0]
+    return coefficient, "[" + " ".join(text if side > 0 else f"/{text}" for text, side in sorted(texts)) + "]"
+
+
+def _add_factors(node: Node, side: int, factors: list, folded: bool, found: set[str] | None) -> None:
+    node = _measured(node)
+    if node.head == "multiply":
+        for part in node.args:
+            _add_factors(part, side, factors, folded, found)
+    elif node.head == "divide":
+        upper, lower = map(_measured, node.args)
+        if side > 0 and upper.head != "divide":
+            _add_factors(upper, side, factors, folded, found)
+        else:
+            factors.append((*_form(upper, folded, found), side))
+        if lower.head == "divide":  # a quotient by a quotient is one more step
+            factors.append((*_form(lower, folded, found), -side))
+        else:
+            _add_factors(lower, -side, factors, folded, found)
+    elif node.head in ("number", "decimal"):
+        value = node.value if node.head == "number" else node.value[0]
+        if folded:
+            factors.append((value, "1", side))
+        else:
+            factors.append((Fraction(-1 if value < 0 else 1), str(abs(value.numerator)), side))
+            factors.append((Fraction(1), str(value.denominator), -side))
+    else:
+        factors.append((*_form(node, folded, found), side))
+
+
+def _power(node: Node, folded: bool, found: set[str] | None) -> tuple[Fraction, str]:
+    scale, base = _form(node.args[0], folded, found)
+    exponent = _signed(*_form(node.args[1], folded, found))
+    if node.head == "root":
+        exponent = f"[/{exponent}]"
+    if exponent in ("1", "1*1"):
+        return scale, base
+    if scale == -1 and exponent.isdigit():
+        return Fraction(-1 if int(exponent[-1]) % 2 else 1), f"{base}^{exponent}"
+    return Fraction(1), f"{_signed(scale, base)}^{exponent}"
+
+
+def _other(node: Node, folded: bool, found: set[str] | None) -> str:
+    if node.head in _BINDERS and not (node.head == "integral" and len(node.args) == 1):
+        node = _renamed(node)
+    parts = [_signed(*_form(part, folded, found)) for part in node.args]
+    value = node.value
+    if node.head in _UNORDERED:
+        parts, value = sorted(parts), None
+    elif node.head == "relation":
+        operators = tuple(value)
+        if len(operators) == 1 and operators[0] in _MIRRORED:
+            parts, operators = parts[::-1], (_MIRRORED[operators[0]],)
+        if len(set(operators)) == 1 and operators[0] in _SYMMETRIC:
+            parts = sorted(parts)
+        value = operators
+    elif node.head == "symbol" or (node.head == "constant" and not parts):
+        return str(value)
+    return f"{node.head}:{value}({';'.join(parts)})"
+
+
+def _renamed(node: Node) -> Node:
+    name = bound_variable(node)
+    height = sum(part.head in _BINDERS for part in node.walk())
+    bound = "\N{BULLET}" * height
+    value = (bound, *node.value[1:]) if node.head == "limit" else bound
+    body = replaced(node.args[0], Node("symbol", (), name), Node("symbol", (), bound))
+    return Node(node.head, (body, *node.args[1:]), value)
+
+
+def leaves(node: Node) -> Counter[Node]:
+    """The numbers and names in a tree, with their counts."""
+    return Counter(part for part in node.walk() if not part.args)
+
+
+def size(node: Node) -> int:
+    """The number of numbers, names and functions in a tree."""
+    return sum(part.head in ("function", *_BINDERS) or not part.args for part in node.walk())
+
+
+def has_operation(node: Node) -> bool:
+    """Whether an expression, or a part of one, has something to carry out; numbers and names have nothing."""
+    if node.head in OPERATIONS:
+        return (node.head != "negate" and bool(symbols(node))) or not is_plain(node)
+    return any(map(has_operation, node.args))
+
+
+def has_root_below(node: Node) -> bool:
+    """Whether a denominator has a root."""
+    parts = (lower for part in node.walk() if part.head == "divide" for lower in part.args[1].walk())
+    return any(part.head == "root" or (part.head == "power" and part.args[1].head == "divide") for part in parts)
+
+
+def is_plain(node: Node, rounded: bool = False) -> bool:
+    r"""Whether nothing is left to be carried out: ``5``, ``\frac34``, ``2\sqrt3``, ``1-i``, ``x``, ``(2, 5]``.
+
+    Args:
+      rounded: the answer is wanted as a number, so that roots, powers and functions are operations.
+    """
+    node = _measured(node)
+    if not node.args:
+        return True
+    if node.head == "negate":
+        return is_plain(node.args[0], rounded)
+    if node.head in ("bracket", "set", "list", "relation", "union", "matrix", "ratio", "builder", "text", "apply"):
+        return all(is_plain(part, rounded) for part in node.args)
+    if rounded:
+        return _is_fraction(node)
+    return _is_term(node) or _is_plain_sum(node) or _is_plain_quotient(node)
+
+
+def _measured(node: Node) -> Node:
+    while node.head in _MEASURES:
+        node = node.args[0]
+    return node
+
+
+def _is_integer(node: Node) -> bool:
+    return node.head == "number" and node.value.denominator == 1
+
+
+def _is_fraction(node: Node) -> bool:
+    """Whether a tree is a fraction of integers in lowest terms."""
+    if node.head != "divide":
+        return False
+    upper, lower = (part.args[0] if part.head == "negate" else part for part in node.args)
+    return (
+        _is_integer(upper) and _is_integer(lower) and lower.value > 1 and gcd(int(upper.value), int(lower.value)) == 1
+    )
+
+
+def _is_irrational(node: Node) -> bool:
+    r"""Whether a tree is one factor that cannot be simplified: a letter, a constant, ``e^2``, ``\sqrt3``, ``\ln 2``."""
+    if node.head in ("symbol", "constant"):
+        return True
+    if node.head == "power":
+        base, exponent = node.args
+        return base.head == "constant" and base.value != "i" and all(map(_is_rational_part, exponent.walk()))
+    if node.head == "root":
+        radicand, index = node.args
+        return _is_integer(radicand) and radicand.value > 1 and _is_integer(index) and _is_power_free(node)
+    if node.head == "function" and node.value in ("ln", "log") and len(node.args) == 1:
+        argument = node.args[0]
+        return _is_integer(argument) and argument.value > 1 and not _is_perfect_power(int(argument.value))
+    return False
+
+
+def _is_rational_part(node: Node) -> bool:
+    return node.head in ("number", "decimal", "divide", "negate")
+
+
+def _is_power_free(root: Node) -> bool:
+    value, index = int(root.args[0].value), int(root.args[1].value)
+    if not 2 <= index <= 64:
+        return False
+    for base in range(2, _LARGEST_SQUARE):
+        power = base**index
+        if power > value:
+            return True
+        if value % power == 0:
+            return False
+    return True
+
+
+def _is_perfect_power(value: int) -> bool:
+    return any(round(value ** (1 / k)) ** k == value for k in range(2, 20)) if value < 10**15 else False
+
+
+def _is_term(node: Node) -> bool:
+    r"""Whether a tree is a rational number times factors that cannot be combined: ``2\sqrt3``, ``4.5\times10^{33}``."""
+    factors = node.args if node.head == "multiply" else (node,)
+    factors = [factor.args[0] if factor.head == "negate" else factor for factor in map(_measured, factors)]
+    rationals = [f for f in factors if f.head in ("number", "decimal") or _is_fraction(f)]
+    rest = [f for f in factors if f not in rationals]
+    if len(rationals) == 1 and len(rest) == 1 and _is_scientific(rationals[0], rest[0]):
+        return True
+    roots = sum(f.head in ("root", "function") for f in rest)
+    return len(rationals) <= 1 and all(map(_is_irrational, rest)) and roots <= 1 and len(set(rest)) == len(rest)
+
+
+def _is_scientific(coefficient: Node, power: Node) -> bool:
+    value = coefficient.value[0] if coefficient.head == "decimal" else coefficient.value
+    return (
+        coefficient.head in ("number", "decimal")
+        and 1 <= abs(value) < 10
+        and power.head == "power"
+        and power.args[0] == number(10)
+    )
+
+
+def _is_plain_sum(node: Node) -> bool:
+    """Whether the terms of a sum cannot be combined; a mixed number is one."""
+    if node.head != "add":
+        return False
+    if len(node.args) == 2 and _is_integer(node.args[0]) and _is_fraction(node.args[1]):
+        upper, lower = node.args[1].args
+        return upper.head == "number" and upper.value < lower.value
+    terms = [_measured(part.args[0] if part.head == "negate" else part) for part in node.args]
+    if not all(_is_term(term) or _is_plain_quotient(term) for term in terms):
+        return False
+    bodies = [written_form(Node("multiply", (term, number(1))), folded=True).rpartition("*")[2] for term in terms]
+    return len(set(bodies)) == len(bodies)
+
+
+def _is_plain_quotient(node: Node) -> bool:
+    r"""Whether a quotient has an integer below that has no factor in common with the numerator: ``\frac{1+\sqrt5}{2}``.
+
+    A root may stand below the number 1 or one without a common factor, too.
+    """
+    if node.head != "divide":
+        return False
+    upper, lower = (part.args[0] if part.head == "negate" else part for part in node.args)
+    if lower.head in ("root", "constant") and _is_integer(upper):
+        radicand = lower.args[0].value if lower.head == "root" and _is_integer(lower.args[0]) else 1
+        return _is_irrational(lower) and gcd(int(upper.value), int(radicand)) == 1
+    if not _is_integer(lower) or lower.value < 2 or not (_is_term(upper) or _is_plain_sum(upper)):
+        return False
+    terms = upper.args if upper.head == "add" else (upper,)
+    return gcd(int(lower.value), *map(_integer_factor, terms)) == 1
+
+
+def _integer_factor(term: Node) -> int:
+    if term.head == "negate":
+        return _integer_factor(term.args[0])
+    factors = term.args if term.head == "multiply" else (term,)
+    return next((int(f.value) for f in factors if _is_integer(f)), 1)

@@ -1,0 +1,1 @@
+"""Opening a run: its model, texts, task, sampler, and identity."""

@@ -1,0 +1,228 @@
+"""The configured network, the layout of its weights, and the weights that a run starts from."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+from flax import nnx
+from jax.sharding import Mesh
+
+from fr3e_jax.configuration.error_conversion import as_config_error
+from fr3e_jax.configuration.schema import Config, ModelConfig
+from fr3e_jax.hub import model_directory
+from fr3e_jax.learning.configured_programs import configured_critic_programs, configured_train_programs
+from fr3e_jax.policy.adapter_files import load_adapters
+from fr3e_jax.policy.architecture import PUBLISHED, Architecture, UnsupportedModel
+from fr3e_jax.policy.config_file import read_architecture
+from fr3e_jax.policy.huggingface import load_params
+from fr3e_jax.policy.lora import LoraSettings, initial_adapters
+from fr3e_jax.policy.network import Params, initial_params
+from fr3e_jax.programs.checksums import checksums
+from fr3e_jax.programs.critic_programs import CriticPrograms
+from fr3e_jax.programs.decoder_programs import DecoderPrograms
+from fr3e_jax.programs.frozen_base import merged_as_stored
+from fr3e_jax.programs.fused_rows import chosen_attention
+from fr3e_jax.programs.host_arrays import params_on_mesh
+from fr3e_jax.programs.mesh import abstract_arrays, make_mesh, rollout_mesh
+from fr3e_jax.programs.reshard import RolloutWeights
+from fr3e_jax.programs.train_programs import TrainPrograms
+from fr3e_jax.runs.checkpoint_content import flatten_arrays
+from fr3e_jax.session.placed_network import PlacedNetwork, decoder_programs, place_network
+
+_OF_ADAPTERS = 7_919  # folded into the key of the seed; the base draws from the key itself
+
+# The context length does not make another network: base and instruct models of one size differ in it.
+_SAME_NETWORK_WITHOUT = {"max_position_embeddings"}
+
+
+def configured_architecture(config: Config, vocab_size: int) -> Architecture:
+    """The architecture of ``model.path``, else of ``model.architecture``, else of the sizes in ``model``.
+
+    Args:
+      config: the settings.
+      vocab_size: number of tokens of the tokenizer.
+
+    Raises:
+      FileNotFoundError: ``model.path`` is no directory.
+      UnsupportedModel: the embedding has fewer rows than the tokenizer has tokens, the longest sequence needs more
+        positions than the network has, or the directory holds another network than ``model.architecture`` names.
+    """
+    model = config.model
+    named = model.architecture != "custom"
+    if not model.path and not named:
+        return _sized_architecture(model, vocab_size)
+    if model.path:
+        architecture = read_architecture(model_directory(model.path))
+        if named:
+            _check_same_network(architecture, model)
+    else:
+        architecture = PUBLISHED[model.architecture]
+    if vocab_size > architecture.vocab_size:
+        raise UnsupportedModel(
+            f"the tokenizer has {vocab_size} tokens, the model's embedding {architecture.vocab_size} "
+            f"({model.path or model.architecture}); "
+            "set model.tokenizer to the model's own tokenizer"
+        )
+    if model.max_position_embeddings:
+        architecture = dataclasses.replace(architecture, max_position_embeddings=model.max_position_embeddings)
+    needed = config.data.max_prompt_tokens + config.rollout.max_response_tokens
+    if needed > architecture.max_position_embeddings:
+        name, found = model.path or model.architecture, architecture.max_position_embeddings
+        raise UnsupportedModel(
+            f"{name} has {found} positions (max_position_embeddings), and the longest sequence needs {needed} "
+            f"(data.max_prompt_tokens={config.data.max_prompt_tokens} and rollout.max_response_tokens="
+            f"{config.rollout.max_response_tokens}); lower these, or go beyond what the network was trained for with "
+            f"model.max_position_embeddings={needed}"
+        )
+    return architecture
+
+
+def _sized_architecture(model: ModelConfig, vocab_size: int) -> Architecture:
+    return Architecture(
+        vocab_size=vocab_size,
+        hidden_size=model.hidden_size,
+        num_layers=model.num_layers,
+        num_heads=model.num_heads,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.hidden_size // model.num_heads,
+        intermediate_size=model.intermediate_size,
+        rope_theta=model.rope_theta,
+        tie_word_embeddings=model.tie_word_embeddings,
+    )
+
+
+def _check_same_network(found: Architecture, model: ModelConfig) -> None:
+    named = PUBLISHED[model.architecture]
+    different = [
+        f"{field.name}={getattr(found, field.name)} where {model.architecture} has {getattr(named, field.name)}"
+        for field in dataclasses.fields(Architecture)
+        if field.name not in _SAME_NETWORK_WITHOUT and getattr(found, field.name) != getattr(named, field.name)
+    ]
+    if different:
+        same = [name for name, known in PUBLISHED.items() if known == found]
+        remedy = f"model.architecture={same[0] if same else 'custom'}"
+        raise UnsupportedModel(
+            f"{model.path}/config.json is not model.architecture={model.architecture}: it has "
+            f"{', '.join(different)}; set {remedy}, or name another directory"
+        )
+
+
+def starting_weights(config: Config, architecture: Architecture, abstract: Params, shardings: Params) -> Params:
+    """All weights that a run starts from: those of ``model.path``, or random ones of ``seed``."""
+    model = config.model
+    if model.path:
+        with as_config_error():
+            params = load_params(model_directory(model.path), architecture, abstract, shardings)
+    else:
+        params = initial_params(architecture, jax.random.key(config.seed), param_dtype=model.param_dtype)
+    return params_on_mesh(params, shardings)
+
+
+def starting_adapters(
+    config: Config, architecture: Architecture, lora: LoraSettings, abstract: Params, shardings: Params
+) -> Params:
+    """The adapters that a run starts from: those of ``model.lora.path``, or new ones, which add 0."""
+    if config.model.lora.path:
+        with as_config_error():
+            return load_adapters(config.model.lora.path, architecture, lora, abstract, shardings)
+    key = jax.random.fold_in(jax.random.key(config.seed), _OF_ADAPTERS)
+    return params_on_mesh(initial_adapters(architecture, lora, abstract, key), shardings)
+
+
+@dataclass(frozen=True)
+class Model:
+    """The network of a run on its mesh, without settings: those are the session's.
+
+    What is trained and saved are all weights, or with adapters these alone; the base below them is loaded again.
+    """
+
+    architecture: Architecture
+    mesh: Mesh
+    network: PlacedNetwork
+
+    @property
+    def graphdef(self) -> nnx.GraphDef:
+        """The network of training and scoring."""
+        return self.network.graphdef
+
+    @property
+    def abstract_params(self) -> Params:
+        """Shapes and types of what is trained."""
+        return self.network.abstract
+
+    @property
+    def param_shardings(self) -> Params:
+        """The shardings of what is trained."""
+        return self.network.shardings
+
+    def fresh_params(self, config: Config) -> Params:
+        """What a run starts to train from: `starting_weights` or `starting_adapters`."""
+        own = (self.abstract_params, self.param_shardings)
+        if self.network.lora is None:
+            return starting_weights(config, self.architecture, *own)
+        return starting_adapters(config, self.architecture, self.network.lora, *own)
+
+    def whole(self, params: Params) -> Params:
+        """All weights of the network, with the adapters in ``params`` merged into their base, in the base's type."""
+        base = self.network.base
+        return params if base is None else merged_as_stored(base)(base.below(params))
+
+    def base_fingerprint(self) -> str:
+        """A hash of the weights below the adapters; "" without adapters."""
+        if self.network.base is None:
+            return ""
+        found = checksums(flatten_arrays(self.network.base.params()))
+        return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
+
+    def sharded_abstract_params(self) -> Params:
+        """Shapes, types and shardings of the weights, to restore a checkpoint into."""
+        return abstract_arrays(self.abstract_params, self.param_shardings)
+
+    def train_programs(self, config: Config, *, supervised: bool = False) -> TrainPrograms:
+        """The training programs of the run; ``supervised``: those of ``fr3e sft``."""
+        network = (self.architecture, self.graphdef, self.abstract_params, self.param_shardings)
+        options = {"supervised": supervised, "base": self.network.base}
+        return configured_train_programs(config, *network, self.mesh, **options)
+
+    def critic_programs(self, config: Config) -> CriticPrograms | None:
+        """The programs of PPO's value network; None if the method has no critic."""
+        if config.advantage.base_estimator != "gae":
+            return None
+        return configured_critic_programs(config, self.architecture, self.mesh)
+
+
+def model_on(mesh: Mesh, config: Config, architecture: Architecture, decoding: Mesh | None = None) -> Model:
+    """The network on ``mesh``; ``decoding``: the mesh of rollouts, if it is another one.
+
+    Raises:
+      MeshMismatch: the mesh does not fit the network.
+      ConfigError, UnsupportedModel, FileNotFoundError: the adapters in ``model.lora`` cannot be used.
+    """
+    load = partial(starting_weights, config, architecture)
+    return Model(architecture, mesh, place_network(config, architecture, mesh, decoding or mesh, load))
+
+
+def open_model(
+    config: Config, vocab_size: int, *, keeps_routes: bool = False
+) -> tuple[Model, DecoderPrograms, RolloutWeights]:
+    """The model that ``config`` names, the programs that decode with it, and the rollout layout of its weights.
+
+    ``vocab_size``: number of tokens of the tokenizer; ``keeps_routes``: see `decoder_programs`.
+
+    Raises:
+      ValueError, OSError: see `configured_architecture`; or the mesh does not fit the devices or the network; or the
+        devices do not run the attention that is asked for.
+    """
+    architecture = configured_architecture(config, vocab_size)
+    m = config.mesh
+    mesh = make_mesh(m.replica, m.fsdp, m.tensor, context=m.context, expert=m.expert)
+    chosen_attention(config.model.attention, mesh.devices.flat[0].platform, architecture.head_dim)
+    decoding = rollout_mesh(mesh, replica=m.rollout_replica, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
+    model = model_on(mesh, config, architecture, decoding)
+    programs = decoder_programs(config, model.network, architecture, decoding, keeps_routes=keeps_routes)
+    return model, programs, model.network.weights

@@ -1,0 +1,125 @@
+"""The identity of a run: settings, and fingerprints of its data, its tokenizer and the user's code.
+
+A checkpoint holds it, so that a resumed run can tell what has changed (`fr3e_jax.loop.resumption`). Files may move:
+their content counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.data.character_tokenizer import CHARACTERS
+from fr3e_jax.data.task import BUILT_IN, Task, held_out_split
+from fr3e_jax.data.tokenizer import FILES, TextCodec
+from fr3e_jax.loop.kept_fingerprints import Fingerprint, kept
+from fr3e_jax.problem import Problem
+from fr3e_jax.tools.tool import FORMS
+from fr3e_jax.user_code import parse_reference
+
+HASHED_PROBLEMS = 20_000  # of a split; a longer one is looked at in so many places
+HASHED_DEMONSTRATIONS = 2_000  # the first; every second one as at the end of a curriculum
+
+
+def identity(
+    config: Config, task: Task, codec: TextCodec, *, demonstrations: bool = False, base: str = ""
+) -> dict[str, Any]:
+    """JSON content for the host state of a checkpoint.
+
+    Args:
+      config: all of its settings count but for the section ``runtime``.
+      task: the problems to train on and to evaluate on.
+      codec: the tokenizer.
+      demonstrations: the run trains on demonstrations, so they count, too.
+      base: a hash of the weights below the adapters, which no checkpoint holds; "": there are none.
+    """
+    settings = {name: value for name, value in dataclasses.asdict(config).items() if name != "runtime"}
+    of_problems = kept(fingerprint, config.runtime)
+    held_out = held_out_split(task, config.evaluation.split)
+    found = {
+        "settings": json.loads(json.dumps(settings)),
+        "training_data": of_problems(task.problems("train")),
+        "held_out_data": held_out_fingerprints(held_out, config.data.eval, of_problems),
+        "tokenizer": tokenizer_fingerprint(codec),
+        "files": user_files(config),
+    }
+    if base:
+        found["base_weights"] = base
+    if demonstrations:
+        found["demonstrations"] = _of_demonstrations(task)
+    return found
+
+
+def fingerprint(problems: Sequence[Problem]) -> str:
+    """The number of problems and a hash of their content.
+
+    All of them are hashed, or `HASHED_PROBLEMS` evenly spaced ones.
+    """
+    count = len(problems)
+    places = range(count) if count <= HASHED_PROBLEMS else np.linspace(0, count - 1, HASHED_PROBLEMS).astype(int)
+    return f"{count} problems, {_digest(_content(problems[int(place)]) for place in places)}"
+
+
+def _content(problem: Problem) -> bytes:
+    # Values that JSON lacks count by their type alone: their text could hold an address in memory.
+    extra = json.dumps(dict(problem.extra), sort_keys=True, default=lambda value: type(value).__name__)
+    return repr((problem.id, problem.prompt, problem.gold, extra)).encode("utf-8", "surrogatepass")
+
+
+def held_out_fingerprints(
+    problems: Sequence[Problem], sets: Sequence[str], of_problems: Fingerprint = fingerprint
+) -> dict[str, str]:
+    """A `fingerprint` for each of several sets, by the split in the problems' ids; else one, under an empty name."""
+    if len(sets) <= 1:
+        return {"": of_problems(problems)}
+    members: dict[str, list[Problem]] = {}
+    for problem in problems:
+        members.setdefault(problem.id.rpartition("/")[0], []).append(problem)
+    return {name: fingerprint(own) for name, own in members.items()}
+
+
+def tokenizer_fingerprint(codec: TextCodec) -> str:
+    """The number of tokens and a hash of the tokenizer's files and stop ids."""
+    files = {name: codec.source / name for name in FILES} if codec.source else {}
+    content = [name.encode() + b"\0" + path.read_bytes() for name, path in files.items() if path.is_file()]
+    return f"{len(codec)} tokens, {_digest([*(content or [CHARACTERS.encode()]), repr(codec.stop_ids).encode()])}"
+
+
+def user_files(config: Config) -> dict[str, str]:
+    """SHA-256, shortened, of the user's file that each setting names: task, verifier, tool, environment."""
+    named = {"data.task": config.data.task, "data.verifier": config.data.verifier}
+    named |= {"tools.kind": config.tools.kind, "environment.kind": config.environment.kind}
+    built_in = {"", "none", "task", *BUILT_IN, *FORMS}
+    found = {}
+    for setting, text in named.items():
+        if text not in built_in and (file := _source_file(parse_reference(text, setting).source)):
+            found[setting] = _digest([file.read_bytes()])
+    return found
+
+
+def _source_file(source: str) -> Path | None:
+    if source.endswith(".py"):
+        return Path(source)
+    spec = importlib.util.find_spec(source)
+    return Path(spec.origin) if spec and spec.origin and Path(spec.origin).is_file() else None
+
+
+def _of_demonstrations(task: Task) -> str:
+    shown = (task.demonstration(index, float(index % 2)) for index in range(HASHED_DEMONSTRATIONS))
+    texts = (repr((each.prompt, each.response)).encode("utf-8", "surrogatepass") for each in shown)
+    return f"the first {HASHED_DEMONSTRATIONS}, {_digest(texts)}"
+
+
+def _digest(parts: Iterator[bytes] | Sequence[bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()[:16]

@@ -1,0 +1,207 @@
+"""Everything that a verb needs before it starts, built from a configuration."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import jax
+
+from fr3e_jax.cluster.processes import Processes, own_processes
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.configuration.error_conversion import as_config_error
+from fr3e_jax.configuration.schema import Config, RuntimeConfig
+from fr3e_jax.data.task import Task, load_task
+from fr3e_jax.data.templates import load_template
+from fr3e_jax.data.tokenizer import TextCodec
+from fr3e_jax.hub import model_directory, pinned
+from fr3e_jax.learning.setup import LearningSetup
+from fr3e_jax.loop.grading import ENVIRONMENT, ResponseGrader, RewardRange
+from fr3e_jax.programs.host_memory import keep_host_memory
+from fr3e_jax.programs.program import keep_executables
+from fr3e_jax.rewards.grader import Grader, VerifierError
+from fr3e_jax.rewards.user import check_by_a_call, user_verifier
+from fr3e_jax.rollouts.cache_sizes import configured_sizes
+from fr3e_jax.rollouts.engine import RolloutEngine
+from fr3e_jax.rollouts.episodes import Episodes, observation_form
+from fr3e_jax.rollouts.expected_lengths import configured_lengths
+from fr3e_jax.rollouts.noise import Noise
+from fr3e_jax.rollouts.requests import Sampling
+from fr3e_jax.rollouts.tool_calls import Toolbox, open_toolbox
+from fr3e_jax.runs.cache_writers import write_on_each_host
+from fr3e_jax.runs.compilation import count_compilations
+from fr3e_jax.runs.stored_executables import StoredExecutables
+from fr3e_jax.session.model import Model, open_model
+from fr3e_jax.session.posed_task import posed_task
+from fr3e_jax.session.sampler import Sampler
+from fr3e_jax.session.texts import Texts
+from fr3e_jax.stores.objects import is_remote
+from fr3e_jax.tools.environment import MakeEnvironment, load_environment
+
+
+@dataclass
+class Session:
+    """The parts of a run. A function that needs one part takes that part; the method's stages take the session."""
+
+    config: Config
+    task: Task
+    texts: Texts
+    model: Model
+    sampler: Sampler
+    grader: ResponseGrader
+    processes: Processes = Processes()
+
+    @cached_property
+    def noise(self) -> Noise:
+        """The source of the host's random choices."""
+        return Noise(self.config.seed)
+
+    @cached_property
+    def learning(self) -> LearningSetup:
+        """The part that learning depends on."""
+        architecture = self.model.architecture
+        sizes = {name: getattr(architecture, name) for name in ("vocab_size", "key_cost", "position_cost")}
+        return LearningSetup(self.config, self.noise, self.texts.codec.pad_id, **sizes)
+
+    def counts(self) -> tuple[Counter[str], Counter[str]]:
+        """The step's counts so far: of tool calls, and of this process's verdicts by outcome."""
+        toolbox = self.sampler.toolbox
+        return Counter(toolbox.counts if toolbox else ()), self.grader.grader.outcomes()
+
+    def set_counts(self, tools: Counter[str], outcomes: Sequence[Counter[str]]) -> None:
+        """Set the step's counts; ``outcomes``: of each process that there was."""
+        if self.sampler.toolbox:
+            self.sampler.toolbox.counts = Counter(tools)
+        own = outcomes if self.processes.first else ()  # a sum of all is all that is read
+        self.grader.grader.set_outcomes(sum(own, Counter()))
+
+    def sampling(self) -> Sampling:
+        """Sampling settings of base and explored rollouts."""
+        r = self.config.rollout
+        return Sampling(r.temperature, r.top_p, r.top_k, self.texts.codec.stop_ids)
+
+
+def start_runtime(config: Config) -> None:
+    """Apply process-wide settings of JAX; call it before the first array is made."""
+    if config.runtime.keep_host_memory:
+        keep_host_memory()
+    keep_executables(_open_caches(config.runtime))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    count_compilations()
+
+
+def _open_caches(runtime: RuntimeConfig) -> StoredExecutables | None:
+    """Name jax's own cache, unless the environment does, and return the store of whole executables, if there is one."""
+    if not runtime.compilation_cache:
+        return None
+    named = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    cache = named or runtime.compilation_cache
+    if is_remote(cache):  # jax itself opens gs:// and s3://; whole executables need a directory
+        if not named:
+            jax.config.update("jax_compilation_cache_dir", cache)
+        return None
+    folder = Path(cache).expanduser()
+    try:
+        store = StoredExecutables(folder / "programs") if runtime.stored_programs else None
+    except OSError as error:
+        raise ConfigError(
+            f"runtime.compilation_cache={folder} cannot be used: {error}; name another folder, or none"
+        ) from error
+    if not named:
+        path = folder / "jax" if store else folder
+        path.mkdir(parents=True, exist_ok=True)
+        jax.config.update("jax_compilation_cache_dir", str(path))
+    return store
+
+
+def open_session(config: Config, task: Task | None = None, *, keeps_routes: bool = False) -> Session:
+    """Build the session that ``config`` describes.
+
+    Args:
+      config: the settings.
+      task: the problems and their verifier; None: those that ``data.task`` names.
+      keeps_routes: rollouts may train, so they record the experts of their tokens where these are replayed.
+
+    Raises:
+      ConfigError: a setting names a task, tokenizer, template, verifier, model or mesh that cannot be used.
+    """
+    start_runtime(config)
+    processes = own_processes()
+    if processes.count > 1:  # an executable of several processes belongs to all of them
+        keep_executables(None)
+        write_on_each_host(processes.index, processes.gather)
+    texts = open_texts(config)
+    with as_config_error():
+        task = load_task(config.data) if task is None else task
+        texts.prompt_text("?")  # a missing chat template fails here, before a run directory exists
+        make = load_environment(config.environment, task)
+        if make is not None:
+            task = posed_task(task, make, config.environment, texts.prompt_ids)
+        own = user_verifier(config.data.verifier)
+        grader = Grader(own or task.verifier(), config.rewards, ENVIRONMENT if make else "verifier")
+    if own:
+        with as_config_error(TypeError, ValueError, VerifierError):
+            check_by_a_call(grader, task.problems("train"), config.data.verifier)
+    model, sampler = open_sampler(config, texts, processes, make, keeps_routes=keeps_routes)
+    of_episodes = RewardRange(config.environment.least_reward, config.environment.most_reward)
+    graded = ResponseGrader(grader, texts, processes, of_episodes)
+    return Session(config, task, texts, model, sampler, graded, processes)
+
+
+def open_texts(config: Config) -> Texts:
+    """The tokenizer and the template that ``config`` names.
+
+    An id of the Hugging Face hub gets the commit that it stands for, in ``config``.
+
+    Raises:
+      ConfigError: one of them cannot be used.
+    """
+    with as_config_error():
+        model = config.model
+        model.path, model.tokenizer = pinned(model.path), pinned(model.tokenizer, "model.tokenizer")
+        path = str(model_directory(model.path)) if model.path else ""
+        codec = TextCodec.load(model.tokenizer or path, model=path)
+        return Texts(codec, load_template(config.data.template))
+
+
+def open_sampler(
+    config: Config,
+    texts: Texts,
+    processes: Processes,
+    make: MakeEnvironment | None = None,
+    *,
+    keeps_routes: bool = False,
+) -> tuple[Model, Sampler]:
+    """The model that ``config`` names, and what samples from it, in the environment that ``make`` makes.
+
+    Raises:
+      ConfigError: the model, the mesh, a tool or the form of observations cannot be used.
+    """
+    codec = texts.codec
+    with as_config_error():
+        model, programs, weights = open_model(config, len(codec), keeps_routes=keeps_routes)
+        known = codec, model.architecture.vocab_size, programs, processes
+        toolbox: Toolbox | Episodes | None = open_toolbox(config.tools, *known)
+        if make is not None:
+            own = config.environment
+            form = observation_form(own.observation, codec, chat=texts.template.chat, turn_end=own.turn_end)
+            toolbox = Episodes(make, own, form, *known, config.seed)
+    accelerator, layout = jax.default_backend() != "cpu", config.rollout.lane_layout
+    engine = RolloutEngine(
+        programs,
+        trunk_slots=config.rollout.trunk_slots,
+        lanes_per_trunk=config.rollout.lanes_per_trunk,
+        chunk=config.rollout.decode_chunk,
+        seed=config.seed,
+        pad_id=codec.pad_id,
+        fitted=layout == "fitted" or (layout == "auto" and not accelerator),
+        sizes=configured_sizes(config),
+        expected=None if accelerator else configured_lengths(config),  # fewer lanes would take more steps
+        accelerator=accelerator,
+    )
+    return model, Sampler(engine, weights, toolbox)

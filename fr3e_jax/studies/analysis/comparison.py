@@ -1,0 +1,296 @@
+"""Groups of runs side by side: bands of curves, final scores, differences paired by seed, the price of a score.
+
+Dimension key: S runs of a group, X places of a grid.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.studies.analysis.bootstrap import (
+    interval_of_mean,
+    interval_over_problems,
+    means_of_resamples,
+    percentiles,
+)
+from fr3e_jax.studies.analysis.comparability import Flag, flags
+from fr3e_jax.studies.analysis.held_out_scores import ProblemScores, differences_by_set, scores_of_problems
+from fr3e_jax.studies.analysis.run_curves import (
+    ALL_RIGHT,
+    ALL_WRONG,
+    AXES,
+    MIXED,
+    WASTED,
+    first_reach,
+    is_score,
+    on_grid,
+)
+from fr3e_jax.studies.analysis.run_groups import Collection, ComparedRun, Group, group_runs
+
+TRAINING_METRICS = ("reward/mean", "entropy/mean", ALL_RIGHT, ALL_WRONG, MIXED, WASTED, "length/mean")
+REACH_AXES = ("sampled_tokens", "trained_positions", "updates", "cpu_seconds")
+MOST_PLACES = 300  # of a grid
+CURVE_DRAWS = 2000  # resamples for the band at each place
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A number over the runs of a group."""
+
+    values: Sequence[float]
+    """In the order of the runs that have one."""
+    runs: int
+    """Runs of the group, with those that have no value."""
+
+    @property
+    def mean(self) -> float | None:
+        return float(np.mean(self.values)) if self.values else None
+
+    @property
+    def std(self) -> float | None:
+        """Sample standard deviation, with n − 1; None for fewer than two values."""
+        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
+
+
+@dataclass(frozen=True)
+class Band:
+    """A metric of one group on a grid; NaN where not all its runs have been: no extrapolation."""
+
+    runs: Sequence[ComparedRun]
+    each: np.ndarray
+    """``[S, X]`` for these runs, NaN outside of a run's own points."""
+
+    @cached_property
+    def mean(self) -> np.ndarray:
+        return self.each.mean(axis=0)
+
+    @cached_property
+    def extremes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Smallest and largest run."""
+        return self.each.min(axis=0), self.each.max(axis=0)
+
+    def interval(self, seed: int = 0) -> tuple[np.ndarray, np.ndarray] | None:
+        """Bootstrap interval of the mean over the runs; None for one run."""
+        if len(self.each) < 2:
+            return None
+        low, high = np.full((2, self.each.shape[1]), np.nan)
+        whole = ~np.isnan(self.mean)
+        draws = means_of_resamples(self.each[:, whole], draws=CURVE_DRAWS, seed=seed)
+        low[whole], high[whole] = percentiles(draws)
+        return low, high
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A group's final value minus the baseline's, paired by seed."""
+
+    group: str
+    metric: str
+    seeds: Sequence[int]
+    """Those that both groups have."""
+    values: Sequence[float]
+    """For each seed."""
+    over_seeds: tuple[float, float] | None
+    """Bootstrap 95 % interval of the mean; None for fewer than two pairs."""
+    over_problems: tuple[float, float] | None = None
+    """The same over held-out problems, with these runs given; None without stored samples of both."""
+    problems: int = 0
+
+    @property
+    def mean(self) -> float | None:
+        return float(np.mean(self.values)) if self.values else None
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What a group had spent when its held-out score first reached a given one."""
+
+    group: str
+    axis: str
+    seeds: Sequence[int]
+    values: Sequence[float | None]
+    """For each run; None: not reached."""
+
+    @property
+    def reached(self) -> list[float]:
+        return [value for value in self.values if value is not None]
+
+    @property
+    def mean(self) -> float | None:
+        """Over all runs; None if one has not reached the score: the mean of the others would flatter."""
+        return float(np.mean(self.reached)) if self.values and len(self.reached) == len(self.values) else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Groups of runs, and all that is computed from them on request."""
+
+    groups: Sequence[Group]
+    differing: Sequence[str]
+    """Settings in which the groups differ."""
+    flags: Sequence[Flag]
+    baseline: Group
+    metric: str
+    """The main metric, whose score is to be reached."""
+    score: float | None
+    """The score to reach; None if there is none."""
+    more: Sequence[str] = ()
+    """Metrics that were asked for."""
+    seed: int = 0
+    """Of the bootstrap."""
+
+    @cached_property
+    def evaluation_metrics(self) -> list[str]:
+        """Held-out scores that some run has: averages, passes, greedy; then those of single sets."""
+        names = {name: None for group in self.groups for run in group.runs for name in run.curves.evaluations}
+        scores = [name for name in names if is_score(name)]
+        return sorted(scores, key=lambda name: ("/" in name, name != self.metric, list(names).index(name)))
+
+    @cached_property
+    def training_metrics(self) -> list[str]:
+        """Those of `TRAINING_METRICS` that some run has, and those that were asked for."""
+        curves = [run.curves for group in self.groups for run in group.runs]
+        found = [name for name in TRAINING_METRICS if any(name in each.training for each in curves)]
+        return found + [name for name in self.more if name not in [*found, *self.evaluation_metrics]]
+
+    def final(self, group: Group, metric: str) -> Spread:
+        """The final values of the group's runs, see `RunCurves.final`."""
+        values = [value for run in group.runs if (value := run.curves.final(metric)) is not None]
+        return Spread(values, len(group.runs))
+
+    def start(self, group: Group, metric: str) -> Spread:
+        """The held-out values before training."""
+        curves = [curve for run in group.runs if (curve := run.curves.evaluations.get(metric)) is not None]
+        return Spread([float(curve.values[0]) for curve in curves if curve.steps[0] == 0], len(group.runs))
+
+    def grid(self, metric: str, axis: str) -> np.ndarray:
+        """Places of all points of all runs; if they are many, as many evenly spaced ones and the ends of each run."""
+        points = [x for group in self.groups for run in group.runs if len(x := run.curves.points(metric, axis)[0])]
+        if not points:
+            return np.zeros(0)
+        every = np.unique(np.concatenate(points))
+        if len(every) <= MOST_PLACES:
+            return every
+        ends = [end for x in points for end in (x[0], x[-1])]
+        return np.unique(np.concatenate([np.linspace(every[0], every[-1], MOST_PLACES), ends]))
+
+    def band(self, group: Group, metric: str, axis: str, grid: np.ndarray) -> Band | None:
+        """The metric of the runs of the group that have it, on a grid ``[X]``; None if none has."""
+        points = [(run, run.curves.points(metric, axis)) for run in group.runs]
+        own = [(run, on_grid(x, y, grid)) for run, (x, y) in points if len(x)]
+        return Band([run for run, _ in own], np.array([values for _, values in own])) if own else None
+
+    def difference(self, group: Group, metric: str) -> Difference:
+        """Final value minus the baseline's, for the seeds that both have; runs of one seed count as their mean."""
+        sides = [
+            {seed: values for seed in one.seeds if (values := _finals(one, seed, metric))}
+            for one in (group, self.baseline)
+        ]
+        seeds = sorted(sides[0].keys() & sides[1].keys())
+        values = [float(np.mean(sides[0][seed]) - np.mean(sides[1][seed])) for seed in seeds]
+        over_problems, problems = self._over_problems(group, metric)
+        interval = interval_of_mean(values, seed=self.seed)
+        return Difference(group.label, metric, seeds, values, interval, over_problems, problems)
+
+    def _over_problems(self, group: Group, metric: str) -> tuple[tuple[float, float] | None, int]:
+        runs = [*group.runs, *self.baseline.runs]
+        scores = {id(run): self._problem_scores.get(id(run), {}).get(metric) for run in runs}
+        pairs: list[tuple[ProblemScores, ProblemScores]] = []
+        for one in group.runs:
+            for other in self.baseline.runs:
+                a, b = scores[id(one)], scores[id(other)]
+                if one.seed == other.seed and a is not None and b is not None:
+                    pairs.append((a, b))
+        differences = differences_by_set(pairs)
+        if differences is None:
+            return None, 0
+        return interval_over_problems(differences, seed=self.seed), sum(map(len, differences))
+
+    @cached_property
+    def _problem_scores(self) -> dict[int, dict[str, ProblemScores]]:
+        """By run: the scores of the problems at the last evaluation, for runs that stored its samples."""
+        found = {}
+        for group in self.groups:
+            for run in group.runs:
+                curve = run.curves.curve(self.metric)
+                if curve is not None and int(curve.steps[-1]) in run.run.steps("eval"):
+                    records = run.run.rollouts(int(curve.steps[-1]), "eval")
+                    found[id(run)] = scores_of_problems(records, self.evaluation_metrics)
+        return found
+
+    def reach(self, group: Group, axis: str) -> Reach:
+        """What each run had spent at the score, on the line between its evaluations."""
+        values: list[float | None] = []
+        for run in group.runs:
+            x, y = run.curves.points(self.metric, axis)
+            values.append(first_reach(x, y, self.score) if self.score is not None and len(x) else None)
+        return Reach(group.label, axis, [run.seed for run in group.runs], values)
+
+
+def _finals(group: Group, seed: int, metric: str) -> list[float]:
+    finals = [run.curves.final(metric) for run in group.runs if run.seed == seed]
+    return [value for value in finals if value is not None]
+
+
+def compare(
+    found: Collection,
+    *,
+    by: Sequence[str] = (),
+    labels: Sequence[str] = (),
+    baseline: str = "first",
+    metrics: Sequence[str] = (),
+    reach: float | None = None,
+    seed: int = 0,
+) -> Comparison:
+    """Group the runs and choose baseline, metric and score.
+
+    Args:
+      found: the runs.
+      by, labels: see `group_runs`.
+      baseline: label of the group that the others are measured against, or ``first``.
+      metrics: the main metric, and others to show besides the usual ones; empty: the avg@k that most runs have.
+      reach: the score to reach; None: the baseline's final one.
+      seed: of the bootstrap.
+
+    Raises:
+      ConfigError: there is no such setting, group or metric.
+    """
+    groups, differing = group_runs(found.runs, by=by, labels=labels)
+    names = [group.label for group in groups]
+    if baseline != "first" and baseline not in names:
+        raise ConfigError(f"--baseline: no group is called {baseline!r}; expected first or one of {', '.join(names)}")
+    base = groups[0] if baseline == "first" else groups[names.index(baseline)]
+    main = metrics[0] if metrics else _main_metric(found.runs)
+    for name in metrics:
+        if not any(run.curves.curve(name) for run in found.runs):
+            known = sorted({name for run in found.runs for name in [*run.curves.evaluations, *run.curves.training]})
+            raise ConfigError(f"--metric: no run has {name!r}; expected some of {', '.join(known)}")
+    told = flags(groups, swept=list(by) or found.swept, left_out=found.left_out)
+    comparison = Comparison(groups, differing, told, base, main, reach, tuple(dict.fromkeys(metrics)), seed)
+    if reach is None:
+        return dataclasses.replace(comparison, score=comparison.final(base, main).mean)
+    return comparison
+
+
+def _main_metric(runs: Sequence[ComparedRun]) -> str:
+    """The average that most runs have, else the greedy score, else any held-out one, else the reward of training."""
+    counts: dict[str, int] = {}
+    for run in runs:
+        for name in run.curves.evaluations:
+            if is_score(name) and "/" not in name:
+                counts[name] = counts.get(name, 0) + 1
+    if not counts:
+        return "reward/mean"
+    return max(counts, key=lambda name: (name.startswith("avg"), name == "greedy", counts[name]))
+
+
+def axes_of(comparison: Comparison) -> Mapping[str, str]:
+    """The axes that some run has, with their labels."""
+    runs = [run for group in comparison.groups for run in group.runs]
+    return {axis: label for axis, label in AXES.items() if any(axis in run.curves.spent for run in runs)}

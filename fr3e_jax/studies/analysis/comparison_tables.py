@@ -1,0 +1,222 @@
+"""The tables of a comparison, ready to be printed: final scores, differences, price of a score, settings, runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fr3e_jax.studies.analysis.comparison import REACH_AXES, Comparison, Reach, Spread, axes_of
+from fr3e_jax.studies.analysis.figure import TextTable
+from fr3e_jax.studies.analysis.run_curves import ALL_RIGHT, ALL_WRONG, AXES, WASTED
+from fr3e_jax.studies.analysis.run_groups import ComparedRun, Group, shown
+
+NOTHING = "-"
+_SHORT = {
+    "entropy/mean": "entropy",
+    "reward/mean": "reward",
+    ALL_RIGHT: "All-Right",
+    ALL_WRONG: "All-Wrong",
+    WASTED: "wasted",
+}
+_COSTS = ("sampled_tokens", "trained_positions", "updates", "cpu_seconds")
+
+
+def tables(comparison: Comparison) -> list[TextTable]:
+    """All tables that have content, in the order of reading."""
+    found = [final_table(comparison), difference_table(comparison), reach_table(comparison)]
+    found += [cost_table(comparison), sets_table(comparison), settings_table(comparison), runs_table(comparison)]
+    return [table for table in found if table is not None]
+
+
+def final_table(comparison: Comparison) -> TextTable:
+    """A row for each group: held-out scores, entropy, All-Right, All-Wrong, wasted tokens; mean ± deviation."""
+    scores = [name for name in comparison.evaluation_metrics if "/" not in name]
+    others = [name for name in ("entropy/mean", ALL_RIGHT, ALL_WRONG, WASTED) if _any(comparison, name)]
+    start = [comparison.metric] if comparison.metric in scores else []
+    others = [*_extra(comparison, [*scores, *others]), *others]
+    rows: list[list[str]] = []
+    for group in comparison.groups:
+        before = [_spread(comparison.start(group, name)) for name in start]
+        cells = [_spread(comparison.final(group, name)) for name in [*scores, *others]]
+        rows.append([group.label, _seeds(group), *before, *cells])
+    headings = [*("start" for _ in start), *scores, *(_SHORT.get(name, name) for name in others)]
+    return TextTable(
+        "final",
+        "Final values",
+        ["group", "seeds", *headings],
+        rows,
+        note="Mean ± standard deviation over runs. Scores: the last evaluation; start: "
+        f"{comparison.metric} before training. Entropy (nats a token) and reward: the "
+        "last tenth of the steps. All-Right, All-Wrong: share of all prompts. Wasted: share of the sampled tokens that "
+        "entered no policy loss.",
+    )
+
+
+def difference_table(comparison: Comparison) -> TextTable | None:
+    """A row for each other group and metric: difference to the baseline, with its intervals."""
+    others = [group for group in comparison.groups if group is not comparison.baseline]
+    if not others:
+        return None
+    metrics = [name for name in comparison.evaluation_metrics if "/" not in name]
+    metrics += [name for name in ("entropy/mean", WASTED) if _any(comparison, name)]
+    metrics = [*_extra(comparison, metrics), *metrics]
+    rows, few, problems = [], False, 0
+    for group in others:
+        for name in metrics:
+            one = comparison.difference(group, name)
+            few, problems = few or 1 < len(one.values) < 5, max(problems, one.problems)
+            each = ", ".join(f"{value:+.3f}" for value in one.values)
+            mean = NOTHING if one.mean is None else f"{one.mean:+.3f}"
+            over_seeds = _interval(one.over_seeds) if len(one.values) != 1 else "one pair: no interval"
+            row = [
+                group.label,
+                _SHORT.get(name, name),
+                mean,
+                over_seeds,
+                _interval(one.over_problems),
+                each or "no pair",
+            ]
+            rows.append(row)
+    note = "Final value minus the baseline's, paired by seed; bootstrap over the pairs."
+    note += " With fewer than five pairs this interval is too narrow." if few else ""
+    if problems:
+        note += f" Over problems: {problems} held-out problems drawn again, the runs as they are."
+    headings = ["group", "metric", "difference", "95 % over seeds", "95 % over problems", "by seed"]
+    if not problems:
+        headings, rows = headings[:4] + headings[5:], [row[:4] + row[5:] for row in rows]
+    return TextTable("differences", f"Differences to {comparison.baseline.label}", headings, rows, note=note)
+
+
+def reach_table(comparison: Comparison) -> TextTable | None:
+    """A row for each group: what it had spent at the score to reach."""
+    if comparison.score is None:
+        return None
+    axes = [axis for axis in REACH_AXES if axis in axes_of(comparison)]
+    rows = []
+    for group in comparison.groups:
+        cells = []
+        for axis in axes:
+            own, base = comparison.reach(group, axis), comparison.reach(comparison.baseline, axis)
+            cells.append(_reach(own) + _ratio(own, base, is_baseline=group is comparison.baseline))
+        rows.append([group.label, *cells])
+    return TextTable(
+        "reach",
+        f"Spent to reach {comparison.metric} = {comparison.score:.3f}",
+        ["group", *(AXES[axis] for axis in axes)],
+        rows,
+        note="Mean over runs, on the straight line between evaluations; × is the ratio to the baseline. Evaluations "
+        "themselves cost no sampled tokens, but seconds.",
+    )
+
+
+def cost_table(comparison: Comparison) -> TextTable:
+    """A row for each group: what its runs spent in all."""
+    axes = [axis for axis in _COSTS if axis in axes_of(comparison)]
+    rows = [[group.label, *(_amount(comparison.final(group, axis)) for axis in axes)] for group in comparison.groups]
+    return TextTable("spent", "Spent in all", ["group", *(AXES[axis] for axis in axes)], rows)
+
+
+def sets_table(comparison: Comparison) -> TextTable | None:
+    """A row for each score of a single evaluation set, where there are several sets."""
+    names = [name for name in comparison.evaluation_metrics if "/" in name]
+    if not names:
+        return None
+    rows = [[name, *(_spread(comparison.final(group, name)) for group in comparison.groups)] for name in names]
+    headings = ["score", *(group.label for group in comparison.groups)]
+    return TextTable("sets", "Final scores by evaluation set", headings, rows)
+
+
+def settings_table(comparison: Comparison) -> TextTable | None:
+    """A row for each setting in which the groups differ."""
+    if not comparison.differing or len(comparison.groups) < 2:
+        return None
+    rows = [
+        [name, *(" | ".join(dict.fromkeys(_setting(run, name) for run in group.runs)) for group in comparison.groups)]
+        for name in comparison.differing
+    ]
+    headings = ["setting", *(group.label for group in comparison.groups)]
+    return TextTable("settings", "Settings in which the groups differ", headings, rows)
+
+
+def runs_table(comparison: Comparison) -> TextTable:
+    """A row for each run: seed, state, spent, score, code."""
+    rows = []
+    for group in comparison.groups:
+        for run in group.runs:
+            tokens, seconds = (run.curves.totals.get(axis) for axis in ("sampled_tokens", "cpu_seconds"))
+            rows.append(
+                [
+                    group.label,
+                    str(run.seed),
+                    run.name,
+                    run.state,
+                    f"{run.curves.last_step:,}",
+                    NOTHING if tokens is None else f"{tokens:,.0f}",
+                    NOTHING if seconds is None else f"{seconds:,.0f}",
+                    _number(run.curves.final(comparison.metric)),
+                    _code(run),
+                ]
+            )
+    headings = ["group", "seed", "run", "state", "steps", "sampled tokens", "CPU seconds", comparison.metric, "code"]
+    return TextTable("runs", "Runs", headings, rows)
+
+
+def _any(comparison: Comparison, metric: str) -> bool:
+    return any(comparison.final(group, metric).values for group in comparison.groups)
+
+
+def _extra(comparison: Comparison, shown: Sequence[str]) -> list[str]:
+    """The main metric and those that were asked for, without the ones that are shown anyway."""
+    return [name for name in dict.fromkeys([comparison.metric, *comparison.more]) if name not in shown]
+
+
+def _seeds(group: Group) -> str:
+    """The seeds, with ``0-4`` for 0, 1, 2, 3, 4, and the number of runs that are not finished."""
+    seeds = group.seeds
+    parts: list[str] = []
+    while seeds:
+        length = next((i for i, seed in enumerate(seeds) if seed != seeds[0] + i), len(seeds))
+        run, seeds = seeds[:length], seeds[length:]
+        parts += [f"{run[0]}-{run[-1]}"] if length > 2 else [str(seed) for seed in run]
+    unfinished = sum(run.state != "finished" for run in group.runs)
+    return ", ".join(parts) + (f" ({unfinished} unfinished)" if unfinished else "")
+
+
+def _setting(run: ComparedRun, name: str) -> str:
+    return shown(run.settings[name]) if name in run.settings else NOTHING
+
+
+def _code(run: ComparedRun) -> str:
+    state = run.run.provenance.get("git") or {}
+    return str(state.get("commit") or "unknown")[:10] + (" + changes" if state.get("dirty") else "")
+
+
+def _number(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.3f}"
+
+
+def _spread(spread: Spread) -> str:
+    missing = f" ({len(spread.values)} of {spread.runs})" if 0 < len(spread.values) < spread.runs else ""
+    return _number(spread.mean) + ("" if spread.std is None else f" ± {spread.std:.3f}") + missing
+
+
+def _amount(spread: Spread) -> str:
+    if spread.mean is None:
+        return NOTHING
+    return f"{spread.mean:,.0f}" + ("" if spread.std is None else f" ± {spread.std:,.0f}")
+
+
+def _interval(ends: Sequence[float] | None) -> str:
+    return NOTHING if ends is None else f"{ends[0]:+.3f} to {ends[1]:+.3f}"
+
+
+def _reach(reach: Reach) -> str:
+    if reach.mean is not None:
+        return f"{reach.mean:,.0f}"
+    if not reach.reached:
+        return "not reached"
+    each = ", ".join(f"{value:,.0f}" for value in reach.reached)
+    return f"{len(reach.reached)} of {len(reach.values)} runs: {each}"
+
+
+def _ratio(own: Reach, base: Reach, *, is_baseline: bool) -> str:
+    return "" if is_baseline or own.mean is None or not base.mean else f" (× {own.mean / base.mean:.2f})"

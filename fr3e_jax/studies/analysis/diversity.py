@@ -1,0 +1,228 @@
+"""Diversity of samples: distinct final answers, majority votes, effective branching, and length of right and wrong.
+
+Deng et al. 2025 (2.2) count the tokens within the top 95 % of the probability mass (rollout branching factor). Stored
+rollouts hold no distributions, only their entropies H_t. So the branching shown here is exp(H_t), the number of
+equally likely tokens with the same entropy: 1 for a certain token and m for m equally likely ones, of which the paper
+counts ⌈0.95 m⌉. `objectives.entropy.branching_factor` is the paper's own, from logits.
+
+Dimension key: R responses, N samples of a problem, A distinct answers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from fr3e_jax.studies.analysis.figure import Figure, Series
+from fr3e_jax.studies.analysis.fr3e_figures import number
+from fr3e_jax.studies.analysis.material import Material, NothingToShow
+from fr3e_jax.studies.analysis.responses import Responses
+from fr3e_jax.studies.analysis.success import (
+    DRAWS,
+    VOTES,
+    curve_with_interval,
+    pass_at_k_by_problem,
+    places,
+    sample_sets,
+)
+
+Answer = str | None
+_STEP = "training step"
+_VOTES_AT_ONCE = 4_000_000  # votes summed in one piece
+
+
+def answer_reader(task: str) -> Callable[[str], Answer]:
+    r"""The function that finds the final answer in a response to this task (``data.task``).
+
+    ``order``, ``chain``: the text after the last ``>``. Datasets: the last ``\boxed``, else the text after ``####``,
+    else after ``Answer:``; None if there is none. Another task: the same, else the last line.
+    """
+    from fr3e_jax.answers import extract
+
+    def after_sign(text: str) -> Answer:
+        return text.rpartition(">")[2].strip() or None
+
+    def by_form(text: str) -> Answer:
+        return extract(text, "boxed_or_hashes") or extract(text, "answer_line")
+
+    def last_line(text: str) -> Answer:
+        return by_form(text) or next((line.strip() for line in reversed(text.splitlines()) if line.strip()), None)
+
+    readers = {"order": after_sign, "chain": after_sign, "datasets": by_form, "gsm8k_calculator": by_form}
+    return readers.get(task, last_line)
+
+
+def distinct_answers(answers: Sequence[Answer], ks: Sequence[int]) -> np.ndarray:
+    """Expected number of distinct final answers among k of n samples → float64 ``[K]``.
+
+    Σ_a (1 − C(n−n_a, k) / C(n, k)), with n_a samples that answer a: the estimator of pass@k for every answer a. A
+    response without an answer adds none. (Deng et al. 2025, figure 1b; the paper gives no formula.)
+    """
+    found = np.array(list(Counter(answer for answer in answers if answer is not None).values()), np.int64)
+    if not len(found):
+        return np.zeros(len(ks))
+    return pass_at_k_by_problem(np.full(len(found), len(answers)), found, ks).sum(axis=0)
+
+
+def majority_verdict(votes: np.ndarray, right_votes: np.ndarray) -> np.ndarray:
+    """Verdicts of votes, from the votes for each answer and those of them that are right: ``[..., A]`` → ``[...]``.
+
+    The most frequent answer has the share of its responses that are right: 0 or 1 where the verifier judges answers
+    alone. Tied answers count equally. Without any answer: 0.
+    """
+    leads = (votes == votes.max(axis=-1, keepdims=True, initial=1)) & (votes > 0)
+    shares = np.where(leads, right_votes / np.maximum(votes, 1), 0.0)
+    return shares.sum(axis=-1) / np.maximum(leads.sum(axis=-1), 1)
+
+
+def majority_curve(
+    answers: Sequence[Answer], right: Sequence[bool], ks: Sequence[int], generator: np.random.Generator
+) -> np.ndarray:
+    """maj@k of one problem → float64 ``[K]``: exact at k = 1 and k = n, between them the mean over seeded subsets.
+
+    A response without an answer has no vote.
+    """
+    n, names = len(answers), sorted({answer for answer in answers if answer is not None})
+    if not names:
+        return np.zeros(len(ks))
+    votes = np.array([[answer == name for name in names] for answer in answers], np.int32)
+    right_votes = votes * np.asarray(right, np.int32)[:, None]
+    exact = {
+        1: majority_verdict(votes, right_votes).mean(),
+        n: majority_verdict(votes.sum(axis=0), right_votes.sum(axis=0)),
+    }
+    between = [k for k in ks if k not in exact]
+    verdicts, ends = np.zeros(len(between)), np.asarray(between, np.int64) - 1
+    at_once = max(1, _VOTES_AT_ONCE // votes.size)
+    for start in range(0, VOTES if between else 0, at_once):
+        orders = np.argsort(generator.random((min(at_once, VOTES - start), n)), axis=1)
+        sums = (np.cumsum(one[orders], axis=1)[:, ends] for one in (votes, right_votes))
+        verdicts += majority_verdict(*sums).sum(axis=0) / VOTES
+    found = exact | dict(zip(between, verdicts, strict=True))
+    return np.array([float(found[k]) for k in ks])
+
+
+def _answers(material: Material, responses: Responses, rows: Sequence[int]) -> list[Answer]:
+    read = answer_reader(str(material.run.settings.get("data.task", "")))
+    codec = material.codec
+    return [read(codec.decode(responses.tokens[responses.span(i)].tolist())) for i in rows]
+
+
+def _curves(
+    material: Material, of_problem: Callable[[list[Answer], list[bool], list[int]], np.ndarray]
+) -> tuple[list[Series], str]:
+    responses, origin, sets = sample_sets(material)
+    series = []
+    for name, problems in sets.items():
+        ks = places(min(map(len, problems.values())))
+        table = np.stack(
+            [
+                of_problem(_answers(material, responses, rows), [bool(responses.right[i]) for i in rows], ks)
+                for rows in problems.values()
+            ]
+        )
+        mean, low, high = curve_with_interval(table, material.seed)
+        series.append(Series(name, ks, mean.tolist(), low.tolist(), high.tolist()))
+    if not any(y for one in series for y in one.y):
+        raise NothingToShow("no response has a final answer")
+    note = f"{origin}; bands: 95 % bootstrap over problems, {DRAWS} draws, seed {material.seed}; {responses.note}"
+    return series, note
+
+
+def answer_diversity(material: Material) -> Figure:
+    """Distinct final answers among k samples, before and after training. (Deng et al. 2025, figure 1b.)"""
+    series, note = _curves(material, lambda answers, _, ks: distinct_answers(answers, ks))
+    return Figure(
+        name="answer_diversity",
+        title="Distinct final answers",
+        kind="lines",
+        x_label="k (samples)",
+        y_label="distinct answers, mean over problems",
+        series=series,
+        source="Deng et al. 2025, figure 1b",
+        note=note,
+        log_x=True,
+    )
+
+
+def majority_vote(material: Material) -> Figure:
+    """maj@k for k = 1 … n. (Deng et al. 2025, table 4.)"""
+    generator = np.random.default_rng(material.seed)
+    series, note = _curves(material, lambda answers, right, ks: majority_curve(answers, right, ks, generator))
+    return Figure(
+        name="maj_at_k",
+        title="maj@k",
+        kind="lines",
+        x_label="k (samples)",
+        y_label="maj@k",
+        series=series,
+        source="Deng et al. 2025, table 4",
+        note=f"{VOTES} seeded subsets of each problem where 1 < k < n; ties share; {note}",
+        log_x=True,
+    )
+
+
+def by_outcome(responses: Responses) -> dict[str, np.ndarray]:
+    """Masks ``[R]`` of the graded responses that are right and of those that are wrong."""
+    return {"right": responses.right & responses.graded, "wrong": ~responses.right & responses.graded}
+
+
+def mean_by_step(steps: np.ndarray, values: np.ndarray) -> tuple[list[int], list[float], list[float], list[float]]:
+    """Of finite ``values`` ``[R]``: the steps, and the mean and both quartiles of each."""
+    known = np.isfinite(values)
+    found = [int(step) for step in np.unique(steps[known])]
+    rows = [values[known & (steps == step)] for step in found]
+    low, high = ([float(np.quantile(row, q)) for row in rows] for q in (0.25, 0.75))
+    return found, [float(row.mean()) for row in rows], low, high
+
+
+def effective_branching(material: Material) -> Figure:
+    """Mean of exp(H_t) over the tokens of a response, by step, for right and wrong responses.
+
+    It stands in for the rollout branching factor (Deng et al. 2025, 2.2 and figure 1d), averaged within a response as
+    in 4.4.1. The first lines of this file say why.
+    """
+    responses = material.training
+    branching = responses.mean_by_response(np.exp(responses.entropies.astype(np.float64)), responses.written)
+    return Figure(
+        name="effective_branching",
+        title="Effective branching, exp(entropy)",
+        kind="lines",
+        x_label=_STEP,
+        y_label="equally likely tokens",
+        series=_outcome_lines(responses, branching),
+        source="Deng et al. 2025, 2.2, figure 1d, from entropies",
+        note="mean over responses, band: quartiles; exp of the stored entropy, as top-p sets are not stored; "
+        + responses.note,
+    )
+
+
+def length_by_outcome(material: Material) -> Figure:
+    """Length of right and wrong whole responses, by step.
+
+    (Deng et al. 2025, table 5, compares the lengths of methods.)
+    """
+    responses = material.training
+    return Figure(
+        name="length_by_outcome",
+        title="Length of right and wrong responses",
+        kind="lines",
+        x_label=_STEP,
+        y_label="length (tokens)",
+        series=_outcome_lines(responses, responses.lengths.astype(np.float64)),
+        source="Deng et al. 2025, table 5",
+        note="mean over responses, stop token and shared prefix included, band: quartiles; " + responses.note,
+    )
+
+
+def _outcome_lines(responses: Responses, values: np.ndarray) -> list[Series]:
+    lines = []
+    for name, mask in by_outcome(responses).items():
+        if mask.any():
+            steps, mean, low, high = mean_by_step(responses.step[mask], values[mask])
+            lines.append(Series(name, steps, [number(y) for y in mean], low, high))
+    if not lines:
+        raise NothingToShow("no graded rollout")
+    return lines

@@ -1,0 +1,194 @@
+"""Entropy by position, by sign of the sample, and the tokens whose entropy falls fastest.
+
+(Deng et al. 2025, 3.2.2 and 3.2.4.)
+
+A positive sample is a right response, a negative sample a graded one that is not right. Every sampled token counts
+once: those of a shared prefix count in the response that sampled them.
+
+Dimension key: R responses, T tokens of all of them, V distinct token ids.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fr3e_jax.studies.analysis.diversity import by_outcome
+from fr3e_jax.studies.analysis.figure import Figure, Series
+from fr3e_jax.studies.analysis.fr3e_figures import number
+from fr3e_jax.studies.analysis.material import Material, NothingToShow
+from fr3e_jax.studies.analysis.responses import Responses
+from fr3e_jax.studies.analysis.success import thirds
+
+DECILES = 10
+POSITION_BINS = 50
+FASTEST = 0.2  # share of the tokens whose entropy falls fastest (Deng et al. 2025, figure 3c)
+LEAST_COUNT = 5  # occurrences in each window of a token whose entropy is compared
+EXCLUSIVE = ("in negative samples only", "in positive samples only", "in both")
+
+
+def bin_means(bins: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
+    """Mean of ``values`` in each of ``size`` bins, NaN in empty ones."""
+    count = np.bincount(bins, minlength=size)
+    sums = np.bincount(bins, weights=values.astype(np.float64), minlength=size)
+    return np.divide(sums, count, out=np.full(size, math.nan), where=count > 0)
+
+
+def relative_decile(responses: Responses) -> np.ndarray:
+    """int64 ``[T]``: decile ⌊10 t / |o|⌋ of each token, t = 0 … |o|−1 its place in the whole response of |o| tokens."""
+    return responses.place * DECILES // np.repeat(responses.lengths, responses.lengths)
+
+
+def _groups(responses: Responses) -> dict[str, np.ndarray]:
+    masks = {"all": np.ones(len(responses), bool)} | by_outcome(responses)
+    return {name: mask[responses.owner] & responses.counted for name, mask in masks.items() if mask.any()}
+
+
+def entropy_by_relative_position(material: Material) -> Figure:
+    """Mean token entropy in each tenth of the response: a U shape, in the paper. (Deng et al. 2025, figure 6a.)"""
+    responses = material.training
+    deciles, names = relative_decile(responses), [f"{10 * i} to {10 * i + 10} %" for i in range(DECILES)]
+    return Figure(
+        name="entropy_by_relative_position",
+        title="Entropy by tenth of the response",
+        kind="bars",
+        x_label="place in the response",
+        y_label="entropy (nats)",
+        series=[
+            Series(name, names, [number(y) for y in bin_means(deciles[mask], responses.entropies[mask], DECILES)])
+            for name, mask in _groups(responses).items()
+        ],
+        source="Deng et al. 2025, figure 6a",
+        note=f"mean over sampled tokens, each counted once; {responses.note}",
+    )
+
+
+def entropy_by_position(material: Material) -> Figure:
+    """Mean token entropy by place from the start, for all, right and wrong responses. (Deng et al. 2025, figure 6a.)"""
+    responses = material.training
+    width = max(1, math.ceil(int(responses.lengths.max()) / POSITION_BINS))
+    bins = responses.place // width
+    size = int(bins.max()) + 1
+    return Figure(
+        name="entropy_by_position",
+        title="Entropy by position",
+        kind="lines",
+        x_label="position (tokens)",
+        y_label="entropy (nats)",
+        series=[
+            Series(
+                name,
+                [i * width for i in range(size)],
+                [number(y) for y in bin_means(bins[mask], responses.entropies[mask], size)],
+            )
+            for name, mask in _groups(responses).items()
+        ],
+        source="Deng et al. 2025, figure 6a",
+        note=f"mean over sampled tokens in bins of {width}, each counted once; {responses.note}",
+    )
+
+
+def exclusive_tokens(tokens: np.ndarray, negative: np.ndarray, positive: np.ndarray) -> np.ndarray:
+    """int64 ``[T]``: 0 where the id occurs in negative samples only, 1 in positive only, 2 in both, 3 in none."""
+    in_negative, in_positive = (np.isin(tokens, np.unique(tokens[mask])) for mask in (negative, positive))
+    return np.select([in_negative & ~in_positive, in_positive & ~in_negative, in_negative & in_positive], [0, 1, 2], 3)
+
+
+def entropy_by_sign(material: Material) -> Figure:
+    """Mean entropy in positive and negative samples by step, and of tokens exclusive to either.
+
+    (Deng et al. 2025, figure 3c.)
+
+    A token is exclusive to negative samples of a step if its id occurs in no positive sample of that step.
+    """
+    responses = material.training
+    masks = by_outcome(responses)
+    token_step = responses.step[responses.owner]
+    lines: dict[str, dict[int, float]] = {}
+    for step in np.unique(responses.step):
+        own = np.flatnonzero(responses.counted & (token_step == step))
+        entropies, tokens = responses.entropies[own], responses.tokens[own]
+        positive, negative = (masks[name][responses.owner[own]] for name in ("right", "wrong"))
+        exclusive = exclusive_tokens(tokens, negative, positive)
+        parts = {
+            "positive samples": positive,
+            "negative samples": negative,
+            "tokens in positive samples only": exclusive == 1,
+            "tokens in negative samples only": exclusive == 0,
+        }
+        for name, mask in parts.items():
+            if mask.any():
+                lines.setdefault(name, {})[int(step)] = float(entropies[mask].mean(dtype=np.float64))
+    if not lines:
+        raise NothingToShow("no graded rollout")
+    return Figure(
+        name="entropy_by_sign",
+        title="Entropy in positive and negative samples",
+        kind="lines",
+        x_label="training step",
+        y_label="entropy (nats)",
+        series=[Series(name, list(points), list(points.values())) for name, points in lines.items()],
+        source="Deng et al. 2025, 3.2.2, figure 3c",
+        note=f"positive: right; exclusive within a step; {responses.note}",
+    )
+
+
+def token_entropies(tokens: np.ndarray, entropies: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Occurrences and mean entropy of each token id below ``size``, ``[V]`` each; NaN for ids that do not occur."""
+    return np.bincount(tokens, minlength=size), bin_means(tokens, entropies, size)
+
+
+def fastest_entropy_drop(material: Material) -> Figure:
+    """Where the token ids occur whose mean entropy falls most from the first to the last third.
+
+    (Deng et al. 2025, figure 3c.)
+
+    The bars are shares of the 20 % of ids with the largest drop, beside the shares of all compared ids. The id must
+    occur 5 times in each third; whether it is exclusive is decided over all steps that were read.
+    """
+    responses = material.training
+    named = thirds(responses.step.tolist())
+    windows = list(named.values())
+    if len(windows) < 2:
+        raise NothingToShow("needs two steps")
+    size = int(responses.tokens.max()) + 1
+    token_step = responses.step[responses.owner]
+    of_window = [np.isin(token_step, steps) & responses.counted for steps in windows]
+    (first, early), (last, late) = (
+        token_entropies(responses.tokens[mask], responses.entropies[mask], size) for mask in of_window
+    )
+    compared = np.flatnonzero((first >= LEAST_COUNT) & (last >= LEAST_COUNT))
+    if not len(compared):
+        raise NothingToShow(f"no token occurs {LEAST_COUNT} times in both thirds of the steps")
+    fastest = fastest_falling(compared, early - late, FASTEST)
+    masks = {name: mask[responses.owner] & responses.counted for name, mask in by_outcome(responses).items()}
+    kinds = exclusive_tokens(np.arange(size), *_occurring(responses.tokens, masks, size))
+
+    def shares(ids: np.ndarray) -> list[float]:
+        return [float(np.mean(kinds[ids] == i)) for i in range(len(EXCLUSIVE))]
+
+    return Figure(
+        name="fastest_entropy_drop",
+        title="Tokens whose entropy falls fastest",
+        kind="bars",
+        x_label="occur",
+        y_label="share of token ids",
+        series=[
+            Series("the 20 % that fall fastest", EXCLUSIVE, shares(fastest)),
+            Series("all that are compared", EXCLUSIVE, shares(compared)),
+        ],
+        source="Deng et al. 2025, 3.2.2, figure 3c",
+        note=f"{len(fastest)} of {len(compared)} token ids; {' and '.join(named)}; {responses.note}",
+    )
+
+
+def fastest_falling(ids: np.ndarray, drops: np.ndarray, share: float) -> np.ndarray:
+    """The ``share`` of ``ids``, rounded up, with the largest drops; equal drops in the order of the ids."""
+    order = np.argsort(-drops[ids], kind="stable")
+    return ids[order[: math.ceil(share * len(ids))]]
+
+
+def _occurring(tokens: np.ndarray, masks: dict[str, np.ndarray], size: int) -> list[np.ndarray]:
+    """bool ``[V]`` of negative and of positive samples: whether the id occurs there."""
+    return [np.bincount(tokens[masks[name]], minlength=size) > 0 for name in ("wrong", "right")]

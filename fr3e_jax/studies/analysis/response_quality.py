@@ -1,0 +1,86 @@
+r"""Low-quality responses: format violations, repetition, language mixing. (Deng et al. 2025, 3.2.2, figure 3d.)
+
+The paper finds irrelevant content (garbled or repetitive text) with a language model. Here it is the paper's own rule
+of 4.4.1: a 3-gram redundancy above 0.31.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from fr3e_jax.studies.analysis.figure import Figure, Series
+from fr3e_jax.studies.analysis.material import Material, NothingToShow
+from fr3e_jax.studies.analysis.responses import Responses
+
+N_GRAM = 3
+MOST_REDUNDANCY = 0.31
+BOX = "\\boxed{"
+CHINESE = re.compile("[一-鿿]")  # CJK unified ideographs, U+4E00 to U+9FFF
+
+
+def redundancy(responses: Responses, n: int = N_GRAM) -> np.ndarray:
+    """`objectives.redundancy.n_gram_redundancy` of each response at once → float64 ``[R]``.
+
+    1 − distinct n-grams / n-grams; 0 where the response is shorter than n.
+    """
+    places = responses.lengths - n + 1
+    total = len(responses.tokens) - n + 1
+    if total < 1:
+        return np.zeros(len(responses))
+    inside = responses.owner[:total] == responses.owner[n - 1 :]
+    grams = np.zeros(total, np.int64)
+    for i in range(n):  # an id of each n-gram, below T, from the id of the shorter one
+        _, following = np.unique(responses.tokens[i : i + total], return_inverse=True)
+        _, grams = np.unique(grams * total + following, return_inverse=True)
+    pairs = np.unique(responses.owner[:total][inside].astype(np.int64) * total + grams[inside])
+    distinct = np.bincount(pairs // total, minlength=len(responses))
+    return np.where(places > 0, 1.0 - distinct / np.maximum(places, 1), 0.0)
+
+
+def is_misformatted(text: str) -> bool:
+    r"""Whether ``\boxed{`` occurs not exactly once: an unboxed or multiply boxed answer. (Deng et al. 2025, 3.2.2.)"""
+    return text.count(BOX) != 1
+
+
+def mixes_languages(text: str) -> bool:
+    """Whether the text has a Chinese character. (Deng et al. 2025, 3.2.2.)"""
+    return CHINESE.search(text) is not None
+
+
+def low_quality_responses(material: Material) -> Figure:
+    r"""Share of defective responses at each step, by defect.
+
+    Format violations are counted where any response of the run has a box; else the share without an answer (outcome
+    ``no_answer``). Language mixing needs the tokenizer.
+    """
+    responses = material.training
+    defects = {
+        f"repetition (3-gram redundancy above {MOST_REDUNDANCY})": redundancy(responses) > MOST_REDUNDANCY,
+        "cut at the length cap": ~responses.finished,
+        "no answer": np.array([outcome == "no_answer" for outcome in responses.outcome]),
+    }
+    try:
+        texts = material.training_texts
+    except NothingToShow:
+        texts = []
+    if texts:
+        if any(BOX in text for text in texts):
+            defects["format (no box, or several)"] = np.array([is_misformatted(text) for text in texts])
+        defects["language mixing (Chinese characters)"] = np.array([mixes_languages(text) for text in texts])
+    steps, index = np.unique(responses.step, return_inverse=True)
+    count = np.bincount(index)
+    return Figure(
+        name="low_quality_responses",
+        title="Low-quality responses",
+        kind="lines",
+        x_label="training step",
+        y_label="share of the responses",
+        series=[
+            Series(name, steps.tolist(), (np.bincount(index, weights=mask) / count).tolist())
+            for name, mask in defects.items()
+        ],
+        source="Deng et al. 2025, 3.2.2, figure 3d",
+        note=f"{'' if texts else 'no tokenizer: texts are not read; '}whole responses; {responses.note}",
+    )

@@ -1,0 +1,282 @@
+"""Runs gathered from directories and sweeps, and grouped: equal settings but for the seed make one group."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fr3e_jax.configuration import Config, ConfigError
+from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.runs.run_state import run_state
+from fr3e_jax.stores.objects import is_remote
+from fr3e_jax.stores.reading import overview_folder
+from fr3e_jax.studies.analysis.run_curves import RunCurves, run_curves
+from fr3e_jax.studies.analysis.stored_run import StoredRun
+
+SWEEP_FILE = "sweep.json"
+LONGEST_LABEL = 44  # characters of a label made of settings
+_SECTIONS_APART = ("runtime", "checkpoint")
+_APART = ("name", "seed", "evaluation.every", "evaluation.keep_samples")
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run of a comparison."""
+
+    run: StoredRun
+    settings: Mapping[str, Any]
+    """By dotted names; those that an older version did not write have today's defaults."""
+    curves: RunCurves
+    exit_code: int | None = None
+    """Of a run of a sweep that has ended."""
+
+    @property
+    def name(self) -> str:
+        return self.run.name
+
+    @property
+    def seed(self) -> int:
+        return int(self.settings["seed"])
+
+    @cached_property
+    def state(self) -> str:
+        """``finished``, or how far the run is and why it is not further."""
+        found = run_state(self.run.directory)
+        if found.state == "finished":
+            return found.state
+        code = f", exit code {self.exit_code}" if self.exit_code else ""
+        reason = f" ({found.reason})" if found.reason else ""
+        return f"{found.state}{code} at step {self.curves.last_step}{self._of_budget()}{reason}"
+
+    def _of_budget(self) -> str:
+        steps = self.settings.get("training.max_steps")
+        tokens = self.settings.get("training.max_sampled_tokens")
+        if tokens:
+            spent = self.curves.totals.get("sampled_tokens", 0)
+            return f", {spent:,.0f} of {tokens:,} sampled tokens"
+        return f" of {steps:,}" if steps else ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that replicate one setting."""
+
+    label: str
+    runs: Sequence[ComparedRun]
+    """By seed."""
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds, each once."""
+        return sorted({run.seed for run in self.runs})
+
+
+@dataclass(frozen=True)
+class Collection:
+    """The runs that were named, and the lines about those that cannot be compared."""
+
+    runs: Sequence[ComparedRun]
+    left_out: Sequence[str] = ()
+    swept: Sequence[str] | None = None
+    """Settings that the sweeps varied; None if a run belongs to no sweep."""
+
+
+def method_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that make a group: all but seed, name, bookkeeping and machine.
+
+    Left out are ``runtime``, ``checkpoint``, ``evaluation.every`` and ``evaluation.keep_samples``, which change nothing
+    that is learned or measured.
+    """
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in _APART and name.partition(".")[0] not in _SECTIONS_APART
+    }
+
+
+def collect(paths: Sequence[str | Path]) -> Collection:
+    """The runs in directories of runs, of sweeps (``sweep.json``) and in folders whose sub-folders are runs.
+
+    A run that is named twice counts once. A run that cannot be read is left out with a line that says why.
+
+    Raises:
+      ConfigError: fewer than two runs can be read.
+    """
+    runs: dict[Path, ComparedRun] = {}
+    left_out: list[str] = []
+    swept: list[str] = []
+    all_swept = True
+    for path in map(_folder, paths):
+        try:
+            found, keys = _runs_below(path.expanduser())
+        except ConfigError as error:
+            left_out.append(str(error))
+            continue
+        all_swept = all_swept and keys is not None
+        swept += keys or []
+        for directory, exit_code in found:
+            try:
+                runs.setdefault(directory.resolve(), read_run(directory, exit_code))
+            except ConfigError as error:
+                left_out.append(f"{directory.name}: {error}")
+    if len(runs) < 2:
+        one = f"only one run, {next(iter(runs.values())).run.directory.path}" if runs else "no run"
+        reasons = f" ({'; '.join(left_out)})" if left_out else ""
+        raise ConfigError(f"found {one}{reasons}; expected at least two: fr3e compare RUN RUN ... or SWEEP_DIR")
+    return Collection(list(runs.values()), left_out, list(dict.fromkeys(swept)) if all_swept else None)
+
+
+def read_run(directory: Path, exit_code: int | None = None) -> ComparedRun:
+    """A run with its curves.
+
+    Raises:
+      ConfigError: there is no run, its settings or metrics cannot be read, or it has no metrics yet.
+    """
+    if not RunDirectory(directory).holds_run():
+        ended = f"; it ended with exit code {exit_code}, see its log.txt" if exit_code else ""
+        raise ConfigError(f"{directory} holds no run{ended}; expected the directory of a run (config.yaml, ...)")
+    run = StoredRun.open(directory)
+    settings = default_settings() | dict(run.settings)
+    if not run.records:
+        raise ConfigError(f"{run.directory.metrics} is missing or empty; expected the metrics of at least one step")
+    try:
+        curves = run_curves(run.records, epochs=int(settings["training.epochs"]))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{run.directory.metrics} has a record without step and kind ({error!r})") from error
+    return ComparedRun(run, settings, curves, exit_code)
+
+
+def default_settings() -> dict[str, Any]:
+    """The settings of this version by their dotted names."""
+
+    def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+        for name, value in settings.items():
+            if isinstance(value, dict):
+                yield from flat(value, f"{prefix}{name}.")
+            else:
+                yield prefix + name, value
+
+    return dict(flat(dataclasses.asdict(Config())))
+
+
+def _folder(path: str | Path) -> Path:
+    """A path as it is; of an address in a store, the copy of the runs there."""
+    return overview_folder(str(path)) if is_remote(path) else Path(path)
+
+
+def _runs_below(path: Path) -> tuple[list[tuple[Path, int | None]], list[str] | None]:
+    """(directory, exit code) of each run, and the swept settings of a sweep."""
+    if RunDirectory(path).holds_run():
+        return [(path, None)], None
+    if (path / SWEEP_FILE).is_file():
+        return _runs_of_sweep(path)
+    folders = sorted(each for each in path.iterdir() if each.is_dir()) if path.is_dir() else []
+    found: list[tuple[Path, int | None]] = [(each, None) for each in folders if RunDirectory(each).holds_run()]
+    if not found:
+        seen = "a directory without runs" if path.is_dir() else "no such directory"
+        raise ConfigError(f"{path}: found {seen}; expected a run, a sweep ({SWEEP_FILE}) or a folder of runs")
+    return found, None
+
+
+def _runs_of_sweep(folder: Path) -> tuple[list[tuple[Path, int | None]], list[str]]:
+    path = folder / SWEEP_FILE
+    try:
+        runs = json.loads(path.read_bytes())["runs"]
+        # The folder may have moved since: the runs lie beside sweep.json.
+        found = [(folder / Path(run["run_dir"]).name, run["exit_code"]) for run in runs]
+        values: dict[str, set[str]] = {}
+        for run in runs:
+            for name, value in run["settings"].items():
+                values.setdefault(name, set()).add(value)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error!r}); expected the file that fr3e sweep wrote") from error
+    return found, [name for name, given in values.items() if len(given) > 1 and name != "seed"]
+
+
+def differing(runs: Iterable[ComparedRun]) -> list[str]:
+    """Names of the method's settings that are not equal in all runs."""
+    values: dict[str, set[str]] = {}
+    counts: dict[str, int] = {}
+    number = 0
+    for run in runs:
+        number += 1
+        for name, value in method_settings(run.settings).items():
+            values.setdefault(name, set()).add(shown(value))
+            counts[name] = counts.get(name, 0) + 1
+    return sorted(name for name, given in values.items() if len(given) > 1 or counts[name] < number)
+
+
+def shown(value: Any) -> str:
+    """The value of a setting as text, as one would write it in a command."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def group_runs(
+    runs: Sequence[ComparedRun], *, by: Sequence[str] = (), labels: Sequence[str] = ()
+) -> tuple[list[Group], list[str]]:
+    """Groups in the order of their first runs, and the names of the settings in which the groups differ.
+
+    Args:
+      runs: the runs to group.
+      by: settings that alone make the groups; empty: all of `method_settings`.
+      labels: names of the groups, in their order; empty: the settings in which they differ, or else the recipes' names.
+
+    Raises:
+      ConfigError: no run has a setting of ``by``, or there are other numbers of labels and groups.
+    """
+    unknown = [name for name in by if not any(name in run.settings for run in runs)]
+    if unknown:
+        raise ConfigError(f"--by: no run has the setting {unknown[0]!r}; expected names such as explore.num_anchors")
+    names = list(by) or differing(runs)
+    members: dict[tuple[str, ...], list[ComparedRun]] = {}
+    for run in runs:
+        members.setdefault(tuple(shown(run.settings.get(name)) for name in names), []).append(run)
+    found = list(members.values())
+    if labels and (len(labels) != len(found) or len(set(labels)) < len(labels)):
+        raise ConfigError(
+            f"--label: found {len(labels)} labels ({', '.join(labels)}), expected {len(found)} different ones, one for "
+            f"each group in this order: {', '.join(_labels(found, names))}"
+        )
+    named = zip(labels or _labels(found, names), found, strict=True)
+    return [Group(label, sorted(group, key=lambda run: (run.seed, run.name))) for label, group in named], names
+
+
+def _labels(groups: Sequence[Sequence[ComparedRun]], names: Sequence[str]) -> list[str]:
+    """Labels, all different: settings if they are short, else the recipes' names, else as few settings as tell."""
+    recipes = [{str(run.settings.get("name")) for run in group} for group in groups]
+    if len(groups) == 1:
+        return [" ".join(sorted(recipes[0]))]
+    labels = _of_settings(groups, names, names)
+    if max(map(len, labels)) <= LONGEST_LABEL:
+        return labels
+    if all(len(recipe) == 1 for recipe in recipes) and len({min(recipe) for recipe in recipes}) == len(groups):
+        return [min(recipe) for recipe in recipes]
+    return _of_settings(groups, _telling(groups, names), names)
+
+
+def _of_settings(groups: Sequence[Sequence[ComparedRun]], names: Sequence[str], all_names: Sequence[str]) -> list[str]:
+    """Labels of these settings; their section is left out where the last part of the name is one of its kind."""
+    last = [name.rpartition(".")[2] for name in all_names]
+    ends = [name.rpartition(".")[2] for name in names]
+    short = [end if last.count(end) == 1 else name for name, end in zip(names, ends, strict=True)]
+    rows = [[shown(group[0].settings.get(name)) for name in names] for group in groups]
+    return [" ".join(f"{name}={value}" for name, value in zip(short, row, strict=True)) for row in rows]
+
+
+def _telling(groups: Sequence[Sequence[ComparedRun]], names: Sequence[str]) -> list[str]:
+    """Settings that tell all groups apart: each next one parts the most groups."""
+    chosen: list[str] = []
+
+    def kinds(keys: Sequence[str]) -> int:
+        return len({tuple(shown(group[0].settings.get(name)) for name in keys) for group in groups})
+
+    while kinds(chosen) < len(groups) and len(chosen) < len(names):
+        chosen.append(max((name for name in names if name not in chosen), key=lambda name: kinds([*chosen, name])))
+    return sorted(chosen)

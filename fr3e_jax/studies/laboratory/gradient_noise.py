@@ -1,0 +1,232 @@
+"""``fr3e gradient-noise``: the signal-to-noise ratio of a recipe's policy gradient at fixed weights, without training.
+
+A repeat is one round of the recipe: fresh prompts, First Return, Explore, advantages. Its gradient is that of the
+trainer's loss on all that trains of the round, as one mini-batch before any update. A round with nothing to train on
+has the gradient 0: its tokens are spent. An oracle is plain REINFORCE against the mean of very many rollouts a prompt.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from fr3e_jax.configuration import Config, ConfigError
+from fr3e_jax.configuration.check import check
+from fr3e_jax.configuration.error_conversion import as_config_error
+from fr3e_jax.learning.batch_gradient import batch_gradient
+from fr3e_jax.learning.experience import count_rollouts
+from fr3e_jax.learning.learner import Learner
+from fr3e_jax.loop.adaptive_return import Returns
+from fr3e_jax.loop.archive import Archive
+from fr3e_jax.loop.evaluate import load_run_params, refused_weights
+from fr3e_jax.loop.grading import GradingFailed
+from fr3e_jax.loop.prompts import PromptFeed
+from fr3e_jax.loop.round_size import Yield
+from fr3e_jax.loop.rounds import Rounds
+from fr3e_jax.objectives.signal_to_noise import count_sketch, inner_products
+from fr3e_jax.policy.network import Params
+from fr3e_jax.runs.compilation import compilations
+from fr3e_jax.runs.console import Console
+from fr3e_jax.runs.ledger import TokenLedger, cpu_seconds_of_process
+from fr3e_jax.session.session import open_session
+from fr3e_jax.studies.analysis.figure import Finding
+from fr3e_jax.studies.analysis.gradient_findings import Repeat, RepeatedGradients, gradient_findings
+
+SKETCH = 1_000_000  # coordinates; larger gradients are sketched
+LEAST_REPEATS = 4
+ORACLE_PARTS = 8
+_ORACLE_STEP = 1_000_000  # names noise that no repeat uses
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A recipe with its overrides, under the name that the table shows."""
+
+    name: str
+    config: Config
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """The size of the oracle: ``prompts`` with ``rollouts`` each."""
+
+    prompts: int
+    rollouts: int
+
+
+def gradient_noise(
+    variants: Sequence[Variant],
+    run_dir: Path | None,
+    repeats: int,
+    oracle: Oracle | None,
+    keep: Callable[[list[Finding]], None],
+) -> int:
+    """Measure one variant after the other at the same weights; return the exit code.
+
+    Args:
+      variants: the recipes; they must agree in ``model`` and ``data``. The oracle samples as the first one.
+      run_dir: the run whose newest checkpoint has the weights; None: the model that the recipes name.
+      repeats: rounds of each variant.
+      oracle: the oracle's size; None: no oracle.
+      keep: called after each variant with the findings of all that are measured.
+
+    Raises:
+      ConfigError: the weights cannot be used, or a variant has no gradient to compare.
+    """
+    _check(variants, repeats, oracle)
+    try:
+        parts = None
+        if oracle is not None:
+            reference = Variant("the oracle", oracle_config(variants[0].config, oracle))
+            parts = _repeated(reference, run_dir, ORACLE_PARTS, of_oracle=True).vectors
+        products = None if parts is None else inner_products(parts, parts)
+        measured = []
+        for variant in variants:
+            one = _repeated(variant, run_dir, repeats)
+            measured.append(one.compared(parts))
+            keep(gradient_findings(measured, products, _note(variant.config, run_dir, one.parameters, repeats, oracle)))
+    except GradingFailed as error:
+        print(f"fr3e: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _note(config: Config, run_dir: Path | None, parameters: int, repeats: int, oracle: Oracle | None) -> str:
+    note = f"{repeats} repeats; weights of {run_dir or config.model.path or 'the seed'}, {parameters:,} parameters"
+    if parameters > SKETCH:
+        note += f" (gradients sketched to {SKETCH:,} coordinates)"
+    if oracle is not None:
+        note += f"; oracle: {oracle.prompts} prompts with {oracle.rollouts} rollouts each, in {ORACLE_PARTS} parts"
+    return note
+
+
+def _check(variants: Sequence[Variant], repeats: int, oracle: Oracle | None) -> None:
+    if repeats < LEAST_REPEATS:
+        raise ConfigError(f"--repeats {repeats}: expected at least {LEAST_REPEATS}, to tell signal from noise")
+    if oracle is not None and (oracle.rollouts < 2 or oracle.prompts < ORACLE_PARTS or oracle.prompts % ORACLE_PARTS):
+        raise ConfigError(
+            f"--oracle-prompts {oracle.prompts} --oracle-rollouts {oracle.rollouts}: expected prompts in a multiple of "
+            f"{ORACLE_PARTS}, the independent parts of the oracle, and at least 2 rollouts"
+        )
+    first = variants[0]
+    for one in variants:
+        for section in ("model", "data"):
+            if getattr(one.config, section) != getattr(first.config, section):
+                raise ConfigError(
+                    f"the variants {first.name!r} and {one.name!r} differ in section {section}; expected the same "
+                    "weights and problems: give such settings before --variants, or measure in two commands"
+                )
+        if one.config.advantage.base_estimator == "gae":
+            raise ConfigError(
+                f"{one.name}: found a critic (advantage.base_estimator=gae), which must train first; expected none"
+            )
+        if one.config.explore.archive_size:
+            raise ConfigError(f"{one.name}: a repeat starts without an archive; expected explore.archive_size=0")
+        if one.config.returns.size:
+            raise ConfigError(f"{one.name}: a repeat starts without kept successes; expected returns.size=0")
+
+
+def oracle_config(config: Config, oracle: Oracle) -> Config:
+    """REINFORCE against the mean of a prompt's rollouts, a part of the oracle a round, sampled as ``config`` does.
+
+    Summed over all tokens of all prompts, r - mean(r) gives the gradient of the expected reward, up to a factor.
+    """
+    found = Config()
+    for section in ("model", "data", "rollout", "tools", "environment", "rewards", "runtime", "mesh", "training"):
+        setattr(found, section, copy.deepcopy(getattr(config, section)))
+    found.name, found.seed = config.name, config.seed
+    found.explore.enabled, found.tools.branching = False, False
+    found.advantage.base_estimator, found.loss.aggregation = "mean", "token_mean"
+    found.rollout.prompts_per_round = oracle.prompts // ORACLE_PARTS
+    found.rollout.rollouts_per_prompt, found.rollout.reject_degenerate = oracle.rollouts, False
+    check(found, training=False)
+    return found
+
+
+@dataclass(frozen=True)
+class _Repeated:
+    name: str
+    repeats: list[Repeat]
+    vectors: np.ndarray  # [N, D] float32
+    parameters: int
+
+    def compared(self, parts: np.ndarray | None) -> RepeatedGradients:
+        products = inner_products(self.vectors, self.vectors)
+        crossed = None if parts is None else inner_products(self.vectors, parts)
+        return RepeatedGradients(self.name, self.repeats, products, crossed)
+
+
+def _repeated(variant: Variant, run_dir: Path | None, count: int, *, of_oracle: bool = False) -> _Repeated:
+    """``count`` repeats of a recipe; those of the oracle have prompts and noise of their own."""
+    config = variant.config
+    session = open_session(config, keeps_routes=True)
+    if session.processes.count > 1:
+        raise ConfigError(
+            f"found {session.processes.count} processes; expected one: gradients are compared on one host"
+        )
+    with as_config_error():
+        params, step = load_run_params(session, run_dir)
+    data = dataclasses.replace(config.data, seed=config.data.seed + of_oracle)
+    prompts = PromptFeed(session.task.problems("train"), session.texts, data, config.rollout.prompts_per_round)
+    console, ledger = Console("none"), TokenLedger()
+    shown = Console(config.runtime.console, stream=sys.stderr, compiled=lambda: compilations().programs)
+    rounds = Rounds(session, prompts, Archive(), Returns(), Yield(), ledger, console)
+    # Nothing updates the weights, so the reference may be the policy itself.
+    reference = params if config.kl.coefficient else None
+    learner = Learner(session.model.train_programs(config), params, None, reference=reference)
+    repeats, vectors = [], []
+    with session.grader, refused_weights(config, run_dir, step), shown:
+        for number in range(count):
+            shown.stage(f"{variant.name}: repeat {number + 1} of {count}")
+            repeat, vector = _one_repeat(rounds, learner, number + 1 + of_oracle * _ORACLE_STEP)
+            repeats.append(repeat)
+            vectors.append(vector)
+    session.sampler.weights.release()
+    size = sum(leaf.size for leaf in jax.tree.leaves(params))
+    return _Repeated(variant.name, repeats, np.stack(vectors), size)
+
+
+def _one_repeat(rounds: Rounds, learner: Learner, step: int) -> tuple[Repeat, np.ndarray]:
+    """The round of ``step`` and its gradient as a vector."""
+    session, start, before = rounds.session, cpu_seconds_of_process(), rounds.ledger.sampled_tokens
+    groups, credited, trunks, *_ = rounds.run(session.sampler.weights.of(learner.params), step)
+    found = batch_gradient(session.learning, learner, step, trunks)
+    programs, gradient = learner.programs, found.gradient
+    if gradient is None:
+        gradient = programs.total(programs.zero_gradients(learner.params))
+    vector = as_vector(gradient)
+    explored = sum(len(state) for one in credited for state in one.rollouts)
+    repeat = Repeat(
+        sampled_tokens=rounds.ledger.sampled_tokens - before,
+        loss_tokens=found.loss_tokens,
+        trained_positions=found.positions,
+        prompts=len(groups),
+        training_prompts=len({tuple(trunk.token_ids[: trunk.prompt_tokens].tolist()) for trunk in trunks}),
+        rollouts=sum(len(group.rollouts) for group in groups) + explored,
+        training_rollouts=count_rollouts(trunks),
+        cpu_seconds=cpu_seconds_of_process() - start,
+    )
+    return repeat, vector
+
+
+def as_vector(gradient: Params) -> np.ndarray:
+    """A gradient as one float32 vector on the host; with more than `SKETCH` coordinates, its count sketch.
+
+    All gradients of a call share the places and signs of the sketch, so that their inner products can be compared.
+    """
+    leaves = [np.asarray(leaf).ravel() for leaf in jax.tree.leaves(jax.device_get(gradient))]
+    if sum(leaf.size for leaf in leaves) <= SKETCH:
+        return np.concatenate(leaves).astype(np.float32)
+    total = np.zeros(SKETCH)
+    for number, leaf in enumerate(leaves):
+        generator = np.random.default_rng(number)
+        places, signs = generator.integers(0, SKETCH, leaf.size), generator.choice(np.array([-1, 1]), leaf.size)
+        total += count_sketch(leaf.astype(np.float32), places, signs, SKETCH)
+    return total.astype(np.float32)

@@ -1,0 +1,377 @@
+"""``fr3e intervene``: replace a token by its likeliest alternative, and see how the answers change.
+
+(Deng et al. 2025, eq. 5, 6.)
+
+Each response is one cached trunk. Its replacements are read from the hidden states of that trunk, and both sides of
+every replacement branch from it: the original side after the token, the other side before it, with the substitute as a
+given token. So no position of a prompt or a response passes through the network a second time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fr3e_jax.cluster.membership import across_processes
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.configuration.error_conversion import as_config_error
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.loop.evaluate import HeldOut, held_out_problems, load_run_params, refused_weights
+from fr3e_jax.loop.grading import Grading, GradingFailed
+from fr3e_jax.objectives.intervention import intervention, read_group, replaceable
+from fr3e_jax.policy.network import Params
+from fr3e_jax.rollouts.noise import CHOICE, SAMPLE, Noise
+from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
+from fr3e_jax.rollouts.tool_calls import answer_spans
+from fr3e_jax.runs import rollout_store
+from fr3e_jax.runs.compilation import compilations
+from fr3e_jax.runs.console import Console
+from fr3e_jax.runs.rollout_store import RolloutRecord
+from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.session.session import Session, open_session
+from fr3e_jax.session.texts import Texts
+from fr3e_jax.studies.analysis.bootstrap import interval_of_mean
+from fr3e_jax.studies.analysis.figure import Figure, Finding, Series, TextTable
+from fr3e_jax.verdict import Verdict
+
+ORIGINAL, SUBSTITUTED = 0, 1  # the sides of a replacement
+STEM = "intervene"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is replaced.
+
+    Attributes:
+      groups: name of each group as given, with its group and share (`fr3e_jax.objectives.intervention.read_group`).
+      problems, responses: held-out problems, and responses sampled for each.
+      tokens: tokens of each response that are replaced, at most, for each group.
+      rollouts: k, continuations of each side.
+    """
+
+    groups: dict[str, tuple[str, float]]
+    problems: int
+    responses: int
+    tokens: int
+    rollouts: int
+
+
+@dataclass
+class Response:
+    """A sampled response with its verdict and the tokens that are replaced in it."""
+
+    held_out: HeldOut
+    number: int
+    rollout: Rollout
+    verdict: Verdict
+    places: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # by group
+
+    @property
+    def chosen(self) -> list[int]:
+        """The places of all groups, each once."""
+        return sorted({int(place) for places in self.places.values() for place in places})
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """One replaced token: both sides' rollouts and verdicts, ``[k]`` each."""
+
+    response: Response
+    place: int
+    substitute: int
+    logprob: float
+    candidates: int
+    rollouts: tuple[Sequence[Rollout], Sequence[Rollout]]
+    verdicts: tuple[Sequence[Verdict], Sequence[Verdict]]
+
+    def accuracy(self, side: int) -> np.ndarray:
+        """1 for each right continuation of a side, else 0."""
+        return np.array([verdict.right for verdict in self.verdicts[side]], np.float64)
+
+
+def read_groups(text: str) -> dict[str, tuple[str, float]]:
+    """The groups of ``entropy:top20%,random`` by their names as given.
+
+    Raises:
+      ConfigError: one of them is no group, or there is none.
+    """
+    try:
+        groups = {name: read_group(name) for name in text.split(",") if name}
+    except ValueError as error:
+        raise ConfigError(f"--tokens: {error}") from error
+    if not groups:
+        raise ConfigError("--tokens is empty; expected groups such as entropy:top20%,entropy:bottom20%")
+    return groups
+
+
+@across_processes
+def intervene(config: Config, run_dir: Path | None, plan: Plan, place: Path, found: list[Finding]) -> int:
+    """Replace tokens, write the rollouts into ``place``, append the findings to ``found``; return the exit code.
+
+    Raises:
+      ConfigError: the weights or the problems cannot be used, or no token can be replaced.
+    """
+    session = open_session(config)
+    with as_config_error():
+        params, step = load_run_params(session, run_dir)
+    shown = config.runtime.console if session.processes.first else "none"
+    console = Console(shown, stream=sys.stderr, compiled=lambda: compilations().programs)
+    session.sampler.watch.report = console.progress
+    try:
+        with session.grader, refused_weights(config, run_dir, step), console:
+            weights = session.sampler.weights.of(params)
+            console.stage("sampling responses")
+            responses = _responses(session, weights, plan)
+            longest = config.rollout.max_response_tokens
+            choose(responses, plan, Noise(config.seed), session.texts.codec.stop_ids, longest)
+            if not any(response.chosen for response in responses):
+                raise ConfigError(
+                    "no token can be replaced: all chosen responses are a stop token alone, or tools wrote them; "
+                    "sample more responses (--responses), or name another group (--tokens)"
+                )
+            console.stage("continuing both sides of each replacement")
+            session.sampler.engine.take_counts()
+            replacements = list(replaced(session, weights, responses, plan.rollouts))
+            outcomes = (verdict.outcome for one in replacements for side in one.verdicts for verdict in side)
+            session.grader.check(outcomes, "after replacements")
+    except GradingFailed as error:
+        print(f"fr3e: {error}", file=sys.stderr)
+        return 1
+    counts = session.sampler.engine.take_counts()
+    if session.processes.first:
+        decode = session.texts.codec.decode
+        records = list(_records(replacements, responses, step, session.texts))
+        rollout_store.write_rollouts(RunDirectory(place), step, records, stem=STEM)
+        note = (
+            f"{len(replacements)} replacements in {len(responses)} responses to {plan.problems} held-out problems, "
+            f"{plan.rollouts} continuations of each side; {counts.prefill_positions:,} prefix positions computed, "
+            f"{counts.reused_prefix_positions:,} read from their cache"
+        )
+        found += findings(replacements, plan, note)
+        found.append(_examples(replacements, decode, note))
+    return 0
+
+
+def _responses(session: Session, weights: Params, plan: Plan) -> list[Response]:
+    """Sampled and graded responses to the first problems, at the temperature of rollouts."""
+    with as_config_error():
+        problems = held_out_problems(session).chosen[: plan.problems]
+    cap, sampling = session.config.rollout.max_response_tokens, session.sampling()
+    requests = [
+        TrunkRequest(
+            one.prompt_ids,
+            [Branch(len(one.prompt_ids), (SAMPLE, 0, one.index, n), cap, sampling) for n in range(plan.responses)],
+        )
+        for one in problems
+    ]
+    grading = Grading(session.grader, lambda index, _: (problems[index].problem, np.zeros(0, np.int32)))
+    rollouts, _ = session.sampler.sample(weights, requests, ended=grading.ended)
+    verdicts = grading.verdicts(range(len(problems)))
+    return [
+        Response(one, n, rollout, verdict)
+        for one, row, graded in zip(problems, rollouts, verdicts, strict=True)
+        for n, (rollout, verdict) in enumerate(zip(row, graded, strict=True))
+    ]
+
+
+def choose(responses: Sequence[Response], plan: Plan, noise: Noise, stop_ids: Sequence[int], longest: int) -> None:
+    """Set the ``places`` of each response: of each group, up to ``plan.tokens`` of its tokens, drawn by chance.
+
+    A stop token cannot be replaced, and neither can a token that a tool wrote or one at the cap of ``longest`` tokens,
+    after which nothing can follow.
+    """
+    rollouts = [response.rollout for response in responses]
+    allowed = [
+        rollout.sampled & ~np.isin(rollout.token_ids, stop_ids) & (np.arange(1, len(rollout.token_ids) + 1) < longest)
+        for rollout in rollouts
+    ]
+    entropies, logprobs = ([getattr(rollout, name) for rollout in rollouts] for name in ("entropies", "logprobs"))
+    for number, (name, (group, share)) in enumerate(plan.groups.items()):
+        rows = replaceable(group, share, entropies, logprobs, allowed)
+        for index, (response, places) in enumerate(zip(responses, rows, strict=True)):
+            drawn = noise.generator(CHOICE, number, index).permutation(places)[: plan.tokens]
+            response.places[name] = np.sort(drawn)
+
+
+def replaced(session: Session, weights: Params, responses: Sequence[Response], k: int) -> Iterator[Replacement]:
+    """The replacements of all responses, as many responses at a time as the decoder has slots for trunks."""
+    engine = session.sampler.engine
+    chosen = [response for response in responses if response.chosen]
+    for start in range(0, len(chosen), engine.slots):
+        yield from _of_some(session, weights, chosen[start : start + engine.slots], k)
+
+
+def _of_some(session: Session, weights: Params, responses: Sequence[Response], k: int) -> Iterator[Replacement]:
+    engine, cap, sampling = session.sampler.engine, session.config.rollout.max_response_tokens, session.sampling()
+    trunks = engine.prefill(weights, [np.concatenate([r.held_out.prompt_ids, r.rollout.token_ids]) for r in responses])
+    places = [(row, place) for row, response in enumerate(responses) for place in response.chosen]
+    starts, stops = [len(response.held_out.prompt_ids) for response in responses], session.texts.codec.stop_ids
+    others = engine.programs.alternatives(
+        weights,
+        trunks[0].batch,
+        np.array([row for row, _ in places]),
+        np.array([starts[row] + place for row, place in places]),
+        np.array([responses[row].rollout.token_ids[place] for row, place in places]),
+    )
+    requests, cases = [], []
+    for row, response in enumerate(responses):
+        branches, prefixes = [], []
+        for number, (one, place) in enumerate(places):
+            if one != row:
+                continue
+            for side in (ORIGINAL, SUBSTITUTED):
+                # The original side leaves after the token, the other one before it, with the substitute given.
+                kept = place + 1 - side
+                given = (int(others.token_ids[number]),) * side
+                for m in range(k):
+                    stream = (SAMPLE, 1, response.held_out.index, response.number, 2 * place + side, m)
+                    prefix = response.rollout.head(kept) if session.sampler.toolbox else None
+                    most = 1 if set(given) & set(stops) else cap - kept
+                    branches.append(Branch(starts[row] + kept, stream, most, sampling, prefix, given))
+                    prefixes.append(response.rollout.token_ids[:kept])
+        requests.append(TrunkRequest(trunks[row], branches))
+        cases.append(prefixes)
+    grading = Grading(session.grader, lambda i, branch: (responses[i].held_out.problem, cases[i][branch]))
+
+    def closed(i: int, branch: int, rollout: Rollout) -> Rollout:
+        """The rollout, which has ended if it was given a stop token: the substitute then closes the response."""
+        ended = bool(set(requests[i].branches[branch].given) & set(stops))
+        return dataclasses.replace(rollout, finished=True) if ended else rollout
+
+    def graded(ended: Sequence[tuple[int, int, Rollout]]) -> None:
+        grading.ended([(i, branch, closed(i, branch, rollout)) for i, branch, rollout in ended])
+
+    sampled, _ = session.sampler.sample(weights, requests, ended=graded)
+    rollouts = [[closed(i, branch, one) for branch, one in enumerate(row)] for i, row in enumerate(sampled)]
+    verdicts = grading.verdicts(range(len(requests)))
+    done = [0] * len(responses)
+    for number, (row, place) in enumerate(places):
+        begin = done[row]
+        done[row] += 2 * k
+        sides = [slice(begin, begin + k), slice(begin + k, begin + 2 * k)]
+        yield Replacement(
+            responses[row],
+            place,
+            int(others.token_ids[number]),
+            float(others.logprobs[number]),
+            int(others.candidates[number]),
+            (rollouts[row][sides[0]], rollouts[row][sides[1]]),
+            (verdicts[row][sides[0]], verdicts[row][sides[1]]),
+        )
+
+
+def findings(replacements: Sequence[Replacement], plan: Plan, note: str) -> list[Finding]:
+    """I_t of each group: its mean and the mean of its size, with 95 % bootstrap intervals over problems."""
+    rows, bars = [], {"mean I_t": ([], [], []), "mean size of I_t": ([], [], [])}
+    for name in plan.groups:
+        own = [r for r in replacements if r.place in r.response.places[name]]
+        if not own:
+            rows.append([name, 0, *[None] * 8])
+            continue
+        sides = [np.stack([r.accuracy(side) for r in own]) for side in (ORIGINAL, SUBSTITUTED)]
+        effects = intervention(*sides)
+        problems = np.array([r.response.held_out.index for r in own])
+        cells: list[str | float | int | None] = [name, len(own), *(float(side.mean()) for side in sides)]
+        for values, (means, lows, highs) in zip((effects, np.abs(effects)), bars.values(), strict=True):
+            of_problems = [float(values[problems == one].mean()) for one in np.unique(problems)]
+            low, high = interval_of_mean(of_problems) or (None, None)
+            mean = float(np.mean(of_problems))
+            cells += [mean, low, high]
+            for column, value in zip((means, lows, highs), (mean, low, high), strict=True):
+                column.append(value)
+        rows.append(cells)
+    names = [row[0] for row in rows if row[1]]
+    columns = ["tokens", "replaced", "accuracy after the token", "accuracy after its substitute"]
+    columns += [f"{text} {name}" for name in ("I_t", "|I_t|") for text in ("mean", "lower end of", "upper end of")]
+    series = [Series(name, names, means, lows, highs) for name, (means, lows, highs) in bars.items()]
+    source = "Deng et al. 2025, eq. 6, figures 5b and 6b"
+    title = "Accuracy lost when a token is replaced by its likeliest alternative"
+    note = f"means of problems; 95 % bootstrap intervals over problems. {note}"
+    figure = Figure("interventions", title, "bars", "tokens", "I_t (share of right answers)", series, source, note)
+    return [figure, TextTable("intervention_groups", title, columns, rows, source, note)]
+
+
+def _examples(replacements: Sequence[Replacement], decode, note: str) -> TextTable:
+    """The replacements with the largest effects."""
+    effects = [float(r.accuracy(ORIGINAL).mean() - r.accuracy(SUBSTITUTED).mean()) for r in replacements]
+    rows = []
+    for index in np.argsort(-np.abs(effects), kind="stable")[:50]:
+        r = replacements[index]
+        ids = r.response.rollout.token_ids
+        rows.append(
+            [
+                r.response.held_out.problem.id,
+                decode(ids[: r.place]),
+                decode([ids[r.place]]),
+                float(np.exp(r.response.rollout.logprobs[r.place])),
+                decode([r.substitute]),
+                float(np.exp(r.logprob)),
+                float(r.response.rollout.entropies[r.place]),
+                r.candidates,
+                effects[index],
+            ]
+        )
+    columns = ["problem", "before", "token", "its probability", "substitute", "its probability (substitute)"]
+    columns += ["entropy", "candidates within 95 %", "I_t"]
+    title = "Replacements with the largest effects"
+    return TextTable("intervention_tokens", title, columns, rows, "Deng et al. 2025, eq. 6", note)
+
+
+def _records(
+    replacements: Sequence[Replacement], responses: Sequence[Response], step: int, texts: Texts
+) -> Iterator[RolloutRecord]:
+    """The responses as base rollouts, then the continuations: state 0 is the original side, 1 the substituted one."""
+    for response in responses:
+        yield _record(texts, response, response.rollout, response.verdict, step, _name(response, step), "base")
+    for r in replacements:
+        parent = _name(r.response, step)
+        for side in (ORIGINAL, SUBSTITUTED):
+            for m, (rollout, verdict) in enumerate(zip(r.rollouts[side], r.verdicts[side], strict=True)):
+                name = f"{parent}/{r.place}/{side}/{m}"
+                links = {"parent": parent, "state": side, "branch": m, "fork": r.place + 1 - side}
+                yield _record(texts, r.response, rollout, verdict, step, name, "state", **links)
+
+
+def _name(response: Response, step: int) -> str:
+    return f"{STEM}/{step}/{response.held_out.index}/{response.number}"
+
+
+def _record(
+    texts: Texts,
+    response: Response,
+    rollout: Rollout,
+    verdict: Verdict,
+    step: int,
+    name: str,
+    kind: Literal["base", "state"],
+    **links: Any,
+) -> RolloutRecord:
+    own = {"anchors": response.chosen} if kind == "base" else {}
+    prefix = response.rollout.token_ids[: links["fork"]] if kind == "state" else None
+    return RolloutRecord(
+        id=name,
+        step=step,
+        kind=kind,
+        prompt_position=response.held_out.index,
+        problem_id=response.held_out.problem.id,
+        prompt_ids=response.held_out.prompt_ids,
+        token_ids=rollout.token_ids,
+        logprobs=rollout.logprobs,
+        entropies=rollout.entropies,
+        reward=verdict.reward,
+        outcome=verdict.outcome,
+        finished=rollout.finished,
+        base=response.number,
+        answers=answer_spans(rollout.tool_written),
+        kept=False,
+        benchmark=response.held_out.benchmark,
+        **texts.of_record(response.held_out.problem.gold, response.held_out.prompt_ids, rollout, prefix),
+        **own,
+        **links,
+    )

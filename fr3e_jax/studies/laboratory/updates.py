@@ -1,0 +1,122 @@
+"""``fr3e updates``: how the updates between two checkpoints of a run changed the probabilities of sampled tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.configuration.error_conversion import as_config_error
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.loop.evaluate import read_run_params
+from fr3e_jax.objectives.entropy import gradient_weight
+from fr3e_jax.programs.decode_steps import Alternatives
+from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.rollout_store import RolloutRecord
+from fr3e_jax.session.session import Session, open_session
+from fr3e_jax.studies.analysis.figure import Finding
+from fr3e_jax.studies.analysis.stored_run import StoredRun
+from fr3e_jax.studies.analysis.token_updates import TokenUpdates, load_categories, update_findings
+
+
+def token_updates(
+    config: Config, run_dir: Path, steps: Sequence[int], responses: int, categories: Path | None
+) -> list[Finding]:
+    """The findings of `fr3e_jax.studies.analysis.token_updates` on a run's base rollouts between two checkpoints.
+
+    Args:
+      config: the run's settings.
+      run_dir: the run.
+      steps: the two checkpoints; empty: the newest two.
+      responses: the number of base rollouts to score, drawn by the run's seed from the steps between.
+      categories: file of token categories; None: ours.
+
+    Raises:
+      ConfigError: there are no two such checkpoints, or no rollouts are stored between them.
+    """
+    kinds = load_categories(categories)
+    run = StoredRun.open(run_dir)
+    earlier, later = _two(run, steps)
+    chosen = _responses(run, earlier, later, responses, config.seed)
+    session = open_session(config)
+    scored = []
+    for step in (earlier, later):
+        with as_config_error():
+            model = session.model
+            abstract, base = model.sharded_abstract_params(), model.base_fingerprint()
+            params = read_run_params(run_dir, abstract, step, base=base)[0]
+        scored.append(_scores(session, params, chosen))
+        session.sampler.weights.release()
+    before, after = scored
+    lengths = [len(record.token_ids) for record in chosen]
+    ids = np.concatenate([record.token_ids for record in chosen]).astype(np.int64)
+    advantages = np.repeat([np.nan if record.advantage is None else record.advantage for record in chosen], lengths)
+    ratios = np.exp(before.own_logprobs - np.concatenate([record.logprobs for record in chosen]))
+    weights = np.asarray(gradient_weight(ratios, advantages, config.loss.epsilon_high))
+    updates = TokenUpdates(
+        response=np.repeat(np.arange(len(chosen)), lengths),
+        token_ids=ids,
+        right=np.repeat([record.outcome == "right" for record in chosen], lengths),
+        before=before.own_logprobs,
+        after=after.own_logprobs,
+        entropies=before.entropies,
+        gradients=before.magnitudes,
+        weights=np.abs(weights),
+        candidates=(before.candidates, after.candidates),
+    )
+    known = {int(one): session.texts.codec.decode([int(one)], special_tokens=True) for one in np.unique(ids)}
+    note = (
+        f"checkpoints of steps {earlier} and {later}; {len(chosen)} base rollouts of the steps between, {len(ids):,} "
+        "tokens; positive samples are right responses"
+    )
+    return update_findings(updates, [known[int(one)] for one in ids], kinds, note)
+
+
+def _two(run: StoredRun, steps: Sequence[int]) -> tuple[int, int]:
+    folder = run.directory.checkpoints
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} does not exist; expected the checkpoints of a run of train")
+    with Checkpointer(folder, keep_last=1, keep_best=0, best_metric="", read_only=True) as checkpoints:
+        found = checkpoints.all_steps()
+    wanted = list(steps) or found[-2:]
+    if len(wanted) != 2 or wanted[0] >= wanted[1] or not set(wanted) <= set(found):
+        raise ConfigError(
+            f"{run.directory.path} has checkpoints of steps {', '.join(map(str, found)) or 'none'}; expected two of "
+            "them, the earlier first: --steps A,B (checkpoint.keep_last and keep_best decide how many are kept)"
+        )
+    return wanted[0], wanted[1]
+
+
+def _responses(run: StoredRun, earlier: int, later: int, count: int, seed: int) -> list[RolloutRecord]:
+    """Base rollouts of the steps after ``earlier`` up to ``later``, as many of each step, drawn by chance."""
+    stored = [step for step in run.steps() if earlier < step <= later]
+    if not stored:
+        raise ConfigError(
+            f"{run.directory.rollouts} has no rollouts of steps {earlier + 1} to {later}; expected those that a run "
+            "stores (runtime.store_rollouts)"
+        )
+    chosen: list[RolloutRecord] = []
+    for number, step in enumerate(stored):
+        bases = [record for record in run.rollouts(step) if record.kind == "base" and len(record.token_ids)]
+        share = (count * (number + 1)) // len(stored) - (count * number) // len(stored)
+        order = np.random.default_rng([seed, step]).permutation(len(bases))[:share]
+        chosen += [bases[index] for index in np.sort(order)]
+    if not chosen:
+        raise ConfigError(f"steps {earlier + 1} to {later} sampled no base rollout; expected at least one: --steps A,B")
+    return chosen
+
+
+def _scores(session: Session, params, chosen: Sequence[RolloutRecord]) -> Alternatives:
+    """The tokens of the responses under one set of weights, a few responses at a time."""
+    engine, weights, parts = session.sampler.engine, session.sampler.weights.of(params), []
+    for start in range(0, len(chosen), engine.slots):
+        some = chosen[start : start + engine.slots]
+        sequences = [np.concatenate([record.prompt_ids, record.token_ids]).astype(np.int32) for record in some]
+        trunks = engine.prefill(weights, sequences)
+        rows = np.concatenate([np.full(len(record.token_ids), row) for row, record in enumerate(some)])
+        positions = np.concatenate([len(r.prompt_ids) + np.arange(len(r.token_ids)) for r in some])
+        ids = np.concatenate([record.token_ids for record in some])
+        parts.append(engine.programs.alternatives(weights, trunks[0].batch, rows, positions, ids))
+    return Alternatives(*map(np.concatenate, zip(*parts, strict=True)))

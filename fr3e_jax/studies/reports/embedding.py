@@ -1,0 +1,66 @@
+"""Data inside of a page: compressed text that holds no markup, and scripts that cannot end early."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import math
+from importlib import resources
+from typing import Any
+
+import orjson
+
+DATA_ELEMENT = '<script type="application/octet-stream" id="data">'
+"""The element for `embed`; the page unpacks its text with ``DecompressionStream("gzip")``."""
+
+_ENCODING = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+
+
+def embed(data: Any) -> str:
+    """The data as JSON, gzipped, in base64: letters, digits, ``+``, ``/`` and ``=`` alone.
+
+    Whatever texts the data holds, the result neither ends its element nor is markup. Equal data give equal text. NaN
+    and infinities become null. NumPy arrays and numbers are written as lists and numbers.
+
+    Raises:
+      TypeError: JSON cannot express the data.
+    """
+    try:
+        content = orjson.dumps(data, option=_ENCODING)
+    except TypeError:  # a text may hold a lone surrogate, which UTF-8 has not
+        content = orjson.dumps(_without_surrogates(data), option=_ENCODING)
+    return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode("ascii")
+
+
+def asset(name: str) -> str:
+    """The text of a file of ``reports/assets``, such as ``uplot/uPlot.min.css``."""
+    return resources.files("fr3e_jax.studies.reports").joinpath("assets", *name.split("/")).read_text(encoding="utf-8")
+
+
+def inline_script(name: str) -> str:
+    """The text of a script of ``reports/assets``, for a ``<script>`` element.
+
+    Raises:
+      ValueError: the script would end its element.
+    """
+    text = asset(name)
+    if "</script" in text.lower() or "<!--" in text:
+        raise ValueError(f"{name} holds </script or <!--; expected a script that cannot end its element")
+    return text
+
+
+def rounded(value: float | None, digits: int = 6) -> float | None:
+    """The value with so many significant digits, for pages; None for None, NaN and infinities."""
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.{digits}g}")
+
+
+def _without_surrogates(data: Any) -> Any:
+    if isinstance(data, str):
+        return data.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    if isinstance(data, dict):
+        return {_without_surrogates(key): _without_surrogates(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_without_surrogates(value) for value in data]
+    return data

@@ -1,0 +1,97 @@
+"""Final answers, their diversity and majority, branching and length, against counting by hand."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from analysed_runs import made_up_run, rollout
+
+from fr3e_jax.studies.analysis.catalogue import findings
+from fr3e_jax.studies.analysis.diversity import answer_reader, distinct_answers, majority_curve, majority_verdict
+
+ANSWERS = ["7", "7", "3", None, "4", "3"]
+
+
+@pytest.mark.parametrize(
+    ("task", "text", "answer"),
+    [
+        ("order", "3+8-5>1-5>6", "6"),
+        ("order", "3+8-5>", None),
+        ("chain", "01+4253>00=3524", "00=3524"),
+        ("datasets", r"so \boxed{\frac12} it is", r"\frac12"),
+        ("datasets", "it is 5", None),
+        ("gsm8k_calculator", "2+2=4\n#### 4", "4"),
+        ("mine.py:Task", "first\nlast \n", "last"),
+    ],
+)
+def test_final_answer_is_read_where_the_task_asks_for_it(task, text, answer):
+    assert answer_reader(task)(text) == answer
+
+
+def test_distinct_answers_are_those_of_all_subsets():
+    for k in (1, 2, 4, 6):
+        counted = [len({a for a in subset if a is not None}) for subset in combinations(ANSWERS, k)]
+        assert distinct_answers(ANSWERS, [k])[0] == pytest.approx(np.mean(counted))
+    assert distinct_answers([None, None], [1, 2]).tolist() == [0.0, 0.0]
+
+
+def majority(answers, right):
+    """The verdict by plain counting."""
+    named = [answer for answer in answers if answer is not None]
+    most = max((named.count(answer) for answer in named), default=0)
+    leaders = {answer for answer in named if named.count(answer) == most}
+    return np.mean([np.mean([r for a, r in zip(answers, right, strict=True) if a == x]) for x in leaders] or [0.0])
+
+
+@pytest.mark.parametrize(
+    ("votes", "right_votes", "verdict"),
+    [
+        ([2, 1], [2, 0], 1.0),
+        ([2, 2], [0, 2], 0.5),
+        ([0, 0], [0, 0], 0.0),
+        ([3, 2], [0, 2], 0.0),
+        ([4, 1], [1, 1], 0.25),
+    ],
+)
+def test_a_vote_has_the_verdict_of_its_leaders(votes, right_votes, verdict):
+    assert majority_verdict(np.array(votes), np.array(right_votes)) == verdict
+
+
+def test_majority_between_one_and_all_samples_nears_the_mean_over_all_subsets():
+    right = [answer == "7" for answer in ANSWERS]
+    exact = [
+        np.mean([majority([ANSWERS[i] for i in c], [right[i] for i in c]) for c in combinations(range(6), k)])
+        for k in (1, 3, 6)
+    ]
+    found = majority_curve(ANSWERS, right, [1, 3, 6], np.random.default_rng(0))
+    assert found[[0, 2]] == pytest.approx([exact[0], exact[2]])  # 1/3 and 1/2
+    assert abs(found[1] - exact[1]) < 3 * 0.5 / 200**0.5  # 200 subsets
+    assert majority_curve([None, None], [False, False], [1, 2], np.random.default_rng(0)).tolist() == [0.0, 0.0]
+
+
+def test_curves_of_a_run_are_means_over_its_problems(tmp_path):
+    zero, five = 2, 7  # token ids of the digits 0 and 5; 20 is ">"
+    rows = [([zero, five, five], [0, 1, 1]), ([zero, zero, zero], [0, 0, 0])]
+    samples = [
+        rollout(0, p, b, right, [20, digit, 1], kind="eval")
+        for p, (digits, rights) in enumerate(rows)
+        for b, (digit, right) in enumerate(zip([zero, *digits], [1, *rights], strict=True))
+    ]
+    run = made_up_run(tmp_path / "run", samples=samples)
+    majority, diversity = findings(run, only=["maj_at_k", "answer_diversity"])
+    assert majority.series[0].y[0] == pytest.approx(1 / 3) and majority.series[0].y[2] == pytest.approx(0.5)
+    assert diversity.series[0].y == pytest.approx([1.0, (5 / 3 + 1) / 2, 1.5])
+
+
+def test_branching_and_length_are_means_of_right_and_of_wrong_responses(tmp_path):
+    rollouts = [
+        rollout(1, 0, 0, True, [3, 1], entropies=[np.log(3), 0.0]),
+        rollout(1, 0, 1, True, [3, 4, 5, 1], entropies=[np.log(2)] * 4),
+        rollout(1, 0, 2, False, [3], entropies=[np.log(5)]),
+    ]
+    branching, length = findings(
+        made_up_run(tmp_path / "run", rollouts=rollouts), only=["effective_branching", "length_by_outcome"]
+    )
+    assert {one.name: one.y[0] for one in branching.series} == pytest.approx({"right": 2.0, "wrong": 5.0})
+    assert {one.name: one.y[0] for one in length.series} == {"right": 3.0, "wrong": 1.0}
+    assert (length.series[0].low[0], length.series[0].high[0]) == (2.5, 3.5)

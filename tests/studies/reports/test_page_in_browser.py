@@ -1,0 +1,267 @@
+"""The page in headless Chromium, from disk and without a network: it shows the stored numbers, and texts do nothing.
+
+Chromium is the system's own (Debian: ``apt-get install chromium``); playwright drives it and downloads none.
+"""
+
+import itertools
+import re
+import shutil
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+from reported_runs import STEPS, write_reported_run
+
+from fr3e_jax.runs.metrics import MetricsWriter
+from fr3e_jax.studies.analysis.catalogue import findings
+from fr3e_jax.studies.analysis.figure import Figure, HeatMap, Series, TextTable
+from fr3e_jax.studies.analysis.stored_run import StoredRun
+from fr3e_jax.studies.reports.rollout_trees import DECIMALS
+from fr3e_jax.studies.reports.run_page import run_page
+from fr3e_jax.studies.reports.server import LivePage, make_server
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine (apt-get install chromium)"),
+]
+FINDINGS = [
+    Figure(
+        "lines",
+        "Lines",
+        "lines",
+        "step",
+        "share",
+        [Series("<b>a", [1, 2, 3], [0.1, None, 0.3], [0, None, 0], [1, None, 1])],
+    ),
+    Figure("bars", "Bars", "bars", "name", "count", [Series("a", ["x", "<i>y"], [1, 2]), Series("b", ["x"], [3])]),
+    Figure("points", "Points", "points", "k", "y", [Series("a", [1, 10, 100], [1, 2, 3])], log_x=True),
+    HeatMap("heat", "Heat", "step", "problem", [1, 2], ["p", "q"], [[0.0, 0.5], [None, 1.0]], unit="reward"),
+    TextTable("tokens", "Tokens", ["token", "n"], [["<script>alert(1)</script>", 3]]),
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is in requirements-dev.txt")
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def made_up(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "<b>made_up"
+    stored = write_reported_run(path, hostile=True)
+    run = StoredRun.open(path)
+    (path / "report.html").write_text(run_page(run, [*findings(run), *FINDINGS]), encoding="utf-8")
+    return path / "report.html", stored
+
+
+class Shown:
+    """A page in a context without network. It notes console messages, errors, dialogs and requests."""
+
+    def __init__(self, browser, file, *, width=1280, dark=False, address=""):
+        scheme = "dark" if dark else "light"
+        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+        self.page = self.context.new_page()
+        self.complaints = []
+        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+        self.page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
+        self.page.on("request", lambda request: self.requested(request.url))
+        self.page.goto(f"file://{file.parent.as_posix().replace('<', '%3C').replace('>', '%3E')}/{file.name}{address}")
+        self.page.wait_for_selector("html[data-ready=yes]")
+
+    def requested(self, url):
+        if not url.startswith(("file:", "data:")):
+            self.complaints.append(f"request: {url}")
+
+    def fact(self, label, name):
+        text = self.page.locator(f'dl[aria-label="{label}"] dd[data-fact="{name}"]').first.inner_text()
+        return text.replace("−", "-")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.context.close()
+        if error == (None, None, None):
+            assert self.complaints == []
+
+
+def test_clicks_lead_from_a_curve_to_a_token_with_the_stored_numbers(browser, made_up):
+    file, stored = made_up
+    with Shown(browser, file) as shown:
+        page = shown.page
+        over = page.locator(".chart", has=page.get_by_role("heading", name="Reward")).locator(".u-over")
+        box = over.bounding_box()
+        over.click(position={"x": box["width"] / 2, "y": box["height"] / 2})  # the second of three steps
+        assert page.get_by_label("step", exact=True).input_value() == "2"
+        assert page.locator(".list li").count() == 11
+        page.locator(".list li button", has_text="2+20=").click()
+        for identity, index in (("2/20/0", 3), ("2/20/0/1/1", 0), ("2/20/0/2/0", 4), ("2/20/3", 2)):
+            record = stored[identity]
+            lane = page.locator(f'.tree .lane[aria-label^="{_name(record)}:"]')
+            lane.locator(f'[data-token="{index}"]').click()
+            assert shown.fact("rollout", "id") == identity
+            assert float(shown.fact("token", "log-prob")) == np.round(record.logprobs[index], DECIMALS)
+            assert float(shown.fact("token", "entropy")) == np.round(record.entropies[index], DECIMALS)
+            assert shown.fact("token", "id") == str(record.token_ids[index])
+            assert shown.fact("token", "position") == str(record.fork + index)
+            assert float(shown.fact("token", "probability")) == pytest.approx(np.exp(record.logprobs[index]), rel=1e-3)
+            assert float(shown.fact("rollout", "reward")) == record.reward
+            advantage = shown.fact("rollout", "advantage")
+            assert advantage == "–" if record.advantage is None else float(advantage) == record.advantage
+            assert (shown.fact("token", "trained") == "yes") == (record.advantage is not None)
+        page.locator("summary", has_text="States").click()
+        assert page.locator("table tbody tr", has_text="S₁").inner_text().split("\t")[4:6] == ["0.667", "+0.417"]
+
+
+def _name(record):
+    if record.kind == "state":
+        return f"S{record.state}, branch {record.branch}"
+    return f"trunk, base rollout {record.base}" if record.anchors else f"base rollout {record.base}"
+
+
+def test_two_branches_lie_side_by_side_with_their_first_difference(browser, made_up):
+    file, stored = made_up
+    with Shown(browser, file, address="#prompt=1/10&rollout=1/10/0/2/0") as shown:
+        page = shown.page
+        page.locator('.tree .lane[aria-label^="S2, branch 1:"]').click(modifiers=["Shift"])
+        panels = page.locator(".reading.two .panel")
+        assert panels.count() == 2
+        one, other = (stored[f"1/10/0/2/{branch}"] for branch in (0, 1))
+        first = next(i for i, (a, b) in enumerate(itertools.zip_longest(one.token_ids, other.token_ids)) if a != b)
+        marked = page.locator(".tk.first-difference")
+        assert [marked.nth(i).get_attribute("data-at") for i in range(2)] == [str(7 + first)] * 2
+        whole = [*stored["1/10/0"].token_ids[:7], *one.token_ids]
+        text = StoredRun.open(file.parent).codec.decode(whole, special_tokens=True)
+        shown_text = re.sub("⟨[0-9A-F]{2}⟩", "", panels.first.locator(".text").first.inner_text())
+        assert shown_text.strip() == text
+        assert page.url.endswith("rollout=1/10/0/2/0&beside=1/10/0/2/1")
+        page.reload()
+        page.wait_for_selector("html[data-ready=yes]")
+        assert page.locator(".reading.two .panel").count() == 2
+
+
+def test_keys_and_filters_move_through_prompts_branches_and_tokens(browser, made_up):
+    with Shown(browser, made_up[0], address="#prompt=1/10&rollout=1/10/0") as shown:
+        page = shown.page
+        page.get_by_label("filter").select_option("trouble")
+        assert page.locator(".list li").count() == STEPS
+        page.get_by_label("filter").select_option("flips")
+        assert page.locator(".list li").count() == STEPS
+        page.get_by_label("order").select_option("delta")
+        page.keyboard.press("Escape")
+        page.keyboard.press("j")
+        page.wait_for_url(re.compile("prompt=2/20"))
+        page.keyboard.press("k")
+        page.wait_for_url(re.compile("prompt=1/10"))
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowRight")
+        assert "token=" in page.url
+        page.keyboard.press("?")
+        assert page.locator("dialog[open]").count() == 1
+        page.keyboard.press("Escape")
+        page.keyboard.press("/")
+        page.keyboard.type("question 21")
+        assert page.locator(".list li").count() == 0  # the filter still holds
+        page.get_by_label("filter").select_option("all")
+        assert page.locator(".list li").count() == 1
+
+
+def test_tokens_can_be_hovered_and_lanes_focused(browser, made_up):
+    with Shown(browser, made_up[0], address="#prompt=2/21") as shown:
+        page, record = shown.page, made_up[1]["2/21/0"]
+        lane = page.locator('.tree .lane[aria-label^="base rollout 0:"]')
+        lane.locator('[data-token="0"]').hover()
+        text = page.locator("#tip").inner_text().replace("−", "-")
+        assert f"log-prob {record.logprobs[0]:.4f}" in text and f"entropy {record.entropies[0]:.4f}" in text
+        assert lane.locator(".cell.tool").count() == 2  # [1, 3) is a tool's answer
+        lane.focus()
+        page.keyboard.press("Enter")
+        assert shown.fact("rollout", "id") == "2/21/0"
+        page.locator('.text [data-at="1"]').click()
+        assert shown.fact("token", "trained") == "no, a tool wrote it"
+
+
+def test_hostile_texts_are_seen_and_do_nothing(browser, made_up):
+    with Shown(browser, made_up[0]) as shown:
+        page = shown.page
+        scripts = page.locator("script:not([type])").count()
+        for n in range(6):
+            page.evaluate(f"location.hash = 'prompt=1/{15 + n}'")
+            page.get_by_text(f"step 1, prompt {15 + n}", exact=True).wait_for()
+        page.evaluate("location.hash = 'prompt=1/18'")
+        page.locator(".question[aria-label]", has_text="⟨U+202E⟩").wait_for()
+        for view in ("curves", "prompts", "held-out", "figures", "settings"):
+            page.evaluate(f"location.hash = 'view={view}'")
+            page.locator(f"#view-{view}").wait_for(state="visible")
+        page.wait_for_timeout(200)
+        assert page.title() == "<b>made_up: report"
+        assert page.locator("img, b b, iframe, object, embed, a[href^='javascript']").count() == 0
+        assert page.locator("script:not([type])").count() == scripts
+        assert page.locator("#view-figures .figure").count() > 4
+        for finding in FINDINGS:
+            assert page.locator(f"#figure-{finding.name} h3").inner_text() == finding.title
+
+
+def test_policy_stops_a_script_and_a_request_that_got_in(browser, made_up):
+    with Shown(browser, made_up[0]) as shown:
+        shown.page.evaluate(
+            """() => { const made = document.createElement('script'); made.textContent = "document.title = 'taken'";
+                document.body.append(made); const image = new Image(); image.src = 'http://127.0.0.1:9/x.png'; }"""
+        )
+        shown.page.wait_for_timeout(200)
+        assert shown.page.title() != "taken"
+        assert sum("Content Security Policy" in line for line in shown.complaints) == 2
+        shown.complaints.clear()
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (400, False), (400, True)])
+def test_no_view_is_wider_than_the_window(browser, made_up, width, dark):
+    with Shown(browser, made_up[0], width=width, dark=dark) as shown:
+        page = shown.page
+        assert page.evaluate("document.documentElement.dataset.theme") == ("dark" if dark else "light")
+        for view in ("curves", "prompts", "held-out", "figures", "settings"):
+            page.evaluate(f"location.hash = 'view={view}'")
+            page.locator(f"#view-{view}").wait_for(state="visible")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, view
+        page.get_by_role("button", name="light / dark").click()
+        assert page.evaluate("document.documentElement.dataset.theme") == ("light" if dark else "dark")
+
+
+def test_held_out_problems_show_their_answers_at_each_evaluation(browser, made_up):
+    with Shown(browser, made_up[0], address="#view=held-out") as shown:
+        page = shown.page
+        answers = page.locator(".answer")
+        assert [answers.nth(i).get_attribute("data-step") for i in range(2)] == ["0", str(STEPS)]
+        assert "0 of 2 samples right" in answers.nth(0).inner_text()
+        assert "1 of 2 samples right" in answers.nth(1).inner_text()
+        assert page.locator("#view-held-out tbody tr").count() == 2
+        answers.nth(1).get_by_label("sample 2: wrong").click()
+        assert "sample 2:" in answers.nth(1).inner_text()
+
+
+def test_served_page_offers_newer_steps_and_asks_nobody_else(browser, tmp_path):
+    path = tmp_path / "run"
+    write_reported_run(path)
+    with make_server(LivePage(path, partial(run_page, live=True)), 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        context = browser.new_context()
+        page, complaints = context.new_page(), []
+        page.on("console", lambda message: complaints.append(message.text))
+        page.goto(f"http://127.0.0.1:{server.server_address[1]}/#prompt=1/10")
+        page.wait_for_selector("html[data-ready=yes]")
+        with MetricsWriter(StoredRun.open(path).directory, tensorboard=False, resume_step=STEPS) as metrics:
+            metrics.write(STEPS + 1, {"reward/mean": 1.0})
+        page.get_by_role("button", name=f"step {STEPS + 1} is there").click(timeout=30_000)
+        page.wait_for_selector("html[data-ready=yes]")
+        assert "prompt=1/10" in page.url and complaints == []
+        page.get_by_role("tab", name="Curves").click()
+        assert page.locator(".fact", has_text="training steps").inner_text().startswith(str(STEPS + 1))
+        context.close()
+        server.shutdown()

@@ -1,0 +1,209 @@
+"""The data of a page: every number equals the stored one, and a large run is sampled as the page says."""
+
+import base64
+import dataclasses
+import gzip
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reported_runs import STEPS, write_reported_run
+
+from fr3e_jax.runs.declared_metrics import find
+from fr3e_jax.runs.rollout_store import write_rollouts
+from fr3e_jax.studies.analysis.figure import Figure, HeatMap, Series, TextTable
+from fr3e_jax.studies.analysis.stored_run import StoredRun
+from fr3e_jax.studies.reports import run_data
+from fr3e_jax.studies.reports.prompt_sampling import Budget, chosen_steps, evenly
+from fr3e_jax.studies.reports.rollout_trees import (
+    DECIMALS,
+    STRATA,
+    prompt_summary,
+    prompt_tree,
+    stratum,
+    tokens_to_keep,
+)
+from fr3e_jax.studies.reports.run_data import collect, explanations
+
+
+def unpacked(text):
+    return json.loads(gzip.decompress(base64.b64decode(text)))
+
+
+@pytest.fixture(scope="module")
+def made_up(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "made_up"
+    return path, write_reported_run(path)
+
+
+@pytest.fixture(scope="module")
+def content(made_up):
+    return collect(StoredRun.open(made_up[0]))
+
+
+def test_the_metrics_of_a_page_are_explained_by_the_table(content):
+    told = content.main["explanations"]
+    assert told["train"]["clip/low"] == "trained tokens whose ratio was clipped below (share, 0 to 1)"
+    assert told["eval"]["greedy"] == "mean over the greedy answers (reward, higher is better)"
+    for kind, metrics in content.main["metrics"].items():
+        assert set(told[kind]) == set(metrics) - {"step"}
+
+
+def test_a_name_of_a_users_own_has_no_explanation():
+    assert explanations(["mine", "clip/low"], "train").keys() == {"clip/low"}
+
+
+def test_the_metrics_that_a_chart_names_exist():
+    """Names in quotes; patterns choose among what the run has."""
+    source = (Path(run_data.__file__).parent / "assets" / "run" / "curves.js").read_text()
+    names = re.findall(r"'([a-z_]+/\w+)'", source.partition("const CHARTS")[2].partition("const HEIGHT")[0])
+    assert len(names) > 30 and [name for name in names if not find(name)] == []
+
+
+def test_every_rollout_of_a_small_run_is_there_with_its_stored_numbers(made_up, content):
+    stored, seen = made_up[1], set()
+    for chunk in [*content.prompt_chunks, *content.held_out_chunks]:
+        tree = unpacked(chunk)
+        start = 0
+        for n, identity in enumerate(tree["id"]):
+            record = stored[identity]
+            seen.add(identity)
+            end = start + tree["tokens"][n]
+            assert tree["token_ids"][start:end] == list(record.token_ids)
+            for name, column in (("logprobs", record.logprobs), ("entropies", record.entropies)):
+                np.testing.assert_array_equal(
+                    np.asarray(tree[name][start:end]) / 10**DECIMALS, np.round(np.asarray(column, np.float64), DECIMALS)
+                )
+            for name in ("reward", "advantage", "value", "alpha", "fork", "anchors", "outcome", "parent", "answers"):
+                assert tree[name][n] == getattr(record, name), (identity, name)
+            start = end
+        assert start == len(tree["token_ids"])
+    assert seen == set(stored)
+
+
+def test_pieces_of_tokens_make_the_text_that_the_codec_decodes(made_up, content):
+    run = StoredRun.open(made_up[0])
+    vocabulary = content.main["vocabulary"]
+    for record in made_up[1].values():
+        joined = b"".join(
+            piece.encode() if isinstance(piece, str) else bytes(piece)
+            for piece in (vocabulary[str(token)] for token in record.token_ids)
+        )
+        assert joined.decode() == run.codec.decode(record.token_ids, special_tokens=True)
+    assert [0xF0] in vocabulary.values()  # the first byte of an emoji is no text
+
+
+def test_metrics_are_columns_with_none_where_a_record_lacks_one(content):
+    train, evaluations = content.main["metrics"]["train"], content.main["metrics"]["eval"]
+    assert train["step"] == [1, 2, 3] and train["reward/mean"] == [0.1, 0.2, 0.3]
+    assert evaluations["greedy"] == [0.25, 0.75] and "kind" not in train
+
+
+def test_a_long_run_is_thinned_at_equal_distances(made_up):
+    assert evenly(range(100), 4) == [0, 33, 66, 99] and evenly([1, 2], 4) == [1, 2]
+    main = collect(StoredRun.open(made_up[0]), budget=Budget(metric_records=2, problems=1)).main
+    assert main["metrics"]["train"]["step"] == [1, STEPS] and main["training_steps"] == STEPS
+    assert len(main["held_out"]["problems"]) == 1 and main["held_out"]["stored_problems"] == 2
+
+
+def test_summary_of_a_prompt_counts_changes_and_flips_of_values(made_up):
+    records = [record for record in made_up[1].values() if record.step == 1 and record.prompt_position == 10]
+    summary = prompt_summary(records)
+    # V(S_0) = 0.25, V(S_1) = 2/3, V(S_2) = 0: both steps cross one half.
+    assert summary["delta"] == pytest.approx(2 / 3, abs=1e-6) and summary["flips"] == 2
+    assert (summary["rollouts"], summary["bases"], summary["right"], summary["states"]) == (10, 4, 1, 2)
+    assert summary["longest"] == max(r.fork + len(r.token_ids) for r in records) and summary["mixed"]
+    # 0.25, 0.375, 0: no value is on the other side of one half.
+    lower = [dataclasses.replace(record, value=0.375) if record.state == 1 else record for record in records]
+    assert (prompt_summary(lower)["delta"], prompt_summary(lower)["flips"]) == (0.375, 0)
+
+
+def test_strata_name_the_rarest_kind_that_fits(made_up):
+    by_prompt = defaultdict(list)
+    for record in made_up[1].values():
+        if record.step == 1:
+            by_prompt[record.prompt_position].append(record)
+    kinds = [stratum(by_prompt[position]) for position in sorted(by_prompt) if position >= 10]
+    assert kinds == ["explored", "mixed", "trouble", "all_right", "all_wrong"]
+
+
+def test_tokens_beyond_the_limit_are_left_out_and_parents_keep_theirs(made_up):
+    records = [record for record in made_up[1].values() if record.step == 1 and record.prompt_position == 10]
+    limit = len(records[0].token_ids) + len(records[1].token_ids)
+    tree = prompt_tree(records, limit)
+    kept = [record.id for record, tokens in zip(records, tree["tokens"], strict=True) if tokens]
+    assert kept[0] == "1/10/0" and len(kept) == 2 and len(tree["token_ids"]) <= limit
+    assert tree["length"] == [len(record.token_ids) for record in records] and tree["reward"][-1] == records[-1].reward
+    assert tokens_to_keep(records, 10**6) == [True] * 10 and sum(tokens_to_keep(records, 1)) == 1
+
+
+def test_steps_are_drawn_from_equal_stretches_and_the_ends_are_kept():
+    sizes = dict.fromkeys(range(1, 101), 10)
+    budget = Budget(read_bytes=100)
+    steps = chosen_steps(sizes, budget)
+    assert len(steps) == 10 and steps[0] == 1 and steps[-1] == 100 and steps == sorted(set(steps))
+    assert max(b - a for a, b in zip(steps, steps[1:], strict=False)) < 30
+    assert chosen_steps(sizes, budget) == steps != chosen_steps(sizes, Budget(read_bytes=100, seed=1))
+    assert chosen_steps(sizes, Budget(read_bytes=10**6)) == list(sizes)
+    assert chosen_steps({5: 10**9, 7: 10**9}, budget) == [5, 7] and chosen_steps({}, budget) == []
+
+
+def test_prompts_of_each_stratum_are_drawn_by_turns_where_a_page_is_too_small(made_up, content):
+    sizes = [len(chunk) for chunk in content.prompt_chunks]
+    budget = Budget(prompt_bytes=sum(sizes) // 2, held_out_bytes=0)
+    small = collect(StoredRun.open(made_up[0]), budget=budget)
+    assert sum(map(len, small.prompt_chunks)) <= budget.prompt_bytes
+    account = small.main["sampling"]
+    assert account["prompts_shown"] == len(small.main["prompts"]) < len(content.main["prompts"]) == 5 * STEPS
+    assert account["prompts_read"] == dict.fromkeys(STRATA, 0) | {
+        "trouble": 3,
+        "explored": 3,
+        "mixed": 3,
+        "all_wrong": 3,
+        "all_right": 3,
+    }
+    assert {"trouble", "explored"} <= {prompt["stratum"] for prompt in small.main["prompts"]}
+    assert small.held_out_chunks == [] and len(small.main["held_out"]["problems"]) == 2
+    assert collect(StoredRun.open(made_up[0]), budget=budget).prompt_chunks == small.prompt_chunks
+
+
+def test_held_out_problems_show_when_they_were_solved(content):
+    table = content.main["held_out"]
+    assert table["steps"] == [0, STEPS]
+    learned, unsolved = table["problems"]
+    assert (learned["course"], learned["greedy"], learned["right"]) == ("learned", [False, True], [[0, 2], [1, 2]])
+    assert (unsolved["course"], unsolved["greedy"]) == ("unsolved", [False, False])
+    assert unpacked(content.held_out_chunks[learned["chunk"]])["step"] == [0, 0, 0, STEPS, STEPS, STEPS]
+
+
+def test_figures_become_plain_data_and_those_too_large_are_named(made_up):
+    line = Figure("a", "A", "lines", "x", "y", [Series("s", [1, 2], [0.5, None], [0, None], [1, None])], source="P")
+    heat = HeatMap("h", "H", "x", "y", [1, 2], ["p"], [[0.5, None]], unit="share")
+    table = TextTable("t", "T", ["token", "n"], [["<b>", 3]])
+    large = TextTable("l", "Large", ["n"], [[n * 7919 % 10007] for n in range(20_000)])
+    main = collect(StoredRun.open(made_up[0]), [line, heat, large, table], Budget(finding_bytes=5000)).main
+    assert [finding["type"] for finding in main["findings"]] == ["figure", "heat_map", "table"]
+    assert main["findings"][0]["series"][0] == {
+        "name": "s",
+        "x": [1, 2],
+        "y": [0.5, None],
+        "low": [0, None],
+        "high": [1, None],
+    }
+    assert main["findings_left_out"] == ["Large"]
+
+
+def test_a_run_without_tokenizer_and_rollouts_has_a_page_too(tmp_path, made_up):
+    path = tmp_path / "bare"
+    records = write_reported_run(path)
+    (path / "tokenizer" / "tokenizer.json").write_text("{")
+    assert collect(StoredRun.open(path)).main["vocabulary"] is None
+    for file in (path / "rollouts").iterdir():
+        file.unlink()
+    bare = collect(StoredRun.open(path))
+    assert bare.prompt_chunks == [] and bare.main["held_out"] is None and bare.main["sampling"]["steps_stored"] == 0
+    write_rollouts(StoredRun.open(path).directory, 1, [])  # a step that carried rollouts trained it
+    assert collect(StoredRun.open(path)).main["sampling"]["steps_read"] == [1] and records
