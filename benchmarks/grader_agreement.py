@@ -16,7 +16,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from fr3e_jax.answers import closed_boxes, first_turn, judge
+from fr3e_jax.answers import judge
+from fr3e_jax.rewards.extraction import closed_boxes, first_turn
 from fr3e_jax.verdict import Verdict
 
 _FORMULA = re.compile(r"\$\$(?P<a>.+?)\$\$|\$(?P<b>(?:[^$\\]|\\.)+)\$|\\\((?P<c>.+?)\\\)|\\\[(?P<d>.+?)\\\]", re.DOTALL)

@@ -43,7 +43,7 @@ LAYERS = {
     "configuration": Layer({"stores"}),
     "answers": Layer(must_not_name=DEVICE_LIBRARIES),
     "tools": Layer({"configuration", "rewards"}, DEVICE_LIBRARIES),
-    "data": Layer({"answers", "configuration", "rewards", "stores"}, {"jax", "flax", "optax"}),
+    "data": Layer({"configuration", "rewards", "stores"}, {"jax", "flax", "optax"}),
     "rollouts": Layer({"policy", "programs", "configuration", "cluster", "data", "tools"}),
     "learning": Layer({"objectives", "policy", "programs", "rollouts", "configuration", "runs"}),
     "runs": Layer({"configuration", "programs", "stores"}),
@@ -58,12 +58,12 @@ LAYERS = {
     ),
     "verbs": Layer(
         {"objectives", "policy", "programs", "rollouts", "learning", "runs", "cluster", "rewards", "data"}
-        | {"configuration", "loop", "stores", "session", "answers"}
+        | {"configuration", "loop", "stores", "session"}
     ),
     "planning": Layer({"policy", "programs", "data", "configuration", "learning", "rollouts", "session", "loop"}),
     "studies": Layer(
         {"objectives", "policy", "programs", "rollouts", "learning", "session", "loop", "runs", "cluster", "rewards"}
-        | {"answers", "data", "configuration", "stores"}
+        | {"data", "configuration", "stores"}
     ),
     "methods": Layer(must_not_name=DEVICE_LIBRARIES),
     "api": Layer(

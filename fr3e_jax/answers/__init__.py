@@ -1,35 +1,16 @@
 """Judge whether an answer in LaTeX or plain text is the gold answer; docs/users/grading.md states the conventions.
 
-This file is the package's only door: other code imports these names from here and no module inside. Importing it loads
-no sympy; the first call of ``judge`` does.
+This file is the package's only door, and only ``fr3e_jax.rewards`` imports it. Importing it loads no sympy; the first
+call of ``judge`` does.
 """
 
 from __future__ import annotations
 
-from fr3e_jax.answers.conventions import CONVENTIONS
-from fr3e_jax.answers.extraction import (
-    EXTRACTIONS,
-    closed_boxes,
-    extract,
-    first_turn,
-    last_boxed,
-    readable_gold,
-)
-from fr3e_jax.answers.quick import quick_verdict
+from fr3e_jax.answers.quick import RIGHT, WRONG, chosen_letter, verdict_on_pair
 from fr3e_jax.answers.restatement import earned
 from fr3e_jax.verdict import Verdict
 
-__all__ = [
-    "CONVENTIONS",
-    "EXTRACTIONS",
-    "closed_boxes",
-    "extract",
-    "first_turn",
-    "judge",
-    "last_boxed",
-    "quick_verdict",
-    "readable_gold",
-]
+__all__ = ["RIGHT", "WRONG", "chosen_letter", "judge", "quick_verdict"]
 
 
 def judge(
@@ -55,3 +36,14 @@ judge.canaries = (
     # sympy answers this one, so that a worker has loaded its integrals before its first deadline.
     ((r"\frac{1}{3}", r"\int_0^1 x^2 \,dx"), 1.0),
 )
+
+
+def quick_verdict(
+    golds: str | tuple[str, ...], answer: str, absolute: float = 0.0, relative: float = 0.0, question: str = ""
+) -> Verdict | None:
+    """The verdict of ``judge`` if it is certain without sympy, in bounded time; None if a worker has to decide."""
+    golds = (golds,) if isinstance(golds, str) else golds
+    verdicts = [verdict_on_pair(gold, answer) for gold in golds]
+    if RIGHT in verdicts:
+        return earned(RIGHT, question, golds, answer)
+    return None if None in verdicts or absolute or relative else verdicts[0]

@@ -22,7 +22,7 @@ _LONGEST = 200
 _INTEGER = re.compile(r"(?:\\?\$)?([+-]?)(\d{1,3}(?:,\d{3})+|\d+)(?:\.0*)?")
 
 
-def quick_verdict(gold: str, answer: str) -> Verdict | None:
+def verdict_on_pair(gold: str, answer: str) -> Verdict | None:
     """The verdict if it is certain without symbolic mathematics; None if a worker has to decide.
 
     ``gold`` and ``answer`` are bare or in dollars, without ``\\boxed``. An answer beyond a limit is refused unless it

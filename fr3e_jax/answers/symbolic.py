@@ -19,7 +19,7 @@ from fr3e_jax.answers.expression_tree import Node, replaced, symbols
 from fr3e_jax.answers.items import single_values
 from fr3e_jax.answers.limits import Contradiction, Refused, Unreadable
 from fr3e_jax.answers.quantity import Quantity, units_conflict
-from fr3e_jax.answers.quick import REFUSED, RIGHT, WRONG, quick_verdict
+from fr3e_jax.answers.quick import REFUSED, RIGHT, WRONG, verdict_on_pair
 from fr3e_jax.answers.reader import readings
 from fr3e_jax.verdict import Verdict
 
@@ -42,7 +42,7 @@ def verdict(golds: str | tuple[str, ...], answer: str, absolute: float = 0.0, re
 
 
 def _judged(gold: str, answer: str) -> Verdict:
-    quick = quick_verdict(gold, answer)
+    quick = verdict_on_pair(gold, answer)
     if quick is not None:
         return quick
     try:

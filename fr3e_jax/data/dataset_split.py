@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fr3e_jax.answers import last_boxed, readable_gold
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.data.card_file import Card, SplitCard
 from fr3e_jax.data.fields import Unusable, lookup
 from fr3e_jax.data.formats import Row, find_files, read_file, read_tfds
 from fr3e_jax.problem import Problem
+from fr3e_jax.rewards.extraction import can_be_boxed
 
 WHOLE_RESPONSE = ("code", "exact")  # verifiers that read the whole response, so that any gold answer can be given
 
@@ -104,7 +104,7 @@ def _keep(row: Row, name: str, card: Card, source: SplitCard, kept: dict) -> Non
     extra = _extra(row, card, source)
     question = _read(row, source, "question")[0]
     golds = _read(row, source, "answer")
-    if card.verifier not in WHOLE_RESPONSE and not all(map(can_be_answered, golds)):
+    if card.verifier not in WHOLE_RESPONSE and not all(map(can_be_boxed, golds)):
         raise _Dropped("unreadable_gold")
     if "choices" in extra:
         question = "\n".join([question, *map("({}) {}".format, string.ascii_uppercase, extra["choices"])])
@@ -114,12 +114,6 @@ def _keep(row: Row, name: str, card: Card, source: SplitCard, kept: dict) -> Non
     if (question, golds[0]) in kept:
         raise _Dropped("duplicate")
     kept[question, golds[0]] = Problem(name, question, golds[0], extra), _optional(row, source, "solution")
-
-
-def can_be_answered(gold: str) -> bool:
-    """Whether a response can give this answer in a box: it is not empty, and its braces close."""
-    readable = readable_gold(gold)
-    return readable is not None and last_boxed(f"\\boxed{{{readable}}}") is not None
 
 
 def _read(row: Row, source: SplitCard, field: str) -> tuple[str, ...]:

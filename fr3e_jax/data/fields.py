@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fr3e_jax.answers import last_boxed
+from fr3e_jax.rewards.extraction import last_boxed
 
 MISSING = None  # an absent field is treated like a null field
 MAX_LITERAL = 10_000  # characters of a stringified list
@@ -61,7 +61,7 @@ class FieldRule:
       unwrap_list: the value is a list (or the text of a Python list) of alternatives.
       strip_prefix, strip_suffix: remove known text around the value, such as a baked-in instruction.
       after_last: keep only the text after the last occurrence of this marker (GSM8K's ``"#### "``).
-      last_boxed: keep only the content of the last closed ``\\boxed{...}``, see ``fr3e_jax.answers``.
+      last_boxed: keep only the content of the last closed ``\\boxed{...}``, see ``fr3e_jax.rewards.extraction``.
       remove: remove every match of this regular expression (GSM8K's ``<<.*?>>``).
       strip: remove white space from both ends.
     """

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from fr3e_jax.problem import Problem
+from fr3e_jax.problem import Problem
 
 LINE_END = ">"
 STEP_WIDTH = 3  # of ``02+``

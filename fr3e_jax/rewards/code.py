@@ -19,13 +19,10 @@ import textwrap
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from fr3e_jax.problem import Problem
 from fr3e_jax.rewards import child_processes, scratch
 from fr3e_jax.verdict import Job, Verdict
-
-if TYPE_CHECKING:
-    from fr3e_jax.problem import Problem
 
 RUN = "fr3e_jax.rewards.code:run_program"
 PROGRAM_LIMIT = 100_000  # characters

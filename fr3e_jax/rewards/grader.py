@@ -15,16 +15,14 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from fr3e_jax.configuration.schema import RewardsConfig
+from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.pool import Pool
 from fr3e_jax.rewards.verifier import UserCodeError, Verifier, checked_verdict, unusable
 from fr3e_jax.rewards.workers import OWN, Reply, load_only
 from fr3e_jax.verdict import Job, Verdict
-
-if TYPE_CHECKING:
-    from fr3e_jax.problem import Problem
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
-from fr3e_jax.answers import CONVENTIONS, EXTRACTIONS
+from fr3e_jax.rewards.extraction import EXTRACTIONS
+from fr3e_jax.rewards.math_verifiers import CONVENTIONS
 from fr3e_jax.rewards.verifier import Verifier, exact_match
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from fr3e_jax.problem import Problem
+from fr3e_jax.problem import Problem
 
 LINE_END = ">"
 

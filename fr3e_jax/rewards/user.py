@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from fr3e_jax.problem import Problem
+from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rewards.verifier import Verifier
 from fr3e_jax.user_code import parse_reference
 from fr3e_jax.verdict import Job
-
-if TYPE_CHECKING:
-    from fr3e_jax.problem import Problem
-    from fr3e_jax.rewards.grader import Grader
-
 
 LONGEST_REASON = 300  # characters
 

@@ -11,14 +11,12 @@ A number alone is right from 1 on. A verifier of graded rewards that accepts les
 from __future__ import annotations
 
 import numbers
-from typing import TYPE_CHECKING, Protocol, cast, get_args
+from typing import Protocol, cast, get_args
 
 import numpy as np
 
+from fr3e_jax.problem import Problem
 from fr3e_jax.verdict import Job, Outcome, Verdict
-
-if TYPE_CHECKING:
-    from fr3e_jax.problem import Problem
 
 SUCCESS = 1.0  # the least reward that makes a response right, if the verifier gives no outcome
 OUTCOMES: tuple[str, ...] = get_args(Outcome)

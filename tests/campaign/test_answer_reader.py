@@ -8,7 +8,6 @@ accepts 24 cm and 24 m), rounded decimals, equations and their values (x = 9 acc
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import os
@@ -18,13 +17,16 @@ import signal
 from fractions import Fraction
 from pathlib import Path
 
+import equivalence_cases
 import generated_answers as made
+import held_out_cases
 import pytest
 from guarded_evaluators import guard
 from hypothesis import HealthCheck, Phase, assume, event, given, settings
 from hypothesis import strategies as st
 
-from fr3e_jax.answers import extract, judge, quick_verdict
+from fr3e_jax.answers import judge, quick_verdict
+from fr3e_jax.rewards.extraction import extract
 
 EXAMPLES = int(os.environ.get("FR3E_CAMPAIGN_EXAMPLES", "300"))
 MOST_GROWTH = 4 * 2**20  # KiB of the process
@@ -44,14 +46,9 @@ campaign = settings(
 
 
 def _golds() -> list[str]:
-    found = []
-    for name in ("equivalence_cases", "held_out_cases"):
-        path = Path(__file__).parents[1] / "rewards" / f"{name}.py"
-        spec = importlib.util.spec_from_file_location(name, path)
-        cases = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(cases)
-        found += [text for pair in cases.pairs(cases.EQUAL) for text in pair[1:]]
-    return sorted({text for text in found if not CALCULUS.search(text) and len(text) < 200})
+    tables = (equivalence_cases.EQUAL, held_out_cases.EQUAL)
+    texts = {text for table in tables for pairs in table.values() for pair in pairs for text in pair}
+    return sorted(text for text in texts if not CALCULUS.search(text) and len(text) < 200)
 
 
 GOLDS = _golds()

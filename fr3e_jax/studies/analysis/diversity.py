@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from fr3e_jax.rewards.extraction import extract
 from fr3e_jax.studies.analysis.figure import Figure, Series
 from fr3e_jax.studies.analysis.fr3e_figures import number
 from fr3e_jax.studies.analysis.material import Material, NothingToShow
@@ -39,7 +40,6 @@ def answer_reader(task: str) -> Callable[[str], Answer]:
     ``order``, ``chain``: the text after the last ``>``. Datasets: the last ``\boxed``, else the text after ``####``,
     else after ``Answer:``; None if there is none. Another task: the same, else the last line.
     """
-    from fr3e_jax.answers import extract
 
     def after_sign(text: str) -> Answer:
         return text.rpartition(">")[2].strip() or None

@@ -1,22 +1,11 @@
 """Every pair of equivalence_cases, in the main process and by the judge that a worker runs."""
 
-import importlib.util
-from pathlib import Path
-
+import equivalence_cases as cases
+import held_out_cases as held_out
 import pytest
 
 from fr3e_jax.answers import judge, quick_verdict
 from fr3e_jax.verdict import Verdict
-
-
-def _table(name):
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-cases, held_out = _table("equivalence_cases"), _table("held_out_cases")
 
 
 @pytest.mark.parametrize(("category", "gold", "answer"), cases.pairs(cases.EQUAL))

@@ -1,9 +1,7 @@
 """Answers that repeat the question, or lack the form that it asks for, are wrong although they equal the gold one."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
+import restatement_cases as cases
 
 from fr3e_jax.answers import judge, quick_verdict
 from fr3e_jax.answers.question_formulas import question_formulas
@@ -13,10 +11,6 @@ from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rewards.named_verifiers import named_verifier
 from fr3e_jax.verdict import Verdict
-
-_SPEC = importlib.util.spec_from_file_location("restatement_cases", Path(__file__).with_name("restatement_cases.py"))
-cases = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(cases)
 
 EQUAL = Verdict(1.0, "right")
 

@@ -1,4 +1,4 @@
-r"""The conventions of benchmarks: where a row has its gold answer, and which answers are right besides equal ones.
+r"""Verifiers of mathematics, one for each benchmark's convention: the gold answer of a row, and the right answers.
 
 Every convention reads the response in the same way (``extraction.extract``). A closed box in a response that was cut
 is an answer, too, as verl, DAPO and Qwen2.5-Math have it.
@@ -9,15 +9,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from fr3e_jax.answers.extraction import Extraction, extract, readable_gold
-from fr3e_jax.answers.quick import RIGHT, WRONG, chosen_letter, quick_verdict
-from fr3e_jax.answers.restatement import earned
+from fr3e_jax.answers import RIGHT, WRONG, chosen_letter, quick_verdict
+from fr3e_jax.problem import Problem
+from fr3e_jax.rewards.extraction import Extraction, extract, readable_gold
 from fr3e_jax.verdict import Job, Verdict
-
-if TYPE_CHECKING:
-    from fr3e_jax.problem import Problem
 
 JUDGE = "fr3e_jax.answers:judge"
 _NO_ANSWER = Verdict(0.0, "no_answer")
@@ -55,13 +51,8 @@ class MathVerifier:
 
     def verdict(self, golds: tuple[str, ...], answer: str, problem: Problem) -> Verdict | Job:
         """Right if equal to a gold answer and more than the question; a job if rational numbers cannot tell."""
-        verdicts = [quick_verdict(gold, answer) for gold in golds]
-        if RIGHT in verdicts:
-            return earned(RIGHT, problem.prompt, golds, answer)
-        absolute, relative = self.tolerance(problem)
-        if None not in verdicts and not (absolute or relative):
-            return verdicts[0]
-        return Job(JUDGE, (golds, answer, absolute, relative, problem.prompt))
+        arguments = (golds, answer, *self.tolerance(problem), problem.prompt)
+        return quick_verdict(*arguments) or Job(JUDGE, arguments)
 
     def tolerance(self, problem: Problem) -> tuple[float, float]:
         """The absolute and the relative error that a decimal may have: none."""
@@ -145,18 +136,18 @@ class MultipleChoiceVerifier(MathVerifier):
 
     def verdict(self, golds: tuple[str, ...], answer: str, problem: Problem) -> Verdict | Job:
         choices = tuple(problem.extra.get("choices", ()))
-        wanted = chosen_letter(golds[0])
-        if wanted is None and golds[0] in choices:
-            wanted = chr(ord("A") + choices.index(golds[0]))
-        given = chosen_letter(answer)
-        if wanted is None:
+        right_letter = chosen_letter(golds[0])
+        if right_letter is None and golds[0] in choices:
+            right_letter = chr(ord("A") + choices.index(golds[0]))
+        letter = chosen_letter(answer)
+        if right_letter is None:
             raise ValueError(
                 f"problem {problem.id} has the gold answer {golds[0]!r}; expected a letter from A to J, or one of "
                 f"its choices {choices!r}"
             )
-        if given is not None or not choices:
-            return RIGHT if given == wanted else WRONG
-        return super().verdict((choices[ord(wanted) - ord("A")],), answer, problem)
+        if letter is not None or not choices:
+            return RIGHT if letter == right_letter else WRONG
+        return super().verdict((choices[ord(right_letter) - ord("A")],), answer, problem)
 
 
 CONVENTIONS: dict[str, type[MathVerifier]] = {

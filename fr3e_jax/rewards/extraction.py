@@ -141,6 +141,12 @@ def readable_gold(text: str) -> str | None:
     return text if text.strip("$ ") else None
 
 
+def can_be_boxed(gold: str) -> bool:
+    """Whether a response can give this gold answer in a box: it is not empty, and its braces close."""
+    readable = readable_gold(gold)
+    return readable is not None and last_boxed(f"\\boxed{{{readable}}}") is not None
+
+
 def _unlisted(text: str) -> str:
     if not (text.startswith(("['", '["')) and text.endswith(("']", '"]'))):
         return text

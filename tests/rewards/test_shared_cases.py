@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fr3e_jax.answers import last_boxed, quick_verdict, readable_gold
+from fr3e_jax.answers import quick_verdict
 from fr3e_jax.configuration.schema import RewardsConfig
-from fr3e_jax.data.task import Problem
+from fr3e_jax.problem import Problem
+from fr3e_jax.rewards.extraction import last_boxed, readable_gold
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rewards.named_verifiers import named_verifier
 

@@ -10,7 +10,7 @@ from guarded_evaluators import guard
 
 from fr3e_jax.answers import judge, limits
 
-PACKAGE = Path(__file__).resolve().parents[2] / "fr3e_jax" / "rewards"
+ROOT = Path(__file__).resolve().parents[2]
 BUILTINS = {"eval", "exec", "compile", "__import__", "open"}
 EVALUATORS = {"parse_expr", "sympify", "S", "nsimplify", "parse_latex", "lambdify"}
 HOSTILE = [
@@ -31,9 +31,9 @@ HOSTILE = [
 
 
 def test_no_module_of_grading_names_an_evaluator_of_text():
-    """Also not as an attribute. ``literal_eval`` of a gold answer reads literals only."""
+    """Also not as an attribute."""
     found = []
-    for path in [*(PACKAGE.parent / "answers").glob("*.py"), PACKAGE / "named_verifiers.py"]:
+    for path in (ROOT / "fr3e_jax" / "answers").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             name = getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "name", None)
             if name in EVALUATORS or (isinstance(node, ast.Name) and name in BUILTINS):
@@ -102,7 +102,7 @@ def test_bombs_are_refused_or_cheap_without_a_deadline(answer):
 
 def test_the_document_quotes_every_limit():
     """docs/users/grading.md quotes every limit."""
-    document = (PACKAGE.parents[1] / "docs" / "users" / "grading.md").read_text()
+    document = (ROOT / "docs" / "users" / "grading.md").read_text()
     for name, value in vars(limits).items():
         if name.isupper():
             assert f"`{name}` | {value:,}" in document, f"docs/users/grading.md should say: `{name}` | {value:,}"
@@ -116,4 +116,4 @@ def test_grading_a_simple_answer_loads_no_sympy():
         "assert quick_verdict('(1,2)', '(1,\\\\frac42)').reward\n"
         "sys.exit(any(name in sys.modules for name in ('sympy', 'mpmath', 'jax')))"
     )
-    assert subprocess.run([sys.executable, "-c", program], cwd=PACKAGE.parents[1]).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fr3e_jax.answers import extract, last_boxed, readable_gold
+from fr3e_jax.rewards.extraction import extract, last_boxed, readable_gold
 
 
 @pytest.mark.parametrize(
