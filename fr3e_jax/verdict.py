@@ -1,7 +1,7 @@
 """The verdict on a response, and the job that a verifier gives to a worker process where grading is slow or unsafe.
 
 A response is *right* if its outcome is ``right``. All counts of successes ask the outcome: pass@k, success rates, the
-choice of bases, the archive, all-right and all-wrong groups, the selection of RFT. Baselines and values read the
+choice of bases, kept bases, all-right and all-wrong groups, the selection of RFT. Baselines and values read the
 reward. A verifier may grade it, and a method may subtract a penalty from it.
 """
 

@@ -128,14 +128,13 @@ def bases_train_once(config: Config) -> str | None:
     )
 
 
-@training_rule("explore.archive_size", "explore.train_states")
-def archived_bases_have_rollouts_that_train(config: Config) -> str | None:
-    explore = config.explore
-    if not explore.enabled or explore.train_states or not explore.archive_size:
+@training_rule("returns.depth_rule", "returns.size", "explore.enabled")
+def anchors_to_return_to_are_placed(config: Config) -> str | None:
+    if not config.returns.size or config.returns.depth_rule != "anchors" or config.explore.enabled:
         return None
     return (
-        f"explore.archive_size={explore.archive_size} explores bases of older weights again. They do not train, "
-        "and with explore.train_states=false their rollouts do not either; set explore.archive_size=0"
+        "returns.depth_rule=anchors returns to the anchors of Explore, and explore.enabled=false places none; set "
+        "returns.depth_rule=target, or explore.enabled=true"
     )
 
 

@@ -205,14 +205,6 @@ class ExploreConfig:
     )
     train_states: bool = option(True, "train explored rollouts; false: they only estimate the values of their states")
     train_base: bool = option(False, "train base rollouts as well, as a group of their prompt")
-    archive_size: int = option(
-        0, "correct bases of hard prompts that are kept and explored again in later steps; 0: off", ge=0
-    )
-    archive_revisits: int = option(8, "archived bases explored again in each round", ge=1)
-    archive_max_success_rate: float = option(0.25, "largest base success rate of a hard prompt", gt=0, le=1)
-    archive_threshold: float = option(
-        0.65, "least running share of All-Wrong prompts with which the archive is used", ge=0, le=1
-    )
     block_credit: bool = option(
         False, "train the expanded base rollout too, each block with V(S_j+1) - V(S_j), or with its credit in a tree"
     )
@@ -221,10 +213,13 @@ class ExploreConfig:
 
 @dataclass
 class ReturnConfig:
-    """Adaptive return: own successes of hard prompts are kept and continued again from the depth that teaches most."""
+    """Kept bases: own successes of hard prompts are kept and continued again from depths within them."""
 
     size: int = option(0, "successes that are kept, of as many prompts; 0: off", ge=0)
-    visits: int = option(8, "kept successes that a round of prompts continues", ge=1)
+    depth_rule: Literal["target", "anchors"] = option(
+        "target", "depths around that from which returns.target of the rollouts succeed, or the anchors of Explore"
+    )
+    visits: int = option(8, "kept successes that a round of returns continues", ge=1)
     visits_per_step: int = option(2, "visits of the same success within one training step", ge=1)
     max_share: float = option(
         0.8, "most of the sampled tokens that continuations take; else the share of All-Wrong prompts", gt=0, lt=1
@@ -232,7 +227,7 @@ class ReturnConfig:
     least_share: float = option(
         0.25, "no continuations while a smaller share of the prompts is All-Wrong: plain rollouts then do", ge=0, lt=1
     )
-    depths: int = option(3, "depths of a success that a visit probes", ge=1)
+    depths: int = option(3, "depths of a success that a visit probes (returns.depth_rule=target)", ge=1)
     rollouts: int = option(8, "rollouts from each depth", ge=2)
     max_success_rate: float = option(0.25, "a prompt is hard up to this success rate of its base rollouts", gt=0, le=1)
     target: float = option(

@@ -45,8 +45,8 @@ class Collected:
     batch: list[TrainingTrunk] = field(default_factory=list)
     groups: list[PromptGroup] = field(default_factory=list)
     credited: list[Credited] = field(default_factory=list)
-    returned: list[Credited] = field(default_factory=list)  # continuations of kept successes
-    metrics: dict[str, float] = field(default_factory=dict)  # of archives, tools, grading and prompts, after the rounds
+    returned: list[Credited] = field(default_factory=list)  # continuations of kept bases
+    metrics: dict[str, float] = field(default_factory=dict)  # of kept bases, tools, grading, prompts
 
 
 @dataclass
@@ -74,7 +74,7 @@ class CollectionStopped(Exception):
 
 def state_of(progress: Progress, prompts: PromptFeed) -> Start:
     """A copy of the state, which does not change with the rounds to come."""
-    kept = {name: copy.deepcopy(getattr(progress, name)) for name in ("archive", "returns", "yields")}
+    kept = {name: copy.deepcopy(getattr(progress, name)) for name in ("kept_bases", "yields")}
     return Start(replace(progress, **kept), prompts.state_dict())
 
 
@@ -93,7 +93,7 @@ def collect(
 
     Args:
       rounds: the parts of the run.
-      progress: its partial batch, archives and yields change.
+      progress: its partial batch, kept bases and yields change.
       params: the weights in the layout of rollouts.
       step: the step that trains on the batch; it keys all noise.
       sampled_in: the first step whose weights ``params`` are; trunks get it as their step.
@@ -163,11 +163,7 @@ def _run_or_stop(
 
 
 def _metrics(rounds: Rounds, progress: Progress, found: Collected) -> dict[str, float]:
-    session, metrics = rounds.session, {}
-    if session.config.explore.archive_size:
-        metrics |= progress.archive.metrics(session.config.explore)
-    if session.config.returns.size:
-        metrics |= progress.returns.metrics(found.returned)
+    session, metrics = rounds.session, progress.kept_bases.metrics(found.returned)
     metrics |= step_report.tool_metrics(session.sampler, found.groups, found.credited + found.returned)
     return metrics | step_report.grading_metrics(session.grader) | rounds.prompts.metrics()
 
@@ -198,7 +194,7 @@ class Ahead:
     Its tokens follow from the weights, the step and the state of the run at its start; so they do not depend on how
     the two threads share the machine. A checkpoint that is saved meanwhile has that state (`resumable`) and these
     weights, and a resumed run samples the batch again; a run that is told to stop keeps what is sampled (`stopped`).
-    Until it is taken, nothing else may sample, or read the prompts, the partial batch, the archives and the yields.
+    Until it is taken, nothing else may sample, or read the prompts, the partial batch, the kept bases and the yields.
 
     Args:
       rounds, progress: see `collect`.

@@ -61,7 +61,7 @@ class Anchored:
     anchors: list[int]
     states: list[int]
     forks: list[int]
-    parent: str = ""  # id of the base's record if an earlier step sampled it (archive)
+    parent: str = ""  # id of the base's record if it is a kept base
 
     @property
     def rollout(self) -> Rollout:

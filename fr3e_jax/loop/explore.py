@@ -258,8 +258,7 @@ def explored_trunks(config: Config, step: int, credited: list[Credited]) -> list
             if trained
             for rollout, advantage, reward, outcome in zip(state, row, rewards, outcomes, strict=True)
         ]
-        # Older weights sampled an archived base, so it does not train; nor does a base without any credit.
-        if config.explore.block_credit and not one.parent and any(one.block_credit):
+        if config.explore.block_credit and any(one.block_credit):
             branches.append(_credited_base(anchor_rules(config.explore), one))
         if branches:
             ids = np.concatenate([prompt, one.rollout.token_ids])

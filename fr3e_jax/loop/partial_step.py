@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from fr3e_jax.cluster.processes import Processes
+from fr3e_jax.configuration.schema import ReturnConfig
 from fr3e_jax.learning.critic import CriticBatch
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.reference import ReferenceResets
 from fr3e_jax.learning.scoring import Scores
 from fr3e_jax.learning.update import BegunUpdate, Sums
-from fr3e_jax.loop.adaptive_return import KeptSuccess, Returns
-from fr3e_jax.loop.archive import Archive, ArchivedBase
 from fr3e_jax.loop.collection import AheadState, Collected, PartialBatch, Start
 from fr3e_jax.loop.expansion import Anchored, Credited, Explored, PromptGroup
+from fr3e_jax.loop.kept_bases import KeptBase, KeptBases
 from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.resumption import changes
 from fr3e_jax.loop.round_size import Yield
@@ -72,7 +72,7 @@ class PartialStep:
 
 _CLASSES = (
     *(PartialStep, PartialBatch, Collected, AheadState, Start, Progress),
-    *(Archive, ArchivedBase, Returns, KeptSuccess, Yield, ReferenceResets),
+    *(KeptBases, KeptBase, ReturnConfig, Yield, ReferenceResets),
     *(PromptGroup, Anchored, Explored, Credited, TrainingTrunk, TrainingBranch, Rollout),
     *(SuspendedRound, FinishedCall, SuspendedCall, CachedTrunk, DecodeCounts, CallProgress),
     *(EpisodeRecord, EpisodeProgress, PlayedTurn, Turn),

@@ -8,8 +8,7 @@ from typing import Any
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.reference import ReferenceResets
-from fr3e_jax.loop.adaptive_return import Returns
-from fr3e_jax.loop.archive import Archive
+from fr3e_jax.loop.kept_bases import KeptBases
 from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.round_size import Yield
 from fr3e_jax.runs.ledger import TokenLedger
@@ -19,13 +18,12 @@ from fr3e_jax.runs.ledger import TokenLedger
 class Progress:
     """The host state of a run: with it and the arrays of a checkpoint a run continues exactly."""
 
+    kept_bases: KeptBases
     step: int = 0  # full batches trained on
     updates: int = 0  # optimizer steps
     before: dict[str, float] = field(default_factory=dict)  # held-out metrics of the start
     evaluated: dict[str, float] = field(default_factory=dict)  # held-out metrics of this very step; empty: none
     carried: list[TrainingTrunk] = field(default_factory=list)  # the partial batch
-    archive: Archive = field(default_factory=Archive)
-    returns: Returns = field(default_factory=Returns)
     yields: Yield = field(default_factory=Yield)
     resets: ReferenceResets = field(default_factory=ReferenceResets)
 
@@ -38,8 +36,7 @@ class Progress:
             "before": self.before,
             "evaluated": self.evaluated,
             "partial_batch": [trunk.to_json() for trunk in self.carried],
-            "archive": self.archive.state_dict(),
-            "returns": self.returns.state_dict(),
+            "kept_bases": self.kept_bases.state_dict(),
             "yields": asdict(self.yields),
             "reference_resets": asdict(self.resets),
             "stream": stream,
@@ -49,8 +46,9 @@ class Progress:
         }
 
     @classmethod
-    def restore(cls, host: dict[str, Any], prompts: PromptFeed, ledger: TokenLedger) -> Progress:
-        """The progress that `host_state` described; ``prompts`` and ``ledger`` are set back to it."""
+    def restore(cls, host: dict[str, Any], kept_bases: KeptBases, prompts: PromptFeed, ledger: TokenLedger) -> Progress:
+        """The progress that `host_state` described; ``kept_bases``, ``prompts`` and ``ledger`` are set back to it."""
+        kept_bases.load_state_dict(host["kept_bases"])
         prompts.load_state_dict(host["stream"])
         ledger.load_state_dict(host["ledger"])
         carried = [TrainingTrunk.from_json(content) for content in host["partial_batch"]]
@@ -60,8 +58,7 @@ class Progress:
             before=host["before"],
             evaluated=host["evaluated"],
             carried=carried,
-            archive=Archive.from_state(host["archive"]),
-            returns=Returns.from_state(host["returns"]) if "returns" in host else Returns(),
+            kept_bases=kept_bases,
             yields=Yield(**host.get("yields", {})),
             resets=ReferenceResets(**host["reference_resets"]),
         )

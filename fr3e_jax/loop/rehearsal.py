@@ -20,11 +20,10 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.learner import Learner, abstract_learner, restored_learner
 from fr3e_jax.learning.row_forecast import planned_menu
 from fr3e_jax.learning.update import update_policy
-from fr3e_jax.loop.adaptive_return import Returns
-from fr3e_jax.loop.archive import Archive
 from fr3e_jax.loop.collection import Aside, NoSignal, collect
 from fr3e_jax.loop.evaluate import evaluate
 from fr3e_jax.loop.grading import ResponseGrader
+from fr3e_jax.loop.kept_bases import KeptBases
 from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.round_size import Yield
@@ -129,8 +128,8 @@ def rehearse(session: Session, forecast: Forecast, programs: Programs) -> Rehear
         if forecast.evaluation:
             evaluate(own, learner.params, note=lambda line: None)
         feed = PromptFeed(own.task.problems("train"), own.texts, config.data, config.rollout.prompts_per_round)
-        progress, ledger = Progress(), TokenLedger()
-        rounds = Rounds(own, feed, Archive(), Returns(), Yield(), ledger, Aside(lambda line: None))
+        progress, ledger = Progress(KeptBases(own.config.returns)), TokenLedger()
+        rounds = Rounds(own, feed, KeptBases(own.config.returns), Yield(), ledger, Aside(lambda line: None))
         with contextlib.suppress(NoSignal):
             for step in range(1, forecast.steps + 1):
                 found = collect(rounds, progress, own.sampler.weights.of(learner.params), step, step)

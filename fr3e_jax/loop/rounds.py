@@ -1,4 +1,7 @@
-"""Rounds: First Return and Explore, or Return, under one set of weights. A step runs rounds until its batch is full."""
+"""Rounds under one set of weights: First Return and Explore, or a visit to kept bases.
+
+A step runs rounds until its batch is full.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,10 @@ from typing import Any, NamedTuple, Protocol
 from fr3e_jax.cluster import agreement
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts
-from fr3e_jax.loop.adaptive_return import Returns, credit_returns
-from fr3e_jax.loop.archive import Archive
-from fr3e_jax.loop.expansion import Anchored, Credited, PromptGroup
+from fr3e_jax.loop.expansion import Credited, PromptGroup
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
+from fr3e_jax.loop.kept_bases import KeptBases, credit_visits
 from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.round_size import Yield, certain_rounds
 from fr3e_jax.policy.network import Params
@@ -41,7 +43,7 @@ class Round(NamedTuple):
     groups: list[PromptGroup]
     credited: list[Credited]
     trunks: list[TrainingTrunk]
-    returned: list[Credited]  # continuations of kept successes
+    returned: list[Credited]  # continuations of kept bases
     silent: int  # its last rounds that gave nothing to train on, in a row
 
 
@@ -54,28 +56,35 @@ class Rounds:
 
     session: Session
     prompts: PromptFeed
-    archive: Archive
-    returns: Returns
+    kept_bases: KeptBases
     yields: Yield
     ledger: TokenLedger
     console: Stages
     compare: Callable[..., None] = compare_nothing
 
     def run(self, params: Params, step: int, missing: int = 0) -> Round:
-        """First Return, then Explore, for a round of prompts; or, if due, a round that returns to kept successes.
-
-        Rounds of prompts that the batch needs for certain are sampled as one stream: a long response then keeps one
-        lane, and the others go on to the next prompts. The prompts and their tokens are those of one round after
-        another.
+        """Visit kept bases if they are due; else First Return, then Explore, for a round of prompts.
 
         Args:
           params: the weights in the layout of rollouts.
           step: keys the noise.
           missing: rollouts that the batch lacks.
         """
+        if self.kept_bases.due(step):
+            done = self._visit_kept_bases(params, step)
+        else:
+            done = self._return_and_explore(params, step, missing)
+        self.ledger.count_decoding(self.session.sampler.engine.take_counts())
+        return done
+
+    def _return_and_explore(self, params: Params, step: int, missing: int) -> Round:
+        """First Return for the next prompts, and Explore from the bases that it chose.
+
+        Rounds of prompts that the batch needs for certain are sampled as one stream: a long response then keeps one
+        lane, and the others go on to the next prompts. The prompts and their tokens are those of one round after
+        another.
+        """
         session, config, explore = self.session, self.session.config, self.session.config.explore
-        if config.returns.size and self.returns.due(config.returns, step):
-            return self._return(params, step)
         self.console.stage("first return")
         with self.ledger.stage("first_return"):
             with as_config_error():
@@ -93,25 +102,36 @@ class Rounds:
         if explore.enabled:
             self.console.stage("explore")
             with self.ledger.stage("explore"):
-                anchored = place_anchors(session, step, kept) + self._revisit_archive(step, groups)
+                anchored = place_anchors(session, step, kept)
                 self.compare("anchors", agreement.of_states, anchored)
                 explored = roll_out_states(session, params, step, anchored)  # sampled and graded
                 credited = assign_advantages(config, explored)
                 self.compare("explore", agreement.of_values, credited)
-                if explore.archive_size:
-                    self.archive.add(explore, step, credited)
                 trunks += explored_trunks(config, step, credited)
         if together > 1:
             silent = self._observe_each(groups, trunks)
         else:
             silent = int(not trunks)
             self.yields.observe(len(groups), count_rollouts(trunks))
-        if config.returns.size:
-            self.returns.add(config.returns, step, groups)
+        self.kept_bases.add(step, groups, credited)
         for group in groups:
             group.trunks.clear()  # no later stage reads the caches of these weights
-        self.ledger.count_decoding(session.sampler.engine.take_counts())
         return Round(groups, credited, trunks, [], silent)
+
+    def _visit_kept_bases(self, params: Params, step: int) -> Round:
+        """Continue kept bases from their depths."""
+        session, config = self.session, self.session.config
+        self.console.stage("return")
+        with self.ledger.stage("return"):
+            anchored = self.kept_bases.visit(step, self.prompts, session.texts, session.noise)
+            self.compare("returns", agreement.of_states, anchored)
+            explored = roll_out_states(session, params, step, anchored, config.returns.rollouts)
+            session.grader.check((o for one in explored for row in one.outcomes for o in row), "of a round of returns")
+            self.kept_bases.learn(explored)
+            credited = credit_visits(explored, config.advantage, config.returns.estimator)
+            self.compare("return", agreement.of_values, credited)
+            trunks = explored_trunks(config, step, credited)
+        return Round([], [], trunks, credited, int(not trunks))
 
     def _size(self, missing: int) -> tuple[int, int]:
         """Prompts to sample now, and how many rounds they are."""
@@ -134,26 +154,3 @@ class Rounds:
             self.yields.observe(len(own), gave)
             silent = 0 if gave else silent + 1
         return silent
-
-    def _return(self, params: Params, step: int) -> Round:
-        """Continue kept successes from their depths."""
-        session, settings = self.session, self.session.config.returns
-        self.console.stage("return")
-        with self.ledger.stage("return"):
-            anchored = self.returns.visit(session, step, self.prompts)
-            self.compare("returns", agreement.of_states, anchored)
-            explored = roll_out_states(session, params, step, anchored, settings.rollouts)
-            session.grader.check((o for one in explored for row in one.outcomes for o in row), "of a round of returns")
-            self.returns.learn(settings, explored)
-            credited = credit_returns(session.config, explored)
-            self.compare("return", agreement.of_values, credited)
-            trunks = explored_trunks(session.config, step, credited)
-        self.ledger.count_decoding(session.sampler.engine.take_counts())
-        return Round([], [], trunks, credited, int(not trunks))
-
-    def _revisit_archive(self, step: int, groups: list[PromptGroup]) -> list[Anchored]:
-        """Archived bases to explore again; none without an archive."""
-        if not self.session.config.explore.archive_size:
-            return []
-        self.archive.observe(groups)
-        return self.archive.revisit(self.session, step, self.prompts)

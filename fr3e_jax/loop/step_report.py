@@ -129,7 +129,7 @@ def rollout_records(
 def rollout_entries(step: int, groups: list[PromptGroup], credited: list[Credited], part: Part = WHOLE) -> list[Entry]:
     """The rollouts of a step in one ``part``, about as many tokens as in any other.
 
-    Explored rollouts follow their base; those from archived bases come last.
+    Explored rollouts follow their base; those from kept bases come last.
     """
     return of_part(list(_entries(step, groups, credited)), part)
 

@@ -34,6 +34,7 @@ from fr3e_jax.loop.compiling_ahead import CompilingAhead
 from fr3e_jax.loop.evaluate import Evaluation, best_metric, evaluate
 from fr3e_jax.loop.expansion import Credited, PromptGroup
 from fr3e_jax.loop.grading import Grading, GradingFailed
+from fr3e_jax.loop.kept_bases import KeptBases
 from fr3e_jax.loop.partial_step import PartialStep, PartialSteps
 from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.prompts import PromptFeed, summary_of
@@ -147,7 +148,7 @@ class Trainer:
         session.sampler.engine.stop_here = lambda: bool(self.points.reached("chunk"))
         self.stopped_steps = PartialSteps(run, session.processes, session.sampler.engine, self.prompts.problem_at)
         self.stopped = PartialStep()  # how far an earlier process came in the step under way
-        self.progress = Progress()
+        self.progress = Progress(KeptBases(self.config.returns))
         with as_config_error():
             self.identity = identity(
                 self.config, session.task, session.texts.codec, base=session.model.base_fingerprint()
@@ -177,7 +178,7 @@ class Trainer:
             compiled=lambda: compilations().programs,
         )
         session.sampler.watch.report = self.console.progress
-        kept = (self.progress.archive, self.progress.returns, self.progress.yields)
+        kept = (self.progress.kept_bases, self.progress.yields)
         self.rounds = Rounds(session, self.prompts, *kept, ledger, self.console, self._compare)
         owners = [session.sampler.engine.programs, programs, session.sampler.weights, explore_programs]
         steps = self.config.runtime.profile_steps * first
@@ -203,7 +204,7 @@ class Trainer:
         latest, arrays, host = restored
         allowed = self.config.runtime.allow_changes
         self.changes += resumption.since_checkpoint(host, self.identity, self.run_dir, "train", allowed)
-        self.progress = Progress.restore(host, self.prompts, self.ledger)
+        self.progress = Progress.restore(host, self.progress.kept_bases, self.prompts, self.ledger)
         updates = host.get("updates_done", self.progress.updates)
         self.learner = restored_learner(programs, critic, arrays, updates)
         self.learner.menu = restored_menu(self.session.learning, programs.shards, host.get("row_menu", []))

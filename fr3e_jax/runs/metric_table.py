@@ -44,13 +44,9 @@ EXPLORATION = Group("Exploration", "train", "`explore.enabled`, and a prompt was
     M("state_groups/all_right", "states", "every rollout of the state has the verdict right"),
     M("state_groups/all_wrong", "states", "no rollout of the state has the verdict right"),
     M("state_groups/mixed", "states", "some rollouts of the state are right, some are not"),
-    M("archive/size", "rollouts", "base rollouts in the archive", when="`explore.archive_size`"),
-    M("archive/open", "0 or 1", "whether archived base rollouts are explored again", when="`explore.archive_size`"),
-    M("archive/all_wrong_share", SHARE,
-      "running share of All-Wrong prompts, which opens the archive", "lower", when="`explore.archive_size`"),
 ))
 
-RETURNS = Group("Adaptive return", "train", "`returns.size`", (
+RETURNS = Group("Kept bases", "train", "`returns.size`", (
     M("returns/kept", "successes", "own successes that wait for a visit"),
     M("returns/solved", "successes",
       "successes that left the store since the start: their prompts reach the target", "higher"),
@@ -210,7 +206,7 @@ COST = Group("Cost", "train", "every record", (
     M("tokens/padded_positions", "positions", "the same with padding"),
     M("seconds/first_return", "s", "wall time of sampling and grading from prompts", "lower", when="`fr3e train`"),
     M("seconds/explore", "s", "wall time of sampling and grading from states", "lower", when="`explore.enabled`"),
-    M("seconds/return", "s", "wall time of adaptive return", "lower", when="`returns.size`"),
+    M("seconds/return", "s", "wall time of visits to kept bases", "lower", when="`returns.size`"),
     M("seconds/score", "s", "wall time of the old log-probs, reference and critic", "lower", when="`fr3e train`"),
     M("seconds/update", "s", "wall time of the optimizer steps", "lower"),
     M("seconds/rollout_wait", "s",

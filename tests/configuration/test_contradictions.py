@@ -190,10 +190,10 @@ CASES = {
         ["explore.train_base=false"],
         "set explore.train_base=false, or explore.block_credit=false",
     ),
-    "archived_bases_have_rollouts_that_train": (
-        ["explore.archive_size=8", "explore.train_states=false", "explore.block_credit=true"],
-        ["explore.archive_size=0"],
-        "set explore.archive_size=0",
+    "anchors_to_return_to_are_placed": (
+        ["returns.size=8", "returns.depth_rule=anchors", "explore.enabled=false"],
+        ["returns.depth_rule=target"],
+        "set returns.depth_rule=target, or explore.enabled=true",
     ),
     "a_delimiter_has_text": (
         ["explore.delimiter=''", "explore.anchor_selection=delimiter"],

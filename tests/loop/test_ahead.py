@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from fr3e_jax.loop.adaptive_return import Returns
-from fr3e_jax.loop.archive import Archive
+from fr3e_jax.configuration.schema import ReturnConfig
 from fr3e_jax.loop.collection import Ahead, AheadState, Collected, Start
+from fr3e_jax.loop.kept_bases import KeptBases
 from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.round_size import Yield
 from fr3e_jax.loop.rounds import Rounds
@@ -18,13 +18,16 @@ from fr3e_jax.runs.safe_points import SafePoints
 BEFORE = {"position": 3}
 
 
+KEPT_BASES = KeptBases(ReturnConfig())
+
+
 @pytest.fixture
 def rounds() -> Rounds:
     """Rounds of a run whose prompts are beyond the batch."""
     session = SimpleNamespace(sampler=SimpleNamespace(watch=SimpleNamespace(report="of the run")))
     prompts = SimpleNamespace(state_dict=lambda: {"position": 9})
     console = SimpleNamespace(note=lambda line: None)
-    return Rounds(session, prompts, Archive(), Returns(), Yield(), TokenLedger(), console)
+    return Rounds(session, prompts, KEPT_BASES, Yield(), TokenLedger(), console)
 
 
 def ahead_of(rounds: Rounds, progress: Progress, earlier: AheadState) -> Ahead:
@@ -33,8 +36,10 @@ def ahead_of(rounds: Rounds, progress: Progress, earlier: AheadState) -> Ahead:
 
 
 def test_a_full_batch_taken_up_after_a_stop_keeps_the_state_before_it(rounds):
-    earlier = AheadState(Start(Progress(step=4, carried=["before"]), BEFORE), {"sampled_tokens": 70}, Collected(), None)
-    progress = Progress(step=5, updates=11, carried=["after"])
+    earlier = AheadState(
+        Start(Progress(KEPT_BASES, step=4, carried=["before"]), BEFORE), {"sampled_tokens": 70}, Collected(), None
+    )
+    progress = Progress(KEPT_BASES, step=5, updates=11, carried=["after"])
     ahead = ahead_of(rounds, progress, earlier)
     found = ahead.resumable(progress)
     assert found.stream == BEFORE

@@ -15,12 +15,11 @@ from encoded_prompts import prepare
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.data.task import Problem
-from fr3e_jax.loop.adaptive_return import Returns
-from fr3e_jax.loop.archive import Archive
 from fr3e_jax.loop.evaluate import evaluate
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
 from fr3e_jax.loop.grading import ENVIRONMENT, GradingFailed, ResponseGrader, RewardRange
+from fr3e_jax.loop.kept_bases import KeptBases
 from fr3e_jax.loop.step_report import rollout_records, tool_metrics
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rewards.verifier import exact_match
@@ -46,11 +45,6 @@ RETURNING = {
     "returns__size": 4,
     "returns__max_success_rate": 1.0,
     "returns__rollouts": 3,
-}
-ARCHIVING = {
-    "explore__archive_size": 4,
-    "explore__archive_max_success_rate": 1.0,
-    "explore__archive_threshold": 0.0,
 }
 
 
@@ -172,26 +166,21 @@ def test_rollouts_branch_after_observations_as_arpo_branches_after_answers(own, 
         assert whole.episode.rewards == rewards and reward == pytest.approx(sum(rewards))
 
 
-@pytest.mark.parametrize("keeping", ["returns", "archive"])
-def test_kept_successes_go_on_inside_their_episodes(own, params, tiny_run, stage, keeping):
+@pytest.mark.parametrize("rule", ["target", "anchors"])
+def test_kept_bases_go_on_inside_their_episodes(own, params, tiny_run, stage, rule):
     """Their environments play the turns before a depth again, and one prefill is all that is computed of them."""
-    settings = {"archive": ARCHIVING, "returns": RETURNING}[keeping]
-    keeper, successes = tiny_run.changed(own, **settings), []
+    keeper, successes = tiny_run.changed(own, **RETURNING, returns__depth_rule=rule), []
     for group in stage[0]:  # the rollout of most turns counts as a success
         turns = [len(rollout.episode.turns) for rollout in group.rollouts]
         outcomes = ["right" if n == np.argmax(turns) else "wrong" for n in range(len(turns))]
         successes.append(dataclasses.replace(group, outcomes=outcomes))
     stream = SimpleNamespace(position=9, problem_at=lambda position: successes[position].problem)
-    if keeping == "archive":
-        archive = Archive(all_wrong_share=1.0)
-        archive.add(keeper.config.explore, STEP, place_anchors(keeper, STEP, successes))
-        anchored = as_restored(archive).revisit(keeper, STEP + 1, stream)
-    else:
-        returns = Returns()
-        returns.add(keeper.config.returns, STEP, successes)
-        returns = as_restored(returns)
-        returns.kept[0].depth = 0.0
-        anchored = returns.visit(keeper, STEP + 1, stream)
+    kept_bases, restored = KeptBases(keeper.config.returns), KeptBases(keeper.config.returns)
+    kept_bases.add(STEP, successes, place_anchors(keeper, STEP, successes))
+    restored.load_state_dict(json.loads(json.dumps(kept_bases.state_dict())))
+    assert restored == kept_bases
+    restored.bases[0].depth = 0.0
+    anchored = restored.visit(STEP + 1, stream, keeper.texts, keeper.noise)
     keeper.sampler.engine.take_counts()
     explored = roll_out_states(keeper, params, STEP + 1, anchored)
     whole = [len(one.group.prompt_ids) + len(one.rollout.token_ids) for one in explored]
@@ -206,14 +195,7 @@ def test_kept_successes_go_on_inside_their_episodes(own, params, tiny_run, stage
     for one, fork, state in states:
         seeds = {rollout.episode.seed for rollout in state}
         assert seeds == {one.rollout.episode.seed} if fork else len(seeds) == len(state), "from the prompt, all anew"
-    assert any(fork == 0 for _, fork, _ in states) == (keeping == "returns")
-
-
-def as_restored(kept: Returns | Archive) -> Returns | Archive:
-    """What a checkpoint gives back."""
-    found = type(kept).from_state(json.loads(json.dumps(kept.state_dict())))
-    assert found == kept
-    return found
+    assert any(fork == 0 for _, fork, _ in states) == (rule == "target")
 
 
 def record(*rewards, **more):

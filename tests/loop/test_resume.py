@@ -75,29 +75,17 @@ def test_a_finished_run_resumed_stays_as_it_is(resumed_run, tiny_run, session, f
 
 
 @pytest.mark.slow
-def test_the_archive_is_part_of_a_checkpoint(tmp_path, tiny_run):
-    """Revisited bases come from earlier steps: without the archive a resumed run would sample others."""
-    settings = ARCHIVE | {"evaluation__every": 1, "checkpoint__keep_last": 9}
+@pytest.mark.parametrize("keeping", [ARCHIVE, RETURNS], ids=["anchors", "target"])
+def test_kept_bases_are_part_of_a_checkpoint(tmp_path, tiny_run, keeping):
+    """Rounds that return to successes of earlier steps are the same after a resume."""
+    settings = keeping | {"evaluation__every": 1, "checkpoint__keep_last": 9}
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert train(tiny_run.config(training__max_steps=3, **settings), whole) == 0
     assert train(tiny_run.config(training__max_steps=1, **settings), parts) == 0
     assert train(tiny_run.config(training__max_steps=3, **settings), parts, resume=True) == 0
     assert_same_run(parts, whole, open_session(tiny_run.config(**settings)))
     with reader(whole) as checkpoints:
-        assert checkpoints.host_state(1)["archive"]["entries"]
-
-
-@pytest.mark.slow
-def test_kept_successes_are_part_of_a_checkpoint(tmp_path, tiny_run):
-    """Rounds that return to kept successes of earlier steps are the same after a resume."""
-    settings = RETURNS | {"evaluation__every": 1, "checkpoint__keep_last": 9}
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert train(tiny_run.config(training__max_steps=3, **settings), whole) == 0
-    assert train(tiny_run.config(training__max_steps=1, **settings), parts) == 0
-    assert train(tiny_run.config(training__max_steps=3, **settings), parts, resume=True) == 0
-    assert_same_run(parts, whole, open_session(tiny_run.config(**settings)))
-    with reader(whole) as checkpoints:
-        kept = checkpoints.host_state(1)["returns"]["kept"]
+        kept = checkpoints.host_state(1)["kept_bases"]["bases"]
     metrics = [record for record in read_metrics(whole / "metrics.jsonl") if record["kind"] == "train"]
     assert kept and all(record["returns/visits"] for record in metrics[1:])
 

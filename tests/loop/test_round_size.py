@@ -9,6 +9,7 @@ from run_comparison import assert_same_run, reader
 
 from fr3e_jax.loop import rounds as rounds_module
 from fr3e_jax.loop.collection import collect
+from fr3e_jax.loop.kept_bases import KeptBases
 from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.round_size import Yield, certain_rounds
@@ -44,9 +45,9 @@ def collected(session, params, monkeypatch, *, streamed):
     """Two batches in a row: their trunks and prompts, the state after them, and the number of calls of the sampler."""
     if not streamed:
         monkeypatch.setattr(rounds_module, "certain_rounds", lambda *of, last: 1 if last else 0)
-    progress, calls = Progress(), []
+    progress, calls = Progress(KeptBases(session.config.returns)), []
     feed = PromptFeed(session.task.problems("train"), session.texts, session.config.data, 3)
-    parts = (session, feed, progress.archive, progress.returns, progress.yields)
+    parts = (session, feed, progress.kept_bases, progress.yields)
     rounds = Rounds(*parts, TokenLedger(), Console("none"))
     sample = session.sampler.engine.sample
     monkeypatch.setattr(session.sampler.engine, "sample", lambda *of: (calls.append(len(of[1])), sample(*of))[1])

@@ -13,7 +13,6 @@ from method_settings import CALLING
 from fr3e_jax.data.task import Problem
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.packing import pack
-from fr3e_jax.loop.archive import Archive, ArchivedBase
 from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
@@ -143,18 +142,6 @@ def test_records_and_metrics_mark_the_tokens_of_tools(stage, tmp_path):
     assert any(record.answers for record in records if record.kind == "state")
     stored = read_rollouts(write_rollouts(RunDirectory(tmp_path), STEP, records))
     assert [record.answers for record in stored] == [record.answers for record in records]
-
-
-def test_an_archived_base_keeps_its_answers(stage):
-    own, groups, _ = stage
-    entry = ArchivedBase(0, "3/0/0", list(range(2, 12)), [6], [1.0, 0.0], explored=3, given=WRITTEN.tolist())
-    archive = Archive.from_state(Archive([entry]).state_dict())
-
-    class Stream:
-        problem_at = staticmethod(lambda position: groups[0].problem)
-
-    anchored = archive._anchored(own, archive.entries[0], Stream())
-    np.testing.assert_array_equal(~anchored.rollout.sampled, WRITTEN)
 
 
 @pytest.mark.slow

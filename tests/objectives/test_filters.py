@@ -1,11 +1,11 @@
-"""Degenerate groups, and the archive's gate."""
+"""Degenerate groups."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from fr3e_jax.objectives.advantages import group_advantages
-from fr3e_jax.objectives.filters import archive_open, is_degenerate, running_share
+from fr3e_jax.objectives.filters import is_degenerate
 
 
 def test_degenerate_groups_are_those_with_zero_advantage():
@@ -18,13 +18,3 @@ def test_degenerate_groups_are_those_with_zero_advantage():
 
 def test_a_group_of_one_is_degenerate():
     assert is_degenerate(np.array([0.5]))
-
-
-def test_the_archive_closes_as_the_running_share_of_all_wrong_falls():
-    share, opened = 1.0, []
-    for _ in range(3):
-        share = running_share(share, 0.5, 0.5)
-        opened.append(bool(archive_open(share, 0.65)))
-    assert float(share) == 0.5625
-    assert opened == [True, False, False]
-    assert bool(archive_open(np.float32(0.65), 0.65))

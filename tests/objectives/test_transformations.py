@@ -46,7 +46,6 @@ LOGITS[..., 0] = 0.5
 # name -> (arguments with a batch axis, static keywords)
 CALLS = {
     "anchor_scores": ((floats(T), LENGTHS), dict(selection="entropy", names=("entropies", "length"))),
-    "archive_open": ((floats(),), dict(threshold=0.65)),
     "block_credit": ((floats(J), floats(), floats(), bits(J)), {}),
     "block_index": ((ANCHORS, bits(J), LENGTHS), dict(T=T)),
     "bounded_log_ratio": ((floats(T), floats(T)), {}),
@@ -95,7 +94,6 @@ CALLS = {
     "initial_difference": ((floats(),), dict(variant="authors")),
     "ranged_rewards": ((floats(M),), dict(reward_range="minus_one_one")),
     "rloo_advantages": ((floats(M), bits(M)), {}),
-    "running_share": ((floats(), floats()), dict(decay=0.9)),
     "sample_reinforcement": ((floats(T), bits(T)), dict(positive=0.1, negative=1.0)),
     "safe_sqrt": ((floats(T),), {}),
     "sequence_log_ratios": ((floats(T), floats(T), bits(T)), {}),

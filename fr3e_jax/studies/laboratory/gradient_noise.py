@@ -23,10 +23,9 @@ from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.learning.batch_gradient import batch_gradient
 from fr3e_jax.learning.experience import count_rollouts
 from fr3e_jax.learning.learner import Learner
-from fr3e_jax.loop.adaptive_return import Returns
-from fr3e_jax.loop.archive import Archive
 from fr3e_jax.loop.evaluate import load_run_params, refused_weights
 from fr3e_jax.loop.grading import GradingFailed
+from fr3e_jax.loop.kept_bases import KeptBases
 from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.round_size import Yield
 from fr3e_jax.loop.rounds import Rounds
@@ -127,10 +126,8 @@ def _check(variants: Sequence[Variant], repeats: int, oracle: Oracle | None) -> 
             raise ConfigError(
                 f"{one.name}: found a critic (advantage.base_estimator=gae), which must train first; expected none"
             )
-        if one.config.explore.archive_size:
-            raise ConfigError(f"{one.name}: a repeat starts without an archive; expected explore.archive_size=0")
         if one.config.returns.size:
-            raise ConfigError(f"{one.name}: a repeat starts without kept successes; expected returns.size=0")
+            raise ConfigError(f"{one.name}: a repeat starts without kept bases; expected returns.size=0")
 
 
 def oracle_config(config: Config, oracle: Oracle) -> Config:
@@ -177,7 +174,7 @@ def _repeated(variant: Variant, run_dir: Path | None, count: int, *, of_oracle: 
     prompts = PromptFeed(session.task.problems("train"), session.texts, data, config.rollout.prompts_per_round)
     console, ledger = Console("none"), TokenLedger()
     shown = Console(config.runtime.console, stream=sys.stderr, compiled=lambda: compilations().programs)
-    rounds = Rounds(session, prompts, Archive(), Returns(), Yield(), ledger, console)
+    rounds = Rounds(session, prompts, KeptBases(session.config.returns), Yield(), ledger, console)
     # Nothing updates the weights, so the reference may be the policy itself.
     reference = params if config.kl.coefficient else None
     learner = Learner(session.model.train_programs(config), params, None, reference=reference)

@@ -69,7 +69,7 @@ def chosen_steps(sizes: Mapping[int, int], budget: Budget) -> list[int]:
 
 
 def by_prompt(records: Iterable[RolloutRecord]) -> Iterator[list[RolloutRecord]]:
-    """The rollouts of each prompt of a step; those from archived bases, which come last, are prompts of their own."""
+    """The rollouts of each prompt of a step; those from kept bases, which come last, are prompts of their own."""
     for _, group in groupby(records, key=lambda record: record.prompt_position):
         yield list(group)
 

@@ -129,7 +129,7 @@ def test_a_variant_is_overrides_on_the_recipe_or_another_recipe():
         (["--variants", "a.yaml b.yaml"], "found recipes a.yaml and b.yaml; expected one at most"),
         (["--variants", "seed='1"], "No closing quotation"),
         (["--variants", "seed=1", "data.seed=3"], "differ in section data; expected the same"),
-        (["--variants", "explore.archive_size=3"], "expected explore.archive_size=0"),
+        (["--variants", "returns.size=3"], "expected returns.size=0"),
         (["--oracle", "--oracle-prompts", "12"], "expected prompts in a multiple of 8"),
         (["advantage.base_estimator=gae", "explore.enabled=false"], "found a critic"),
     ],

@@ -1,0 +1,253 @@
+"""Kept bases: successes of hard prompts are kept, and later rounds continue them from chosen depths.
+
+A success of a prompt that is seldom solved is worth much. Only its token ids are kept: one prefill under the current
+weights rebuilds the cache of its prefix. Several rollouts continue each depth, and only these continuations train.
+(Go-Explore, Ecoffet et al. 2021, returns to archived states.) There are two rules for the depths:
+
+- target: a few depths around that from which half of the rollouts succeed. Each visit moves it; as the policy
+  improves, it moves back to the prompt. (AdaBack, Amani et al. 2025, arXiv:2506.18110, reveals an adaptive prefix of a
+  given solution.)
+- anchors: the anchors at which Explore had left the base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fr3e_jax.configuration.schema import AdvantageConfig, ReturnConfig
+from fr3e_jax.data.stream import PromptStream
+from fr3e_jax.loop.expansion import Anchored, Credited, Explored, PromptGroup
+from fr3e_jax.loop.prompts import PromptFeed
+from fr3e_jax.objectives.advantages import ranged_rewards
+from fr3e_jax.objectives.filters import is_degenerate
+from fr3e_jax.objectives.return_depths import crossing_depth, probed_depths
+from fr3e_jax.programs.explore_programs import group_advantages
+from fr3e_jax.rollouts.episode import EpisodeRecord, episode_from
+from fr3e_jax.rollouts.noise import RETURN, Noise
+from fr3e_jax.rollouts.requests import Rollout
+from fr3e_jax.session.texts import Texts
+
+SHARE_DECAY = 0.9  # of the running shares, per round
+LEAST_SPACING = 1.0  # tokens
+
+
+@dataclass
+class KeptBase:
+    """A success and the depths to return to; a checkpoint holds these fields under their names."""
+
+    position: int  # of the prompt in the stream
+    parent: str  # id of its rollout record
+    token_ids: list[int]  # of the response
+    success_rate: float  # of its prompt's base rollouts when it was sampled
+    forks: list[int]  # depths where Explore had left it
+    depth: float  # tokens, the middle of the next visit's depths
+    spacing: float  # tokens between them
+    step: int  # of the last visit, or of its own sampling
+    visits: int = 0  # within that step
+    tool_written: list[bool] | None = None  # which tokens a tool wrote
+    episode: EpisodeRecord | None = None  # in an environment
+
+
+@dataclass
+class KeptBases:
+    """The kept bases of a run and the running shares that decide when to visit them; part of a checkpoint."""
+
+    settings: ReturnConfig
+    bases: list[KeptBase] = field(default_factory=list)  # oldest first
+    all_wrong_share: float = 0.0  # running share of fresh prompts whose rollouts are all wrong
+    fresh_tokens: float = 0.0  # sampled from prompts, older ones with less weight
+    returned_tokens: float = 0.0  # sampled from depths of kept bases, older ones with less weight
+    solved: int = 0  # bases that left because their prompt is solved often enough
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON content for a checkpoint."""
+        state = asdict(self)
+        del state["settings"]
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the state that `state_dict` described."""
+        bases = [KeptBase(**base | {"episode": episode_from(base["episode"])}) for base in state["bases"]]
+        vars(self).update(state | {"bases": bases})
+
+    def due(self, step: int) -> bool:
+        """Return True if the next round visits kept bases rather than fresh prompts.
+
+        It does while continuations have less than their share of the sampled tokens. This is the running share of
+        prompts whose rollouts are all wrong, the share of tokens that fresh prompts waste, and at most
+        ``returns.max_share``. Below ``returns.least_share`` there are no such rounds.
+        """
+        if self.all_wrong_share < self.settings.least_share:
+            return False
+        share = min(self.settings.max_share, self.all_wrong_share)
+        sampled = self.fresh_tokens + self.returned_tokens
+        return bool(self._waiting(step)) and self.returned_tokens < share * sampled
+
+    def _waiting(self, step: int) -> list[KeptBase]:
+        return [base for base in self.bases if base.step != step or base.visits < self.settings.visits_per_step]
+
+    def add(self, step: int, groups: Sequence[PromptGroup], explored: Sequence[Anchored] = ()) -> None:
+        """Keep the shortest success of each hard prompt of a fresh round; beyond ``returns.size`` the oldest leave.
+
+        A prompt of a kept base keeps that base. By the rule of anchors, only an explored base has depths.
+        """
+        if not self.settings.size:
+            return
+        share = float(np.mean([not group.right.any() for group in groups]))
+        first = not self.fresh_tokens
+        self.all_wrong_share = share if first else SHARE_DECAY * self.all_wrong_share + (1 - SHARE_DECAY) * share
+        self._spend(fresh=sum(len(rollout.token_ids) for group in groups for rollout in group.rollouts))
+        kept_positions = {base.position for base in self.bases}
+        forks = {(visited.group.position, visited.base): visited.forks for visited in explored}
+        for group in groups:
+            if group.success_rate <= self.settings.max_success_rate and group.position not in kept_positions:
+                self._add_success(step, group, forks)
+        self.bases = self.bases[-self.settings.size :]
+
+    def _add_success(self, step: int, group: PromptGroup, forks: dict[tuple[int, int], list[int]]) -> None:
+        """Keep the shortest success of a prompt, if it has one with a depth between the prompt and the end."""
+        successes = [n for n in np.flatnonzero(group.right).tolist() if len(group.rollouts[n].token_ids) > 1]
+        if self.settings.depth_rule == "anchors":
+            successes = [n for n in successes if forks.get((group.position, n))]
+        if not successes:
+            return
+        shortest = min(successes, key=lambda n: len(group.rollouts[n].token_ids))
+        rollout = group.rollouts[shortest]
+        length, written = len(rollout.token_ids), rollout.tool_written
+        self.bases.append(
+            KeptBase(
+                position=group.position,
+                parent=f"{step}/{group.position}/{shortest}",
+                token_ids=rollout.token_ids.tolist(),
+                success_rate=group.success_rate,
+                forks=list(forks.get((group.position, shortest), [])),
+                depth=length / 2,
+                spacing=length / (self.settings.depths + 1),
+                step=step,
+                visits=int((group.position, shortest) in forks),  # Explore has been there in this step
+                tool_written=None if written is None else written.tolist(),
+                episode=rollout.episode,
+            )
+        )
+
+    def visit(self, step: int, prompts: PromptStream | PromptFeed, texts: Texts, noise: Noise) -> list[Anchored]:
+        """Choose the kept bases of this round, those with the fewest visits first, and the depths to continue from."""
+        waiting = self._waiting(step)
+        for base in waiting:
+            if base.step != step:
+                base.step, base.visits = step, 0
+        round_number = sum(base.visits for base in self.bases if base.step == step)
+        order = noise.generator(RETURN, step, prompts.position, round_number).permutation(len(waiting))
+        chosen = sorted(order, key=lambda n: waiting[n].visits)[: self.settings.visits]
+        return [self._anchored(waiting[n], prompts, texts) for n in sorted(chosen)]
+
+    def _anchored(self, base: KeptBase, prompts: PromptStream | PromptFeed, texts: Texts) -> Anchored:
+        problem = prompts.problem_at(base.position)
+        ids = np.asarray(base.token_ids, np.int32)
+        zeros = np.zeros(len(ids), np.float32)
+        written = None if base.tool_written is None else np.asarray(base.tool_written, bool)
+        rollout = Rollout(ids, zeros, zeros, zeros, finished=True, tool_written=written, episode=base.episode)
+        prompt_ids = texts.prompt_ids(problem.prompt)
+        group = PromptGroup(base.position, problem, prompt_ids, [rollout], np.ones(1), outcomes=["right"])
+        group.trunks[0] = np.concatenate([prompt_ids, ids])
+        by_anchors = self.settings.depth_rule == "anchors"
+        count = self.settings.depths
+        depths = np.array(base.forks) if by_anchors else probed_depths(base.depth, base.spacing, count, len(ids))
+        if written is not None:  # a continuation begins where the policy chooses, not within a tool's answer
+            depths = np.unique([_next_sampled(written, depth) for depth in depths])
+        forks = depths.tolist()
+        # States of several visits in a step have numbers, and so noise, of their own.
+        first = base.visits * max(count, len(base.forks)) + 1
+        base.visits += 1
+        states = list(range(first, first + len(forks)))
+        return Anchored(group=group, base=0, anchors=forks, states=states, forks=forks, parent=base.parent)
+
+    def learn(self, explored: Sequence[Explored]) -> None:
+        """Let a base leave once its prompt itself reaches the target; move the others' depths towards it.
+
+        By the rule of anchors, depths stay where they are.
+        """
+        self._spend(returned=sum(len(r.token_ids) for visited in explored for state in visited.rollouts for r in state))
+        by_parent = {base.parent: base for base in self.bases}
+        for visited in explored:
+            base = by_parent.get(visited.parent)
+            if base is None:
+                continue
+            depths = np.array(visited.forks)
+            values = np.array([np.mean([outcome == "right" for outcome in state]) for state in visited.outcomes])
+            if depths[0] == 0 and values[0] >= self.settings.target:
+                self.bases.remove(base)
+                self.solved += 1
+            elif self.settings.depth_rule == "target":
+                self._move(base, depths, values)
+
+    def _move(self, base: KeptBase, depths: np.ndarray, values: np.ndarray) -> None:
+        """Move a base to the depth at which its rollouts crossed the target.
+
+        Halve the spacing of the next visit's depths if these bracket the crossing; otherwise double it.
+        """
+        length = len(base.token_ids)
+        depth, bracketed = crossing_depth(depths, values, self.settings.target, base.spacing)
+        if bracketed:
+            base.spacing = max(LEAST_SPACING, base.spacing / 2)
+        else:
+            base.spacing = min(length / (self.settings.depths + 1), 2 * base.spacing)
+        base.depth = float(np.clip(depth, 0, length - 1))
+
+    def _spend(self, fresh: float = 0.0, returned: float = 0.0) -> None:
+        self.fresh_tokens = SHARE_DECAY * self.fresh_tokens + fresh
+        self.returned_tokens = SHARE_DECAY * self.returned_tokens + returned
+
+    def metrics(self, explored: Sequence[Explored]) -> dict[str, float]:
+        """Metrics: kept and solved bases, and of the visits: mean reward, length, relative depth, mixed states."""
+        if not self.settings.size:
+            return {}
+        metrics = {"returns/kept": len(self.bases), "returns/solved": self.solved, "returns/visits": len(explored)}
+        metrics |= {"returns/all_wrong_share": self.all_wrong_share}
+        if explored:
+            rewards = [state for visited in explored for state in visited.rewards]
+            rollouts = [rollout for visited in explored for state in visited.rollouts for rollout in state]
+            depths = [fork / len(visited.rollout.token_ids) for visited in explored for fork in visited.forks]
+            metrics |= {
+                "returns/reward": float(np.mean(np.concatenate(rewards))),
+                "returns/length": float(np.mean([len(rollout.token_ids) for rollout in rollouts])),
+                "returns/depth": float(np.mean(depths)),
+                "returns/mixed_states": float(np.mean([not is_degenerate(state) for state in rewards])),
+            }
+        return metrics
+
+
+def _next_sampled(written: np.ndarray, depth: int) -> int:
+    """The first position from ``depth`` on whose token the policy chose; without one, the last such position before."""
+    sampled = np.flatnonzero(~written)
+    after = sampled[sampled >= depth]
+    return int(after[0] if len(after) else sampled[-1])
+
+
+def credit_visits(explored: Sequence[Explored], advantage: AdvantageConfig, estimator: str) -> list[Credited]:
+    """The advantages of continuations: each depth is a group of its own, with ``returns.estimator``."""
+    if not explored:
+        return []
+    rewards = np.concatenate([np.stack(visited.rewards) for visited in explored])
+    rewards = ranged_rewards(rewards, advantage.reward_range)
+    advantages = group_advantages(rewards, estimator=estimator, unbiased_std=advantage.unbiased_std)
+    credited, row = [], 0
+    for visited in explored:
+        count = len(visited.states)
+        credited.append(
+            Credited(
+                **vars(visited),
+                advantages=list(advantages[row : row + count]),
+                values=np.array([state.mean() for state in visited.rewards]),
+                alphas=np.ones(count),
+                initial_value=visited.group.success_rate,
+                trained=[not is_degenerate(state) for state in visited.rewards],
+                block_credit=[],
+            )
+        )
+        row += count
+    return credited

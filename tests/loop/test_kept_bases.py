@@ -1,0 +1,218 @@
+"""Own successes of hard prompts are kept, continued from depths within them, and left when solved."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fr3e_jax.data.stream import PromptStream
+from fr3e_jax.loop.expansion import PromptGroup, anchored_at
+from fr3e_jax.loop.explore import anchor_rules, explored_trunks, roll_out_states
+from fr3e_jax.loop.kept_bases import KeptBases, credit_visits
+from fr3e_jax.loop.step_report import rollout_records
+from fr3e_jax.rollouts.requests import Rollout
+
+
+@pytest.fixture
+def returning(session, tiny_run):
+    return tiny_run.changed(session, returns__size=3, returns__visits=2, returns__rollouts=4, explore__enabled=False)
+
+
+@pytest.fixture
+def stream(session):
+    return PromptStream(session.task.problems("train"), 0, session.texts.codec.encode, 8)
+
+
+def group_of(session, stream, position: int, right: list[bool], lengths=(6, 6, 6, 6)) -> PromptGroup:
+    problem = stream.problem_at(position)
+    rollouts = []
+    for n, length in enumerate(lengths):
+        nothing = np.zeros(length, np.float32)
+        rollouts.append(Rollout(np.arange(length, dtype=np.int32) + 2 + n, nothing, nothing, nothing, True))
+    return PromptGroup(position, problem, session.texts.encode(problem.prompt), rollouts, np.array(right, float))
+
+
+def with_settings(kept_bases: KeptBases, **settings) -> KeptBases:
+    return dataclasses.replace(kept_bases, settings=dataclasses.replace(kept_bases.settings, **settings))
+
+
+def filled(returning, stream, positions=(3,), step: int = 1) -> KeptBases:
+    kept_bases = KeptBases(returning.config.returns)
+    kept_bases.add(step, [group_of(returning, stream, p, [False, True, False, False]) for p in positions])
+    return kept_bases
+
+
+def visit(kept_bases: KeptBases, session, step: int, stream):
+    return kept_bases.visit(step, stream, session.texts, session.noise)
+
+
+def answered(anchored, *right: list[int]) -> SimpleNamespace:
+    """A visit whose states have these verdicts."""
+    rollout = SimpleNamespace(token_ids=[1, 2])
+    outcomes = [["right" if one else "wrong" for one in state] for state in right]
+    return SimpleNamespace(**vars(anchored), outcomes=outcomes, rollouts=[[rollout] * len(s) for s in right])
+
+
+@pytest.fixture
+def streams(returning, monkeypatch) -> list[tuple[int, ...]]:
+    """The names of the noise of all branches that are sampled."""
+    names, sample = [], returning.sampler.engine.sample
+
+    def noted(params, requests, *callbacks, **named):
+        names.extend(branch.stream for request in requests for branch in request.branches)
+        return sample(params, requests, *callbacks, **named)
+
+    monkeypatch.setattr(returning.sampler.engine, "sample", noted)
+    return names
+
+
+def test_the_shortest_success_of_each_hard_prompt_is_kept_and_the_oldest_leave(returning, stream):
+    kept_bases = KeptBases(returning.config.returns)
+    groups = [
+        group_of(returning, stream, 0, [False, True, False, False]),
+        group_of(returning, stream, 1, [True, True, False, False]),  # easy: half of its rollouts are right
+        group_of(returning, stream, 2, [False] * 4),
+        group_of(returning, stream, 3, [False, False, False, True], lengths=(6, 6, 6, 1)),  # no depth within
+    ]
+    kept_bases.add(7, groups)
+    kept_bases.add(8, groups)  # the same prompts once more
+    assert [(base.position, base.parent, base.depth) for base in kept_bases.bases] == [(0, "7/0/1", 3.0)]
+    late = [group_of(returning, stream, p, [True, True, False, False], lengths=(8, 5, 6, 6)) for p in (4, 5, 6)]
+    kept_bases = with_settings(kept_bases, max_success_rate=0.5)
+    kept_bases.add(9, late)
+    assert [base.parent for base in kept_bases.bases] == ["9/4/1", "9/5/1", "9/6/1"]
+
+
+def test_a_success_is_a_verdict_and_no_reward(returning, stream):
+    """Rewards are graded: the second response is accepted for 0.7, and the third is wrong with 1."""
+    group = group_of(returning, stream, 3, [0, 0.7, 1, 0.2])
+    group.outcomes = ["wrong", "right", "wrong", "no_answer"]
+    kept_bases = KeptBases(returning.config.returns)
+    kept_bases.add(1, [group])
+    (base,) = kept_bases.bases
+    assert (base.parent, base.success_rate, kept_bases.all_wrong_share) == ("1/3/1", 0.25, 0.0)
+
+
+def test_continuations_take_the_share_of_tokens_that_fresh_prompts_waste(returning, stream):
+    kept_bases = KeptBases(returning.config.returns)
+    rounds = [[False] * 4, [False] * 4, [False, True, False, False], [False, False, True, False]]
+    assert not kept_bases.due(1)
+    kept_bases.add(1, [group_of(returning, stream, p, right) for p, right in enumerate(rounds)])
+    assert kept_bases.all_wrong_share == 0.5 and kept_bases.fresh_tokens == 4 * 4 * 6
+    assert kept_bases.due(1)
+    kept_bases.returned_tokens = kept_bases.fresh_tokens - 1  # one less than half of all
+    assert kept_bases.due(1)
+    kept_bases.returned_tokens += 1
+    assert not kept_bases.due(1)
+    assert with_settings(kept_bases, max_share=0.6).due(1) is False
+    assert not with_settings(kept_bases, max_share=0.6, least_share=0.51).due(1)
+    kept_bases.all_wrong_share = 1.0
+    assert with_settings(kept_bases, max_share=0.6).due(1)
+    kept_bases.returned_tokens = 0.0
+    for base in kept_bases.bases:
+        base.visits = kept_bases.settings.visits_per_step
+    assert not kept_bases.due(1) and kept_bases.due(2), "each success has its visits in every step"
+
+
+def test_a_visit_moves_a_success_to_the_depth_where_half_of_its_rollouts_succeed(returning, stream):
+    kept_bases = filled(returning, stream)
+    (anchored,) = visit(kept_bases, returning, 2, stream)
+    assert anchored.forks == [2, 3, 4]
+    kept_bases.learn([answered(anchored, [0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0])])
+    (base,) = kept_bases.bases
+    assert (base.depth, base.spacing) == (3.5, 1.0)  # bracketed: half of 1.5, at least 1
+    (anchored,) = visit(kept_bases, returning, 2, stream)
+    assert anchored.forks == [2, 4]  # 2.5, 3.5 and 4.5 are rounded to even
+    kept_bases.learn([answered(anchored, *[[1, 1, 1, 1]] * 2)])
+    assert (base.depth, base.spacing) == (1.0, 1.5)  # further back, and further apart again
+    base.depth = 0.0
+    (anchored,) = visit(kept_bases, returning, 3, stream)
+    assert anchored.forks[0] == 0
+    kept_bases.learn([answered(anchored, *[[1, 1, 0, 0]] * len(anchored.forks))])
+    assert (kept_bases.bases, kept_bases.solved) == ([], 1), "the prompt itself has reached the target"
+
+
+def test_by_the_rule_of_anchors_a_base_is_continued_where_explore_had_left_it(
+    returning, stream, params, streams, tiny_run
+):
+    session = tiny_run.changed(returning, explore__enabled=True, returns__depth_rule="anchors")
+    rules, kept_bases = anchor_rules(session.config.explore), KeptBases(session.config.returns)
+    groups = [group_of(session, stream, p, [False, True, False, False]) for p in (0, 1, 2)]
+    bases = [(groups[0], 1, [2, 4]), (groups[1], 0, [2]), (groups[2], 1, [])]
+    anchored = [anchored_at(group, base, anchors, rules, fresh=False) for group, base, anchors in bases]
+    kept_bases.add(4, groups, anchored)
+    assert [(base.parent, base.forks) for base in kept_bases.bases] == [("4/0/1", [2, 4])]  # the others: none, wrong
+    groups[0].trunks[1] = np.concatenate([groups[0].prompt_ids, groups[0].rollouts[1].token_ids])
+    visits = [visit(kept_bases, session, step, stream) for step in (4, 4, 5)]
+    assert [[one.forks for one in anchored] for anchored in visits] == [[[2, 4]], [], [[2, 4]]], "Explore is a visit"
+    kept_bases.learn([answered(visits[2][0], [1, 1, 1, 1], [1, 1, 1, 1])])
+    assert kept_bases.bases[0].forks == [2, 4] and kept_bases.bases[0].depth == 3.0
+    for step, visited in ((4, anchored[:1]), (4, visits[0]), (5, visits[2])):
+        roll_out_states(session, params, step, visited, rollouts=2)
+    assert len(streams) == len(set(streams)) == 12
+
+
+@pytest.mark.parametrize("rule", ["target", "anchors"])
+def test_states_of_a_visit_are_those_of_the_base_under_the_current_weights(returning, stream, params, tiny_run, rule):
+    session = tiny_run.changed(returning, explore__enabled=True, returns__depth_rule=rule)
+    group, kept_bases = group_of(session, stream, 3, [False, True, False, False]), KeptBases(session.config.returns)
+    explored = anchored_at(group, 1, [2, 4], anchor_rules(session.config.explore), fresh=False)
+    kept_bases.add(1, [group], [explored])
+    anchored = visit(kept_bases, session, 2, stream)
+    session.sampler.engine.take_counts()
+    (visited,) = roll_out_states(session, params, 2, anchored, rollouts=4)
+    prompt, base = visited.group.prompt_ids, visited.rollout.token_ids
+    assert session.sampler.engine.take_counts().prefill_positions == len(prompt) + len(base)
+    logprobs = tiny_run.log_softmax(tiny_run.full_logits(session, params, [*prompt, *base]))
+    entropies = -(np.exp(logprobs) * logprobs).sum(axis=1)
+    assert visited.forks == {"target": [2, 3, 4], "anchors": [2, 4]}[rule]
+    for fork, state in zip(visited.forks, visited.rollouts, strict=True):
+        for rollout in state:
+            assert rollout.entropies[0] == pytest.approx(entropies[len(prompt) + fork - 1], abs=1e-5)
+            assert fork + len(rollout.token_ids) <= 10
+    rewards = [np.array([1.0, 0, 0, 0])] * len(visited.states)
+    credited = credit_visits([dataclasses.replace(visited, rewards=rewards)], session.config.advantage, "grpo")
+    (trunk,) = explored_trunks(session.config, 2, credited)
+    assert len(trunk.branches) == 4 * len(visited.states), "the base itself is of older weights"
+
+
+def test_visits_of_one_step_have_states_and_noise_of_their_own(returning, stream, params, streams):
+    kept_bases, records, visited = filled(returning, stream, positions=(0, 1, 2)), [], []
+    for _ in range(3):
+        anchored = visit(kept_bases, returning, 5, stream)
+        visited += [one.group.position for one in anchored]
+        explored = roll_out_states(returning, params, 5, anchored, returning.config.returns.rollouts)
+        credited = credit_visits(explored, returning.config.advantage, returning.config.returns.estimator)
+        records += rollout_records(5, [], credited)
+        for one in credited:
+            trunks = explored_trunks(returning.config, 5, [one])
+            forks = {branch.fork for trunk in trunks for branch in trunk.branches}
+            mixed = [fork for fork, row in zip(one.forks, one.rewards, strict=True) if len(set(row)) > 1]
+            assert forks == {len(one.group.prompt_ids) + fork for fork in mixed}
+            for row, advantages in zip(one.rewards, one.advantages, strict=True):
+                spread = row.std() or 1.0
+                np.testing.assert_allclose(advantages, (row - row.mean()) / spread, atol=1e-4)
+    assert sorted(visited) == [0, 0, 1, 1, 2, 2], "first those with the fewest visits"
+    assert visit(kept_bases, returning, 5, stream) == [] and len(streams) == len(set(streams))
+    assert len({record.id for record in records}) == len(records) == len(streams)
+    assert {record.parent for record in records} == {"1/0/1", "1/1/1", "1/2/1"}
+
+
+def test_kept_bases_restored_from_json_equal_the_saved_ones(returning, stream):
+    kept_bases = filled(returning, stream, positions=(0, 1))
+    visit(kept_bases, returning, 2, stream)
+    restored = KeptBases(returning.config.returns)
+    restored.load_state_dict(json.loads(json.dumps(kept_bases.state_dict())))
+    assert restored == kept_bases
+
+
+def test_continuations_begin_where_the_policy_chooses(returning, stream):
+    kept_bases = filled(returning, stream)
+    kept_bases.bases[0].tool_written = [False, False, True, True, False, False]
+    (anchored,) = visit(kept_bases, returning, 2, stream)
+    assert anchored.forks == [4]  # 2, 3 and 4: a tool wrote the tokens at 2 and 3
+    assert anchored.rollout.sampled.tolist() == [True, True, False, False, True, True]
