@@ -1,7 +1,7 @@
-"""The command line: ``fr3e train | sft | rft | eval | sample | data | ...``, from arguments to an exit code.
+"""The command line: from arguments to an exit code.
 
-The work of a verb does not belong here (`loop/`, `verbs/`): jax is imported only when a verb runs.
-Open `entry.py` first, then `verbs.py`, which has one function for each verb.
+``fr3e VERB ...`` loads the verb's module, which `verb_table.py` names: `verbs/VERB.py`, or one of the laboratory.
+Here are parsing, errors, completion, and the arguments that verbs share. Nothing here loads jax.
 """
 
 from fr3e_jax.cli.entry import main

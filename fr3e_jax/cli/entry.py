@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 
 from fr3e_jax import __version__
-from fr3e_jax.cli.parsers import build_parser, help_width
-from fr3e_jax.cli.verb_table import VERBS
+from fr3e_jax.cli.parser import build_parser, help_width
+from fr3e_jax.cli.verb_table import VERBS, load_verb
 from fr3e_jax.configuration import ConfigError, help_text
 from fr3e_jax.configuration.recipe import unknown_setting
 from fr3e_jax.configuration.settings import sections, settings
@@ -59,23 +59,24 @@ def _run_verb(arguments: list[str]) -> int:
     if name not in VERBS:
         nearest = difflib.get_close_matches(name, VERBS, n=1) or ["train"]
         raise ConfigError(f"expected a verb ({', '.join(VERBS)}), got {name}; nearest: fr3e {nearest[0]} RECIPE")
+    verb = load_verb(name)
     try:
-        parsed = build_parser(name, VERBS[name]).parse_intermixed_args(arguments[1:])
+        parsed = build_parser(name, VERBS[name][1], verb).parse_intermixed_args(arguments[1:])
     except SystemExit as end:  # --help has printed
         return int(end.code or 0)
-    return VERBS[name].run(parsed)
+    return verb.run(parsed)
 
 
 def overview() -> str:
     """The text of `fr3e --help`."""
-    verbs = "\n".join(f"  {name:<8} {verb.purpose}" for name, verb in VERBS.items())
+    verbs = "\n".join(f"  {name:<8} {purpose}" for name, (_, purpose) in VERBS.items())
     return f"""usage: fr3e {{{",".join(VERBS)}}} RECIPE [key=value ...]
 
 Reinforcement learning from verifiable rewards by branching (FR3E and its relatives).
 
 {verbs}
 
-example: {VERBS["train"].example}
+example: {load_verb("train").example}
 
 `fr3e VERB --help` explains a verb, `fr3e help SECTION` the settings of a section, `fr3e help all` all of them.
 `fr3e completion bash` (or zsh) prints a script that completes verbs and settings; `fr3e --version` prints the version.
@@ -89,7 +90,7 @@ def help_on(topic: str) -> str:
       ConfigError: there is no such topic.
     """
     if topic in VERBS:
-        return build_parser(topic, VERBS[topic]).format_help()
+        return build_parser(topic, VERBS[topic][1], load_verb(topic)).format_help()
     if topic == "all" or topic in sections() or topic in settings():
         return help_text(help_width(), "" if topic == "all" else topic)
     raise ConfigError(f"fr3e help: no verb and no section is called so: {unknown_setting(topic)}")

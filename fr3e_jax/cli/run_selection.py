@@ -6,19 +6,19 @@ import argparse
 import dataclasses
 import glob
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fr3e_jax.cli.parsers import DEFAULT_PROFILE_STEPS
-from fr3e_jax.configuration import Config, ConfigError, load_config
+from fr3e_jax.configuration import Config, ConfigError, load_config, to_yaml
 from fr3e_jax.configuration.check import RANDOM_WEIGHTS_ONLY
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.provenance import CONFIG_FILE, FIRST_LINE, LAST_LINE, read_provenance
 from fr3e_jax.configuration.settings import settings
+from fr3e_jax.runs.console import say
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.stores import reading as stores
 from fr3e_jax.stores.objects import is_remote
@@ -35,20 +35,26 @@ def separate_resume(arguments: argparse.Namespace) -> argparse.Namespace:
     return arguments
 
 
-def profile_override(arguments: argparse.Namespace) -> argparse.Namespace:
-    """The arguments with ``--profile=STEPS`` replaced by its setting; ``--profile seed=1`` is read as two arguments.
+def print_config(arguments: argparse.Namespace, config: Config) -> bool:
+    """Print the settings if ``--print-config`` asks for them; return whether it does."""
+    if arguments.print_config:
+        print(to_yaml(config), end="")
+    return arguments.print_config
+
+
+def start_or_resume(
+    arguments: argparse.Namespace, verb: str, train: Callable[[Config, Place | None, bool], int]
+) -> int:
+    """Find the settings and the run, print a line before jax loads, which takes seconds, and call ``train``.
 
     Raises:
-      ConfigError: STEPS is not a positive whole number.
+      ConfigError: see `locate_run`.
     """
-    given, overrides = arguments.profile, list(arguments.overrides)
-    if given is None:
-        return arguments
-    if re.match(r"[\w.]+=", given):
-        given, overrides = str(DEFAULT_PROFILE_STEPS), [given, *overrides]
-    if not given.isdecimal() or int(given) < 1:
-        raise ConfigError(f"--profile={given}: expected a number of steps to measure, such as --profile=4")
-    return argparse.Namespace(**{**vars(arguments), "overrides": [*overrides, f"runtime.profile_steps={given}"]})
+    config, run_dir, resume = locate_run(separate_resume(arguments), verb)
+    if print_config(arguments, config):
+        return 0
+    say(f"fr3e {verb} {config.name}: {f'resuming {run_dir}' if resume else 'starting'}", config.runtime.console)
+    return train(config, run_dir, resume)
 
 
 def locate_run(arguments: argparse.Namespace, verb: str) -> tuple[Config, Place | None, bool]:

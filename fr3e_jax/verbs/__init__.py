@@ -1,5 +1,5 @@
-"""The verbs beside training: ``sft``, ``rft``, ``sample`` and ``export``, one function each.
+"""The verbs of the command, one file each: arguments, their help, and the function, together as ``VERB``.
 
-Arguments of the command line do not belong here (`cli/`), and neither does the training loop (`loop/train.py`).
-Open `sample.py` first: it is the shortest path from settings to tokens.
+The module of a verb loads without jax, so that mistakes in arguments cost no time; its function imports the rest.
+Open `train.py` first, then `sample.py`: it is the shortest path from settings to tokens.
 """

@@ -1,4 +1,4 @@
-"""``fr3e eval``: evaluate models, runs and checkpoints on the same held-out problems, and keep every response.
+"""Evaluations for ``fr3e eval``: their metrics, and every response.
 
 Each evaluation has a folder of its own with ``metrics.json`` and ``rollouts/eval_STEP.jsonl.gz``, in ``evaluations/``
 of the run, or of ``runtime.output_dir`` for a model. Its name ends in a hash of all that decides the result. So a call
@@ -7,9 +7,7 @@ that was interrupted, or that is repeated, finds what it has done already.
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import sys
 from collections.abc import Sequence
@@ -37,7 +35,6 @@ from fr3e_jax.session.session import Session, open_session
 from fr3e_jax.session.texts import Texts
 
 FOLDER, METRICS = "evaluations", "metrics.json"
-COUNTS = ("prompts", "prompts_too_long", "prompts_unspeakable", "not_graded")
 
 
 @dataclass(frozen=True)
@@ -178,51 +175,3 @@ def _stored(place: RunDirectory) -> dict[str, float] | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def columns(results: Sequence[Result]) -> list[str]:
-    """The metrics that a table shows: scores of all sets, their means first; those of single sets without lengths."""
-    names = dict.fromkeys(name for result in results for name in result.metrics)
-    kept = [name for name in names if name not in COUNTS and not name.endswith("no_answer")]
-    overall = [name for name in kept if "/" not in name or name.startswith(("length/", "tools/"))]
-    scores = [name for name in overall if not name.startswith(("length/", "tools/"))]
-    sets = [name for name in kept if name not in overall and "/length/" not in name]
-    return [*scores, *sets, *(name for name in overall if name not in scores)]
-
-
-def is_score(name: str) -> bool:
-    """Whether a metric is a share of right answers, which is shown in percent."""
-    return name.rpartition("/")[2].split("@")[0] in ("avg", "pass", "maj", "greedy")
-
-
-def rows(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
-    """The table: columns, and a row of texts for each evaluation, "" where it has no such metric."""
-    names = columns(results)
-
-    def cell(value: float | None, name: str) -> str:
-        return "" if value is None else f"{value:.1%}" if is_score(name) else f"{value:.4g}"
-
-    return ["model", *names], [[r.name, *(cell(r.metrics.get(n), n) for n in names)] for r in results]
-
-
-def markdown(results: Sequence[Result]) -> str:
-    """The table in Markdown."""
-    head, body = rows(results)
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *body]
-    return "".join("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |\n" for line in lines)
-
-
-def comma_separated(results: Sequence[Result]) -> str:
-    """All metrics of all evaluations as CSV, unrounded."""
-    names = list(dict.fromkeys(name for result in results for name in result.metrics))
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["model", "folder", *names])
-    writer.writerows([r.name, r.folder, *(r.metrics.get(name, "") for name in names)] for r in results)
-    return stream.getvalue()
-
-
-def as_json(results: Sequence[Result]) -> str:
-    """The metrics as JSON: an object for one evaluation, a list for several."""
-    content = [{"model": r.name, "folder": r.folder} | r.metrics for r in results]
-    return json.dumps(content[0] if len(content) == 1 else content, indent=2)

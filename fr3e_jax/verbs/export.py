@@ -1,33 +1,69 @@
-"""A run's weights as a Hugging Face directory, for ``fr3e export`` and the end of ``fr3e sft`` and ``fr3e rft``."""
+"""``fr3e export``: a run's weights as a Hugging Face directory."""
 
 from __future__ import annotations
 
-import json
+import argparse
 import math
+import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import jax
-
-from fr3e_jax import __version__
-from fr3e_jax.configuration import ConfigError
+from fr3e_jax.cli.arguments import on_this_machine, positive
+from fr3e_jax.cli.parser import Verb
+from fr3e_jax.cli.run_selection import run_to_read, saved_config
+from fr3e_jax.configuration import Config, ConfigError, load_config
 from fr3e_jax.configuration.error_conversion import as_config_error
-from fr3e_jax.configuration.schema import Config
-from fr3e_jax.data.tokenizer import GENERATION_CONFIG, TextCodec
-from fr3e_jax.hub import model_directory
-from fr3e_jax.loop.evaluate import read_run_params
-from fr3e_jax.policy.adapter_files import save_adapters
-from fr3e_jax.policy.architecture import Architecture
-from fr3e_jax.policy.config_file import read_json_object, retyped, to_hf_config
-from fr3e_jax.policy.huggingface import MAX_SHARD_BYTES, save_params
-from fr3e_jax.policy.network import Params, build_network
-from fr3e_jax.programs.mesh import make_mesh
-from fr3e_jax.programs.weight_check import fault_of_weights
-from fr3e_jax.session.model import Model, configured_architecture, model_on
-from fr3e_jax.session.session import Session
-from fr3e_jax.verbs.model_directory import check_replaceable, replaced_directory
 
+if TYPE_CHECKING:
+    from fr3e_jax.session.model import Model
+
+DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
+_BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _CHECKED_TOKENS = 8  # in the pass that tests the weights
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.add_argument("run", metavar="RUN", help="directory of a training run; its newest checkpoint is exported")
+    parser.add_argument(
+        "directory", type=on_this_machine, metavar="DIR", help="new or empty directory, or an earlier export to replace"
+    )
+    parser.add_argument(
+        "--dtype", choices=tuple(DTYPES), help="type of the weights (default: the run's own, which loses nothing)"
+    )
+    parser.add_argument(
+        "--max-shard-size",
+        type=byte_size,
+        metavar="SIZE",
+        help="largest safetensors file, like 5GB or 500MB (default 5GB)",
+    )
+    parser.add_argument("--step", type=positive, metavar="N", help="export the checkpoint of this step, not the newest")
+    parser.add_argument(
+        "--adapter", action="store_true", help="write the adapters of a run with model.lora.rank, as PEFT reads them"
+    )
+
+
+def byte_size(text: str) -> int:
+    """Parse a size such as ``5GB``, ``1.5GB`` (10^9) or ``512MiB`` (2^20) into bytes, for argparse."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", text.strip())
+    size = int(float(match[1]) * _BYTES[match[2].upper()]) if match and match[2].upper() in _BYTES else 0
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; expected one like 5GB, 500MB or 2GiB")
+    return size
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Export the checkpoint that the arguments name; return the exit code."""
+    run_dir = run_to_read(arguments.run, checkpoints=True)
+    return export_run(
+        load_config(saved_config(run_dir), training=False),
+        run_dir,
+        Path(arguments.directory),
+        dtype=DTYPES[arguments.dtype] if arguments.dtype else "",
+        max_shard_bytes=arguments.max_shard_size,
+        step=arguments.step,
+        adapter=arguments.adapter,
+    )
 
 
 def export_run(
@@ -36,11 +72,11 @@ def export_run(
     directory: Path,
     *,
     dtype: str = "",
-    max_shard_bytes: int = MAX_SHARD_BYTES,
+    max_shard_bytes: int | None = None,
     step: int | None = None,
     adapter: bool = False,
 ) -> int:
-    """``fr3e export``: write a run's checkpoint as a Hugging Face directory; return the exit code.
+    """Write a run's checkpoint as a Hugging Face directory; return the exit code.
 
     Adapters are merged into their base.
 
@@ -49,7 +85,7 @@ def export_run(
       run_dir: the run's directory.
       directory: new, empty, or an earlier export.
       dtype: type of the weights, ``"float32"``, ``"bfloat16"`` or ``"float16"``; empty: the run's own, without loss.
-      max_shard_bytes: largest size of a weight file.
+      max_shard_bytes: largest size of a weight file; None: 5 GB.
       step: which checkpoint; None: the newest.
       adapter: write the adapters alone, as PEFT reads them.
 
@@ -57,6 +93,18 @@ def export_run(
       ConfigError: there is no such checkpoint, no adapter where one is asked for, or ``directory`` holds something
         other than an earlier export; or the weights give NaN.
     """
+    import jax
+
+    from fr3e_jax.data.tokenizer import TextCodec
+    from fr3e_jax.loop.evaluate import read_run_params
+    from fr3e_jax.policy.adapter_files import save_adapters
+    from fr3e_jax.policy.huggingface import MAX_SHARD_BYTES
+    from fr3e_jax.policy.network import build_network
+    from fr3e_jax.programs.mesh import make_mesh
+    from fr3e_jax.programs.weight_check import fault_of_weights
+    from fr3e_jax.session.model import configured_architecture, model_on
+    from fr3e_jax.verbs.model_directory import check_replaceable, replaced_directory, write_model
+
     model = config.model
     with as_config_error():
         check_replaceable(directory)
@@ -77,11 +125,11 @@ def export_run(
         stored = model.lora.param_dtype if adapter else model.param_dtype
         record = {"run": str(run_dir), "step": step, "dtype": dtype or stored}
         if adapter:
-            with replaced_directory(directory, {"fr3e_jax": __version__} | record) as filled:
+            with replaced_directory(directory, record) as filled:
                 where = {"base": model.path, "dtype": record["dtype"]}
                 save_adapters(filled, architecture, found.network.lora, params, **where)
         else:
-            write_model(directory, architecture, whole, codec, model.path, record, max_shard_bytes)
+            write_model(directory, architecture, whole, codec, model.path, record, max_shard_bytes or MAX_SHARD_BYTES)
     size = sum(file.stat().st_size for file in Path(directory).expanduser().iterdir())
     print(f"step {step} of {run_dir} as {record['dtype']}: {directory} ({size / 1e6:,.1f} MB)")
     return 0
@@ -98,67 +146,4 @@ def _check_adapter(found: Model, config: Config, run_dir: Path) -> None:
         )
 
 
-def save_model(session: Session, params: Params, directory: Path, dtype: str) -> None:
-    """Write these weights with the session's architecture and tokenizer as a Hugging Face directory."""
-    record = {"run": session.config.name, "dtype": dtype}
-    write_model(directory, session.model.architecture, params, session.texts.codec, session.config.model.path, record)
-
-
-def _still_there(source: str) -> Path | None:
-    """The directory that a run started from; None if it started from none, or the directory is gone."""
-    try:
-        return model_directory(source) if source else None
-    except FileNotFoundError:
-        return None
-
-
-def write_model(
-    directory: Path,
-    architecture: Architecture,
-    params: Params,
-    codec: TextCodec,
-    source: str,
-    record: dict[str, Any],
-    max_shard_bytes: int = MAX_SHARD_BYTES,
-) -> None:
-    """Write weights, config.json, generation_config.json and the tokenizer's files, all or nothing.
-
-    Args:
-      directory: new, empty, or an earlier export.
-      architecture: the network of the weights.
-      params: the weights.
-      codec: the tokenizer.
-      source: the Hugging Face directory or id that the run started from, whose other settings are kept if it is still
-        there; or empty.
-      record: notes for the record in the directory; ``record["dtype"]`` is the type of the weights.
-      max_shard_bytes: largest size of a weight file.
-    """
-    found = _still_there(source)
-    config = _config(architecture, codec, _read(found, "config.json"), record["dtype"])
-    generation = _generation_config(codec, _read(found, GENERATION_CONFIG) or _read(codec.source, GENERATION_CONFIG))
-    with replaced_directory(directory, {"fr3e_jax": __version__} | record) as filled:
-        save_params(filled, architecture, params, dtype=record["dtype"], max_shard_bytes=max_shard_bytes)
-        codec.save(filled)
-        for name, content in (("config.json", config), (GENERATION_CONFIG, generation)):
-            (filled / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def _read(directory: Path | None, name: str) -> dict[str, Any]:
-    return read_json_object(directory / name) if directory and (directory / name).is_file() else {}
-
-
-def _config(architecture: Architecture, codec: TextCodec, source: dict[str, Any], dtype: str) -> dict[str, Any]:
-    if source:
-        return retyped(source, architecture, dtype)
-    return to_hf_config(architecture, dtype=dtype, eos_token_id=codec.stop_ids[0], pad_token_id=codec.pad_id)
-
-
-def _generation_config(codec: TextCodec, source: dict[str, Any]) -> dict[str, Any]:
-    """The source's generation settings, with the run's stop tokens."""
-    listed = source.get("eos_token_id")
-    listed = listed if isinstance(listed, list) else [listed]
-    if set(listed) != set(codec.stop_ids):
-        listed = list(codec.stop_ids)
-    stops = {"eos_token_id": listed if len(listed) > 1 else listed[0]}
-    padding = {} if source.get("pad_token_id") is not None else {"pad_token_id": codec.pad_id}
-    return source | stops | padding
+VERB = Verb("fr3e export runs/demo-20250101-120000 my_model --dtype bf16", declare, run, recipe=False)

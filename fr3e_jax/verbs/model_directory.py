@@ -1,4 +1,7 @@
-"""A directory that appears whole or not at all, and replaces only an earlier export."""
+"""Hugging Face directories, written all or nothing by ``fr3e export`` and at the end of ``fr3e sft`` and ``fr3e rft``.
+
+An export replaces nothing but an earlier export.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fr3e_jax import __version__
+from fr3e_jax.data.tokenizer import GENERATION_CONFIG, TextCodec
+from fr3e_jax.hub import model_directory
+from fr3e_jax.policy.architecture import Architecture
+from fr3e_jax.policy.config_file import read_json_object, retyped, to_hf_config
+from fr3e_jax.policy.huggingface import MAX_SHARD_BYTES, save_params
+from fr3e_jax.policy.network import Params
 from fr3e_jax.runs.run_directory import write_json_atomic
+from fr3e_jax.session.session import Session
 
 RECORD = "fr3e_export.json"  # lists the files of an export, which a later export may replace
 
@@ -65,7 +76,7 @@ def replaced_directory(directory: str | Path, record: dict[str, Any]) -> Iterato
     try:
         yield filled
         files = sorted(path.name for path in filled.iterdir())
-        write_json_atomic(filled / RECORD, record | {"files": files})
+        write_json_atomic(filled / RECORD, {"fr3e_jax": __version__} | record | {"files": files})
         check_replaceable(target)
         _exchange(filled, target, former)
     finally:
@@ -88,3 +99,69 @@ def _exchange(filled: Path, target: Path, former: Path) -> None:
 def _remove(directory: Path) -> None:
     if directory.exists():
         shutil.rmtree(directory)
+
+
+def save_model(session: Session, params: Params, directory: Path, dtype: str) -> None:
+    """Write these weights with the session's architecture and tokenizer as a Hugging Face directory."""
+    record = {"run": session.config.name, "dtype": dtype}
+    write_model(directory, session.model.architecture, params, session.texts.codec, session.config.model.path, record)
+
+
+def _still_there(source: str) -> Path | None:
+    """The directory that a run started from; None if it started from none, or the directory is gone."""
+    try:
+        return model_directory(source) if source else None
+    except FileNotFoundError:
+        return None
+
+
+def write_model(
+    directory: Path,
+    architecture: Architecture,
+    params: Params,
+    codec: TextCodec,
+    source: str,
+    record: dict[str, Any],
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> None:
+    """Write weights, config.json, generation_config.json and the tokenizer's files, all or nothing.
+
+    Args:
+      directory: new, empty, or an earlier export.
+      architecture: the network of the weights.
+      params: the weights.
+      codec: the tokenizer.
+      source: the Hugging Face directory or id that the run started from, whose other settings are kept if it is still
+        there; or empty.
+      record: notes for the record in the directory; ``record["dtype"]`` is the type of the weights.
+      max_shard_bytes: largest size of a weight file.
+    """
+    found = _still_there(source)
+    config = _config(architecture, codec, _read(found, "config.json"), record["dtype"])
+    generation = _generation_config(codec, _read(found, GENERATION_CONFIG) or _read(codec.source, GENERATION_CONFIG))
+    with replaced_directory(directory, record) as filled:
+        save_params(filled, architecture, params, dtype=record["dtype"], max_shard_bytes=max_shard_bytes)
+        codec.save(filled)
+        for name, content in (("config.json", config), (GENERATION_CONFIG, generation)):
+            (filled / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _read(directory: Path | None, name: str) -> dict[str, Any]:
+    return read_json_object(directory / name) if directory and (directory / name).is_file() else {}
+
+
+def _config(architecture: Architecture, codec: TextCodec, source: dict[str, Any], dtype: str) -> dict[str, Any]:
+    if source:
+        return retyped(source, architecture, dtype)
+    return to_hf_config(architecture, dtype=dtype, eos_token_id=codec.stop_ids[0], pad_token_id=codec.pad_id)
+
+
+def _generation_config(codec: TextCodec, source: dict[str, Any]) -> dict[str, Any]:
+    """The source's generation settings, with the run's stop tokens."""
+    listed = source.get("eos_token_id")
+    listed = listed if isinstance(listed, list) else [listed]
+    if set(listed) != set(codec.stop_ids):
+        listed = list(codec.stop_ids)
+    stops = {"eos_token_id": listed if len(listed) > 1 else listed[0]}
+    padding = {} if source.get("pad_token_id") is not None else {"pad_token_id": codec.pad_id}
+    return source | stops | padding

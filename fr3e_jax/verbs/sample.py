@@ -1,24 +1,44 @@
-"""Completions of one prompt with log-probs and entropies, for ``fr3e sample``."""
+"""``fr3e sample``: completions of one prompt with log-probs and entropies."""
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from fr3e_jax.configuration import ConfigError
+from fr3e_jax.cli.arguments import declare_print_config, declare_run_to_read, positive
+from fr3e_jax.cli.parser import Verb
+from fr3e_jax.cli.run_selection import locate_weights, print_config
+from fr3e_jax.configuration import Config, ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
-from fr3e_jax.configuration.schema import Config
-from fr3e_jax.loop.evaluate import load_run_params, refused_weights
-from fr3e_jax.rollouts.noise import SAMPLE
-from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
-from fr3e_jax.session.session import Session, open_session
+
+if TYPE_CHECKING:
+    from fr3e_jax.rollouts.requests import Rollout
+    from fr3e_jax.session.session import Session
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.add_argument(
+        "--prompt", required=True, metavar="TEXT", help="the question to answer; data.template is applied to it"
+    )
+    parser.add_argument("--num", type=positive, default=1, metavar="N", help="number of completions (default 1)")
+    parser.add_argument("--json", action="store_true", help="print JSON with log-probs and entropies of all tokens")
+    declare_run_to_read(parser, "sample from")
+    declare_print_config(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Sample from the weights that the arguments name; return the exit code."""
+    config, run_dir = locate_weights(arguments)
+    if print_config(arguments, config):
+        return 0
+    return sample(config, arguments.prompt, arguments.num, arguments.json, run_dir)
 
 
 def sample(config: Config, prompt: str, num: int, as_json: bool, run_dir: Path | None) -> int:
-    """``fr3e sample``: print ``num`` completions of ``prompt``; return the exit code.
+    """Print ``num`` completions of ``prompt``; return the exit code.
 
     The configured model samples them, or a run's newest checkpoint, at the temperature, top-p and top-k of ``rollout``.
 
@@ -26,6 +46,11 @@ def sample(config: Config, prompt: str, num: int, as_json: bool, run_dir: Path |
       ConfigError: the prompt is empty, or holds a character that the tokenizer lacks; the run has no checkpoint, or one
         of another model; its weights give NaN.
     """
+    from fr3e_jax.loop.evaluate import load_run_params, refused_weights
+    from fr3e_jax.rollouts.noise import SAMPLE
+    from fr3e_jax.rollouts.requests import Branch, TrunkRequest
+    from fr3e_jax.session.session import open_session
+
     session = open_session(config)
     with as_config_error():
         ids = session.texts.prompt_ids(prompt)
@@ -48,7 +73,7 @@ def sample(config: Config, prompt: str, num: int, as_json: bool, run_dir: Path |
         print(
             f"    {len(rollout.token_ids)} tokens, {ending}, log-prob {rollout.logprobs.sum():.3f}, "
             f"mean entropy {rollout.entropies.mean():.3f} nats, largest {rollout.entropies.max():.3f} "
-            f"at token {int(np.argmax(rollout.entropies))}"
+            f"at token {rollout.entropies.argmax()}"
         )
     return 0
 
@@ -63,3 +88,6 @@ def _described(session: Session, rollout: Rollout) -> dict[str, Any]:
         "logprobs": rollout.logprobs.tolist(),
         "entropies": rollout.entropies.tolist(),
     }
+
+
+VERB = Verb("fr3e sample configs/demo.yaml --prompt '3+4*2-5*6>' --num 4 --run runs/demo-20250101-120000", declare, run)

@@ -14,7 +14,7 @@ import pytest
 
 from fr3e_jax import __version__
 from fr3e_jax.cli import main
-from fr3e_jax.cli.verb_table import VERBS
+from fr3e_jax.cli.verb_table import VERBS, load_verb
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.configuration.describe import FIRST
 from fr3e_jax.configuration.settings import sections, settings
@@ -23,9 +23,8 @@ REPOSITORY = Path(__file__).parents[2]
 FUNCTIONS = {
     "loop.train": "train",
     "verbs.evaluations": "evaluate_all",
-    "verbs.sft": "sft",
-    "verbs.rft": "rft",
-    "verbs.sample": "sample",
+    "verbs.supervised.demonstrations": "sft",
+    "verbs.supervised.rejection_sampling": "rft",
 }
 
 
@@ -42,10 +41,11 @@ def calls(monkeypatch) -> list[tuple]:
     recorded: list[tuple] = []
     for module, function in FUNCTIONS.items():
         stand_in = types.ModuleType(f"fr3e_jax.{module}")
-        stand_in.as_json = stand_in.comma_separated = stand_in.markdown = stand_in.rows = None
         stand_in.Subject = collections.namedtuple("Subject", "config run_dir steps")
-        setattr(stand_in, function, lambda *arguments, name=function: recorded.append((name, *arguments)) or 0)
+        record = lambda *arguments, name=function: recorded.append((name, *arguments)) or 0
+        setattr(stand_in, function, record)
         monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
+    monkeypatch.setattr("fr3e_jax.verbs.sample.sample", lambda *arguments: recorded.append(("sample", *arguments)) or 0)
     return recorded
 
 
@@ -190,7 +190,7 @@ def test_example_of_a_verb_names_recipes_that_exist(capsys, verb):
     assert main([verb, "--help"]) == 0
     [example] = re.findall(r"^example: (.*)$", capsys.readouterr().out, re.MULTILINE)
     recipes = [word for word in shlex.split(example) if re.fullmatch(r"configs/.*\.yaml", word)]
-    assert recipes or not VERBS[verb].recipe
+    assert recipes or not load_verb(verb).recipe
     assert all((REPOSITORY / recipe).is_file() for recipe in recipes), example
 
 

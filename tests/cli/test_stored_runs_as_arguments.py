@@ -11,9 +11,9 @@ import pytest
 
 import fr3e_jax
 from fr3e_jax.cli import main
-from fr3e_jax.cli.local_paths import on_this_machine
-from fr3e_jax.cli.parsers import OneLineParser
-from fr3e_jax.cli.verb_table import VERBS
+from fr3e_jax.cli.arguments import on_this_machine
+from fr3e_jax.cli.parser import OneLineParser
+from fr3e_jax.cli.verb_table import VERBS, load_verb
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.stores.copies import mirrored_files
 from fr3e_jax.stores.manifest import Manifest, content_of_file
@@ -91,9 +91,9 @@ def test_updates_between_checkpoints_at_an_address(stored, capsys):
 
 
 def test_a_path_that_must_be_on_this_machine_refuses_an_address():
-    for name, verb in VERBS.items():
+    for name in VERBS:
         parser = OneLineParser(prog=f"fr3e {name}")
-        verb.declare(parser)
+        load_verb(name).declare(parser)
         for action in parser._actions:
             option = (action.option_strings or [action.dest])[-1]
             if action.metavar in ("FILE", "DIR", "PAGE") and (name, option) not in TAKE_ADDRESSES:
@@ -102,7 +102,7 @@ def test_a_path_that_must_be_on_this_machine_refuses_an_address():
         on_this_machine("gs://b/x")
     with pytest.raises(ConfigError, match="argument --out: gs://b/x is in an object store"):
         parser = OneLineParser(prog="fr3e")
-        VERBS["analyse"].declare(parser)
+        load_verb("analyse").declare(parser)
         parser.parse_args(["run", "--out", "gs://b/x"])
 
 

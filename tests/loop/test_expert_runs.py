@@ -18,7 +18,7 @@ from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.network import initial_params
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.session.session import open_session
-from fr3e_jax.verbs.export import write_model
+from fr3e_jax.verbs.model_directory import write_model
 
 EXPERTS = dict(model_type="qwen3_moe", num_experts=4, experts_per_token=2, expert_size=12, norm_topk_prob=True)
 

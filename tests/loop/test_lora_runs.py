@@ -24,8 +24,9 @@ from fr3e_jax.runs.checkpoint_content import flatten_arrays
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.session.model import configured_architecture
 from fr3e_jax.session.session import open_session
-from fr3e_jax.verbs.export import export_run, write_model
-from fr3e_jax.verbs.sft import sft
+from fr3e_jax.verbs.export import export_run
+from fr3e_jax.verbs.model_directory import write_model
+from fr3e_jax.verbs.supervised.demonstrations import sft
 
 LORA = {"model__lora__rank": 2, "model__lora__alpha": 4.0, "kl__coefficient": 0.1}
 

@@ -16,7 +16,7 @@ from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.run_directory import RunDirectory, open_run
 from fr3e_jax.runs.run_lock import RunLock
 from fr3e_jax.session.session import Session, open_session
-from fr3e_jax.verbs.rft import rft
+from fr3e_jax.verbs.supervised.rejection_sampling import rft
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted((ROOT / "configs" / "methods").glob("*.yaml"))

@@ -10,7 +10,7 @@ import pytest
 from fr3e_jax.cli import main
 from fr3e_jax.configuration import to_yaml
 from fr3e_jax.data.character_tokenizer import character_tokenizer
-from fr3e_jax.verbs.export import save_model
+from fr3e_jax.verbs.model_directory import save_model
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def test_recipe_of_a_published_size_fits_the_hardware_of_its_header(method, caps
     ],
 )
 def test_mistake_is_reported_in_one_line(arguments, says, capsys, monkeypatch):
-    monkeypatch.setattr("fr3e_jax.cli.plan_verb.find_libtpu", lambda: None)
+    monkeypatch.setattr("fr3e_jax.verbs.plan.find_libtpu", lambda: None)
     assert main(["plan", RECIPE, *arguments]) == 2
     told = capsys.readouterr().err
     assert told.count("\n") == 1 and says in told

@@ -25,7 +25,7 @@ from fr3e_jax.runs.ledger import COUNTERS
 from fr3e_jax.runs.metric_table import GROUPS
 from fr3e_jax.runs.metrics import MetricsWriter
 from fr3e_jax.runs.run_directory import RunDirectory
-from fr3e_jax.verbs.rft_responses import DROPPED
+from fr3e_jax.verbs.supervised.rft_responses import DROPPED
 from fr3e_jax.verdict import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]

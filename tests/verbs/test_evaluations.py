@@ -19,7 +19,8 @@ from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.rollout_store import read_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.verbs import evaluations
-from fr3e_jax.verbs.evaluations import Result, columns, comma_separated, markdown, rows
+from fr3e_jax.verbs.eval import columns, comma_separated, markdown, rows
+from fr3e_jax.verbs.evaluations import Result
 from fr3e_jax.verdict import Verdict
 
 

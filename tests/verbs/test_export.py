@@ -21,9 +21,9 @@ from fr3e_jax.policy.config_file import read_architecture
 from fr3e_jax.policy.huggingface import load_params
 from fr3e_jax.policy.network import build_network, initial_params
 from fr3e_jax.session.model import configured_architecture
-from fr3e_jax.verbs.export import export_run, write_model
-from fr3e_jax.verbs.model_directory import RECORD
-from fr3e_jax.verbs.sft import sft
+from fr3e_jax.verbs.export import export_run
+from fr3e_jax.verbs.model_directory import RECORD, write_model
+from fr3e_jax.verbs.supervised.demonstrations import sft
 
 CHAT_TEMPLATE = "{{ messages[0].content }}>"
 INDEX = "model.safetensors.index.json"
@@ -165,7 +165,7 @@ def test_a_failed_export_leaves_the_earlier_directory(failing, exported, finishe
     def fail(*arguments, **options):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(f"fr3e_jax.verbs.export.{failing}", fail)
+    monkeypatch.setattr(f"fr3e_jax.verbs.model_directory.{failing}", fail)
     assert main(["export", str(finished_run), str(target)]) == 2
     assert {path.name: path.read_bytes() for path in target.iterdir()} == before
     assert list(tmp_path.iterdir()) == [target]

@@ -18,7 +18,7 @@ from fr3e_jax.runs.rollout_parts import rollout_path
 from fr3e_jax.runs.rollout_store import read_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.session.session import open_session
-from fr3e_jax.verbs.rft import rft
+from fr3e_jax.verbs.supervised.rejection_sampling import rft
 
 SETTINGS = {
     "rft__prompts": 4,

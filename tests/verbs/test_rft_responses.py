@@ -16,14 +16,14 @@ from fr3e_jax.objectives.entropy import branching_factor
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.rollout_parts import Part
-from fr3e_jax.verbs.rft_responses import (
+from fr3e_jax.verbs.supervised.rft_responses import (
     Response,
     cut_after_answer,
     reason_to_drop,
     response_entries,
     sample_responses,
 )
-from fr3e_jax.verbs.rft_selection import mean_branching_factors, select_responses, training_trunks
+from fr3e_jax.verbs.supervised.rft_selection import mean_branching_factors, select_responses, training_trunks
 from fr3e_jax.verdict import Verdict
 
 

@@ -16,7 +16,7 @@ from fr3e_jax.loop.evaluate import load_run_params
 from fr3e_jax.runs.metrics import read_metrics, without_timing
 from fr3e_jax.session.run_identity import HASHED_DEMONSTRATIONS
 from fr3e_jax.session.session import open_session
-from fr3e_jax.verbs.sft import sft
+from fr3e_jax.verbs.supervised.demonstrations import sft
 
 SETTINGS = {
     "sft__steps": 20,

@@ -1,8 +1,10 @@
-"""A finding as JSON: all its fields, and the type by which it is drawn; and findings read from their files."""
+"""A finding as JSON (all its fields, and the type by which it is drawn) and as CSV, and its files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+import io
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import get_args
@@ -10,6 +12,7 @@ from typing import get_args
 import orjson
 
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.runs.run_directory import atomic_file
 from fr3e_jax.studies.analysis.figure import Figure, Finding, Series
 
 
@@ -36,3 +39,27 @@ def stored_findings(folder: Path) -> Iterator[Finding]:
             raise ConfigError(
                 f"{path} is no finding of an analysis ({error}); delete it, or repeat the command that wrote it"
             ) from error
+
+
+def write_findings(found: Sequence[Finding], folder: Path) -> None:
+    """Write ``NAME.json`` and ``NAME.csv`` of each finding; a file is whole or not there.
+
+    Raises:
+      OSError: the folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in found:
+        with atomic_file(folder / f"{one.name}.json") as stream:
+            stream.write(finding_content(one))
+        with atomic_file(folder / f"{one.name}.csv") as stream:
+            stream.write(as_csv(one).encode())
+
+
+def as_csv(finding: Finding) -> str:
+    """The rows of a finding under their names; an empty cell where there is no value."""
+    rows, text = list(finding.rows()), io.StringIO()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from rich.table import Table
 
-from fr3e_jax.configuration import ConfigError
+from fr3e_jax.cli.arguments import on_this_machine, positive, steps
+from fr3e_jax.cli.parser import Verb
+from fr3e_jax.cli.run_selection import run_to_read, saved_config
+from fr3e_jax.cli.tables import TableConsole
+from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.loop.evaluate import read_run_params
@@ -16,9 +22,57 @@ from fr3e_jax.programs.decode_steps import Alternatives
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.session.session import Session, open_session
-from fr3e_jax.studies.analysis.figure import Finding
+from fr3e_jax.studies.analysis.figure import Finding, TextTable
+from fr3e_jax.studies.analysis.finding_content import write_findings
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 from fr3e_jax.studies.analysis.token_updates import TokenUpdates, load_categories, update_findings
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.add_argument("run", metavar="RUN", help="directory of a training run with two checkpoints or more")
+    parser.add_argument(
+        "--steps", metavar="A,B", type=steps, default=(), help="the checkpoints (default: the newest two)"
+    )
+    parser.add_argument("--responses", type=positive, default=128, metavar="N", help="rollouts to score (default 128)")
+    parser.add_argument(
+        "--categories", type=on_this_machine, metavar="FILE", help="patterns of token categories, in place of ours"
+    )
+    parser.add_argument("--out", type=on_this_machine, metavar="DIR", help="folder of the files (default RUN/analysis)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Score the rollouts under both checkpoints, write the findings, print their tables; return the exit code."""
+    run_dir = run_to_read(arguments.run, checkpoints=True)
+    config = load_config(saved_config(run_dir), training=False)
+    categories = Path(arguments.categories).expanduser() if arguments.categories else None
+    found = token_updates(config, run_dir, arguments.steps, arguments.responses, categories)
+    place = Path(arguments.out).expanduser() if arguments.out else run_dir / "analysis"
+    try:
+        write_findings(found, place)
+    except OSError as error:
+        raise ConfigError(f"cannot write into {place} ({error}); choose another folder: --out DIR") from error
+    console = TableConsole()
+    for one in found:
+        if isinstance(one, TextTable):
+            console.print(one.title)
+            _print(console, one)
+    console.print(found[0].note, soft_wrap=True)
+    print(f"all findings as JSON and CSV: {place}")
+    return 0
+
+
+def _print(console: TableConsole, finding: TextTable) -> None:
+    """The table, turned: it has more columns than rows."""
+    head, *body = zip(*[finding.columns, *finding.cells], strict=True)
+    table = Table(*map(str, head), box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for line in body:
+        table.add_row(
+            *("" if cell is None else f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in line)
+        )
+    console.print(table)
 
 
 def token_updates(
@@ -120,3 +174,6 @@ def _scores(session: Session, params, chosen: Sequence[RolloutRecord]) -> Altern
         ids = np.concatenate([record.token_ids for record in some])
         parts.append(engine.programs.alternatives(weights, trunks[0].batch, rows, positions, ids))
     return Alternatives(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+VERB = Verb("fr3e updates runs/demo-20250101-120000 --steps 60,70", declare, run, recipe=False)

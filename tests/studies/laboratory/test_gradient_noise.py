@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from fr3e_jax.cli import main
-from fr3e_jax.cli.gradient_noise_verb import variant_settings
 from fr3e_jax.configuration import to_yaml
 from fr3e_jax.objectives.signal_to_noise import inner_products
 from fr3e_jax.studies.analysis.gradient_findings import Repeat, RepeatedGradients, gradient_findings
 from fr3e_jax.studies.laboratory import gradient_noise as verb
+from fr3e_jax.studies.laboratory.gradient_noise import variant_settings
 
 
 @pytest.fixture

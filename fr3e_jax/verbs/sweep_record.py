@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fr3e_jax.cli.sweep_runs import RECIPE, Run, Watch, safe_name
 from fr3e_jax.configuration import ConfigError
+from fr3e_jax.verbs.sweep_runs import RECIPE, Run, Watch, safe_name
 
 
 def unfinished_sweep(output_dir: str, name: str, recipe: str, verb: str, combinations: list[dict]) -> Path | None:

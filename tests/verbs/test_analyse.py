@@ -130,7 +130,7 @@ def test_hostile_texts_print_no_escape_sequences_and_stay_data(tmp_path, capsys)
     run = made_up_run(tmp_path / "run", rollouts=rollouts, config=Config(name="small"))
     found, _ = _with_codec(run, Hostile())
     assert found[0].cells[0][1] == "\x1b[31m</script>[bold]\u202e"
-    from fr3e_jax.cli.analyse_verb import _print
+    from fr3e_jax.verbs.analyse import _print
 
     _print(found, [], tmp_path)
     printed = capsys.readouterr().out

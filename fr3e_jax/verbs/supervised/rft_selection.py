@@ -13,7 +13,7 @@ from fr3e_jax.learning.mini_batches import row_options
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.rollouts.noise import CHOICE
-from fr3e_jax.verbs.rft_responses import DROPPED, Response
+from fr3e_jax.verbs.supervised.rft_responses import DROPPED, Response
 
 
 def select_responses(

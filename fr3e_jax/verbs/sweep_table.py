@@ -16,10 +16,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fr3e_jax.cli.runs_verb import progress_cells
-from fr3e_jax.cli.sweep_runs import RECIPE, Run, Watch, as_overrides
 from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.studies.analysis.run_overview import run_overview
+from fr3e_jax.verbs.runs import progress_cells
+from fr3e_jax.verbs.sweep_runs import RECIPE, Run, Watch, as_overrides
 
 LOOK_SECONDS = 1.0  # between two looks at the files of the runs
 OTHER_LINES = 8  # of the terminal: what the table has beside its rows

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from rich.table import Table
 
-from fr3e_jax.cli.local_paths import on_this_machine
+from fr3e_jax.cli.arguments import on_this_machine
+from fr3e_jax.cli.parser import Verb
 from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
@@ -29,7 +30,8 @@ from fr3e_jax.visible_text import visible
 STDOUT = "-"
 
 
-def declare_compare(parser: argparse.ArgumentParser) -> None:
+def declare(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
     parser.add_argument(
         "paths",
         metavar="RUN|SWEEP_DIR",
@@ -82,7 +84,7 @@ def _collected(paths: Sequence[str]) -> Collection:
         return collect(paths)
 
 
-def run_compare(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Print the tables, unless a file goes to standard output, and write the files.
 
     Raises:
@@ -202,3 +204,6 @@ def whole(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
+
+
+VERB = Verb("fr3e compare runs/sweep-demo-20250101-120000 --page comparison.html", declare, run, recipe=False)

@@ -9,14 +9,15 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fr3e_jax.cli.parsers import positive
+from fr3e_jax.cli.arguments import positive
+from fr3e_jax.cli.parser import Verb
 from fr3e_jax.configuration import Config, load_config
 
 if TYPE_CHECKING:
     from fr3e_jax.verbs.compile_programs import Compiled
 
 
-def declare_compile(parser: argparse.ArgumentParser) -> None:
+def declare(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
     parser.add_argument(
         "--steps", type=positive, default=3, metavar="N", help="rehearse the first N steps of the run (default 3)"
@@ -25,7 +26,7 @@ def declare_compile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print them as JSON")
 
 
-def compile_recipe(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Forecast the programs of a recipe's run, compile them into its cache, and print them; return the exit code."""
     config = load_config(arguments.recipe, arguments.overrides, training=False)
     from fr3e_jax.verbs import compile_programs
@@ -61,3 +62,6 @@ class _Printed:
             f"{time.perf_counter() - self._start:.0f} s. The forecast expects responses of "
             f"{rollout.expected_tokens or rollout.max_response_tokens // 2} tokens (rollout.expected_tokens)."
         )
+
+
+VERB = Verb("fr3e compile configs/demo.yaml --list", declare, run)

@@ -15,10 +15,10 @@ import pytest
 import rich.console
 
 from fr3e_jax.cli import main
-from fr3e_jax.cli.sweep_axes import split_values
-from fr3e_jax.cli.sweep_runs import Run, safe_name
-from fr3e_jax.cli.sweep_table import Display, print_table
 from fr3e_jax.configuration import ConfigError, load_config
+from fr3e_jax.verbs.sweep_axes import split_values
+from fr3e_jax.verbs.sweep_runs import Run, safe_name
+from fr3e_jax.verbs.sweep_table import Display, print_table
 
 # A stand-in for the interpreter: it is called as `-m fr3e_jax VERB RECIPE settings...` and imitates a run.
 STAND_IN = f"""#!{sys.executable}
@@ -199,7 +199,7 @@ def test_the_same_command_goes_on_with_a_sweep_that_has_not_succeeded(recipe, st
 def test_a_whole_sweep_another_sweep_and_a_new_one_have_folders_of_their_own(recipe, stand_in, monkeypatch):
     stamps = iter(f"sweep-{n}" for n in range(9))
     monkeypatch.setattr(
-        "fr3e_jax.cli.sweep.sweep_folder", lambda out, name: Path(out) / f"sweep-tried_once-{next(stamps)}"
+        "fr3e_jax.verbs.sweep.sweep_folder", lambda out, name: Path(out) / f"sweep-tried_once-{next(stamps)}"
     )
     count = lambda: len(list((Path(recipe).parent / "runs").iterdir()))
     for number, arguments in enumerate((["seed=0"], ["seed=0"], ["seed=1"], ["seed=1,0"], ["seed=1", "--new"]), 1):

@@ -102,6 +102,6 @@ def test_shipped_files_are_found_from_any_folder(tmp_path, monkeypatch):
 
 
 def test_without_its_folders_the_package_says_so(monkeypatch, capsys):
-    monkeypatch.setattr("fr3e_jax.cli.recipe_verbs.recipe_names", list)
+    monkeypatch.setattr("fr3e_jax.verbs.recipes.recipe_names", list)
     assert main(["recipes"]) == 2
     assert "without its recipes" in capsys.readouterr().err

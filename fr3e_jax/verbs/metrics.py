@@ -1,25 +1,22 @@
-"""``fr3e metrics``: what every number of metrics.jsonl means."""
+"""``fr3e metrics``: the meaning of every number in metrics.jsonl."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from fr3e_jax.cli.local_paths import on_this_machine
+from fr3e_jax.cli.arguments import declare_page
+from fr3e_jax.cli.parser import Verb
 from fr3e_jax.configuration import ConfigError
 
 
-def declare_metrics(parser: argparse.ArgumentParser) -> None:
+def declare(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
     parser.add_argument("part", nargs="?", default="", help="only metrics whose names have this part, such as clip")
-    parser.add_argument(
-        "--write",
-        type=on_this_machine,
-        metavar="PAGE",
-        help="write the whole table into a documentation page, between its two markers",
-    )
+    declare_page(parser)
 
 
-def show_metrics(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """List the metrics, or write their table into a page."""
     from fr3e_jax.runs.metrics_page import list_metrics, write_metrics_table
 
@@ -32,3 +29,6 @@ def show_metrics(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return 0
+
+
+VERB = Verb("fr3e metrics clip", declare, run, recipe=False)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Literal
 
-from fr3e_jax.cli.parsers import positive
+from fr3e_jax.cli.arguments import positive
+from fr3e_jax.cli.parser import Verb
 from fr3e_jax.cli.run_selection import run_to_read
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.runs.rollout_store import RolloutRecord
@@ -17,7 +18,7 @@ from fr3e_jax.visible_text import visible
 LONGEST = 400  # characters of a text; --full shows all
 
 
-def declare_show(parser: argparse.ArgumentParser) -> None:
+def declare(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
     parser.add_argument("run", metavar="RUN", help="directory of a run")
     parser.add_argument("--step", type=int, metavar="N", help="training step (default: the newest that is stored)")
@@ -27,22 +28,22 @@ def declare_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--full", action="store_true", help=f"texts of more than {LONGEST} characters, too")
 
 
-def show(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Print the prompts with their responses; return the exit code.
 
     Raises:
       ConfigError: there is no run, no such step, or no such problem in it.
     """
-    run = StoredRun.open(run_to_read(arguments.run))
+    stored_run = StoredRun.open(run_to_read(arguments.run))
     stem: Literal["step", "eval"] = "eval" if arguments.eval else "step"
-    stored = run.steps(stem)
+    stored = stored_run.steps(stem)
     if not stored:
         setting = "evaluation.keep_samples" if arguments.eval else "runtime.store_rollouts"
-        raise ConfigError(f"{run.directory.path} has no stored rollouts; expected a run with {setting}=true")
+        raise ConfigError(f"{stored_run.directory.path} has no stored rollouts; expected a run with {setting}=true")
     step = stored[-1] if arguments.step is None else arguments.step
     if step not in stored:
-        raise ConfigError(f"{run.directory.path} has no rollouts of step {step}; it has {_ranges(stored)}")
-    records = run.readable(run.rollouts(step, stem))
+        raise ConfigError(f"{stored_run.directory.path} has no rollouts of step {step}; it has {_ranges(stored)}")
+    records = stored_run.readable(stored_run.rollouts(step, stem))
     shown = 0
     for (_, problem), own in groupby(records, key=lambda record: (record.prompt_position, record.problem_id)):
         if arguments.problem in (None, problem) and shown < arguments.prompts:
@@ -90,3 +91,6 @@ def _cut(text: str, longest: int | None) -> str:
 
 def _ranges(steps: list[int]) -> str:
     return f"{steps[0]} to {steps[-1]}" if steps == list(range(steps[0], steps[-1] + 1)) else ", ".join(map(str, steps))
+
+
+VERB = Verb("fr3e show runs/demo-20250101-120000 --step 10 --prompts 2", declare, run, recipe=False)

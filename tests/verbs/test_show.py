@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from fr3e_jax.cli import main
-from fr3e_jax.cli.show_verb import prompt_lines
 from fr3e_jax.runs.rollout_store import read_rollouts
+from fr3e_jax.verbs.show import prompt_lines
 
 
 @pytest.fixture

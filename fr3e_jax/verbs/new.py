@@ -1,4 +1,4 @@
-"""``fr3e recipes`` and ``fr3e new``: the recipes that come with the package, and a recipe of one's own."""
+"""``fr3e new``: a recipe of the user's own, which includes another one."""
 
 from __future__ import annotations
 
@@ -6,48 +6,21 @@ import argparse
 import re
 from pathlib import Path
 
-from fr3e_jax.cli.local_paths import on_this_machine
+from fr3e_jax.cli.arguments import on_this_machine
+from fr3e_jax.cli.parser import Verb
 from fr3e_jax.configuration import Config, ConfigError, load_config
 from fr3e_jax.configuration.describe import FIRST
 from fr3e_jax.configuration.settings import as_yaml, settings
-from fr3e_jax.shipped_files import find_recipe, recipe_names, root
+from fr3e_jax.shipped_files import find_recipe, recipe_names
 
 
-def declare_recipes(parser: argparse.ArgumentParser) -> None:
-    """The verb has no options of its own."""
-
-
-def list_recipes(arguments: argparse.Namespace) -> int:
-    """Print the names of the shipped recipes with what each is; return the exit code.
-
-    Raises:
-      ConfigError: the package was installed without them.
-    """
-    names = recipe_names()
-    if not names:
-        raise ConfigError("the package was installed without its recipes; install it from a wheel or a checkout")
-    width = max(map(len, names))
-    for name in names:
-        print(f"{name:<{width}}  {_purpose(find_recipe(name))}".rstrip())
-    print(f"\nin {root()}; `fr3e train NAME` trains with one, `fr3e new my.yaml --from NAME` begins one of your own")
-    return 0
-
-
-def _purpose(path: Path) -> str:
-    """The method of a recipe's header, or its first comment; of an experiment, its recipes."""
-    if path.is_dir():
-        return "recipes to compare: " + ", ".join(sorted(one.stem for one in path.glob("*.yaml")))
-    first = path.read_text(encoding="utf-8").partition("\n")[0]
-    return first.removeprefix("# ").removeprefix("Method: ") if first.startswith("# ") else ""
-
-
-def declare_new(parser: argparse.ArgumentParser) -> None:
+def declare(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
     parser.add_argument("file", type=on_this_machine, metavar="FILE", help="YAML file to write, for example my.yaml")
     parser.add_argument("--from", dest="base", default="demo", metavar="RECIPE", help="recipe to begin with (demo)")
 
 
-def write_new(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Write a recipe that includes another, with the settings that most runs change; return the exit code.
 
     Raises:
@@ -82,3 +55,6 @@ def _text(path: Path, named: str, base: Path, config: Config) -> str:
             section = part
         lines.append(f"#   {field}: {as_yaml(getattr(getattr(config, part), field))}  # {settings()[setting].meaning}")
     return "\n".join(lines) + "\n"
+
+
+VERB = Verb("fr3e new my.yaml --from demo", declare, run, recipe=False)

@@ -42,7 +42,7 @@ from fr3e_jax.session.session import Session
 from fr3e_jax.stores.mirror import Mirror
 from fr3e_jax.stores.objects import join
 from fr3e_jax.stores.reading import Place
-from fr3e_jax.verbs.export import save_model
+from fr3e_jax.verbs.model_directory import save_model
 
 
 class SupervisedRun:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import sys
 from collections.abc import Sequence
@@ -12,21 +10,21 @@ from pathlib import Path
 
 from rich.table import Table
 
-from fr3e_jax.cli.local_paths import on_this_machine
+from fr3e_jax.cli.arguments import on_this_machine
+from fr3e_jax.cli.parser import Verb
 from fr3e_jax.cli.run_selection import run_to_read
 from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.configuration import ConfigError
-from fr3e_jax.runs.run_directory import atomic_file
 from fr3e_jax.studies.analysis.catalogue import ANALYSES, LeftOut, analyse
 from fr3e_jax.studies.analysis.figure import Figure, Finding, HeatMap
-from fr3e_jax.studies.analysis.finding_content import finding_content
+from fr3e_jax.studies.analysis.finding_content import finding_content, write_findings
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 from fr3e_jax.visible_text import visible
 
 SHOWN_SERIES = 2  # in the table; the files have all
 
 
-def declare_analyse(parser: argparse.ArgumentParser) -> None:
+def declare(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
     parser.add_argument("runs", metavar="RUN", nargs="*", help="run directory; several are laid over each other")
     parser.add_argument("--baseline", metavar="RUN", help="a run to lay beside the others, such as GRPO beside FR3E")
@@ -45,7 +43,7 @@ def declare_analyse(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print all findings as JSON in place of the table")
 
 
-def show_analyses(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Analyse the runs, write the files, print a table and return the exit code.
 
     Raises:
@@ -80,30 +78,6 @@ def show_analyses(arguments: argparse.Namespace) -> int:
     else:
         _print(found, left_out, folder)
     return 0
-
-
-def write_findings(found: Sequence[Finding], folder: Path) -> None:
-    """Write ``NAME.json`` and ``NAME.csv`` of each finding; a file is whole or not there.
-
-    Raises:
-      OSError: the folder cannot be written.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    for one in found:
-        with atomic_file(folder / f"{one.name}.json") as stream:
-            stream.write(finding_content(one))
-        with atomic_file(folder / f"{one.name}.csv") as stream:
-            stream.write(as_csv(one).encode())
-
-
-def as_csv(finding: Finding) -> str:
-    """The rows of a finding under their names; an empty cell where there is no value."""
-    rows, text = list(finding.rows()), io.StringIO()
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def headline(finding: Finding) -> str:
@@ -163,3 +137,6 @@ def _print(found: Sequence[Finding], left_out: Sequence[LeftOut], folder: Path) 
     for missing in left_out:
         console.print(f"left out: {missing.name} of {missing.run}: {missing.reason}", soft_wrap=True)
     console.print(f"JSON and CSV of each: {folder}", soft_wrap=True)
+
+
+VERB = Verb("fr3e analyse runs/fr3e-20250101-120000 --baseline runs/grpo-20250101-120000", declare, run, recipe=False)

@@ -1,19 +1,69 @@
-"""A sweep: combinations of settings, each run in its own process and directory."""
+"""``fr3e sweep``: combinations of settings, each run in its own process and directory."""
 
 from __future__ import annotations
 
+import argparse
 import shlex
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from fr3e_jax.cli.sweep_axes import combinations, parse_axes, recipes_of
-from fr3e_jax.cli.sweep_record import Record, take_over, unfinished_sweep
-from fr3e_jax.cli.sweep_runs import RECIPE, as_overrides, execute, make_runs, safe_name
-from fr3e_jax.cli.sweep_table import Display, print_table
+from fr3e_jax.cli.arguments import positive
+from fr3e_jax.cli.parser import Verb
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.shipped_files import find_recipe
 from fr3e_jax.stores.objects import is_remote
+from fr3e_jax.verbs.sweep_axes import combinations, parse_axes, recipes_of
+from fr3e_jax.verbs.sweep_record import Record, take_over, unfinished_sweep
+from fr3e_jax.verbs.sweep_runs import RECIPE, as_overrides, execute, make_runs, safe_name
+from fr3e_jax.verbs.sweep_table import Display, print_table
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
+    parser.add_argument("--sample", type=positive, default=0, metavar="N", help="N of the combinations, at random")
+    parser.add_argument(
+        "--hours",
+        type=hours,
+        default=float("inf"),
+        metavar="H",
+        help="begin no run after H hours; --hours 0.5 is 30 min",
+    )
+    parser.add_argument("--sample-seed", type=int, default=0, metavar="S", help="seed of that draw (default 0)")
+    parser.add_argument(
+        "--new",
+        action="store_true",
+        help="begin a new sweep; else the same command goes on with an unfinished one",
+    )
+    parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="runs at the same time (default 1)")
+    parser.add_argument("--verb", choices=("train", "sft", "rft"), default="train", help="verb to run (default train)")
+
+
+def hours(text: str) -> float:
+    """Parse a number of hours above 0, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of hours above 0")
+    return value
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the sweep that the arguments describe; return the exit code."""
+    return sweep(
+        arguments.recipe,
+        arguments.overrides,
+        arguments.verb,
+        arguments.jobs,
+        arguments.dry_run,
+        sample=arguments.sample,
+        sample_seed=arguments.sample_seed,
+        hours=arguments.hours,
+        fresh=arguments.new,
+    )
 
 
 def sweep(
@@ -98,3 +148,6 @@ def sweep_folder(output_dir: str, name: str) -> Path:
     """A new directory for the sweep, named by recipe or experiment and time."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     return Path(output_dir).expanduser().absolute() / f"sweep-{safe_name(name)}-{stamp}"
+
+
+VERB = Verb("fr3e sweep configs/demo_fr3e.yaml seed=0,1,2 explore.num_anchors=2,4 --dry-run", declare, run)

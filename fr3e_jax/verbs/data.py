@@ -1,12 +1,19 @@
-"""The tables that `fr3e data` prints."""
+"""``fr3e data``: the data of a recipe, as tables or JSON."""
 
 from __future__ import annotations
 
+import argparse
+import json
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from fr3e_jax.cli.arguments import declare_print_config
+from fr3e_jax.cli.parser import Verb
+from fr3e_jax.cli.run_selection import print_config
 from fr3e_jax.cli.tables import TableConsole
+from fr3e_jax.configuration import load_config
+from fr3e_jax.configuration.error_conversion import as_config_error
 
 if TYPE_CHECKING:
     from fr3e_jax.data.overlap import Overlap
@@ -16,6 +23,32 @@ BAR = 40  # characters of the longest bar
 PAIRS = 6  # ids shown of each overlap
 PROMPT = 1500  # characters shown of each prompt
 GOLD = 60  # characters shown of each gold answer
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.add_argument("--json", action="store_true", help="print JSON, with the ids of all overlapping questions")
+    declare_print_config(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the overview of a recipe's data; return the exit code.
+
+    Raises:
+      ConfigError: a file that the settings name cannot be read.
+    """
+    config = load_config(arguments.recipe, arguments.overrides, training=False)
+    if print_config(arguments, config):
+        return 0
+    from fr3e_jax.data.overview import overview
+
+    with as_config_error():
+        data = overview(config)
+    if arguments.json:
+        print(json.dumps(data.as_json(), indent=2, ensure_ascii=False))
+    else:
+        print_overview(data)
+    return 0
 
 
 def print_overview(found: Overview) -> None:
@@ -105,3 +138,6 @@ def _ids(overlap: Overlap) -> str:
 
 def _short(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[:longest]} ... ({len(text) - longest:,} more characters)"
+
+
+VERB = Verb("fr3e data configs/mixture_fr3e.yaml data.root=DIR model.tokenizer=Qwen2.5-7B", declare, run)

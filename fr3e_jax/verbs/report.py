@@ -6,7 +6,8 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from fr3e_jax.cli.local_paths import on_this_machine
+from fr3e_jax.cli.arguments import on_this_machine
+from fr3e_jax.cli.parser import Verb
 from fr3e_jax.cli.run_selection import run_to_read
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.stores.objects import is_remote
@@ -14,8 +15,8 @@ from fr3e_jax.stores.objects import is_remote
 PORT = 8500
 
 
-def declare_report(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``fr3e report``."""
+def declare(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
     parser.add_argument("run", metavar="RUN", help="directory of a run; it may still be training")
     parser.add_argument(
         "--output", type=on_this_machine, metavar="FILE", help="write the page there (default: RUN/report.html)"
@@ -30,7 +31,7 @@ def declare_report(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def report(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Write or serve the page.
 
     Raises:
@@ -61,3 +62,6 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
     return int(text)
+
+
+VERB = Verb("fr3e report runs/demo-20250101-120000 --serve", declare, run, recipe=False)

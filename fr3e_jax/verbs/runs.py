@@ -10,6 +10,7 @@ from typing import get_args
 
 from rich.table import Table
 
+from fr3e_jax.cli.parser import Verb
 from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
@@ -24,7 +25,7 @@ LONGEST_REASON = 300  # characters under the table; --json has them all
 _NEVER = float("-inf")
 
 
-def declare_runs(parser: argparse.ArgumentParser) -> None:
+def declare(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
     parser.add_argument("folder", metavar="DIR", nargs="?", default="runs", help="folder to look below (default runs)")
     parser.add_argument("--unfold", action="store_true", help="list the runs of each sweep; naming a sweep does, too")
@@ -33,7 +34,7 @@ def declare_runs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON; sweeps hold their runs")
 
 
-def show_runs(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Print the runs below a folder and return the exit code.
 
     Raises:
@@ -126,3 +127,6 @@ def _amount(count: int) -> str:
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return str(count)
+
+
+VERB = Verb("fr3e runs runs --state failed", declare, run, recipe=False)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-import types
-
 import pytest
 
 from fr3e_jax.cli import main
-from fr3e_jax.cli.parsers import byte_size
+from fr3e_jax.verbs.export import byte_size
 
 
 @pytest.fixture
@@ -23,9 +20,8 @@ def run_dir(tmp_path):
 def calls(monkeypatch):
     """A stand-in for `export_run`; each call is recorded and returns 0."""
     recorded = []
-    stand_in = types.ModuleType("fr3e_jax.verbs.export")
-    stand_in.export_run = lambda *arguments, **options: recorded.append((arguments, options)) or 0
-    monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
+    stand_in = lambda *arguments, **options: recorded.append((arguments, options)) or 0
+    monkeypatch.setattr("fr3e_jax.verbs.export.export_run", stand_in)
     return recorded
 
 
@@ -33,7 +29,7 @@ def test_export_takes_the_settings_of_the_run(run_dir, calls, tmp_path):
     assert main(["export", str(run_dir), str(tmp_path / "out")]) == 0
     [((config, run, directory), options)] = calls
     assert (config.name, config.model.hidden_size, run, directory) == ("tried", 128, run_dir, tmp_path / "out")
-    assert options == {"dtype": "", "step": None, "adapter": False}
+    assert options == {"dtype": "", "max_shard_bytes": None, "step": None, "adapter": False}
 
 
 def test_export_passes_its_options(run_dir, calls):

@@ -1,0 +1,150 @@
+"""``fr3e eval``: evaluate models, runs and checkpoints on the same held-out problems, and print one table."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from fr3e_jax.cli.arguments import declare_print_config, on_this_machine, steps
+from fr3e_jax.cli.parser import Verb
+from fr3e_jax.cli.run_selection import print_config, run_to_read, settings_of_run
+from fr3e_jax.cli.tables import TableConsole
+from fr3e_jax.configuration import Config, ConfigError, load_config
+
+if TYPE_CHECKING:
+    from fr3e_jax.verbs.evaluations import Result
+
+COUNTS = ("prompts", "prompts_too_long", "prompts_unspeakable", "not_graded")
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.add_argument(
+        "--run",
+        metavar="RUN_DIR",
+        action="append",
+        default=[],
+        help="evaluate the newest checkpoint of this run, with the run's model settings; may be repeated",
+    )
+    parser.add_argument(
+        "--step", metavar="N,...", type=steps, default=(), help="checkpoints of the runs, in place of the newest"
+    )
+    parser.add_argument(
+        "--model",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="evaluate this Hugging Face directory; may be repeated. Without --run and --model: the recipe's model",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
+    parser.add_argument("--markdown", type=on_this_machine, metavar="FILE", help="write the table as Markdown")
+    parser.add_argument("--csv", type=on_this_machine, metavar="FILE", help="write all metrics as CSV")
+    declare_print_config(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Evaluate what the arguments name; print one table; return the exit code."""
+    if arguments.step and not arguments.run:
+        raise ConfigError("--step names checkpoints of a run; add --run RUN_DIR")
+    recipe, overrides = arguments.recipe, arguments.overrides
+    runs = [run_to_read(run, checkpoints=True) for run in arguments.run]
+    named: list[tuple[Config, Path | None]] = [(settings_of_run(recipe, overrides, run), run) for run in runs]
+    named += [
+        (load_config(recipe, [*overrides, f"model.path={model}"], training=False), None) for model in arguments.model
+    ]
+    named = named or [(load_config(recipe, overrides, training=False), None)]
+    if print_config(arguments, named[0][0]):
+        return 0
+    from fr3e_jax.verbs.evaluations import Subject, evaluate_all
+
+    subjects = [Subject(config, run, arguments.step if run else ()) for config, run in named]
+    results: list[Result] = []
+    code = evaluate_all(subjects[0].config, subjects, results)
+    if not results:
+        return code
+    if arguments.json:
+        print(as_json(results))
+    else:
+        _print(*rows(results))
+        print("\n".join(["responses:", *(f"  {result.folder}" for result in results)]))
+    for path, text in ((arguments.markdown, markdown), (arguments.csv, comma_separated)):
+        if path:
+            _write(Path(path).expanduser(), text(results))
+    return code
+
+
+def _print(head: list[str], body: list[list[str]]) -> None:
+    """The table, turned if it has more columns than rows: models have long names, and there may be many sets."""
+    if len(head) > len(body) + 1:
+        head, *body = [list(line) for line in zip(*[head, *body], strict=True)]
+    table = Table(*head, box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for line in body:
+        table.add_row(*line)
+    TableConsole().print(table)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}; choose another place") from error
+
+
+def columns(results: Sequence[Result]) -> list[str]:
+    """The metrics that a table shows: scores of all sets, their means first; those of single sets without lengths."""
+    names = dict.fromkeys(name for result in results for name in result.metrics)
+    kept = [name for name in names if name not in COUNTS and not name.endswith("no_answer")]
+    overall = [name for name in kept if "/" not in name or name.startswith(("length/", "tools/"))]
+    scores = [name for name in overall if not name.startswith(("length/", "tools/"))]
+    sets = [name for name in kept if name not in overall and "/length/" not in name]
+    return [*scores, *sets, *(name for name in overall if name not in scores)]
+
+
+def rows(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
+    """The table: columns, and a row of texts for each evaluation, "" where it has no such metric."""
+    names = columns(results)
+
+    def cell(value: float | None, name: str) -> str:
+        return "" if value is None else f"{value:.1%}" if is_score(name) else f"{value:.4g}"
+
+    return ["model", *names], [[r.name, *(cell(r.metrics.get(n), n) for n in names)] for r in results]
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """The table in Markdown."""
+    head, body = rows(results)
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *body]
+    return "".join("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |\n" for line in lines)
+
+
+def comma_separated(results: Sequence[Result]) -> str:
+    """All metrics of all evaluations as CSV, unrounded."""
+    names = list(dict.fromkeys(name for result in results for name in result.metrics))
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["model", "folder", *names])
+    writer.writerows([r.name, r.folder, *(r.metrics.get(name, "") for name in names)] for r in results)
+    return stream.getvalue()
+
+
+def as_json(results: Sequence[Result]) -> str:
+    """The metrics as JSON: an object for one evaluation, a list for several."""
+    content = [{"model": r.name, "folder": r.folder} | r.metrics for r in results]
+    return json.dumps(content[0] if len(content) == 1 else content, indent=2)
+
+
+def is_score(name: str) -> bool:
+    """Whether a metric is a share of right answers, which is shown in percent."""
+    return name.rpartition("/")[2].split("@")[0] in ("avg", "pass", "maj", "greedy")
+
+
+VERB = Verb("fr3e eval configs/demo.yaml --run runs/demo-20250101-120000 evaluation.samples=32", declare, run)

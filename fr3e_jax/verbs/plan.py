@@ -1,0 +1,155 @@
+"""``fr3e plan``: send the request to the planning process and print its answer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from fr3e_jax.cli.arguments import positive
+from fr3e_jax.cli.parser import Verb
+from fr3e_jax.configuration import ConfigError, load_config, to_yaml
+from fr3e_jax.planning.planner_process import INSTALL, PlanningFailed, find_libtpu, run_planner
+from fr3e_jax.planning.topology import TopologyError, parse_topology
+
+DOES_NOT_FIT = 1  # the exit code of a failed run, too
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    parser.add_argument(
+        "--topology",
+        required=True,
+        metavar="CHIP:SHAPE",
+        help="TPU v4, v5e, v5p or v6e: v5e:8x8, v5p:4x4x4, v5e:16x16x2slices; GPUs, which are estimated: h100:8x4 "
+        "(4 hosts of 8)",
+    )
+    parser.add_argument(
+        "--slices", type=positive, default=1, metavar="N", help="number of slices of that shape (default 1)"
+    )
+    parser.add_argument(
+        "--programs",
+        default="",
+        metavar="NAMES",
+        help="plan only these programs, comma-separated: reshard, prefill, decode, promote, explore, score, "
+        "accumulate, apply",
+    )
+    parser.add_argument(
+        "--estimate", action="store_true", help="estimate by arithmetic, within seconds; nothing is compiled"
+    )
+    parser.add_argument(
+        "--search",
+        action="store_true",
+        help="try meshes, micro-batch sizes, slots, lanes and prompts a round, and recommend the fastest that fits",
+    )
+    parser.add_argument(
+        "--compile", type=positive, default=3, metavar="N", help="--search compiles at most N candidates (default 3)"
+    )
+    parser.add_argument(
+        "--response-tokens",
+        type=positive,
+        default=0,
+        metavar="MEAN",
+        help="mean response length in tokens, for the amounts of a step (default: the cap)",
+    )
+    parser.add_argument(
+        "--kept-share",
+        type=share,
+        default=1.0,
+        metavar="SHARE",
+        help="share of prompts that are kept, for the amounts of a step (default 1)",
+    )
+    parser.add_argument(
+        "--efficiency",
+        type=efficiencies,
+        default={},
+        metavar="compute=A,memory=B,network=C",
+        help="shares of the published peaks that programs are expected to reach (default 0.5, 0.35, 0.5)",
+    )
+    parser.add_argument(
+        "--price", type=price, default=0.0, metavar="PRICE", help="price of a chip-hour, for the cost of the run"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def efficiencies(text: str) -> dict[str, float]:
+    """Parse ``compute=0.5,memory=0.4``, for argparse."""
+    found = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        if name not in ("compute", "memory", "network"):
+            raise argparse.ArgumentTypeError(f"{part!r} is not compute=SHARE, memory=SHARE or network=SHARE")
+        found[name] = share(value)
+    return found
+
+
+def price(text: str) -> float:
+    """Parse an amount of money, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a price of a chip-hour; expected a number such as 1.2")
+    return value
+
+
+def share(text: str) -> float:
+    """Parse a number above 0 and up to 1, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share above 0 and up to 1")
+    return value
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the plan of a recipe; return 0 if every program fits, else 1.
+
+    Raises:
+      ConfigError: the topology cannot be read, the mesh does not fit it, or there is no libtpu.
+    """
+    config = load_config(arguments.recipe, arguments.overrides, training=False)
+    try:
+        topology = parse_topology(arguments.topology, arguments.slices)
+    except TopologyError as error:
+        raise ConfigError(str(error)) from error
+    estimate = arguments.estimate or topology.chip.platform == "gpu"
+    if not estimate and find_libtpu() is None:
+        raise ConfigError(f"--topology {topology.name} needs libtpu to compile for: {INSTALL}; or add --estimate")
+    with tempfile.TemporaryDirectory() as directory:
+        recipe = Path(directory) / "recipe.yaml"
+        recipe.write_text(to_yaml(config), encoding="utf-8")
+        request = {
+            "config": str(recipe),
+            "topology": topology.name,
+            "slices": 1,  # the topology's name states the slices
+            "estimate": estimate,
+            "programs": [name for name in arguments.programs.split(",") if name],
+            "search": arguments.search,
+            "compile": arguments.compile,
+            "response_tokens": arguments.response_tokens,
+            "kept_share": arguments.kept_share,
+            "efficiency": arguments.efficiency,
+            "price": arguments.price,
+        }
+        answer = _answer(request)
+    print(json.dumps(answer.get("plan") or answer["search"], indent=2) if arguments.json else answer["text"])
+    return 0 if answer["fits"] else DOES_NOT_FIT
+
+
+def _answer(request: dict) -> dict:
+    try:
+        return run_planner(request, lambda line: print(line, file=sys.stderr, flush=True))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    except PlanningFailed as error:
+        print(f"fr3e plan: {error}", file=sys.stderr)
+        raise SystemExit(1) from error
+
+
+VERB = Verb("fr3e plan configs/fr3e_qwen2.5_32b.yaml --topology v5p:4x4x4 mesh.tensor=2", declare, run)

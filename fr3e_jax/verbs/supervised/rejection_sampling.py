@@ -1,0 +1,217 @@
+"""Rejection-sampling fine-tuning: sample, filter, select, fine-tune, and again. (Deng et al. 2025, 4.4.1.)
+
+Each iteration samples from the weights of the last one, and fine-tunes them with a fresh optimizer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from fr3e_jax.cluster.membership import across_processes
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.configuration.error_conversion import as_config_error
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.learning.experience import TrainingTrunk
+from fr3e_jax.learning.mini_batches import split_mini_batches
+from fr3e_jax.loop.prompts import PromptFeed, summary_of
+from fr3e_jax.loop.step_report import grading_metrics
+from fr3e_jax.rollouts.noise import SHUFFLE
+from fr3e_jax.runs import rollout_store
+from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.console import say
+from fr3e_jax.runs.ledger import TokenLedger
+from fr3e_jax.runs.metrics import recorded_evaluation
+from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.session.session import Session, open_session
+from fr3e_jax.stores.reading import Place
+from fr3e_jax.verbs.model_directory import check_replaceable
+from fr3e_jax.verbs.supervised.rft_responses import response_entries, sample_responses
+from fr3e_jax.verbs.supervised.rft_selection import select_responses, training_trunks
+from fr3e_jax.verbs.supervised.supervised_run import SupervisedRun, start_run
+
+
+@across_processes
+def rft(config: Config, run_dir: Place | None = None, resume: bool = False) -> int:
+    """``fr3e rft``: run the iterations and return the exit code.
+
+    At the end the model is written as a Hugging Face directory that ``model.path`` can name.
+
+    Raises:
+      ConfigError: the policy acts in an environment.
+    """
+    if config.environment.enabled:
+        raise ConfigError(
+            f"environment.kind={config.environment.kind}: fr3e rft filters and cuts answers that a verifier grades, "
+            "and an episode has neither an answer nor a verifier; train with fr3e train, or set environment.kind=none"
+        )
+    if run_dir is not None:
+        config.runtime.run_dir = str(run_dir)
+    ledger = TokenLedger()
+    optimizer = dataclasses.replace(config.optimizer, learning_rate=config.rft.learning_rate)
+    say("opening the model, its data and the verifier", config.runtime.console)
+    session = open_session(dataclasses.replace(config, optimizer=optimizer))
+    with as_config_error():
+        if config.rft.output:
+            check_replaceable(config.rft.output)  # now, not after hours of training
+    return start_run(_Run, session, config, run_dir, resume, ledger)
+
+
+@dataclass
+class Iteration:
+    """The trunks of an iteration and its progress; part of a checkpoint."""
+
+    trunks: list[TrainingTrunk]
+    metrics: dict[str, float]  # of sampling and selection
+    updates: int = 0  # optimizer steps of this iteration so far
+    sums: Counter[str] = field(default_factory=Counter)  # of the metrics of these steps
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON content for a checkpoint."""
+        return dataclasses.asdict(self) | {"trunks": [t.to_json() for t in self.trunks], "sums": dict(self.sums)}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Iteration:
+        """The iteration that `to_json` described."""
+        trunks = [TrainingTrunk.from_json(trunk) for trunk in content["trunks"]]
+        return cls(trunks, content["metrics"], content["updates"], Counter(content["sums"]))
+
+
+class _Run(SupervisedRun):
+    verb, rate = "rft", "rft.learning_rate"
+
+    def __init__(
+        self,
+        session: Session,
+        run: RunDirectory,
+        checkpoints: Checkpointer,
+        ledger: TokenLedger,
+        identity: dict[str, Any],
+    ):
+        self.iteration = 0  # finished iterations
+        self.current: Iteration | None = None
+        self.feed = PromptFeed(
+            session.task.problems("train"), session.texts, session.config.data, session.config.rft.prompts
+        )
+        super().__init__(session, run, checkpoints, ledger, identity, max_steps=session.config.rft.iterations)
+        if self.first:
+            rollout_store.drop_after(run, self.resumed_step)
+
+    def finished_steps(self) -> int:
+        return self.iteration
+
+    def state(self) -> dict[str, Any]:
+        current = None if self.current is None else self.current.to_json()
+        return {"iteration": self.iteration, "current": current, "stream": self.feed.state_dict()}
+
+    def restore(self, host: dict[str, Any]) -> None:
+        self.iteration = host["iteration"]
+        self.current = None if host["current"] is None else Iteration.from_json(host["current"])
+        self.feed.load_state_dict(host["stream"])
+
+    def run(self) -> int:
+        config = self.config
+        for line in summary_of(self.feed.unspeakable(), "training data"):
+            self.console.note(line)
+        self.before = self.before or self.evaluate()
+        if self.resumed_step and self.current is None and self._evaluation_due():
+            recorded = partial(recorded_evaluation, self.run_dir.metrics, self.step)
+            evaluated = self.session.processes.on_first(recorded) or self.evaluate()  # a signal had interrupted it
+            self.checkpoints.rank(self.step, evaluated)
+        while self.iteration < config.rft.iterations:
+            if self.current is None:
+                self.current = self._gather()
+            if not self.current.trunks:
+                return self.failed(self._nothing(), f"in iteration {self.iteration + 1}")
+            asked = self._fine_tune(self.current)
+            if asked and self.iteration < config.rft.iterations:
+                return self.stopped(asked)
+        self.finish(config.rft.output, config.rft.output_dtype, iterations=self.iteration)
+        return 0
+
+    def _fine_tune(self, current: Iteration) -> str:
+        """Train on the rest of an iteration.
+
+        Returns the signal that asked to stop, or "" without one. A signal before the last update ends the iteration
+        early, with a checkpoint.
+        """
+        self.console.stage(f"fine-tuning, iteration {self.iteration + 1}")
+        batches, asked = self._batches(current), ""
+        for left, batch in zip(reversed(range(len(batches))), batches, strict=True):
+            updated = self.fine_tune(batch, tokens=self.config.training.micro_batch_tokens)()
+            self.check_finite(updated)
+            current.updates += 1
+            current.sums.update(updated)
+            asked = self.session.processes.asked_to_stop(self.stop.received, self.step)
+            if left and (asked or current.updates % self.config.checkpoint.every == 0):
+                self.save()
+            if left and asked:
+                return asked
+        self._end_iteration()
+        return asked
+
+    def _gather(self) -> Iteration:
+        """Sample, filter and select the responses that this iteration trains on."""
+        session, learner, step = self.session, self.learner, self.step + 1  # the first update on the responses
+        self.console.stage(f"sampling, iteration {self.iteration + 1}")
+        with self.ledger.stage("sample"):
+            with as_config_error():
+                prompts = self.feed.next()
+            for line in self.feed.complaints:
+                self.console.note(line)
+            weights = session.sampler.weights.of(learner.params)
+            responses = sample_responses(session, weights, self.iteration, prompts)
+            self.ledger.count_decoding(session.sampler.engine.take_counts())
+            session.sampler.weights.release()
+        with self.ledger.stage("select"):
+            selected, metrics = select_responses(session.learning, learner, self.iteration, responses)
+        session.processes.agree(
+            f"iteration {self.iteration + 1}, selection",
+            prompts=[[r.prompt.position, r.number] for r in selected],
+            token_ids=[r.rollout.token_ids for r in selected],
+        )
+        if self.config.runtime.store_rollouts:
+            with self.ledger.stage("store"):
+                self.store(response_entries(step, responses, selected, self.part), step, "step")
+        metrics |= grading_metrics(session.grader) | self.feed.metrics()
+        learner.restart_optimizer()
+        return Iteration(training_trunks(selected, self.iteration)[0], metrics)
+
+    def _batches(self, current: Iteration) -> list[list[TrainingTrunk]]:
+        """The mini-batches of all epochs that have not been trained on yet."""
+        batches = []
+        for epoch in range(self.config.rft.epochs):
+            order = self.session.noise.generator(SHUFFLE, self.iteration, epoch).permutation(len(current.trunks))
+            members = [(int(n), current.trunks[n]) for n in order]
+            for batch in split_mini_batches(members, self.config.rft.batch_size):
+                batches.append([trunk for _, trunk in batch])
+        return batches[current.updates :]
+
+    def _end_iteration(self) -> None:
+        current, self.current = self.current, None
+        self.iteration += 1
+        means = {name: total / current.updates for name, total in current.sums.items()}
+        metrics = {"iteration": self.iteration, "updates": current.updates} | means | current.metrics
+        metrics |= self.ledger.step_metrics()
+        self.write(metrics)
+        self.console.step(self.iteration, metrics)
+        if self.iteration == self.config.rft.iterations:
+            return  # `finish` saves after the last evaluation, whose metrics rank the checkpoint
+        self.save(self.evaluate() if self._evaluation_due() else None)
+
+    def _evaluation_due(self) -> bool:
+        every = self.config.evaluation.every
+        return bool(every) and self.iteration % every == 0 and self.iteration < self.config.rft.iterations
+
+    def _nothing(self) -> str:
+        m, rft = self.current.metrics, self.config.rft
+        return (
+            f"of {m['rft/sampled']} responses {m['rft/right']} were right and {m['rft/usable_right']} of them passed "
+            f"the filters ({m['rft/dropped_redundant']} were redundant, {m['rft/dropped_no_answer']} had no answer, "
+            f"{m['rft/dropped_no_digit']} no digit, {m['rft/dropped_unfinished']} were unfinished); expected at "
+            f"least one: raise rft.prompts (now {rft.prompts}), rft.max_redundancy (now {rft.max_redundancy:g}) or "
+            "rollout.max_response_tokens, or warm the policy up with fr3e sft"
+        )
