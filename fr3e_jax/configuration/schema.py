@@ -532,7 +532,7 @@ class RuntimeConfig:
     run_dir: str = option("", "exact run directory or address; empty: output_dir/NAME-DATE-TIME")
     compilation_cache: str = option(
         "~/.cache/fr3e_jax/xla",
-        "folder of compiled programs and fingerprints of procedural data, a directory or gs://, s3://; empty: none",
+        "folder of compiled programs, a directory or gs://, s3://; empty: none",
     )
     stored_programs: bool = option(
         True,

@@ -34,7 +34,7 @@ class ChainTask:
         self.dropped: dict[str, int] = {}
 
     def problems(self, split: Split) -> ProceduralProblems:
-        return ProceduralProblems(split, self.seed, self._draw, self.config)
+        return ProceduralProblems(split, self.seed, self._draw)
 
     def _draw(self, rng: np.random.Generator, split: Split) -> tuple[str, str]:
         """A random prompt of the split and its answer."""

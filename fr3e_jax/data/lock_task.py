@@ -60,7 +60,7 @@ class LockTask:
         self.dropped: dict[str, int] = {}
 
     def problems(self, split: Split) -> ProceduralProblems:
-        return ProceduralProblems(split, self.seed, self._draw, self.config)
+        return ProceduralProblems(split, self.seed, self._draw)
 
     def _draw(self, rng: np.random.Generator, split: Split) -> tuple[str, str]:
         """The prompt, and a random combination of the split."""

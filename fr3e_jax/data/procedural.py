@@ -25,13 +25,11 @@ class ProceduralProblems(Sequence[Problem]):
       split: their split.
       seed: of the training problems; held-out problems are the same under every seed.
       draw: makes a prompt of the split and its gold answer.
-      settings: of ``draw``; with the seed, the split and the code they tell all problems.
     """
 
     split: Split
     seed: int
     draw: Callable[[np.random.Generator, Split], tuple[str, str]]
-    settings: Any = None
 
     def __len__(self) -> int:
         return LENGTHS[self.split]

@@ -20,12 +20,12 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.character_tokenizer import CHARACTERS
 from fr3e_jax.data.task import BUILT_IN, Task, held_out_split
 from fr3e_jax.data.tokenizer import FILES, TextCodec
-from fr3e_jax.loop.kept_fingerprints import Fingerprint, kept
 from fr3e_jax.problem import Problem
 from fr3e_jax.tools.tool import FORMS
 from fr3e_jax.user_code import parse_reference
 
-HASHED_PROBLEMS = 20_000  # of a split; a longer one is looked at in so many places
+HASHED_PROBLEMS = 20_000  # of a split; of a longer one, so many evenly spaced problems
+HASHED_COMPUTED_PROBLEMS = 1_000  # of a split whose problems are computed on access
 HASHED_DEMONSTRATIONS = 2_000  # the first; every second one as at the end of a curriculum
 
 
@@ -42,12 +42,11 @@ def identity(
       base: a hash of the weights below the adapters, which no checkpoint holds; "": there are none.
     """
     settings = {name: value for name, value in dataclasses.asdict(config).items() if name != "runtime"}
-    of_problems = kept(fingerprint, config.runtime)
     held_out = held_out_split(task, config.evaluation.split)
     found = {
         "settings": json.loads(json.dumps(settings)),
-        "training_data": of_problems(task.problems("train")),
-        "held_out_data": held_out_fingerprints(held_out, config.data.eval, of_problems),
+        "training_data": fingerprint(task.problems("train")),
+        "held_out_data": held_out_fingerprints(held_out, config.data.eval),
         "tokenizer": tokenizer_fingerprint(codec),
         "files": user_files(config),
     }
@@ -61,11 +60,12 @@ def identity(
 def fingerprint(problems: Sequence[Problem]) -> str:
     """The number of problems and a hash of their content.
 
-    All of them are hashed, or `HASHED_PROBLEMS` evenly spaced ones.
+    All of them are hashed, or `HASHED_PROBLEMS` evenly spaced ones; fewer if each is computed on access.
     """
     count = len(problems)
-    places = range(count) if count <= HASHED_PROBLEMS else np.linspace(0, count - 1, HASHED_PROBLEMS).astype(int)
-    return f"{count} problems, {_digest(_content(problems[int(place)]) for place in places)}"
+    most = HASHED_PROBLEMS if isinstance(problems, list | tuple) else HASHED_COMPUTED_PROBLEMS
+    indices = range(count) if count <= most else np.linspace(0, count - 1, most).astype(int).tolist()
+    return f"{count} problems, {_digest(_content(problems[index]) for index in indices)}"
 
 
 def _content(problem: Problem) -> bytes:
@@ -74,12 +74,10 @@ def _content(problem: Problem) -> bytes:
     return repr((problem.id, problem.prompt, problem.gold, extra)).encode("utf-8", "surrogatepass")
 
 
-def held_out_fingerprints(
-    problems: Sequence[Problem], sets: Sequence[str], of_problems: Fingerprint = fingerprint
-) -> dict[str, str]:
+def held_out_fingerprints(problems: Sequence[Problem], sets: Sequence[str]) -> dict[str, str]:
     """A `fingerprint` for each of several sets, by the split in the problems' ids; else one, under an empty name."""
     if len(sets) <= 1:
-        return {"": of_problems(problems)}
+        return {"": fingerprint(problems)}
     members: dict[str, list[Problem]] = {}
     for problem in problems:
         members.setdefault(problem.id.rpartition("/")[0], []).append(problem)

@@ -15,7 +15,7 @@ from fr3e_jax.loop.resumption import changes
 from fr3e_jax.problem import Problem
 from fr3e_jax.session import run_identity
 from fr3e_jax.session.run_identity import (
-    HASHED_PROBLEMS,
+    HASHED_COMPUTED_PROBLEMS,
     fingerprint,
     held_out_fingerprints,
     identity,
@@ -48,7 +48,7 @@ def test_a_fingerprint_of_many_problems_looks_at_a_bounded_number():
 
     many = Many()
     assert fingerprint(many).startswith("1000000000 problems, ")
-    assert many.seen == HASHED_PROBLEMS
+    assert many.seen == HASHED_COMPUTED_PROBLEMS
 
 
 def test_a_fingerprint_tells_what_the_verifier_needs_besides_the_gold():
@@ -94,14 +94,13 @@ def test_files_of_task_verifier_and_tool_count_by_content(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("setting", ["num_operands", "modulus", "sft_min_operands"])
 def test_each_setting_of_the_order_task_is_named_with_the_data_that_it_changes(monkeypatch, setting):
-    monkeypatch.setattr(run_identity, "HASHED_PROBLEMS", 30)
+    monkeypatch.setattr(run_identity, "HASHED_COMPUTED_PROBLEMS", 30)
     monkeypatch.setattr(run_identity, "HASHED_DEMONSTRATIONS", 30)
 
     def found(config):
         return identity(config, load_task(config.data), TextCodec.load(""), demonstrations=True)
 
     before = Config()
-    before.runtime.compilation_cache = ""  # a run of this user may have kept the fingerprint of more problems there
     order = dataclasses.replace(before.data.order, **{setting: getattr(before.data.order, setting) - 1})
     after = dataclasses.replace(before, data=dataclasses.replace(before.data, order=order))
     named = [line.split(":")[0] for line in changes(found(before), found(after))]
