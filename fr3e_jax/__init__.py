@@ -53,8 +53,8 @@ os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
-    found = globals()[name] = getattr(importlib.import_module(_PLACES[name]), name)
-    return found
+    value = globals()[name] = getattr(importlib.import_module(_PLACES[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -29,7 +29,7 @@ _INDEX = "model.safetensors.index.json"
 
 
 def is_id(text: str) -> bool:
-    """Whether a text names a repository of the hub: no such folder exists, nor one that it would lie in."""
+    """Return whether a text names a repository of the hub: no such folder exists, nor one that it would lie in."""
     owner = text.split("/")[0]
     free = not existing(text).exists() and not Path(owner).exists() and owner not in _NO_OWNERS
     return free and _ID.fullmatch(text) is not None
@@ -107,18 +107,18 @@ def _fetched(kind: str, name: str, patterns: Sequence[str], asker: str) -> Path:
     parts = _ID.fullmatch(name)
     assert parts is not None  # callers have looked
     repository, revision = parts["repo"], parts["revision"]
-    wanted = {"repo_type": kind, "revision": revision, "allow_patterns": list(patterns)}
+    download = {"repo_type": kind, "revision": revision, "allow_patterns": list(patterns)}
     where = f"{asker}: {name}" if kind == "dataset" else f"{asker}={name}"
-    if revision and _COMMIT.fullmatch(revision) and (found := _cached(repository, wanted, kind)):
-        return found  # a commit does not change
+    if revision and _COMMIT.fullmatch(revision) and (cached := _cached(repository, download, kind)):
+        return cached  # a commit does not change
     if not constants.HF_HUB_OFFLINE:
-        asked = f"fr3e: {where} is no folder here; asking the Hugging Face hub for the {kind}"
-        print(asked, file=sys.stderr, flush=True)
+        notice = f"fr3e: {where} is no folder here; asking the Hugging Face hub for the {kind}"
+        print(notice, file=sys.stderr, flush=True)
     command = f"hf download {repository}" + (" --repo-type dataset" if kind == "dataset" else "")
     command += f" --revision {revision}" if revision else ""
     login = "log in with `hf auth login`, or set HF_TOKEN"
     try:
-        folder = Path(snapshot_download(repository, **wanted))
+        folder = Path(snapshot_download(repository, **download))
     except GatedRepoError:
         raise FileNotFoundError(
             f"{where}: the hub gives it only to those who have accepted its terms; accept them on its page and {login}"
@@ -131,8 +131,8 @@ def _fetched(kind: str, name: str, patterns: Sequence[str], asker: str) -> Path:
             f"private, {login}"
         ) from None
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
-        if found := _cached(repository, wanted, kind):
-            return found
+        if cached := _cached(repository, download, kind):
+            return cached
         reason = str(error.__cause__ or error).strip().splitlines()[0]
         raise FileNotFoundError(
             f"{where} is no folder here, the hub cannot be reached ({reason}) and its cache lacks it; where there is a "
@@ -145,12 +145,12 @@ def _fetched(kind: str, name: str, patterns: Sequence[str], asker: str) -> Path:
     return folder
 
 
-def _cached(repository: str, wanted: dict, kind: str) -> Path | None:
+def _cached(repository: str, download: dict, kind: str) -> Path | None:
     """The snapshot in the cache if it is whole."""
     from huggingface_hub import snapshot_download
 
     try:
-        folder = Path(snapshot_download(repository, **wanted, local_files_only=True))
+        folder = Path(snapshot_download(repository, **download, local_files_only=True))
     except OSError:
         return None
     return folder if kind == "dataset" or not _missing(folder) else None

@@ -25,10 +25,10 @@ def root() -> Path | None:
 def existing(path: str | Path) -> Path:
     """The path itself if it exists or leads into no shipped folder; else the shipped file of that name, if any."""
     path = Path(path).expanduser()
-    found = root()
-    if path.exists() or path.is_absolute() or found is None or path.parts[:1] not in [(name,) for name in _FOLDERS]:
+    shipped = root()
+    if path.exists() or path.is_absolute() or shipped is None or path.parts[:1] not in [(name,) for name in _FOLDERS]:
         return path
-    return found / path if (found / path).exists() else path
+    return shipped / path if (shipped / path).exists() else path
 
 
 def find_recipe(name: str | Path) -> Path:
@@ -38,11 +38,11 @@ def find_recipe(name: str | Path) -> Path:
     back as it is.
     """
     path = existing(name)
-    found = root()
-    if path.exists() or path.is_absolute() or found is None:
+    shipped = root()
+    if path.exists() or path.is_absolute() or shipped is None:
         return path
     for folder in (RECIPES, RECIPES / "methods", RECIPES / "experiments"):
-        for candidate in (found / folder / path, found / folder / f"{path}.yaml"):
+        for candidate in (shipped / folder / path, shipped / folder / f"{path}.yaml"):
             if candidate.is_file() or (candidate.is_dir() and any(candidate.glob("*.yaml"))):
                 return candidate
     return path
@@ -50,10 +50,10 @@ def find_recipe(name: str | Path) -> Path:
 
 def recipe_names() -> list[str]:
     """The names that `find_recipe` takes: those in ``configs``, then ``methods/...``, then experiments."""
-    found = root()
-    if found is None:
+    shipped = root()
+    if shipped is None:
         return []
-    configs = found / RECIPES
+    configs = shipped / RECIPES
     plain = [path.stem for path in sorted(configs.glob("*.yaml"))]
     methods = [f"methods/{path.stem}" for path in sorted((configs / "methods").glob("*.yaml"))]
     return [*plain, *methods, *(f"experiments/{path.name}" for path in sorted((configs / "experiments").glob("*/")))]

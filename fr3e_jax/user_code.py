@@ -53,11 +53,11 @@ class CodeReference:
                 f"{self.setting} names the module {self.source}, but there is no module {error.name}; install it, put "
                 "its folder on PYTHONPATH, or name a file instead: FILE.py:NAME"
             ) from None
-        found = getattr(module, self.name, None)
-        if not callable(found):
-            problem = "has no such name" if found is None else f"has {found!r} there, which cannot be called"
+        function = getattr(module, self.name, None)
+        if not callable(function):
+            problem = "has no such name" if function is None else f"has {function!r} there, which cannot be called"
             raise ValueError(f"{self.setting} is {str(self)!r}, but {self.source} {problem}; expected {expected}")
-        return found
+        return function
 
 
 def parse_reference(text: str, setting: str, built_in: Iterable[str] = ()) -> CodeReference:

@@ -33,7 +33,7 @@ class Verdict:
 
     @property
     def right(self) -> bool:
-        """Whether the verifier accepts the response, whatever the reward."""
+        """Return whether the verifier accepts the response, whatever the reward."""
         return self.outcome == "right"
 
 

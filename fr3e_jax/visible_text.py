@@ -27,7 +27,7 @@ def visible(text: str, encoding: str = "utf-8") -> str:
 
     Line feeds and tabs stay. The form is that of JSON strings, so printed JSON stays valid.
     """
-    text = _ACTIVE.sub(lambda found: _spelled(found[0]), text)
+    text = _ACTIVE.sub(lambda match: _spelled(match[0]), text)
     try:
         text.encode(encoding)
     except UnicodeEncodeError:

@@ -10,7 +10,7 @@ from fr3e_jax.answers.expression_tree import Node
 
 ROUNDED_DIGITS = 6  # significant digits that a decimal needs to stand for a number that has no finite decimal
 
-_PARTS = 60  # of an expression that the main process evaluates
+_LARGEST = 60  # nodes of an expression that the main process evaluates
 _COSTLY = {"sum", "product", "factorial", "function"}
 
 
@@ -22,10 +22,10 @@ class Arithmetic(Protocol):
     """The questions about values that comparing answers asks."""
 
     def equal(self, left: Node, right: Node) -> bool:
-        """Whether two expressions are equal, for all values of their variables."""
+        """Return whether two expressions are equal, for all values of their variables."""
 
     def proportional(self, left: Node, right: Node, positive: bool) -> bool:
-        """Whether one is a constant, not zero (or positive), times the other."""
+        """Return whether one is a constant, not zero (or positive), times the other."""
 
     def real(self, node: Node) -> Any:
         """The value as a real number that can be compared."""
@@ -43,8 +43,7 @@ class ExactArithmetic:
 
     def real(self, node: Node) -> Fraction:
         if node.head not in ("number", "decimal"):
-            parts = list(node.walk())
-            if len(parts) > _PARTS or any(part.head in _COSTLY for part in parts):
+            if sum(1 for _ in node.walk()) > _LARGEST or node.has(*_COSTLY):
                 raise NeedsWorker
         try:
             return rational(node)
@@ -53,7 +52,7 @@ class ExactArithmetic:
 
 
 def rounds_to(left: Node, left_value: Fraction, right: Node, right_value: Fraction) -> bool:
-    """Whether one side is a decimal of six or more digits, and the other, which has no finite decimal, rounds to it.
+    """Return whether one side, a decimal of six or more digits, is the other one rounded, which has no finite decimal.
 
     Cutting off counts as rounding. A number with a finite decimal has to be equal exactly.
     """
@@ -63,7 +62,7 @@ def rounds_to(left: Node, left_value: Fraction, right: Node, right_value: Fracti
 
 
 def rounds(node: Node, decimal: Fraction, exact: Fraction) -> bool:
-    """Whether ``node``, a decimal of six or more digits with the value ``decimal``, is ``exact`` rounded or cut off."""
+    """Return whether ``node``, six or more digits with the value ``decimal``, is ``exact`` rounded or cut off."""
     places, significant = as_decimal(node) or (0, 0)
     if significant < ROUNDED_DIGITS or (decimal > 0) != (exact > 0):
         return False
@@ -80,7 +79,7 @@ def as_decimal(node: Node) -> tuple[int, int] | None:
 
 
 def terminates(value: Fraction) -> bool:
-    """Whether a fraction has a finite decimal."""
+    """Return whether a fraction has a finite decimal."""
     rest = value.denominator
     for factor in (2, 5):
         while rest % factor == 0:

@@ -7,7 +7,7 @@ from fractions import Fraction
 from fr3e_jax.answers.brackets import bracket, in_braces, operand, within_bars
 from fr3e_jax.answers.commands import command
 from fr3e_jax.answers.cursor import END, Cursor
-from fr3e_jax.answers.expression_tree import Node, listed, literal_node, mixed_number, number, three_digits
+from fr3e_jax.answers.expression_tree import Node, listed, literal_node, mixed_number, number_node, three_digits
 from fr3e_jax.answers.limits import Unreadable
 from fr3e_jax.answers.shapes import letters
 from fr3e_jax.answers.tokens import Token
@@ -17,9 +17,9 @@ from fr3e_jax.answers.vocabulary import BASES, OPENING, UNDEFINED_FUNCTIONS
 def atom(cursor: Cursor) -> Node:
     """The smallest expression: a number, name, bracket, absolute value or command with its arguments."""
     cursor.enter()
-    found = _atom(cursor)
+    tree = _atom(cursor)
     cursor.depth -= 1
-    return found
+    return tree
 
 
 def _atom(cursor: Cursor) -> Node:
@@ -58,11 +58,11 @@ def _literal(cursor: Cursor, token: Token) -> Node:
         and cursor.peek(1).value == "/"
         and cursor.peek(2).kind == "number"
     ):
-        whole, upper = digits, cursor.take().value
+        integer, upper = digits, cursor.take().value
         cursor.take()
-        return mixed_number(whole, upper, cursor.take().value)  # 1 1/2
+        return mixed_number(integer, upper, cursor.take().value)  # 1 1/2
     if cursor.next.value in ("e", "E") and not cursor.next.spaced and (exponent := _scientific(cursor)) is not None:
-        return Node("multiply", (literal_node(digits), Node("power", (number(10), number(exponent)))))
+        return Node("multiply", (literal_node(digits), Node("power", (number_node(10), number_node(exponent)))))
     return literal_node(digits)
 
 
@@ -75,7 +75,7 @@ def _repeating(cursor: Cursor, digits: str) -> Node:
         raise Unreadable("a repeating decimal has a period that is no number")
     places = len(digits.partition(".")[2])
     start = Fraction(int(digits.replace(".", "")), 10**places)
-    return number(start + Fraction(int(written), (10 ** len(written) - 1) * 10**places))
+    return number_node(start + Fraction(int(written), (10 ** len(written) - 1) * 10**places))
 
 
 def _scientific(cursor: Cursor) -> int | None:
@@ -94,7 +94,7 @@ def based(cursor: Cursor, digits: str) -> Node:
     cursor.take()
     base = in_braces(cursor) if cursor.next.value == "{" else atom(cursor)
     if letters(base) in BASES:
-        base = number(BASES.index(letters(base)) + 2)
+        base = number_node(BASES.index(letters(base)) + 2)
     if base.head not in ("number", "text"):
         raise Unreadable("a number has a subscript that is not a base")
     return Node("based", (), (digits.lstrip("0") or "0", str(base.value)))

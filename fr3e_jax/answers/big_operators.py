@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fr3e_jax.answers.brackets import in_braces
 from fr3e_jax.answers.cursor import Cursor
-from fr3e_jax.answers.expression_tree import Node, literal_node, number, replaced, with_sign
+from fr3e_jax.answers.expression_tree import Node, literal_node, number_node, replaced, with_sign
 from fr3e_jax.answers.limits import Unreadable
 from fr3e_jax.answers.vocabulary import CONSTANTS, GREEK_SYMBOLS
 
@@ -56,7 +56,7 @@ def integral(cursor: Cursor) -> Node:
         cursor.expect("_")
         bounds = (_script(cursor), upper)
     before, cursor.differential = cursor.differential, True
-    body = cursor.rules.additive(cursor) if cursor.next.value != "d" else number(1)
+    body = cursor.rules.additive(cursor) if cursor.next.value != "d" else number_node(1)
     cursor.differential = before
     cursor.expect("d")
     return Node("integral", (body, *bounds), _variable_name(cursor))

@@ -25,25 +25,25 @@ def calculus_value(node: Node, point: Mapping[str, mpmath.mpf]):
       Undefined: there is none.
     """
     try:
-        number = _number(_done(node), point)
+        result = _number(_done(node), point)
     except (Refused, Unreadable):
         raise
     except (*_FAILURES, ValueError) as error:
         raise Unreadable(f"sympy finds no value: {error}") from None
-    if not number.is_finite:
+    if not result.is_finite:
         raise Undefined("the answer has no finite value")
-    real, imaginary = (mpmath.mpmathify(part) for part in number.as_real_imag())
+    real, imaginary = (mpmath.mpmathify(component) for component in result.as_real_imag())
     return mpmath.mpc(real, imaginary) if imaginary else real
 
 
 def _number(expression: sympy.Expr, point: Mapping[str, mpmath.mpf]) -> sympy.Expr:
-    places = {_symbol(name): sympy.Float(coordinate, mp.dps) for name, coordinate in point.items()}
-    number = sympy.N(expression.subs(places), mp.dps)
-    if number.has(sympy.Integral, sympy.Limit, sympy.Derivative, sympy.Sum, sympy.Product, sympy.AccumBounds):
+    coordinates = {_symbol(name): sympy.Float(coordinate, mp.dps) for name, coordinate in point.items()}
+    result = sympy.N(expression.subs(coordinates), mp.dps)
+    if result.has(sympy.Integral, sympy.Limit, sympy.Derivative, sympy.Sum, sympy.Product, sympy.AccumBounds):
         raise Unreadable("sympy finds no value")
-    if not number.is_number:
+    if not result.is_number:
         raise Unreadable("sympy finds no number")
-    return number
+    return result
 
 
 @lru_cache(maxsize=64)
@@ -123,7 +123,7 @@ _BUILDERS: dict[str, Callable[..., sympy.Expr]] = {
     "constant": lambda node: _CONSTANTS[node.value],
     "add": lambda node, *parts: sympy.Add(*parts),
     "multiply": lambda node, *parts: sympy.Mul(*parts),
-    "negate": lambda node, part: -part,
+    "negate": lambda node, operand: -operand,
     "divide": lambda node, upper, lower: upper / lower,
     "power": _power,
     "root": lambda node, radicand, index: sympy.root(radicand, index),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fr3e_jax.answers.big_operators import big_operator, derivative, integral, limit
 from fr3e_jax.answers.brackets import bracket, exponent, in_braces, operand
 from fr3e_jax.answers.cursor import END, Cursor
-from fr3e_jax.answers.expression_tree import Node, integer_value, listed, number, product, with_sign
+from fr3e_jax.answers.expression_tree import Node, integer_value, listed, number_node, product, with_sign
 from fr3e_jax.answers.limits import MATRIX_ENTRIES, Refused, Unreadable
 from fr3e_jax.answers.vocabulary import ACCENTS, CONSTANTS, FUNCTIONS, GREEK_SYMBOLS, INVERSE, SETS
 
@@ -53,7 +53,7 @@ def _fraction(cursor: Cursor) -> Node:
 
 def _root(cursor: Cursor) -> Node:
     """A root with its index."""
-    index = number(2)
+    index = number_node(2)
     if cursor.accept("["):
         index = cursor.rules.additive(cursor)
         cursor.expect("]")
@@ -65,7 +65,7 @@ def _function_call(cursor: Cursor, name: str) -> Node:
     """A function with its exponent and arguments, ``\\sin^2 x``; a logarithm with its base, too."""
     base = (operand(cursor),) if name == "log" and cursor.accept("_") else ()
     power = exponent(cursor) if cursor.accept("^") else None
-    if name in INVERSE and power == Node("negate", (number(1),)):
+    if name in INVERSE and power == Node("negate", (number_node(1),)):
         name, power = INVERSE[name], None
     called = Node("function", (*_arguments(cursor), *base), name)
     return Node("power", (called, power)) if power else called
@@ -120,7 +120,7 @@ def _set_mark(cursor: Cursor, script: str) -> str:
         return sign
     braced = cursor.accept("{")
     if relation := cursor.accept("<", ">", "\\le", "\\ge", "\\ne"):
-        if cursor.rules.additive(cursor) != number(0):
+        if cursor.rules.additive(cursor) != number_node(0):
             raise Unreadable("a set of numbers has a bound other than 0")
         mark = {"<": "-", ">": "+", "\\le": "-0", "\\ge": "+0", "\\ne": "*"}[relation]
     elif cursor.accept("*", "\\cdot", "\\times"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 
 from fr3e_jax.answers.arithmetic import Arithmetic
-from fr3e_jax.answers.expression_tree import Node, number, symbols
+from fr3e_jax.answers.expression_tree import EMPTY_SET, Node, number_node, symbols, unsigned
 from fr3e_jax.answers.items import (
     Item,
     componentwise,
@@ -44,7 +44,6 @@ from fr3e_jax.answers.shapes import (
     name_of,
     named_point,
     set_letter,
-    unsigned,
     with_unit,
 )
 from fr3e_jax.answers.vectors import paired_components
@@ -55,7 +54,7 @@ _APPROXIMATION = 0.05  # relative error that the right side of an approximation 
 
 
 def same(gold: Node, answer: Node, arithmetic: Arithmetic) -> bool:
-    """Whether ``answer`` is right.
+    """Return whether ``answer`` is right.
 
     Raises:
       Unreadable: something has no meaning here.
@@ -96,7 +95,7 @@ class _Comparison:
             return Item(rest, name_of(operands[0]))
         if not set(operators) <= {"=", "~"}:
             return Item(node)
-        exact = operands[1 + operators.index("~") - 1] if "~" in operators else operands[-1]
+        exact = operands[operators.index("~")] if "~" in operators else operands[-1]
         if is_name(operands[0]):
             value = operands[1] if operators[0] == "~" else exact
             equation = Node("relation", (operands[0], value), ("=",))
@@ -142,11 +141,11 @@ class _Comparison:
         return both and len(symbols(gold.equation)) > 1 and self.same_equations(gold.equation, answer.equation)
 
     def same_relations(self, gold: Node, answer: Item) -> bool:
-        given = answer.value if answer.value.head == "relation" else answer.equation
+        relation = answer.value if answer.value.head == "relation" else answer.equation
         if set(gold.value) == {"="}:
-            return given is not None and set(given.value) == {"="} and self.same_equations(gold, given)
-        if given is not None and set(given.value) != {"="}:
-            if self.same_inequalities(gold, given):
+            return relation is not None and set(relation.value) == {"="} and self.same_equations(gold, relation)
+        if relation is not None and set(relation.value) != {"="}:
+            if self.same_inequalities(gold, relation):
                 return True
         elif answer.equation is not None:
             return False
@@ -155,12 +154,12 @@ class _Comparison:
         return self.same_sets(gold, answer.value)
 
     def same_equations(self, gold: Node, answer: Node) -> bool:
-        """Whether two equations are equal up to a constant factor; equations that always hold are equal to none."""
+        """Return whether two equations are equal up to a constant factor; one that always holds is equal to none."""
         if len(gold.args) != 2 or len(answer.args) != 2:
             return False
         if gold == answer:
             return True
-        if any(part.head in ("set", "bracket", "text", "matrix") for side in (gold, answer) for part in side.walk()):
+        if any(side.has("set", "bracket", "text", "matrix") for side in (gold, answer)):
             return all(self.same_values(a, b) for a, b in zip(gold.args, answer.args, strict=True))
         return self.arithmetic.proportional(difference(gold), difference(answer), False)
 
@@ -187,7 +186,7 @@ class _Comparison:
     # ---- values ----------------------------------------------------------------------------------------------------
 
     def same_values(self, gold: Node, answer: Node) -> bool:
-        """Whether two values are equal: numbers with units, expressions, tuples, intervals, matrices or words."""
+        """Return whether two values are equal: quantities, expressions, tuples, intervals, matrices or words."""
         for special in (self._texts, self._literals, self._ratios, self._vectors, self._containers, self._matrices):
             verdict = special(gold, answer)
             if verdict is not None:
@@ -205,7 +204,7 @@ class _Comparison:
         if left.percent == right.percent:
             lettered = with_unit(answer)
             return lettered is not None and not symbols(gold) and self.same_values(gold, lettered)
-        scaled = [Node("divide", (q.core, number(100))) if q.percent else q.core for q in (left, right)]
+        scaled = [Node("divide", (q.core, number_node(100))) if q.percent else q.core for q in (left, right)]
         return self.arithmetic.equal(*scaled)
 
     def _texts(self, gold: Node, answer: Node) -> bool | None:
@@ -232,13 +231,15 @@ class _Comparison:
                 return True
             if len(gold.args) != len(answer.args) or is_time(gold):
                 return False
-        sides = [side.args if side.head == "ratio" else (quantity(side).core, number(1)) for side in (gold, answer)]
+        sides = [
+            side.args if side.head == "ratio" else (quantity(side).core, number_node(1)) for side in (gold, answer)
+        ]
         if any(len(side) != len(sides[0]) or any(map(is_zero, side)) for side in sides):
             return False
         return not is_time(gold) and self._proportional(*sides)
 
     def _proportional(self, golds, answers) -> bool:
-        """Whether each part is to the first as its counterpart is."""
+        """Return whether each part is to the first as its counterpart is."""
         pairs = zip(golds[1:], answers[1:], strict=True)
         return all(
             self.arithmetic.equal(Node("divide", (golds[0], a)), Node("divide", (answers[0], b))) for a, b in pairs
@@ -251,8 +252,7 @@ class _Comparison:
     def _containers(self, gold: Node, answer: Node) -> bool | None:
         heads = {gold.head, answer.head}
         if not heads & (_SETS | {"bracket", "list", "relation"}):
-            empty = Node("constant", (), "emptyset")
-            return gold == answer if empty in (gold, answer) else None
+            return gold == answer if EMPTY_SET in (gold, answer) else None
         if heads == {"bracket"}:
             return self._brackets(gold, answer)
         if heads == {"bracket", "matrix"}:
@@ -266,7 +266,7 @@ class _Comparison:
         return self.same_sets(gold, answer) or (gold.head == answer.head and self._parts(gold, answer))
 
     def _parts(self, gold: Node, answer: Node) -> bool:
-        """Whether unions whose ends are no numbers are equal part by part."""
+        """Return whether unions whose ends are no numbers are equal part by part."""
         if gold.head == "relation":
             return gold.value == answer.value and self.ordered(gold.args, answer.args)
         if gold.head == "union":
@@ -289,7 +289,7 @@ class _Comparison:
     # ---- several answers -------------------------------------------------------------------------------------------
 
     def same_lists(self, gold: Node, answer: Node) -> bool:
-        """Whether two lists are equal in any order; items without names are in the order of the gold one's names."""
+        """Return whether two lists are equal in any order; items without names have the order of the gold names."""
         if "bracket" in (gold.head, answer.head):
             return self._list_and_tuple(gold, answer)
         golds, answers = ([self.item(node) for node in members(side)] for side in (gold, answer))
@@ -318,7 +318,7 @@ class _Comparison:
         return self._matching(golds, answers, self.same)
 
     def _matching(self, golds, answers, same) -> bool:
-        """Whether every gold has an answer and every answer a gold, so that the sets are equal."""
+        """Return whether every gold has an answer and every answer a gold, so that the sets are equal."""
         unmatched = list(answers)
         for gold in golds:
             rest = [answer for answer in unmatched if not same(gold, answer)]
@@ -329,6 +329,6 @@ class _Comparison:
 
 
 def _contains_name(answer: Item, gold: Item) -> bool:
-    """Whether the answer names an expression of the gold answer's name, as ``|x|`` is one of ``x``."""
-    asked, told = gold.equation.args[0], answer.equation.args[0]
-    return asked.head == "symbol" and told.head not in ("symbol", "apply") and asked.value in symbols(told)
+    """Return whether the answer names an expression of the gold answer's name, as ``|x|`` is one of ``x``."""
+    name, left_side = gold.equation.args[0], answer.equation.args[0]
+    return name.head == "symbol" and left_side.head not in ("symbol", "apply") and name.value in symbols(left_side)

@@ -88,11 +88,11 @@ class Cursor:
 
     def separator(self) -> str | None:
         """Take the separators that stand next to each other as one; None if there is none."""
-        found = None
+        separator = None
         while (token := self.accept(*SEPARATORS)) is not None:
-            if found is None or (found == "," and token != "and"):
-                found = token
-        return found
+            if separator is None or (separator == "," and token != "and"):
+                separator = token
+        return separator
 
     def subscript(self) -> str:
         """The subscript as written, without blanks and braces; it is part of a name."""
@@ -110,7 +110,7 @@ class Cursor:
         return "_" + "".join(parts[:-1])
 
     def starts_factor(self) -> bool:
-        """Whether a factor begins here without a multiplication sign."""
+        """Return whether a factor begins here without a multiplication sign."""
         token = self.next
         if token is END:
             return False
@@ -125,7 +125,7 @@ class Cursor:
         return token.kind == "command" and token.value in _FACTOR_COMMANDS
 
     def _bar_opens_within_bars(self) -> bool:
-        """Whether the next bar leaves the outermost |...| open because the product has more bars, as in ||x||y||."""
+        """Return whether the next bar leaves the outermost |...| open, as its product has more bars: ||x||y||."""
         if self.bars != 1 or self.peek(1).value == "|":
             return False
         depth = count = 0

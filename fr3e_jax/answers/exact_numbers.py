@@ -7,7 +7,7 @@ import operator
 from fractions import Fraction
 from functools import partial, reduce
 
-from fr3e_jax.answers.expression_tree import Node, number
+from fr3e_jax.answers.expression_tree import Node, number_node
 from fr3e_jax.answers.limits import EXPONENT, FACTORIAL, TERMS, VALUE_DIGITS, Refused, Unreadable
 
 _BITS = int(VALUE_DIGITS * math.log2(10))
@@ -44,7 +44,7 @@ def _bounded(value: Fraction) -> Fraction:
 def _folded(node: Node) -> Fraction:
     """A sum or product of parts; its partial results are bounded, too."""
     combine, start = (operator.add, 0) if node.head == "add" else (operator.mul, 1)
-    return reduce(lambda total, part: _bounded(combine(total, rational(part))), node.args, Fraction(start))
+    return reduce(lambda total, operand: _bounded(combine(total, rational(operand))), node.args, Fraction(start))
 
 
 def _divide(node: Node) -> Fraction:
@@ -86,7 +86,7 @@ def _root_of(value: Fraction, index: int) -> Fraction:
     sign = -1 if value < 0 else 1
     if sign < 0 and index % 2 == 0:
         raise NotRational
-    roots = [integer_root(abs(part), index) for part in (value.numerator, value.denominator)]
+    roots = [integer_root(abs(integer), index) for integer in (value.numerator, value.denominator)]
     if roots[0] ** index != abs(value.numerator) or roots[1] ** index != value.denominator:
         raise NotRational
     return sign * Fraction(*roots)
@@ -132,7 +132,7 @@ def _modulo(node: Node) -> Fraction:
 def _terms(node: Node) -> Fraction:
     """A finite sum or product, written out."""
     body, lower, upper = node.args
-    if any(part.head in ("sum", "product") for part in body.walk()):
+    if body.has("sum", "product"):
         raise Refused("a sum or product inside of another")
     first, last = rational(lower), rational(upper)
     if first.denominator != 1 or last.denominator != 1:
@@ -141,7 +141,7 @@ def _terms(node: Node) -> Fraction:
         raise Refused(f"a sum or product of more than {TERMS} terms")
     total = Fraction(node.head == "product")
     for index in range(int(first), int(last) + 1):
-        term = rational(substituted(body, node.value, number(index)))
+        term = rational(substituted(body, node.value, number_node(index)))
         total = _bounded(total + term if node.head == "sum" else total * term)
     return total
 
@@ -159,7 +159,7 @@ def _function(node: Node) -> Fraction:
     evaluate = _FUNCTIONS.get(node.value)
     if evaluate is None:
         raise NotRational
-    return Fraction(evaluate([rational(part) for part in node.args]))
+    return Fraction(evaluate([rational(argument) for argument in node.args]))
 
 
 def _binomial(values: list[Fraction]) -> int:

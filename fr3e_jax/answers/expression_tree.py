@@ -47,33 +47,51 @@ class Node:
             yield node
             stack.extend(node.args)
 
+    def has(self, *heads: str) -> bool:
+        """Return whether this node or one below it has one of these heads."""
+        return any(node.head in heads for node in self.walk())
+
+    @property
+    def is_integer(self) -> bool:
+        """Return whether this is an integer as written: no sign, no decimal point."""
+        return self.head == "number" and self.value.denominator == 1
+
     def mapped(self, change: Callable[[Node], Node]) -> Node:
         """This node with each of its parts changed."""
         return Node(self.head, tuple(map(change, self.args)), self.value) if self.args else self
 
 
-def number(value: int | Fraction) -> Node:
+def number_node(value: int | Fraction) -> Node:
     return Node("number", (), Fraction(value))
+
+
+INFINITY = Node("constant", (), "infinity")
+EMPTY_SET = Node("constant", (), "emptyset")
+
+
+def unsigned(node: Node) -> Node:
+    """The operand of a minus sign; any other tree as it is."""
+    return node.args[0] if node.head == "negate" else node
 
 
 def replaced(node: Node, old: Node, new: Node) -> Node:
     """The tree with ``new`` wherever ``old`` was."""
     if node == old:
         return new
-    return Node(node.head, tuple(replaced(part, old, new) for part in node.args), node.value)
+    return Node(node.head, tuple(replaced(child, old, new) for child in node.args), node.value)
 
 
 def symbols(node: Node) -> set[str]:
     """Names of the free variables; indices of sums and products are bound."""
     if node.head == "symbol":
         return {node.value}
-    found = set().union(*(symbols(part) for part in node.args)) if node.args else set()
+    names = set().union(*map(symbols, node.args))
     if node.head == "apply":
-        return found | {node.value}
+        return names | {node.value}
     if node.head == "derivative" or (node.head == "integral" and len(node.args) == 1):
-        return found | {bound_variable(node)}
-    bound = node.head in ("sum", "product", "limit", "integral")
-    return found - {bound_variable(node)} if bound else found
+        return names | {bound_variable(node)}
+    binds = node.head in ("sum", "product", "limit", "integral")
+    return names - {bound_variable(node)} if binds else names
 
 
 def bound_variable(node: Node) -> str:
@@ -105,25 +123,23 @@ def mixed(left: Node, right: Node) -> Node | None:
     if right.head in ("measured", "percent", "degrees"):  # 2\\frac{1}{2} \\text{ cups}
         inner = mixed(left, right.args[0])
         return inner and Node(right.head, (inner,), right.value)
-    if left.head != "number" or left.value.denominator != 1 or right.head != "divide" or right.value != "\\frac":
+    if not left.is_integer or right.head != "divide" or right.value != "\\frac":
         return None
-    if all(part.head == "number" and part.value.denominator == 1 for part in right.args):
-        return Node("add", (left, right))
-    return None
+    return Node("add", (left, right)) if all(operand.is_integer for operand in right.args) else None
 
 
-def mixed_number(whole: str, upper: str, lower: str) -> Node:
-    if not (whole + upper + lower).isdigit():
+def mixed_number(integer: str, upper: str, lower: str) -> Node:
+    if not (integer + upper + lower).isdigit():
         raise Unreadable("two numbers stand side by side")
-    return Node("add", (literal_node(whole), Node("divide", (literal_node(upper), literal_node(lower)))))
+    return Node("add", (literal_node(integer), Node("divide", (literal_node(upper), literal_node(lower)))))
 
 
 def literal_node(digits: str) -> Node:
     if "." not in digits:
         return Node("number", (), Fraction(int(digits)))
-    whole, _, decimals = digits.partition(".")
-    significant = len((whole + decimals).lstrip("0"))
-    return Node("decimal", (), (Fraction(int(whole + decimals), 10 ** len(decimals)), len(decimals), significant))
+    before, _, decimals = digits.partition(".")
+    significant = len((before + decimals).lstrip("0"))
+    return Node("decimal", (), (Fraction(int(before + decimals), 10 ** len(decimals)), len(decimals), significant))
 
 
 def three_digits(text: str) -> bool:
@@ -131,10 +147,9 @@ def three_digits(text: str) -> bool:
 
 
 def integer_value(node: Node) -> int:
-    sign, node = (-1, node.args[0]) if node.head == "negate" else (1, node)
-    if node.head != "number" or node.value.denominator != 1:
+    if not unsigned(node).is_integer:
         raise Unreadable("an exponent is not a number")
-    return sign * int(node.value)
+    return int(node.value) if node.is_integer else -int(node.args[0].value)
 
 
 def decorated(base: Node, mark: str) -> Node:

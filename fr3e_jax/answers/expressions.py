@@ -184,5 +184,5 @@ def _measured(cursor: Cursor, quantity: Node) -> Node:
 
 
 def _is_element(node: Node) -> bool:
-    """Whether a tree may stand before the colon of ``{x : ...}`` and ``{x \\in \\mathbb{R} : ...}``."""
+    """Return whether a tree may stand before the colon of ``{x : ...}`` and ``{x \\in \\mathbb{R} : ...}``."""
     return is_name(node) or node.head == "set_name"

@@ -59,11 +59,11 @@ def condition(node: Node) -> Node:
 def expanded(node: Node) -> Node:
     """A tree without plus-minus signs: the list of both values of ``1 \\pm a``. All signs change together."""
     if node.head in ("list", "set"):
-        parts = []
-        for part in node.args:
-            values = expanded(part)
-            parts += values.args if values.head == "list" and part.head != "list" else (values,)
-        return Node(node.head, tuple(parts), node.value)
+        items = []
+        for item in node.args:
+            values = expanded(item)
+            items += values.args if values.head == "list" and item.head != "list" else (values,)
+        return Node(node.head, tuple(items), node.value)
     if node.head == "relation" and node.value == ("=",) and _count_signs(node.args[1]):
         values = expanded(node.args[1]).args
         return Node("list", tuple(Node("relation", (node.args[0], value), ("=",)) for value in values), ",")
@@ -107,7 +107,7 @@ def componentwise(node: Node) -> Node:
 
 
 def _count_signs(node: Node) -> int:
-    return sum(part.head == "plusminus" for part in node.walk())
+    return sum(child.head == "plusminus" for child in node.walk())
 
 
 def _with_signs(node: Node, sign: int) -> Node:
@@ -119,7 +119,7 @@ def _with_signs(node: Node, sign: int) -> Node:
 
 def members(node: Node) -> tuple[Node, ...]:
     if node.head == "list" and node.value == ";":
-        return tuple(Node("bracket", tuple(_unnamed(part) for part in group.args), "()") for group in node.args)
+        return tuple(Node("bracket", tuple(_unnamed(item) for item in group.args), "()") for group in node.args)
     return node.args if node.head in ("list", "set") else (node,)
 
 
@@ -133,7 +133,7 @@ def name_first(node: Node) -> Node:
     """``7 = x`` as ``x = 7``, and ``3 + 4 = 7 = x`` as ``x = 3 + 4 = 7``."""
     if node.head != "relation" or set(node.value) != {"="} or not (is_name(node.args[-1]) or is_asked(node.args[-1])):
         return node
-    if any(is_name(part) or part.head in ("text", "set") for part in node.args[:-1]):
+    if any(is_name(operand) or operand.head in ("text", "set") for operand in node.args[:-1]):
         return node
     if not is_name(node.args[-1]) and any(map(is_open, node.args[:-1])):
         return node  # an equation between two expressions

@@ -12,7 +12,7 @@ _POWER = 10
 
 
 def has_matrix(node: Node) -> bool:
-    return any(part.head == "matrix" for part in node.walk())
+    return node.has("matrix")
 
 
 def collapsed(node: Node) -> Node:
@@ -26,17 +26,17 @@ def collapsed(node: Node) -> Node:
         return node
     if node.head == "function" and node.value == "det":
         return determinant(collapsed(node.args[0]))
-    parts = [collapsed(part) for part in node.args]
+    operands = [collapsed(operand) for operand in node.args]
     if node.head == "negate":
-        return _scaled(Node("number", (), -1), parts[0])
+        return _scaled(Node("number", (), -1), operands[0])
     if node.head == "add":
-        return reduce(_sum, parts)
+        return reduce(_sum, operands)
     if node.head == "multiply":
-        return reduce(_product, parts)
+        return reduce(_product, operands)
     if node.head == "divide":
-        return _map(parts[0], lambda entry: Node("divide", (entry, parts[1])))
+        return _map(operands[0], lambda entry: Node("divide", (entry, operands[1])))
     if node.head == "power":
-        return _power(*parts)
+        return _power(*operands)
     raise Unreadable(f"a matrix inside of a {node.head}")
 
 
@@ -100,7 +100,7 @@ def _product(left: Node, right: Node) -> Node:
 
 
 def _power(base: Node, exponent: Node) -> Node:
-    if base.head != "matrix" or exponent.head != "number" or exponent.value.denominator != 1:
+    if base.head != "matrix" or not exponent.is_integer:
         raise Refused("a power of a matrix that is not a natural number")
     if not 1 <= exponent.value <= _POWER:
         raise Refused(f"a power of a matrix beyond {_POWER}")

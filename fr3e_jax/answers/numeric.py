@@ -16,7 +16,7 @@ from mpmath import mp
 
 from fr3e_jax.answers.calculus import calculus_value
 from fr3e_jax.answers.exact_numbers import NotRational, Undefined, rational, substituted
-from fr3e_jax.answers.expression_tree import Node, number, symbols
+from fr3e_jax.answers.expression_tree import Node, number_node, symbols
 from fr3e_jax.answers.limits import EXPONENT_LOG, INEXACT_ARGUMENT, TERMS, Refused, Unreadable
 
 DIGITS = (30, 90)  # of the first and of the confirming comparison
@@ -29,7 +29,7 @@ Point = Mapping[str, mpmath.mpf]
 
 
 def equal(left: Node, right: Node) -> bool:
-    """Whether two expressions have the same value, for all values of their variables.
+    """Return whether two expressions have the same value, for all values of their variables.
 
     Points with negative values are ignored where a side is not real there, so that ``\\ln x^2`` is ``2\\ln x``. Sides
     that depend on different variables are different.
@@ -56,12 +56,12 @@ def equal(left: Node, right: Node) -> bool:
 
 
 def _has_steps(node: Node) -> bool:
-    """Whether a tree has a floor, a ceiling or a remainder, whose values at near points are often equal."""
-    return any(part.head == "modulo" or part.value in ("floor", "ceil") for part in node.walk())
+    """Return whether a tree has a floor, a ceiling or a remainder, whose values at near points are often equal."""
+    return any(child.head == "modulo" or child.value in ("floor", "ceil") for child in node.walk())
 
 
 def proportional(left: Node, right: Node, positive: bool = False) -> bool:
-    """Whether ``left = c * right`` for one constant c != 0 (c > 0 if ``positive``), and neither side is constant.
+    """Return whether ``left = c * right`` for a constant c != 0 (c > 0 if ``positive``), and no side is constant.
 
     Then the equations ``left = 0`` and ``right = 0`` are the same up to a factor. Raises as ``equal``.
     """
@@ -79,7 +79,7 @@ def proportional(left: Node, right: Node, positive: bool = False) -> bool:
             values.append(a)
         spread = max(abs(factor - factors[0]) for factor in factors)
         same = spread <= abs(factors[0]) * mpmath.mpf(10) ** (6 - DIGITS[0])
-        varies = max(abs(found - values[0]) for found in values) > abs(values[0]) * mpmath.mpf(10) ** (6 - DIGITS[0])
+        varies = max(abs(value - values[0]) for value in values) > abs(values[0]) * mpmath.mpf(10) ** (6 - DIGITS[0])
     return bool(same and varies and (not positive or (not _is_complex(factors[0]) and mpmath.re(factors[0]) > 0)))
 
 
@@ -91,11 +91,11 @@ def _point(names: Sequence[str], trial: int, steps: bool = False) -> Point:
     """
     point = {}
     for index, name in enumerate(names):
-        place = -_size(name, trial) if _is_negative(names[0], index, trial) else _size(name, trial)
+        coordinate = -_size(name, trial) if _is_negative(names[0], index, trial) else _size(name, trial)
         if steps:
-            place *= _STEPS_SPREAD
-            place = mpmath.nint(place) if trial % 2 or name in _INTEGERS else place
-        point[name] = place
+            coordinate *= _STEPS_SPREAD
+            coordinate = mpmath.nint(coordinate) if trial % 2 or name in _INTEGERS else coordinate
+        point[name] = coordinate
     return point
 
 
@@ -116,7 +116,7 @@ def _seed(name: str, trial: int) -> int:
 
 
 def _equal_at(point: Point, left: Node, right: Node, decisive: bool = True) -> bool | None:
-    """Whether the sides are equal at a point; None where the point says nothing."""
+    """Return whether the sides are equal at a point; None where the point says nothing."""
     differences = []
     for digits in DIGITS:
         with mp.workdps(digits + 10):
@@ -139,22 +139,22 @@ def _equal_at(point: Point, left: Node, right: Node, decisive: bool = True) -> b
 
 def _value_or_none(node: Node, point: Point) -> mpmath.mpf | mpmath.mpc | None:
     try:
-        found = value(node, point)
+        result = value(node, point)
     except (Undefined, ZeroDivisionError):
         return None
-    return found if mpmath.isfinite(found) else None
+    return result if mpmath.isfinite(result) else None
 
 
-def _is_complex(found) -> bool:
-    return isinstance(found, mpmath.mpc) and abs(found.imag) > abs(found) * mpmath.mpf(10) ** (8 - mp.dps)
+def _is_complex(result) -> bool:
+    return isinstance(result, mpmath.mpc) and abs(result.imag) > abs(result) * mpmath.mpf(10) ** (8 - mp.dps)
 
 
 def real_value(node: Node) -> mpmath.mpf:
     """The value of an expression without variables, which must be real, to ``mp.dps`` digits."""
-    found = value(node, {})
-    if _is_complex(found) or not mpmath.isfinite(found):
+    result = value(node, {})
+    if _is_complex(result) or not mpmath.isfinite(result):
         raise Undefined("the answer is not a real number")
-    return mpmath.re(found)
+    return mpmath.re(result)
 
 
 def value(node: Node, point: Point):
@@ -180,8 +180,8 @@ def _constant(node: Node, point: Point):
 
 def _product(node: Node, point: Point):
     product = mpmath.mpf(1)
-    for part in node.args:
-        product *= value(part, point)
+    for factor in node.args:
+        product *= value(factor, point)
     return product
 
 
@@ -254,7 +254,7 @@ def _gamma_like(function: Callable, *arguments):
 
 def _terms(node: Node, point: Point):
     body, lower, upper = node.args
-    if any(part.head in ("sum", "product") for part in body.walk()):
+    if body.has("sum", "product"):
         raise Refused("a sum or product inside of another")
     try:
         first, last = rational(lower), rational(upper)
@@ -262,7 +262,7 @@ def _terms(node: Node, point: Point):
         return calculus_value(node, point)
     if last - first > TERMS or first.denominator != 1 or last.denominator != 1:
         raise Refused(f"a sum or product of more than {TERMS} terms")
-    values = [value(substituted(body, node.value, number(i)), point) for i in range(int(first), int(last) + 1)]
+    values = [value(substituted(body, node.value, number_node(i)), point) for i in range(int(first), int(last) + 1)]
     return mpmath.fsum(values) if node.head == "sum" else mpmath.fprod(values)
 
 
@@ -272,7 +272,7 @@ def _function(node: Node, point: Point):
     evaluate = _FUNCTIONS.get(node.value)
     if evaluate is None:
         raise Unreadable(f"{node.value} has no numerical value")
-    arguments = [value(_in_radians(part), point) for part in node.args]
+    arguments = [value(_in_radians(operand), point) for operand in node.args]
     if node.value in _ANGULAR and any(abs(argument) > INEXACT_ARGUMENT for argument in arguments):
         raise Refused(f"a function of a number beyond {INEXACT_ARGUMENT}")
     if node.value in _ORDERED and any(_is_complex(argument) for argument in arguments):
@@ -287,7 +287,7 @@ def _function(node: Node, point: Point):
 
 def _in_radians(node: Node) -> Node:
     if node.head == "degrees":
-        return Node("multiply", (node.args[0], Node("divide", (Node("constant", (), "pi"), number(180)))))
+        return Node("multiply", (node.args[0], Node("divide", (Node("constant", (), "pi"), number_node(180)))))
     return node.mapped(_in_radians)
 
 
@@ -297,16 +297,16 @@ def _common(node: Node, point: Point):
         return _fraction(rational(node))
     except NotRational:
         pass
-    if len({part.value for part in node.args if part.head == "symbol"}) != len(node.args):
+    if len({argument.value for argument in node.args if argument.head == "symbol"}) != len(node.args):
         raise Unreadable(f"{node.value} of expressions is left to sympy")
-    return mpmath.mpf(1) if node.value == "gcd" else mpmath.fprod(point[part.value] for part in node.args)
+    return mpmath.mpf(1) if node.value == "gcd" else mpmath.fprod(point[argument.value] for argument in node.args)
 
 
 def _apply(node: Node, point: Point):
     """The value of a function that nobody defined: a smooth function, which depends on its name alone."""
     total = _size(node.value, 90)
-    for index, part in enumerate(node.args):
-        argument = value(part, point)
+    for index, operand in enumerate(node.args):
+        argument = value(operand, point)
         total += _size(f"{node.value}{index}", 91) * mpmath.sin(argument + _size(node.value, index))
     return total
 
@@ -356,7 +356,7 @@ _EVALUATORS: dict[str, Callable] = {
     "decimal": lambda node, point: _fraction(node.value[0]),
     "symbol": lambda node, point: point[node.value],
     "constant": _constant,
-    "add": lambda node, point: mpmath.fsum(value(part, point) for part in node.args),
+    "add": lambda node, point: mpmath.fsum(value(term, point) for term in node.args),
     "multiply": _product,
     "divide": _quotient,
     "negate": lambda node, point: -value(node.args[0], point),

@@ -52,15 +52,17 @@ def quantity(node: Node) -> Quantity:
         return Quantity(node.args[0], unit="deg")
     if node.head in ("multiply", "add", "divide") and node.args[-1].head in ("measured", "percent", "degrees"):
         last = quantity(node.args[-1])
-        if node.head == "add" and any(part.head != "measured" for part in node.args) and last.unit == "":
+        if node.head == "add" and any(operand.head != "measured" for operand in node.args) and last.unit == "":
             return Quantity(node)
-        parts = tuple(quantity(part).core if part.head == node.args[-1].head else part for part in node.args[:-1])
-        return Quantity(Node(node.head, (*parts, last.core), node.value), last.percent, last.unit)
+        operands = tuple(
+            quantity(operand).core if operand.head == node.args[-1].head else operand for operand in node.args[:-1]
+        )
+        return Quantity(Node(node.head, (*operands, last.core), node.value), last.percent, last.unit)
     return Quantity(node)
 
 
 def units_conflict(left: str, right: str) -> bool:
-    """Whether both are known units, and different ones: metres are not centimetres, apples may be anything."""
+    """Return whether both are known units, and different ones: metres are not centimetres, apples may be anything."""
     return left != right and all(unit.partition("^")[0] in _KNOWN_UNITS for unit in (left, right))
 
 

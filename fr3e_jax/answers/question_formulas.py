@@ -31,7 +31,7 @@ _PUNCTUATION = " \t\n.,;:?\"'"
 
 @dataclass(frozen=True)
 class Formulas:
-    """What a question writes.
+    """The expressions and relations that a question writes.
 
     Attributes:
       written: the forms of all expressions and sub-expressions.
@@ -87,13 +87,13 @@ def _in_prose(text: str) -> Iterator[str]:
 def _trees(formula: str) -> Iterator[Node]:
     """The tree of a formula; those of its parts if the whole is not in the grammar or has words in it."""
     formula = formula.rstrip(_PUNCTUATION).lstrip()
-    whole = _read(formula)
-    if whole is not None:
-        yield whole
+    tree = _read(formula)
+    if tree is not None:
+        yield tree
         if "\\text" not in formula:
             return
-    for part in _BREAK.split(formula):
-        tree = _read(part.rstrip(_PUNCTUATION).lstrip())
+    for piece in _BREAK.split(formula):
+        tree = _read(piece.rstrip(_PUNCTUATION).lstrip())
         if tree is not None:
             yield tree
 
@@ -108,15 +108,15 @@ def _read(text: str) -> Node | None:
 
 
 def _add(formulas: Formulas, tree: Node) -> None:
-    written_form(tree, found=formulas.written)
+    written_form(tree, forms=formulas.written)
     for node in tree.walk():
         if node.head == "relation":
             formulas.differences.update(map(difference_form, _pairs(node)))
         if is_numeral(node):
             formulas.numerals.add((notation(node), written_form(node)))
-    for part in (tree, *(tree.args if tree.head in ("relation", "list") else ())):
-        if has_operation(part):
-            formulas.folded.setdefault(written_form(part, folded=True), leaves(part))
+    for side in (tree, *(tree.args if tree.head in ("relation", "list") else ())):
+        if has_operation(side):
+            formulas.folded.setdefault(written_form(side, folded=True), leaves(side))
 
 
 def _pairs(relation: Node) -> Iterator[Node]:
@@ -130,7 +130,7 @@ def difference_form(relation: Node) -> str:
 
 
 def is_numeral(node: Node) -> bool:
-    """Whether a tree is a number, and no integer, with nothing left to be carried out."""
+    """Return whether a tree is a number, and no integer, with nothing left to be carried out."""
     return notation(node) in _NUMERALS and not symbols(node) and is_plain(node)
 
 

@@ -34,9 +34,9 @@ def verdict_on_pair(gold: str, answer: str) -> Verdict | None:
     left, right = _integer(gold), _integer(answer)
     if left is not None and right is not None:
         return RIGHT if left == right else WRONG
-    wanted = chosen_letter(gold)
-    if wanted and (given := chosen_letter(answer)):
-        return RIGHT if given == wanted else WRONG
+    gold_letter = chosen_letter(gold)
+    if gold_letter and (answer_letter := chosen_letter(answer)):
+        return RIGHT if answer_letter == gold_letter else WRONG
     try:
         if keys(answer) == _gold_keys(gold):
             return RIGHT

@@ -53,14 +53,19 @@ def read_tokens(tokens: list[Token], commas_group: bool = True) -> Node:
     """
     prepared = plain_words(split_commas(inward_brackets(tokens), commas_group))
     try:
-        return _read(prepared, enclosing_bars=False)
+        return _parsed(prepared, enclosing_bars=False)
     except Unreadable:
         if sum(token.value == "|" for token in prepared) < _NESTED_BARS:
             raise
-        return _read(prepared, enclosing_bars=True)
+        return _parsed(prepared, enclosing_bars=True)
 
 
-def _read(tokens: list[Token], enclosing_bars: bool) -> Node:
+def read(text: str) -> Node:
+    """The tree of an answer in its likeliest reading; raises as ``read_tokens``."""
+    return read_tokens(_trimmed(tokenise(text)))
+
+
+def _parsed(tokens: list[Token], enclosing_bars: bool) -> Node:
     cursor = Cursor(list(tokens), _RULES, enclosing_bars)
     tree = stacked(cursor)
     if cursor.next is not END:
@@ -75,13 +80,13 @@ def keys(text: str) -> list[tuple[str, str]]:
       Refused, Unreadable: see ``tokenise``.
     """
     tokens = tokenise(text)
-    found: list[tuple[str, str]] = []
+    keys: list[tuple[str, str]] = []
     for index, token in enumerate(tokens):
         if token.kind == "text":
-            found += [_piece_key(piece) for piece in _TEXT_PIECES.findall(token.value)]
+            keys += [_piece_key(piece) for piece in _TEXT_PIECES.findall(token.value)]
         else:
-            found.append(("spaced", token.value) if _between_digits(tokens, index) else token.key)
-    return found[:-1] if found and found[-1][1] == "." else found
+            keys.append(("spaced", token.value) if _between_digits(tokens, index) else token.key)
+    return keys[:-1] if keys and keys[-1][1] == "." else keys
 
 
 def _piece_key(piece: str) -> tuple[str, str]:
@@ -90,7 +95,7 @@ def _piece_key(piece: str) -> tuple[str, str]:
 
 
 def _between_digits(tokens: list[Token], index: int) -> bool:
-    """Whether a blank before this token keeps two numbers apart: 1 1/2 is not 11/2."""
+    """Return whether a blank before this token keeps two numbers apart: 1 1/2 is not 11/2."""
     token = tokens[index]
     return token.kind == "number" and token.spaced and index > 0 and tokens[index - 1].kind == "number"
 
@@ -109,10 +114,10 @@ def readings(gold: str, answer: str) -> Iterator[tuple[Node, Node]]:
     yield gold_tree, read_tokens(answer_tokens)
     if gold_tree.head in _SEVERAL and any(map(_has_commas, (gold_tokens, answer_tokens))):
         yield read_tokens(gold_tokens, commas_group=False), read_tokens(answer_tokens, commas_group=False)
-    for one, other in ((gold, answer), (answer, gold)):
-        if _DECIMAL_COMMA.fullmatch(one) and _DECIMAL_POINT.fullmatch(other) and not _has_commas(tokenise(one)):
-            pair = read_tokens(tokenise(one.replace(",", "."))), read_tokens(tokenise(other))
-            yield pair if one is gold else pair[::-1]
+    for text, other in ((gold, answer), (answer, gold)):
+        if _DECIMAL_COMMA.fullmatch(text) and _DECIMAL_POINT.fullmatch(other) and not _has_commas(tokenise(text)):
+            pair = read_tokens(tokenise(text.replace(",", "."))), read_tokens(tokenise(other))
+            yield pair if text is gold else pair[::-1]
 
 
 def _has_commas(tokens: list[Token]) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from fr3e_jax.answers.arithmetic import Arithmetic
-from fr3e_jax.answers.expression_tree import Node, symbols
+from fr3e_jax.answers.expression_tree import EMPTY_SET, INFINITY, Node, symbols
 from fr3e_jax.answers.limits import Unreadable
 from fr3e_jax.answers.shapes import MIRROR
 
@@ -46,7 +46,7 @@ def real_set(node: Node, arithmetic: Arithmetic) -> list[Interval]:
         return _combined(Node("union", node.args), arithmetic)
     if node.head in ("set", "list"):
         return _normal([(End(v, 0), End(v, 0)) for v in (_value(item, arithmetic) for item in node.args)])
-    if node.head == "constant" and node.value == "emptyset":
+    if node == EMPTY_SET:
         return []
     if node.head == "set_name" and node.value in _NAMED:
         return _NAMED[node.value]
@@ -60,18 +60,18 @@ def real_set(node: Node, arithmetic: Arithmetic) -> list[Interval]:
 
 
 def _combined(node: Node, arithmetic: Arithmetic) -> list[Interval]:
-    parts = [real_set(part, arithmetic) for part in node.args]
-    result = parts[0]
-    for part in parts[1:]:
+    sets = [real_set(intervals, arithmetic) for intervals in node.args]
+    result = sets[0]
+    for intervals in sets[1:]:
         if node.head == "union":
-            result = _normal(result + part)
+            result = _normal(result + intervals)
         else:
-            result = _meet(result, part if node.head == "intersection" else complement(part))
+            result = _meet(result, intervals if node.head == "intersection" else complement(intervals))
     return result
 
 
 def _interval(node: Node, arithmetic: Arithmetic) -> list[Interval]:
-    lower, upper = (_value(part, arithmetic) for part in node.args)
+    lower, upper = (_value(end, arithmetic) for end in node.args)
     left, right = node.value[0], node.value[-1]
     if left not in "([" or right not in ")]":
         raise Unreadable("these brackets are not an interval's")
@@ -88,7 +88,7 @@ def _between(lower: Fraction, lower_closed: bool, upper: Fraction, upper_closed:
 def _value(node: Node, arithmetic: Arithmetic) -> Fraction:
     if node.head == "negate":
         return -_value(node.args[0], arithmetic)
-    if node == Node("constant", (), "infinity"):
+    if node == INFINITY:
         return Fraction(_INFINITY)
     if symbols(node):
         raise Unreadable("an end of an interval depends on a variable")
@@ -105,19 +105,19 @@ def _system(node: Node, arithmetic: Arithmetic) -> list[Interval]:
 
 def _solutions(node: Node, arithmetic: Arithmetic) -> list[Interval]:
     """The solutions of ``a < 2x + 1 <= b``, ``x > a``, ``|x| > a``, ``x \\ne a`` and the like in their one name."""
-    places = [index for index, operand in enumerate(node.args) if symbols(operand)]
-    if len(places) != 1 or any(operator not in MIRROR for operator in node.value):
+    positions = [index for index, operand in enumerate(node.args) if symbols(operand)]
+    if len(positions) != 1 or any(operator not in MIRROR for operator in node.value):
         raise Unreadable("not an inequality in one name")
-    place = places[0]
-    unknown = node.args[place]
+    position = positions[0]
+    unknown = node.args[position]
     absolute = unknown.head == "function" and unknown.value == "abs"
     slope, constant = _affine(unknown.args[0] if absolute else unknown, arithmetic)
     result = LINE
     for index, operator in enumerate(node.value):
-        if place not in (index, index + 1):
+        if position not in (index, index + 1):
             raise Unreadable("an inequality has parts without the variable")
-        other = node.args[index + 1 if place == index else index]
-        operator = operator if place == index else MIRROR[operator]
+        other = node.args[index + 1 if position == index else index]
+        operator = operator if position == index else MIRROR[operator]
         result = _meet(result, _half_line(operator, _value(other, arithmetic)))
     result = _unfolded(result) if absolute else result
     return _normal([_scaled(interval, slope, constant) for interval in result])
@@ -129,16 +129,16 @@ def _affine(node: Node, arithmetic: Arithmetic) -> tuple[Fraction, Fraction]:
         return Fraction(0), arithmetic.real(node)
     if node.head in ("symbol", "apply"):
         return Fraction(1), Fraction(0)
-    parts = [_affine(part, arithmetic) for part in node.args]
+    operands = [_affine(operand, arithmetic) for operand in node.args]
     if node.head == "negate":
-        return -parts[0][0], -parts[0][1]
+        return -operands[0][0], -operands[0][1]
     if node.head == "add":
-        return sum((a for a, _ in parts), Fraction(0)), sum((b for _, b in parts), Fraction(0))
-    if node.head == "divide" and not parts[1][0] and parts[1][1]:
-        return parts[0][0] / parts[1][1], parts[0][1] / parts[1][1]
-    if node.head == "multiply" and sum(a != 0 for a, _ in parts) == 1:
-        factor = math.prod((b for a, b in parts if not a), start=Fraction(1))
-        slope, constant = next(part for part in parts if part[0])
+        return sum((a for a, _ in operands), Fraction(0)), sum((b for _, b in operands), Fraction(0))
+    if node.head == "divide" and not operands[1][0] and operands[1][1]:
+        return operands[0][0] / operands[1][1], operands[0][1] / operands[1][1]
+    if node.head == "multiply" and sum(a != 0 for a, _ in operands) == 1:
+        factor = math.prod((b for a, b in operands if not a), start=Fraction(1))
+        slope, constant = next(operand for operand in operands if operand[0])
         return slope * factor, constant * factor
     raise Unreadable("the inequality is not linear")
 

@@ -25,26 +25,26 @@ _MOST_FACTORS = 10**6
 
 
 def lacks_form(question: str, gold: Node, answer: Node) -> bool:
-    """Whether a question asks for a form that the gold answer has and an equal answer lacks.
+    """Return whether a question asks for a form that the gold answer has and an equal answer lacks.
 
     A simplified answer may be somewhat longer than the gold one: ``_is_longer``.
     """
     return any(
-        asked.search(question) is not None and lacks(gold, answer)
-        for asked, lacks in _FORMS.items()
+        request.search(question) is not None and lacks(gold, answer)
+        for request, lacks in _FORMS.items()
         if gold.head != "relation" and answer.head != "relation"
     )
 
 
 def _is_less_factored(gold: Node, answer: Node) -> bool:
-    wanted = _factors(gold)
-    if wanted < 2 or not any(map(_is_open_sum, gold.walk())):
+    factors = _factors(gold)
+    if factors < 2 or not any(map(_is_open_sum, gold.walk())):
         return False
-    return _factors(answer) < wanted or (_has_open_denominator(answer) and not _has_open_denominator(gold))
+    return _factors(answer) < factors or (_has_open_denominator(answer) and not _has_open_denominator(gold))
 
 
 def _is_less_expanded(gold: Node, answer: Node) -> bool:
-    polynomial = bool(symbols(gold)) and not any(part.head == "function" for part in gold.walk())
+    polynomial = bool(symbols(gold)) and not gold.has("function")
     return polynomial and _has_open_product(answer) and not _has_open_product(gold)
 
 
@@ -53,11 +53,11 @@ def _has_other_root(gold: Node, answer: Node) -> bool:
 
 
 def _is_several_terms(gold: Node, answer: Node) -> bool:
-    return _unsigned(answer).head == "add" and _unsigned(gold).head != "add" and not is_plain(gold, True)
+    return _bare(answer).head == "add" and _bare(gold).head != "add" and not is_plain(gold, True)
 
 
 def _is_longer(gold: Node, answer: Node) -> bool:
-    """Whether an answer has more than twice the size of the gold one, and four numbers or names more."""
+    """Return whether an answer has more than twice the size of the gold one, and four numbers or names more."""
     return size(answer) > 2 * size(gold) + 4
 
 
@@ -70,7 +70,7 @@ _FORMS: dict[re.Pattern[str], Callable[[Node, Node], bool]] = {
 }
 
 
-def _unsigned(node: Node) -> Node:
+def _bare(node: Node) -> Node:
     while node.head in ("negate", "measured"):
         node = node.args[0]
     return node
@@ -78,7 +78,7 @@ def _unsigned(node: Node) -> Node:
 
 def _factors(node: Node) -> int:
     """The number of factors with variables in the numerator, each as often as its exponent says."""
-    node = _unsigned(node)
+    node = _bare(node)
     if not symbols(node):
         return 0
     if node.head == "multiply":
@@ -87,8 +87,7 @@ def _factors(node: Node) -> int:
         return _factors(node.args[0])
     if node.head == "power":
         exponent = node.args[1]
-        whole = exponent.head == "number" and exponent.value.denominator == 1
-        return _factors(node.args[0]) * min(int(exponent.value), _MOST_FACTORS) if whole else 1
+        return _factors(node.args[0]) * min(int(exponent.value), _MOST_FACTORS) if exponent.is_integer else 1
     return 1
 
 
@@ -98,17 +97,17 @@ def _is_open_sum(node: Node) -> bool:
 
 def _has_open_denominator(node: Node) -> bool:
     return any(
-        (part.head == "divide" and symbols(part.args[1]))
-        or (part.head == "power" and part.args[1].head == "negate" and symbols(part.args[0]))
-        for part in node.walk()
+        (quotient.head == "divide" and symbols(quotient.args[1]))
+        or (quotient.head == "power" and quotient.args[1].head == "negate" and symbols(quotient.args[0]))
+        for quotient in node.walk()
     )
 
 
 def _has_open_product(node: Node) -> bool:
-    """Whether a sum with variables is multiplied by something or raised to a power of two or more."""
-    for part in node.walk():
-        if part.head == "multiply" and any(_is_open_sum(_unsigned(factor)) for factor in part.args):
+    """Return whether a sum with variables is multiplied by something or raised to a power of two or more."""
+    for product in node.walk():
+        if product.head == "multiply" and any(_is_open_sum(_bare(factor)) for factor in product.args):
             return True
-        if part.head == "power" and _is_open_sum(_unsigned(part.args[0])) and part.args[1].head == "number":
+        if product.head == "power" and _is_open_sum(_bare(product.args[0])) and product.args[1].head == "number":
             return True
     return False

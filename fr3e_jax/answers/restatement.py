@@ -14,10 +14,9 @@ from functools import cached_property, lru_cache
 from fr3e_jax.answers.expression_tree import Node, symbols
 from fr3e_jax.answers.limits import Contradiction, Refused, Unreadable
 from fr3e_jax.answers.question_formulas import Formulas, difference_form, is_numeral, notation, question_formulas
-from fr3e_jax.answers.reader import keys, read_tokens
+from fr3e_jax.answers.reader import keys, read
 from fr3e_jax.answers.requested_forms import lacks_form
 from fr3e_jax.answers.shapes import is_name, is_open
-from fr3e_jax.answers.tokens import tokenise
 from fr3e_jax.answers.written_forms import (
     OPERATIONS,
     has_operation,
@@ -52,12 +51,12 @@ def earned(verdict: Verdict, question: str, golds: tuple[str, ...], answer: str)
 
 
 def restates(question: str, golds: tuple[str, ...], answer: str) -> bool:
-    """Whether an answer that equals a gold one is an unevaluated formula of the question, and no gold one is.
+    """Return whether an answer that equals a gold one is an unevaluated formula of the question, and no gold one is.
 
     An answer or gold answer that is not in the grammar restates nothing. Pure, and linear in the texts.
     """
     try:
-        tree = _read(answer)
+        tree = read(answer)
         return bool(_readable(golds)) and _restatement(question, golds).of(tree)
     except (Refused, Unreadable, Contradiction, ArithmeticError):
         return False
@@ -66,11 +65,11 @@ def restates(question: str, golds: tuple[str, ...], answer: str) -> bool:
 
 
 def has_other_form(question: str, golds: tuple[str, ...], answer: str) -> bool:
-    """Whether the question says "factor", "expand", ... and an answer that equals a gold one has not that form."""
+    """Return whether the question asks for a form ("factor", "expand", ...) that an equal answer lacks."""
     try:
-        given = _stated(_read(answer))
-        wanted = [part for gold in _readable(golds) for part in _stated(gold)[-1:]]
-        return bool(wanted) and all(lacks_form(question, gold, part) for gold in wanted for part in given)
+        answers = _stated(read(answer))
+        gold_values = [value for gold in _readable(golds) for value in _stated(gold)[-1:]]
+        return bool(gold_values) and all(lacks_form(question, gold, value) for gold in gold_values for value in answers)
     except (Refused, Unreadable):
         return False
     except RecursionError:
@@ -83,19 +82,10 @@ def _readable(golds: tuple[str, ...]) -> tuple[Node, ...]:
     trees = []
     for gold in golds:
         try:
-            trees.append(_read(gold))
+            trees.append(read(gold))
         except (Refused, Unreadable):
             continue
     return tuple(trees)
-
-
-def _read(text: str) -> Node:
-    tokens = tokenise(text)
-    while tokens and tokens[0].value in ("=", "\\approx", ":"):
-        tokens = tokens[1:]
-    while tokens and tokens[-1].value in (".", ",", ";", "\\", "\\\\"):
-        tokens = tokens[:-1]
-    return read_tokens(tokens)
 
 
 def _literally(gold: str, answer: str) -> bool:
@@ -125,12 +115,12 @@ class _Restatement:
         self.rounded = any(node.head == "decimal" for gold in golds for node in gold.walk())
         self.closed = not any(map(symbols, golds))
         self.solved = all(map(_is_solved, golds))
-        stated = [part for gold in golds for part in _stated(gold)]
-        worked = [part for part in stated if not self._restates(part)]  # the gold answer may begin with the question
-        for part in worked or stated:
-            written_form(part, found=self.gold_forms)
-        self.gold_folded = {written_form(part, folded=True): size(part) for part in worked or stated}
-        self.gold_notations = {notation(node) for part in worked or stated for node in part.walk()}
+        stated = [value for gold in golds for value in _stated(gold)]
+        worked = [value for value in stated if not self._restates(value)]  # the gold answer may begin with the question
+        for value in worked or stated:
+            written_form(value, forms=self.gold_forms)
+        self.gold_folded = {written_form(value, folded=True): size(value) for value in worked or stated}
+        self.gold_notations = {notation(node) for value in worked or stated for node in value.walk()}
         self.gold_forms.update(written_form(gold) for gold in golds if gold.head == "relation")
 
     @cached_property
@@ -138,10 +128,10 @@ class _Restatement:
         return question_formulas(self.question)
 
     def of(self, answer: Node) -> bool:
-        """Whether an equation, or each statement of an answer restates; ``(1+i)^4 = -4`` states the value, too."""
+        """Return whether an equation or every value of an answer restates; ``(1+i)^4 = -4`` has the value, too."""
         if symbols(answer) and answer.head == "relation" and len(answer.args) == 2 and self._restates(answer):
             return True
-        return all(self._restates(part) or self._keeps_notation(part) for part in self._parts(answer))
+        return all(self._restates(value) or self._keeps_notation(value) for value in self._parts(answer))
 
     def _parts(self, answer: Node) -> tuple[Node, ...]:
         """The values that an answer states; both sides of an equation unless an equation is wanted."""
@@ -159,43 +149,43 @@ class _Restatement:
         return self._repeats(node) or self._repeats_padded(node) or self._repeats_relation(node)
 
     def _leaves_numbers(self, node: Node) -> bool:
-        """Whether an operation with numbers, which the question writes, is left anywhere in the answer."""
+        """Return whether an operation with numbers, which the question writes, is left anywhere in the answer."""
         if next(self._left(node), None) is None:
             return False
         forms: set[str] = set()
-        written_form(node, found=forms)
+        written_form(node, forms=forms)
         repeated = (forms & self.formulas.written) - self.gold_forms
-        return bool(repeated) and any(written_form(part) in repeated for part in self._left(node))
+        return bool(repeated) and any(written_form(operation) in repeated for operation in self._left(node))
 
     def _left(self, node: Node) -> Iterator[Node]:
         """The operations with numbers in a tree that are left to be carried out."""
         stack = [node]
         while stack:
-            part = stack.pop()
-            if self._is_plain(part):
+            child = stack.pop()
+            if self._is_plain(child):
                 continue
-            if part.head in OPERATIONS and not symbols(part):
-                yield part
-            stack.extend(part.args)
+            if child.head in OPERATIONS and not symbols(child):
+                yield child
+            stack.extend(child.args)
 
     def _is_plain(self, node: Node) -> bool:
         return is_plain(node, self.rounded) and not (self.no_root_below and has_root_below(node))
 
     def _keeps_notation(self, answer: Node) -> bool:
-        """Whether a number or set of the question is to be written in another notation and is not."""
+        """Return whether a number or set of the question is to be written in another notation and is not."""
         if not self.converts:
             return False
         if answer.head in ("relation", "builder"):
             return notation(answer) not in self.gold_notations and written_form(answer) in self.formulas.written
-        kept = ((notation(part), written_form(part)) for part in answer.walk() if is_numeral(part))
-        return any(numeral in self.formulas.numerals and numeral[0] not in self.gold_notations for numeral in kept)
+        numerals = {(notation(child), written_form(child)) for child in answer.walk() if is_numeral(child)}
+        return any(kind not in self.gold_notations for kind, _ in numerals & self.formulas.numerals)
 
     def _repeats(self, node: Node) -> bool:
         form = written_form(node)
         return has_operation(node) and form in self.formulas.written and form not in self.gold_forms
 
     def _repeats_padded(self, node: Node) -> bool:
-        """Whether the answer is a formula of the question with ``+1-1``, ``\\frac22`` and the like added."""
+        """Return whether the answer is a formula of the question with ``+1-1``, ``\\frac22`` and the like added."""
         if not has_operation(node) or written_form(node) in self.gold_forms:
             return False
         form = written_form(node, folded=True)
@@ -203,7 +193,7 @@ class _Restatement:
         return repeated is not None and repeated <= leaves(node) and size(node) > self.gold_folded.get(form, 0)
 
     def _repeats_relation(self, node: Node) -> bool:
-        """Whether a relation of the question is to be solved, and the answer only moves its terms."""
+        """Return whether a relation of the question is to be solved, and the answer only moves its terms."""
         if node.head != "relation" or len(node.args) != 2 or not self.solved or _is_solved(node):
             return False
         form = difference_form(node)
@@ -220,8 +210,8 @@ def _stated(node: Node) -> tuple[Node, ...]:
 
 
 def _is_solved(node: Node) -> bool:
-    """Whether an answer is no relation, or one of a name to an expression without it."""
+    """Return whether an answer is no relation, or one of a name to an expression without it."""
     if node.head != "relation" or len(node.args) != 2:
         return True
     left, right = node.args
-    return any(is_name(one) and not symbols(one) & symbols(other) for one, other in ((left, right), (right, left)))
+    return any(is_name(name) and not symbols(name) & symbols(side) for name, side in ((left, right), (right, left)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from fr3e_jax.answers.characters import UNIT_LETTERS
-from fr3e_jax.answers.expression_tree import Node, symbols
+from fr3e_jax.answers.expression_tree import INFINITY, Node, symbols, unsigned
 from fr3e_jax.answers.vocabulary import NUMBER_SETS
 
 _TRANSPARENT = {"apply", "bracket", "ratio", "multiply", "function", "degrees", "list"}
@@ -13,7 +13,7 @@ MIRROR = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!=", "=": "="}
 
 
 def is_open(node: Node) -> bool:
-    return bool(symbols(node)) or any(part.head in ("text", "set", "bracket") for part in node.walk())
+    return bool(symbols(node)) or node.has("text", "set", "bracket")
 
 
 def difference(relation: Node) -> Node:
@@ -37,23 +37,19 @@ def letters(node: Node) -> str:
     if node.head == "symbol" or (node.head == "constant" and len(node.value) == 1):
         return node.value.casefold()
     if node.head == "multiply":
-        parts = [letters(part) for part in node.args]
-        return "".join(parts) if all(parts) else ""
+        words = [letters(factor) for factor in node.args]
+        return "".join(words) if all(words) else ""
     if node.head == "measured":
         inner = letters(node.args[0])
         return inner + letters(Node("text", (), node.value)) if inner else ""
     return ""
 
 
-def unsigned(node: Node) -> Node:
-    return node.args[0] if node.head == "negate" else node
-
-
 def infinity_sign(node: Node) -> int:
     """The sign of an infinity: 1 or -1; 0 for other trees."""
     if node.head == "negate":
         return -infinity_sign(node.args[0])
-    return int(node == Node("constant", (), "infinity"))
+    return int(node == INFINITY)
 
 
 def is_zero(node: Node) -> bool:
@@ -71,9 +67,9 @@ def as_matrix(node: Node) -> Node:
 
 
 def is_system(node: Node) -> bool:
-    """Whether a list says something about a name by inequalities."""
+    """Return whether a list says something about a name by inequalities."""
     return node.head == "list" and any(
-        part.head == "relation" and not set(part.value) <= {"=", "~", "in"} for part in node.args
+        item.head == "relation" and not set(item.value) <= {"=", "~", "in"} for item in node.args
     )
 
 
@@ -89,12 +85,12 @@ def named_point(node: Node) -> tuple[str, Node] | None:
 
 
 def is_time(ratio: Node) -> bool:
-    """Whether ``3:45`` is a time of day: with a.m. or p.m., or as ratios of integers are in lowest terms."""
+    """Return whether ``3:45`` is a time of day: with a.m. or p.m., or as ratios of integers are in lowest terms."""
     if len(ratio.args) != 2 or ratio.args[1].head == "measured":
         return len(ratio.args) == 2
-    if any(part.head != "number" or part.value.denominator != 1 for part in ratio.args):
+    if not all(operand.is_integer for operand in ratio.args):
         return False
-    hours, minutes = (part.value.numerator for part in ratio.args)
+    hours, minutes = (operand.value.numerator for operand in ratio.args)
     return 0 <= hours <= 24 and 10 <= minutes < 60 and math.gcd(hours, minutes) > 1
 
 
@@ -108,7 +104,7 @@ def elements(node: Node) -> tuple[Node, ...]:
 
 
 def is_name(node: Node) -> bool:
-    """Whether a tree may stand before ``=`` as the name of an answer: ``x``, ``f(x)``, ``(p, q)``, ``|AB|``."""
+    """Return whether a tree may stand before ``=`` as the name of an answer: ``x``, ``f(x)``, ``(p, q)``, ``|AB|``."""
     if node.head in ("symbol", "text"):
         return True
     if node.head == "constant":
@@ -121,12 +117,12 @@ def is_name(node: Node) -> bool:
 
 
 def is_asked(node: Node) -> bool:
-    """Whether a tree is a sum of names, whose value ``m + n = 7`` or ``2a - b = 7`` says."""
+    """Return whether a tree is a sum of names, whose value ``m + n = 7`` or ``2a - b = 7`` says."""
     return node.head == "add" and all(map(_is_multiple, node.args))
 
 
 def _is_multiple(node: Node) -> bool:
-    """Whether a tree is a name, or an integer times one."""
+    """Return whether a tree is a name, or an integer times one."""
     node = unsigned(node)
     if node.head == "multiply" and node.args[0].head == "number" and len(node.args) > 1:
         return all(map(is_name, node.args[1:]))

@@ -15,7 +15,7 @@ from fr3e_jax.answers import numeric
 from fr3e_jax.answers.arithmetic import as_decimal, rounds, rounds_to
 from fr3e_jax.answers.compare import same
 from fr3e_jax.answers.exact_numbers import NotRational, Undefined, rational
-from fr3e_jax.answers.expression_tree import Node, replaced, symbols
+from fr3e_jax.answers.expression_tree import INFINITY, Node, number_node, replaced, symbols
 from fr3e_jax.answers.items import single_values
 from fr3e_jax.answers.limits import Contradiction, Refused, Unreadable
 from fr3e_jax.answers.quantity import Quantity, units_conflict
@@ -25,14 +25,12 @@ from fr3e_jax.verdict import Verdict
 
 _STRING_ONLY = Verdict(0.0, "string_only")
 _IMAGINARY = Node("symbol", (), "I")
-_INFINITY = Node("constant", (), "infinity")
 _DIGITS = 60
 _SCALE = 10**50
 
 
-def verdict(golds: str | tuple[str, ...], answer: str, absolute: float = 0.0, relative: float = 0.0) -> Verdict:
+def verdict(golds: tuple[str, ...], answer: str, absolute: float, relative: float) -> Verdict:
     """The verdict on an answer; see ``judge`` in the package."""
-    golds = (golds,) if isinstance(golds, str) else golds
     verdicts = [_judged(gold, answer) for gold in golds]
     if RIGHT in verdicts:
         return RIGHT
@@ -57,7 +55,7 @@ def _judged(gold: str, answer: str) -> Verdict:
 
 
 def is_close(gold: str, answer: str, absolute: float, relative: float) -> bool:
-    """Whether ``answer`` has as many numbers as ``gold``, in any order, each within a tolerance of the gold one.
+    """Return whether ``answer`` has as many numbers as ``gold``, in any order, each within a tolerance of the gold one.
 
     ``relative`` applies only to gold numbers that were rounded: decimals and powers of ten.
     """
@@ -78,16 +76,17 @@ def _close(gold: Node, answer: Node, absolute: float, relative: float) -> bool:
         for side in (golds, answers)
     ]
     return all(
-        abs(value - wanted) <= max(Fraction(absolute), Fraction(relative) * abs(wanted) if _rounded(quantity) else 0)
-        for (wanted, quantity), (value, _) in zip(*sides, strict=True)
+        abs(value - target) <= max(Fraction(absolute), Fraction(relative) * abs(target) if _rounded(quantity) else 0)
+        for (target, quantity), (value, _) in zip(*sides, strict=True)
     )
 
 
 def _rounded(quantity: Quantity) -> bool:
-    """Whether a gold number is a decimal, or a number times a power of ten."""
-    parts = list(quantity.core.walk())
-    powers = [part for part in parts if part.head == "power" and part.args[0] == Node("number", (), Fraction(10))]
-    return any(part.head == "decimal" for part in parts) or bool(powers)
+    """Return whether a gold number is a decimal, or a number times a power of ten."""
+    return any(
+        node.head == "decimal" or (node.head == "power" and node.args[0] == number_node(10))
+        for node in quantity.core.walk()
+    )
 
 
 class NumericArithmetic:
@@ -127,7 +126,7 @@ def opaque(node: Node) -> Node:
     If two such trees are equal, so are the sums, and nothing had to be summed.
     """
     if node.head in ("sum", "product") and any(bound.head != "number" for bound in node.args[1:]):
-        parts = tuple(replaced(part, _INFINITY, Node("symbol", (), "infinity")) for part in node.args)
+        parts = tuple(replaced(child, INFINITY, Node("symbol", (), "infinity")) for child in node.args)
         return Node("apply", parts, f"{node.head} over {node.value}")
     return node.mapped(opaque)
 
@@ -140,8 +139,8 @@ def _rational(node: Node) -> Fraction | None:
 
 
 def _has(node: Node, name: str) -> bool:
-    """Whether a logarithm without a base is written so in a tree."""
-    return any(part.head == "function" and part.value == name and len(part.args) == 1 for part in node.walk())
+    """Return whether a logarithm without a base is written so in a tree."""
+    return any(call.head == "function" and call.value == name and len(call.args) == 1 for call in node.walk())
 
 
 def _natural(node: Node) -> Node:

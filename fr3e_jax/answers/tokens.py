@@ -142,12 +142,12 @@ def _comma_run(run: str, spaced: bool) -> list[Token]:
 
     A list may hold such numbers if one of them shows it by a group that starts with 0: ``1,000,20`` has two items.
     """
-    parts = run.split(",")
+    groups = run.split(",")
     if _GROUPS.fullmatch(run):
         return [Token("commas", run, spaced)]
-    if any(len(part.partition(".")[0]) == 3 and part[0] == "0" for part in parts[1:]):
-        parts = _LEADING_GROUPS.findall(run)
-    tokens = [Token("commas" if "," in part else "number", part, spaced and part is parts[0]) for part in parts]
+    if any(len(group.partition(".")[0]) == 3 and group[0] == "0" for group in groups[1:]):
+        groups = _LEADING_GROUPS.findall(run)
+    tokens = [Token("commas" if "," in group else "number", group, spaced and group is groups[0]) for group in groups]
     return [piece for token in tokens for piece in (Token("mark", ","), token)][1:]
 
 
@@ -197,5 +197,5 @@ def _words(text: str, spaced: bool, tokens: list[Token]) -> list[Token]:
 
 
 def _after_unit(tokens: list[Token]) -> bool:
-    """Whether a unit goes on: after ``\\text{kg} \\cdot`` and ``\\text{m}^2 /``."""
+    """Return whether a unit goes on: after ``\\text{kg} \\cdot`` and ``\\text{m}^2 /``."""
     return bool(tokens) and tokens[-1].value in ("/", r"\cdot") and any(token.kind == "text" for token in tokens[-4:-1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fr3e_jax.answers.expression_tree import Node, number
+from fr3e_jax.answers.expression_tree import Node, number_node
 from fr3e_jax.answers.matrices import collapsed, has_matrix
 
 _ACCENTS = r"\hat \vec \widehat \overrightarrow".split()
@@ -48,7 +48,7 @@ def _kind(node: Node) -> str | None:
 
 def _carried_out(node: Node) -> Node:
     """The vector that sums and multiples such as ``2(3, -4)`` give; any other tree as it is."""
-    if node.head not in _OPERATIONS or not any(part.head in ("matrix", "bracket") for part in node.walk()):
+    if node.head not in _OPERATIONS or not node.has("matrix", "bracket"):
         return node
     result = collapsed(_tuples_as_columns(node))
     if result.head != "matrix" or has_matrix(node):
@@ -64,7 +64,7 @@ def _tuples_as_columns(node: Node) -> Node:
 
 def _both_by_units(left: Node, right: Node) -> tuple[Sequence[Node], Sequence[Node]] | None:
     """Both sides as sums of unit vectors, if one has accents: ``\\hat i`` and ``\\mathbf i`` are the same vector."""
-    if not any(part.head == "symbol" and part.value in _ACCENTED for side in (left, right) for part in side.walk()):
+    if not any(node.head == "symbol" and node.value in _ACCENTED for side in (left, right) for node in side.walk()):
         return None
     sides = _by_units(left, 3), _by_units(right, 3)
     return None if None in sides else sides
@@ -72,33 +72,33 @@ def _both_by_units(left: Node, right: Node) -> tuple[Sequence[Node], Sequence[No
 
 def _by_units(node: Node, size: int) -> Sequence[Node] | None:
     """The first ``size`` components of a sum of unit vectors; None if there are more."""
-    found = _coefficients(node)
+    coefficients = _coefficients(node)
     names = "ijk"[:size]
-    if found is None or not set(found) <= set(names) or size > 3:
+    if coefficients is None or not set(coefficients) <= set(names) or size > 3:
         return None
-    return tuple(found.get(name, number(0)) for name in names)
+    return tuple(coefficients.get(name, number_node(0)) for name in names)
 
 
 def _coefficients(node: Node) -> dict[str, Node] | None:
     """The factor of each unit vector in a sum; None if a summand has none, or two of them."""
     if node.head in ("symbol", "constant") and node.value in _UNIT_VECTORS:
-        return {_UNIT_VECTORS[node.value]: number(1)}
+        return {_UNIT_VECTORS[node.value]: number_node(1)}
     if node.head == "negate" or node.head == "divide":
         inner = _coefficients(node.args[0])
         return inner and {name: Node(node.head, (factor, *node.args[1:])) for name, factor in inner.items()}
     if node.head == "multiply":
-        parts = [_coefficients(part) for part in node.args]
-        if sum(part is not None for part in parts) != 1:
+        vectors = [_coefficients(factor) for factor in node.args]
+        if sum(vector is not None for vector in vectors) != 1:
             return None
-        rest = tuple(arg for arg, part in zip(node.args, parts, strict=True) if part is None)
-        inner = next(part for part in parts if part is not None)
+        rest = tuple(factor for factor, vector in zip(node.args, vectors, strict=True) if vector is None)
+        inner = next(vector for vector in vectors if vector is not None)
         return {name: Node("multiply", (*rest, factor)) for name, factor in inner.items()}
     if node.head != "add":
         return None
     total: dict[str, Node] = {}
-    for part in map(_coefficients, node.args):
-        if part is None:
+    for vector in map(_coefficients, node.args):
+        if vector is None:
             return None
-        for name, factor in part.items():
+        for name, factor in vector.items():
             total[name] = Node("add", (total[name], factor)) if name in total else factor
     return total

@@ -12,11 +12,12 @@ FUNCTION_NAMES = (
     "sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh coth arcsinh arccosh arctanh "
     "exp ln floor ceil max min gcd lcm det sgn abs"
 ).split()
+INVERTIBLE = "sin cos tan cot sec csc sinh cosh tanh".split()
 FUNCTIONS = {f"\\{name}": name for name in FUNCTION_NAMES} | {
-    **{f"\\a{name}": f"arc{name}" for name in "sin cos tan cot sec csc sinh cosh tanh".split()},
+    **{f"\\a{name}": f"arc{name}" for name in INVERTIBLE},
     r"\lg": "lg", r"\arsinh": "arcsinh", r"\arcosh": "arccosh", r"\artanh": "arctanh", r"\lb": "lb",
 }  # fmt: skip
-INVERSE = {name: f"arc{name}" for name in "sin cos tan cot sec csc sinh cosh tanh".split()}
+INVERSE = {name: f"arc{name}" for name in INVERTIBLE}
 GREEK_SYMBOLS = {f"\\{name}" for name in (*GREEK, *GREEK_CAPITALS)} - {r"\pi"} | {
     r"\ell", r"\hbar", r"\wp", r"\nabla", r"\aleph",
 }  # fmt: skip
@@ -34,7 +35,7 @@ RELATIONS = {
 }  # fmt: skip
 OPENING = {"(": ")", "[": "]", "\\{": "\\}", "\\langle": "\\rangle"}
 SEPARATORS = {",", ";", "and", "or"}
-CLOSING = {")", "]", "\\}", "\\rangle"}
+CLOSING = set(OPENING.values())
 UNDEFINED_FUNCTIONS = set("fghFGHPQW")
 
 BASES = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
@@ -58,7 +59,7 @@ PLAIN_WORDS = {
     **TEXT_WORDS,
     **{name: Token("command", f"\\{name}") for name in FUNCTION_NAMES},
     **{name: Token("command", f"\\{name}") for name in ("sqrt", "pi", "log", "theta", "alpha", "beta", "infty")},
-    **{f"a{name}": Token("command", f"\\a{name}") for name in "sin cos tan cot sec csc sinh cosh tanh".split()},
+    **{f"a{name}": Token("command", f"\\a{name}") for name in INVERTIBLE},
     **{f"ar{name}": Token("command", f"\\ar{name}") for name in ("sinh", "cosh", "tanh")},
     **{"infinity": Token("command", r"\infty"), "in": Token("command", r"\in")},
     **dict.fromkeys(("union", "U"), Token("command", r"\cup")),

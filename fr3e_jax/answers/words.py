@@ -48,8 +48,8 @@ def split_commas(tokens: list[Token], commas_group: bool) -> list[Token]:
         elif (commas_group and depth <= 0) or ",0" in token.value:
             split.append(Token("number", token.value.replace(",", ""), token.spaced))
         else:
-            parts = [Token("number", part, token.spaced) for part in token.value.split(",")]
-            split += [piece for part in parts for piece in (Token("mark", ","), part)][1:]
+            items = [Token("number", item, token.spaced) for item in token.value.split(",")]
+            split += [piece for item in items for piece in (Token("mark", ","), item)][1:]
     return split
 
 
@@ -113,11 +113,11 @@ def _word(letters: list[Token], before: list[Token]) -> list[Token]:
 
 
 def _after_unit(before: list[Token]) -> bool:
-    """Whether a unit goes on: ``km/h``."""
+    """Return whether a unit goes on: ``km/h``."""
     return len(before) > 1 and before[-1].value == "/" and before[-2].kind == "text"
 
 
 def _rate(tokens: list[Token], position: int) -> bool:
-    """Whether metres or grams per second or hour begin here: ``45 m/s``."""
+    """Return whether metres or grams per second or hour begin here: ``45 m/s``."""
     values = [token.value for token in tokens[position : position + 3]]
     return position > 0 and tokens[position - 1].kind == "number" and values in _RATES

@@ -15,7 +15,7 @@ from collections import Counter
 from fractions import Fraction
 from math import gcd
 
-from fr3e_jax.answers.expression_tree import Node, bound_variable, number, replaced, symbols
+from fr3e_jax.answers.expression_tree import Node, bound_variable, number_node, replaced, symbols, unsigned
 
 _MEASURES = ("measured", "percent", "degrees")
 _BINDERS = ("sum", "product", "integral", "limit")
@@ -30,25 +30,25 @@ _LARGEST_SQUARE = 1000  # squares of larger numbers are not looked for in a radi
 _ROOTS_OF_CONSTANTS = ("pi", "e", "i")
 
 
-def written_form(node: Node, folded: bool = False, found: set[str] | None = None) -> str:
-    """The text of the form without its sign; those of all sub-expressions are added to ``found``."""
-    coefficient, text = _form(node, folded, found)
+def written_form(node: Node, folded: bool = False, forms: set[str] | None = None) -> str:
+    """The text of the form without its sign; those of all sub-expressions are added to ``forms``."""
+    coefficient, text = _form(node, folded, forms)
     return _signed(abs(coefficient), text)
 
 
-def _form(node: Node, folded: bool, found: set[str] | None) -> tuple[Fraction, str]:
+def _form(node: Node, folded: bool, forms: set[str] | None) -> tuple[Fraction, str]:
     """A coefficient, which is a sign unless ``folded``, and the text of the rest."""
     node = _measured(node)
     if node.head in ("add", "negate"):
-        form = _sum(node, folded, found)
+        form = _sum(node, folded, forms)
     elif node.head in ("multiply", "divide", "number", "decimal"):
-        form = _product(node, folded, found)
+        form = _product(node, folded, forms)
     elif node.head in ("power", "root"):
-        form = _power(node, folded, found)
+        form = _power(node, folded, forms)
     else:
-        form = Fraction(1), _other(node, folded, found)
-    if found is not None:
-        found.add(_signed(abs(form[0]), form[1]))
+        form = Fraction(1), _other(node, folded, forms)
+    if forms is not None:
+        forms.add(_signed(abs(form[0]), form[1]))
     return form
 
 
@@ -56,9 +56,9 @@ def _signed(coefficient: Fraction, text: str) -> str:
     return text if coefficient == 1 else f"-{text}" if coefficient == -1 else f"{coefficient}*{text}"
 
 
-def _sum(node: Node, folded: bool, found: set[str] | None) -> tuple[Fraction, str]:
+def _sum(node: Node, folded: bool, forms: set[str] | None) -> tuple[Fraction, str]:
     terms: list[tuple[str, Fraction]] = []
-    _add_terms(node, 1, terms, folded, found)
+    _add_terms(node, 1, terms, folded, forms)
     if folded:
         combined: dict[str, Fraction] = {}
         for text, coefficient in terms:
@@ -73,21 +73,21 @@ def _sum(node: Node, folded: bool, found: set[str] | None) -> tuple[Fraction, st
     return scale, "(" + "+".join(_signed(coefficient / scale, text) for text, coefficient in terms) + ")"
 
 
-def _add_terms(node: Node, sign: int, terms: list, folded: bool, found: set[str] | None) -> None:
+def _add_terms(node: Node, sign: int, terms: list, folded: bool, forms: set[str] | None) -> None:
     node = _measured(node)
     if node.head == "add":
-        for part in node.args:
-            _add_terms(part, sign, terms, folded, found)
+        for term in node.args:
+            _add_terms(term, sign, terms, folded, forms)
     elif node.head == "negate":
-        _add_terms(node.args[0], -sign, terms, folded, found)
+        _add_terms(node.args[0], -sign, terms, folded, forms)
     else:
-        coefficient, text = _form(node, folded, found)
+        coefficient, text = _form(node, folded, forms)
         terms.append((text, sign * coefficient))
 
 
-def _product(node: Node, folded: bool, found: set[str] | None) -> tuple[Fraction, str]:
+def _product(node: Node, folded: bool, forms: set[str] | None) -> tuple[Fraction, str]:
     factors: list[tuple[Fraction, str, int]] = []
-    _add_factors(node, 1, factors, folded, found)
+    _add_factors(node, 1, factors, folded, forms)
     coefficient, texts = Fraction(1), []
     for scale, text, side in factors:
         if folded or abs(scale) == 1:
@@ -108,21 +108,21 @@ def _product(node: Node, folded: bool, found: set[str] | None) -> tuple[Fraction
     return coefficient, "[" + " ".join(text if side > 0 else f"/{text}" for text, side in sorted(texts)) + "]"
 
 
-def _add_factors(node: Node, side: int, factors: list, folded: bool, found: set[str] | None) -> None:
+def _add_factors(node: Node, side: int, factors: list, folded: bool, forms: set[str] | None) -> None:
     node = _measured(node)
     if node.head == "multiply":
-        for part in node.args:
-            _add_factors(part, side, factors, folded, found)
+        for factor in node.args:
+            _add_factors(factor, side, factors, folded, forms)
     elif node.head == "divide":
         upper, lower = map(_measured, node.args)
         if side > 0 and upper.head != "divide":
-            _add_factors(upper, side, factors, folded, found)
+            _add_factors(upper, side, factors, folded, forms)
         else:
-            factors.append((*_form(upper, folded, found), side))
+            factors.append((*_form(upper, folded, forms), side))
         if lower.head == "divide":  # a quotient by a quotient is one more step
-            factors.append((*_form(lower, folded, found), -side))
+            factors.append((*_form(lower, folded, forms), -side))
         else:
-            _add_factors(lower, -side, factors, folded, found)
+            _add_factors(lower, -side, factors, folded, forms)
     elif node.head in ("number", "decimal"):
         value = node.value if node.head == "number" else node.value[0]
         if folded:
@@ -131,12 +131,12 @@ def _add_factors(node: Node, side: int, factors: list, folded: bool, found: set[
             factors.append((Fraction(-1 if value < 0 else 1), str(abs(value.numerator)), side))
             factors.append((Fraction(1), str(value.denominator), -side))
     else:
-        factors.append((*_form(node, folded, found), side))
+        factors.append((*_form(node, folded, forms), side))
 
 
-def _power(node: Node, folded: bool, found: set[str] | None) -> tuple[Fraction, str]:
-    scale, base = _form(node.args[0], folded, found)
-    exponent = _signed(*_form(node.args[1], folded, found))
+def _power(node: Node, folded: bool, forms: set[str] | None) -> tuple[Fraction, str]:
+    scale, base = _form(node.args[0], folded, forms)
+    exponent = _signed(*_form(node.args[1], folded, forms))
     if node.head == "root":
         exponent = f"[/{exponent}]"
     if exponent in ("1", "1*1"):
@@ -146,10 +146,10 @@ def _power(node: Node, folded: bool, found: set[str] | None) -> tuple[Fraction, 
     return Fraction(1), f"{_signed(scale, base)}^{exponent}"
 
 
-def _other(node: Node, folded: bool, found: set[str] | None) -> str:
+def _other(node: Node, folded: bool, forms: set[str] | None) -> str:
     if node.head in _BINDERS and not (node.head == "integral" and len(node.args) == 1):
         node = _renamed(node)
-    parts = [_signed(*_form(part, folded, found)) for part in node.args]
+    parts = [_signed(*_form(child, folded, forms)) for child in node.args]
     value = node.value
     if node.head in _UNORDERED:
         parts, value = sorted(parts), None
@@ -167,7 +167,7 @@ def _other(node: Node, folded: bool, found: set[str] | None) -> str:
 
 def _renamed(node: Node) -> Node:
     name = bound_variable(node)
-    height = sum(part.head in _BINDERS for part in node.walk())
+    height = sum(child.head in _BINDERS for child in node.walk())
     bound = "\N{BULLET}" * height
     value = (bound, *node.value[1:]) if node.head == "limit" else bound
     body = replaced(node.args[0], Node("symbol", (), name), Node("symbol", (), bound))
@@ -176,29 +176,33 @@ def _renamed(node: Node) -> Node:
 
 def leaves(node: Node) -> Counter[Node]:
     """The numbers and names in a tree, with their counts."""
-    return Counter(part for part in node.walk() if not part.args)
+    return Counter(leaf for leaf in node.walk() if not leaf.args)
 
 
 def size(node: Node) -> int:
     """The number of numbers, names and functions in a tree."""
-    return sum(part.head in ("function", *_BINDERS) or not part.args for part in node.walk())
+    return sum(child.head in ("function", *_BINDERS) or not child.args for child in node.walk())
 
 
 def has_operation(node: Node) -> bool:
-    """Whether an expression, or a part of one, has something to carry out; numbers and names have nothing."""
+    """Return whether an expression, or a part of one, has something to carry out; numbers and names have nothing."""
     if node.head in OPERATIONS:
         return (node.head != "negate" and bool(symbols(node))) or not is_plain(node)
     return any(map(has_operation, node.args))
 
 
 def has_root_below(node: Node) -> bool:
-    """Whether a denominator has a root."""
-    parts = (lower for part in node.walk() if part.head == "divide" for lower in part.args[1].walk())
-    return any(part.head == "root" or (part.head == "power" and part.args[1].head == "divide") for part in parts)
+    """Return whether a denominator has a root."""
+    denominators = (quotient.args[1] for quotient in node.walk() if quotient.head == "divide")
+    return any(
+        factor.head == "root" or (factor.head == "power" and factor.args[1].head == "divide")
+        for denominator in denominators
+        for factor in denominator.walk()
+    )
 
 
 def is_plain(node: Node, rounded: bool = False) -> bool:
-    r"""Whether nothing is left to be carried out: ``5``, ``\frac34``, ``2\sqrt3``, ``1-i``, ``x``, ``(2, 5]``.
+    r"""Return whether nothing is left to be carried out: ``5``, ``\frac34``, ``2\sqrt3``, ``1-i``, ``x``, ``(2, 5]``.
 
     Args:
       rounded: the answer is wanted as a number, so that roots, powers and functions are operations.
@@ -209,7 +213,7 @@ def is_plain(node: Node, rounded: bool = False) -> bool:
     if node.head == "negate":
         return is_plain(node.args[0], rounded)
     if node.head in ("bracket", "set", "list", "relation", "union", "matrix", "ratio", "builder", "text", "apply"):
-        return all(is_plain(part, rounded) for part in node.args)
+        return all(is_plain(child, rounded) for child in node.args)
     if rounded:
         return _is_fraction(node)
     return _is_term(node) or _is_plain_sum(node) or _is_plain_quotient(node)
@@ -221,22 +225,16 @@ def _measured(node: Node) -> Node:
     return node
 
 
-def _is_integer(node: Node) -> bool:
-    return node.head == "number" and node.value.denominator == 1
-
-
 def _is_fraction(node: Node) -> bool:
-    """Whether a tree is a fraction of integers in lowest terms."""
+    """Return whether a tree is a fraction of integers in lowest terms."""
     if node.head != "divide":
         return False
-    upper, lower = (part.args[0] if part.head == "negate" else part for part in node.args)
-    return (
-        _is_integer(upper) and _is_integer(lower) and lower.value > 1 and gcd(int(upper.value), int(lower.value)) == 1
-    )
+    upper, lower = map(unsigned, node.args)
+    return upper.is_integer and lower.is_integer and lower.value > 1 and gcd(int(upper.value), int(lower.value)) == 1
 
 
 def _is_irrational(node: Node) -> bool:
-    r"""Whether a tree is one factor that cannot be simplified: a letter, a constant, ``e^2``, ``\sqrt3``, ``\ln 2``."""
+    r"""Return whether a tree is one factor in lowest terms: a letter, a constant, ``e^2``, ``\sqrt3``, ``\ln 2``."""
     if node.head in ("symbol", "constant"):
         return True
     if node.head == "power":
@@ -244,10 +242,10 @@ def _is_irrational(node: Node) -> bool:
         return base.head == "constant" and base.value != "i" and all(map(_is_rational_part, exponent.walk()))
     if node.head == "root":
         radicand, index = node.args
-        return _is_integer(radicand) and radicand.value > 1 and _is_integer(index) and _is_power_free(node)
+        return radicand.is_integer and radicand.value > 1 and index.is_integer and _is_power_free(node)
     if node.head == "function" and node.value in ("ln", "log") and len(node.args) == 1:
         argument = node.args[0]
-        return _is_integer(argument) and argument.value > 1 and not _is_perfect_power(int(argument.value))
+        return argument.is_integer and argument.value > 1 and not _is_perfect_power(int(argument.value))
     return False
 
 
@@ -273,9 +271,9 @@ def _is_perfect_power(value: int) -> bool:
 
 
 def _is_term(node: Node) -> bool:
-    r"""Whether a tree is a rational number times factors that cannot be combined: ``2\sqrt3``, ``4.5\times10^{33}``."""
+    r"""Return whether a tree is a rational number times distinct factors: ``2\sqrt3``, ``4.5\times10^{33}``."""
     factors = node.args if node.head == "multiply" else (node,)
-    factors = [factor.args[0] if factor.head == "negate" else factor for factor in map(_measured, factors)]
+    factors = [unsigned(_measured(factor)) for factor in factors]
     rationals = [f for f in factors if f.head in ("number", "decimal") or _is_fraction(f)]
     rest = [f for f in factors if f not in rationals]
     if len(rationals) == 1 and len(rest) == 1 and _is_scientific(rationals[0], rest[0]):
@@ -290,36 +288,36 @@ def _is_scientific(coefficient: Node, power: Node) -> bool:
         coefficient.head in ("number", "decimal")
         and 1 <= abs(value) < 10
         and power.head == "power"
-        and power.args[0] == number(10)
+        and power.args[0] == number_node(10)
     )
 
 
 def _is_plain_sum(node: Node) -> bool:
-    """Whether the terms of a sum cannot be combined; a mixed number is one."""
+    """Return whether the terms of a sum cannot be combined; a mixed number is one."""
     if node.head != "add":
         return False
-    if len(node.args) == 2 and _is_integer(node.args[0]) and _is_fraction(node.args[1]):
+    if len(node.args) == 2 and node.args[0].is_integer and _is_fraction(node.args[1]):
         upper, lower = node.args[1].args
         return upper.head == "number" and upper.value < lower.value
-    terms = [_measured(part.args[0] if part.head == "negate" else part) for part in node.args]
+    terms = [_measured(unsigned(term)) for term in node.args]
     if not all(_is_term(term) or _is_plain_quotient(term) for term in terms):
         return False
-    bodies = [written_form(Node("multiply", (term, number(1))), folded=True).rpartition("*")[2] for term in terms]
+    bodies = [written_form(Node("multiply", (term, number_node(1))), folded=True).rpartition("*")[2] for term in terms]
     return len(set(bodies)) == len(bodies)
 
 
 def _is_plain_quotient(node: Node) -> bool:
-    r"""Whether a quotient has an integer below that has no factor in common with the numerator: ``\frac{1+\sqrt5}{2}``.
+    r"""Return whether a quotient by an integer shares no factor with its numerator: ``\frac{1+\sqrt5}{2}``.
 
     A root may stand below the number 1 or one without a common factor, too.
     """
     if node.head != "divide":
         return False
-    upper, lower = (part.args[0] if part.head == "negate" else part for part in node.args)
-    if lower.head in ("root", "constant") and _is_integer(upper):
-        radicand = lower.args[0].value if lower.head == "root" and _is_integer(lower.args[0]) else 1
+    upper, lower = map(unsigned, node.args)
+    if lower.head in ("root", "constant") and upper.is_integer:
+        radicand = lower.args[0].value if lower.head == "root" and lower.args[0].is_integer else 1
         return _is_irrational(lower) and gcd(int(upper.value), int(radicand)) == 1
-    if not _is_integer(lower) or lower.value < 2 or not (_is_term(upper) or _is_plain_sum(upper)):
+    if not lower.is_integer or lower.value < 2 or not (_is_term(upper) or _is_plain_sum(upper)):
         return False
     terms = upper.args if upper.head == "add" else (upper,)
     return gcd(int(lower.value), *map(_integer_factor, terms)) == 1
@@ -329,4 +327,4 @@ def _integer_factor(term: Node) -> int:
     if term.head == "negate":
         return _integer_factor(term.args[0])
     factors = term.args if term.head == "multiply" else (term,)
-    return next((int(f.value) for f in factors if _is_integer(f)), 1)
+    return next((int(f.value) for f in factors if f.is_integer), 1)

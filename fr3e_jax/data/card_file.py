@@ -169,22 +169,22 @@ def _expect(value: Any, kind: type, where: str, expected: str) -> Any:
     return value
 
 
-def _expect_keys(content: Any, known: Any, required: tuple[str, ...] = (), where: str = "") -> None:
+def _expect_keys(content: Any, allowed: Any, required: tuple[str, ...] = (), where: str = "") -> None:
     """Raise ConfigError unless ``content`` is a mapping with the required keys and no unknown ones."""
-    place = where.rstrip(".: ")
+    owner = where.rstrip(".: ")
     if not isinstance(content, dict):
-        raise ConfigError(f"{place} is {content!r}; expected a mapping with {_list(known)}")
+        raise ConfigError(f"{owner} is {content!r}; expected a mapping with {_list(allowed)}")
     for key in content:
-        if key not in known:
-            raise ConfigError(f"{where}{key} is not part of a dataset card; {nearest(str(key), known)}")
+        if key not in allowed:
+            raise ConfigError(f"{where}{key} is not part of a dataset card; {nearest(str(key), allowed)}")
     for key in required:
         if not content.get(key):
-            raise ConfigError(f"{place} lacks {key}; a dataset card needs {', '.join(required)} there")
+            raise ConfigError(f"{owner} lacks {key}; a dataset card needs {', '.join(required)} there")
 
 
-def nearest(name: str, known: Any) -> str:
-    nearest = difflib.get_close_matches(name, list(known), n=1)
-    return f"nearest: {nearest[0]}" if nearest else f"expected one of {_list(known)}"
+def nearest(name: str, choices: Any) -> str:
+    nearest = difflib.get_close_matches(name, list(choices), n=1)
+    return f"nearest: {nearest[0]}" if nearest else f"expected one of {_list(choices)}"
 
 
 def _list(names: Any) -> str:

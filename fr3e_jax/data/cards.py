@@ -31,8 +31,8 @@ def load_named(name: str, default_split: str) -> tuple[Card, str]:
     base, split = _of_the_hub(name) or (base, split)
     card, split = read_card(card_path(base)), split or default_split
     if split not in card.splits:
-        known = ", ".join(f"{base}/{name}" for name in card.splits)
-        raise ConfigError(f"{name}: {card.path} has no split {split!r}; expected {known}")
+        choices = ", ".join(f"{base}/{name}" for name in card.splits)
+        raise ConfigError(f"{name}: {card.path} has no split {split!r}; expected {choices}")
     return card, split
 
 
@@ -58,8 +58,8 @@ def _separate(name: str) -> tuple[str, str]:
 
 def folders() -> list[Path]:
     """The folders that are searched for a card's name: configs/data of the working directory, then the package's."""
-    found = root()
-    return [FOLDER, found / FOLDER] if found else [FOLDER]
+    shipped = root()
+    return [FOLDER, shipped / FOLDER] if shipped else [FOLDER]
 
 
 def card_names() -> list[str]:
@@ -78,6 +78,6 @@ def card_path(name: str) -> Path:
         for suffix in SUFFIXES:
             if (folder / f"{name}{suffix}").is_file():
                 return folder / f"{name}{suffix}"
-    known = card_names()
+    names = card_names()
     places = " or ".join(map(str, folders()))
-    raise ConfigError(f"no dataset card {name!r} in {places}; {nearest(name, known)}, or give a path to a YAML file")
+    raise ConfigError(f"no dataset card {name!r} in {places}; {nearest(name, names)}, or give a path to a YAML file")

@@ -54,8 +54,8 @@ class ChainTask:
         digits, steps = steps_of(prompt)
         lines = []
         for step in steps:
-            found = readings(step[-1], digits)
-            digits = found[0] if rng.random() < self.config.sft_right_share else found[-1]
+            lists = readings(step[-1], digits)
+            digits = lists[0] if rng.random() < self.config.sft_right_share else lists[-1]
             lines.append(step + digits)
         return Demonstration(prompt=prompt, response=LINE_END.join(lines))
 
@@ -77,12 +77,12 @@ def _draw(rng: np.random.Generator, config: ChainConfig, length: int, split: Spl
         digits = first = "".join(map(str, rng.integers(10, size=config.digits)))
         ambiguous = set(rng.permutation(length)[: config.ambiguous].tolist())
         steps = ""
-        for place in range(length):
+        for step in range(length):
             able = list(PLAIN)
-            if place in ambiguous:
+            if step in ambiguous:
                 able = [operation for operation in AMBIGUOUS if len(set(readings(operation, digits))) == 2]
             operation = able[int(rng.integers(len(able)))]
-            steps += f"{length - 1 - place:02d}{operation}"
+            steps += f"{length - 1 - step:02d}{operation}"
             digits = readings(operation, digits)[0]
         prompt = first + steps + LINE_END
         if split_of(prompt) == split:

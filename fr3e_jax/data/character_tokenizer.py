@@ -88,11 +88,11 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def holds_character_tokenizer(directory: Path) -> bool:
-    """Whether the content of ``tokenizer.json`` and ``tokenizer_config.json`` is that of the embedded tokenizer."""
+    """Return whether ``tokenizer.json`` and ``tokenizer_config.json`` are those of the embedded tokenizer."""
     try:
         config = read_json_object(directory / "tokenizer_config.json")
-        found = read_json_object(directory / "tokenizer.json")
+        content = read_json_object(directory / "tokenizer.json")
     except (OSError, ValueError):
         return False
     settings = {name: value for name, value in config.items() if name not in _WITHOUT_EFFECT}
-    return settings == _SETTINGS and found == json.loads(CharacterTokenizer().backend_tokenizer.to_str())
+    return settings == _SETTINGS and content == json.loads(CharacterTokenizer().backend_tokenizer.to_str())

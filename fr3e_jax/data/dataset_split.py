@@ -66,24 +66,24 @@ def load_split(card: Card, split: str, root: str) -> LoadedSplit:
       ValueError: a file is damaged or has another format.
     """
     dropped: Counter[str] = Counter()
-    kept: dict[tuple[str, str], tuple[Problem, str | None]] = {}
-    number = -1
-    for number, row in enumerate(_rows(card, split, root, dropped)):
+    problems_by_text: dict[tuple[str, str], tuple[Problem, str | None]] = {}
+    index = -1
+    for index, row in enumerate(_rows(card, split, root, dropped)):
         try:
-            _keep(row, f"{card.name}/{split}/{number}", card, card.splits[split], kept)
+            _keep(row, f"{card.name}/{split}/{index}", card, card.splits[split], problems_by_text)
         except _Dropped as reason:
             dropped[str(reason)] += 1
-    if not kept:
+    if not problems_by_text:
         where = card.splits[split].builder or ", ".join(map(str, find_files(card.splits[split].files, root, card.name)))
-        if number < 0 and not dropped:
+        if index < 0 and not dropped:
             raise ConfigError(f"{card.path}: split {split} has no rows: {where} is empty; download it again")
         raise ConfigError(
             f"{card.path}: split {split} gives no problem (dropped: {dict(dropped)}); the fields of the card do not "
             f"match {where}"
         )
-    problems, solutions = zip(*kept.values(), strict=True)
+    problems, solutions = zip(*problems_by_text.values(), strict=True)
     repeated = len(problems) - len({problem.prompt for problem in problems})
-    rows = number + 1 + dropped["malformed_row"]
+    rows = index + 1 + dropped["malformed_row"]
     return LoadedSplit(card, split, rows, problems, solutions, +dropped, repeated)
 
 
@@ -96,7 +96,7 @@ def _rows(card: Card, split: str, root: str, dropped: Counter[str]) -> Iterator[
         yield from read_file(path, source.format, dropped)
 
 
-def _keep(row: Row, name: str, card: Card, source: SplitCard, kept: dict) -> None:
+def _keep(row: Row, name: str, card: Card, source: SplitCard, problems: dict) -> None:
     """Put the row's problem and solution into ``kept``, or raise _Dropped."""
     for path, values in source.filters.items():
         if lookup(row, path) not in values:
@@ -111,9 +111,9 @@ def _keep(row: Row, name: str, card: Card, source: SplitCard, kept: dict) -> Non
         golds = _letters(lookup(row, source.fields["answer"].path), golds, len(extra["choices"]))
     if len(golds) > 1:
         extra["golds"] = golds
-    if (question, golds[0]) in kept:
+    if (question, golds[0]) in problems:
         raise _Dropped("duplicate")
-    kept[question, golds[0]] = Problem(name, question, golds[0], extra), _optional(row, source, "solution")
+    problems[question, golds[0]] = Problem(name, question, golds[0], extra), _optional(row, source, "solution")
 
 
 def _read(row: Row, source: SplitCard, field: str) -> tuple[str, ...]:
@@ -132,12 +132,12 @@ def _optional(row: Row, source: SplitCard, field: str) -> str | None:
 
 def _extra(row: Row, card: Card, source: SplitCard) -> dict[str, Any]:
     """The values that verifiers and analyses need besides the gold answer, without those that the row lacks."""
-    found: dict[str, Any] = {"dataset": card.name}
-    found |= {field: _optional(row, source, field) for field in ("level", "subject")}
+    values: dict[str, Any] = {"dataset": card.name}
+    values |= {field: _optional(row, source, field) for field in ("level", "subject")}
     for key, path in source.extra.items():
         value = lookup(row, path)
-        found[key] = tuple(value) if isinstance(value, list) else value
-    return {key: value for key, value in found.items() if value is not None and value != ""}
+        values[key] = tuple(value) if isinstance(value, list) else value
+    return {key: value for key, value in values.items() if value is not None and value != ""}
 
 
 def _letters(value: Any, golds: tuple[str, ...], choices: int) -> tuple[str, ...]:

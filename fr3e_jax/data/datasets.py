@@ -44,12 +44,12 @@ class DatasetsTask:
             "development": (),
         }
         if config.development_share:
-            cut = [_without_development(part, config.development_share) for part in self.parts["train"]]
-            self.parts |= {"train": tuple(kept for kept, _ in cut), "development": tuple(apart for _, apart in cut)}
-        self._cards = _distinct_cards([part for parts in self.parts.values() for part in parts])
+            pairs = [_without_development(loaded, config.development_share) for loaded in self.parts["train"]]
+            self.parts["train"], self.parts["development"] = zip(*pairs, strict=True) if pairs else ((), ())
+        self._cards = _distinct_cards([loaded for parts in self.parts.values() for loaded in parts])
         self.dropped: Counter[str] = Counter()
-        for part in {part.name: part for parts in self.parts.values() for part in parts}.values():
-            self.dropped.update({f"{part.name}/{reason}": count for reason, count in part.dropped.items()})
+        for loaded in {loaded.name: loaded for parts in self.parts.values() for loaded in parts}.values():
+            self.dropped.update({f"{loaded.name}/{reason}": count for reason, count in loaded.dropped.items()})
 
     def problems(self, split: Split) -> Sequence[Problem]:
         """For ``train`` a ``Mixture`` in the shares of ``data.weights``; else all problems in order.
@@ -67,13 +67,13 @@ class DatasetsTask:
             setting = "data.train" if split == "train" else "data.eval"
             raise ConfigError(f"{setting} is empty; name at least one dataset card, for example {setting}=[gsm8k]")
         if split != "train":
-            return tuple(problem for part in parts for problem in part.problems)
-        return Mixture({part.name: part.problems for part in parts}, self._config.weights)
+            return tuple(problem for loaded in parts for problem in loaded.problems)
+        return Mixture({loaded.name: loaded.problems for loaded in parts}, self._config.weights)
 
     def shares(self) -> dict[str, float]:
         """The share of the training draws for each ``card/split``."""
-        weights = self._config.weights or [len(part.problems) for part in self.parts["train"]]
-        return {part.name: weight / sum(weights) for part, weight in zip(self.parts["train"], weights, strict=True)}
+        weights = self._config.weights or [len(loaded.problems) for loaded in self.parts["train"]]
+        return {loaded.name: weight / sum(weights) for loaded, weight in zip(self.parts["train"], weights, strict=True)}
 
     def demonstration(self, index: int, step_fraction: float) -> Demonstration:
         """A training problem with its worked solution, which ends in the form that the template asks for.
@@ -102,9 +102,9 @@ class DatasetsTask:
     @functools.cached_property
     def _worked(self) -> Mixture:
         worked = {}
-        for part in self.parts["train"]:
-            pairs = zip(part.problems, part.solutions, strict=True)
-            worked[part.name] = [pair for pair in pairs if pair[1] is not None]
+        for loaded in self.parts["train"]:
+            pairs = zip(loaded.problems, loaded.solutions, strict=True)
+            worked[loaded.name] = [pair for pair in pairs if pair[1] is not None]
         without = [name for name, pairs in worked.items() if not pairs]
         if without or not worked:
             raise ConfigError(
@@ -151,25 +151,25 @@ def _load(names: Sequence[str], default_split: str, root: str, setting: str) -> 
             card, split = load_named(name, default_split)
         except ConfigError as error:
             raise ConfigError(f"{setting}: {error}") from error
-        if f"{card.name}/{split}" in [part.name for part in loaded]:
+        if f"{card.name}/{split}" in [earlier.name for earlier in loaded]:
             raise ConfigError(f"{setting} names {card.name}/{split} twice; to weight it, use data.weights")
         loaded.append(load_split(card, split, root))
     return tuple(loaded)
 
 
-def _without_development(part: LoadedSplit, share: float) -> tuple[LoadedSplit, LoadedSplit]:
+def _without_development(loaded: LoadedSplit, share: float) -> tuple[LoadedSplit, LoadedSplit]:
     """The split without its development problems, and these: a share by a hash of the question.
 
     Raises:
       ConfigError: one of the two would be empty.
     """
-    apart = [_is_development(problem.prompt, share) for problem in part.problems]
+    apart = [_is_development(problem.prompt, share) for problem in loaded.problems]
     if all(apart) or not any(apart):
         raise ConfigError(
-            f"data.development_share={share:g} keeps {sum(apart)} of the {len(apart)} problems of {part.name} from "
+            f"data.development_share={share:g} keeps {sum(apart)} of the {len(apart)} problems of {loaded.name} from "
             "training; change it so that both sides have some"
         )
-    return part.subset([not one for one in apart]), part.subset(apart)
+    return loaded.subset([not is_apart for is_apart in apart]), loaded.subset(apart)
 
 
 def _is_development(question: str, share: float) -> bool:
@@ -180,8 +180,9 @@ def _is_development(question: str, share: float) -> bool:
 def _distinct_cards(parts: Sequence[LoadedSplit]) -> dict:
     """Cards by name; raises ConfigError if two files share a name, because problem ids would be ambiguous."""
     cards: dict = {}
-    for part in parts:
-        other = cards.setdefault(part.card.name, part.card)
-        if other.path.resolve() != part.card.path.resolve():
-            raise ConfigError(f"{other.path} and {part.card.path} are both named {part.card.name}; rename one of them")
+    for loaded in parts:
+        card = loaded.card
+        other = cards.setdefault(card.name, card)
+        if other.path.resolve() != card.path.resolve():
+            raise ConfigError(f"{other.path} and {card.path} are both named {card.name}; rename one of them")
     return cards

@@ -84,10 +84,10 @@ class FieldRule:
         value = lookup(row, self.path)
         values = unwrapped(value) if self.unwrap_list else [value]
         texts = [self._extract(text_of(value)) for value in values if value is not MISSING]
-        found = tuple(dict.fromkeys(text for text in texts if text.strip()))
-        if not found:
+        distinct = tuple(dict.fromkeys(text for text in texts if text.strip()))
+        if not distinct:
             raise Unusable("empty")
-        return found
+        return distinct
 
     def _extract(self, text: str) -> str:
         if not text.strip():

@@ -32,33 +32,31 @@ def find_files(patterns: Sequence[str], root: str, owner: str) -> list[Path]:
     Raises:
       FileNotFoundError: no pattern matches a file, or the hub does not give one of its own.
     """
-    base, refused = Path(root).expanduser(), ""
+    refused = ""
     for pattern in patterns:
-        address = join(root, pattern) if is_remote(root) and not pattern.startswith(("/", "~", SCHEME)) else pattern
-        if is_remote(address):
-            if found := fetched_files(address):
-                return found
-            continue
-        if pattern.startswith(SCHEME):
-            try:
-                found = dataset_files(pattern, owner)
-            except FileNotFoundError as error:
-                refused = f"; {error}"
-                continue
-            if found:
-                return found
-            continue
-        path = base / Path(pattern).expanduser()
-        if path.is_file():
-            return [path]
-        anchor = Path(path.anchor or ".")
-        found = sorted(file for file in anchor.glob(str(path.relative_to(path.anchor))) if file.is_file())
-        if found:
-            return found
+        try:
+            if files := _matching_files(pattern, root, owner):
+                return files
+        except FileNotFoundError as error:
+            refused = f"; {error}"
     raise FileNotFoundError(
         f"no file of {owner} under data.root={root or '(empty: the working directory)'}; looked for "
         f"{', '.join(patterns)}; set data.root to the directory that has one of them{refused}"
     )
+
+
+def _matching_files(pattern: str, root: str, owner: str) -> list[Path]:
+    """The files of one pattern, fetched if they are remote; raises FileNotFoundError if the hub refuses them."""
+    address = join(root, pattern) if is_remote(root) and not pattern.startswith(("/", "~", SCHEME)) else pattern
+    if is_remote(address):
+        return fetched_files(address)
+    if pattern.startswith(SCHEME):
+        return dataset_files(pattern, owner)
+    path = Path(root).expanduser() / Path(pattern).expanduser()
+    if path.is_file():
+        return [path]
+    anchor = Path(path.anchor or ".")
+    return sorted(file for file in anchor.glob(str(path.relative_to(path.anchor))) if file.is_file())
 
 
 def format_of(path: Path, declared: str = "auto") -> str:
@@ -149,19 +147,19 @@ def _open_tfds(builder: str, split: str, data_dir: str, owner: str) -> Sequence[
         data_dir = str(fetched_folder(join(data_dir, name)).parent)
     folder = str(Path(data_dir).expanduser()) if data_dir else constants.DATA_DIR
     try:
-        found = read_only_builder.builder_from_files(builder, data_dir=folder)
+        dataset = read_only_builder.builder_from_files(builder, data_dir=folder)
     except registered.DatasetNotFoundError:
         raise FileNotFoundError(
             f"{owner}: no TFDS dataset {builder} is prepared in {folder}; prepare it with "
             "tfds.builder(NAME, data_dir=DIR, file_format='array_record').download_and_prepare() and set data.root=DIR"
         ) from None
-    if split not in found.info.splits:
-        raise ValueError(f"{owner}: TFDS {builder} has no split {split!r}; it has {', '.join(found.info.splits)}")
+    if split not in dataset.info.splits:
+        raise ValueError(f"{owner}: TFDS {builder} has no split {split!r}; it has {', '.join(dataset.info.splits)}")
     try:
-        return found.as_data_source(split)
+        return dataset.as_data_source(split)
     except NotImplementedError:
         raise ValueError(
-            f"{owner}: TFDS {builder} in {folder} has the file format {found.info.file_format.value}, which only "
+            f"{owner}: TFDS {builder} in {folder} has the file format {dataset.info.file_format.value}, which only "
             "TensorFlow can read; prepare it again with file_format='array_record'"
         ) from None
 

@@ -128,9 +128,9 @@ def _eval_path(config: DataConfig, path: Path) -> Path | None:
     return sibling if sibling != path and sibling.is_file() else None
 
 
-def _is_held_out(left: str, part: int = 0) -> bool:
+def _is_held_out(left: str, remainder: int = 0) -> bool:
     digest = hashlib.blake2b(left.encode(), digest_size=8, person=b"gsm8k split").digest()
-    return int.from_bytes(digest, "little") % HELD_OUT_ONE_IN == part
+    return int.from_bytes(digest, "little") % HELD_OUT_ONE_IN == remainder
 
 
 def _problems(split: Split, pairs: list[Pair]) -> tuple[Problem, ...]:

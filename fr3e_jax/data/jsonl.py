@@ -25,11 +25,11 @@ def existing_file(path: str, setting: str) -> Path:
     """``path`` as a ``Path``; raises FileNotFoundError with the setting's name unless it is a file."""
     if not path:
         raise FileNotFoundError(f"{setting} is empty, but this task reads a JSONL file; set {setting}=FILE.jsonl[.gz]")
-    found = local_file(path)
-    if not found.is_file():
-        what = "is a directory" if found.is_dir() else "does not exist"
+    file = local_file(path)
+    if not file.is_file():
+        what = "is a directory" if file.is_dir() else "does not exist"
         raise FileNotFoundError(f"{setting} is {path!r}, which {what}; set {setting} to a JSONL or JSONL.gz file")
-    return found
+    return file
 
 
 def local_file(path: str) -> Path:
@@ -51,7 +51,7 @@ def read_rows(path: Path, dropped: Counter[str]) -> Iterator[dict[str, Any]]:
     Raises:
       ValueError: the file is incomplete, as after an interrupted download.
     """
-    for number, line in enumerate(_lines(path), start=1):
+    for line_number, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue
         try:
@@ -60,7 +60,7 @@ def read_rows(path: Path, dropped: Counter[str]) -> Iterator[dict[str, Any]]:
                 raise ValueError(f"expected a JSON object, found {type(row).__name__}")
         except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
             if dropped["malformed_row"] < MAX_WARNINGS:
-                logger.warning("%s:%d: row dropped: %s", path, number, error)
+                logger.warning("%s:%d: row dropped: %s", path, line_number, error)
             dropped["malformed_row"] += 1
             continue
         yield row

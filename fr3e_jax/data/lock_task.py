@@ -84,11 +84,11 @@ class LockTask:
             text += guess + LINE_END
             if guess == combination:
                 break
-            found = hints(combination, guess)
-            for place, (hint, digit) in enumerate(zip(found, map(int, guess), strict=True)):
-                least[place] = max(least[place], digit + (hint == "+")) if hint in "+=" else least[place]
-                most[place] = min(most[place], digit - (hint == "-")) if hint in "-=" else most[place]
-            text += found + LINE_END
+            marks = hints(combination, guess)
+            for position, (hint, digit) in enumerate(zip(marks, map(int, guess), strict=True)):
+                least[position] = max(least[position], digit + (hint == "+")) if hint in "+=" else least[position]
+                most[position] = min(most[position], digit - (hint == "-")) if hint in "-=" else most[position]
+            text += marks + LINE_END
         return Demonstration(prompt="0" * self.config.digits + LINE_END, response=text)
 
     def verifier(self) -> Verifier:

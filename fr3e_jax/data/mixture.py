@@ -36,13 +36,13 @@ class Mixture(Sequence[Problem]):
     def __init__(self, parts: Mapping[str, Sequence[Any]], weights: Sequence[float] = ()):
         if weights and len(weights) != len(parts):
             raise ValueError(f"got {len(weights)} weights for {len(parts)} parts; expected one for each, or none")
-        if not parts or not all(len(part) for part in parts.values()):
+        if not parts or not all(len(problems) for problems in parts.values()):
             raise ValueError(
                 f"a mixture needs parts that are not empty, got { ({n: len(p) for n, p in parts.items()}) }"
             )
         self.parts = dict(parts)
-        self.weights = whole_numbers(weights or [len(part) for part in parts.values()])
-        self._ends = list(itertools.accumulate(len(part) for part in parts.values()))
+        self.weights = whole_numbers(weights or [len(problems) for problems in parts.values()])
+        self._ends = list(itertools.accumulate(len(problems) for problems in parts.values()))
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -51,13 +51,13 @@ class Mixture(Sequence[Problem]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         index = range(len(self))[index]
-        number = bisect.bisect_right(self._ends, index)
-        part = list(self.parts.values())[number]
-        return part[index - self._ends[number] + len(part)]
+        source = bisect.bisect_right(self._ends, index)
+        problems = list(self.parts.values())[source]
+        return problems[index - self._ends[source] + len(problems)]
 
     def order(self, seed: int) -> MixtureOrder:
         """The endless order of indices into this sequence."""
-        lengths = [len(part) for part in self.parts.values()]
+        lengths = [len(problems) for problems in self.parts.values()]
         starts = [end - length for end, length in zip(self._ends, lengths, strict=True)]
         seeds = [(seed, _number(name)) for name in self.parts]
         return MixtureOrder(self.weights, starts, [shuffled_indices(n, s) for n, s in zip(lengths, seeds, strict=True)])
@@ -72,8 +72,8 @@ class MixtureOrder:
     shuffled: Sequence[Sequence[int]]
 
     def __getitem__(self, position: int) -> int:
-        part, draw = part_of(position, self.weights)
-        return self.starts[part] + self.shuffled[part][draw]
+        source, draw = part_of(position, self.weights)
+        return self.starts[source] + self.shuffled[source][draw]
 
 
 def part_of(position: int, weights: Sequence[int]) -> tuple[int, int]:
@@ -90,10 +90,10 @@ def part_of(position: int, weights: Sequence[int]) -> tuple[int, int]:
     scale = math.lcm(*weights)
     periods = [scale // weight for weight in weights]
     while True:
-        part = min(range(len(weights)), key=lambda i: (2 * counts[i] + 1) * periods[i])
+        source = min(range(len(weights)), key=lambda i: (2 * counts[i] + 1) * periods[i])
         if not waiting:
-            return part, counts[part]
-        counts[part] += 1
+            return source, counts[source]
+        counts[source] += 1
         waiting -= 1
 
 
@@ -103,8 +103,8 @@ def whole_numbers(weights: Sequence[float]) -> tuple[int, ...]:
     if not all(fraction > 0 for fraction in exact):
         raise ValueError(f"weights are {list(weights)}; expected numbers above 0")
     common = math.lcm(*(fraction.denominator for fraction in exact))
-    numbers = [int(fraction * common) for fraction in exact]
-    return tuple(number // math.gcd(*numbers) for number in numbers)
+    scaled = [int(fraction * common) for fraction in exact]
+    return tuple(value // math.gcd(*scaled) for value in scaled)
 
 
 def _number(name: str) -> int:

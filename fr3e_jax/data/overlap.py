@@ -38,15 +38,15 @@ _SIGNED = re.compile(r"[^\W_]+|[^\w\s$]")
 def words(text: str) -> tuple[str, ...]:
     """The words of a text in the form that is compared."""
     text = _FRACTION.sub(r"\\frac", _LAYOUT.sub(" ", text)).lower()
-    found = _WORD.findall(text)
-    signs = sum(len(word) > 1 and word.isalpha() for word in found) < FEW
-    return tuple(_SIGNED.findall(text) if signs else found)
+    plain = _WORD.findall(text)
+    signs = sum(len(word) > 1 and word.isalpha() for word in plain) < FEW
+    return tuple(_SIGNED.findall(text) if signs else plain)
 
 
 def runs(text: str) -> set[int]:
     """Hashes of all runs of ``RUN`` words. At 64 bits, ten million runs collide with odds of 1 to 10^5."""
-    found = words(_DRAWING.sub(" ", text))
-    return {hash(found[start : start + RUN]) for start in range(len(found) - RUN + 1)}
+    text_words = words(_DRAWING.sub(" ", text))
+    return {hash(text_words[start : start + RUN]) for start in range(len(text_words) - RUN + 1)}
 
 
 @dataclass
@@ -76,17 +76,17 @@ class Overlap:
 
 def overlaps(train: Mapping[str, Sequence[Problem]], evaluation: Mapping[str, Sequence[Problem]]) -> list[Overlap]:
     """The overlap of each pair of sets that has one, in the order of the sets; the time is linear in the words."""
-    known = _Evaluation(evaluation)
+    index = _Evaluation(evaluation)
     questions = {name: [_Question(problem) for problem in problems] for name, problems in train.items()}
-    known.forget_phrases(question for each in questions.values() for question in each)
-    found = {(name, other): Overlap(name, other, len(evaluation[other])) for name in train for other in evaluation}
+    index.forget_phrases(question for each in questions.values() for question in each)
+    pairs_of = {(name, other): Overlap(name, other, len(evaluation[other])) for name in train for other in evaluation}
     for name, each in questions.items():
         for question in each:
-            for place, share in known.shares(question).items():
-                pairs = found[name, place[0]]
+            for match, share in index.shares(question).items():
+                pairs = pairs_of[name, match[0]]
                 kind = pairs.identical if share > 1 else pairs.near if share >= NEAR else pairs.touching
-                kind.append((question.id, place[1]))
-    return [pairs for pairs in found.values() if pairs.identical or pairs.near or pairs.touching]
+                kind.append((question.id, match[1]))
+    return [pairs for pairs in pairs_of.values() if pairs.identical or pairs.near or pairs.touching]
 
 
 class _Question:
@@ -105,11 +105,11 @@ class _Evaluation:
         self._sizes: dict[Place, int] = {}
         for name, problems in sets.items():
             for question in map(_Question, problems):
-                place = name, question.id
-                self._texts[question.words].append(place)
-                self._sizes[place] = len(question.runs)
+                source = name, question.id
+                self._texts[question.words].append(source)
+                self._sizes[source] = len(question.runs)
                 for run in question.runs:
-                    self._runs[run].append(place)
+                    self._runs[run].append(source)
 
     def forget_phrases(self, training: Iterable[_Question]) -> None:
         """Drop the runs that occur in more than ``COMMON`` different training questions."""
@@ -121,6 +121,6 @@ class _Evaluation:
 
     def shares(self, question: _Question) -> dict[Place, float]:
         """The shared part of the runs of each evaluation question with any shared run; 2 if all words are equal."""
-        counts = Counter(place for run in question.runs & self._runs.keys() for place in self._runs[run])
-        found = {place: count / self._sizes[place] for place, count in counts.items()}
-        return found | dict.fromkeys(self._texts.get(question.words, ()), 2.0)
+        counts = Counter(match for run in question.runs & self._runs.keys() for match in self._runs[run])
+        shared = {match: count / self._sizes[match] for match, count in counts.items()}
+        return shared | dict.fromkeys(self._texts.get(question.words, ()), 2.0)

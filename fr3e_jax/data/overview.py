@@ -120,14 +120,14 @@ def overview(config: Config) -> Overview:
 
 def _sets(task: Task) -> list[_Set]:
     if isinstance(task, DatasetsTask):
-        found = [(part.name, role, part.problems) for role, parts in task.parts.items() for part in parts]
+        sets = [(loaded.name, role, loaded.problems) for role, parts in task.parts.items() for loaded in parts]
     else:
-        found = [(f"{task.name}/{role}", role, task.problems(role)) for role in get_args(Split) if _offers(task, role)]
-    return [_Set(*each, _sample(each[2])) for each in found]
+        sets = [(f"{task.name}/{role}", role, task.problems(role)) for role in get_args(Split) if _offers(task, role)]
+    return [_Set(*each, _sample(each[2])) for each in sets]
 
 
 def _offers(task: Task, role: Split) -> bool:
-    """Whether the task has such problems; only those of ``development`` may be missing."""
+    """Return whether the task has such problems; only those of ``development`` may be missing."""
     if role != "development":
         return True
     try:
@@ -157,9 +157,9 @@ def _describe(each: _Set, task: Task, config: Config, template: Template, codec:
         lengths=measure(texts, codec, config.data.max_prompt_tokens),
     )
     if isinstance(task, DatasetsTask):
-        part = next(part for part in task.parts[each.role] if part.name == each.name)
-        described.rows, described.dropped = part.rows, dict(part.dropped)
-        described.repeated_questions, described.verifier = part.repeated_questions, part.card.verifier
+        loaded = next(loaded for loaded in task.parts[each.role] if loaded.name == each.name)
+        described.rows, described.dropped = loaded.rows, dict(loaded.dropped)
+        described.repeated_questions, described.verifier = loaded.repeated_questions, loaded.card.verifier
         described.share = task.shares().get(each.name) if each.role == "train" else None
     return described
 
@@ -172,29 +172,29 @@ def _dropped(dropped: Mapping[str, int], role: str) -> dict[str, int]:
 def measure(texts: Sequence[str], codec: TextCodec, limit: int) -> Lengths:
     """Statistics of the lengths of prompts in tokens. Prompts of more than ``limit`` tokens count as too long."""
     lengths: list[int] = []
-    found = Lengths()
+    statistics = Lengths()
     for text in texts:
         try:
             lengths.append(len(codec.encode_prompt(text)))
         except ValueError as error:
-            found.unspeakable += 1
-            found.complaint = found.complaint or str(error)
+            statistics.unspeakable += 1
+            statistics.complaint = statistics.complaint or str(error)
     lengths.sort()
     if lengths:
-        found.median, found.longest = lengths[len(lengths) // 2], lengths[-1]
-    found.too_long = sum(length > limit for length in lengths)
+        statistics.median, statistics.longest = lengths[len(lengths) // 2], lengths[-1]
+    statistics.too_long = sum(length > limit for length in lengths)
     edge, start = 16, 0
     while start < len(lengths):
         inside = sum(length <= edge for length in lengths) - start
-        if inside or found.histogram:
-            found.histogram.append((edge, inside))
+        if inside or statistics.histogram:
+            statistics.histogram.append((edge, inside))
         edge, start = 2 * edge, start + inside
-    return found
+    return statistics
 
 
 def _examples(sets: Sequence[_Set]) -> list[Problem]:
     """The first problem of each training set, then the second of each, and so on; evaluation sets if none trains."""
     ordered = sorted(sets, key=lambda each: each.role != "train")
     train = [each for each in ordered if each.role == "train"] or ordered
-    found = [each.shown[turn] for turn in range(EXAMPLES) for each in train if turn < len(each.shown)]
-    return found[:EXAMPLES]
+    examples = [each.shown[turn] for turn in range(EXAMPLES) for each in train if turn < len(each.shown)]
+    return examples[:EXAMPLES]

@@ -57,5 +57,5 @@ def split_by_hash(text: str, person: bytes, development: int) -> Split:
       person: sets the hash of one task apart from others', at most 16 bytes.
       development: the part that is the development split, 1 to 15.
     """
-    part = hashlib.blake2b(text.encode(), digest_size=8, person=person).digest()[0] % 16
-    return "test" if part == 0 else "development" if part == development else "train"
+    bucket = hashlib.blake2b(text.encode(), digest_size=8, person=person).digest()[0] % 16
+    return "test" if bucket == 0 else "development" if bucket == development else "train"

@@ -43,8 +43,8 @@ def read_problems(rows: Rows, what: str) -> list[Problem]:
       FileNotFoundError: there is no such file.
     """
     dropped: Counter[str] = Counter()
-    found = read_rows(existing_file(str(rows), what), dropped) if isinstance(rows, str | Path) else rows
-    problems = [_problem(row, f"{what}[{number}]", f"{what}/{number}") for number, row in enumerate(_each(found))]
+    source = read_rows(existing_file(str(rows), what), dropped) if isinstance(rows, str | Path) else rows
+    problems = [_problem(row, f"{what}[{index}]", f"{what}/{index}") for index, row in enumerate(_each(source))]
     if not problems:
         raise ValueError(f"{what} holds no row; expected at least one mapping with a prompt")
     return problems
@@ -55,19 +55,19 @@ def _each(rows: Any) -> Iterable[Any]:
     if hasattr(rows, "__iter__"):
         return rows
     if hasattr(rows, "__len__") and hasattr(rows, "__getitem__"):
-        return (rows[number] for number in range(len(rows)))
+        return (rows[index] for index in range(len(rows)))
     raise ValueError(f"problems are a {type(rows).__name__}; expected rows: a list of dicts, a JSONL file, a dataset")
 
 
-def _problem(row: Any, place: str, problem_id: str) -> Problem:
+def _problem(row: Any, where: str, problem_id: str) -> Problem:
     if not isinstance(row, Mapping):
         raise ValueError(
-            f"{place} is a {type(row).__name__}; expected a mapping with a prompt, as {{'prompt': '1+2='}}"
+            f"{where} is a {type(row).__name__}; expected a mapping with a prompt, as {{'prompt': '1+2='}}"
         )
     if not isinstance(row.get("prompt"), str):
-        found = "has no prompt" if "prompt" not in row else f"has the prompt {row['prompt']!r}"
+        complaint = "has no prompt" if "prompt" not in row else f"has the prompt {row['prompt']!r}"
         raise ValueError(
-            f"{place} {found} (its columns: {', '.join(map(str, row)) or 'none'}); expected a text under 'prompt'; "
+            f"{where} {complaint} (its columns: {', '.join(map(str, row)) or 'none'}); expected a text under 'prompt'; "
             "for a chat model give the user's message and set data.template=chat"
         )
     gold = next((str(row[name]) for name in GOLD if row.get(name) is not None), "")
@@ -89,7 +89,7 @@ class PythonVerifier:
 
     rewards: tuple[Reward, ...]
     weights: tuple[float, ...]
-    asked: tuple[frozenset[str] | None, ...]  # columns by name; None: all
+    columns: tuple[frozenset[str] | None, ...]  # that each function takes by name; None: all
 
     @classmethod
     def of(cls, rewards: Rewards, first: Problem) -> PythonVerifier:
@@ -98,30 +98,30 @@ class PythonVerifier:
         Raises:
           TypeError, ValueError: a reward cannot be called so, or weights are not positive numbers.
         """
-        pairs = [one if isinstance(one, tuple) else (one, 1.0) for one in _several(rewards)]
+        pairs = [reward if isinstance(reward, tuple) else (reward, 1.0) for reward in _several(rewards)]
         for function, weight in pairs:
             if not callable(function):
                 raise TypeError(f"reward is {function!r}; expected a function f(prompt, response, **columns) -> float")
             if not isinstance(weight, int | float) or not 0 < weight < float("inf"):
                 raise ValueError(f"the weight of the reward {_name(function)} is {weight!r}; expected a number above 0")
         functions, weights = zip(*pairs, strict=True)
-        known = {*first.extra, "finished", *_OWN}
-        return cls(functions, weights, tuple(_asked(function, known) for function in functions))
+        available = {*first.extra, "finished", *_OWN}
+        return cls(functions, weights, tuple(_columns_of(function, available) for function in functions))
 
     def __call__(self, problem: Problem, response: str, finished: bool) -> float:
         columns = {**problem.extra, "finished": finished}
         for name in _OWN:
             columns.pop(name, None)
-        found = []
-        for function, asked in zip(self.rewards, self.asked, strict=True):
-            given = columns if asked is None else {name: columns[name] for name in asked if name in columns}
+        results = []
+        for function, names in zip(self.rewards, self.columns, strict=True):
+            arguments = columns if names is None else {name: columns[name] for name in names if name in columns}
             try:
-                found.append(function(problem.prompt, response, **given))
+                results.append(function(problem.prompt, response, **arguments))
             except Exception as error:
                 raise UserCodeError(f"the reward {_name(function)} raised on problem {problem.id}") from error
-        if len(found) == 1:
-            return found[0]
-        return sum(w * float(r) for w, r in zip(self.weights, found, strict=True)) / sum(self.weights)
+        if len(results) == 1:
+            return results[0]
+        return sum(w * float(r) for w, r in zip(self.weights, results, strict=True)) / sum(self.weights)
 
 
 def _several(rewards: Rewards) -> Sequence[Any]:
@@ -136,29 +136,30 @@ def _name(function: Any) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
-def _asked(function: Reward, known: set[str]) -> frozenset[str] | None:
+def _columns_of(function: Reward, available: set[str]) -> frozenset[str] | None:
     """The columns that a reward asks for by name; None if it takes them all."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # some builtins have no signature
         return frozenset()
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
-    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    several = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    several = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     if len(positional) < 2 and not several:
         raise TypeError(
             f"the reward {_name(function)}{inspect.signature(function)} takes {len(positional)} positional arguments; "
             "expected f(prompt, response, **columns)"
         )
-    named = [*positional[2:], *(one for one in parameters if one.kind is one.KEYWORD_ONLY)]
-    missing = sorted(one.name for one in named if one.default is one.empty and one.name not in known)
+    named = [*positional[2:], *(p for p in parameters if p.kind is p.KEYWORD_ONLY)]
+    missing = sorted(p.name for p in named if p.default is p.empty and p.name not in available)
     if missing:
         raise TypeError(
             f"the reward {_name(function)}{inspect.signature(function)} asks for {', '.join(missing)}, but the first "
-            f"problem has the columns {', '.join(sorted(known - set(_OWN)))}; rename the argument, or add the column"
+            f"problem has the columns {', '.join(sorted(available - set(_OWN)))}; rename the argument, or add the "
+            "column"
         )
-    return frozenset(one.name for one in named)
+    return frozenset(p.name for p in named)
 
 
 class PythonTask:

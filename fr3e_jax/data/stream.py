@@ -80,18 +80,18 @@ class PromptStream:
         errors: list[str] = []
         while len(lengths) + len(errors) < min(len(self._problems), MAX_DROPPED_IN_A_ROW):
             position, index = self.position, int(self._order[self.position])
-            found: Sequence[int] | int | str = self._unusable.get(index) or self._encoded(index)
+            encoded: Sequence[int] | int | str = self._unusable.get(index) or self._encoded(index)
             self.position += 1
-            if not isinstance(found, int | str):
-                return Prompt(position, self._problems[index], found)
+            if not isinstance(encoded, int | str):
+                return Prompt(position, self._problems[index], encoded)
             if len(self._unusable) < MAX_REMEMBERED:
-                self._unusable[index] = found
-            if isinstance(found, int):
+                self._unusable[index] = encoded
+            if isinstance(encoded, int):
                 self.dropped_too_long += 1
-                lengths.append(found)
+                lengths.append(encoded)
             else:
                 self.dropped_unspeakable += 1
-                errors.append(f"problem {self._problems[index].id!r}: {found}")
+                errors.append(f"problem {self._problems[index].id!r}: {encoded}")
                 self.complaints.append(f"draw {position} of the training data is dropped: {errors[-1]}")
         raise ValueError(_nothing_left(lengths, errors, self._max_prompt_tokens))
 

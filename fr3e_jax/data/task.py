@@ -109,26 +109,30 @@ def held_out_split(task: Task, split: Split) -> Sequence[Problem]:
     """
     if split == "test":
         return task.problems("test")
-    wanted = (
+    message = (
         f"evaluation.split={split}: task {task.name!r} has no development problems of its own ({{}}); give it some in "
         "problems('development'), or set evaluation.split=test"
     )
     try:
-        found = task.problems(split)
+        held_out = task.problems(split)
     except (KeyError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ValueError(wanted.format(f"{type(error).__name__}: {error}")) from error
+        raise ValueError(message.format(f"{type(error).__name__}: {error}")) from error
     test = task.problems("test")
     first = {(p.prompt, p.gold) for p in (test[i] for i in range(min(len(test), _COMPARED)))}
-    shared = [p.id for p in (found[i] for i in range(min(len(found), _COMPARED))) if (p.prompt, p.gold) in first]
-    if not len(found) or shared:
-        raise ValueError(wanted.format(f"{shared[0]!r} is a test problem" if shared else "there are none"))
-    return found
+    shared = [p.id for p in (held_out[i] for i in range(min(len(held_out), _COMPARED))) if (p.prompt, p.gold) in first]
+    if not len(held_out) or shared:
+        raise ValueError(message.format(f"{shared[0]!r} is a test problem" if shared else "there are none"))
+    return held_out
 
 
 def _checked(task: Any, name: str) -> Task:
-    missing = [part for part in ("name", "dropped", "problems", "demonstration", "verifier") if not hasattr(task, part)]
+    missing = [
+        attribute
+        for attribute in ("name", "dropped", "problems", "demonstration", "verifier")
+        if not hasattr(task, attribute)
+    ]
     if missing:
         raise ValueError(
             f"data.task is {name!r}; it returned a {type(task).__name__} without {', '.join(missing)}; expected an "

@@ -175,16 +175,16 @@ class TextCodec:
 
     def decode(self, ids: Sequence[int], *, special_tokens: bool = False) -> str:
         """The text of ``ids``, without stop, padding and other special tokens unless ``special_tokens``."""
-        own = ids.tolist() if isinstance(ids, np.ndarray) else [int(i) for i in ids]
+        id_list = ids.tolist() if isinstance(ids, np.ndarray) else [int(i) for i in ids]
         if self._pieces is not None:
             pieces = self._pieces[special_tokens]
             try:
-                spelled = b"".join(map(pieces.__getitem__, own))
+                spelled = b"".join(map(pieces.__getitem__, id_list))
             except IndexError:  # a network may have more ids than the tokenizer; those say nothing
-                spelled = b"".join(pieces[i] for i in own if i < len(pieces))
+                spelled = b"".join(pieces[i] for i in id_list if i < len(pieces))
             return spelled.decode("utf-8", "replace")
         # The wrapper's decode takes several times as long for the same text, and a step decodes every rollout.
-        return self.tokenizer.backend_tokenizer.decode(own, skip_special_tokens=not special_tokens)
+        return self.tokenizer.backend_tokenizer.decode(id_list, skip_special_tokens=not special_tokens)
 
     @functools.cached_property
     def _pieces(self) -> tuple[list[bytes], list[bytes]] | None:
@@ -203,10 +203,10 @@ class TextCodec:
             except KeyError:  # an added token with other characters
                 return token.encode()
 
-        every = {number: spelled(token) for token, number in backend.get_vocab(with_added_tokens=True).items()}
-        special = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
-        pieces = [every.get(number, b"") for number in range(max(every, default=-1) + 1)]
-        return [b"" if number in special else piece for number, piece in enumerate(pieces)], pieces
+        every = {token_id: spelled(token) for token, token_id in backend.get_vocab(with_added_tokens=True).items()}
+        special = {token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special}
+        pieces = [every.get(token_id, b"") for token_id in range(max(every, default=-1) + 1)]
+        return [b"" if token_id in special else piece for token_id, piece in enumerate(pieces)], pieces
 
 
 def _bytes_of_characters() -> dict[str, int]:
@@ -221,10 +221,10 @@ def _bytes_of_characters() -> dict[str, int]:
 
 def _read(path: Path) -> PreTrainedTokenizerFast | CharacterTokenizer:
     file = path / "tokenizer_config.json"
-    if file.is_file() and (own := read_json_object(file).get("auto_map")):
+    if file.is_file() and (auto_map := read_json_object(file).get("auto_map")):
         raise ValueError(
-            f"{file} names custom code ({json.dumps(own)}), which is never run; set model.tokenizer to a directory "
-            "whose tokenizer.json needs none"
+            f"{file} names custom code ({json.dumps(auto_map)}), which is never run; set model.tokenizer to a "
+            "directory whose tokenizer.json needs none"
         )
     _check_layers(path / "config.json")
     more = [name for name in FILES[2:] if (path / name).exists()]
@@ -270,8 +270,8 @@ def _unknown(text: str, position: int, expected: str) -> ValueError:
 
 def _generation_stop_ids(path: Path) -> tuple[int, ...]:
     file = path / GENERATION_CONFIG
-    found = read_json_object(file).get("eos_token_id") if file.is_file() else None
-    stops = found if isinstance(found, list) else [] if found is None else [found]
+    eos = read_json_object(file).get("eos_token_id") if file.is_file() else None
+    stops = eos if isinstance(eos, list) else [] if eos is None else [eos]
     if wrong := [stop for stop in stops if type(stop) is not int or stop < 0]:
         raise ValueError(
             f"{file} has eos_token_id={json.dumps(wrong[0])}; expected a token id (a whole number of at least 0), or "

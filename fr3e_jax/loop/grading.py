@@ -102,7 +102,7 @@ class ResponseGrader:
         if rollout.episode is not None:
             with as_config_error(*_UNUSABLE):
                 verdict = self._range.verdict(rollout.episode, problem.id)
-                return self.grader.given(problem.id, verdict, rollout.episode.fault)
+                return self.grader.record_verdict(problem.id, verdict, rollout.episode.fault)
         response = self._texts.response_text(np.concatenate([prefix, rollout.token_ids]), rollout.finished)
         with as_config_error(*_UNUSABLE):
             return self.grader.submit(problem, response, rollout.finished)

@@ -16,12 +16,12 @@ PDEATHSIG, DUMPABLE, CHILD_SUBREAPER, NO_NEW_PRIVS = 1, 4, 36, 38  # linux/prctl
 
 
 def prctl(option: int, value: int) -> bool:
-    """Whether the kernel accepted ``prctl(option, value)``."""
+    """Return whether the kernel accepted ``prctl(option, value)``."""
     call = getattr(ctypes.CDLL(None), "prctl", None)
     return call is not None and call(option, ctypes.c_ulong(value), ctypes.c_ulong(0), 0, 0) == 0
 
 
-def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
+def die_with_parent(parent: int, signal_number: signal.Signals = signal.SIGKILL) -> None:
     """Ask the kernel for signal ``number`` when the thread that made this process ends.
 
     Args:
@@ -29,7 +29,7 @@ def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> Non
         is outside of this process's PID namespace.
       number: the signal; SIGKILL does not wait for Python.
     """
-    prctl(PDEATHSIG, number)
+    prctl(PDEATHSIG, signal_number)
     if parent and os.getppid() != parent:
         os._exit(1)
 
@@ -41,29 +41,31 @@ def adopt_orphans() -> bool:
 
 def children() -> list[int]:
     """Process ids of the children of this process, zombies included; empty where there is no /proc."""
-    own, found = str(os.getpid()), []
+    parent_id, pids = str(os.getpid()), []
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         with contextlib.suppress(OSError):
-            if name.isdecimal() and _stat(name).rpartition(")")[2].split()[1] == own:  # pid (name) state parent ...
-                found.append(int(name))
-    return found
+            if (
+                name.isdecimal() and _stat(name).rpartition(")")[2].split()[1] == parent_id
+            ):  # pid (name) state parent ...
+                pids.append(int(name))
+    return pids
 
 
 def cpu_seconds(pid: int) -> float | None:
     """CPU time of a process and of its descendants that run or were waited for; None if the process is gone."""
     with contextlib.suppress(OSError):
-        own = sum(map(int, _stat(str(pid)).rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")
-        return own + sum(cpu_seconds(child) or 0.0 for child in _children_of(pid))
+        seconds = sum(map(int, _stat(str(pid)).rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")
+        return seconds + sum(cpu_seconds(child) or 0.0 for child in _children_of(pid))
     return None
 
 
 def _children_of(pid: int) -> list[int]:
     """Process ids from the kernel's list, which costs less than all of /proc; empty where the kernel keeps none."""
-    found = []
+    pids = []
     for thread in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
-            found += map(int, file.read().split())
-    return found
+            pids += map(int, file.read().split())
+    return pids
 
 
 def _stat(name: str) -> str:

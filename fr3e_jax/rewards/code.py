@@ -81,8 +81,8 @@ def extract_code(response: str) -> str:
     if open_fence is not None:
         blocks.append((open_fence[1], response[open_fence[2] :]))
     in_python = [text for language, text in blocks if language in PYTHON]
-    found = in_python or [text for _, text in blocks] or [response]
-    return found[-1].partition("\n")[2] if blocks else found[-1]
+    candidates = in_python or [text for _, text in blocks] or [response]
+    return candidates[-1].partition("\n")[2] if blocks else candidates[-1]
 
 
 @lru_cache(maxsize=1024)

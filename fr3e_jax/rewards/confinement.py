@@ -82,7 +82,7 @@ def hide_files(writable: str, readable: Iterable[str] = ()) -> bool:
     if getattr(libc, "pivot_root", None) is None or libc.mount(b"none", b"/", None, PRIVATE, None):
         return False
     shown: list[str] = []
-    for path in sorted({name for given in (*READABLE, *readable) for name in (given, os.path.realpath(given))}):
+    for path in sorted({*READABLE, *readable, *map(os.path.realpath, (*READABLE, *readable))}):
         if os.path.exists(path) and not any(Path(path).is_relative_to(parent) for parent in shown):
             shown.append(path)
     options = f"size={SCRATCH_MB}m,nr_inodes={SCRATCH_FILES},mode=700".encode()
@@ -103,18 +103,18 @@ def hide_files(writable: str, readable: Iterable[str] = ()) -> bool:
     return True
 
 
-def _show(libc: ctypes.CDLL, path: str, place: str) -> None:
+def _show(libc: ctypes.CDLL, path: str, target: str) -> None:
     """Show a file or folder, with all that is mounted below it, at ``place``, for reading only."""
     if os.path.isdir(path):
-        os.makedirs(place, exist_ok=True)
+        os.makedirs(target, exist_ok=True)
     else:
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        Path(place).touch()
-    if libc.mount(path.encode(), place.encode(), None, BIND, None):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        Path(target).touch()
+    if libc.mount(path.encode(), target.encode(), None, BIND, None):
         raise OSError(ctypes.get_errno(), "mount", path)
     if os.path.isdir(path):  # /dev/null stays writable
         attributes = struct.pack("=QQQQ", 1, 0, 0, 0)  # struct mount_attr: read-only
-        libc.syscall(MOUNT_SETATTR, -100, place.encode(), 0x8000, attributes, len(attributes))  # with those below it
+        libc.syscall(MOUNT_SETATTR, -100, target.encode(), 0x8000, attributes, len(attributes))  # with those below it
 
 
 def restrict_files(writable: str, readable: Iterable[str] = ()) -> bool:

@@ -135,14 +135,14 @@ def readable_gold(text: str) -> str | None:
         text = boxed
     for opening, closing in _WRAPPINGS:
         inner = text[len(opening) : -len(closing)]
-        whole = text.startswith(opening) and text.endswith(closing) and len(text) > 2 * len(opening)
-        if whole and "$" not in inner and not inner.endswith("\\"):
+        wrapped = text.startswith(opening) and text.endswith(closing) and len(text) > 2 * len(opening)
+        if wrapped and "$" not in inner and not inner.endswith("\\"):
             text = inner.strip()
     return text if text.strip("$ ") else None
 
 
 def can_be_boxed(gold: str) -> bool:
-    """Whether a response can give this gold answer in a box: it is not empty, and its braces close."""
+    """Return whether a response can give this gold answer in a box: it is not empty, and its braces close."""
     readable = readable_gold(gold)
     return readable is not None and last_boxed(f"\\boxed{{{readable}}}") is not None
 

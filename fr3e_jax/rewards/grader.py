@@ -12,7 +12,7 @@ import threading
 import traceback
 import weakref
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Literal
@@ -46,7 +46,7 @@ class Pending:
         self._source = source
 
     def done(self) -> bool:
-        """Whether ``result()`` returns without waiting."""
+        """Return whether ``result()`` returns without waiting."""
         return isinstance(self._source, Verdict) or self._source.done()
 
     def result(self) -> Verdict:
@@ -94,7 +94,7 @@ class Grader:
         self._in_flight: dict[Hashable, _Waiting] = {}
         self._lock = threading.Lock()  # of all of the above, which the pool's thread touches
         self._pool: Pool | None = None
-        self._pool_closer = lambda: None
+        self._close_pool: Callable[[], object] | None = None
         functions = tuple(getattr(verifier, "job_functions", ()))
         if functions:
             self._start_early([function for function in functions if not function.startswith(OWN)])
@@ -115,22 +115,22 @@ class Grader:
           UserCodeError: a reward of a Python program raised.
         """
         try:
-            found = self.verifier(problem, response, finished)
+            result = self.verifier(problem, response, finished)
         except UserCodeError:
             raise
         except Exception as error:
             verdict = self._error(problem.id, error)
         else:
-            if isinstance(found, Job):
-                return self._submit_job(problem.id, found)
-            if isinstance(found, Verdict):
-                verdict = checked_verdict(found.reward, found.outcome, problem.id)
+            if isinstance(result, Job):
+                return self._submit_job(problem.id, result)
+            if isinstance(result, Verdict):
+                verdict = checked_verdict(result.reward, result.outcome, problem.id)
             else:
-                verdict = checked_verdict(found, None, problem.id)
+                verdict = checked_verdict(result, None, problem.id)
         return self._counted(verdict)
 
-    def given(self, problem_id: str, verdict: Verdict, failure: str = "") -> Pending:
-        """A verdict that is known, counted with the others.
+    def record_verdict(self, problem_id: str, verdict: Verdict, failure: str = "") -> Pending:
+        """Count a verdict that the caller has already, as an environment gives it.
 
         ``failure``: why it is one of a judge that failed, in a line; more of it may stand below.
 
@@ -159,7 +159,7 @@ class Grader:
         return failure if verdict.outcome == "error" else ""
 
     def outcomes(self) -> Counter[str]:
-        """What `take_outcomes` would give now."""
+        """The counts that `take_outcomes` would return, left in place."""
         with self._lock:
             return Counter(self._outcomes)
 
@@ -176,7 +176,8 @@ class Grader:
 
     def close(self) -> None:
         """End all worker processes; pending verdicts become ``VerifierError``. Safe to call twice."""
-        self._pool_closer()
+        if self._close_pool is not None:
+            self._close_pool()
         self._pool = None
 
     def _start_early(self, functions: Sequence[str]) -> None:
@@ -193,9 +194,9 @@ class Grader:
         if self._pool is None:
             functions = tuple(getattr(self.verifier, "job_functions", ()))
             # The pool's thread must not keep a forgotten grader, and with it the processes, alive.
-            own = weakref.WeakMethod(self._forget)
-            self._pool = Pool(self._settings, functions, lambda keys: (own() or (lambda _: None))(keys))
-            self._pool_closer = weakref.finalize(self, self._pool.close)
+            forget = weakref.WeakMethod(self._forget)
+            self._pool = Pool(self._settings, functions, lambda keys: (forget() or (lambda _: None))(keys))
+            self._close_pool = weakref.finalize(self, self._pool.close)
         return self._pool
 
     def _counted(self, verdict: Verdict) -> Pending:
@@ -254,14 +255,14 @@ class Grader:
         """On the pool's thread: remember the verdict, count it for each response that waits, and hand it out."""
         with self._lock:
             self._in_flight.pop(job.key, None)  # from here on nothing is added to job.waiting
-        found = [self._verdict(problem_id, reply) for problem_id, _ in job.waiting]
+        verdicts = [self._verdict(problem_id, reply) for problem_id, _ in job.waiting]
         with self._lock:
-            for verdict in found:
+            for verdict in verdicts:
                 if isinstance(verdict, Verdict):
                     self._outcomes[verdict.outcome] += 1
-            if isinstance(found[0], Verdict):
-                self._remember(job.key, found[0])
-        for verdict, (_, future) in zip(found, job.waiting, strict=True):
+            if isinstance(verdicts[0], Verdict):
+                self._remember(job.key, verdicts[0])
+        for verdict, (_, future) in zip(verdicts, job.waiting, strict=True):
             if isinstance(verdict, Verdict):
                 future.set_result(verdict)
             else:

@@ -49,8 +49,8 @@ def load_function(spec: str) -> Callable[..., Any]:
 def check_canaries(function: Callable[..., Any], spec: str) -> None:
     """Call the function on its ``canaries``; raise ``AssertionError`` for the first one it grades wrongly."""
     for arguments, expected in getattr(function, "canaries", ()):
-        found = function(*arguments)
-        reward = found.reward if isinstance(found, Verdict) else found
+        result = function(*arguments)
+        reward = result.reward if isinstance(result, Verdict) else result
         if abs(reward - expected) > 1e-9:
             raise AssertionError(f"{spec} gives {reward} for its canary {arguments!r:.500}; expected {expected}")
 
@@ -122,9 +122,9 @@ def _reason_and_traceback() -> str:
     try:
         error = sys.exc_info()[1]
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        known = isinstance(error, SyntaxError) or frame.filename == __file__
-        place = "" if known else f" ({frame.filename}, line {frame.lineno})"
-        line = " ".join(f"{type(error).__name__}: {error}{place}".split())
+        is_located = isinstance(error, SyntaxError) or frame.filename == __file__
+        location = "" if is_located else f" ({frame.filename}, line {frame.lineno})"
+        line = " ".join(f"{type(error).__name__}: {error}{location}".split())
         return f"{line[: TEXT_LIMIT // 8]}\n{_traceback()[-TEXT_LIMIT * 7 // 8 + 1 :]}"
     except BaseException:
         return _traceback()

@@ -172,11 +172,11 @@ def _readable(golds: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _approximations(gold: str) -> tuple[str, ...]:
-    parts = _APPROXIMATELY.split(gold)
-    return tuple(part.strip(" $") for part in parts) if len(parts) == 2 and all(map(str.strip, parts)) else ()
+    sides = _APPROXIMATELY.split(gold)
+    return tuple(side.strip(" $") for side in sides) if len(sides) == 2 and all(map(str.strip, sides)) else ()
 
 
 @lru_cache(maxsize=64)
 def _tolerance(text: str) -> float:
     """The largest number of OlympiadBench's ``error`` field, which has one or several with commas."""
-    return max(float(part) for part in text.split(","))
+    return max(float(error) for error in text.split(","))

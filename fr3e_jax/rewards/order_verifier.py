@@ -24,7 +24,7 @@ def reduce_at(expression: str, position: int, modulus: int) -> str:
 
 
 def is_valid(expression: str, position: int) -> bool:
-    """Whether reducing the operator at ``position`` keeps the value of the expression, whatever its digits.
+    """Return whether reducing the operator at ``position`` keeps the value of the expression, whatever its digits.
 
     A ``*`` may always be reduced. A ``+`` or ``-`` may be reduced if neither neighbouring operator is ``*`` (it binds
     tighter) and the one to its left is not ``-`` (x-a+b is (x-a)+b, not x-(a+b)); a ``+`` to its left is harmless

@@ -69,7 +69,7 @@ def _encoded_atom(value: Any) -> dict[str, Any]:
 
 
 def _is_of(module: str, name: str, value: Any) -> bool:
-    """Whether a value is of a type, without importing its module: values of the type exist only after the import."""
+    """Return whether a value is of a type, without importing its module; values exist only after the import."""
     return module in sys.modules and isinstance(value, getattr(sys.modules[module], name))
 
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from fr3e_jax.configuration.schema import RewardsConfig
-from fr3e_jax.rewards.workers import LOAD_SECONDS, OWN, Reply, Task, Worker, Workers, ZygoteGone
+from fr3e_jax.rewards.workers import LOAD_SECONDS, OWN, QueuedJob, Reply, Worker, Workers, ZygoteGone
 from fr3e_jax.verdict import Job
 
 logger = logging.getLogger(__name__)
@@ -58,8 +58,8 @@ class Pool:
         self._settings, self._retract = settings, retract
         self._limit = worker_count(settings.workers)
         self._workers = Workers(settings.memory_mb, tuple(functions))
-        self._queue: deque[Task] = deque()
-        self._undelivered: set[Task] = set()
+        self._queue: deque[QueuedJob] = deque()
+        self._undelivered: set[QueuedJob] = set()
         self._running: list[Worker] = []
         self._broken: dict[str, str] = {}
         self._failed_starts = 0
@@ -90,9 +90,9 @@ class Pool:
                 f"the arguments of a job of {job.function} cannot be sent to a worker: {error}; expected arguments "
                 "that can be pickled: pass plain values (str, int, tuple, dict)"
             ) from error
-        self.enqueue(Task(job.function, payload, deadline, deliver, key))
+        self.enqueue(QueuedJob(job.function, payload, deadline, deliver, key))
 
-    def enqueue(self, task: Task) -> None:
+    def enqueue(self, task: QueuedJob) -> None:
         """Queue a task and wake the pool's thread."""
         with self._lock:
             if self._closed:
@@ -159,8 +159,8 @@ class Pool:
     def _take(self, worker: Worker, answer: dict[str, Any]) -> bool:
         """Take an answer to a check or to the worker's task; return whether it was asked for."""
         if answer["kind"] == "started":
-            worker.pid, known = answer["pid"], worker.pid
-            return not known
+            worker.pid, earlier_pid = answer["pid"], worker.pid
+            return not earlier_pid
         if worker.checking is not None:
             self._after_check(worker, answer)
         elif worker.task is not None and answer["kind"] != "ready":
@@ -194,14 +194,18 @@ class Pool:
             return
         why = answer.get("text", "")
         if function in worker.checked:
-            count, kept = len(worker.suspects), "its verdicts since the last good one leave the cache"
-            logger.warning("a grading worker failed its canary after %d answers; %s:\n%s", count, kept, why)
+            logger.warning(
+                "a grading worker failed its canary after %d answers; "
+                "its verdicts since the last good one leave the cache:\n%s",
+                len(worker.suspects),
+                why,
+            )
             self._retract(worker.suspects)
         else:
             self._give_up_on(function, why)
         self._dismiss_and_requeue(worker)
 
-    def _start(self, worker: Worker, task: Task) -> None:
+    def _start(self, worker: Worker, task: QueuedJob) -> None:
         """Take the next step towards a worker's task: load or check the function, or run the task."""
         worker.task = task
         if worker.needs_check(task.function, self._settings.canary_every):
@@ -217,9 +221,9 @@ class Pool:
         self._watch(worker)
 
     def _watch(self, worker: Worker) -> None:
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.unsent else 0)
-        if self._selector.get_key(worker.sock).events != wanted:
-            self._selector.modify(worker.sock, wanted, worker)
+        interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.unsent else 0)
+        if self._selector.get_key(worker.sock).events != interest:
+            self._selector.modify(worker.sock, interest, worker)
 
     def _hand_out(self) -> None:
         """Give queued tasks to free workers."""
@@ -232,20 +236,20 @@ class Pool:
                 self._put_first(task)
                 return
 
-    def _deliver(self, task: Task, reply: Reply) -> None:
+    def _deliver(self, task: QueuedJob, reply: Reply) -> None:
         with self._lock:
             self._undelivered.discard(task)
         task.deliver(reply)
 
-    def _next_task(self) -> Task | None:
+    def _next_task(self) -> QueuedJob | None:
         with self._lock:
             return self._queue.popleft() if self._queue else None
 
-    def _put_first(self, task: Task) -> None:
+    def _put_first(self, task: QueuedJob) -> None:
         with self._lock:
             self._queue.appendleft(task)
 
-    def _free_worker(self, task: Task) -> Worker | None:
+    def _free_worker(self, task: QueuedJob) -> Worker | None:
         """An idle worker, or a new one; always a new one for a task whose worker died. None if all are busy.
 
         Next to each slow worker, which hangs more likely than not, another one may run: other tasks do not wait.

@@ -106,10 +106,10 @@ def seccomp_filter(machine: str) -> bytes:
         (LOAD, 0, 0, 4), (EQUAL, 1, 0, ARCHITECTURES[machine]), (GIVE, 0, 0, REFUSE),
         (LOAD, 0, 0, 0), (AT_LEAST, 0, 1, 0x40000000), (GIVE, 0, 0, REFUSE),
     ]  # fmt: skip
-    for name, number in numbers(CONDITIONAL, machine).items():
-        lines += [(EQUAL, 0, len(by_argument[name]), number), *by_argument[name]]
-    for number in numbers(REFUSED, machine).values():
-        lines += [(EQUAL, 0, 1, number), (GIVE, 0, 0, REFUSE)]
+    for name, call in numbers(CONDITIONAL, machine).items():
+        lines += [(EQUAL, 0, len(by_argument[name]), call), *by_argument[name]]
+    for call in numbers(REFUSED, machine).values():
+        lines += [(EQUAL, 0, 1, call), (GIVE, 0, 0, REFUSE)]
     lines += [(AT_LEAST, 0, 1, UNKNOWN_FROM), (GIVE, 0, 0, UNKNOWN), (GIVE, 0, 0, ALLOW)]
     return b"".join(struct.pack("HBBI", *line) for line in lines)
 
@@ -121,9 +121,9 @@ def _argument(position: int) -> list[Line]:
 
 def _only(position: int, values: tuple[int, ...], mask: int = 0) -> list[Line]:
     """Refuse a call unless its argument (of the bits of ``mask``) is one of ``values``."""
-    found = [(EQUAL, len(values) - n, 0, value) for n, value in enumerate(values)]
-    kept: list[Line] = [(AND, 0, 0, mask)] if mask else []
-    return [*_argument(position), *kept, *found, (GIVE, 0, 0, REFUSE), (GIVE, 0, 0, ALLOW)]
+    comparisons = [(EQUAL, len(values) - n, 0, value) for n, value in enumerate(values)]
+    masked: list[Line] = [(AND, 0, 0, mask)] if mask else []
+    return [*_argument(position), *masked, *comparisons, (GIVE, 0, 0, REFUSE), (GIVE, 0, 0, ALLOW)]
 
 
 def _no_truncation(position: int) -> list[Line]:

@@ -88,10 +88,10 @@ def ask(sock: socket.socket, request: Any) -> tuple[str, Any, Any]:
 
 
 def _exception(kinds: Any, text: Any) -> Exception:
-    found = [getattr(builtins, str(kind), None) for kind in kinds]
-    known = [kind for kind in found if isinstance(kind, type) and issubclass(kind, Exception)]
+    candidates = [getattr(builtins, str(kind), None) for kind in kinds]
+    exceptions = [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, Exception)]
     try:
-        return known[0](str(text)) if known else ProgramRaised(str(text))
+        return exceptions[0](str(text)) if exceptions else ProgramRaised(str(text))
     except Exception:  # UnicodeDecodeError and the like want other arguments
         return ProgramRaised(str(text))
 
@@ -137,7 +137,7 @@ def _missing_names(tests: str, namespace: dict[str, Any]) -> set[str]:
 
 
 def judge(sock: socket.socket, request: dict[str, Any]) -> bool:
-    """Whether the program runs and passes its tests."""
+    """Return whether the program runs and passes its tests."""
     try:
         verb, _, _ = ask(sock, request["program"])
         if verb == "returned":

@@ -35,7 +35,7 @@ def communicate(process: subprocess.Popen[bytes], request: bytes, directory: str
 
 
 def is_full(directory: str) -> bool:
-    """Whether more than ``SCRATCH_FILES`` files and folders, or ``SCRATCH_MB``, lie below ``directory``."""
+    """Return whether more than ``SCRATCH_FILES`` files and folders, or ``SCRATCH_MB``, lie below ``directory``."""
     waiting, files, size = [directory], 0, 0
     while waiting:
         with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
@@ -76,8 +76,8 @@ def remove(directory: str) -> None:
         os.rmdir(directory)
 
 
-def _free_name(directory: str, number: int) -> str:
+def _free_name(directory: str, start: int) -> str:
     """A path in ``directory`` that does not exist."""
-    while os.path.lexists(path := os.path.join(directory, f"moved-{number}-{os.urandom(4).hex()}")):
+    while os.path.lexists(path := os.path.join(directory, f"moved-{start}-{os.urandom(4).hex()}")):
         pass
     return path

@@ -48,7 +48,7 @@ def exact_match(problem: Problem, response: str, finished: bool) -> float:
 
 
 def is_number(reward: object) -> bool:
-    """Whether ``reward`` is a real number, of Python or of NumPy, true and false included."""
+    """Return whether ``reward`` is a real number, of Python or of NumPy, true and false included."""
     return isinstance(reward, numbers.Real | np.bool_)
 
 
@@ -77,10 +77,10 @@ def checked_verdict(reward: float, outcome: str | None, problem_id: str) -> Verd
     return Verdict(float(reward), cast(Outcome, outcome))
 
 
-def unusable(kind: type[Exception], found: str, problem_id: str) -> Exception:
+def unusable(kind: type[Exception], result: str, problem_id: str) -> Exception:
     """The error for a result that a verifier must not return; ``found`` is its repr."""
     expected = {
         TypeError: "a number in [0, 1]: return a float from the verifier",
         ValueError: "a finite number in [0, 1]: rescale what the verifier returns",
     }[kind]
-    return kind(f"the verifier returned {found} for problem {problem_id}; expected {expected}")
+    return kind(f"the verifier returned {result} for problem {problem_id}; expected {expected}")

@@ -38,13 +38,13 @@ def receive(sock: socket.socket, limit: int) -> bytes | None:
 
 
 def _exactly(sock: socket.socket, size: int) -> bytes | None:
-    parts = bytearray()
-    while len(parts) < size:
-        part = sock.recv(min(size - len(parts), 1 << 20))
-        if not part:
+    received = bytearray()
+    while len(received) < size:
+        chunk = sock.recv(min(size - len(received), 1 << 20))
+        if not chunk:
             return None
-        parts += part
-    return bytes(parts)
+        received += chunk
+    return bytes(received)
 
 
 class Reader:

@@ -64,7 +64,7 @@ class Reply:
 
 
 @dataclass(eq=False)
-class Task:
+class QueuedJob:
     """A job in the pool: ``payload`` is the pickled request, ``key`` names its verdict in the caller's cache."""
 
     function: str
@@ -75,9 +75,9 @@ class Task:
     deaths: int = 0
 
 
-def load_only(function: str, deliver: Callable[[Reply], None]) -> Task:
+def load_only(function: str, deliver: Callable[[Reply], None]) -> QueuedJob:
     """A task that imports a function, checks its canaries, and does nothing else; its reply is a verdict of 0."""
-    return Task(function, b"", LOAD_SECONDS, deliver)
+    return QueuedJob(function, b"", LOAD_SECONDS, deliver)
 
 
 class ZygoteGone(RuntimeError):
@@ -98,10 +98,10 @@ class Worker:
       suspects: keys of its verdicts since it last passed a check.
     """
 
-    number: int
+    serial: int
     sock: socket.socket
     unsent: bytes = b""
-    task: Task | None = None
+    task: QueuedJob | None = None
     checking: str | None = None
     pid: int = 0
     slow_from: float = 0.0
@@ -128,7 +128,7 @@ class Worker:
         self._unchecked_jobs[function] = 0
         self.suspects.clear()
 
-    def finished(self) -> Task:
+    def finished(self) -> QueuedJob:
         """Free the worker and return the task that it has answered."""
         task, self.task = self.task, None
         self.jobs += 1
@@ -146,7 +146,7 @@ class Worker:
         self.flush()
 
     def is_late(self, now: float) -> bool:
-        """Whether it has used up its CPU time or its time on the clock."""
+        """Return whether it has used up its CPU time or its time on the clock."""
         if now < min(self.look_at, self.ends):
             return False
         used = cpu_seconds(self.pid) if self.pid else 0.0
@@ -193,7 +193,7 @@ class Workers:
         self._control: socket.socket | None = None
         self._complaints: Any = None
         self._scratch = ""
-        self._number = 0
+        self._serial = 0
 
     def start(self) -> None:
         """Start the zygote without waiting for it. It dies with this thread, and when its socket closes."""
@@ -226,17 +226,17 @@ class Workers:
         if self._process is None or (self._process.poll() or 0) < 0:
             self.close()
             self.start()
-        self._number += 1
+        self._serial += 1
         ours, theirs = socket.socketpair()
         try:
-            socket.send_fds(self._control, [COMMAND.pack(FORK, self._number)], [theirs.fileno()])
+            socket.send_fds(self._control, [COMMAND.pack(FORK, self._serial)], [theirs.fileno()])
         except ConnectionError as error:
             ours.close()
             raise ZygoteGone(f"the process that starts grading workers ended. {self.complaint()}") from error
         finally:
             theirs.close()
         ours.setblocking(False)
-        return Worker(self._number, ours)
+        return Worker(self._serial, ours)
 
     def preload(self, function: str) -> None:
         """Import a function in the zygote, so that the next workers have it at once.
@@ -254,7 +254,7 @@ class Workers:
         """Kill a worker and all that it has started."""
         worker.sock.close()
         with contextlib.suppress(ConnectionError):
-            self._control.send(COMMAND.pack(KILL, worker.number))
+            self._control.send(COMMAND.pack(KILL, worker.serial))
 
     def complaint(self) -> str:
         """The end of the zygote's standard error, as a sentence."""

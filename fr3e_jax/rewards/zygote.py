@@ -47,7 +47,7 @@ class Zygote:
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
         signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.signal(signal.SIGCHLD, lambda signal_number, frame: None)
         signal.signal(signal.SIGTERM, self._stop)
         while not self._stopped:
             ready, _, _ = select.select([self._control, self._wake], [], [])
@@ -59,7 +59,7 @@ class Zygote:
                 break
         self._end()
 
-    def _stop(self, number: int, frame: object) -> None:
+    def _stop(self, signal_number: int, frame: object) -> None:
         self._stopped = True
 
     def _obey(self) -> bool:
@@ -70,24 +70,24 @@ class Zygote:
             return False
         if len(command) < COMMAND.size:
             return False
-        verb, number = COMMAND.unpack(command)
+        verb, argument = COMMAND.unpack(command)
         if verb == FORK and descriptors:
             with socket.socket(fileno=descriptors[0]) as sock:
-                self._fork(number, sock)
-        elif verb == KILL and number in self._pids:
-            child_processes.kill_group(self._pids[number])
+                self._fork(argument, sock)
+        elif verb == KILL and argument in self._pids:
+            child_processes.kill_group(self._pids[argument])
         elif verb == PRELOAD:
-            preload([self._control.recv(number, socket.MSG_WAITALL).decode()])
+            preload([self._control.recv(argument, socket.MSG_WAITALL).decode()])
         return True
 
-    def _fork(self, number: int, sock: socket.socket) -> None:
+    def _fork(self, worker: int, sock: socket.socket) -> None:
         try:
             pid = os.fork()
         except OSError as error:  # the pool sees the worker's socket close, and tries a few times
             print(f"a worker could not be forked: {error}", file=sys.stderr, flush=True)
             return
         if pid:
-            self._pids[number] = pid
+            self._pids[worker] = pid
             return
         try:
             self._become_worker(sock)
@@ -99,16 +99,16 @@ class Zygote:
         child_processes.die_with_parent(self._parent)
         child_processes.adopt_orphans()
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
+        for signal_number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(signal_number, signal.SIG_DFL)
         for descriptor in (self._wake, self._woken):
             os.close(descriptor)
         self._control.close()
         os.dup2(1, 2)
         limit_memory(self._memory_mb)
-        own = self._scratch / str(os.getpid())
-        own.mkdir()
-        os.environ["TMPDIR"] = tempfile.tempdir = str(own)
+        folder = self._scratch / str(os.getpid())
+        folder.mkdir()
+        os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
         job_runner.serve(sock)
 
     def _reap(self) -> None:
@@ -116,7 +116,7 @@ class Zygote:
         with contextlib.suppress(ChildProcessError):
             while (pid := os.waitpid(-1, os.WNOHANG)[0]) > 0:
                 ended.add(pid)
-        self._pids = {number: pid for number, pid in self._pids.items() if pid not in ended}
+        self._pids = {worker: pid for worker, pid in self._pids.items() if pid not in ended}
         if ended:
             child_processes.kill_children(keep=self._pids.values())  # the children of dead workers
         for pid in ended:

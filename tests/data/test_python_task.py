@@ -125,4 +125,4 @@ def test_the_command_line_cannot_name_python_problems():
 
 def test_a_verifier_compares_signatures_with_the_first_problem():
     made = PythonVerifier.of(lambda p, r, gold: 1.0, Problem("a", "b", "c", {"gold": 1}))
-    assert made.asked == (frozenset({"gold"}),)
+    assert made.columns == (frozenset({"gold"}),)

@@ -370,7 +370,8 @@ def test_an_environment_that_fails_everywhere_ends_the_run_with_the_first_fault(
     grader = ResponseGrader(Grader(exact_match, judge=ENVIRONMENT), own.texts, own.processes)
     problem, fault = Problem("train/9", "9=", "9"), "in turn 2 of problem train/9: raised KeyError: 'x'\nTraceback"
     verdicts = [
-        grader.grader.given(problem.id, RewardRange().verdict(record(0.0), "train/9"), fault).result() for _ in range(8)
+        grader.grader.record_verdict(problem.id, RewardRange().verdict(record(0.0), "train/9"), fault).result()
+        for _ in range(8)
     ]
     told = r"environment failed on 8 of 8 .*\(environment.kind\), or raise env.* raised KeyError: 'x'; the reward is 0$"
     with pytest.raises(GradingFailed, match=told):
