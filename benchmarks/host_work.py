@@ -35,7 +35,6 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from fr3e_jax.cluster.agreement import of_batch
 from fr3e_jax.cluster.processes import digest
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
@@ -44,6 +43,7 @@ from fr3e_jax.learning.mini_batches import MiniBatch, fill, read_spans
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.learning.row_plan import plan_rows
 from fr3e_jax.learning.scoring import logprob_gap, sampler_ratio
+from fr3e_jax.loop.agreement import of_batch
 from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.step_report import batch_metrics, rollout_metrics
 from fr3e_jax.problem import Problem

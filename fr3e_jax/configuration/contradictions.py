@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from fr3e_jax.configuration.lora_section import adapters_are_local, targets_are_known
+from fr3e_jax.configuration.lora_section import ALL_LINEAR, TARGETS
 from fr3e_jax.configuration.schema import Config, ModelConfig
 from fr3e_jax.stores.objects import is_remote, why_unusable
 
@@ -34,8 +34,33 @@ def rule(*paths: str, training_only: bool = False) -> Callable:
     return declare
 
 
-rule("model.lora.targets")(targets_are_known)
-rule("model.lora.path")(adapters_are_local)
+@rule("model.lora.targets")
+def targets_are_known(config: Config) -> str | None:
+    """A contradiction within ``model.lora.targets``."""
+    targets = config.model.lora.targets
+    if not targets:
+        return f"model.lora.targets is empty; expected {ALL_LINEAR}, or some of {', '.join(TARGETS)}"
+    for name in targets:
+        if name == ALL_LINEAR and len(targets) > 1:
+            return f"model.lora.targets has {ALL_LINEAR} beside others; expected {ALL_LINEAR} alone, or the others"
+        if name not in (ALL_LINEAR, *TARGETS):
+            nearest = next(iter(difflib.get_close_matches(name, [ALL_LINEAR, *TARGETS], n=1, cutoff=0.0)))
+            return (
+                f"model.lora.targets has {name!r}; expected {ALL_LINEAR}, or some of {', '.join(TARGETS)}; "
+                f"nearest: {nearest}"
+            )
+        if targets.count(name) > 1:
+            return f"model.lora.targets has {name} twice; list it once"
+    return None
+
+
+@rule("model.lora.path")
+def adapters_are_local(config: Config) -> str | None:
+    """An adapter is read from a folder."""
+    path = config.model.lora.path
+    if is_remote(path):
+        return f"model.lora.path={path} is in an object store; copy it here and set its folder"
+    return None
 
 
 TRACKERS = ("wandb", "trackio", "mlflow")

@@ -1,16 +1,11 @@
-"""Settings of low-rank adapters (LoRA), and the rules that they must keep."""
+"""Settings of low-rank adapters (LoRA)."""
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from fr3e_jax.configuration.options import option
-from fr3e_jax.stores.objects import is_remote
-
-if TYPE_CHECKING:
-    from fr3e_jax.configuration.schema import Config
 
 ALL_LINEAR = "all-linear"
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -42,30 +37,3 @@ class LoraConfig:
 def target_names(targets: list[str]) -> tuple[str, ...]:
     """The projections that ``model.lora.targets`` names, in the order of `TARGETS`."""
     return TARGETS if targets == [ALL_LINEAR] else tuple(name for name in TARGETS if name in targets)
-
-
-def adapters_are_local(config: Config) -> str | None:
-    """An adapter is read from a folder."""
-    path = config.model.lora.path
-    if is_remote(path):
-        return f"model.lora.path={path} is in an object store; copy it here and set its folder"
-    return None
-
-
-def targets_are_known(config: Config) -> str | None:
-    """A contradiction within ``model.lora.targets``."""
-    targets = config.model.lora.targets
-    if not targets:
-        return f"model.lora.targets is empty; expected {ALL_LINEAR}, or some of {', '.join(TARGETS)}"
-    for name in targets:
-        if name == ALL_LINEAR and len(targets) > 1:
-            return f"model.lora.targets has {ALL_LINEAR} beside others; expected {ALL_LINEAR} alone, or the others"
-        if name not in (ALL_LINEAR, *TARGETS):
-            nearest = next(iter(difflib.get_close_matches(name, [ALL_LINEAR, *TARGETS], n=1, cutoff=0.0)))
-            return (
-                f"model.lora.targets has {name!r}; expected {ALL_LINEAR}, or some of {', '.join(TARGETS)}; "
-                f"nearest: {nearest}"
-            )
-        if targets.count(name) > 1:
-            return f"model.lora.targets has {name} twice; list it once"
-    return None

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from fr3e_jax.cluster import agreement
 from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts, split_full_batch
-from fr3e_jax.loop import step_report
+from fr3e_jax.loop import agreement, step_report
 from fr3e_jax.loop.expansion import Credited, PromptGroup
 from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.prompts import PromptFeed

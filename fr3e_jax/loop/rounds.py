@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from fr3e_jax.cluster import agreement
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts
+from fr3e_jax.loop import agreement
 from fr3e_jax.loop.expansion import Credited, PromptGroup
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return

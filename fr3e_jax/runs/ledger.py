@@ -7,12 +7,9 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fr3e_jax.runs.compilation import Compilations, compilations
-
-if TYPE_CHECKING:
-    from fr3e_jax.rollouts.requests import DecodeCounts
 
 
 def cpu_seconds_of_process() -> float:
@@ -86,8 +83,8 @@ class TokenLedger:
         """Programs that the run's processes compiled or fetched from the persistent cache."""
         return self._compiled_offset.plus(self.compiled())
 
-    def count_decoding(self, counts: DecodeCounts) -> None:
-        """Add the decoder's counts to the run's."""
+    def count_decoding(self, counts: Any) -> None:
+        """Add the counts of a decoder, its ``DecodeCounts``, to the run's."""
         for name in ("sampled_tokens", "prefill_positions", "lane_steps", "reused_prefix_positions"):
             setattr(self, name, getattr(self, name) + getattr(counts, name))
 

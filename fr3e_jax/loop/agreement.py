@@ -1,17 +1,13 @@
-"""The decisions of each stage that all processes must have made alike, as arguments of `Processes.agree`.
-
-The functions read attributes alone, so that this room imports neither the loop nor learning.
-"""
+"""The decisions of each stage that all processes must have made alike, as arguments of `Processes.agree`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from fr3e_jax.learning.experience import TrainingTrunk
-    from fr3e_jax.loop.expansion import Anchored, Credited, PromptGroup
-    from fr3e_jax.loop.prompts import Prompt
+from fr3e_jax.learning.experience import TrainingTrunk
+from fr3e_jax.loop.expansion import Anchored, Credited, PromptGroup
+from fr3e_jax.loop.prompts import Prompt
 
 
 def of_prompts(prompts: Sequence[Prompt]) -> dict[str, Any]:
