@@ -380,26 +380,6 @@ def rollouts_follow_the_distribution_that_trains(config: Config) -> str | None:
     )
 
 
-@training_rule("rollout.async_steps", "loss.importance_cap")
-def older_rollouts_are_corrected(config: Config) -> str | None:
-    if not config.rollout.async_steps or config.loss.importance_cap:
-        return None
-    return (
-        "rollout.async_steps=1 trains on rollouts of older weights, and loss.importance_cap=0 does not correct for "
-        "them; leave it out or set loss.importance_cap=2, or rollout.async_steps=0"
-    )
-
-
-@training_rule("rollout.async_steps", "runtime.profile_steps")
-def profiled_steps_wait_for_their_rollouts(config: Config) -> str | None:
-    if not (config.rollout.async_steps and config.runtime.profile_steps):
-        return None
-    return (
-        f"runtime.profile_steps={config.runtime.profile_steps} times one part of a step after the other, but "
-        "rollout.async_steps=1 lets two run at once; set rollout.async_steps=0 to profile"
-    )
-
-
 @training_rule("rollout.rollouts_per_prompt", "rollout.reject_degenerate", "explore.enabled", "explore.train_base")
 def base_group_has_a_baseline(config: Config) -> str | None:
     if config.rollout.rollouts_per_prompt > 1:

@@ -25,8 +25,6 @@ def differences(config: Config) -> Iterator[str]:
         yield f"rollout.param_dtype={rollout.param_dtype}"
     if _merges(config) and read == "bfloat16" and model.lora.param_dtype == "float32":
         yield "model.lora.rollouts=merged"
-    if rollout.async_steps:
-        yield f"rollout.async_steps={rollout.async_steps}"
 
 
 def _merges(config: Config) -> bool:
@@ -43,7 +41,7 @@ def correct_by_default(config: Config, given: Container[str]) -> None:
 def uncorrected(config: Config) -> Iterator[str]:
     """A line about each difference that a recipe leaves uncorrected on purpose."""
     if not config.loss.importance_cap and "mismatch_mask" not in config.shaping.steps:
-        for setting in differences(config):  # never async_steps, which is refused without a cap
+        for setting in differences(config):
             yield (
                 f"{setting}: rollouts are sampled from other numbers than those that train, and loss.importance_cap=0 "
                 f"does not correct for it; logprob_gap/mean tells how far they are apart (usual: {USUAL_CAP:g})"

@@ -156,13 +156,6 @@ class RolloutConfig:
         "of every power of two, and trunks of two sizes in each",
         ge=0,
     )
-    async_steps: int = option(
-        0,
-        "1: while a step trains, the next step's rollouts are sampled with the weights from before it, and importance "
-        "weights (loss.importance_cap) correct for their age; 0: each step samples with the newest weights",
-        ge=0,
-        le=1,
-    )
     param_dtype: Literal["", "float32", "bfloat16", "int8"] = option(
         "", "type of the matrices that rollouts read, a copy if it differs (int8: of kernels alone); empty: as trained"
     )

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
 
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.finiteness import check_figures
-from fr3e_jax.learning.learner import Critic, Pace
+from fr3e_jax.learning.learner import Critic
 from fr3e_jax.learning.mini_batches import MiniBatch, PerToken, placed, read_placed, trained_tokens
 from fr3e_jax.learning.packing import counted_tokens
 from fr3e_jax.programs.critic_programs import ValueRows
@@ -36,35 +34,28 @@ class CriticBatch:
         return means | {"critic/value": mean, "critic/explained_variance": explained}
 
 
-def values_of(
-    critic: Critic, batch: list[TrainingTrunk], packed: Iterable[MiniBatch], pace: Pace | None = None
-) -> PerToken:
+def values_of(critic: Critic, batch: list[TrainingTrunk], packed: Iterable[MiniBatch]) -> PerToken:
     """V of the state in which each token is sampled, ``[trunk][branch] -> [T]``."""
     compute = lambda micro: [critic.programs.values(critic.params, micro.batch.rows)]
-    return read_placed(batch, packed, compute, 1, pace=pace)[0]
+    return read_placed(batch, packed, compute, 1)[0]
 
 
-def update_critic(
-    critic: Critic, mini_batch: MiniBatch, learns: CriticBatch, pace: Pace | None = None
-) -> dict[str, float]:
+def update_critic(critic: Critic, mini_batch: MiniBatch, learns: CriticBatch) -> dict[str, float]:
     """Take one optimizer step of the critic on a mini-batch: the token mean of the clipped value loss.
 
     Call it before the shaping steps: they select tokens for the policy only. Returns the loss and the gradient norm.
 
     Raises:
       NonFiniteUpdate: one of them is NaN or infinite.
-      LearningStopped: ``pace`` stops between two micro-batches; the critic is as before.
     """
     denominator = float(max(counted_tokens(mini_batch.trunks).sum(), 1))
     gradients = critic.programs.zero_gradients(critic.params)
-    losses, running = [], deque[Any]()
+    losses = []
     returns, values = placed(mini_batch, learns.returns), placed(mini_batch, learns.values)
-    parts = zip(mini_batch.micros, returns, values, strict=True)
-    for micro, *learned in (pace or Pace()).each(parts, "micro_batch", running):
+    for micro, *learned in zip(mini_batch.micros, returns, values, strict=True):
         rows = ValueRows(micro.batch.rows, micro.batch.loss_mask, *learned)
         gradients, sums = critic.programs.accumulate(critic.params, gradients, rows, denominator)
         losses.append(sums["loss"])
-        running.append(sums["loss"])
         critic.trained_on = (rows, denominator)
     critic.params, critic.optimizer_state, norm = critic.programs.apply(
         critic.params, critic.optimizer_state, gradients

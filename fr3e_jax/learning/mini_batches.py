@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice, zip_longest
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
 from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts, split_full_batch
-from fr3e_jax.learning.learner import Learner, Pace
+from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.packing import MicroBatch, counted_tokens, pack
-from fr3e_jax.learning.row_menu import RowMenu
 from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.learning.trained_trunks import trains_trunks
 from fr3e_jax.rollouts.noise import SHUFFLE
@@ -30,7 +27,6 @@ class MiniBatch:
     trunks: list[TrainingTrunk]
     micros: list[MicroBatch]
     counted: np.ndarray | None = None  # tokens of each branch in the loss's denominator; None: all that train
-    menu: list[list[int]] = field(default_factory=list)  # of the run before it was packed, as `RowMenu.to_json`
 
     def __post_init__(self):
         if self.counted is None:
@@ -59,52 +55,20 @@ def mini_batches(
     return split_mini_batches([(int(i), batch[i]) for i in order], setup.config.training.mini_batch_rollouts)
 
 
-def pack_mini_batch(
-    setup: LearningSetup,
-    learner: Learner,
-    members: list[tuple[int, TrainingTrunk]],
-    menu: list[list[int]] | None = None,
-) -> MiniBatch:
-    """Pack trunks with advantages and masks; the scoring pass (`fr3e_jax.learning.scoring`) adds log-probs.
-
-    ``menu``: the run's menu when these trunks were packed before; they get the same rows again. None: that of now.
-    """
+def pack_mini_batch(setup: LearningSetup, learner: Learner, members: list[tuple[int, TrainingTrunk]]) -> MiniBatch:
+    """Pack trunks with advantages and masks; the scoring pass (`fr3e_jax.learning.scoring`) adds log-probs."""
     numbers, trunks = [number for number, _ in members], [trunk for _, trunk in members]
-    options = row_options(setup, learner)
-    if menu is not None:
-        options["menu"] = RowMenu.from_json(menu, closed=learner.menu.closed)
-    before = options["menu"].to_json()
-    micros = pack(trunks, **options, aggregation=setup.config.loss.aggregation)
-    return MiniBatch(numbers, trunks, micros, menu=before)
+    micros = pack(trunks, **row_options(setup, learner), aggregation=setup.config.loss.aggregation)
+    return MiniBatch(numbers, trunks, micros)
 
 
 class Packing:
-    """The mini-batches of a full batch; the first iteration packs each while the device scores earlier ones.
+    """The mini-batches of a full batch; the first iteration packs each while the device scores earlier ones."""
 
-    After a stop it begins with number ``first``; ``menus`` are those of all that were packed before it, as `menus` has
-    them.
-    """
-
-    def __init__(
-        self,
-        setup: LearningSetup,
-        learner: Learner,
-        step: int,
-        epoch: int,
-        batch: list[TrainingTrunk],
-        *,
-        first: int = 0,
-        menus: Sequence[list[list[int]]] = (),
-    ):
-        self.first, self._menus = first, list(menus)
-        members = islice(zip_longest(mini_batches(setup, step, epoch, batch), menus), first, None)
-        self._ahead = (pack_mini_batch(setup, learner, each, menu) for each, menu in members)
+    def __init__(self, setup: LearningSetup, learner: Learner, step: int, epoch: int, batch: list[TrainingTrunk]):
+        members = mini_batches(setup, step, epoch, batch)
+        self._ahead = (pack_mini_batch(setup, learner, each) for each in members)
         self._done: list[MiniBatch] = []
-
-    def menus(self) -> list[list[list[int]]]:
-        """The menus before each mini-batch that is or was packed: earlier ones, and those known from before a stop."""
-        found = self._menus[: self.first] + [one.menu for one in self._done]
-        return found + self._menus[len(found) :]
 
     def __iter__(self) -> Iterator[MiniBatch]:
         yield from self._done
@@ -176,7 +140,6 @@ def read_placed(
     compute: Callable[[MicroBatch], Sequence[Any]],
     count: int,
     into: str = "",
-    pace: Pace | None = None,
 ) -> list[PerToken]:
     """Per-token values from the ``count`` arrays ``[B, N, T]`` that ``compute`` returns for each micro-batch.
 
@@ -184,13 +147,9 @@ def read_placed(
 
     Args:
       into: the field of the micro-batches' `TrainRows` that gets the first array; empty: none.
-      pace: where the run may stop; None: nowhere.
     """
     pairs = ((mini_batch, micro) for mini_batch in packed for micro in mini_batch.micros)
-    running, last = [], deque[Any]()
-    for mini_batch, micro in (pace or Pace()).each(pairs, "scoring", last):
-        running.append((mini_batch, micro, compute(micro)))
-        last.append(running[-1][2])
+    running = [(mini_batch, micro, compute(micro)) for mini_batch, micro in pairs]
     found = [[[np.zeros(0, np.float32)] * len(trunk.branches) for trunk in batch] for _ in range(count)]
     for mini_batch, micro, arrays in running:
         arrays = jax.device_get(arrays)

@@ -55,7 +55,7 @@ def score_packed(
         found = learner.programs.score(params, micro.batch.rows, setup.loss_temperature)
         return found if entropies else found[:1]
 
-    logprobs, *others = read_placed(batch, packed, score, 1 + entropies, into, learner.pace)
+    logprobs, *others = read_placed(batch, packed, score, 1 + entropies, into)
     return Scores(logprobs, others[0] if others else None, learner.updates)
 
 

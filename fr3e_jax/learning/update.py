@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import numpy as np
@@ -17,7 +16,7 @@ from fr3e_jax.learning.batch_shaping import needs_entropies, reads_scores, shape
 from fr3e_jax.learning.critic import CriticBatch, update_critic, values_of
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.finiteness import check_figures, check_scores
-from fr3e_jax.learning.learner import Learner, LearningStopped
+from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.mini_batches import MiniBatch, Packing, PerToken, fill, read_spans
 from fr3e_jax.learning.routers import ROUTER_LOSS, ROUTER_MEANS, balance_of, load_metrics, mean_loads
 from fr3e_jax.learning.scoring import Scores, gap_metrics, score_batch, score_packed
@@ -54,98 +53,29 @@ class Scored:
     unscored: MiniBatch | None = None  # the first one, whose gradient pass has the old log-probs; None: all are scored
 
 
-@dataclass
-class BegunUpdate:
-    """An update that was stopped after some of its mini-batches, and goes on with the next one."""
-
-    epoch: int
-    part: int  # number of the next mini-batch in its epoch
-    critic_is_ahead: bool  # that mini-batch has trained the critic already
-    old: Scores
-    reference: PerToken | None
-    returns: PerToken | None  # of the critic
-    values: PerToken | None
-    found: dict[str, float]  # metrics of the scoring
-    sums: Sums
-    critic_sums: list[dict[str, float]]
-    menus: list[list[list[int]]]  # before each mini-batch of this epoch that is packed (`MiniBatch.menu`)
-
-
-class UpdateStopped(Exception):
-    """All processes stop inside an update; ``begun`` says where it goes on, None: at its start, on ``batch`` as it was.
-
-    ``menu``: the run's row menu with which it goes on.
-    """
-
-    def __init__(self, begun: BegunUpdate | None, menu: list[list[int]]):
-        super().__init__("an update stopped at a safe point")
-        self.begun, self.menu = begun, menu
-
-
-@dataclass
-class _Going:
-    """The state of an update between two safe points."""
-
-    packed: Packing  # of this epoch
-    scored: Scored
-    found: dict[str, float]
-    sums: Sums = field(default_factory=Sums)
-    critic_sums: list[dict[str, float]] = field(default_factory=list)
-    epoch: int = 0
-    part: int = 0  # the next mini-batch
-    critic_is_ahead: bool = False
-    trained: bool = False  # weights have changed
-    scored_here: bool = True  # not by a process that stopped
-
-
 def update_policy(
-    setup: LearningSetup,
-    learner: Learner,
-    step: int,
-    batch: list[TrainingTrunk],
-    ledger: TokenLedger,
-    begun: BegunUpdate | None = None,
+    setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk], ledger: TokenLedger
 ) -> dict[str, float]:
     """Train on a full batch: ``epochs`` passes of mini-batches of about ``mini_batch_rollouts`` rollouts.
 
     Advantages that depend on log-probs, a critic or the whole batch replace those of ``batch`` first. While a critic
     warms up, the policy does not change. Returns the metrics of the updates.
 
-    Args:
-      setup, learner, step, batch, ledger: as the names say; ``learner.pace`` says where the update may stop.
-      begun: how far a stopped process had come; ``learner`` and ``batch`` are as it left them.
-
     Raises:
       NonFiniteUpdate: a score, a loss or a gradient norm is NaN or infinite; the weights must not be saved.
-      UpdateStopped: the run stops between two micro-batches or mini-batches.
     """
-    menu = learner.menu.to_json()
-    if begun is None:
-        advantages = [[branch.advantages for branch in trunk.branches] for trunk in batch]
-        try:
-            with ledger.stage("score"):
-                packed = Packing(setup, learner, step, 0, batch)
-                going = _Going(packed, *score_full_batch(setup, learner, step, batch, packed))
-        except LearningStopped:
-            _put_back(batch, advantages)
-            raise UpdateStopped(None, menu) from None
-    else:
-        going, advantages = _going_on(setup, learner, step, batch, begun), []
+    with ledger.stage("score"):
+        packed = Packing(setup, learner, step, 0, batch)
+        scored, estimates = score_full_batch(setup, learner, step, batch, packed)
     with ledger.stage("update"):
-        try:
-            _train(setup, learner, step, batch, going, ledger)
-        except LearningStopped:
-            if going.trained:
-                raise UpdateStopped(_begun(going), learner.menu.to_json()) from None
-            _put_back(batch, advantages)
-            raise UpdateStopped(None, menu) from None
-    scored, warming_up = going.scored, _warms_up(setup, learner, step)
-    metrics = gap_metrics(setup, batch, scored.old, step) | going.found
+        sums, critic_sums = _train(setup, learner, step, batch, packed, scored, ledger)
+    metrics = gap_metrics(setup, batch, scored.old, step) | estimates
     if (change := learner.programs.relative_change(learner.params)) is not None:
         metrics["lora/relative_change"] = float(change)
     if scored.critic is not None:
-        metrics |= scored.critic.metrics(going.critic_sums) | {"critic/warming_up": float(warming_up)}
-    return metrics | _update_metrics(going.sums) | {"learning_rate": _last_rate(setup, learner)}
+        warming_up = _warms_up(setup, learner, step)
+        metrics |= scored.critic.metrics(critic_sums) | {"critic/warming_up": float(warming_up)}
+    return metrics | _update_metrics(sums) | {"learning_rate": _last_rate(setup, learner)}
 
 
 def _last_rate(setup: LearningSetup, learner: Learner) -> float:
@@ -173,7 +103,7 @@ def score_full_batch(
     reference = critic = None
     if learner.reference is not None:
         reference = score_packed(setup, learner, learner.reference, batch, packed).logprobs
-    values = values_of(learner.critic, batch, packed, learner.pace) if learner.critic is not None else None
+    values = values_of(learner.critic, batch, packed) if learner.critic is not None else None
     scores = {"the policy's log-probs": old.logprobs, "the reference's log-probs": reference}
     check_scores(batch, scores | {"the critic's values": values})
     if estimates_after_scoring(config):
@@ -204,74 +134,33 @@ def _train(
     learner: Learner,
     step: int,
     batch: list[TrainingTrunk],
-    going: _Going,
+    packed: Packing,
+    scored: Scored,
     ledger: TokenLedger,
-) -> None:
-    """The mini-batches of every epoch that are left; each later epoch cuts and packs them in an order of its own.
+) -> tuple[Sums, list[dict[str, float]]]:
+    """The mini-batches of every epoch; each later epoch cuts and packs them in an order of its own.
 
-    Raises:
-      LearningStopped: ``learner.pace`` stops; ``going`` is as after the last mini-batch.
+    Returns the sums over the policy's updates, and the figures of each of the critic's.
     """
-    scored = going.scored
-    for epoch in range(going.epoch, setup.config.training.epochs):
-        if epoch > going.epoch:
-            going.epoch, going.part = epoch, 0
-            going.packed = Packing(setup, learner, step, epoch, batch)
-        for part in going.packed:
-            learner.pace.check("mini_batch")
-            if epoch or not going.scored_here:  # the scoring pass has filled the others
-                fill([part], "old_logprobs", scored.old.logprobs)
-                _write_reference(setup, [part], scored)
-            if scored.critic is not None and not going.critic_is_ahead:
-                going.critic_sums.append(update_critic(learner.critic, part, scored.critic, learner.pace))
-                going.critic_is_ahead = going.trained = True
+    sums, critic_sums = Sums(), []
+    for epoch in range(setup.config.training.epochs):
+        if epoch:
+            packed = Packing(setup, learner, step, epoch, batch)
+        for mini_batch in packed:
+            if epoch:  # the scoring pass has filled those of the first epoch
+                fill([mini_batch], "old_logprobs", scored.old.logprobs)
+                _write_reference(setup, [mini_batch], scored)
+            if scored.critic is not None:
+                critic_sums.append(update_critic(learner.critic, mini_batch, scored.critic))
             if not _warms_up(setup, learner, step):
-                shaped = shape_mini_batch(setup, learner, step, batch, part, scored.old)
-                update_on_mini_batch(setup, learner, part, going.sums, ledger, scored)
-                going.sums.shaping.append(shaped)
-                going.trained = True
-            going.part, going.critic_is_ahead = going.part + 1, False
+                shaped = shape_mini_batch(setup, learner, step, batch, mini_batch, scored.old)
+                update_on_mini_batch(setup, learner, mini_batch, sums, ledger, scored)
+                sums.shaping.append(shaped)
+    return sums, critic_sums
 
 
 def _warms_up(setup: LearningSetup, learner: Learner, step: int) -> bool:
     return learner.critic is not None and step <= setup.config.critic.warmup_steps
-
-
-def _put_back(batch: list[TrainingTrunk], advantages: PerToken) -> None:
-    """Give the branches the advantages with which the step began."""
-    for trunk, row in zip(batch, advantages, strict=True):
-        for branch, own in zip(trunk.branches, row, strict=True):
-            branch.advantages = own
-
-
-def _begun(going: _Going) -> BegunUpdate:
-    critic, scored = going.scored.critic, going.scored
-    return BegunUpdate(
-        going.epoch,
-        going.part,
-        going.critic_is_ahead,
-        scored.old,
-        scored.reference,
-        None if critic is None else critic.returns,
-        None if critic is None else critic.values,
-        going.found,
-        going.sums,
-        going.critic_sums,
-        going.packed.menus(),
-    )
-
-
-def _going_on(
-    setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk], begun: BegunUpdate
-) -> _Going:
-    packed = Packing(setup, learner, step, begun.epoch, batch, first=begun.part, menus=begun.menus)
-    critic = None
-    if begun.returns is not None and begun.values is not None:
-        critic = CriticBatch(batch, begun.returns, begun.values)
-    scored = Scored(batch, begun.old, begun.reference, critic)
-    going = _Going(packed, scored, begun.found, begun.sums, begun.critic_sums, begun.epoch, begun.part)
-    going.critic_is_ahead, going.trained, going.scored_here = begun.critic_is_ahead, True, False
-    return going
 
 
 def loss_tokens(mini_batch: MiniBatch) -> int:
@@ -286,13 +175,12 @@ def mini_batch_gradient(
     loss, longest = setup.config.loss, setup.config.rollout.max_response_tokens
     denominator = float(aggregation_denominator(mini_batch.counted, loss.aggregation, norm_length=longest))
     gradients = learner.programs.zero_gradients(learner.params)
-    found, at_start, running = [], float(mini_batch is scored.unscored), deque[Any]()
+    found, at_start = [], float(mini_batch is scored.unscored)
     numbers = setup.loss_temperature, at_start, *balance_of(setup.config, learner.programs, mini_batch.micros)
-    for micro in learner.pace.each(mini_batch.micros, "micro_batch", running):
+    for micro in mini_batch.micros:
         learner.trained_on = (micro.batch, denominator, *numbers)
         gradients, part = learner.programs.accumulate(learner.params, gradients, *learner.trained_on)
         found.append(part)
-        running.append(part)
     return gradients, found
 
 

@@ -20,7 +20,7 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.learner import Learner, abstract_learner, restored_learner
 from fr3e_jax.learning.row_forecast import planned_menu
 from fr3e_jax.learning.update import update_policy
-from fr3e_jax.loop.collection import Aside, NoSignal, collect
+from fr3e_jax.loop.collection import NoSignal, collect
 from fr3e_jax.loop.evaluate import evaluate
 from fr3e_jax.loop.grading import ResponseGrader
 from fr3e_jax.loop.kept_bases import KeptBases
@@ -32,7 +32,7 @@ from fr3e_jax.problem import Problem
 from fr3e_jax.programs.critic_programs import CriticPrograms
 from fr3e_jax.programs.rehearsal import Rehearsal, pretended, rehearsing
 from fr3e_jax.programs.train_programs import TrainPrograms
-from fr3e_jax.rollouts.engine import RolloutEngine
+from fr3e_jax.rollouts.engine import RolloutEngine, go_on
 from fr3e_jax.rollouts.expected_lengths import expected_lengths
 from fr3e_jax.rollouts.rehearsed_calls import RehearsedTools
 from fr3e_jax.rollouts.rehearsed_decoder import RehearsedDecoder
@@ -129,13 +129,23 @@ def rehearse(session: Session, forecast: Forecast, programs: Programs) -> Rehear
             evaluate(own, learner.params, note=lambda line: None)
         feed = PromptFeed(own.task.problems("train"), own.texts, config.data, config.rollout.prompts_per_round)
         progress, ledger = Progress(KeptBases(own.config.returns)), TokenLedger()
-        rounds = Rounds(own, feed, KeptBases(own.config.returns), Yield(), ledger, Aside(lambda line: None))
+        rounds = Rounds(own, feed, KeptBases(own.config.returns), Yield(), ledger, _NoConsole())
         with contextlib.suppress(NoSignal):
             for step in range(1, forecast.steps + 1):
-                found = collect(rounds, progress, own.sampler.weights.of(learner.params), step, step)
+                found = collect(rounds, progress, own.sampler.weights.of(learner.params), step)
                 own.sampler.weights.release()
                 update_policy(own.learning, learner, step, found.batch, ledger)
     return rehearsal
+
+
+class _NoConsole:
+    """A console that shows nothing."""
+
+    def stage(self, name: str) -> None:
+        """Show no stage."""
+
+    def note(self, text: str) -> None:
+        """Show no line."""
 
 
 def _on_its_own(session: Session, forecast: Forecast) -> Session:
@@ -145,7 +155,7 @@ def _on_its_own(session: Session, forecast: Forecast) -> Session:
     engine: RolloutEngine = copy.copy(sampler.engine)
     tools = sampler.toolbox and RehearsedTools(sampler.toolbox)
     engine.programs = RehearsedDecoder(sampler.engine.programs, forecast.lengths, cap, resumes=tools is not None)
-    engine.stop_here = lambda: False
+    engine.stop_here = go_on
     engine.take_counts()
     kind = _AnsweredSampler if config.tools.branching else Sampler
     own = kind(engine, copy.copy(sampler.weights), tools)

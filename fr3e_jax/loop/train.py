@@ -17,25 +17,23 @@ from typing import Any
 
 from fr3e_jax.cluster.membership import across_processes, farewell, last_words
 from fr3e_jax.cluster.processes import Divergence
-from fr3e_jax.configuration import ConfigError, save_config
+from fr3e_jax.configuration import save_config
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.sampler_rules import uncorrected
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.task import Task
 from fr3e_jax.learning.finiteness import check_weights
-from fr3e_jax.learning.learner import Pace, abstract_learner, copied, fresh_learner, restored_learner
+from fr3e_jax.learning.learner import abstract_learner, fresh_learner, restored_learner
 from fr3e_jax.learning.row_forecast import planned_menu, restored_menu
-from fr3e_jax.learning.row_menu import RowMenu
-from fr3e_jax.learning.update import UpdateStopped, update_policy
+from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop import resumption, step_report
 from fr3e_jax.loop.callbacks import Callback
-from fr3e_jax.loop.collection import Ahead, Collected, CollectionStopped, NoSignal, Start, collect, since
+from fr3e_jax.loop.collection import NoSignal, collect
 from fr3e_jax.loop.compiling_ahead import CompilingAhead
 from fr3e_jax.loop.evaluate import Evaluation, best_metric, evaluate
 from fr3e_jax.loop.expansion import Credited, PromptGroup
 from fr3e_jax.loop.grading import Grading, GradingFailed
 from fr3e_jax.loop.kept_bases import KeptBases
-from fr3e_jax.loop.partial_step import PartialStep, PartialSteps
 from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.prompts import PromptFeed, summary_of
 from fr3e_jax.loop.rehearsal import Programs
@@ -45,7 +43,6 @@ from fr3e_jax.loop.run_report import NON_FINITE, compilation_line, non_finite_me
 from fr3e_jax.loop.tree_table import held_out_table, tree_table
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs import explore_programs
-from fr3e_jax.rollouts.suspension import SamplingSuspended
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.background import Background, WriteFailed
 from fr3e_jax.runs.checkpoint_damage import CheckpointFailed, told_in_a_line
@@ -59,7 +56,6 @@ from fr3e_jax.runs.rollout_parts import Part
 from fr3e_jax.runs.run_directory import RunDirectory, check_seen_by_all, open_run, write_json_atomic
 from fr3e_jax.runs.run_lock import RunDirectoryGone, RunLock
 from fr3e_jax.runs.run_state import StatusFile
-from fr3e_jax.runs.safe_points import SafePoints
 from fr3e_jax.runs.signals import Stopped, StopRequest
 from fr3e_jax.runs.trackers import check_installed, open_trackers
 from fr3e_jax.session.run_identity import identity
@@ -96,7 +92,6 @@ def train(
     check_installed(config.runtime.trackers)
     say("opening the model, its data and the verifier", config.runtime.console)
     session = open_session(config, task, keeps_routes=True)
-    _check_sampling_ahead(session)
     keep = {"keep_last": config.checkpoint.keep_last, "keep_best": config.checkpoint.keep_best}
     with RunLock() as lock, session.grader, told_in_a_line(), Mirror() as mirror:
         opened = partial(open_run, config, run_dir, resume, "train", lock, mirror)
@@ -109,14 +104,6 @@ def train(
                 save_config(config, run.path, resumed_step=trainer.progress.step)
             return trainer.run()
     return 1
-
-
-class StoppedInside(Exception):
-    """The run stops inside a step. ``at``: how far it is; ``before``: the run's state for a checkpoint there."""
-
-    def __init__(self, at: PartialStep, before: Start):
-        super().__init__("the run stops inside a step")
-        self.at, self.before = at, before
 
 
 class Trainer:
@@ -132,7 +119,7 @@ class Trainer:
         callback: Callback | None = None,
     ):
         self.session, self.config, self.run_dir, self.lock = session, session.config, run, lock
-        self.checkpoints, self.ledger, self.stop = checkpoints, ledger, StopRequest()
+        self.checkpoints, self.ledger, self.stop = checkpoints, ledger, StopRequest(session.processes.asked_to_stop)
         self.status = StatusFile(run, writes=session.processes.first)
         processes = session.processes
         self.background = Background(processes.gather if processes.count > 1 else None)
@@ -144,10 +131,7 @@ class Trainer:
             self.config.rollout.prompts_per_round,
             self.background,
         )
-        self.points = SafePoints(self.stop.received, session.processes.asked_to_stop)
-        session.sampler.engine.stop_here = lambda: bool(self.points.reached("chunk"))
-        self.stopped_steps = PartialSteps(run, session.processes, session.sampler.engine, self.prompts.problem_at)
-        self.stopped = PartialStep()  # how far an earlier process came in the step under way
+        session.sampler.engine.stop_here = self.stop.check
         self.progress = Progress(KeptBases(self.config.returns))
         with as_config_error():
             self.identity = identity(
@@ -156,7 +140,6 @@ class Trainer:
         self.changes: list[str] = []  # since the checkpoint, a line for each
         programs, critic = session.model.train_programs(session.config), session.model.critic_programs(session.config)
         latest = self._restore(programs, critic)
-        self.learner.pace = Pace(self.points.reached)
         first = session.processes.first
         self.callback = callback if callback is not None and first else Callback()
         self.metrics: contextlib.AbstractContextManager = contextlib.nullcontext()  # one process writes
@@ -166,8 +149,8 @@ class Trainer:
             self._complete_evaluation(latest)
         self.trackers = open_trackers(self.config, run, writes=first)
         self.current = self.progress.step  # the step under way
+        self.before_step: dict[str, Any] | None = None  # the host's state at its start, while it is sampled
         self.saved = time.monotonic()  # or, before the first checkpoint, when the run began
-        self.ahead: Ahead | None = None  # the next step's batch, while it is sampled in a thread
         self.last_metrics: dict[str, Any] = {}  # of the last finished step
         self.console = Console(
             self.config.runtime.console if first else "none",
@@ -186,16 +169,10 @@ class Trainer:
 
     def _restore(self, programs: Any, critic: Any) -> int | None:
         """Take weights and state from the newest checkpoint and return its step; None: a fresh run, there is none."""
-        self.behind = False  # whether `Learner.behaviour` samples the next batch, when its step begins
-        kept = {"reference": self.config.kl.coefficient > 0, "behaviour": self.config.rollout.async_steps > 0}
+        kept = {"reference": self.config.kl.coefficient > 0}
         held = abstract_learner(programs, critic, **kept)
         with as_config_error():
-            inside = self.stopped_steps.read(self.checkpoints.latest_step(), self.identity, held, self.changes.append)
-            if inside is None:
-                restored = self.checkpoints.restore_newest(held, set_aside=self.session.processes.count == 1)
-            else:
-                restored = inside.host["step"], inside.arrays, inside.host
-                self.stopped = inside.step
+            restored = self.checkpoints.restore_newest(held, set_aside=self.session.processes.count == 1)
         if restored is None:
             params = self.session.model.fresh_params(self.config)
             self.learner = fresh_learner(programs, params, critic, **kept)
@@ -205,10 +182,8 @@ class Trainer:
         allowed = self.config.runtime.allow_changes
         self.changes += resumption.since_checkpoint(host, self.identity, self.run_dir, "train", allowed)
         self.progress = Progress.restore(host, self.progress.kept_bases, self.prompts, self.ledger)
-        updates = host.get("updates_done", self.progress.updates)
-        self.learner = restored_learner(programs, critic, arrays, updates)
+        self.learner = restored_learner(programs, critic, arrays, self.progress.updates)
         self.learner.menu = restored_menu(self.session.learning, programs.shards, host.get("row_menu", []))
-        self.behind = host.get("ahead", False)
         return latest
 
     def _open_records(self, latest: int | None) -> None:
@@ -264,9 +239,7 @@ class Trainer:
             self._compare("start", _start, self.config, self.progress.step, self.prompts.position)
             self._announce()
             self.callback.on_start(self.run_dir.path, self.progress.step)
-            if self.stopped.signal:
-                self.console.note(f"resumed inside step {self.progress.step + 1}, where it was stopped")
-            elif self.progress.step:
+            if self.progress.step:
                 self.console.note(f"resumed from the checkpoint of step {self.progress.step}")
             for line in self.changes if self.session.processes.first else ():
                 print(f"fr3e: {line}", file=sys.stderr)
@@ -274,13 +247,8 @@ class Trainer:
                 self.console.note(line)
             try:
                 return self._steps()
-            except Stopped as signal:
-                return self._stopped_evaluating(str(signal))
-            except StoppedInside as stop:
-                return self._stopped_inside(stop)
-            finally:
-                if self.ahead is not None:
-                    self.ahead.abandon()
+            except Stopped as reason:
+                return self._stopped(str(reason))
 
     def _steps(self) -> int:
         if not self.progress.before:
@@ -289,7 +257,6 @@ class Trainer:
             if not self.progress.evaluated:  # a signal had interrupted it
                 self.progress.evaluated = self._evaluate("evaluating")
             self.checkpoints.rank(self.progress.step, self.progress.evaluated)
-        self._go_on_ahead()
         gc.collect()
         gc.freeze()  # modules and traced programs: each collection took 0.25 s to look through them
         while not self._budget_spent():
@@ -299,52 +266,22 @@ class Trainer:
             except NoSignal as error:
                 self._save()
                 return self._failed(self.progress.step + 1, str(error))
-            if signal := self._asked_to_stop():
-                self._save()
-                self._keep_ahead(signal)
-                self.console.note(f"{signal}: step {self.progress.step} is finished and saved; {self._way_on()}")
-                self.status.end("stopped", signal)
-                return 0
+            self._end_of_step()
         self._finish()
         self.status.end("finished")
         return 0
 
-    def _stopped_evaluating(self, signal: str) -> int:
-        """Save the weights whose evaluation a signal has interrupted; a resumed run begins with that evaluation."""
-        if self.progress.step:
-            self._save()
-            self._keep_ahead(signal)
-        what = f"after step {self.progress.step}, which is saved" if self.progress.step else "of the start"
-        self.console.note(f"{signal}: stopped in the evaluation {what}; {self._way_on()}")
-        self.status.end("stopped", signal)
+    def _stopped(self, reason: str) -> int:
+        """Save the state of the last finished step; return the exit code. A resumed run goes on from there."""
+        step, saved = self.progress.step, "nothing was to be saved"
+        if step:
+            if self.checkpoints.latest_step() != step:
+                self._save(self.before_step)
+            saved = f"step {step} is saved"
+        given_up = f"step {self.current} is given up, " if self.current > step else ""
+        self.console.note(f"{reason}: {given_up}{saved}; {self._way_on()}")
+        self.status.end("stopped", reason)
         return 0
-
-    def _stopped_inside(self, stop: StoppedInside) -> int:
-        """Save how far the step is, so that a resumed run goes on there and samples nothing twice."""
-        signal, step = self.points.reason, self.current
-        stop.at.signal = signal
-        self._save_inside(stop.at, stop.before)
-        part = "updating" if stop.at.collected else "sampling"
-        self.console.note(f"{signal}: stopped inside step {step}, {part}; what is sampled is saved; {self._way_on()}")
-        self.status.end("stopped", signal)
-        return 0
-
-    def _keep_ahead(self, signal: str) -> None:
-        """Save what is sampled of the next step, beside the checkpoint that has just been saved."""
-        if self.ahead is None:
-            return
-        at, before = self.ahead.stopped()
-        if at is not None:
-            before = before or Start(self.progress, self.prompts.state_dict())
-            self._save_inside(PartialStep(ahead=at, samples_ahead=True, signal=signal), before)
-
-    def _save_inside(self, at: PartialStep, before: Start) -> None:
-        with self.ledger.stage("checkpoint"):
-            check_weights(self.learner)
-            self.background.drain()
-            self.lock.check()
-            host = self._host_state(since(before.progress, self.progress), before.stream)
-            self.stopped_steps.save(self.learner, host, at)
 
     def _way_on(self) -> str:
         place = self.run_dir.place
@@ -355,16 +292,14 @@ class Trainer:
     def _step(self) -> None:
         """One full batch, from prompts to new weights."""
         step = self.current = self.progress.step + 1
-        earlier, self.stopped = self.stopped, PartialStep()
-        found = self._collected(step, earlier)
+        self.before_step = self._host_state()
+        params = self._rollout_params(self.learner.params)
+        found = collect(self.rounds, self.progress, params, step)
         batch, groups, credited = found.batch, found.groups, found.credited
-        self._sample_ahead(earlier)
+        self.session.sampler.weights.release()
         self.console.stage("updating")
         of_rollouts = self.background.call(step_report.rollout_metrics, groups, credited)
-        try:
-            update = update_policy(self.session.learning, self.learner, step, batch, self.ledger, earlier.update)
-        except UpdateStopped as stop:
-            raise self._stop_in_update(found, stop) from None
+        update = update_policy(self.session.learning, self.learner, step, batch, self.ledger)
         metrics = of_rollouts.result() | step_report.batch_metrics(batch, step) | update
         if self.config.kl.coefficient:
             metrics["kl/reset"] = float(self._reset_reference(step, metrics.get("reward/mean")))
@@ -378,6 +313,7 @@ class Trainer:
             self.background.write(f"the table of step {step}", self._show_trees, step, groups, credited)
         metrics |= self.ledger.step_metrics()
         self.progress.step, self.progress.updates, self.progress.evaluated = step, self.learner.updates, {}
+        self.before_step = None
         self._write(f"the metrics of step {step}", self._add_metrics, step, metrics)
         self.console.step(step, metrics)
         self.last_metrics = {"step": step} | metrics
@@ -388,62 +324,6 @@ class Trainer:
             self.progress.evaluated = self._evaluate("evaluating")
         if self.progress.evaluated or self._checkpoint_due():
             self._save()
-
-    def _collected(self, step: int, earlier: PartialStep) -> Collected:
-        """The step's full batch: sampled by an ``earlier`` process, ahead during the last step, or now.
-
-        Raises:
-          NoSignal: too many rounds in a row gave nothing to train on.
-          StoppedInside: the run stops here.
-        """
-        if earlier.collected is not None:
-            self.behind = False
-            return earlier.collected
-        ahead, self.ahead = self.ahead, None
-        try:
-            if ahead is not None:
-                self.behind = True  # should it fail
-                self.console.stage("waiting for rollouts")
-                with self.ledger.stage("rollout_wait"):
-                    found = ahead.take(self.ledger)
-            else:
-                params = self._rollout_params(self.learner.behaviour if self.behind else self.learner.params)
-                sampled_in = step - self.behind
-                found = collect(self.rounds, self.progress, params, step, sampled_in, self.points, earlier.partial)
-        except CollectionStopped as stop:
-            raise StoppedInside(PartialStep(partial=stop.partial), stop.before) from None
-        self.behind = False
-        if self.points.reached("sampled"):
-            raise StoppedInside(PartialStep(collected=found), Start(self.progress, self.prompts.state_dict()))
-        return found
-
-    def _sample_ahead(self, earlier: PartialStep) -> None:
-        """Begin to sample the next step's batch with the weights of now; after the last step a longer run would."""
-        if self.learner.behaviour is None:
-            self.session.sampler.weights.release()
-            return
-        if not earlier.samples_ahead:
-            self.learner.behaviour = copied(self.learner.params)
-        if self._budget_spent(after=self.current):
-            self.behind = True
-            return
-        params = self._rollout_params(self.learner.behaviour)
-        self.ahead = Ahead(self.rounds, self.progress, params, self.current + 1, self.points, earlier.ahead)
-
-    def _go_on_ahead(self) -> None:
-        """Take up the batch that an earlier process had begun to sample when it ended after a step."""
-        if self.stopped.ahead is not None and self.stopped.collected is None:
-            step, params = self.progress.step + 1, self._rollout_params(self.learner.behaviour)
-            self.ahead = Ahead(self.rounds, self.progress, params, step, self.points, self.stopped.ahead)
-            self.stopped = PartialStep()
-
-    def _stop_in_update(self, found: Collected, stop: UpdateStopped) -> StoppedInside:
-        self.learner.menu = RowMenu.from_json(stop.menu, closed=self.learner.menu.closed)
-        at = PartialStep(collected=found, update=stop.begun, samples_ahead=self.learner.behaviour is not None)
-        before = None
-        if self.ahead is not None:
-            at.ahead, before = self.ahead.stopped()
-        return StoppedInside(at, before or Start(self.progress, self.prompts.state_dict()))
 
     def _rollout_params(self, params: Params) -> Params:
         """The weights in the layout and type of rollouts; they are copied at most once for each set of weights."""
@@ -497,15 +377,19 @@ class Trainer:
 
     def _ask_to_stop(self, wanted: bool | None) -> None:
         if wanted:
-            self.stop.received.append("a callback")
+            self.stop.ask("a callback")
 
-    def _asked_to_stop(self) -> str:
-        """The signal or notice that asks all processes to stop after this step, or ""."""
+    def _end_of_step(self) -> None:
+        """Compare the processes' counts, raise what failed in the background, and stop if asked to.
+
+        Raises:
+          Stopped: a signal, a notice of preemption or a callback asks for it.
+        """
         processes, step = self.session.processes, self.progress.step
         told = processes.exchange(f"the end of step {step}", cpu_seconds_of_process(), **self._counted())
         self.background.check()
         self.ledger.cpu_seconds_elsewhere = sum(told) - told[processes.index]
-        return self.points.reached("step")
+        self.stop.check()
 
     def _counted(self) -> dict[str, int]:
         """Counts that all processes must agree on."""
@@ -520,10 +404,10 @@ class Trainer:
 
     # -- around the steps --------------------------------------------------------------------------------------------
 
-    def _budget_spent(self, after: int | None = None) -> bool:
-        """Whether the run ends after the step ``after``; None: after the finished ones."""
+    def _budget_spent(self) -> bool:
+        """Whether the run ends after the finished steps."""
         t = self.config.training
-        steps_done = t.max_steps and (self.progress.step if after is None else after) >= t.max_steps
+        steps_done = t.max_steps and self.progress.step >= t.max_steps
         return bool(steps_done or (t.max_sampled_tokens and self.ledger.sampled_tokens >= t.max_sampled_tokens))
 
     def _trees_due(self, step: int) -> bool:
@@ -543,16 +427,9 @@ class Trainer:
         return bool(every and step and step % every == 0 and not self._budget_spent())
 
     def _evaluate(self, stage: str) -> dict[str, float]:
-        if self.ahead is not None:
-            self.console.stage("waiting for rollouts")
-            with self.ledger.stage("rollout_wait"):
-                self.ahead.wait()  # the sampler is one
         self.console.stage(stage)
-        try:
-            with self.ledger.stage("evaluate"), self.stop.at_once(self.session.processes.count == 1):
-                evaluation = evaluate(self.session, self.learner.params, self.console.note)
-        except SamplingSuspended:  # between two chunks, on all processes
-            raise Stopped(self.points.reason) from None
+        with self.ledger.stage("evaluate"):
+            evaluation = evaluate(self.session, self.learner.params, self.console.note)
         what = f"the evaluation of step {self.progress.step}"
         if self.config.evaluation.keep_samples:
             step = self.progress.step
@@ -566,24 +443,19 @@ class Trainer:
         self._ask_to_stop(self.callback.on_evaluation(self.progress.step, result))
         return result
 
-    def _save(self) -> None:
+    def _save(self, host: dict[str, Any] | None = None) -> None:
+        """Save a checkpoint of the last finished step; ``host``: the host's state, None: that of now."""
         with self.ledger.stage("checkpoint"):
             check_weights(self.learner)
             self.background.drain()  # a checkpoint claims that everything up to its step is on disk
             self.lock.check()
-            start = Start(self.progress, self.prompts.state_dict())
-            if self.ahead is not None:
-                start = self.ahead.resumable(self.progress)
-            host = self._host_state(start.progress, start.stream)
-            self.checkpoints.wait()
-            self.stopped_steps.drop_before(self.checkpoints.latest_step())
+            host = host or self._host_state()
             self.checkpoints.save(self.progress.step, self.learner.arrays(), host, self.progress.evaluated)
             self.saved = time.monotonic()
         self.callback.on_checkpoint(self.progress.step)
 
-    def _host_state(self, progress: Progress, stream: dict[str, int]) -> dict[str, Any]:
-        host = progress.host_state(self.config, stream, self.ledger)
-        host["ahead"] = self.ahead is not None or self.behind
+    def _host_state(self) -> dict[str, Any]:
+        host = self.progress.host_state(self.config, self.prompts.state_dict(), self.ledger)
         return host | {"identity": self.identity, "row_menu": self.learner.menu.to_json()}
 
     def _finish(self) -> None:
@@ -591,7 +463,6 @@ class Trainer:
         after = self.progress.evaluated = self.progress.evaluated or self._evaluate("evaluating the end")
         self._save()
         self.checkpoints.wait()
-        self.stopped_steps.drop_before(self.checkpoints.latest_step())
         if self.session.processes.first:
             write_json_atomic(self.run_dir.summary, run_summary(self.config, self.progress, self.ledger, after))
         self.console.summary(self.progress.before, after, self.run_dir)
@@ -608,20 +479,6 @@ class Trainer:
         else:
             again = f"try again with fr3e report {self.run_dir.path}"
             print(f"fr3e: the report was not written ({failure}); {again}", file=sys.stderr)
-
-
-def _check_sampling_ahead(session: Session) -> None:
-    """Refuse to sample ahead where two threads could start programs in another order on each device.
-
-    Raises:
-      ConfigError: several devices or processes.
-    """
-    devices = session.model.mesh.size
-    if session.config.rollout.async_steps and devices > 1:
-        raise ConfigError(
-            f"rollout.async_steps=1 samples and trains at once on one device, and this run has {devices}: their "
-            "programs would wait for each other in another order on each; set rollout.async_steps=0"
-        )
 
 
 def _start(config: Config, *progress: int) -> dict[str, Any]:

@@ -185,8 +185,7 @@ class Estimator:
         whole = self.weights(self.stored, self.train)
         reference = {"reference policy": weights} if self.config.kl.coefficient else {}
         critic = {"critic and its optimizer": 3 * whole} if self.config.advantage.base_estimator == "gae" else {}
-        behaviour = {"weights that sample ahead": weights} if self.config.rollout.async_steps else {}
-        return {"optimizer state": 2 * weights} | reference | behaviour | critic
+        return {"optimizer state": 2 * weights} | reference | critic
 
     def optimizer(self) -> dict[str, float]:
         """Arrays of training that stay on the devices while rollouts are sampled."""

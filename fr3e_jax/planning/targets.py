@@ -118,8 +118,6 @@ class Programs:
         config, found = self.config, {}
         if config.kl.coefficient:
             found["reference policy"] = self.trained
-        if config.rollout.async_steps:
-            found["weights that sample ahead"] = self.trained
         if config.advantage.base_estimator == "gae":
             critic = configured_critic_programs(config, self.architecture, self.mesh)
             found["critic and its optimizer"] = critic.abstract_arrays()

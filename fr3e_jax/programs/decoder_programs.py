@@ -72,14 +72,6 @@ def promoted_shardings(mesh: Mesh, architecture: Architecture) -> Trunks:
     return Trunks((layer,) * architecture.num_layers, by_position(batch, width))
 
 
-def described(held: DecodeState | Trunks) -> list:
-    """JSON content from which `DecoderPrograms.abstract` makes the shapes of a decoder's state or of cached trunks."""
-    leaves = [[leaf.dtype.name, list(leaf.shape)] for leaf in jax.tree.leaves(held)]
-    if isinstance(held, Trunks):
-        return ["trunks" if held.hidden.sharding.spec[0] else "promoted", leaves]
-    return ["state" if held.lane_hidden is None else "promotable", leaves]
-
-
 class DecoderPrograms:
     """Compiled decoder programs for one network on one mesh.
 
@@ -149,19 +141,6 @@ class DecoderPrograms:
             "decode": self._chunk,
             "promote": self._promote,
         }
-
-    def abstract(self, description: list) -> DecodeState | Trunks:
-        """Shapes, types and shardings of the object that `described` described, to restore it into."""
-        kind, leaves = description
-        shardings = {"trunks": self._shardings.trunks, "promoted": self.promoted}.get(kind, self._shardings)
-        if kind == "state":
-            shardings = shardings._replace(lane_hidden=None)
-        of_leaves, structure = jax.tree.flatten(shardings)
-        made = [
-            jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=sharding)
-            for (dtype, shape), sharding in zip(leaves, of_leaves, strict=True)
-        ]
-        return jax.tree.unflatten(structure, made)
 
     def round_up(self, count: int) -> int:
         """The next count that splits evenly over the batch shards of the mesh."""

@@ -158,16 +158,6 @@ class Grader:
         self.take_outcomes()
         return failure if verdict.outcome == "error" else ""
 
-    def outcomes(self) -> Counter[str]:
-        """The counts that `take_outcomes` would return, left in place."""
-        with self._lock:
-            return Counter(self._outcomes)
-
-    def set_outcomes(self, outcomes: Counter[str]) -> None:
-        """Set the counts, as a run that goes on inside a step needs them."""
-        with self._lock:
-            self._outcomes = Counter(outcomes)
-
     def take_outcomes(self) -> Counter[str]:
         """The count of each outcome among the verdicts given since the last call."""
         with self._lock:

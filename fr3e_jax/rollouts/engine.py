@@ -13,7 +13,7 @@ requests and the sampled tokens alone, and never from the time that a choice (``
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -47,7 +47,6 @@ from fr3e_jax.rollouts.requests import (
 )
 from fr3e_jax.rollouts.sampled_tokens import SampledTokens
 from fr3e_jax.rollouts.schedule import Schedule, SlotAssignment
-from fr3e_jax.rollouts.suspension import SamplingSuspended, SuspendedCall, attributes, put_back
 
 _CHUNKS_TO_SPARE = 2  # chunks for which rings have room after they have shrunk
 
@@ -80,7 +79,7 @@ class RolloutEngine:
         self.step_cost = step_cost(Layout(self.slots, self.lanes), accelerator)
         self.base_key = np.asarray(jax.random.key_data(jax.random.key(seed, impl="threefry2x32")))
         self.counts = DecodeCounts()
-        self.stop_here: Callable[[], bool] = lambda: False  # asked between chunks; all processes answer alike
+        self.stop_here: Callable[[], None] = go_on  # called between chunks; raises where the run stops
 
     def take_counts(self) -> DecodeCounts:
         """The counts since the last call of this method."""
@@ -94,7 +93,6 @@ class RolloutEngine:
         select: Selector | None = None,
         ended: Ended | None = None,
         calls: Calls | None = None,
-        suspended: SuspendedCall | None = None,
     ) -> tuple[list[list[Rollout]], dict[tuple[int, int], CachedTrunk]]:
         """Sample every branch of every request.
 
@@ -107,25 +105,18 @@ class RolloutEngine:
             decode, or when there is no more room for undecided caches.
           ended: called as ``ended([(i, branch, rollout), ...])`` as soon as branches end, while others still decode.
           calls: answers the tool calls of branches; None: there are no tools.
-          suspended: where an earlier call with the same weights and requests stopped; ``ended`` and ``select`` hear of
-            its rollouts again.
 
         Returns:
           Rollouts ``[request][branch]``, and the promoted trunks by ``(request, branch)``.
 
         Raises:
-          ValueError: as `check_requests`; or ``suspended`` is of other requests.
-          SamplingSuspended: ``stop_here`` said so.
+          ValueError: as `check_requests`.
           NonFiniteLogits: the network gave NaN or infinity in place of a distribution.
         """
-        if suspended is None:  # else its trunks are in slots already
-            check_requests(requests)
+        check_requests(requests)
         if not any(request.branches for request in requests):
             return [[] for _ in requests], {}
-        run = _Run(self, params, requests, select, ended, calls)
-        if suspended is not None:
-            run.go_on_from(suspended)
-        return run.finish()
+        return _Run(self, params, requests, select, ended, calls).finish()
 
     def prefill(self, params: Params, sequences: Sequence[np.ndarray]) -> list[CachedTrunk]:
         """Cached trunks of token sequences, all in one batch: to read their hidden states, and then to branch.
@@ -170,12 +161,10 @@ class _Run:
         self.promotion = Promotion(engine.programs, self.schedule, requests, self.results, select, engine.sizes)
         self.state: DecodeState | None = None
         self.ending: _Ending | None = None
-        self.counted = replace(engine.counts)  # before this call
 
     def finish(self):
         while True:
-            if self.engine.stop_here():
-                raise SamplingSuspended(self._suspend())
+            self.engine.stop_here()
             if not self._assign():
                 break
             interruptions = self._resume(aligned=self._make_room())
@@ -192,48 +181,6 @@ class _Run:
         self._hand_on()
         self.promotion.decide(self.state, wait=True)
         return self.results, self.promotion.promoted
-
-    # -- stopping ----------------------------------------------------------------------------------------------------
-
-    def _suspend(self) -> SuspendedCall:
-        """The state between two chunks. Open choices may be made now: their time changes nothing that is sampled."""
-        self._hand_on()
-        counts, before = self.engine.counts, self.counted
-        return SuspendedCall(
-            self.state,
-            self.results,
-            self.cached,
-            self.promotion.promoted,
-            self.promotion.undecided,
-            self.trunk_routes,
-            {name: attributes(part, part.CHANGING) for name, part in self._parts().items()},
-            DecodeCounts(**{f.name: getattr(counts, f.name) - getattr(before, f.name) for f in fields(counts)}),
-            _names(self.requests),
-        )
-
-    def go_on_from(self, call: SuspendedCall) -> None:
-        """Take over the state of a suspended call; tell the caller what it had been told, and ask again.
-
-        Raises:
-          ValueError: the call was of other requests.
-        """
-        if call.names != _names(self.requests):
-            raise ValueError("the suspended call sampled other branches; expected the requests that it was given")
-        for name, part in self._parts().items():
-            put_back(part, call.host[name])
-        for row, own in zip(self.results, call.results, strict=True):
-            row[:] = own
-        self.state, self.cached, self.promotion.promoted = call.state, call.cached, call.promoted
-        self.trunk_routes = call.trunk_routes
-        self.engine.counts = self.engine.counts.plus(call.counts)
-        known = [(i, b, r) for i, row in enumerate(self.results) for b, r in enumerate(row) if r is not None]
-        if self.ended is not None and known:
-            self.ended(known)
-        self.promotion.repeat([i for i, row in enumerate(self.results) if row and all(r is not None for r in row)])
-
-    def _parts(self) -> dict[str, Any]:
-        parts = {"schedule": self.schedule, "sampled": self.sampled, "promotion": self.promotion}
-        return parts if self.pauses is None else parts | {"pauses": self.pauses, "calls": self.pauses.calls}
 
     # -- the parts of a chunk's round --------------------------------------------------------------------------------
 
@@ -400,8 +347,8 @@ def _cached(token_ids: np.ndarray, batch: Trunks, row: int, routes: np.ndarray |
     return CachedTrunk(token_ids, batch, row, None if routes is None else routes[row, : len(token_ids)])
 
 
-def _names(requests: Sequence[TrunkRequest]) -> list[list[tuple[int, ...]]]:
-    return [[branch.stream for branch in request.branches] for request in requests]
+def go_on() -> None:
+    """Stop nowhere: `RolloutEngine.stop_here` of an engine that no run has set."""
 
 
 def check_finite(emitted: Emitted) -> None:

@@ -215,8 +215,6 @@ class EpisodeCalls(SharedCalls):
       ConfigError: a request has no problem.
     """
 
-    CHANGING = ("_branches", "running")
-
     def __init__(self, episodes: Episodes, requests: Sequence[TrunkRequest]):
         super().__init__(episodes.processes, "turns", Played, self._waited)
         if any(request.problem is None and request.branches for request in requests):

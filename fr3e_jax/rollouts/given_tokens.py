@@ -15,7 +15,6 @@ class NoCalls:
     """`requests.Calls` without tools: no token opens a call."""
 
     at_once = False
-    CHANGING: tuple[str, ...] = ()
 
     def __init__(self, programs: DecoderPrograms, vocabulary: int):
         self.table: jax.Array = programs.on_all_devices(np.zeros((3, vocabulary), np.int16))

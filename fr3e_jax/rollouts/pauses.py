@@ -27,8 +27,6 @@ class Pauses:
       given: the tokens with which a branch begins.
     """
 
-    CHANGING = ("_states", "_tool_written", "_places", "_due", "paused")
-
     def __init__(self, calls: Calls, slots: int, lanes: int, given: Callable[[Key], Sequence[int]]):
         self.calls, self._given = calls, given
         self._table = np.asarray(calls.table)

@@ -30,8 +30,6 @@ class Promotion:
       sizes: of the trunks.
     """
 
-    CHANGING = ("_held", "undecided", "_displaced")
-
     def __init__(
         self,
         programs: DecoderPrograms,
@@ -56,20 +54,6 @@ class Promotion:
     def await_decision(self, requests: list[int]) -> None:
         """Note that all branches of these requests have ended."""
         self.undecided += requests
-
-    def repeat(self, ended: list[int]) -> None:
-        """Ask again for the choices that were made before the call was suspended; the answers must be the same.
-
-        Raises:
-          ValueError: another choice.
-        """
-        for request in ended:
-            if self._select is None or request in self.undecided:
-                continue
-            chosen = self._select(request, self._results[request], True)
-            found = sorted(branch for number, branch in self.promoted if number == request)
-            if sorted(chosen or ()) != found:
-                raise ValueError(f"request {request}: {chosen} were chosen; expected {found}, as before the stop")
 
     def decide(self, state: DecodeState, wait: bool) -> None:
         """Ask for the open choices; with ``wait``, all of them are made."""

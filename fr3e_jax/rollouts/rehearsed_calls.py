@@ -48,7 +48,6 @@ class RehearsedCalls:
     """
 
     at_once = False
-    CHANGING: tuple[str, ...] = ()
 
     def __init__(self, table: jax.Array, off: int):
         self.table, self._off = table, off

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
 import jax
@@ -167,10 +167,6 @@ class DecodeCounts:
     trunk_insertions: int = 0  # copies of a trunk's cache into a slot
     chunks: int = 0  # chunks of decode steps, each followed by the host's work
 
-    def plus(self, other: DecodeCounts) -> DecodeCounts:
-        """The sums of both."""
-        return DecodeCounts(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
-
     @property
     def idle_lane_steps(self) -> int:
         return self.lane_steps - self.sampled_tokens - self.tool_tokens
@@ -188,7 +184,6 @@ class Calls(Protocol):
 
     table: jax.Array  # `programs.decode_steps.Interruptions.table`
     at_once: bool
-    CHANGING: tuple[str, ...]  # the attributes that a suspended call holds
 
     def begin(self, key: Key) -> int:
         """The state of ``table`` in which the branch begins."""

@@ -15,28 +15,11 @@ class SampledTokens:
       slots, lanes: numbers of the decoder's slots and of the lanes in each.
     """
 
-    CHANGING = ("generated", "columns")
-
     def __init__(self, slots: int, lanes: int):
         self.generated = np.zeros((slots, lanes), np.int64)  # tokens of the lane's current or last branch
         kinds = (np.int32, np.float32, np.float32, np.float32)  # as the arrays of a Rollout
         self._columns = [np.zeros((slots, lanes, 0), kind) for kind in kinds]  # and [..., Q], once a chunk has routes
-        self._filled = 0  # tokens of the lane that has had the most
         self._unwritten: tuple[Emitted, np.ndarray] | None = None  # the last chunk, and `generated` before it
-
-    @property
-    def columns(self) -> list[np.ndarray]:
-        """The tokens of all lanes and their figures, each ``[slots, lanes, room]`` without unused room.
-
-        Where routes are recorded (`Emitted.routes`), they are the fifth, ``[slots, lanes, room, Q]``.
-        """
-        self._write()
-        return [column[:, :, : self._filled] for column in self._columns]
-
-    @columns.setter
-    def columns(self, found: list[np.ndarray]) -> None:
-        self._columns, self._unwritten = list(map(np.ascontiguousarray, found)), None
-        self._filled = found[0].shape[2]
 
     def start(self, lanes: np.ndarray) -> None:
         """Begin new branches in ``lanes``, bool ``[slots, lanes]``; `cut` still works for the old until `take`."""
@@ -66,7 +49,6 @@ class SampledTokens:
         counts = emitted.emitted.sum(axis=0).reshape(-1)
         lanes, steps, room = np.flatnonzero(counts), len(emitted.emitted), self._columns[0].shape[2]
         first = lanes * room + before.reshape(-1)[lanes]
-        self._filled = max(self._filled, int((before.reshape(-1) + counts).max()))
         full = counts[lanes] == steps
         ended = [*zip(lanes[~full], first[~full], counts[lanes[~full]], strict=True)]
         for column, fresh in zip(self._columns[:4], emitted[1:5], strict=True):

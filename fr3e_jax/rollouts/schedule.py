@@ -36,8 +36,6 @@ class Schedule:
       lanes: lanes of each slot.
     """
 
-    CHANGING = ("_queues", "_queued_tokens", "waiting", "_unfinished", "slot_request", "branch")
-
     def __init__(self, limits: Sequence[Sequence[int]], slots: int, lanes: int):
         counts = [len(row) for row in limits]
         self.first = np.cumsum([0, *counts])

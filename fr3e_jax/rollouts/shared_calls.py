@@ -73,26 +73,10 @@ class SharedCalls:
         if not keys:
             return {}
         calls = {key: self._running.pop(key) for key in keys}
-        found = self._gathered(f"the answers to {len(keys)} {self._what}", calls)
+        own = [(*key, *self._wait(running, key)) for key, running in calls.items() if running is not None]
+        told = self._processes.exchange(f"the answers to {len(keys)} {self._what}", own)
+        found = {(request, branch): result for part in told for request, branch, *result in part}
         return {key: self._kind(*found[key]) for key in keys}
 
     def close(self) -> None:
         """Nothing is open after a call."""
-
-    @property
-    def running(self) -> dict[Key, tuple]:
-        """The results of all calls under way; waits for them. All processes must ask alike."""
-        return self._gathered(f"{len(self._running)} {self._what} at a stop", self._running)
-
-    @running.setter
-    def running(self, found: dict[Key, tuple]) -> None:
-        self._running = {}
-        for key, result in found.items():
-            done: Future[Any] = Future()
-            done.set_result(self._kind(*result))
-            self.begin_call(key, lambda done=done: Running(done, time.monotonic()))
-
-    def _gathered(self, point: str, calls: dict[Key, Running | None]) -> dict[Key, tuple]:
-        own = [(*key, *self._wait(running, key)) for key, running in calls.items() if running is not None]
-        told = self._processes.exchange(point, own)
-        return {(request, branch): tuple(result) for part in told for request, branch, *result in part}

@@ -139,8 +139,6 @@ class ToolCalls(SharedCalls):
       requests: the requests of the call.
     """
 
-    CHANGING = ("_branches", "running")
-
     def __init__(self, toolbox: Toolbox, requests: Sequence[TrunkRequest]):
         super().__init__(toolbox.processes, "calls of tools", Answer, lambda running, key: toolbox.wait(running))
         self._toolbox, self._requests, self._calls = toolbox, requests, toolbox.calls

@@ -13,7 +13,13 @@ import jax
 from fr3e_jax.programs.checksums import checksums
 
 ArrayTree = Any
+FORMAT = 2
+"""The format of checkpoints: content that another number wrote is refused. Raise it when the content changes."""
 JSON_SCALARS = {str, int, float, bool, type(None)}
+
+
+class OtherFormat(ValueError):
+    """A checkpoint that another version of the package saved in another format."""
 
 
 def flatten_arrays(arrays: ArrayTree) -> dict[str, Any]:
@@ -62,6 +68,21 @@ def check_structure(place: Path, found: Mapping[str, str], expected: Mapping[str
         )
 
 
+def check_format(place: Path, content: Mapping[str, Any]) -> None:
+    """Refuse the checkpoint in ``place`` unless it is of this version's format.
+
+    Raises:
+      OtherFormat: the format is another one, or from before formats had numbers.
+    """
+    found = content.get("format", "none (an earlier version of fr3e_jax saved it)")
+    if found != FORMAT:
+        raise OtherFormat(
+            f"the checkpoint of step {place.name} in {place.parent} cannot be read: found format {found}, expected "
+            f"{FORMAT}; finish the run with the version that began it, or let that version write the weights (fr3e "
+            "export) and start a new run from them (model.path)"
+        )
+
+
 def content_of(host: Mapping[str, Any], arrays: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON part of a checkpoint: host state, structure and checksums of the arrays, and a checksum of itself.
 
@@ -70,6 +91,7 @@ def content_of(host: Mapping[str, Any], arrays: Mapping[str, Any]) -> dict[str, 
     """
     _check_json(host, "host")
     content: dict[str, Any] = {
+        "format": FORMAT,
         "host": dict(host),
         "arrays": {name: describe(leaf) for name, leaf in arrays.items()},
         "checksums": checksums(arrays),

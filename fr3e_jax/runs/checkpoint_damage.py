@@ -54,7 +54,7 @@ def verify_content(content: dict[str, Any]) -> dict[str, Any]:
       ValueError: the checksum is wrong, or a part is missing.
     """
     checksum = content.pop("checksum", None)
-    older = checksum is None and "checksums" not in content  # an older version saved neither
+    older = checksum is None and "format" not in content  # `check_format` refuses it
     if not older and checksum != checksum_of_json(content):
         raise ValueError("the checksum of the host state is wrong")
     if missing := {"host", "arrays"} - content.keys():
@@ -62,19 +62,12 @@ def verify_content(content: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
-def verify_arrays(place: Path, arrays: Mapping[str, Any], saved: Mapping[str, str] | None) -> None:
-    """Compare restored arrays with their ``saved`` checksums; without any, say that nothing was verified.
+def verify_arrays(place: Path, arrays: Mapping[str, Any], saved: Mapping[str, str]) -> None:
+    """Compare restored arrays with their ``saved`` checksums.
 
     Raises:
       DamagedCheckpoint: a checksum differs.
     """
-    if saved is None:
-        print(
-            f"fr3e: the checkpoint of step {place.name} in {place.parent} has no checksums, because an older version "
-            "saved it: its arrays were not verified",
-            file=sys.stderr,
-        )
-        return
     wrong = sorted(name for name, found in checksums(arrays).items() if found != saved.get(name))
     if wrong:
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""

@@ -14,7 +14,14 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-from fr3e_jax.runs.checkpoint_content import ArrayTree, check_structure, content_of, describe, flatten_arrays
+from fr3e_jax.runs.checkpoint_content import (
+    ArrayTree,
+    check_format,
+    check_structure,
+    content_of,
+    describe,
+    flatten_arrays,
+)
 from fr3e_jax.runs.checkpoint_damage import (
     CheckpointFailed,
     DamagedCheckpoint,
@@ -187,7 +194,7 @@ class Checkpointer:
         }
         with damage_named(self._place(step), "arrays"):
             arrays = self._read_part(step, abstract) if others else self._read(step, abstract)
-        verify_arrays(self._place(step), arrays, content.get("checksums"))
+        verify_arrays(self._place(step), arrays, content["checksums"])
         structure = jax.tree_util.tree_structure(abstract_arrays)
         return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in wanted]), content["host"]
 
@@ -237,10 +244,13 @@ class Checkpointer:
 
         Raises:
           DamagedCheckpoint: they are not there, or not as they were written.
+          OtherFormat: another version of the package saved the step.
         """
         with damage_named(self._place(step), "host"):
             content = self._manager.restore(step, args=ocp.args.Composite(host=ocp.args.JsonRestore())).host
-            return verify_content(content)
+            content = verify_content(content)
+        check_format(self._place(step), content)
+        return content
 
     def _read(self, step: int, abstract: dict[str, Any]) -> dict[str, jax.Array]:
         return self._manager.restore(step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(abstract))).arrays

@@ -88,13 +88,6 @@ class TokenLedger:
         for name in ("sampled_tokens", "prefill_positions", "lane_steps", "reused_prefix_positions"):
             setattr(self, name, getattr(self, name) + getattr(counts, name))
 
-    def add(self, other: TokenLedger) -> None:
-        """Add the counts and the stages' seconds of ``other``, which ran beside this one's own stages."""
-        for name in COUNTERS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name, seconds in other.seconds.items():
-            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
-
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Add the wall seconds of the block to ``seconds[name]``, also if it raises. Stages do not nest."""

@@ -209,9 +209,6 @@ COST = Group("Cost", "train", "every record", (
     M("seconds/return", "s", "wall time of visits to kept bases", "lower", when="`returns.size`"),
     M("seconds/score", "s", "wall time of the old log-probs, reference and critic", "lower", when="`fr3e train`"),
     M("seconds/update", "s", "wall time of the optimizer steps", "lower"),
-    M("seconds/rollout_wait", "s",
-      "wall time of waiting for the rollouts that are sampled ahead; `seconds/first_return` and the like overlap "
-      "with the update then", "lower", when="`rollout.async_steps`"),
     M("seconds/store", "s", "wall time of handing rollouts to the writer", "lower", when="`runtime.store_rollouts`"),
     M("seconds/evaluate", "s", "wall time of evaluations since the record before", "lower"),
     M("seconds/checkpoint", "s", "wall time of checkpoints since the record before", "lower"),

@@ -179,11 +179,6 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     @property
-    def partial_step(self) -> Path:
-        """Where a run that was stopped inside a step keeps its state there (`fr3e_jax.loop.partial_step`)."""
-        return self.path / "partial_step"
-
-    @property
     def tensorboard(self) -> Path:
         return self.path / "tensorboard"
 

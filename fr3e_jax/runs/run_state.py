@@ -61,7 +61,7 @@ class StatusFile:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if isinstance(error, KeyboardInterrupt):
-            self.end("stopped", "Ctrl-C, twice")
+            self.end("stopped", str(error) or "interrupted")
         elif error is not None:
             self.end("failed", f"{type(error).__name__}: {error}")
         with contextlib.suppress(OSError):  # the directory is gone or the disk is full: the run has said so already

@@ -1,6 +1,7 @@
-"""Stopping on request: SIGTERM, SIGHUP and the first Ctrl-C ask the loop to stop at a safe point and save.
+"""Stopping on request: the first SIGTERM, SIGINT or SIGHUP asks the run to stop and save, a second ends it at once.
 
-Before and after the loop, the first two end the process with a line.
+The run asks between two chunks of sampling and at the end of each step (`StopRequest.check`). Before and after the
+run, SIGTERM and SIGHUP end the process with a line.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
+
+SECONDS_APART = 1.0  # of two signals that are not one sent twice
 
 
 @contextlib.contextmanager
@@ -41,40 +45,38 @@ def ended_with_a_line() -> Iterator[None]:
 
 
 class Stopped(BaseException):
-    """A signal came in work that can be repeated. Not an ``Exception``: no handler of errors may swallow it."""
+    """The run was asked to stop; the text says by what. Not an ``Exception``: no handler of errors may swallow it."""
 
 
 class StopRequest:
-    """Context manager that turns SIGTERM, SIGHUP and SIGINT into a flag for the loop to read at safe points.
+    """Context manager that turns SIGTERM, SIGINT and SIGHUP into a request that the run reads with `check`.
 
-    In an `at_once` block they raise `Stopped` instead. A second SIGINT raises ``KeyboardInterrupt`` at once. A SIGHUP
-    that is ignored, as ``nohup`` has it, stays ignored. The exit puts the earlier handlers back. Python allows handlers
-    in the main thread only. In another thread, the entry installs nothing and the flag stays False.
+    Another signal at least `SECONDS_APART` after the first raises ``KeyboardInterrupt`` at once: shells, ``make`` and
+    ``timeout`` send one signal to a process twice. A SIGHUP that is ignored, as ``nohup`` has it, stays ignored. The
+    exit puts the earlier handlers back. Python allows handlers in the main thread only: in another thread, the entry
+    installs none.
+
+    Args:
+      agree: ``agree(received, number)`` gives the reason for all processes to stop, or ""; every process asks alike,
+        and ``number`` counts the questions. None: one process decides alone.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, agree: Callable[[list[str], int], str] | None = None) -> None:
         self.received: list[str] = []
-        self._at_once = False
+        self._agree = agree or (lambda received, number: "".join(received[:1]))
+        self._first_at = 0.0
+        self._questions = 0
         self._previous: dict[signal.Signals, Any] = {}
 
-    @property
-    def requested(self) -> bool:
-        """True once a signal has asked the run to stop."""
-        return bool(self.received)
+    def ask(self, reason: str) -> None:
+        """Ask the run to stop, as a signal does; for callbacks."""
+        self.received.append(reason)
 
-    @contextlib.contextmanager
-    def at_once(self, applies: bool = True) -> Iterator[None]:
-        """A block of work that can be repeated: a signal that has come, or comes in it, raises `Stopped`.
-
-        ``applies=False`` makes it an ordinary block, for processes that have to stop at the same point.
-        """
-        self._at_once = applies
-        try:
-            if applies and self.requested:
-                raise Stopped(self.received[0])
-            yield
-        finally:
-            self._at_once = False
+    def check(self) -> None:
+        """Raise `Stopped` if any process was asked to stop; all processes call it at the same points."""
+        self._questions += 1
+        if reason := self._agree(self.received, self._questions):
+            raise Stopped(reason)
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
@@ -91,10 +93,9 @@ class StopRequest:
         self._previous.clear()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        name = signal.Signals(number).name
-        if name == "SIGINT" and name in self.received:
-            raise KeyboardInterrupt("second Ctrl-C: stopping at once, without saving")
+        name, now = signal.Signals(number).name, time.monotonic()
+        if not self.received:
+            self._first_at = now
+        elif now - self._first_at >= SECONDS_APART:
+            raise KeyboardInterrupt(f"{name} after {self.received[0]}: ended at once, without saving")
         self.received.append(name)
-        if self._at_once:
-            self._at_once = False  # a second signal must not interrupt the way out
-            raise Stopped(name)

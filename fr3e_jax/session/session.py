@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -66,18 +64,6 @@ class Session:
         architecture = self.model.architecture
         sizes = {name: getattr(architecture, name) for name in ("vocab_size", "key_cost", "position_cost")}
         return LearningSetup(self.config, self.noise, self.texts.codec.pad_id, **sizes)
-
-    def counts(self) -> tuple[Counter[str], Counter[str]]:
-        """The step's counts so far: of tool calls, and of this process's verdicts by outcome."""
-        toolbox = self.sampler.toolbox
-        return Counter(toolbox.counts if toolbox else ()), self.grader.grader.outcomes()
-
-    def set_counts(self, tools: Counter[str], outcomes: Sequence[Counter[str]]) -> None:
-        """Set the step's counts; ``outcomes``: of each process that there was."""
-        if self.sampler.toolbox:
-            self.sampler.toolbox.counts = Counter(tools)
-        own = outcomes if self.processes.first else ()  # a sum of all is all that is read
-        self.grader.grader.set_outcomes(sum(own, Counter()))
 
     def sampling(self) -> Sampling:
         """Sampling settings of base and explored rollouts."""

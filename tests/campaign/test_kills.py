@@ -72,7 +72,7 @@ def test_a_run_told_to_stop_at_a_random_moment_equals_an_uninterrupted_one(
     number, rng, run, stops = signal.Signals[name], generator(name, seed), run_process(), 0
     for _ in range(3):
         code = interrupt(run.start(*run.resume_arguments()), number, rng.uniform(0.5, 7))
-        # 0: the step is saved as far as it was, or the run was over; else nothing had begun that cannot be repeated
+        # 0: the last finished step is saved, or the run was over; else nothing had begun that cannot be repeated
         assert code in (0, 128 + number, -number), run.log.read_text()
         stops += 1
         if (run.run_dir / "summary.json").exists():
@@ -85,17 +85,17 @@ def test_a_run_told_to_stop_at_a_random_moment_equals_an_uninterrupted_one(
     log(f"{name} at a random moment", "equal to the last bit", signals=stops)
 
 
-SAFE_POINTS = 190  # of a whole run, those of evaluations included
+MOMENTS = 60  # chunks and optimizer steps of a process that makes progress
 
 
 @seeded(3)
-def test_a_run_stopped_and_killed_at_random_safe_points_equals_an_uninterrupted_one(
+def test_a_run_stopped_and_killed_at_random_moments_equals_an_uninterrupted_one(
     run_process, finished_run, session, seed
 ):
-    """Two thirds of the signals ask to stop; SIGKILL comes without warning, also while a partial step is in use."""
-    rng, run, signals = generator("safe points", seed), run_process(), 0
+    """Two thirds of the signals ask to stop; SIGKILL comes without warning."""
+    rng, run, signals = generator("moments", seed), run_process(), 0
     while signals < 5 and not (run.run_dir / "summary.json").exists():
-        name, point = rng.choice(["SIGTERM", "SIGHUP", "SIGKILL"]), rng.randrange(1, SAFE_POINTS // 3)
+        name, point = rng.choice(["SIGTERM", "SIGHUP", "SIGKILL"]), rng.randrange(1, MOMENTS)
         code = run.run(*run.resume_arguments(), stop_at=f"{name} any {point}")
         assert code in (0, -signal.SIGKILL) and (name == "SIGKILL" or code == 0), run.log.read_text()
         signals += 1
@@ -103,4 +103,4 @@ def test_a_run_stopped_and_killed_at_random_safe_points_equals_an_uninterrupted_
         assert run.run(*run.resume_arguments()) == 0, run.log.read_text()
     assert "Traceback" not in run.log.read_text()
     assert_same_run(run.run_dir, finished_run, session)
-    log("SIGTERM, SIGHUP or SIGKILL at a random safe point", "equal to the last bit", signals=signals)
+    log("SIGTERM, SIGHUP or SIGKILL at a random chunk or update", "equal to the last bit", signals=signals)

@@ -98,11 +98,6 @@ CASES = {
         "set rollout.top_p=1 and rollout.top_k=0",
     ),
     "importance_cap_keeps_one": (["loss.importance_cap=0.5"], ["loss.importance_cap=2"], "set loss.importance_cap=2"),
-    "older_rollouts_are_corrected": (
-        ["rollout.async_steps=1", "loss.importance_cap=0"],
-        ["loss.importance_cap=2"],
-        "set loss.importance_cap=2, or rollout.async_steps=0",
-    ),
     "int8_logprobs_are_not_the_trainers": (
         ["rollout.param_dtype=int8", "training.sampler_logprob_tolerance=0.1"],
         ["training.sampler_logprob_tolerance=0"],
@@ -112,11 +107,6 @@ CASES = {
         ["rollout.param_dtype=int8", "model.lora.rank=4"],
         ["model.lora.rollouts=product"],
         "set model.lora.rollouts=product",
-    ),
-    "profiled_steps_wait_for_their_rollouts": (
-        ["rollout.async_steps=1", "loss.importance_cap=2", "runtime.profile_steps=2"],
-        ["rollout.async_steps=0"],
-        "set rollout.async_steps=0 to profile",
     ),
     "batch_holds_a_mini_batch": (
         ["training.mini_batch_rollouts=513"],

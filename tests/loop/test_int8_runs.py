@@ -44,13 +44,12 @@ def test_the_gap_is_measured_by_scoring_every_fresh_token(narrow):
         assert 1e-4 < record["logprob_gap/mean"] < 0.05 and 0 < record["logprob_gap/kl"] < 1e-3
 
 
-def test_a_run_stopped_inside_a_chunk_and_inside_an_update_ends_with_the_same_bits(narrow, tmp_path, monkeypatch):
+def test_a_stopped_run_ends_with_the_same_bits(narrow, tmp_path, monkeypatch):
     """The kernels in int8 are no part of a checkpoint: they follow from the weights."""
-    for resume, stop in ((False, nth("chunk", 5)), (True, nth("mini_batch", 2))):
-        with monkeypatch.context() as patch:
-            Watched(patch, stop)
-            assert train(narrow.config, tmp_path / "run", resume=resume) == 0
-        assert (tmp_path / "run" / "partial_step").exists()
+    with monkeypatch.context() as patch:
+        Watched(patch, nth("explore", 12))
+        assert train(narrow.config, tmp_path / "run") == 0
+    assert not (tmp_path / "run" / "summary.json").exists()
     assert train(narrow.config, tmp_path / "run", resume=True) == 0
     assert_same_run(tmp_path / "run", narrow.path, narrow.session)
 
@@ -129,7 +128,6 @@ def test_adapters_stay_in_their_type_beside_a_base_in_int8(tiny_run):
         (["rollout.param_dtype=bfloat16"], 2.0),
         (["rollout.param_dtype=bfloat16", "model.compute_dtype=bfloat16"], 0.0),
         (["rollout.param_dtype=bfloat16", "model.param_dtype=bfloat16"], 0.0),
-        (["rollout.async_steps=1"], 2.0),
         (["model.lora.rank=4", "model.param_dtype=bfloat16"], 2.0),
         (["model.lora.rank=4", "model.param_dtype=bfloat16", "model.lora.rollouts=product"], 0.0),
     ],

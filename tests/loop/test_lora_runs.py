@@ -63,12 +63,12 @@ def test_a_resumed_run_of_adapters_equals_an_uninterrupted_one(adapted):
     assert_same_run(adapted.resumed, adapted.whole, adapted.session)
 
 
-def test_a_run_of_adapters_stopped_inside_an_update_ends_equal(adapted, tmp_path, monkeypatch):
-    """The stop lies between two mini-batches: adapters and moments have moved, the step has not ended."""
+def test_a_stopped_run_of_adapters_ends_equal(adapted, tmp_path, monkeypatch):
+    """The signal comes between two mini-batches: adapters and moments have moved, the step has not ended."""
     with monkeypatch.context() as patch:
-        Watched(patch, nth("mini_batch", 4))
+        Watched(patch, nth("update", 3))
         assert train(adapted.config(3), tmp_path / "run") == 0
-    assert (tmp_path / "run" / "partial_step").exists()
+    assert not (tmp_path / "run" / "summary.json").exists()
     assert train(adapted.config(3), tmp_path / "run", resume=True) == 0
     assert_same_run(tmp_path / "run", adapted.whole, adapted.session)
 

@@ -13,6 +13,7 @@ import pytest
 from method_settings import ARCHIVE, PPO, RETURNS
 from run_comparison import assert_same_run, newest, reader
 from run_process import RunProcess
+from stops import Watched, nth
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.loop.callbacks import Callback
@@ -92,10 +93,10 @@ def test_kept_bases_are_part_of_a_checkpoint(tmp_path, tiny_run, keeping):
 
 def test_sigterm_in_the_last_step_does_not_wait_for_the_last_evaluation(tmp_path, tiny_run, monkeypatch):
     path, config = tmp_path / "run", tiny_run.config(training__max_steps=1)
-    monkeypatch.setenv("FR3E_TEST_SIGNAL", "SIGTERM 30")
-    assert train(config, path) == 0
+    with monkeypatch.context() as patch:
+        Watched(patch, nth("update", 1))
+        assert train(config, path) == 0
     assert not (path / "summary.json").exists()
-    monkeypatch.delenv("FR3E_TEST_SIGNAL")
     assert train(config, path, resume=True) == 0
     assert [(r["step"], r["kind"]) for r in read_metrics(path / "metrics.jsonl")] == [
         (0, "eval"),
@@ -182,7 +183,7 @@ def process(tmp_path, tiny_run) -> RunProcess:
 
 
 @pytest.mark.parametrize(("evaluation", "saved"), [(0, []), (1, [2]), (2, [2, 4])], ids=["of the start", "due", "last"])
-def test_a_signal_in_an_evaluation_is_honoured_at_once_and_the_evaluation_repeated(
+def test_a_signal_in_an_evaluation_is_honoured_at_its_next_chunk_and_the_evaluation_repeated(
     tmp_path, tiny_run, monkeypatch, capsys, finished_run, session, evaluation, saved
 ):
     path, calls = tmp_path / "run", []
@@ -198,7 +199,7 @@ def test_a_signal_in_an_evaluation_is_honoured_at_once_and_the_evaluation_repeat
     assert train(config, path) == 0
     with reader(path) as checkpoints:
         assert checkpoints.all_steps() == saved
-    assert len(calls) == evaluation, "the interrupted evaluation has not begun"
+    assert len(calls) == evaluation + 1, "nothing follows the interrupted evaluation"
     assert not (path / "summary.json").exists()
     monkeypatch.undo()
     for _ in range(2):  # the second time, nothing is left to do or to record
@@ -211,10 +212,10 @@ def test_a_signal_in_an_evaluation_is_honoured_at_once_and_the_evaluation_repeat
 @pytest.mark.slow
 def test_a_process_told_to_stop_exits_with_0_and_says_how_to_continue(process, finished_run, session):
     assert process.run(signal_at="SIGTERM 30") == 0, process.log.read_text()
-    said = "SIGTERM: stopped inside step 1, sampling; what is sampled is saved; continue with fr3e train"
+    said = "SIGTERM: step 1 is given up, nothing was to be saved; continue with fr3e train"
     assert said in process.log.read_text()
-    assert process.run("--resume", signal_at="SIGHUP 110") == 0, process.log.read_text()
-    assert "SIGHUP: stopped in the evaluation after step 2, which is saved; continue with" in process.log.read_text()
+    assert process.run("--resume", stop_at="SIGHUP explore 22") == 0, process.log.read_text()
+    assert "SIGHUP: step 2 is given up, step 1 is saved; continue with" in process.log.read_text()
     assert not (process.run_dir / "summary.json").exists()
     assert process.run("--resume") == 0, process.log.read_text()
     assert_same_run(process.run_dir, finished_run, session)

@@ -103,9 +103,7 @@ def played(folder: Path, least_seed: int = 2) -> list[Counter]:
 
 
 @pytest.mark.slow
-def test_each_of_two_processes_plays_its_own_episodes_and_goes_on_in_the_middle_of_them(
-    tmp_path, tiny_run, monkeypatch
-):
+def test_each_of_two_processes_plays_its_own_episodes_and_a_stop_closes_them(tmp_path, tiny_run, monkeypatch):
     """Without branches each rollout has a seed of its own, so an episode that two processes play would show."""
     folders = [tmp_path / name for name in ("alone", "stopped", "resumed")]
     for folder in folders:
@@ -114,23 +112,20 @@ def test_each_of_two_processes_plays_its_own_episodes_and_goes_on_in_the_middle_
     assert train(tiny_run.config(**IN_AN_ENVIRONMENT), tmp_path / "run_alone") == 0
     group = Group(tmp_path, tiny_run, **IN_AN_ENVIRONMENT)
     monkeypatch.setenv("FR3E_TEST_PLAYED", str(folders[1]))
-    assert group.run(2, environments={1: {"FR3E_TEST_STOP": "SIGTERM chunk 5"}}) == [0, 0], group.logs()
-    assert "stopped inside step 1, sampling" in group.log(0)
+    assert group.run(2, environments={1: {"FR3E_TEST_STOP": "SIGTERM first_return 2"}}) == [0, 0], group.logs()
+    assert "SIGTERM: step 1 is given up" in group.log(0)
     monkeypatch.setenv("FR3E_TEST_PLAYED", str(folders[2]))
     assert group.run(2, "--resume") == [0, 0], group.logs()
     assert_like(group.run_dir, tmp_path / "run_alone")
 
     (alone,), stopped, resumed = map(played, folders)
-    for own in (stopped, resumed):
-        assert len(own) == 2 and not own[0].keys() & own[1].keys(), "an episode is played by one process"
-    parts = stopped + resumed
     episodes = lambda counted: {line.partition(" ")[2] for line in counted}
-    assert set().union(*map(episodes, parts)) == episodes(alone)
-    assert all(own[f"{what} {name}"] == 1 for own in parts for name in episodes(own) for what in ("reset", "close"))
-    again = [name for name in episodes(sum(stopped, Counter())) & episodes(sum(resumed, Counter()))]
-    assert again, "the stop came within episodes"
-    steps = sum(sum(own[line] for line in own if line.startswith("step")) for own in parts)
-    assert steps > sum(alone[line] for line in alone if line.startswith("step")), "their first turns are played again"
+    for both in (stopped, resumed):
+        assert len(both) == 2 and not both[0].keys() & both[1].keys(), "an episode is played by one process"
+    assert sum(resumed, Counter()) == alone
+    assert episodes(sum(stopped, Counter())), "the stop came within episodes"
+    for process in stopped:
+        assert all(process[f"{what} {name}"] == 1 for name in episodes(process) for what in ("reset", "close"))
 
 
 @pytest.fixture(scope="module")
@@ -161,18 +156,18 @@ def test_a_run_continues_with_another_number_of_processes(tmp_path, tiny_run, fi
     first = group.run(before, environments={before - 1: {"FR3E_TEST_SIGNAL": f"SIGTERM {30 // before}"}})
     assert first == [0] * before, group.logs()
     assert saved_steps(group) == []
-    assert "SIGTERM: stopped inside step 1, sampling; what is sampled is saved; continue with" in group.log(0)
+    assert "SIGTERM: step 1 is given up, nothing was to be saved; continue with" in group.log(0)
     assert group.run(after, "--resume") == [0] * after, group.logs()
     assert_like(group.run_dir, finished_run)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", ["chunk 12", "micro_batch 4"])  # the other points: tests/loop/test_stops.py
-def test_two_processes_told_to_stop_inside_a_step_end_equal(tmp_path, tiny_run, two_processes, point):
-    """The signal comes to the second process alone; both stop at its safe point."""
+@pytest.mark.parametrize("moment", ["explore 12", "update 3"])
+def test_two_processes_told_to_stop_inside_a_step_end_equal(tmp_path, tiny_run, two_processes, moment):
+    """The signal comes to the second process alone; both stop at the same chunk, or after the same step."""
     group = Group(tmp_path, tiny_run)
-    assert group.run(2, environments={1: {"FR3E_TEST_STOP": f"SIGTERM {point}"}}) == [0, 0], group.logs()
-    assert "SIGTERM: stopped inside step" in group.log(0), group.logs()
+    assert group.run(2, environments={1: {"FR3E_TEST_STOP": f"SIGTERM {moment}"}}) == [0, 0], group.logs()
+    assert "is saved; continue with fr3e train" in group.log(0), group.logs()
     assert group.run(2, "--resume") == [0, 0], group.logs()
     assert_same_records(group.run_dir, two_processes)
 
@@ -180,8 +175,8 @@ def test_two_processes_told_to_stop_inside_a_step_end_equal(tmp_path, tiny_run, 
 @pytest.mark.slow
 def test_two_processes_told_to_stop_stop_within_an_evaluation(tmp_path, tiny_run, two_processes):
     group = Group(tmp_path, tiny_run)
-    assert group.run(2, environments={1: {"FR3E_TEST_STOP": "SIGTERM evaluation 2"}}) == [0, 0], group.logs()
-    assert "SIGTERM: stopped in the evaluation of the start" in group.log(0), group.logs()
+    assert group.run(2, environments={1: {"FR3E_TEST_STOP": "SIGTERM evaluate 2"}}) == [0, 0], group.logs()
+    assert "SIGTERM: nothing was to be saved; continue with" in group.log(0), group.logs()
     assert group.run(2, "--resume") == [0, 0], group.logs()
     assert_same_records(group.run_dir, two_processes)
 

@@ -47,22 +47,20 @@ def test_a_run_goes_on_on_another_machine(tmp_path, tiny_run, machine, finished_
         train(config(4))
 
 
-def test_a_run_stopped_inside_a_step_goes_on_there_on_another_machine(
+def test_a_stopped_run_goes_on_on_another_machine(
     tmp_path, tiny_run, machine, monkeypatch, capsys, finished_run, session
 ):
     address = f"file://{tmp_path}/bucket/run"
-    config, inside = tiny_run.config(runtime__run_dir=address, runtime__console="plain"), "partial_step/values_"
-    names = lambda: [name for name in Manifest.read(Store(address)).files if name.startswith("partial_step/")]
+    config = tiny_run.config(runtime__run_dir=address, runtime__console="plain", checkpoint__every=9)
     with monkeypatch.context() as patch:
-        Watched(patch, nth("chunk", 14))
+        Watched(patch, nth("explore", 22))
         assert train(config) == 0
-    assert [name for name in names() if name.startswith(inside)]
+    assert Manifest.read(Store(address)).steps() == ["checkpoints/1/"]
     machine()
-    assert train(config, address, resume=True) == 0
-    assert "resumed inside step " in capsys.readouterr().out
+    assert train(tiny_run.config(runtime__run_dir=address, runtime__console="plain"), address, resume=True) == 0
+    assert "resumed from the checkpoint of step 1" in capsys.readouterr().out
     machine()
     assert_same_run(run_folder(address, checkpoints=True), finished_run, session)
-    assert not names()
 
 
 def test_a_run_below_an_address_is_named_like_one_in_a_folder(tmp_path, tiny_run, machine, capsys):

@@ -14,7 +14,6 @@ from fr3e_jax.rollouts import layout, promotion
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.expected_lengths import ExpectedLengths
 from fr3e_jax.rollouts.requests import Branch, CachedTrunk, Sampling, TrunkRequest
-from fr3e_jax.rollouts.suspension import SamplingSuspended
 
 FREE = Sampling()  # no stop ids: a branch runs to its cap
 SHORT, LONG = 5, 20  # caps on either side of the first ring size (16)
@@ -106,10 +105,7 @@ def test_slots_lanes_and_chunks_change_no_rollout_and_no_promoted_trunk(session,
 
 @pytest.mark.parametrize("mean", [0, 3], ids=["by the caps", "by a mean"])
 def test_a_layout_of_its_own_changes_no_rollout(session, params, monkeypatch, mean):
-    """More slots than a batch of prefilled trunks has rows; branches in turn, also where all had a lane before.
-
-    A call that is stopped goes on in its own layout.
-    """
+    """More slots than a batch of prefilled trunks has rows; branches in turn, also where all had a lane before."""
     monkeypatch.setattr(layout, "LEAST_LANES", 8)
     monkeypatch.setattr(layout, "CHUNK_COST", 0)
     monkeypatch.setattr(layout, "STEP_COST", 0)
@@ -122,23 +118,35 @@ def test_a_layout_of_its_own_changes_no_rollout(session, params, monkeypatch, me
     expected = ExpectedLengths(mean, 24) if mean else None
     fixed, own = (engine_of(session, **settings, fitted=fitted, expected=expected) for fitted in (False, True))
     wanted = fixed.sample(params, requests, choose)
-    asked = itertools.count()
-    own.stop_here = lambda: next(asked) == 2
-    with pytest.raises(SamplingSuspended) as stop:
-        own.sample(params, requests, choose)
-    later = engine_of(session, **settings, fitted=True, expected=expected)
-    found = later.sample(params, requests, choose, suspended=stop.value.call)
+    found = own.sample(params, requests, choose)
     for row, wanted_row in zip(found[0], wanted[0], strict=True):
         for one, other in zip(row, wanted_row, strict=True):
             assert_same_rollout(one, other)
     assert found[1].keys() == wanted[1].keys()
     for key in wanted[1]:
         assert_same_trunk(found[1][key], wanted[1][key])
-    counts, before = later.take_counts(), fixed.take_counts()
+    counts, before = own.take_counts(), fixed.take_counts()
     assert counts.sampled_tokens == before.sampled_tokens
     most = before.lane_steps - (jax.device_count() == 1)  # on several devices whole shards leave no better layout
     assert counts.lane_steps <= most
     assert counts.prefill_positions == before.prefill_positions, "each trunk is prefilled once"
+
+
+def test_a_stop_between_two_chunks_ends_the_call_and_leaves_the_engine_as_it_was(session, params, requests, expected):
+    engine, asked = engine_of(session), itertools.count()
+
+    def stop_here() -> None:
+        if next(asked) == 2:
+            raise KeyboardInterrupt
+
+    engine.stop_here = stop_here
+    with pytest.raises(KeyboardInterrupt):
+        engine.sample(params, requests, choose)
+    assert engine.take_counts().chunks == 2
+    rollouts, _ = engine.sample(params, requests, choose)
+    for row, wanted_row in zip(rollouts, expected[0], strict=True):
+        for found, wanted in zip(row, wanted_row, strict=True):
+            assert_same_rollout(found, wanted)
 
 
 def test_order_and_company_of_requests_change_no_rollout(session, params, requests, expected):

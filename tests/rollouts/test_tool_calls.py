@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import threading
 from types import SimpleNamespace
 
@@ -14,7 +13,6 @@ from called_rollouts import assert_figures_of_one_pass, assert_same_rollouts
 from fr3e_jax.cluster.processes import Processes
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
-from fr3e_jax.rollouts.suspension import SamplingSuspended
 from fr3e_jax.rollouts.tool_calls import ToolCalls, answer_spans, last_segment
 from fr3e_jax.tools.answer import Answer
 
@@ -87,37 +85,6 @@ def test_logprobs_and_entropies_are_those_of_one_forward_pass_answers_included(
 def test_slots_lanes_and_slow_tools_change_no_token(scripted_tool, session, params, requests, expected):
     slow = scripted_tool.toolbox_of(session, at_once=False)
     assert_same_rollouts(sampled(session, params, slow, requests, trunk_slots=1, lanes_per_trunk=5), expected)
-
-
-@pytest.mark.parametrize("company", [True, False], ids=["many branches", "one branch"])
-def test_a_stop_at_every_chunk_changes_nothing(scripted_tool, session, params, requests, expected, company):
-    """Stops come inside calls, while answers are awaited (by all lanes, too), and after some.
-
-    Each goes on with another engine.
-    """
-    if not company:
-        calling = next(i for i, row in enumerate(expected.results) if row[0].tool_written is not None)
-        requests = [dataclasses.replace(requests[calling], branches=requests[calling].branches[:1])]
-    once, often = (scripted_tool.toolbox_of(session, at_once=False) for _ in range(2))
-    wanted = sampled(session, params, once, requests)
-    call, stops = None, 0
-    while True:
-        engine = engine_of(session)
-        engine.stop_here = itertools.chain([False], itertools.repeat(True)).__next__
-        try:
-            results, _ = engine.sample(params, requests, calls=ToolCalls(often, requests), suspended=call)
-            break
-        except SamplingSuspended as stop:
-            call, stops = stop.call, stops + 1
-            assert stops <= wanted.counts.chunks, "a lane waits for ever"
-    assert stops == wanted.counts.chunks > 3
-    assert engine.counts == wanted.counts
-    for row, wanted_row in zip(results, wanted.results, strict=True):
-        for rollout, other in zip(row, wanted_row, strict=True):
-            np.testing.assert_array_equal(rollout.token_ids, other.token_ids)
-            np.testing.assert_array_equal(rollout.sampled, other.sampled)
-            np.testing.assert_array_equal(rollout.logprobs, other.logprobs)
-    assert often.take_counts() == once.take_counts()
 
 
 @pytest.mark.slow

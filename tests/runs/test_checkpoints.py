@@ -15,7 +15,8 @@ import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fr3e_jax.runs.checkpoint_content import flatten_arrays
+from fr3e_jax.runs import checkpoint_content
+from fr3e_jax.runs.checkpoint_content import OtherFormat, flatten_arrays
 from fr3e_jax.runs.checkpoint_damage import CheckpointFailed, DamagedCheckpoint
 from fr3e_jax.runs.checkpoints import Checkpointer
 
@@ -288,3 +289,25 @@ def test_a_flipped_bit_in_a_key_of_the_host_state_is_damage(tmp_path, key):
         file.write_bytes(content.replace(key, key[:2] + bytes([key[2] ^ 1]) + key[3:]))
         with pytest.raises(DamagedCheckpoint, match="step 1 is damaged, in .*host"):
             checkpointer.restore(1, tiny(0))
+
+
+@pytest.mark.parametrize("found", [None, 1, 3], ids=["unnumbered", "earlier", "later"])
+def test_a_checkpoint_of_another_format_is_refused_by_name(tmp_path, monkeypatch, found):
+    """It is neither read nor taken for a damaged one, which would be moved away."""
+
+    def content_of(host, arrays):
+        content = checkpoint_content.content_of(host, arrays) | {"format": found}
+        content = {name: value for name, value in content.items() if name != "checksum" and value is not None}
+        return content | {"checksum": checkpoint_content.checksum_of_json(content)}
+
+    with monkeypatch.context() as patch, opened(tmp_path) as checkpointer:
+        patch.setattr("fr3e_jax.runs.checkpoints.content_of", content_of)
+        checkpointer.save(4, tiny(4), {"step": 4}, None)
+    expected = "none (an earlier version of fr3e_jax saved it)" if found is None else found
+    with opened(tmp_path) as checkpointer, pytest.raises(OtherFormat) as refused:
+        checkpointer.restore_newest(tiny(0))
+    message = str(refused.value)
+    assert f"the checkpoint of step 4 in {tmp_path}" in message
+    assert f"found format {expected}, expected {checkpoint_content.FORMAT}; finish the run" in message
+    with opened(tmp_path) as checkpointer:
+        assert checkpointer.all_steps() == [4]

@@ -12,22 +12,39 @@ from fr3e_jax.runs.signals import Stopped, StopRequest, ended_with_a_line
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_first_signal_only_sets_the_flag(number):
+def test_the_first_signal_stops_the_run_at_its_next_check(number):
     with StopRequest() as stop:
-        assert not stop.requested
+        stop.check()
         os.kill(os.getpid(), number)
-        assert stop.requested
-        assert stop.received == [number.name]
+        for _ in range(2):
+            with pytest.raises(Stopped, match=number.name):
+                stop.check()
 
 
-def test_second_sigint_interrupts_and_sigterm_never_does():
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_the_run_at_once_unless_one_was_sent_twice(monkeypatch, number):
     with StopRequest() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop.received == ["SIGTERM", "SIGTERM", "SIGINT"]
-        with pytest.raises(KeyboardInterrupt, match="second Ctrl-C"):
-            os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
+        assert len(stop.received) == 2
+        monkeypatch.setattr("fr3e_jax.runs.signals.SECONDS_APART", 0.0)
+        with pytest.raises(KeyboardInterrupt, match=f"{number.name} after SIGTERM: ended at once, without saving"):
+            os.kill(os.getpid(), number)
+
+
+def test_processes_stop_where_all_agree_to():
+    asked = []
+
+    def agree(received, number):
+        asked.append((list(received), number))
+        return "SIGHUP" * (number == 2)
+
+    stop = StopRequest(agree)
+    stop.check()
+    stop.ask("a callback")
+    with pytest.raises(Stopped, match="SIGHUP"):
+        stop.check()
+    assert asked == [([], 1), (["a callback"], 2)]
 
 
 def test_handlers_are_restored_even_after_an_error():
@@ -39,38 +56,18 @@ def test_handlers_are_restored_even_after_an_error():
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
 
 
-def test_other_threads_get_a_flag_that_stays_false():
+def test_other_threads_install_no_handler():
     found = []
 
     def enter() -> None:
         before = signal.getsignal(signal.SIGTERM)
-        with StopRequest() as stop:
-            found.extend([stop.requested, signal.getsignal(signal.SIGTERM) is before])
+        with StopRequest():
+            found.append(signal.getsignal(signal.SIGTERM) is before)
 
     thread = threading.Thread(target=enter)
     thread.start()
     thread.join()
-    assert found == [False, True]
-
-
-def test_a_signal_in_a_block_that_can_be_repeated_raises_once():
-    with StopRequest() as stop:
-        with pytest.raises(Stopped, match="SIGTERM"), stop.at_once():
-            try:
-                os.kill(os.getpid(), signal.SIGTERM)
-            finally:
-                os.kill(os.getpid(), signal.SIGTERM)  # on the way out
-        os.kill(os.getpid(), signal.SIGHUP)
-        assert stop.received == ["SIGTERM", "SIGTERM", "SIGHUP"]
-
-
-def test_a_signal_from_before_the_block_raises_at_its_entry():
-    with StopRequest() as stop:
-        os.kill(os.getpid(), signal.SIGHUP)
-        with pytest.raises(Stopped, match="SIGHUP"), stop.at_once():
-            pytest.fail("the block was entered")
-        with stop.at_once(False):
-            assert stop.requested
+    assert found == [True]
 
 
 def test_nohup_keeps_sighup_ignored():
@@ -78,7 +75,7 @@ def test_nohup_keeps_sighup_ignored():
     try:
         with StopRequest() as stop:
             os.kill(os.getpid(), signal.SIGHUP)
-            assert not stop.requested
+            assert not stop.received
     finally:
         signal.signal(signal.SIGHUP, before)
 

@@ -17,6 +17,7 @@ from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.console import say
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.runs.signals import Stopped
 from fr3e_jax.session.session import Session, open_session
 from fr3e_jax.stores.reading import Place
 from fr3e_jax.verbs.model_directory import check_replaceable
@@ -99,12 +100,14 @@ class _Run(SupervisedRun):
                 self.console.note(f"step {self.step}: loss {metrics['loss/supervised']:.4f}")
                 self.check_finite(metrics)
             due = self.step % (config.checkpoint.every * s.log_every) == 0 and self.step < s.steps
-            asked = self.session.processes.asked_to_stop(self.stop.received, self.step)
-            if asked or due:
+            if due:
                 self.check_finite(updated())
                 self.save()
-            if asked:
-                return self.stopped(asked)
+            try:
+                self.stop.check()
+            except Stopped:
+                self.check_finite(updated())
+                raise
         self.finish(s.output, s.output_dtype)
         return 0
 

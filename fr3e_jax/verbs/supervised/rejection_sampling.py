@@ -26,6 +26,7 @@ from fr3e_jax.runs.console import say
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.metrics import recorded_evaluation
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.runs.signals import Stopped
 from fr3e_jax.session.session import Session, open_session
 from fr3e_jax.stores.reading import Place
 from fr3e_jax.verbs.model_directory import check_replaceable
@@ -126,44 +127,51 @@ class _Run(SupervisedRun):
                 self.current = self._gather()
             if not self.current.trunks:
                 return self.failed(self._nothing(), f"in iteration {self.iteration + 1}")
-            asked = self._fine_tune(self.current)
-            if asked and self.iteration < config.rft.iterations:
-                return self.stopped(asked)
+            self._fine_tune(self.current)
         self.finish(config.rft.output, config.rft.output_dtype, iterations=self.iteration)
         return 0
 
-    def _fine_tune(self, current: Iteration) -> str:
+    def _fine_tune(self, current: Iteration) -> None:
         """Train on the rest of an iteration.
 
-        Returns the signal that asked to stop, or "" without one. A signal before the last update ends the iteration
-        early, with a checkpoint.
+        Raises:
+          Stopped: between two updates; the iteration goes on after them.
         """
         self.console.stage(f"fine-tuning, iteration {self.iteration + 1}")
-        batches, asked = self._batches(current), ""
+        batches = self._batches(current)
         for left, batch in zip(reversed(range(len(batches))), batches, strict=True):
             updated = self.fine_tune(batch, tokens=self.config.training.micro_batch_tokens)()
             self.check_finite(updated)
             current.updates += 1
             current.sums.update(updated)
-            asked = self.session.processes.asked_to_stop(self.stop.received, self.step)
-            if left and (asked or current.updates % self.config.checkpoint.every == 0):
+            if left and current.updates % self.config.checkpoint.every == 0:
                 self.save()
-            if left and asked:
-                return asked
+            if left:
+                self.stop.check()
         self._end_iteration()
-        return asked
+        if self.iteration < self.config.rft.iterations:
+            self.stop.check()
 
     def _gather(self) -> Iteration:
-        """Sample, filter and select the responses that this iteration trains on."""
+        """Sample, filter and select the responses that this iteration trains on.
+
+        Raises:
+          Stopped: while they are sampled; the prompts are those before the iteration again.
+        """
         session, learner, step = self.session, self.learner, self.step + 1  # the first update on the responses
         self.console.stage(f"sampling, iteration {self.iteration + 1}")
         with self.ledger.stage("sample"):
+            before = self.feed.state_dict()
             with as_config_error():
                 prompts = self.feed.next()
             for line in self.feed.complaints:
                 self.console.note(line)
             weights = session.sampler.weights.of(learner.params)
-            responses = sample_responses(session, weights, self.iteration, prompts)
+            try:
+                responses = sample_responses(session, weights, self.iteration, prompts)
+            except Stopped:
+                self.feed.load_state_dict(before)
+                raise
             self.ledger.count_decoding(session.sampler.engine.take_counts())
             session.sampler.weights.release()
         with self.ledger.stage("select"):

@@ -67,7 +67,8 @@ class SupervisedRun:
     ):
         self.session, self.config, self.run_dir, self.identity = session, session.config, run, identity
         self.checkpoints, self.ledger = checkpoints, ledger
-        self.lock, self.stop = RunLock(), StopRequest()
+        self.lock, self.stop = RunLock(), StopRequest(session.processes.asked_to_stop)
+        session.sampler.engine.stop_here = self.stop.check
         self.status = StatusFile(run, writes=session.processes.first)
         self.before: dict[str, float] = {}
         self.after: dict[str, float] = {}  # held-out metrics of a finished run
@@ -131,15 +132,10 @@ class SupervisedRun:
         except Stopped as signal:
             if self.step > (self.resumed_step or 0):
                 self.save()
-            self.console.note(f"{signal}: stopped in the evaluation; continue with --resume")
+            saved = f"step {self.step} is saved" if self.step else "nothing was to be saved"
+            self.console.note(f"{signal}: {saved}; continue with --resume")
             self.status.end("stopped", str(signal))
             return 0
-
-    def stopped(self, signal: str) -> int:
-        """Say that a signal ended the run, whose step is saved; return the exit code."""
-        self.console.note(f"{signal}: step {self.step} is saved; continue with --resume")
-        self.status.end("stopped", signal)
-        return 0
 
     def failed(self, message: str, where: str = "") -> int:
         """Say why the run ends ``where``, at its step if that is empty; return the exit code."""
@@ -209,7 +205,7 @@ class SupervisedRun:
     def evaluate(self) -> dict[str, float]:
         """Evaluate the current weights; write and return the held-out metrics."""
         self.console.stage("evaluating")
-        with self.ledger.stage("evaluate"), self.stop.at_once(self.session.processes.count == 1):
+        with self.ledger.stage("evaluate"):
             evaluation = evaluate(self.session, self.learner.params, self.console.note)
         self.session.sampler.weights.release()
         if self.config.evaluation.keep_samples:
