@@ -39,7 +39,7 @@ def read_rollouts(
 ) -> Any:
     """The rollouts of a run, one row for each; columns are the fields of `fr3e_jax.runs.rollout_store.RolloutRecord`.
 
-    Texts are among them. Runs of earlier versions stored none; the run's tokenizer makes them if it is there.
+    Texts are among them.
 
     Args:
       run: the run's directory.
@@ -56,7 +56,7 @@ def read_rollouts(
     if missing := sorted(set(steps or ()) - set(found)):
         raise ConfigError(f"{run} has no rollouts of steps {missing}; it has those of {found or 'no step'}")
     chosen = found if steps is None else steps
-    records = [record for step in chosen for record in stored.readable(stored.rollouts(step, stem))]
+    records = [record for step in chosen for record in stored.rollouts(step, stem)]
     names = [field.name for field in dataclasses.fields(records[0])] if records else []
     columns: dict[str, list[Any]] = {name: [getattr(record, name) for record in records] for name in names}
     return _framed(columns, frame)

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     step = stored[-1] if arguments.step is None else arguments.step
     if step not in stored:
         raise ConfigError(f"{stored_run.directory.path} has no rollouts of step {step}; it has {_ranges(stored)}")
-    records = stored_run.readable(stored_run.rollouts(step, stem))
+    records = stored_run.rollouts(step, stem)
     shown = 0
     for (_, problem), own in groupby(records, key=lambda record: (record.prompt_position, record.problem_id)):
         if arguments.problem in (None, problem) and shown < arguments.prompts:

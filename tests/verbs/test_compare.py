@@ -51,7 +51,7 @@ def test_files_hold_the_comparison(runs, tmp_path, capsys):
     with open(files["csv"], newline="") as stream:
         assert sum(row["table"] == "final" and row["metric"] == "avg@16" for row in csv.DictReader(stream)) == 4
     assert "| avg@16 |" in files["markdown"].read_text()
-    assert files["page"].read_text().startswith("<!doctype html>")
+    assert files["page"].read_text().startswith("<!DOCTYPE html>")
 
 
 def test_one_file_may_go_to_standard_output_alone(runs, capsys):

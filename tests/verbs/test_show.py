@@ -1,9 +1,5 @@
 """``fr3e show``: what the policy said."""
 
-import gzip
-import json
-import shutil
-
 import pytest
 
 from fr3e_jax.cli import main
@@ -56,35 +52,6 @@ def test_held_out_responses_begin_with_the_greedy_one(show, finished_run):
     _, text, _ = show(finished_run, "--eval", "--prompts", 1)
     kinds = [line.split()[0] for line in text.splitlines()[1:] if line]
     assert kinds == ["greedy", "eval", "eval", "eval"]
-
-
-def test_files_of_earlier_versions_are_shown_through_the_tokenizer(show, finished_run, tmp_path):
-    old = tmp_path / "old"
-    shutil.copytree(finished_run, old)
-    path = old / "rollouts" / "step_000002.jsonl.gz"
-    rows = [json.loads(line) for line in gzip.open(path)]
-    for row in rows:
-        for name in ("prompt", "prefix", "response", "gold"):
-            del row[name]
-    with gzip.open(path, "wt") as stream:
-        stream.writelines(json.dumps(row) + "\n" for row in rows)
-    _, found, _ = show(old, "--step", 2, "--prompts", 99)
-    _, expected, _ = show(finished_run, "--step", 2, "--prompts", 99)
-    without_gold = lambda text: [line.split("): ")[-1] for line in text.splitlines()]
-    assert without_gold(found) == without_gold(expected)
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["--step", "9"], "has no rollouts of step 9; it has 1 to 4"),
-        (["--problem", "nothing"], "has no rollout of problem 'nothing'"),
-        (["--prompts", "0"], "--prompts"),
-    ],
-)
-def test_mistakes_cost_a_line(show, finished_run, arguments, message):
-    code, text, error = show(finished_run, *arguments)
-    assert code == 2 and not text and message in error
 
 
 def test_long_texts_are_cut_in_the_middle(finished_run):

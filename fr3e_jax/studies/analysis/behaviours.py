@@ -11,7 +11,7 @@ import yaml
 
 from fr3e_jax.configuration import ConfigError
 
-OWN = Path(__file__).with_name("behaviours.yaml")
+BEHAVIOURS = Path(__file__).with_name("behaviours.yaml")
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class Behaviours:
 
     @classmethod
     def load(cls, path: Path | None = None) -> Behaviours:
-        """The behaviours of a file; of the package's own without one.
+        """The behaviours of a file; of the package without one.
 
         Raises:
           ConfigError: the file cannot be read, or is not of the form of ``behaviours.yaml``.
         """
-        path = path or OWN
+        path = path or BEHAVIOURS
         try:
             content = yaml.safe_load(path.read_bytes())
             pivotal = {
@@ -38,10 +38,10 @@ class Behaviours:
             reflective = tuple(re.compile(pattern, re.IGNORECASE) for pattern in content["reflective"])
             return cls(pivotal, reflective, re.compile(content["sentence_end"]))
         except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, re.error) as error:
-            found = " ".join(f"{type(error).__name__}: {error}".split())
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise ConfigError(
-                f"{path} cannot be read as behaviours ({found}); expected pivotal (kind: [words]), reflective "
-                f"([patterns]) and sentence_end (a pattern), as in {OWN.name}"
+                f"{path} cannot be read as behaviours ({reason}); expected pivotal (kind: [words]), reflective "
+                f"([patterns]) and sentence_end (a pattern), as in {BEHAVIOURS.name}"
             ) from error
 
     def kind_of(self, token: str) -> str | None:
@@ -50,5 +50,5 @@ class Behaviours:
         return next((kind for kind, words in self.pivotal.items() if word in words), None)
 
     def is_reflective(self, sentence: str) -> bool:
-        """Whether a sentence is a reflective action."""
+        """Return whether a sentence is a reflective action."""
         return any(pattern.search(sentence) for pattern in self.reflective)

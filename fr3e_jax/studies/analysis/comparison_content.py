@@ -1,4 +1,4 @@
-"""The numbers of a comparison for files: one JSON object, rows of CSV, Markdown, and the curves of a page."""
+"""The numbers of a comparison for files: one JSON object, rows of CSV, and Markdown."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
-from fr3e_jax.studies.analysis.comparison import REACH_AXES, Comparison, axes_of
+from fr3e_jax.studies.analysis.comparison import REACH_AXES, Comparison
 from fr3e_jax.studies.analysis.comparison_tables import tables
 from fr3e_jax.studies.analysis.figure import TextTable
-from fr3e_jax.studies.analysis.run_curves import AXES, metric_label
+from fr3e_jax.studies.analysis.run_curves import AXES
 from fr3e_jax.studies.analysis.run_groups import ComparedRun, Group
 from fr3e_jax.visible_text import visible
 
@@ -131,53 +129,3 @@ def _escaped(text: str) -> str:
     for mark in "|<>*_`[]&#":
         text = text.replace(mark, "&amp;" if mark == "&" else f"\\{mark}")
     return text
-
-
-def page_content(comparison: Comparison) -> dict[str, Any]:
-    """What the page draws: flags, groups, tables, and each metric on each axis with its bands."""
-    metrics = [*comparison.evaluation_metrics, *comparison.training_metrics]
-    axes = axes_of(comparison)
-    return {
-        "title": " · ".join(group.label for group in comparison.groups),
-        "flags": [{"kind": flag.kind, "text": flag.text} for flag in comparison.flags],
-        "groups": [
-            {"label": group.label, "runs": [f"seed {run.seed} ({run.name}): {run.state}" for run in group.runs]}
-            for group in comparison.groups
-        ],
-        "axes": [{"name": name, "label": label} for name, label in axes.items()],
-        "metrics": [{"name": name, "label": metric_label(name)} for name in metrics],
-        "metric": comparison.metric,
-        "curves": {name: {axis: _curves(comparison, name, axis) for axis in axes} for name in metrics},
-        "tables": [
-            {"name": t.name, "title": t.title, "columns": list(t.columns), "rows": t.cells, "note": t.note}
-            for t in tables(comparison)
-        ],
-    }
-
-
-def _curves(comparison: Comparison, metric: str, axis: str) -> dict[str, Any]:
-    grid = comparison.grid(metric, axis)
-    groups: list[dict[str, Any] | None] = []
-    for group in comparison.groups:
-        band = comparison.band(group, metric, axis, grid)
-        if band is None:
-            groups.append(None)
-            continue
-        low, high = band.extremes
-        interval = band.interval(comparison.seed)
-        groups.append(
-            {
-                "mean": _numbers(band.mean),
-                "range": [_numbers(low), _numbers(high)] if len(band.each) > 1 else None,
-                "interval": None if interval is None else [_numbers(end) for end in interval],
-                "each": [
-                    {"name": f"seed {run.seed}", "y": _numbers(y)} for run, y in zip(band.runs, band.each, strict=True)
-                ],
-            }
-        )
-    return {"x": _numbers(grid), "groups": groups}
-
-
-def _numbers(values: np.ndarray, digits: int = 7) -> list[float | None]:
-    """Rounded to significant digits for the page; None in place of NaN."""
-    return [None if np.isnan(value) else float(f"{value:.{digits}g}") for value in values]

@@ -40,10 +40,10 @@ def final_table(comparison: Comparison) -> TextTable:
         rows.append([group.label, _seeds(group), *before, *cells])
     headings = [*("start" for _ in start), *scores, *(_SHORT.get(name, name) for name in others)]
     return TextTable(
-        "final",
-        "Final values",
-        ["group", "seeds", *headings],
-        rows,
+        name="final",
+        title="Final values",
+        columns=["group", "seeds", *headings],
+        cells=rows,
         note="Mean ± standard deviation over runs. Scores: the last evaluation; start: "
         f"{comparison.metric} before training. Entropy (nats a token) and reward: the "
         "last tenth of the steps. All-Right, All-Wrong: share of all prompts. Wasted: share of the sampled tokens that "
@@ -83,7 +83,8 @@ def difference_table(comparison: Comparison) -> TextTable | None:
     headings = ["group", "metric", "difference", "95 % over seeds", "95 % over problems", "by seed"]
     if not problems:
         headings, rows = headings[:4] + headings[5:], [row[:4] + row[5:] for row in rows]
-    return TextTable("differences", f"Differences to {comparison.baseline.label}", headings, rows, note=note)
+    title = f"Differences to {comparison.baseline.label}"
+    return TextTable(name="differences", title=title, columns=headings, cells=rows, note=note)
 
 
 def reach_table(comparison: Comparison) -> TextTable | None:
@@ -99,10 +100,10 @@ def reach_table(comparison: Comparison) -> TextTable | None:
             cells.append(_reach(own) + _ratio(own, base, is_baseline=group is comparison.baseline))
         rows.append([group.label, *cells])
     return TextTable(
-        "reach",
-        f"Spent to reach {comparison.metric} = {comparison.score:.3f}",
-        ["group", *(AXES[axis] for axis in axes)],
-        rows,
+        name="reach",
+        title=f"Spent to reach {comparison.metric} = {comparison.score:.3f}",
+        columns=["group", *(AXES[axis] for axis in axes)],
+        cells=rows,
         note="Mean over runs, on the straight line between evaluations; × is the ratio to the baseline. Evaluations "
         "themselves cost no sampled tokens, but seconds.",
     )
@@ -112,7 +113,8 @@ def cost_table(comparison: Comparison) -> TextTable:
     """A row for each group: what its runs spent in all."""
     axes = [axis for axis in _COSTS if axis in axes_of(comparison)]
     rows = [[group.label, *(_amount(comparison.final(group, axis)) for axis in axes)] for group in comparison.groups]
-    return TextTable("spent", "Spent in all", ["group", *(AXES[axis] for axis in axes)], rows)
+    columns = ["group", *(AXES[axis] for axis in axes)]
+    return TextTable(name="spent", title="Spent in all", columns=columns, cells=rows)
 
 
 def sets_table(comparison: Comparison) -> TextTable | None:
@@ -122,7 +124,7 @@ def sets_table(comparison: Comparison) -> TextTable | None:
         return None
     rows = [[name, *(_spread(comparison.final(group, name)) for group in comparison.groups)] for name in names]
     headings = ["score", *(group.label for group in comparison.groups)]
-    return TextTable("sets", "Final scores by evaluation set", headings, rows)
+    return TextTable(name="sets", title="Final scores by evaluation set", columns=headings, cells=rows)
 
 
 def settings_table(comparison: Comparison) -> TextTable | None:
@@ -134,7 +136,7 @@ def settings_table(comparison: Comparison) -> TextTable | None:
         for name in comparison.differing
     ]
     headings = ["setting", *(group.label for group in comparison.groups)]
-    return TextTable("settings", "Settings in which the groups differ", headings, rows)
+    return TextTable(name="settings", title="Settings in which the groups differ", columns=headings, cells=rows)
 
 
 def runs_table(comparison: Comparison) -> TextTable:
@@ -157,7 +159,7 @@ def runs_table(comparison: Comparison) -> TextTable:
                 ]
             )
     headings = ["group", "seed", "run", "state", "steps", "sampled tokens", "CPU seconds", comparison.metric, "code"]
-    return TextTable("runs", "Runs", headings, rows)
+    return TextTable(name="runs", title="Runs", columns=headings, cells=rows)
 
 
 def _any(comparison: Comparison, metric: str) -> bool:

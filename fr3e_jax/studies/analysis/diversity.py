@@ -11,26 +11,17 @@ Dimension key: R responses, N samples of a problem, A distinct answers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from fr3e_jax.rewards.extraction import extract
 from fr3e_jax.studies.analysis.figure import Figure, Series
-from fr3e_jax.studies.analysis.fr3e_figures import number
-from fr3e_jax.studies.analysis.material import Material, NothingToShow
-from fr3e_jax.studies.analysis.responses import Responses
-from fr3e_jax.studies.analysis.success import (
-    DRAWS,
-    VOTES,
-    curve_with_interval,
-    pass_at_k_by_problem,
-    places,
-    sample_sets,
-)
+from fr3e_jax.studies.analysis.material import Material, NothingToShow, analysis
+from fr3e_jax.studies.analysis.responses import Responses, by_step
+from fr3e_jax.studies.analysis.success import VOTES, SampleSets, pass_at_k_by_problem
 
 Answer = str | None
-_STEP = "training step"
 _VOTES_AT_ONCE = 4_000_000  # votes summed in one piece
 
 
@@ -60,10 +51,10 @@ def distinct_answers(answers: Sequence[Answer], ks: Sequence[int]) -> np.ndarray
     Σ_a (1 − C(n−n_a, k) / C(n, k)), with n_a samples that answer a: the estimator of pass@k for every answer a. A
     response without an answer adds none. (Deng et al. 2025, figure 1b; the paper gives no formula.)
     """
-    found = np.array(list(Counter(answer for answer in answers if answer is not None).values()), np.int64)
-    if not len(found):
+    frequencies = np.array(list(Counter(answer for answer in answers if answer is not None).values()), np.int64)
+    if not len(frequencies):
         return np.zeros(len(ks))
-    return pass_at_k_by_problem(np.full(len(found), len(answers)), found, ks).sum(axis=0)
+    return pass_at_k_by_problem(np.full(len(frequencies), len(answers)), frequencies, ks).sum(axis=0)
 
 
 def majority_verdict(votes: np.ndarray, right_votes: np.ndarray) -> np.ndarray:
@@ -98,131 +89,97 @@ def majority_curve(
     at_once = max(1, _VOTES_AT_ONCE // votes.size)
     for start in range(0, VOTES if between else 0, at_once):
         orders = np.argsort(generator.random((min(at_once, VOTES - start), n)), axis=1)
-        sums = (np.cumsum(one[orders], axis=1)[:, ends] for one in (votes, right_votes))
+        sums = (np.cumsum(counted[orders], axis=1)[:, ends] for counted in (votes, right_votes))
         verdicts += majority_verdict(*sums).sum(axis=0) / VOTES
-    found = exact | dict(zip(between, verdicts, strict=True))
-    return np.array([float(found[k]) for k in ks])
-
-
-def _answers(material: Material, responses: Responses, rows: Sequence[int]) -> list[Answer]:
-    read = answer_reader(str(material.run.settings.get("data.task", "")))
-    codec = material.codec
-    return [read(codec.decode(responses.tokens[responses.span(i)].tolist())) for i in rows]
+    by_k = exact | dict(zip(between, verdicts, strict=True))
+    return np.array([float(by_k[k]) for k in ks])
 
 
 def _curves(
     material: Material, of_problem: Callable[[list[Answer], list[bool], list[int]], np.ndarray]
 ) -> tuple[list[Series], str]:
-    responses, origin, sets = sample_sets(material)
-    series = []
-    for name, problems in sets.items():
-        ks = places(min(map(len, problems.values())))
-        table = np.stack(
-            [
-                of_problem(_answers(material, responses, rows), [bool(responses.right[i]) for i in rows], ks)
-                for rows in problems.values()
-            ]
-        )
-        mean, low, high = curve_with_interval(table, material.seed)
-        series.append(Series(name, ks, mean.tolist(), low.tolist(), high.tolist()))
-    if not any(y for one in series for y in one.y):
+    sets = SampleSets.of(material)
+    responses, codec = sets.responses, material.codec
+    read = answer_reader(str(material.run.settings.get("data.task", "")))
+
+    def of_set(problems: Mapping[str, list[int]], ks: list[int]) -> np.ndarray:
+        rows = []
+        for samples in problems.values():
+            answers = [read(codec.decode(responses.tokens[responses.span(i)].tolist())) for i in samples]
+            rows.append(of_problem(answers, responses.right[samples].tolist(), ks))
+        return np.stack(rows)
+
+    series = sets.curves(of_set)
+    if not any(y for line in series for y in line.y):
         raise NothingToShow("no response has a final answer")
-    note = f"{origin}; bands: 95 % bootstrap over problems, {DRAWS} draws, seed {material.seed}; {responses.note}"
-    return series, note
+    return series, sets.note
 
 
+@analysis("samples and tokenizer", "Deng et al. 2025, figure 1b")
 def answer_diversity(material: Material) -> Figure:
-    """Distinct final answers among k samples, before and after training. (Deng et al. 2025, figure 1b.)"""
+    """Distinct final answers among k samples, before and after training."""
     series, note = _curves(material, lambda answers, _, ks: distinct_answers(answers, ks))
     return Figure(
-        name="answer_diversity",
         title="Distinct final answers",
-        kind="lines",
         x_label="k (samples)",
         y_label="distinct answers, mean over problems",
         series=series,
-        source="Deng et al. 2025, figure 1b",
         note=note,
         log_x=True,
     )
 
 
-def majority_vote(material: Material) -> Figure:
-    """maj@k for k = 1 … n. (Deng et al. 2025, table 4.)"""
+@analysis("samples and tokenizer", "Deng et al. 2025, table 4")
+def maj_at_k(material: Material) -> Figure:
+    """maj@k for k = 1 … n."""
     generator = np.random.default_rng(material.seed)
     series, note = _curves(material, lambda answers, right, ks: majority_curve(answers, right, ks, generator))
     return Figure(
-        name="maj_at_k",
         title="maj@k",
-        kind="lines",
         x_label="k (samples)",
         y_label="maj@k",
         series=series,
-        source="Deng et al. 2025, table 4",
         note=f"{VOTES} seeded subsets of each problem where 1 < k < n; ties share; {note}",
         log_x=True,
     )
 
 
-def by_outcome(responses: Responses) -> dict[str, np.ndarray]:
-    """Masks ``[R]`` of the graded responses that are right and of those that are wrong."""
-    return {"right": responses.right & responses.graded, "wrong": ~responses.right & responses.graded}
-
-
-def mean_by_step(steps: np.ndarray, values: np.ndarray) -> tuple[list[int], list[float], list[float], list[float]]:
-    """Of finite ``values`` ``[R]``: the steps, and the mean and both quartiles of each."""
-    known = np.isfinite(values)
-    found = [int(step) for step in np.unique(steps[known])]
-    rows = [values[known & (steps == step)] for step in found]
-    low, high = ([float(np.quantile(row, q)) for row in rows] for q in (0.25, 0.75))
-    return found, [float(row.mean()) for row in rows], low, high
-
-
+@analysis("training rollouts", "Deng et al. 2025, 2.2, figure 1d, from entropies")
 def effective_branching(material: Material) -> Figure:
     """Mean of exp(H_t) over the tokens of a response, by step, for right and wrong responses.
 
-    It stands in for the rollout branching factor (Deng et al. 2025, 2.2 and figure 1d), averaged within a response as
-    in 4.4.1. The first lines of this file say why.
+    It stands in for the rollout branching factor, averaged within a response as in 4.4.1. The first lines of this file
+    say why.
     """
     responses = material.training
     branching = responses.mean_by_response(np.exp(responses.entropies.astype(np.float64)), responses.written)
     return Figure(
-        name="effective_branching",
         title="Effective branching, exp(entropy)",
-        kind="lines",
-        x_label=_STEP,
         y_label="equally likely tokens",
         series=_outcome_lines(responses, branching),
-        source="Deng et al. 2025, 2.2, figure 1d, from entropies",
         note="mean over responses, band: quartiles; exp of the stored entropy, as top-p sets are not stored; "
         + responses.note,
     )
 
 
+@analysis("training rollouts", "Deng et al. 2025, table 5")
 def length_by_outcome(material: Material) -> Figure:
-    """Length of right and wrong whole responses, by step.
-
-    (Deng et al. 2025, table 5, compares the lengths of methods.)
-    """
+    """Length of right and wrong whole responses, by step; the paper compares the lengths of methods."""
     responses = material.training
     return Figure(
-        name="length_by_outcome",
         title="Length of right and wrong responses",
-        kind="lines",
-        x_label=_STEP,
         y_label="length (tokens)",
         series=_outcome_lines(responses, responses.lengths.astype(np.float64)),
-        source="Deng et al. 2025, table 5",
         note="mean over responses, stop token and shared prefix included, band: quartiles; " + responses.note,
     )
 
 
 def _outcome_lines(responses: Responses, values: np.ndarray) -> list[Series]:
     lines = []
-    for name, mask in by_outcome(responses).items():
+    for name, mask in responses.by_outcome.items():
         if mask.any():
-            steps, mean, low, high = mean_by_step(responses.step[mask], values[mask])
-            lines.append(Series(name, steps, [number(y) for y in mean], low, high))
+            steps, (low, high), means = by_step(responses.step[mask], values[mask], (0.25, 0.75))
+            lines.append(Series(name, steps, means, low, high))
     if not lines:
         raise NothingToShow("no graded rollout")
     return lines

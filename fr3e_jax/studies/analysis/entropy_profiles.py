@@ -14,12 +14,9 @@ import math
 
 import numpy as np
 
-from fr3e_jax.studies.analysis.diversity import by_outcome
-from fr3e_jax.studies.analysis.figure import Figure, Series
-from fr3e_jax.studies.analysis.fr3e_figures import number
-from fr3e_jax.studies.analysis.material import Material, NothingToShow
-from fr3e_jax.studies.analysis.responses import Responses
-from fr3e_jax.studies.analysis.success import thirds
+from fr3e_jax.studies.analysis.figure import Figure, Number, Series, finite
+from fr3e_jax.studies.analysis.material import Material, NothingToShow, analysis
+from fr3e_jax.studies.analysis.responses import Responses, thirds
 
 DECILES = 10
 POSITION_BINS = 50
@@ -40,51 +37,43 @@ def relative_decile(responses: Responses) -> np.ndarray:
     return responses.place * DECILES // np.repeat(responses.lengths, responses.lengths)
 
 
-def _groups(responses: Responses) -> dict[str, np.ndarray]:
-    masks = {"all": np.ones(len(responses), bool)} | by_outcome(responses)
-    return {name: mask[responses.owner] & responses.counted for name, mask in masks.items() if mask.any()}
+def _profile(responses: Responses, bins: np.ndarray, labels: list[float] | list[str]) -> list[Series]:
+    """The mean entropy of the tokens ``[T]`` of each bin, for all, right and wrong responses."""
+
+    def means(mask: np.ndarray) -> list[Number]:
+        tokens = mask[responses.owner] & responses.counted
+        return [finite(mean) for mean in bin_means(bins[tokens], responses.entropies[tokens], len(labels))]
+
+    masks = {"all": np.ones(len(responses), bool)} | responses.by_outcome
+    return [Series(name, labels, means(mask)) for name, mask in masks.items() if mask.any()]
 
 
+@analysis("training rollouts", "Deng et al. 2025, figure 6a")
 def entropy_by_relative_position(material: Material) -> Figure:
-    """Mean token entropy in each tenth of the response: a U shape, in the paper. (Deng et al. 2025, figure 6a.)"""
+    """Mean token entropy in each tenth of the response: a U shape, in the paper."""
     responses = material.training
-    deciles, names = relative_decile(responses), [f"{10 * i} to {10 * i + 10} %" for i in range(DECILES)]
+    labels = [f"{10 * i} to {10 * i + 10} %" for i in range(DECILES)]
     return Figure(
-        name="entropy_by_relative_position",
         title="Entropy by tenth of the response",
         kind="bars",
         x_label="place in the response",
         y_label="entropy (nats)",
-        series=[
-            Series(name, names, [number(y) for y in bin_means(deciles[mask], responses.entropies[mask], DECILES)])
-            for name, mask in _groups(responses).items()
-        ],
-        source="Deng et al. 2025, figure 6a",
+        series=_profile(responses, relative_decile(responses), labels),
         note=f"mean over sampled tokens, each counted once; {responses.note}",
     )
 
 
+@analysis("training rollouts", "Deng et al. 2025, figure 6a")
 def entropy_by_position(material: Material) -> Figure:
-    """Mean token entropy by place from the start, for all, right and wrong responses. (Deng et al. 2025, figure 6a.)"""
+    """Mean token entropy by place from the start, for all, right and wrong responses."""
     responses = material.training
     width = max(1, math.ceil(int(responses.lengths.max()) / POSITION_BINS))
     bins = responses.place // width
-    size = int(bins.max()) + 1
     return Figure(
-        name="entropy_by_position",
         title="Entropy by position",
-        kind="lines",
         x_label="position (tokens)",
         y_label="entropy (nats)",
-        series=[
-            Series(
-                name,
-                [i * width for i in range(size)],
-                [number(y) for y in bin_means(bins[mask], responses.entropies[mask], size)],
-            )
-            for name, mask in _groups(responses).items()
-        ],
-        source="Deng et al. 2025, figure 6a",
+        series=_profile(responses, bins, [i * width for i in range(int(bins.max()) + 1)]),
         note=f"mean over sampled tokens in bins of {width}, each counted once; {responses.note}",
     )
 
@@ -95,81 +84,74 @@ def exclusive_tokens(tokens: np.ndarray, negative: np.ndarray, positive: np.ndar
     return np.select([in_negative & ~in_positive, in_positive & ~in_negative, in_negative & in_positive], [0, 1, 2], 3)
 
 
+@analysis("training rollouts", "Deng et al. 2025, 3.2.2, figure 3c")
 def entropy_by_sign(material: Material) -> Figure:
     """Mean entropy in positive and negative samples by step, and of tokens exclusive to either.
-
-    (Deng et al. 2025, figure 3c.)
 
     A token is exclusive to negative samples of a step if its id occurs in no positive sample of that step.
     """
     responses = material.training
-    masks = by_outcome(responses)
     token_step = responses.step[responses.owner]
     lines: dict[str, dict[int, float]] = {}
     for step in np.unique(responses.step):
-        own = np.flatnonzero(responses.counted & (token_step == step))
-        entropies, tokens = responses.entropies[own], responses.tokens[own]
-        positive, negative = (masks[name][responses.owner[own]] for name in ("right", "wrong"))
-        exclusive = exclusive_tokens(tokens, negative, positive)
-        parts = {
+        sampled = np.flatnonzero(responses.counted & (token_step == step))
+        positive, negative = (responses.by_outcome[name][responses.owner[sampled]] for name in ("right", "wrong"))
+        exclusive = exclusive_tokens(responses.tokens[sampled], negative, positive)
+        masks = {
             "positive samples": positive,
             "negative samples": negative,
             "tokens in positive samples only": exclusive == 1,
             "tokens in negative samples only": exclusive == 0,
         }
-        for name, mask in parts.items():
+        for name, mask in masks.items():
             if mask.any():
-                lines.setdefault(name, {})[int(step)] = float(entropies[mask].mean(dtype=np.float64))
+                mean = responses.entropies[sampled][mask].mean(dtype=np.float64)
+                lines.setdefault(name, {})[int(step)] = float(mean)
     if not lines:
         raise NothingToShow("no graded rollout")
     return Figure(
-        name="entropy_by_sign",
         title="Entropy in positive and negative samples",
-        kind="lines",
-        x_label="training step",
         y_label="entropy (nats)",
         series=[Series(name, list(points), list(points.values())) for name, points in lines.items()],
-        source="Deng et al. 2025, 3.2.2, figure 3c",
         note=f"positive: right; exclusive within a step; {responses.note}",
     )
 
 
-def token_entropies(tokens: np.ndarray, entropies: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Occurrences and mean entropy of each token id below ``size``, ``[V]`` each; NaN for ids that do not occur."""
-    return np.bincount(tokens, minlength=size), bin_means(tokens, entropies, size)
+def token_entropies(responses: Responses, steps: list[int], size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Occurrences in these steps and mean entropy of each token id below ``size``, ``[V]`` each; NaN without any."""
+    mask = np.isin(responses.step, steps)[responses.owner] & responses.counted
+    tokens = responses.tokens[mask]
+    return np.bincount(tokens, minlength=size), bin_means(tokens, responses.entropies[mask], size)
 
 
+@analysis("training rollouts", "Deng et al. 2025, 3.2.2, figure 3c")
 def fastest_entropy_drop(material: Material) -> Figure:
     """Where the token ids occur whose mean entropy falls most from the first to the last third.
 
-    (Deng et al. 2025, figure 3c.)
-
     The bars are shares of the 20 % of ids with the largest drop, beside the shares of all compared ids. The id must
-    occur 5 times in each third; whether it is exclusive is decided over all steps that were read.
+    occur 5 times in each third. Exclusive means exclusive over all steps that were read.
     """
     responses = material.training
-    named = thirds(responses.step.tolist())
-    windows = list(named.values())
+    windows = thirds(responses.step.tolist())
     if len(windows) < 2:
         raise NothingToShow("needs two steps")
     size = int(responses.tokens.max()) + 1
-    token_step = responses.step[responses.owner]
-    of_window = [np.isin(token_step, steps) & responses.counted for steps in windows]
-    (first, early), (last, late) = (
-        token_entropies(responses.tokens[mask], responses.entropies[mask], size) for mask in of_window
-    )
+    (first, early), (last, late) = (token_entropies(responses, steps, size) for steps in windows.values())
     compared = np.flatnonzero((first >= LEAST_COUNT) & (last >= LEAST_COUNT))
     if not len(compared):
         raise NothingToShow(f"no token occurs {LEAST_COUNT} times in both thirds of the steps")
     fastest = fastest_falling(compared, early - late, FASTEST)
-    masks = {name: mask[responses.owner] & responses.counted for name, mask in by_outcome(responses).items()}
-    kinds = exclusive_tokens(np.arange(size), *_occurring(responses.tokens, masks, size))
+    positive, negative = (
+        responses.by_outcome[name][responses.owner] & responses.counted for name in ("right", "wrong")
+    )
+    ids = np.arange(size)
+    in_negative, in_positive = (np.isin(ids, responses.tokens[mask]) for mask in (negative, positive))
+    kinds = exclusive_tokens(ids, in_negative, in_positive)
 
-    def shares(ids: np.ndarray) -> list[float]:
-        return [float(np.mean(kinds[ids] == i)) for i in range(len(EXCLUSIVE))]
+    def shares(chosen: np.ndarray) -> list[float]:
+        return [float(np.mean(kinds[chosen] == i)) for i in range(len(EXCLUSIVE))]
 
     return Figure(
-        name="fastest_entropy_drop",
         title="Tokens whose entropy falls fastest",
         kind="bars",
         x_label="occur",
@@ -178,8 +160,7 @@ def fastest_entropy_drop(material: Material) -> Figure:
             Series("the 20 % that fall fastest", EXCLUSIVE, shares(fastest)),
             Series("all that are compared", EXCLUSIVE, shares(compared)),
         ],
-        source="Deng et al. 2025, 3.2.2, figure 3c",
-        note=f"{len(fastest)} of {len(compared)} token ids; {' and '.join(named)}; {responses.note}",
+        note=f"{len(fastest)} of {len(compared)} token ids; {' and '.join(windows)}; {responses.note}",
     )
 
 
@@ -187,8 +168,3 @@ def fastest_falling(ids: np.ndarray, drops: np.ndarray, share: float) -> np.ndar
     """The ``share`` of ``ids``, rounded up, with the largest drops; equal drops in the order of the ids."""
     order = np.argsort(-drops[ids], kind="stable")
     return ids[order[: math.ceil(share * len(ids))]]
-
-
-def _occurring(tokens: np.ndarray, masks: dict[str, np.ndarray], size: int) -> list[np.ndarray]:
-    """bool ``[V]`` of negative and of positive samples: whether the id occurs there."""
-    return [np.bincount(tokens[masks[name]], minlength=size) > 0 for name in ("wrong", "right")]

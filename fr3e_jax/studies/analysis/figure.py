@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 Number = int | float | None
 """A value of a figure; None where there is nothing to show."""
+
+
+def finite(value: float) -> Number:
+    """A float for a figure: None where it is not finite."""
+    return float(value) if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)
@@ -31,40 +37,48 @@ class Series:
             raise ValueError(f"series {self.name!r}: low and high must be given together")
 
 
-@dataclass(frozen=True)
-class Figure:
-    """Series over one axis."""
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Any result of an analysis. Its texts may come from models: they are data, not markup."""
 
-    name: str
+    name: str = ""
     """Name of its files and of its place in a page: lower case and underscores."""
     title: str
-    kind: Literal["lines", "bars", "points"]
-    x_label: str
-    """With the unit, as in "position (tokens)"."""
-    y_label: str
-    series: Sequence[Series]
     source: str = ""
     """Paper and equation or figure, as in "Deng et al. 2025, figure 6a"."""
     note: str = ""
     """How the numbers came about: which rollouts, how many, which interval."""
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The numbers as rows of a table with named columns."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure(Finding):
+    """Series over one axis."""
+
+    kind: Literal["lines", "bars", "points"] = "lines"
+    x_label: str = "training step"
+    """With the unit, as in "position (tokens)"."""
+    y_label: str
+    series: Sequence[Series]
     log_x: bool = False
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """A row for each point: series, x, y, and low and high where there is an interval."""
-        for one in self.series:
-            for i, (x, y) in enumerate(zip(one.x, one.y, strict=True)):
-                row = {"series": one.name, "x": x, "y": y}
-                if one.low is not None and one.high is not None:
-                    row |= {"low": one.low[i], "high": one.high[i]}
+        for series in self.series:
+            for i, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
+                row = {"series": series.name, "x": x, "y": y}
+                if series.low is not None and series.high is not None:
+                    row |= {"low": series.low[i], "high": series.high[i]}
                 yield row
 
 
-@dataclass(frozen=True)
-class HeatMap:
+@dataclass(frozen=True, kw_only=True)
+class HeatMap(Finding):
     """Values at the crossings of two axes."""
 
-    name: str
-    title: str
     x_label: str
     y_label: str
     columns: Sequence[float | str]
@@ -74,8 +88,6 @@ class HeatMap:
     values: Sequence[Sequence[Number]]
     """``[lines][columns]``."""
     unit: str = ""
-    source: str = ""
-    note: str = ""
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """A row for each crossing that has a value: y, x, value."""
@@ -85,23 +97,15 @@ class HeatMap:
                     yield {"y": line, "x": column, "value": value}
 
 
-@dataclass(frozen=True)
-class TextTable:
-    """Rows under named columns, such as tokens with their counts. Texts come from models: they are data, not markup."""
+@dataclass(frozen=True, kw_only=True)
+class TextTable(Finding):
+    """Rows under named columns, such as tokens with their counts."""
 
-    name: str
-    title: str
     columns: Sequence[str]
     cells: Sequence[Sequence[str | Number]]
     """``[rows][columns]``."""
-    source: str = ""
-    note: str = ""
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Each row by the names of its columns."""
         for row in self.cells:
             yield dict(zip(self.columns, row, strict=True))
-
-
-Finding = Figure | HeatMap | TextTable
-"""Any result of an analysis."""

@@ -7,19 +7,26 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import get_args
+from typing import Any
 
 import orjson
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.runs.run_directory import atomic_file
-from fr3e_jax.studies.analysis.figure import Figure, Finding, Series
+from fr3e_jax.studies.analysis.figure import Figure, Finding, HeatMap, Series, TextTable
+
+_TYPES = {kind.__name__: kind for kind in (Figure, HeatMap, TextTable)}
+
+
+def finding_fields(finding: Finding) -> dict[str, Any]:
+    """The fields of a finding and its ``type``: Figure, HeatMap or TextTable."""
+    return {"type": type(finding).__name__} | asdict(finding)
 
 
 def finding_content(finding: Finding) -> bytes:
-    """A JSON object with the fields of the finding and its ``type``: Figure, HeatMap or TextTable; NaN becomes null."""
-    content = {"type": type(finding).__name__} | asdict(finding)
-    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    """`finding_fields` as a JSON object; NaN becomes null."""
+    options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    return orjson.dumps(finding_fields(finding), option=options)
 
 
 def stored_findings(folder: Path) -> Iterator[Finding]:
@@ -30,29 +37,29 @@ def stored_findings(folder: Path) -> Iterator[Finding]:
     """
     for path in sorted(folder.glob("*.json")):
         try:
-            content = orjson.loads(path.read_bytes())
-            kind = {one.__name__: one for one in get_args(Finding)}[content.pop("type")]
+            fields = orjson.loads(path.read_bytes())
+            kind = _TYPES[fields.pop("type")]
             if kind is Figure:
-                content["series"] = [Series(**one) for one in content["series"]]
-            yield kind(**content)
+                fields["series"] = [Series(**series) for series in fields["series"]]
+            yield kind(**fields)
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             raise ConfigError(
                 f"{path} is no finding of an analysis ({error}); delete it, or repeat the command that wrote it"
             ) from error
 
 
-def write_findings(found: Sequence[Finding], folder: Path) -> None:
+def write_findings(findings: Sequence[Finding], folder: Path) -> None:
     """Write ``NAME.json`` and ``NAME.csv`` of each finding; a file is whole or not there.
 
     Raises:
       OSError: the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for one in found:
-        with atomic_file(folder / f"{one.name}.json") as stream:
-            stream.write(finding_content(one))
-        with atomic_file(folder / f"{one.name}.csv") as stream:
-            stream.write(as_csv(one).encode())
+    for finding in findings:
+        with atomic_file(folder / f"{finding.name}.json") as stream:
+            stream.write(finding_content(finding))
+        with atomic_file(folder / f"{finding.name}.csv") as stream:
+            stream.write(as_csv(finding).encode())
 
 
 def as_csv(finding: Finding) -> str:

@@ -10,110 +10,66 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fr3e_jax.studies.analysis.figure import Figure, HeatMap, Number, Series
-from fr3e_jax.studies.analysis.material import Material, NothingToShow
+from fr3e_jax.studies.analysis.figure import Figure, HeatMap, Series, finite
+from fr3e_jax.studies.analysis.material import Material, NothingToShow, analysis
+from fr3e_jax.studies.analysis.responses import by_step
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 AVERAGED = 10  # steps of the moving average of advantages
 MOST_PROBLEMS = 64  # lines of the heat map
-_STEP = "training step"
 
 
-def number(value: float) -> Number:
-    """A float for a figure: None where it is not finite."""
-    return float(value) if math.isfinite(value) else None
-
-
-def metric_lines(material: Material, names: dict[str, str]) -> list[Series]:
-    """A line for each metric that the run has written; ``names``: metric to name of its line.
-
-    Raises:
-      NothingToShow: it has written none.
-    """
-    lines = []
-    for metric, name in names.items():
-        try:
-            steps, values = material.curve(metric)
-        except NothingToShow:
-            continue
-        lines.append(Series(name, steps, [number(value) for value in values]))
-    if not lines:
-        raise NothingToShow(f"no metric {' or '.join(names)}")
-    return lines
-
-
+@analysis("metrics", "FR3E, figure 3, top")
 def entropy_over_steps(material: Material) -> Figure:
-    """Mean entropy of the sampled tokens at each step. (FR3E, figure 3, top.)"""
+    """Mean entropy of the sampled tokens at each step."""
     return Figure(
-        name="entropy_over_steps",
         title="Entropy over training",
-        kind="lines",
-        x_label=_STEP,
         y_label="entropy (nats)",
-        series=metric_lines(material, {"entropy/mean": "base rollouts", "entropy/trained": "trained tokens"}),
-        source="FR3E, figure 3, top",
+        series=material.curves({"entropy/mean": "base rollouts", "entropy/trained": "trained tokens"}),
         note="metrics of the run; entropy over the full vocabulary",
     )
 
 
+@analysis("metrics", "Vanlioglu 2025, figures 1 and 3")
 def reward_over_steps(material: Material) -> Figure:
-    """Mean reward of the base rollouts and of those from states. (Vanlioglu 2025, figures 1 and 3.)"""
+    """Mean reward of the base rollouts and of those from states."""
     return Figure(
-        name="reward_over_steps",
         title="Reward over training",
-        kind="lines",
-        x_label=_STEP,
         y_label="mean reward",
-        series=metric_lines(material, {"reward/mean": "base rollouts", "explore/reward": "rollouts from states"}),
-        source="Vanlioglu 2025, figures 1 and 3",
+        series=material.curves({"reward/mean": "base rollouts", "explore/reward": "rollouts from states"}),
         note="metrics of the run",
     )
 
 
+@analysis("metrics", "FR3E, figure 4; Vanlioglu 2025, figures 2 and 4")
 def length_over_steps(material: Material) -> Figure:
-    """Mean response length. (FR3E, figure 4; Vanlioglu 2025, figures 2 and 4.)"""
+    """Mean response length."""
+    names = {"length/mean": "base rollouts", "explore/length": "rollouts from states, own part"}
     return Figure(
-        name="length_over_steps",
         title="Response length over training",
-        kind="lines",
-        x_label=_STEP,
         y_label="length (tokens)",
-        series=metric_lines(
-            material, {"length/mean": "base rollouts", "explore/length": "rollouts from states, own part"}
-        ),
-        source="FR3E, figure 4; Vanlioglu 2025, figures 2 and 4",
+        series=material.curves(names),
         note="metrics of the run",
     )
 
 
+@analysis("metrics", "FR3E, figure 5")
 def all_right_all_wrong(material: Material) -> Figure:
-    """Groups whose rollouts are all right or all wrong, of prompts and of states. (FR3E, figure 5.)
+    """Groups whose rollouts are all right or all wrong, of prompts and of states.
 
     The paper counts them in the explore phase: the groups of states. Runs without states have those of prompts alone.
     """
-    names = {}
-    for kind, named in (("state_groups", "states"), ("base_groups", "prompts")):
-        for outcome in ("all_right", "all_wrong", "mixed"):
-            names[f"{kind}/{outcome}"] = f"{outcome.replace('_', ' ')}, {named}"
+    names = {
+        f"{kind}/{outcome}": f"{outcome.replace('_', ' ')}, {origin}"
+        for kind, origin in (("state_groups", "states"), ("base_groups", "prompts"))
+        for outcome in ("all_right", "all_wrong", "mixed")
+    }
     return Figure(
-        name="all_right_all_wrong",
         title="All-Right and All-Wrong groups",
-        kind="lines",
-        x_label=_STEP,
         y_label="groups",
-        series=metric_lines(material, names),
-        source="FR3E, figure 5",
+        series=material.curves(names),
         note="metrics of the run; a group is the rollouts of one prompt or of one state",
     )
-
-
-def quantiles_by_step(steps: np.ndarray, values: np.ndarray) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """Of finite ``values`` ``[R]`` at ``steps`` ``[R]``: the steps S, quantiles ``[S, 5]`` and means ``[S]``."""
-    known = np.isfinite(values)
-    found = [int(step) for step in np.unique(steps[known])]
-    rows = [values[known & (steps == step)] for step in found]
-    quantiles = np.array([np.quantile(row, QUANTILES) for row in rows]).reshape(len(rows), len(QUANTILES))
-    return found, quantiles, np.array([row.mean() for row in rows])
 
 
 def moving_average(values: Sequence[float], width: int = AVERAGED) -> list[float]:
@@ -121,35 +77,31 @@ def moving_average(values: Sequence[float], width: int = AVERAGED) -> list[float
     return [float(np.mean(values[max(0, i + 1 - width) : i + 1])) for i in range(len(values))]
 
 
+@analysis("training rollouts", "FR3E, figure 7")
 def advantages_over_steps(material: Material) -> Figure:
-    """Distribution of the advantages of the trained rollouts at each step, and the moving average. (FR3E, figure 7.)
+    """Distribution of the advantages of the trained rollouts at each step, and the moving average.
 
     The paper compares the moving averages with E[A] = 0; it does not say how many steps they cover.
     """
     responses = material.training
-    steps, quantiles, means = quantiles_by_step(responses.step, responses.advantage)
+    steps, (low, lower, median, upper, high), means = by_step(responses.step, responses.advantage, QUANTILES)
     if not steps:
         raise NothingToShow("no rollout has an advantage")
-    names = {1: "quartiles about the median", 0: "5 % to 95 %"}
-    bands = [
-        Series(name, steps, quantiles[:, 2].tolist(), quantiles[:, i].tolist(), quantiles[:, 4 - i].tolist())
-        for i, name in names.items()
-    ]
-    average = Series(f"mean of {AVERAGED} steps", steps, moving_average(means.tolist()))
     return Figure(
-        name="advantages_over_steps",
         title="Advantages over training",
-        kind="lines",
-        x_label=_STEP,
         y_label="advantage",
-        series=[average, *bands],
-        source="FR3E, figure 7",
+        series=[
+            Series(f"mean of {AVERAGED} steps", steps, moving_average(means)),
+            Series("quartiles about the median", steps, median, lower, upper),
+            Series("5 % to 95 %", steps, median, low, high),
+        ],
         note=f"stored advantages, one for each trained rollout; {responses.note}",
     )
 
 
+@analysis("samples", "FR3E, figure 6")
 def reward_by_problem(material: Material) -> HeatMap:
-    """Share of right samples of each problem at each step, hardest problem first. (FR3E, figure 6.)
+    """Share of right samples of each problem at each step, hardest problem first.
 
     Problems of the evaluations; without their samples, problems that training drew at two steps or more.
     """
@@ -159,9 +111,9 @@ def reward_by_problem(material: Material) -> HeatMap:
     steps = [int(step) for step in np.unique(responses.step[mask])]
     problems, indices = np.unique(np.asarray(responses.problem)[mask], return_inverse=True)
     columns = np.searchsorted(steps, responses.step[mask])
-    place = indices * len(steps) + columns
-    count = np.bincount(place, minlength=len(problems) * len(steps)).reshape(len(problems), -1)
-    right = np.bincount(place, weights=responses.right[mask], minlength=count.size).reshape(count.shape)
+    cell = indices * len(steps) + columns
+    count = np.bincount(cell, minlength=len(problems) * len(steps)).reshape(len(problems), -1)
+    right = np.bincount(cell, weights=responses.right[mask], minlength=count.size).reshape(count.shape)
     often = (count > 0).sum(axis=1) > 1
     if len(steps) < 2 or not often.any():
         raise NothingToShow("no problem was sampled at two steps")
@@ -171,14 +123,12 @@ def reward_by_problem(material: Material) -> HeatMap:
         drawn = np.sort(np.random.default_rng(material.seed).choice(drawn, MOST_PROBLEMS, replace=False))
     order = drawn[np.argsort(np.nanmean(share[drawn], axis=1), kind="stable")]
     return HeatMap(
-        name="reward_by_problem",
         title="Success by problem and step",
-        x_label=_STEP,
+        x_label="training step",
         y_label="problem",
         columns=steps,
         lines=[str(problems[i]) for i in order],
-        values=[[number(value) for value in share[i]] for i in order],
+        values=[[finite(value) for value in share[i]] for i in order],
         unit="share of right samples",
-        source="FR3E, figure 6",
         note=f"{len(order)} of {int(often.sum())} problems, hardest first; {origin}; {responses.note}",
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from fr3e_jax.objectives.signal_to_noise import aimed_signal, oracle_cosine, signal_and_noise
 from fr3e_jax.studies.analysis.bootstrap import DRAWS, percentiles
-from fr3e_jax.studies.analysis.figure import Figure, Finding, Series, TextTable
+from fr3e_jax.studies.analysis.figure import Figure, Finding, Series, TextTable, finite
 
 SOURCE = "this project; McCandlish et al. 2018, arXiv:1812.06162, appendix A.1"
 _INTERVALS = ("SNR per 1,000 tokens", "SNR to the oracle per 1,000 tokens", "cosine with the oracle")
@@ -55,13 +55,13 @@ class RepeatedGradients:
     def figures(self, oracle: np.ndarray | None, counts: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """The figures of `_INTERVALS`; with the ``counts`` of a bootstrap ``[D, N]``, those of each draw ``[D]``."""
         signal, noise = signal_and_noise(self.products, counts)
-        taken = np.ones(len(self.repeats)) if counts is None else counts
-        thousands = taken @ self.column("sampled_tokens") / taken.sum(axis=-1) / 1000
-        found = {_INTERVALS[0]: signal / noise / thousands}
+        times = np.ones(len(self.repeats)) if counts is None else counts
+        thousands = times @ self.column("sampled_tokens") / times.sum(axis=-1) / 1000
+        figures = {_INTERVALS[0]: signal / noise / thousands}
         if oracle is not None and self.crossed is not None:
-            found[_INTERVALS[1]] = aimed_signal(self.crossed, oracle, counts) / noise / thousands
-            found[_INTERVALS[2]] = oracle_cosine(self.crossed, oracle, self.products, counts)
-        return found
+            figures[_INTERVALS[1]] = aimed_signal(self.crossed, oracle, counts) / noise / thousands
+            figures[_INTERVALS[2]] = oracle_cosine(self.crossed, oracle, self.products, counts)
+        return figures
 
 
 def gradient_findings(
@@ -80,54 +80,55 @@ def gradient_findings(
             note += ", so it has no direction: give more --oracle-prompts or --oracle-rollouts"
             oracle = None
     ranking = _INTERVALS[1] if oracle is not None else _INTERVALS[0]
-    rows = [_row(one, oracle, seed) for one in measured]
-    worst = lambda value: -np.inf if value is None else value
-    rows.sort(key=lambda row: -worst(row[ranking]))
+    rows = [_row(gradients, oracle, seed) for gradients in measured]
+    rows.sort(key=lambda row: np.inf if row[ranking] is None else -row[ranking])
     columns = list(rows[0])
     note = f"ranked by {ranking}; 95 % bootstrap intervals over repeats. {note}"
-    title = "Signal-to-noise ratio of the policy gradient"
-    names = [row["variant"] for row in rows]
     ends = [[row[key] for row in rows] for key in (ranking, f"{ranking}, low", f"{ranking}, high")]
-    series = [Series(ranking, names, *ends)]
+    shared = {"title": "Signal-to-noise ratio of the policy gradient", "source": SOURCE, "note": note}
     return [
-        TextTable("gradient_noise", title, columns, [[row[key] for key in columns] for row in rows], SOURCE, note),
-        Figure("gradient_noise_bars", title, "bars", "variant", ranking, series, SOURCE, note),
+        TextTable(name="gradient_noise", columns=columns, cells=[list(row.values()) for row in rows], **shared),
+        Figure(
+            name="gradient_noise_bars",
+            kind="bars",
+            x_label="variant",
+            y_label=ranking,
+            series=[Series(ranking, [row["variant"] for row in rows], *ends)],
+            **shared,
+        ),
         _all_repeats(measured, note),
     ]
 
 
-def _row(one: RepeatedGradients, oracle: np.ndarray | None, seed: int) -> dict:
-    n = len(one.repeats)
+def _row(gradients: RepeatedGradients, oracle: np.ndarray | None, seed: int) -> dict:
+    n = len(gradients.repeats)
     draws = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=DRAWS)
-    drawn = one.figures(oracle, draws)
-    row: dict = {"variant": one.name}
-    for name, value in one.figures(oracle).items():
-        kept = drawn[name][np.isfinite(drawn[name])]
-        low, high = percentiles(kept) if len(kept) else (np.nan, np.nan)
-        row |= {name: _number(value), f"{name}, low": _number(low), f"{name}, high": _number(high)}
-    signal, noise = signal_and_noise(one.products)
-    shares = {
-        "prompts that train": one.column("training_prompts").sum() / one.column("prompts").sum(),
-        "rollouts that train": one.column("training_rollouts").sum() / one.column("rollouts").sum(),
-    }
-    means = ("sampled_tokens", "loss_tokens", "trained_positions", "cpu_seconds")
-    row |= {"SNR of a repeat": _number(signal / noise), "signal": _number(signal), "noise": _number(noise)}
-    row |= {"repeats": n} | {f"{name.replace('_', ' ')} a repeat": float(one.column(name).mean()) for name in means}
-    return row | {name: float(value) for name, value in shares.items()}
-
-
-def _number(value: float | np.ndarray) -> float | None:
-    """The value, or None where there is none."""
-    return float(value) if np.isfinite(value) else None
+    drawn = gradients.figures(oracle, draws)
+    row: dict = {"variant": gradients.name}
+    for name, value in gradients.figures(oracle).items():
+        valid = drawn[name][np.isfinite(drawn[name])]
+        low, high = percentiles(valid) if len(valid) else (np.nan, np.nan)
+        row |= {name: finite(value), f"{name}, low": finite(low), f"{name}, high": finite(high)}
+    signal, noise = signal_and_noise(gradients.products)
+    row |= {"SNR of a repeat": finite(signal / noise), "signal": finite(signal), "noise": finite(noise), "repeats": n}
+    for name in ("sampled_tokens", "loss_tokens", "trained_positions", "cpu_seconds"):
+        row[f"{name.replace('_', ' ')} a repeat"] = float(gradients.column(name).mean())
+    for name in ("prompts", "rollouts"):
+        trained, everything = gradients.column(f"training_{name}").sum(), gradients.column(name).sum()
+        row[f"{name} that train"] = float(trained / everything)
+    return row
 
 
 def _all_repeats(measured: Sequence[RepeatedGradients], note: str) -> TextTable:
     cells = []
-    for one in measured:
-        for i, repeat in enumerate(one.repeats):
-            others = (one.products[i].sum() - one.products[i, i]) / (len(one.repeats) - 1)
-            crossed = None if one.crossed is None else float(one.crossed[i].mean())
-            cells.append([one.name, i, float(one.products[i, i]), float(others), crossed, *vars(repeat).values()])
+    for gradients in measured:
+        for i, repeat in enumerate(gradients.repeats):
+            row = gradients.products[i]
+            others = (row.sum() - row[i]) / (len(row) - 1)
+            crossed = None if gradients.crossed is None else float(gradients.crossed[i].mean())
+            cells.append([gradients.name, i, float(row[i]), float(others), crossed, *vars(repeat).values()])
     inner = ["squared norm", "mean inner product with the others", "mean inner product with the oracle"]
     columns = ["variant", "repeat", *inner, *(name.replace("_", " ") for name in Repeat.__dataclass_fields__)]
-    return TextTable("gradient_repeats", "Every repeat", columns, cells, SOURCE, note)
+    return TextTable(
+        name="gradient_repeats", title="Every repeat", columns=columns, cells=cells, source=SOURCE, note=note
+    )

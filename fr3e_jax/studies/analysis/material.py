@@ -1,13 +1,15 @@
-"""The input of an analysis: one run, with its rollouts read once for all analyses."""
+"""The frame of the analyses: their input, one run whose rollouts are read once for all, and their declaration."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fr3e_jax.studies.analysis.responses import Budget, Responses, read_responses
+from fr3e_jax.studies.analysis.figure import Finding, Number, Series, finite
+from fr3e_jax.studies.analysis.responses import ReadLimits, Responses, read_responses
 from fr3e_jax.studies.analysis.stored_run import Stem, StoredRun
 
 if TYPE_CHECKING:
@@ -20,11 +22,11 @@ class NothingToShow(Exception):
 
 @dataclass(frozen=True)
 class Material:
-    """A run and how much of it is read. A property is read when it is first asked for."""
+    """A run and the limits of what is read. A property is read when it is first asked for."""
 
     run: StoredRun
     seed: int = 0
-    budget: Budget = field(default_factory=Budget)
+    limits: ReadLimits = field(default_factory=ReadLimits)
     behaviours_file: Path | None = None
     """Words and patterns that replace those of the package."""
     label: str = ""
@@ -83,21 +85,53 @@ class Material:
             raise NothingToShow("the tokenizer is no longer where the settings say")
         return codec
 
-    def curve(self, name: str) -> tuple[list[int], list[float]]:
-        """Steps and values of a metric of training, without gaps.
+    def curve(self, metric: str) -> tuple[list[int], list[Number]]:
+        """Steps and values of a metric of training; no steps if the run has not written it."""
+        records = [record for record in self.run.training if record.get(metric) is not None]
+        return [record["step"] for record in records], [finite(record[metric]) for record in records]
+
+    def curves(self, names: dict[str, str]) -> list[Series]:
+        """A line for each metric that the run has written; ``names``: metric → name of its line.
 
         Raises:
-          NothingToShow: the run has not written it.
+          NothingToShow: it has written none.
         """
-        rows = [(record["step"], record[name]) for record in self.run.training if record.get(name) is not None]
-        if not rows:
-            raise NothingToShow(f"no metric {name}")
-        return [step for step, _ in rows], [float(value) for _, value in rows]
+        lines = [Series(name, *self.curve(metric)) for metric, name in names.items()]
+        if not any(line.x for line in lines):
+            raise NothingToShow(f"no metric {' or '.join(names)}")
+        return [line for line in lines if line.x]
 
     def _read(self, stem: Stem, missing: str) -> Responses:
-        if not self.run.steps(stem):
-            raise NothingToShow(missing)
-        responses = read_responses(self.run, stem, seed=self.seed, budget=self.budget)
+        responses = read_responses(self.run, stem, seed=self.seed, limits=self.limits)
         if not len(responses):
             raise NothingToShow(missing)
         return responses
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A function from a run to a finding, with the name and source that its findings carry."""
+
+    name: str
+    need: str
+    """Data of a run: metrics, training rollouts, samples, evaluation samples; with "and tokenizer" also their texts.
+
+    Samples are those of an evaluation, else base rollouts of training.
+    """
+    source: str
+    find: Callable[..., Finding]
+    over_runs: bool
+    """``find`` takes the list of all runs and makes one finding of them."""
+
+    def __call__(self, material: Material | Sequence[Material]) -> Finding:
+        """The finding.
+
+        Raises:
+          NothingToShow: the run lacks the data.
+        """
+        return replace(self.find(material), name=self.name, source=self.source)
+
+
+def analysis(need: str, source: str, *, over_runs: bool = False) -> Callable[[Callable[..., Finding]], Analysis]:
+    """Declare a function as the analysis of its name; the fields are those of `Analysis`."""
+    return lambda find: Analysis(find.__name__, need, source, find, over_runs)

@@ -11,7 +11,7 @@ import re
 import numpy as np
 
 from fr3e_jax.studies.analysis.figure import Figure, Series
-from fr3e_jax.studies.analysis.material import Material, NothingToShow
+from fr3e_jax.studies.analysis.material import Material, NothingToShow, analysis
 from fr3e_jax.studies.analysis.responses import Responses
 
 N_GRAM = 3
@@ -25,7 +25,7 @@ def redundancy(responses: Responses, n: int = N_GRAM) -> np.ndarray:
 
     1 − distinct n-grams / n-grams; 0 where the response is shorter than n.
     """
-    places = responses.lengths - n + 1
+    windows = responses.lengths - n + 1
     total = len(responses.tokens) - n + 1
     if total < 1:
         return np.zeros(len(responses))
@@ -36,19 +36,20 @@ def redundancy(responses: Responses, n: int = N_GRAM) -> np.ndarray:
         _, grams = np.unique(grams * total + following, return_inverse=True)
     pairs = np.unique(responses.owner[:total][inside].astype(np.int64) * total + grams[inside])
     distinct = np.bincount(pairs // total, minlength=len(responses))
-    return np.where(places > 0, 1.0 - distinct / np.maximum(places, 1), 0.0)
+    return np.where(windows > 0, 1.0 - distinct / np.maximum(windows, 1), 0.0)
 
 
 def is_misformatted(text: str) -> bool:
-    r"""Whether ``\boxed{`` occurs not exactly once: an unboxed or multiply boxed answer. (Deng et al. 2025, 3.2.2.)"""
+    r"""Return whether the answer is unboxed or boxed several times. (Deng et al. 2025, 3.2.2.)"""
     return text.count(BOX) != 1
 
 
 def mixes_languages(text: str) -> bool:
-    """Whether the text has a Chinese character. (Deng et al. 2025, 3.2.2.)"""
+    """Return whether the text has a Chinese character. (Deng et al. 2025, 3.2.2.)"""
     return CHINESE.search(text) is not None
 
 
+@analysis("training rollouts", "Deng et al. 2025, 3.2.2, figure 3d")
 def low_quality_responses(material: Material) -> Figure:
     r"""Share of defective responses at each step, by defect.
 
@@ -72,15 +73,11 @@ def low_quality_responses(material: Material) -> Figure:
     steps, index = np.unique(responses.step, return_inverse=True)
     count = np.bincount(index)
     return Figure(
-        name="low_quality_responses",
         title="Low-quality responses",
-        kind="lines",
-        x_label="training step",
         y_label="share of the responses",
         series=[
             Series(name, steps.tolist(), (np.bincount(index, weights=mask) / count).tolist())
             for name, mask in defects.items()
         ],
-        source="Deng et al. 2025, 3.2.2, figure 3d",
         note=f"{'' if texts else 'no tokenizer: texts are not read; '}whole responses; {responses.note}",
     )

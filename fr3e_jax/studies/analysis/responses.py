@@ -6,16 +6,15 @@ Dimension key: R responses, T tokens of all of them, one after the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fr3e_jax.runs.rollout_parts import rollout_path, stored_bytes
 from fr3e_jax.runs.rollout_store import RolloutRecord
-from fr3e_jax.studies.analysis.stored_run import Stem, StoredRun
+from fr3e_jax.studies.analysis.stored_run import Stem, StoredRun, drawn_steps
 
 if TYPE_CHECKING:
     from fr3e_jax.data.tokenizer import TextCodec
@@ -25,7 +24,7 @@ SUCCESS = 1.0  # least reward of a right response, if the verifier gave no outco
 
 
 @dataclass(frozen=True)
-class Budget:
+class ReadLimits:
     """The most that is read of a run, so that time and memory do not grow with it."""
 
     read_bytes: int = 300 * 2**20
@@ -102,19 +101,17 @@ class Responses:
         sums = np.bincount(self.owner[mask], weights=values[mask].astype(np.float64), minlength=len(self))
         return np.divide(sums, counts, out=np.full(len(self), math.nan), where=counts > 0)
 
+    @cached_property
+    def by_outcome(self) -> dict[str, np.ndarray]:
+        """Masks ``[R]`` of the graded responses that are right and of those that are wrong."""
+        return {"right": self.right & self.graded, "wrong": ~self.right & self.graded}
+
     def texts(self, codec: TextCodec) -> list[str]:
         """The text of each response, without special tokens."""
         return [codec.decode(self.tokens[self.span(i)].tolist()) for i in range(len(self))]
 
 
-@dataclass
-class _Columns:
-    tokens: list[np.ndarray] = field(default_factory=list)
-    logprobs: list[np.ndarray] = field(default_factory=list)
-    entropies: list[np.ndarray] = field(default_factory=list)
-    counted: list[np.ndarray] = field(default_factory=list)
-    written: list[np.ndarray] = field(default_factory=list)
-    records: list[tuple[RolloutRecord, int]] = field(default_factory=list)
+_TOKEN_COLUMNS = {"tokens": np.int32, "logprobs": np.float32, "entropies": np.float32, "counted": bool, "written": bool}
 
 
 def responses_of(rollouts: Iterable[RolloutRecord], *, note: str = "") -> Responses:
@@ -122,98 +119,31 @@ def responses_of(rollouts: Iterable[RolloutRecord], *, note: str = "") -> Respon
 
     A rollout whose parent is not among them keeps only its own tokens.
     """
-    columns = _Columns()
-    _append(columns, rollouts)
-    return _finish(columns, note)
-
-
-def read_responses(run: StoredRun, stem: Stem = "step", *, seed: int = 0, budget: Budget | None = None) -> Responses:
-    """A part of a run's stored rollouts that fits the budget; all of them if they do.
-
-    Steps: one seeded draw from each of equal parts of the run, with the first and the last step. Prompts: a seeded
-    share of each step, whole groups, so that every statistic of a prompt has all its rollouts.
-
-    Raises:
-      ConfigError: a file is damaged.
-    """
-    budget = budget or Budget()
-    steps = run.steps(stem)
-    sizes = {step: stored_bytes(rollout_path(run.directory, step, stem=stem)) for step in steps}
-    chosen = choose_steps(steps, sizes, budget.read_bytes, seed)
-    expected = sum(sizes[step] for step in chosen) / BYTES_PER_TOKEN
-    share = min(1.0, budget.tokens / expected) if expected else 1.0
-    columns = _Columns()
-    for step in chosen:
-        _append(columns, (one for one in run.rollouts(step, stem) if _drawn(one, seed, share)))
-    parts = [] if len(chosen) == len(steps) else [f"{len(chosen)} of {len(steps)} steps, drawn from equal parts"]
-    parts += [f"{share:.0%} of the prompts of each step"] if share < 1 else []
-    note = f"{', '.join(parts)} (seed {seed})" if parts else f"all {len(steps)} steps"
-    return _finish(columns, note)
-
-
-def choose_steps(steps: Sequence[int], sizes: dict[int, int], read_bytes: int, seed: int) -> list[int]:
-    """Steps whose files together hold about ``read_bytes``: the first, the last, and one of each part between."""
-    total = sum(sizes.values())
-    if total <= read_bytes or len(steps) <= 2:
-        return list(steps)
-    wanted = max(2, int(len(steps) * read_bytes / total))
-    inner = np.array_split(np.asarray(steps[1:-1]), wanted - 2) if wanted > 2 else []
-    generator = np.random.default_rng([seed, len(steps)])
-    drawn = [int(part[generator.integers(len(part))]) for part in inner if len(part)]
-    return [steps[0], *drawn, steps[-1]]
-
-
-def _drawn(record: RolloutRecord, seed: int, share: float) -> bool:
-    """Whether the prompt of a rollout is in the drawn share; the same answer for all rollouts of the prompt."""
-    if share >= 1:
-        return True
-    key = 0 if record.kind == "eval" else record.step  # the same held-out problems at every evaluation
-    return float(np.random.default_rng([seed, key, record.prompt_position]).random()) < share
-
-
-def _append(columns: _Columns, rollouts: Iterable[RolloutRecord]) -> None:
+    token_columns: dict[str, list[np.ndarray]] = {name: [np.zeros(0, dtype)] for name, dtype in _TOKEN_COLUMNS.items()}
+    records: list[RolloutRecord] = []
     bases: dict[str, int] = {}
     for record in rollouts:
         parent = bases.get(record.parent or "", -1)
         fork = record.fork if parent >= 0 else 0
-        length = len(record.token_ids)
-        for name, values, dtype in (
-            ("tokens", record.token_ids, np.int32),
-            ("logprobs", record.logprobs, np.float32),
-            ("entropies", record.entropies, np.float32),
-        ):
-            column, own = getattr(columns, name), np.asarray(values, dtype)
-            column.append(np.concatenate([column[parent][:fork], own]) if fork else own)
-        written = np.ones(length, bool)
+        written = np.ones(len(record.token_ids), bool)
         for start, end in record.answers:
             written[start:end] = False
-        counted = np.concatenate([np.zeros(fork, bool), written])
-        columns.counted.append(counted)
-        columns.written.append(np.concatenate([columns.written[parent][:fork], written]) if fork else written)
+        values = (record.token_ids, record.logprobs, record.entropies, written, written)
+        for (name, column), response in zip(token_columns.items(), values, strict=True):
+            prefix = np.zeros(fork, bool) if name == "counted" else column[parent + 1][:fork]
+            column.append(np.concatenate([prefix, np.asarray(response, _TOKEN_COLUMNS[name])]))
         if record.kind != "eval":
-            bases[record.id] = len(columns.records)
-        record.token_ids, record.logprobs, record.entropies, record.prompt_ids = (), (), (), ()  # held in the columns
-        columns.records.append((record, fork))
-
-
-def _finish(columns: _Columns, note: str) -> Responses:
-    records = [record for record, _ in columns.records]
-
-    def joined(name: str, dtype: type) -> np.ndarray:
-        values = getattr(columns, name)
-        return np.concatenate(values) if values else np.zeros(0, dtype)
+            bases[record.id] = len(records)
+        record.token_ids, record.logprobs, record.entropies, record.prompt_ids = (), (), (), ()  # now in the columns
+        records.append(record)
+    lengths = [len(tokens) for tokens in token_columns["tokens"]]
 
     def column(read: Callable[[RolloutRecord], object], dtype: type) -> np.ndarray:
         return np.array([read(record) for record in records], dtype)
 
-    starts = np.concatenate([[0], np.cumsum([len(one) for one in columns.tokens], dtype=np.int64)]).astype(np.int64)
     return Responses(
-        starts=starts,
-        tokens=joined("tokens", np.int32),
-        logprobs=joined("logprobs", np.float32),
-        entropies=joined("entropies", np.float32),
-        counted=joined("counted", bool),
-        written=joined("written", bool),
+        starts=np.cumsum(lengths, dtype=np.int64),
+        **{name: np.concatenate(parts) for name, parts in token_columns.items()},
         step=column(lambda r: r.step, np.int64),
         reward=column(lambda r: r.reward, np.float64),
         right=column(is_right, bool),
@@ -230,6 +160,60 @@ def _finish(columns: _Columns, note: str) -> Responses:
     )
 
 
+def read_responses(
+    run: StoredRun, stem: Stem = "step", *, seed: int = 0, limits: ReadLimits | None = None
+) -> Responses:
+    """The stored rollouts of a run within the limits; all of them if they fit.
+
+    Steps: see `drawn_steps`. Prompts: a seeded share of each step, whole groups, so that every statistic of a prompt
+    has all its rollouts.
+
+    Raises:
+      ConfigError: a file is damaged.
+    """
+    limits = limits or ReadLimits()
+    sizes = run.stored_bytes(stem)
+    steps = drawn_steps(sizes, limits.read_bytes, seed)
+    expected = sum(sizes[step] for step in steps) / BYTES_PER_TOKEN
+    share = min(1.0, limits.tokens / expected) if expected else 1.0
+    limited = [] if len(steps) == len(sizes) else [f"{len(steps)} of {len(sizes)} steps, drawn from equal parts"]
+    limited += [f"{share:.0%} of the prompts of each step"] if share < 1 else []
+    note = f"{', '.join(limited)} (seed {seed})" if limited else f"all {len(steps)} steps"
+
+    def drawn() -> Iterator[RolloutRecord]:
+        for step in steps:
+            yield from (record for record in run.rollouts(step, stem) if share >= 1 or _draw(record, seed) < share)
+
+    return responses_of(drawn(), note=note)
+
+
+def _draw(record: RolloutRecord, seed: int) -> float:
+    """A number from 0 to 1, the same for all rollouts of a prompt, and for a held-out problem at every evaluation."""
+    key = 0 if record.kind == "eval" else record.step
+    return float(np.random.default_rng([seed, key, record.prompt_position]).random())
+
+
 def is_right(record: RolloutRecord) -> bool:
-    """Whether the verifier accepts a rollout: by its outcome; without one, by a reward of 1 or more."""
+    """Return whether the verifier accepts a rollout: by its outcome; without one, by a reward of 1 or more."""
     return record.outcome == "right" if record.outcome is not None else record.reward >= SUCCESS
+
+
+def thirds(steps: Iterable[int]) -> dict[str, list[int]]:
+    """The first and the last third of the steps, at least one each; all of them if there is one step alone."""
+    ordered = sorted(set(steps))
+    size = max(1, len(ordered) // 3)
+    if len(ordered) == 1:
+        return {f"step {ordered[0]}": ordered}
+    first, last = ordered[:size], ordered[-size:]
+    return {f"steps {s[0]} to {s[-1]}" if len(s) > 1 else f"step {s[0]}": s for s in (first, last)}
+
+
+def by_step(
+    steps: np.ndarray, values: np.ndarray, quantiles: Sequence[float]
+) -> tuple[list[int], list[list[float]], list[float]]:
+    """Of finite ``values`` ``[R]`` at ``steps`` ``[R]``: the steps, each quantile at all steps, and the means."""
+    known = np.isfinite(values)
+    found = np.unique(steps[known]).tolist()
+    rows = [values[known & (steps == step)] for step in found]
+    lines = [[float(np.quantile(row, quantile)) for row in rows] for quantile in quantiles]
+    return found, lines, [float(row.mean()) for row in rows]

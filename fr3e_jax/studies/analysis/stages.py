@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from fr3e_jax.studies.analysis.figure import Figure, Series
-from fr3e_jax.studies.analysis.material import Material, NothingToShow
+from fr3e_jax.studies.analysis.material import Material, NothingToShow, analysis
 
 LEAST_POINTS = 5  # of each segment
 
 
 @dataclass(frozen=True)
-class Stages:
+class SegmentedFit:
     """Two lines y = intercept + slope · x, the second from ``change`` on."""
 
     change: float
@@ -27,7 +27,7 @@ class Stages:
     """Intercept and slope."""
     second: tuple[float, float]
     better: bool
-    """Whether two lines describe the curve better than one, by BIC = n ln(SSE / n) + p ln n with p = 6 against 2.
+    """Two lines describe the curve better than one, by BIC = n ln(SSE / n) + p ln n with p = 6 against 2.
 
     The border counts as two parameters: on a straight line with normal noise, two lines then win in 6 % of curves of 20
     points and 2 % of 40. Counted as one, they win in 18 % and 10 %.
@@ -35,11 +35,11 @@ class Stages:
 
     @property
     def flattens(self) -> bool:
-        """Whether the second segment is flatter: a rising stage, then a plateau."""
+        """Return whether the second segment is flatter: a rising stage, then a plateau."""
         return self.better and abs(self.second[1]) < abs(self.first[1])
 
 
-def two_segments(x: Sequence[float], y: Sequence[float]) -> Stages:
+def two_segments(x: Sequence[float], y: Sequence[float]) -> SegmentedFit:
     """Least squares of two independent lines over all borders that leave 5 points on both sides.
 
     Raises:
@@ -49,13 +49,14 @@ def two_segments(x: Sequence[float], y: Sequence[float]) -> Stages:
     n = len(xs)
     if n < 2 * LEAST_POINTS:
         raise ValueError(f"found {n} points; expected {2 * LEAST_POINTS} or more")
-    whole, _ = _line(xs, ys)
+    single, _ = _line(xs, ys)
     borders = range(LEAST_POINTS, n - LEAST_POINTS + 1)
     fits = [(*_line(xs[:i], ys[:i]), *_line(xs[i:], ys[i:]), i) for i in borders]
     best = min(fits, key=lambda fit: fit[0] + fit[2])
     floor = 1e-12 * max(1e-30, float(np.sum((ys - ys.mean()) ** 2)))  # a perfect fit has no logarithm
-    one, two = (n * math.log(max(sse, floor, 1e-300) / n) for sse in (whole, best[0] + best[2]))
-    return Stages(float(xs[best[4]]), best[1], best[3], two + 6 * math.log(n) < one + 2 * math.log(n))
+    line, two_lines = (n * math.log(max(sse, floor, 1e-300) / n) for sse in (single, best[0] + best[2]))
+    better = two_lines + 6 * math.log(n) < line + 2 * math.log(n)
+    return SegmentedFit(float(xs[best[4]]), best[1], best[3], better)
 
 
 def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, tuple[float, float]]:
@@ -66,43 +67,40 @@ def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, tuple[float, float]]:
     return float(np.sum((y - intercept - slope * x) ** 2)), (intercept, slope)
 
 
-def _figure(material: Material, metric: str, name: str, label: str) -> Figure:
+def _figure(material: Material, metric: str, label: str) -> Figure:
     steps, values = material.curve(metric)
     if len(steps) < 2 * LEAST_POINTS:
         raise NothingToShow(f"{len(steps)} steps; needs {2 * LEAST_POINTS}")
-    stages = two_segments(steps, values)
+    fit = two_segments(steps, values)
     series = [Series(label, steps, values)]
-    for named, (intercept, slope), own in (
-        ("first stage", stages.first, [s for s in steps if s < stages.change]),
-        ("second stage", stages.second, [s for s in steps if s >= stages.change]),
-    ):
-        if stages.better:
-            series.append(Series(named, own, [intercept + slope * s for s in own]))
-    slopes = f"slopes {stages.first[1]:.2e} and {stages.second[1]:.2e} a step"
-    verdict = (
-        f"rising stage to step {stages.change:g}, then a plateau"
-        if stages.flattens
-        else f"no plateau: the second line is steeper from step {stages.change:g}"
-        if stages.better
-        else "one line fits as well: no stages"
-    )
+    if fit.better:
+        for name, (intercept, slope), segment in (
+            ("first stage", fit.first, [step for step in steps if step < fit.change]),
+            ("second stage", fit.second, [step for step in steps if step >= fit.change]),
+        ):
+            series.append(Series(name, segment, [intercept + slope * step for step in segment]))
+    if fit.flattens:
+        verdict = f"rising stage to step {fit.change:g}, then a plateau"
+    elif fit.better:
+        verdict = f"no plateau: the second line is steeper from step {fit.change:g}"
+    else:
+        verdict = "one line fits as well: no stages"
     return Figure(
-        name=name,
         title=f"Stages of training, from the {label}",
-        kind="lines",
-        x_label="training step",
         y_label=label,
         series=series,
-        source="Deng et al. 2025, 3.2.2, figure 3a",
-        note=f"{verdict}; {slopes}; two lines by least squares, {LEAST_POINTS} points or more each, against one by BIC",
+        note=f"{verdict}; slopes {fit.first[1]:.2e} and {fit.second[1]:.2e} a step; two lines by least squares, "
+        f"{LEAST_POINTS} points or more each, against one by BIC",
     )
 
 
+@analysis("metrics", "Deng et al. 2025, 3.2.2, figure 3a")
 def stages_of_entropy(material: Material) -> Figure:
     """The change point of the entropy curve."""
-    return _figure(material, "entropy/mean", "stages_of_entropy", "entropy (nats)")
+    return _figure(material, "entropy/mean", "entropy (nats)")
 
 
+@analysis("metrics", "Deng et al. 2025, 3.2.2, figure 3a")
 def stages_of_reward(material: Material) -> Figure:
     """The change point of the reward curve."""
-    return _figure(material, "reward/mean", "stages_of_reward", "mean reward")
+    return _figure(material, "reward/mean", "mean reward")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -17,7 +18,7 @@ from yaml import YAMLError
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.provenance import read_provenance
 from fr3e_jax.runs.metrics import read_metrics
-from fr3e_jax.runs.rollout_parts import rollout_path, stored_steps
+from fr3e_jax.runs.rollout_parts import rollout_path, stored_bytes, stored_steps
 from fr3e_jax.runs.rollout_store import RolloutRecord, iterate_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.stores.objects import StoreFailed
@@ -111,6 +112,10 @@ class StoredRun:
         """The steps whose rollouts, or evaluation samples, are on disk."""
         return stored_steps(self.directory, stem)
 
+    def stored_bytes(self, stem: Stem = "step") -> dict[int, int]:
+        """The compressed bytes of the rollouts of each of `steps`."""
+        return {step: stored_bytes(rollout_path(self.directory, step, stem=stem)) for step in self.steps(stem)}
+
     def rollouts(self, step: int, stem: Stem = "step") -> Iterator[RolloutRecord]:
         """The rollouts of a step, one after the other, in the order of writing.
 
@@ -122,28 +127,12 @@ class StoredRun:
         except (OSError, ValueError) as error:
             raise ConfigError(str(error)) from error
 
-    def readable(self, records: Iterable[RolloutRecord]) -> Iterator[RolloutRecord]:
-        """The records with their texts: earlier versions stored none, the run's tokenizer makes them if it is there."""
-        bases: dict[str, RolloutRecord] = {}
-        for record in records:
-            if not record.prompt and self.codec is not None:
-                decode = lambda ids: self.codec.decode(list(ids), special_tokens=True)
-                own = list(record.token_ids)
-                record.prompt = decode(record.prompt_ids)
-                record.response = decode(own[:-1] if record.finished else own)
-                if record.kind == "base":
-                    bases[record.id] = record
-                elif base := bases.get(record.parent or ""):
-                    record.prefix = decode(list(base.token_ids)[: record.fork])
-            yield record
-
     @cached_property
     def codec(self) -> TextCodec | None:
         """The run's tokenizer; None if it is no longer where the settings say."""
         from fr3e_jax.data.tokenizer import TextCodec  # transformers loads slowly
 
-        named = (str(self.settings.get(f"model.{name}") or "") for name in ("path", "tokenizer"))
-        model, tokenizer = named
+        model, tokenizer = (str(self.settings.get(f"model.{name}") or "") for name in ("path", "tokenizer"))
         try:
             return TextCodec.load(tokenizer or model, model=model)
         except (OSError, ValueError):
@@ -156,3 +145,24 @@ def _flat(settings: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+def drawn_steps(sizes: Mapping[int, int], read_bytes: int, seed: int) -> list[int]:
+    """Steps whose files together hold about ``read_bytes``; all of them if they fit.
+
+    Of a larger run the first step, the last, and one seeded draw from each of equal parts between.
+
+    Args:
+      sizes: bytes of each step, as `StoredRun.stored_bytes`.
+      read_bytes: the limit, except that at least two steps are read.
+      seed: of the draws.
+    """
+    steps = sorted(sizes)
+    total = sum(sizes.values())
+    if total <= read_bytes or len(steps) <= 2:
+        return steps
+    between = int(len(steps) * read_bytes / total) - 2
+    parts = np.array_split(np.asarray(steps[1:-1]), between) if between > 0 else []
+    generator = np.random.default_rng([seed, len(steps)])
+    drawn = [int(part[generator.integers(len(part))]) for part in parts if len(part)]
+    return [steps[0], *drawn, steps[-1]]

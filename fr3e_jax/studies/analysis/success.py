@@ -8,15 +8,16 @@ Dimension key: P problems, N samples of a problem, K places on the k axis.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
 from fr3e_jax.studies.analysis.bootstrap import means_of_resamples, percentiles
 from fr3e_jax.studies.analysis.figure import Figure, Series
-from fr3e_jax.studies.analysis.material import Material, NothingToShow
-from fr3e_jax.studies.analysis.responses import Responses
+from fr3e_jax.studies.analysis.material import Material, NothingToShow, analysis
+from fr3e_jax.studies.analysis.responses import Responses, thirds
 
 DRAWS = 1_000  # resamples of the problems, for the intervals
 MOST_PLACES = 48  # on the k axis
@@ -26,13 +27,13 @@ MOST_SETS = 5  # sets whose overlap is shown
 
 def sampled(responses: Responses, *, evaluation: bool) -> dict[tuple[str, int], dict[str, list[int]]]:
     """(benchmark, step) → problem → indices of its independent graded samples: neither greedy answers nor branches."""
-    found: dict[tuple[str, int], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    groups: dict[tuple[str, int], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for i in range(len(responses)):
         independent = responses.base[i] > 0 if evaluation else responses.kind[i] == "base"
         if independent and responses.graded[i]:
             problem = responses.problem[i] if evaluation else f"{responses.problem[i]} of step {responses.step[i]}"
-            found[responses.benchmark[i], int(responses.step[i])][problem].append(i)
-    return {key: dict(problems) for key, problems in sorted(found.items())}
+            groups[responses.benchmark[i], int(responses.step[i])][problem].append(i)
+    return {key: dict(problems) for key, problems in sorted(groups.items())}
 
 
 def counts(responses: Responses, problems: Mapping[str, Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -54,12 +55,12 @@ def pass_at_k_by_problem(samples: np.ndarray, right: np.ndarray, ks: Sequence[in
 
     (Deng et al. 2025, eq. 2.)
     """
-    from fr3e_jax.objectives.pass_at_k import pass_at_k  # loads jax
+    from fr3e_jax.objectives.pass_at_k import pass_at_k as estimate  # loads jax
 
     table = np.empty((len(samples), len(ks)))
     for n in np.unique(samples):
-        own = samples == n
-        table[own] = np.stack([pass_at_k(int(n), right[own], k) for k in ks], axis=1)
+        rows = samples == n
+        table[rows] = np.stack([estimate(int(n), right[rows], k) for k in ks], axis=1)
     return table
 
 
@@ -74,73 +75,80 @@ def first_and_last(keys: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
     steps: dict[str, list[int]] = defaultdict(list)
     for benchmark, step in keys:
         steps[benchmark].append(step)
-    return [(benchmark, step) for benchmark, own in steps.items() for step in dict.fromkeys((min(own), max(own)))]
+    return [(benchmark, step) for benchmark, at in steps.items() for step in dict.fromkeys((min(at), max(at)))]
 
 
-def thirds(steps: Sequence[int]) -> dict[str, list[int]]:
-    """The first and the last third of the steps, at least one each; the whole if there is one step alone."""
-    own = sorted(set(steps))
-    size = max(1, len(own) // 3)
-    if len(own) == 1:
-        return {f"step {own[0]}": own}
-    first, last = own[:size], own[-size:]
-    return {f"steps {part[0]} to {part[-1]}" if len(part) > 1 else f"step {part[0]}": part for part in (first, last)}
+@dataclass(frozen=True)
+class SampleSets:
+    """Sets of problems to compare: the first and last evaluation, else the first and last third of training."""
 
+    responses: Responses
+    origin: str
+    problems: Mapping[str, Mapping[str, list[int]]]
+    """Name of the set → problem → indices of its samples."""
+    seed: int
 
-def sample_sets(material: Material) -> tuple[Responses, str, dict[str, dict[str, list[int]]]]:
-    """Sets of problems to compare: the first and last evaluation, else the first and last third of training.
+    @classmethod
+    def of(cls, material: Material) -> SampleSets:
+        """The sets of a run.
 
-    Returns columns, origin, and name of the set → problem → indices of its samples.
-
-    Raises:
-      NothingToShow: no problem has two samples.
-    """
-    responses, origin = material.sampled_problems
-    evaluation = origin.startswith("evaluation")
-    groups = sampled(responses, evaluation=evaluation)
-    if evaluation:
-        named = {
-            _set_name(benchmark, step): groups[benchmark, step] for benchmark, step in first_and_last(list(groups))
-        }
-    else:
-        named = {}
-        for name, steps in thirds([step for _, step in groups]).items():
-            named[name] = {
-                problem: rows for (_, step), own in groups.items() if step in steps for problem, rows in own.items()
+        Raises:
+          NothingToShow: no problem has two samples.
+        """
+        responses, origin = material.sampled_problems
+        evaluation = origin.startswith("evaluation")
+        groups = sampled(responses, evaluation=evaluation)
+        if evaluation:
+            sets = {
+                f"{benchmark}, step {step}" if benchmark else f"step {step}": groups[benchmark, step]
+                for benchmark, step in first_and_last(list(groups))
             }
-    named = {name: problems for name, problems in named.items() if min(map(len, problems.values()), default=0) > 1}
-    if not named:
-        raise NothingToShow("no problem has two samples")
-    return responses, origin, named
+        else:
+            sets = {
+                name: {
+                    p: rows for (_, step), problems in groups.items() if step in steps for p, rows in problems.items()
+                }
+                for name, steps in (thirds(step for _, step in groups) if groups else {}).items()
+            }
+        sets = {name: problems for name, problems in sets.items() if min(map(len, problems.values()), default=0) > 1}
+        if not sets:
+            raise NothingToShow("no problem has two samples")
+        return cls(responses, origin, sets, material.seed)
+
+    def curves(self, of_set: Callable[[Mapping[str, list[int]], list[int]], np.ndarray]) -> list[Series]:
+        """A line with its interval over k = 1 … n for each set; ``of_set``: from problems and ks → ``[P, K]``."""
+        lines = []
+        for name, problems in self.problems.items():
+            ks = places(min(map(len, problems.values())))
+            columns = curve_with_interval(of_set(problems, ks), self.seed)
+            lines.append(Series(name, ks, *(column.tolist() for column in columns)))
+        return lines
+
+    @property
+    def note(self) -> str:
+        """Origin and intervals, for the figures."""
+        bands = f"bands: 95 % bootstrap over problems, {DRAWS} draws, seed {self.seed}"
+        return f"{self.origin}; {bands}; {self.responses.note}"
 
 
-def _set_name(benchmark: str, step: int) -> str:
-    return f"{benchmark}, step {step}" if benchmark else f"step {step}"
+@analysis("samples", "Deng et al. 2025, equation 2, figure 1a")
+def pass_at_k(material: Material) -> Figure:
+    """Unbiased pass@k for k = 1 … n on a logarithmic axis, before and after training."""
+    sets = SampleSets.of(material)
 
+    def of_set(problems: Mapping[str, list[int]], ks: list[int]) -> np.ndarray:
+        return pass_at_k_by_problem(*counts(sets.responses, problems), ks)
 
-def pass_at_k_curve(material: Material) -> Figure:
-    """Unbiased pass@k for k = 1 … n on a logarithmic axis, before and after training.
-
-    (Deng et al. 2025, eq. 2, figure 1a.)
-    """
-    responses, origin, sets = sample_sets(material)
-    series, described = [], []
-    for name, problems in sets.items():
-        samples, right = counts(responses, problems)
-        ks = places(int(samples.min()))
-        mean, low, high = curve_with_interval(pass_at_k_by_problem(samples, right, ks), material.seed)
-        series.append(Series(name, ks, mean.tolist(), low.tolist(), high.tolist()))
-        described.append(f"{name}: {len(samples)} problems, {samples.min()} samples each")
+    sizes = [
+        f"{name}: {len(problems)} problems, {min(map(len, problems.values()))} samples each"
+        for name, problems in sets.problems.items()
+    ]
     return Figure(
-        name="pass_at_k",
         title="pass@k",
-        kind="lines",
         x_label="k (samples)",
         y_label="pass@k",
-        series=series,
-        source="Deng et al. 2025, equation 2, figure 1a",
-        note=f"{origin}; {'; '.join(described)}; bands: 95 % bootstrap over problems, {DRAWS} draws, seed "
-        f"{material.seed}; {responses.note}",
+        series=sets.curves(of_set),
+        note=f"{'; '.join(sizes)}; {sets.note}",
         log_x=True,
     )
 
@@ -159,43 +167,23 @@ def exclusive_overlaps(sets: Mapping[str, set[Hashable]] | Mapping[str, set[str]
     return regions
 
 
-def overlap_figure(sets: Mapping[str, set[str]], compared: int, samples: int, note: str) -> Figure:
-    """Bars of the regions of a Venn diagram (an UpSet plot), and the size of each set."""
-    regions = exclusive_overlaps(sets)
-    names = [" and ".join(names) + (" only" if len(names) < len(sets) else "") for names in regions]
-    return Figure(
-        name="unsolvable_overlap",
-        title=f"{samples}-rollout unsolvable problems",
-        kind="bars",
-        x_label="unsolvable in exactly",
-        y_label="problems",
-        series=[
-            Series("in exactly these", names, list(regions.values())),
-            Series("in all", list(sets), [len(members) for members in sets.values()]),
-        ],
-        source="Deng et al. 2025, 2.1, figure 1c",
-        note=f"of {compared} problems that all sets have, {samples} samples or fewer each; {note}",
-    )
-
-
+@analysis("evaluation samples", "Deng et al. 2025, 2.1, figure 1c", over_runs=True)
 def unsolvable_overlap(materials: Sequence[Material]) -> Figure:
     """Problems that no sample solves, and their overlap: first, middle and last evaluation, or the last of each run.
 
-    (Deng et al. 2025, 2.1 and figure 1c.) Only problems that all sets have are compared, with the same number of
-    samples: the first ones of each, as many as the smallest set has.
+    The bars are the regions of a Venn diagram (an UpSet plot), and the size of each set. Only problems that all sets
+    have are compared, with the same number of samples: the first ones of each, as many as the smallest set has.
     """
     rows: dict[str, tuple[Responses, dict[str, list[int]]]] = {}
     for material in materials[:MOST_SETS]:
         responses = material.evaluation
         groups = sampled(responses, evaluation=True)
         steps = sorted({step for _, step in groups})
-        for step in (
-            steps[-1:] if len(materials) > 1 else sorted({*steps[:1], *steps[len(steps) // 2 :][:1], *steps[-1:]})
-        ):
-            merged = {p: own for (_, at), problems in groups.items() if at == step for p, own in problems.items()}
-            if merged:
-                name = f"step {step}" if len(materials) == 1 else f"{material.label}, step {step}"
-                rows[name] = (responses, merged)
+        if steps:
+            steps = steps[-1:] if len(materials) > 1 else sorted({steps[0], steps[len(steps) // 2], steps[-1]})
+        for step in steps:
+            problems = {p: rows for (_, at), problems in groups.items() if at == step for p, rows in problems.items()}
+            rows[f"step {step}" if len(materials) == 1 else f"{material.label}, step {step}"] = (responses, problems)
     if len(rows) < 2:
         raise NothingToShow("needs evaluation samples of two evaluations or two runs")
     common = set.intersection(*(set(problems) for _, problems in rows.values()))
@@ -206,6 +194,18 @@ def unsolvable_overlap(materials: Sequence[Material]) -> Figure:
         name: unsolved(responses, {problem: problems[problem][:samples] for problem in common})
         for name, (responses, problems) in rows.items()
     }
+    regions = exclusive_overlaps(sets)
+    names = [" and ".join(names) + (" only" if len(names) < len(sets) else "") for names in regions]
     dropped = f"; the first {MOST_SETS} of {len(materials)} runs" if len(materials) > MOST_SETS else ""
-    note = f"evaluation samples, without the greedy answer{dropped}"
-    return overlap_figure(sets, len(common), samples, note)
+    return Figure(
+        title=f"{samples}-rollout unsolvable problems",
+        kind="bars",
+        x_label="unsolvable in exactly",
+        y_label="problems",
+        series=[
+            Series("in exactly these", names, list(regions.values())),
+            Series("in all", list(sets), [len(members) for members in sets.values()]),
+        ],
+        note=f"of {len(common)} problems that all sets have, {samples} samples or fewer each; evaluation samples, "
+        f"without the greedy answer{dropped}",
+    )

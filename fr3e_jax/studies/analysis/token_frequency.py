@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from fr3e_jax.studies.analysis.entropy_profiles import LEAST_COUNT, token_entropies
-from fr3e_jax.studies.analysis.figure import Number, TextTable
-from fr3e_jax.studies.analysis.material import Material, NothingToShow
-from fr3e_jax.studies.analysis.responses import Responses
-from fr3e_jax.studies.analysis.success import thirds
+from fr3e_jax.studies.analysis.figure import Number, TextTable, finite
+from fr3e_jax.studies.analysis.material import Material, NothingToShow, analysis
+from fr3e_jax.studies.analysis.responses import Responses, thirds
 
 SHOWN = 25  # tokens of each kind of change
 
@@ -20,11 +19,7 @@ def changes(responses: Responses, early: list[int], late: list[int]) -> dict[str
     times in each. Each list has the largest change first.
     """
     size = int(responses.tokens.max()) + 1
-    of_token = responses.step[responses.owner]
-    masks = [np.isin(of_token, steps) & responses.counted for steps in (early, late)]
-    (first, before), (last, after) = (
-        token_entropies(responses.tokens[mask], responses.entropies[mask], size) for mask in masks
-    )
+    (first, before), (last, after) = (token_entropies(responses, steps, size) for steps in (early, late))
     rates = [1000 * count / max(1, count.sum()) for count in (first, last)]
     rise = np.where(first + last >= LEAST_COUNT, rates[1] - rates[0], 0.0)
     fall = np.where((first >= LEAST_COUNT) & (last >= LEAST_COUNT), before - after, 0.0)
@@ -32,11 +27,12 @@ def changes(responses: Responses, early: list[int], late: list[int]) -> dict[str
     def listed(score: np.ndarray) -> list[tuple[int, list[Number]]]:
         order = [int(i) for i in np.argsort(-score, kind="stable")[:SHOWN] if score[i] > 0]
         columns = (rates[0], rates[1], before, after)
-        return [(i, [float(c[i]) if np.isfinite(c[i]) else None for c in columns]) for i in order]
+        return [(i, [finite(column[i]) for column in columns]) for i in order]
 
     return {"rose": listed(rise), "fell": listed(-rise), "entropy fell": listed(np.nan_to_num(fall))}
 
 
+@analysis("rollouts and tokenizer", "Deng et al. 2025, table 3b")
 def token_clouds(material: Material) -> TextTable:
     """Tokens by change from the first to the last third of training, with frequencies and entropies."""
     responses = material.training
@@ -44,26 +40,18 @@ def token_clouds(material: Material) -> TextTable:
     if len(windows) < 2:
         raise NothingToShow("needs two steps")
     codec = material.codec
-    cells: list[list[str | Number]] = []
-    for kind, tokens in changes(responses, *windows.values()).items():
-        for token, values in tokens:
-            cells.append([kind, codec.decode([token], special_tokens=True), token, *values])
+    cells: list[list[str | Number]] = [
+        [kind, codec.decode([token], special_tokens=True), token, *values]
+        for kind, tokens in changes(responses, *windows.values()).items()
+        for token, values in tokens
+    ]
     if not cells:
         raise NothingToShow("no token changed in frequency or entropy")
+    units = ("(of 1,000)", "entropy (nats)")
     return TextTable(
-        name="token_clouds",
         title="Tokens that rose and fell",
-        columns=[
-            "change",
-            "token",
-            "id",
-            "early (of 1,000)",
-            "late (of 1,000)",
-            "early entropy (nats)",
-            "late entropy (nats)",
-        ],
+        columns=["change", "token", "id", *(f"{when} {unit}" for unit in units for when in ("early", "late"))],
         cells=cells,
-        source="Deng et al. 2025, table 3b",
         note=f"{' and '.join(windows)}; sampled tokens, each counted once, {LEAST_COUNT} occurrences or more; "
         + responses.note,
     )

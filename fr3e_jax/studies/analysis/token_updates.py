@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +33,7 @@ class TokenUpdates:
     """int, the response of each token, from 0."""
     token_ids: np.ndarray
     right: np.ndarray
-    """bool, whether its response is right: a positive sample."""
+    """bool: its response is right, a positive sample."""
     before: np.ndarray
     """Log-prob under the earlier checkpoint."""
     after: np.ndarray
@@ -83,121 +83,122 @@ def category_of(text: str, categories: Mapping[str, re.Pattern[str]]) -> str:
     return next((name for name, pattern in categories.items() if pattern.fullmatch(stripped)), "other")
 
 
-def update_summary(updates: TokenUpdates, note: str) -> TextTable:
+def update_findings(
+    updates: TokenUpdates, texts: Sequence[str], categories: Mapping[str, re.Pattern[str]], note: str
+) -> list[Finding]:
+    """All findings of this module; ``texts``: of the tokens ``[T]``."""
+    made = [
+        update_summary(updates),
+        update_by_entropy(updates),
+        update_by_category(updates, texts, categories),
+        perplexity_of_updates(updates),
+    ]
+    return [replace(finding, note=note) for finding in made]
+
+
+def update_summary(updates: TokenUpdates) -> TextTable:
     """Shares of small changes, mean changes, gradients and candidates, for positive and negative samples.
 
     G_t is averaged over the tokens of responses that trained. FR3E's base rollouts do not.
     """
-    changes, weighted = updates.changes, updates.gradients * updates.weights
+    weighted = updates.gradients * updates.weights
     trained = ~np.isnan(weighted)
-    rows: list[list[str | int | float | None]] = []
-    for name, members in (("all", None), ("positive samples", updates.right), ("negative samples", ~updates.right)):
-        members = np.ones(len(changes), bool) if members is None else members
-        if not members.any():
+    masks = {"all": np.ones(len(weighted), bool), "positive samples": updates.right}
+    rows = []
+    for name, mask in (masks | {"negative samples": ~updates.right}).items():
+        changes, top = updates.changes[mask], mask & updates.top
+        if not len(changes):
             continue
-        own, top = changes[members], updates.top[members]
-        scored, best = weighted[members & trained], weighted[members & trained & updates.top]
-        rows.append(
-            [
-                name,
-                int(members.sum()),
-                float((np.abs(own) < SMALL).mean()),
-                float(own.mean()),
-                float(np.abs(own).mean()),
-                float((own > 0).mean()),
-                float(updates.entropies[members][top].mean()) if top.any() else None,
-                float(updates.entropies[members].mean()),
-                float(updates.gradients[members][top].mean()) if top.any() else None,
-                float(updates.gradients[members].mean()),
-                float(best.mean()) if len(best) else None,
-                float(scored.mean()) if len(scored) else None,
-                *(float(side[members].mean()) for side in updates.candidates),
-            ]
-        )
-    columns = ["tokens of", "tokens", f"share with |Δp| < {SMALL}", "mean Δp", "mean |Δp|", "share that rose"]
-    columns += ["entropy of the top 20 %", "entropy of all", "G_t/|α_t| of the top 20 %", "G_t/|α_t| of all"]
-    columns += ["G_t of the top 20 %", "G_t of all"]
-    columns += ["branching factor before", "branching factor after"]
+        row = {
+            "tokens of": name,
+            "tokens": len(changes),
+            f"share with |Δp| < {SMALL}": _mean(np.abs(changes) < SMALL),
+            "mean Δp": _mean(changes),
+            "mean |Δp|": _mean(np.abs(changes)),
+            "share that rose": _mean(changes > 0),
+            "entropy of the top 20 %": _mean(updates.entropies[top]),
+            "entropy of all": _mean(updates.entropies[mask]),
+            "G_t/|α_t| of the top 20 %": _mean(updates.gradients[top]),
+            "G_t/|α_t| of all": _mean(updates.gradients[mask]),
+            "G_t of the top 20 %": _mean(weighted[top & trained]),
+            "G_t of all": _mean(weighted[mask & trained]),
+            "branching factor before": _mean(updates.candidates[0][mask]),
+            "branching factor after": _mean(updates.candidates[1][mask]),
+        }
+        rows.append(row)
     return TextTable(
-        "token_updates", "Token probability updates", columns, rows, "Deng et al. 2025, 3.2.2, eq. 4 and 2.2", note
+        name="token_updates",
+        title="Token probability updates",
+        columns=list(rows[0]),
+        cells=[list(row.values()) for row in rows],
+        source="Deng et al. 2025, 3.2.2, eq. 4 and 2.2",
     )
 
 
-def update_by_entropy(updates: TokenUpdates, note: str) -> Figure:
-    """Mean Δp of positive and negative samples, and mean |Δp|, by tenth of the entropy.
-
-    (Deng et al. 2025, figure 4.)
-    """
+def update_by_entropy(updates: TokenUpdates) -> Figure:
+    """Mean Δp of positive and negative samples, and mean |Δp|, by tenth of the entropy."""
     order = np.argsort(updates.entropies, kind="stable")
     tenth = np.empty(len(order), int)
     tenth[order] = np.arange(len(order)) * TENTHS // max(1, len(order))
-    places = list(range(1, TENTHS + 1))
 
-    def means(values: np.ndarray, members: np.ndarray) -> list[float | None]:
-        chosen = [values[members & (tenth == place - 1)] for place in places]
-        return [float(one.mean()) if len(one) else None for one in chosen]
+    def line(name: str, values: np.ndarray, mask: np.ndarray) -> Series:
+        return Series(name, list(range(1, TENTHS + 1)), [_mean(values[mask & (tenth == i)]) for i in range(TENTHS)])
 
-    every, changes = np.ones(len(order), bool), updates.changes
-    series = [
-        Series("positive samples, Δp", places, means(changes, updates.right)),
-        Series("negative samples, Δp", places, means(changes, ~updates.right)),
-        Series("all, |Δp|", places, means(np.abs(changes), every)),
-    ]
-    title, label = "Probability updates by entropy", "tenth of the entropy before, from the lowest"
     return Figure(
-        "updates_by_entropy", title, "lines", label, "mean change", series, "Deng et al. 2025, figure 4", note
+        name="updates_by_entropy",
+        title="Probability updates by entropy",
+        x_label="tenth of the entropy before, from the lowest",
+        y_label="mean change",
+        series=[
+            line("positive samples, Δp", updates.changes, updates.right),
+            line("negative samples, Δp", updates.changes, ~updates.right),
+            line("all, |Δp|", np.abs(updates.changes), np.ones(len(order), bool)),
+        ],
+        source="Deng et al. 2025, figure 4",
     )
 
 
 def update_by_category(
-    updates: TokenUpdates, texts: Sequence[str], categories: Mapping[str, re.Pattern[str]], note: str
+    updates: TokenUpdates, texts: Sequence[str], categories: Mapping[str, re.Pattern[str]]
 ) -> TextTable:
-    """For each category of tokens, its share among the most updated tokens; ``texts``: of the tokens ``[T]``."""
+    """The share of each category of tokens among the most updated tokens; ``texts``: of the tokens ``[T]``."""
     names = np.array([category_of(text, categories) for text in texts])
     size, top = np.abs(updates.changes), updates.top
-    rows: list[list[str | int | float | None]] = []
-    for name in [*categories, "other"]:
-        members = names == name
-        if members.any():
-            share = float(top[members].mean())
-            rows.append([name, int(members.sum()), float(size[members].mean()), share, float(members[top].mean())])
-    columns = ["category", "tokens", "mean |Δp|", "share of them in the top 20 %", "share of the top 20 %"]
+    masks = {name: names == name for name in [*categories, "other"]}
     return TextTable(
-        "updates_by_category", "Updates by kind of token", columns, rows, "Deng et al. 2025, 3.2.2, table 1", note
+        name="updates_by_category",
+        title="Updates by kind of token",
+        columns=["category", "tokens", "mean |Δp|", "share of them in the top 20 %", "share of the top 20 %"],
+        cells=[
+            [name, int(mask.sum()), _mean(size[mask]), _mean(top[mask]), _mean(mask[top])]
+            for name, mask in masks.items()
+            if mask.any()
+        ],
+        source="Deng et al. 2025, 3.2.2, table 1",
     )
 
 
-def perplexity_of_updates(updates: TokenUpdates, note: str) -> Figure:
-    """ln PPL of the responses of the most updated tokens, and of all tokens. (Deng et al. 2025, figure 5a.)"""
-    count = int(updates.response.max(initial=-1)) + 1
-    sums = np.bincount(updates.response, weights=-updates.before.astype(np.float64), minlength=count)
-    surprise = (sums / np.maximum(1, np.bincount(updates.response, minlength=count)))[updates.response]
+def perplexity_of_updates(updates: TokenUpdates) -> Figure:
+    """ln PPL of the responses of the most updated tokens, and of all tokens."""
+    lengths = np.bincount(updates.response)
+    sums = np.bincount(updates.response, weights=-updates.before.astype(np.float64))
+    surprise = (sums / np.maximum(1, lengths))[updates.response]
     edges = np.linspace(surprise.min(), surprise.max() if np.ptp(surprise) else surprise.min() + 1, BINS + 1)
-    middles = [float(middle) for middle in (edges[:-1] + edges[1:]) / 2]
-    series = []
-    for name, members in (("top 20 % by |Δp|", updates.top), ("all tokens", np.ones(len(surprise), bool))):
-        found = np.histogram(surprise[members], edges)[0]
-        series.append(Series(name, middles, [float(share) for share in found / found.sum()]))
-    title = "Perplexity of the responses in which probabilities moved"
+    middles = ((edges[:-1] + edges[1:]) / 2).tolist()
+    masks = {"top 20 % by |Δp|": updates.top, "all tokens": np.ones(len(surprise), bool)}
     return Figure(
-        "perplexity_of_updates",
-        title,
-        "bars",
-        "ln PPL before",
-        "share of tokens",
-        series,
-        "Deng et al. 2025, figure 5a",
-        note,
+        name="perplexity_of_updates",
+        title="Perplexity of the responses in which probabilities moved",
+        kind="bars",
+        x_label="ln PPL before",
+        y_label="share of tokens",
+        series=[
+            Series(name, middles, (np.histogram(surprise[mask], edges)[0] / mask.sum()).tolist())
+            for name, mask in masks.items()
+        ],
+        source="Deng et al. 2025, figure 5a",
     )
 
 
-def update_findings(
-    updates: TokenUpdates, texts: Sequence[str], categories: Mapping[str, re.Pattern[str]], note: str
-) -> list[Finding]:
-    """All findings of this module."""
-    return [
-        update_summary(updates, note),
-        update_by_entropy(updates, note),
-        update_by_category(updates, texts, categories, note),
-        perplexity_of_updates(updates, note),
-    ]
+def _mean(values: np.ndarray) -> float | None:
+    return float(values.mean()) if len(values) else None

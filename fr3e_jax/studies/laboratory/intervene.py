@@ -367,11 +367,22 @@ def findings(replacements: Sequence[Replacement], plan: Plan, note: str) -> list
     columns = ["tokens", "replaced", "accuracy after the token", "accuracy after its substitute"]
     columns += [f"{text} {name}" for name in ("I_t", "|I_t|") for text in ("mean", "lower end of", "upper end of")]
     series = [Series(name, names, means, lows, highs) for name, (means, lows, highs) in bars.items()]
-    source = "Deng et al. 2025, eq. 6, figures 5b and 6b"
-    title = "Accuracy lost when a token is replaced by its likeliest alternative"
-    note = f"means of problems; 95 % bootstrap intervals over problems. {note}"
-    figure = Figure("interventions", title, "bars", "tokens", "I_t (share of right answers)", series, source, note)
-    return [figure, TextTable("intervention_groups", title, columns, rows, source, note)]
+    shared = {
+        "title": "Accuracy lost when a token is replaced by its likeliest alternative",
+        "source": "Deng et al. 2025, eq. 6, figures 5b and 6b",
+        "note": f"means of problems; 95 % bootstrap intervals over problems. {note}",
+    }
+    return [
+        Figure(
+            name="interventions",
+            kind="bars",
+            x_label="tokens",
+            y_label="I_t (share of right answers)",
+            series=series,
+            **shared,
+        ),
+        TextTable(name="intervention_groups", columns=columns, cells=rows, **shared),
+    ]
 
 
 def _examples(replacements: Sequence[Replacement], decode, note: str) -> TextTable:
@@ -396,8 +407,14 @@ def _examples(replacements: Sequence[Replacement], decode, note: str) -> TextTab
         )
     columns = ["problem", "before", "token", "its probability", "substitute", "its probability (substitute)"]
     columns += ["entropy", "candidates within 95 %", "I_t"]
-    title = "Replacements with the largest effects"
-    return TextTable("intervention_tokens", title, columns, rows, "Deng et al. 2025, eq. 6", note)
+    return TextTable(
+        name="intervention_tokens",
+        title="Replacements with the largest effects",
+        columns=columns,
+        cells=rows,
+        source="Deng et al. 2025, eq. 6",
+        note=note,
+    )
 
 
 def _records(

@@ -1,37 +1,57 @@
-"""The page of a comparison: one HTML file with its scripts and data inside, which opens from disk."""
+"""The page of a comparison: the flags, one chart of a metric over what the runs spent, and all tables."""
 
 from __future__ import annotations
 
-from html import escape
+from typing import Any
 
-from fr3e_jax.studies.analysis.comparison import Comparison
-from fr3e_jax.studies.analysis.comparison_content import page_content
-from fr3e_jax.studies.reports.embedding import DATA_ELEMENT, asset, embed, inline_script
-
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+from fr3e_jax.studies.analysis.comparison import Comparison, axes_of
+from fr3e_jax.studies.analysis.comparison_tables import tables
+from fr3e_jax.studies.analysis.finding_content import finding_fields
+from fr3e_jax.studies.analysis.run_curves import metric_label
+from fr3e_jax.studies.reports.embedding import embed, significant
+from fr3e_jax.studies.reports.page import DRAWING_SCRIPTS, assemble
 
 
 def comparison_page(comparison: Comparison) -> str:
     """The whole page. It loads nothing, and the texts of runs reach it as data only."""
-    content = page_content(comparison)
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en">',
-            "<head>",
-            '<meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>Comparison: {escape(content['title'])}</title>",
-            f"<style>{asset('uplot/uPlot.min.css')}\n{asset('comparison/page.css')}</style>",
-            "</head>",
-            "<body>",
-            asset("comparison/body.html"),
-            f"{DATA_ELEMENT}{embed(content)}</script>",
-            f"<script>{inline_script('uplot/uPlot.iife.min.js')}</script>",
-            f"<script>{inline_script('comparison/page.js')}</script>",
-            "</body>",
-            "</html>",
-            "",
-        ]
-    )
+    title = " · ".join(group.label for group in comparison.groups)
+    scripts = [*DRAWING_SCRIPTS, "page/comparison.js"]
+    return assemble(f"Comparison: {title}", scripts=scripts, data={"main": embed(page_content(comparison))})
+
+
+def page_content(comparison: Comparison) -> dict[str, Any]:
+    """The data that the page draws: flags, groups, tables, and each metric on each axis with its bands."""
+    metrics = [*comparison.evaluation_metrics, *comparison.training_metrics]
+    axes = axes_of(comparison)
+    return {
+        "flags": [{"kind": flag.kind, "text": flag.text} for flag in comparison.flags],
+        "groups": [{"label": group.label, "runs": len(group.runs)} for group in comparison.groups],
+        "axes": list(axes.items()),
+        "metrics": [(name, metric_label(name)) for name in metrics],
+        "metric": comparison.metric,
+        "curves": {name: {axis: _curves(comparison, name, axis) for axis in axes} for name in metrics},
+        "tables": [finding_fields(table) for table in tables(comparison)],
+    }
+
+
+def _curves(comparison: Comparison, metric: str, axis: str) -> dict[str, Any]:
+    grid = comparison.grid(metric, axis)
+    groups: list[dict[str, Any] | None] = []
+    for group in comparison.groups:
+        band = comparison.band(group, metric, axis, grid)
+        if band is None:
+            groups.append(None)
+            continue
+        interval = band.interval(comparison.seed)
+        groups.append(
+            {
+                "mean": _numbers(band.mean),
+                "range": [_numbers(ends) for ends in band.extremes] if interval else None,
+                "interval": [_numbers(ends) for ends in interval] if interval else None,
+            }
+        )
+    return {"x": _numbers(grid), "groups": groups}
+
+
+def _numbers(values: Any) -> list[float | None]:
+    return [significant(float(value)) for value in values]

@@ -10,16 +10,14 @@ from typing import Any
 
 import orjson
 
-DATA_ELEMENT = '<script type="application/octet-stream" id="data">'
-"""The element for `embed`; the page unpacks its text with ``DecompressionStream("gzip")``."""
-
 _ENCODING = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
 def embed(data: Any) -> str:
     """The data as JSON, gzipped, in base64: letters, digits, ``+``, ``/`` and ``=`` alone.
 
-    Whatever texts the data holds, the result neither ends its element nor is markup. Equal data give equal text. NaN
+    Whatever texts the data holds, the result neither ends its element nor is markup. The page unpacks it with
+    ``DecompressionStream("gzip")``. Equal data give equal text. NaN
     and infinities become null. NumPy arrays and numbers are written as lists and numbers.
 
     Raises:
@@ -49,11 +47,11 @@ def inline_script(name: str) -> str:
     return text
 
 
-def rounded(value: float | None, digits: int = 6) -> float | None:
-    """The value with so many significant digits, for pages; None for None, NaN and infinities."""
-    if value is None or not math.isfinite(value):
-        return None
-    return float(f"{value:.{digits}g}")
+def significant(value: Any, digits: int = 7) -> Any:
+    """A float with so many significant digits, as many as float32 has; None for NaN and infinities; else the value."""
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
 
 def _without_surrogates(data: Any) -> Any:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fr3e_jax.runs.rollout_parts import rollout_path, stored_bytes
 from fr3e_jax.runs.rollout_store import RolloutRecord
-from fr3e_jax.studies.analysis.stored_run import StoredRun
+from fr3e_jax.studies.analysis.stored_run import StoredRun, drawn_steps
 from fr3e_jax.studies.reports.embedding import embed
-from fr3e_jax.studies.reports.prompt_sampling import Budget, chosen_steps, evenly, priority
+from fr3e_jax.studies.reports.page_limits import PageLimits, evenly, in_turns, priority
 from fr3e_jax.studies.reports.rollout_trees import prompt_tree
 
 Problem = tuple[str, int]
@@ -18,30 +17,37 @@ COURSES = ("learned", "forgotten", "changing", "solved", "unsolved")
 """Courses of a problem's greedy answer over the evaluations, the most telling first."""
 
 
-def held_out_problems(run: StoredRun, budget: Budget, used_ids: set[int]) -> tuple[dict[str, Any] | None, list[str]]:
+def held_out_problems(
+    run: StoredRun, limits: PageLimits, used_ids: set[int]
+) -> tuple[dict[str, Any] | None, list[str]]:
     """The table of problems by evaluation, and an embedded chunk of samples for each problem that has one.
 
     Args:
       run: its evaluation samples are read; the first result is None if there are none.
-      budget: bounds what is read and the size of the chunks.
+      limits: of what is read, and of the size of the chunks.
       used_ids: gets the token ids of the chunks.
     """
-    sizes = {step: stored_bytes(rollout_path(run.directory, step, stem="eval")) for step in run.steps("eval")}
-    steps = chosen_steps(sizes, Budget(read_bytes=budget.read_bytes // 4, seed=budget.seed))
-    steps = evenly(steps, budget.evaluations)
+    sizes = run.stored_bytes("eval")
+    steps = evenly(drawn_steps(sizes, limits.read_bytes // 4, limits.seed), limits.evaluations)
     results: dict[Problem, dict[int, list[tuple[int, bool]]]] = {}
-    questions: dict[Problem, str] = {}
-    for step in steps:
-        for record in run.rollouts(step, "eval"):
-            key = (record.benchmark, record.prompt_position)
-            questions.setdefault(key, record.problem_id)
-            results.setdefault(key, {}).setdefault(step, []).append((record.base, record.outcome == "right"))
+    names: dict[Problem, str] = {}
+    tokens: dict[Problem, int] = {}
+    for key, record in _samples(run, steps):
+        names.setdefault(key, record.problem_id)
+        tokens[key] = tokens.get(key, 0) + len(record.token_ids)
+        results.setdefault(key, {}).setdefault(record.step, []).append((record.base, record.outcome == "right"))
     if not results:
         return None, []
     courses = {key: _course(rows) for key, rows in results.items()}
-    order = sorted(results, key=lambda key: (COURSES.index(courses[key]), priority(budget.seed, *key)))
-    chunks = _chunks(run, steps, _in_turns(order, courses), budget, used_ids)
-    place = {key: number for number, key in enumerate(chunks)}
+    order = sorted(results, key=lambda key: (COURSES.index(courses[key]), priority(limits.seed, *key)))
+    left, chosen = limits.held_out_bytes, []
+    for key in in_turns(order, lambda key: courses[key]):
+        left -= 4 * min(tokens[key], limits.prompt_tokens // 2)  # embedded, a token takes about four bytes
+        if left < 0:
+            break
+        chosen.append(key)
+    chunks = _chunks(run, steps, chosen, limits, used_ids)
+    chunk_numbers = {key: number for number, key in enumerate(chunks)}
     table = {
         "steps": steps,
         "stored_steps": len(sizes),
@@ -49,17 +55,44 @@ def held_out_problems(run: StoredRun, budget: Budget, used_ids: set[int]) -> tup
             {
                 "benchmark": key[0],
                 "index": key[1],
-                "problem": questions[key],
+                "problem": names[key],
                 "course": courses[key],
                 "greedy": [_greedy(results[key].get(step, [])) for step in steps],
                 "right": [_sampled_right(results[key].get(step, [])) for step in steps],
-                "chunk": place.get(key),
+                "chunk": chunk_numbers.get(key),
             }
-            for key in order[: budget.problems]
+            for key in order[: limits.problems]
         ],
         "stored_problems": len(order),
     }
     return table, list(chunks.values())
+
+
+def _samples(run: StoredRun, steps: Sequence[int]) -> Iterator[tuple[Problem, RolloutRecord]]:
+    for step in steps:
+        for record in run.rollouts(step, "eval"):
+            yield (record.benchmark, record.prompt_position), record
+
+
+def _chunks(
+    run: StoredRun, steps: Sequence[int], chosen: Sequence[Problem], limits: PageLimits, used_ids: set[int]
+) -> dict[Problem, str]:
+    """Embedded samples of the chosen problems, as many as the limit allows."""
+    records: dict[Problem, list[RolloutRecord]] = {key: [] for key in chosen}
+    for key, record in _samples(run, steps):
+        if key in records:
+            records[key].append(record)
+    chunks: dict[Problem, str] = {}
+    left = limits.held_out_bytes
+    for key, rows in records.items():
+        rows.sort(key=lambda record: (record.step, record.base))
+        tree = prompt_tree(rows, limits.prompt_tokens // 2, {record.id for record in rows if record.base == 0})
+        encoded = embed(tree)
+        if len(encoded) <= left:
+            left -= len(encoded)
+            chunks[key] = encoded
+            used_ids.update(tree["token_ids"], tree["prompt_ids"])
+    return chunks
 
 
 def _greedy(answers: list[tuple[int, bool]]) -> bool | None:
@@ -79,53 +112,3 @@ def _course(by_step: dict[int, list[tuple[int, bool]]]) -> str:
     if right[0] != right[-1]:
         return "learned" if right[-1] else "forgotten"
     return "changing" if len(set(right)) > 1 else "solved" if right[0] else "unsolved"
-
-
-def _in_turns(order: list[Problem], courses: dict[Problem, str]) -> list[Problem]:
-    """The problems so that each course comes in its turn."""
-    turns: dict[str, int] = {}
-    places = {}
-    for key in order:
-        turns[courses[key]] = turns.get(courses[key], 0) + 1
-        places[key] = turns[courses[key]]
-    return sorted(order, key=lambda key: places[key])
-
-
-def _chunks(
-    run: StoredRun, steps: list[int], wanted: list[Problem], budget: Budget, used_ids: set[int]
-) -> dict[Problem, str]:
-    """Embedded samples of the first problems, as many as the budget holds."""
-    limit = budget.prompt_tokens // 2
-    held = _first_that_fit(run, steps, wanted, budget)
-    records: dict[Problem, list[RolloutRecord]] = {key: [] for key in held}
-    for step in steps:
-        for record in run.rollouts(step, "eval"):
-            key = (record.benchmark, record.prompt_position)
-            if key in records:
-                records[key].append(record)
-    chunks: dict[Problem, str] = {}
-    left = budget.held_out_bytes
-    for key, rows in records.items():
-        rows.sort(key=lambda record: (record.step, record.base))
-        tree = prompt_tree(rows, limit, {record.id for record in rows if record.base == 0})
-        encoded = embed(tree)
-        if len(encoded) <= left:
-            left -= len(encoded)
-            chunks[key] = encoded
-            used_ids.update(tree["token_ids"], tree["prompt_ids"])
-    return chunks
-
-
-def _first_that_fit(run: StoredRun, steps: list[int], wanted: list[Problem], budget: Budget) -> Iterator[Problem]:
-    """Problems whose samples, at four embedded bytes a token, fit the budget by the sizes in the last evaluation."""
-    tokens: dict[Problem, int] = {}
-    for record in run.rollouts(steps[-1], "eval"):
-        key = (record.benchmark, record.prompt_position)
-        tokens[key] = tokens.get(key, 0) + len(record.token_ids)
-    left = budget.held_out_bytes
-    for key in wanted:
-        size = 4 * min(tokens.get(key, 0) * len(steps), budget.prompt_tokens // 2)
-        if size > left:
-            return
-        left -= size
-        yield key

@@ -9,25 +9,26 @@ from collections.abc import Mapping, Sequence
 
 from fr3e_jax.studies.reports.embedding import asset, inline_script
 
+STYLES = ("uplot/uPlot.min.css", "page/style.css")
+DRAWING_SCRIPTS = tuple(f"page/{name}.js" for name in ("dom", "theme", "unpack", "outcomes", "scales", "figures"))
+"""The scripts of figures and tables, for any page."""
+
 _POLICY = (
     "default-src 'none'; script-src {script}; style-src {style}; img-src data:; base-uri 'none'; form-action 'none'"
 )
 
 
-def assemble(
-    title: str, *, scripts: Sequence[str], styles: Sequence[str], data: Mapping[str, str], same_origin: bool = False
-) -> str:
+def assemble(title: str, *, scripts: Sequence[str], data: Mapping[str, str], same_origin: bool = False) -> str:
     """The page.
 
     Args:
       title: text of its title.
       scripts: assets that become one script, in this order.
-      styles: assets that become one style sheet.
       data: embedded data by the id of the element that holds it (`embed`).
-      same_origin: whether the script may ask the server that served the page; a file from disk asks nobody.
+      same_origin: allow the script to ask the server that served the page; a file from disk asks nobody.
     """
     script = "(() => {\n'use strict';\n" + "\n".join(inline_script(name) for name in scripts) + "\n})();"
-    style = "\n".join(asset(name) for name in styles)
+    style = "\n".join(asset(name) for name in STYLES)
     policy = _POLICY.format(script=_hash_of(script), style=_hash_of(style))
     if same_origin:
         policy += "; connect-src 'self'"

@@ -7,6 +7,7 @@ stored numbers; log-probs and entropies are rounded to ``DECIMALS`` and kept as 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -35,25 +36,21 @@ def prompt_tree(
     """
     if leaders is None:
         leaders = {record.parent for record in records if record.parent}
-    kept = tokens_to_keep(records, max_tokens, leaders)
-    shown = [record if keep else None for record, keep in zip(records, kept, strict=True)]
+    with_tokens = tokens_to_keep(records, max_tokens, leaders)
+    shown = [record if keep else None for record, keep in zip(records, with_tokens, strict=True)]
     return {
         "prompt_ids": list(records[0].prompt_ids),
         **{name: [getattr(record, name) for record in records] for name in _COLUMNS.split()},
         "length": [len(record.token_ids) for record in records],
         "tokens": [len(record.token_ids) if record else 0 for record in shown],
-        "token_ids": _joined(record.token_ids for record in shown if record),
+        "token_ids": [token for record in shown if record for token in record.token_ids],
         "logprobs": _rounded(record.logprobs for record in shown if record),
         "entropies": _rounded(record.entropies for record in shown if record),
     }
 
 
-def _joined(lists: Iterable[Sequence[int]]) -> list[int]:
-    return [token for one in lists for token in one]
-
-
 def _rounded(lists: Iterable[Sequence[float]]) -> list[int | None]:
-    values = np.asarray([value for one in lists for value in one], np.float64)
+    values = np.asarray([*chain.from_iterable(lists)], np.float64)
     finite = np.isfinite(values)
     whole = np.rint(np.where(finite, values, 0) * 10**DECIMALS).astype(np.int64).tolist()
     return whole if finite.all() else [n if ok else None for n, ok in zip(whole, finite.tolist(), strict=True)]
@@ -62,9 +59,9 @@ def _rounded(lists: Iterable[Sequence[float]]) -> list[int | None]:
 def tokens_to_keep(
     records: Sequence[RolloutRecord], max_tokens: int, leaders: Container[str | None] = ()
 ) -> list[bool]:
-    """Which rollouts keep their tokens: the leaders first, then by turns one of each state, outcome and kind.
+    """A mask of the rollouts that keep their tokens, at least one.
 
-    At least one does.
+    The leaders come first, then by turns one of each state, outcome and kind.
     """
     if sum(len(record.token_ids) for record in records) <= max_tokens:
         return [True] * len(records)

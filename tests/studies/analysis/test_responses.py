@@ -5,7 +5,8 @@ import math
 import numpy as np
 from analysed_runs import made_up_run, rollout
 
-from fr3e_jax.studies.analysis.responses import Budget, choose_steps, read_responses, responses_of
+from fr3e_jax.studies.analysis.responses import ReadLimits, read_responses, responses_of
+from fr3e_jax.studies.analysis.stored_run import drawn_steps
 
 
 def test_a_branch_begins_with_the_prefix_it_shares_and_counts_only_its_own_tokens():
@@ -28,21 +29,22 @@ def test_right_follows_the_outcome_and_the_reward_only_without_one():
 
 
 def test_steps_of_a_large_run_are_the_ends_and_one_of_each_part_between():
-    steps = list(range(1, 101))
-    drawn = choose_steps(steps, dict.fromkeys(steps, 10), 100, seed=4)
-    assert len(drawn) == 10 and drawn == choose_steps(steps, dict.fromkeys(steps, 10), 100, seed=4)
+    sizes = dict.fromkeys(range(1, 101), 10)
+    drawn = drawn_steps(sizes, 100, seed=4)
+    assert len(drawn) == 10 and drawn == drawn_steps(sizes, 100, seed=4)
     parts = np.array_split(np.arange(2, 100), 8)
     assert drawn[0] == 1 and drawn[-1] == 100
     assert all(step in part for step, part in zip(drawn[1:-1], parts, strict=True))
-    assert drawn != choose_steps(steps, dict.fromkeys(steps, 10), 100, seed=5)
-    assert choose_steps(steps, dict.fromkeys(steps, 10), 1000, seed=4) == steps
+    assert drawn != drawn_steps(sizes, 100, seed=5)
+    assert drawn_steps(sizes, 1000, seed=4) == list(sizes)
+    assert drawn_steps({5: 10**9, 7: 10**9}, 100, seed=4) == [5, 7] and drawn_steps({}, 100, seed=4) == []
 
 
 def test_prompts_of_a_large_run_are_drawn_as_whole_groups_and_the_note_says_so(tmp_path):
     rollouts = [rollout(s, p, b, True, list(range(2, 22))) for s in (1, 2, 3) for p in range(40) for b in range(4)]
     run = made_up_run(tmp_path / "run", rollouts=rollouts)
     size = sum(path.stat().st_size for path in run.directory.rollouts.iterdir())
-    columns = read_responses(run, budget=Budget(read_bytes=size // 2, tokens=40))
+    columns = read_responses(run, limits=ReadLimits(read_bytes=size // 2, tokens=40))
     groups = {group: columns.group.count(group) for group in columns.group}
     assert 0 < len(groups) < 80 and set(groups.values()) == {4}
     assert {step for step, _ in groups} == {1, 3}
@@ -57,7 +59,7 @@ def test_held_out_problems_of_a_large_run_are_the_same_at_every_evaluation(tmp_p
         for p in range(40)
         for b in range(3)
     ]
-    columns = read_responses(made_up_run(tmp_path / "run", samples=samples), "eval", budget=Budget(tokens=80))
+    columns = read_responses(made_up_run(tmp_path / "run", samples=samples), "eval", limits=ReadLimits(tokens=80))
     drawn = {step: {position for at, position in columns.group if at == step} for step in (0, 10, 20)}
     assert 0 < len(drawn[0]) < 40 and drawn[0] == drawn[10] == drawn[20]
     assert set(map(columns.group.count, columns.group)) == {3}

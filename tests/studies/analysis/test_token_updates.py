@@ -36,7 +36,7 @@ def updates() -> TokenUpdates:
 
 
 def test_the_summary_counts_small_changes_and_tells_positive_from_negative_samples(updates):
-    table = update_summary(updates, "")
+    table = update_summary(updates)
     rows = {row["tokens of"]: row for row in table.rows()}
     everything, positive, negative = (rows[name] for name in ("all", "positive samples", "negative samples"))
     assert everything["share with |Δp| < 0.06"] == 0.8 and everything["tokens"] == 10
@@ -48,7 +48,7 @@ def test_the_summary_counts_small_changes_and_tells_positive_from_negative_sampl
 
 
 def test_means_by_tenth_of_the_entropy(updates):
-    positive, negative, every = update_by_entropy(updates, "").series
+    positive, negative, every = update_by_entropy(updates).series
     assert positive.y[:5] == [None] * 5 and positive.y[9] == pytest.approx(0.3)  # the first token has most entropy
     assert negative.y[4] == pytest.approx(-0.4) and every.y[4] == pytest.approx(0.4)
 
@@ -64,7 +64,7 @@ def test_categories_of_tokens_and_their_share_of_the_top(updates, tmp_path):
         "formal reasoning",
         "semantic support",
     ]
-    rows = {row["category"]: row for row in update_by_category(updates, texts, categories, "").rows()}
+    rows = {row["category"]: row for row in update_by_category(updates, texts, categories).rows()}
     assert rows["formal reasoning"]["share of them in the top 20 %"] == 0.2
     assert rows["metacognitive"]["share of the top 20 %"] == 0.5
     assert rows["metacognitive"]["mean |Δp|"] == pytest.approx((0.4 + 0.01) / 2)
@@ -77,7 +77,7 @@ def test_categories_of_tokens_and_their_share_of_the_top(updates, tmp_path):
 
 
 def test_perplexity_is_that_of_the_response_of_each_token(updates):
-    top, every = perplexity_of_updates(updates, "").series
+    top, every = perplexity_of_updates(updates).series
     surprise = [-np.log(BEFORE[part]).mean() for part in (slice(0, 5), slice(5, 10))]
     assert every.y[0] == every.y[-1] == 0.5 and top.y[0] == top.y[-1] == 0.5 and sum(every.y) == 1
     width = abs(surprise[1] - surprise[0]) / 20

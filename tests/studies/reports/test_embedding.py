@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fr3e_jax.studies.reports import embedding
-from fr3e_jax.studies.reports.embedding import embed, inline_script, rounded
+from fr3e_jax.studies.reports.embedding import embed, inline_script, significant
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e\x1b[31m<!--"
 
@@ -41,5 +41,6 @@ def test_a_script_that_would_end_its_element_is_refused(monkeypatch):
         inline_script("page.js")
 
 
-def test_numbers_are_rounded_to_significant_digits():
-    assert [rounded(v) for v in (1234567.8, 0.123456789, None, float("nan"))] == [1234570.0, 0.123457, None, None]
+def test_floats_have_the_digits_of_float32_and_other_values_stay():
+    values = [12345678.9, 0.123456789, 123456789, None, float("nan")]
+    assert [significant(value) for value in values] == [12345680.0, 0.1234568, 123456789, None, None]

@@ -28,17 +28,39 @@ pytestmark = [
 ]
 FINDINGS = [
     Figure(
-        "lines",
-        "Lines",
-        "lines",
-        "step",
-        "share",
-        [Series("<b>a", [1, 2, 3], [0.1, None, 0.3], [0, None, 0], [1, None, 1])],
+        name="lines",
+        title="Lines",
+        y_label="share",
+        series=[Series("<b>a", [1, 2, 3], [0.1, None, 0.3], [0, None, 0], [1, None, 1])],
     ),
-    Figure("bars", "Bars", "bars", "name", "count", [Series("a", ["x", "<i>y"], [1, 2]), Series("b", ["x"], [3])]),
-    Figure("points", "Points", "points", "k", "y", [Series("a", [1, 10, 100], [1, 2, 3])], log_x=True),
-    HeatMap("heat", "Heat", "step", "problem", [1, 2], ["p", "q"], [[0.0, 0.5], [None, 1.0]], unit="reward"),
-    TextTable("tokens", "Tokens", ["token", "n"], [["<script>alert(1)</script>", 3]]),
+    Figure(
+        name="bars",
+        title="Bars",
+        kind="bars",
+        x_label="name",
+        y_label="count",
+        series=[Series("a", ["x", "<i>y"], [1, 2]), Series("b", ["x"], [3])],
+    ),
+    Figure(
+        name="points",
+        title="Points",
+        kind="points",
+        x_label="k",
+        y_label="y",
+        series=[Series("a", [1, 10, 100], [1, 2, 3])],
+        log_x=True,
+    ),
+    HeatMap(
+        name="heat",
+        title="Heat",
+        x_label="step",
+        y_label="problem",
+        columns=[1, 2],
+        lines=["p", "q"],
+        values=[[0.0, 0.5], [None, 1.0]],
+        unit="reward",
+    ),
+    TextTable(name="tokens", title="Tokens", columns=["token", "n"], cells=[["<script>alert(1)</script>", 3]]),
 ]
 
 
@@ -122,7 +144,7 @@ def test_clicks_lead_from_a_curve_to_a_token_with_the_stored_numbers(browser, ma
 
 def _name(record):
     if record.kind == "state":
-        return f"S{record.state}, branch {record.branch}"
+        return f"S{'₀₁₂'[record.state]}, branch {record.branch}"
     return f"trunk, base rollout {record.base}" if record.anchors else f"base rollout {record.base}"
 
 
@@ -130,7 +152,7 @@ def test_two_branches_lie_side_by_side_with_their_first_difference(browser, made
     file, stored = made_up
     with Shown(browser, file, address="#prompt=1/10&rollout=1/10/0/2/0") as shown:
         page = shown.page
-        page.locator('.tree .lane[aria-label^="S2, branch 1:"]').click(modifiers=["Shift"])
+        page.locator('.tree .lane[aria-label^="S₂, branch 1:"]').click(modifiers=["Shift"])
         panels = page.locator(".reading.two .panel")
         assert panels.count() == 2
         one, other = (stored[f"1/10/0/2/{branch}"] for branch in (0, 1))

@@ -14,10 +14,10 @@ from reported_runs import STEPS, write_reported_run
 
 from fr3e_jax.runs.declared_metrics import find
 from fr3e_jax.runs.rollout_store import write_rollouts
-from fr3e_jax.studies.analysis.figure import Figure, HeatMap, Series, TextTable
+from fr3e_jax.studies.analysis.figure import Figure, Series, TextTable
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 from fr3e_jax.studies.reports import run_data
-from fr3e_jax.studies.reports.prompt_sampling import Budget, chosen_steps, evenly
+from fr3e_jax.studies.reports.page_limits import PageLimits, evenly
 from fr3e_jax.studies.reports.rollout_trees import (
     DECIMALS,
     STRATA,
@@ -58,7 +58,7 @@ def test_a_name_of_a_users_own_has_no_explanation():
 
 def test_the_metrics_that_a_chart_names_exist():
     """Names in quotes; patterns choose among what the run has."""
-    source = (Path(run_data.__file__).parent / "assets" / "run" / "curves.js").read_text()
+    source = (Path(run_data.__file__).parent / "assets" / "page" / "curves.js").read_text()
     names = re.findall(r"'([a-z_]+/\w+)'", source.partition("const CHARTS")[2].partition("const HEIGHT")[0])
     assert len(names) > 30 and [name for name in names if not find(name)] == []
 
@@ -104,7 +104,7 @@ def test_metrics_are_columns_with_none_where_a_record_lacks_one(content):
 
 def test_a_long_run_is_thinned_at_equal_distances(made_up):
     assert evenly(range(100), 4) == [0, 33, 66, 99] and evenly([1, 2], 4) == [1, 2]
-    main = collect(StoredRun.open(made_up[0]), budget=Budget(metric_records=2, problems=1)).main
+    main = collect(StoredRun.open(made_up[0]), limits=PageLimits(metric_records=2, problems=1)).main
     assert main["metrics"]["train"]["step"] == [1, STEPS] and main["training_steps"] == STEPS
     assert len(main["held_out"]["problems"]) == 1 and main["held_out"]["stored_problems"] == 2
 
@@ -140,22 +140,11 @@ def test_tokens_beyond_the_limit_are_left_out_and_parents_keep_theirs(made_up):
     assert tokens_to_keep(records, 10**6) == [True] * 10 and sum(tokens_to_keep(records, 1)) == 1
 
 
-def test_steps_are_drawn_from_equal_stretches_and_the_ends_are_kept():
-    sizes = dict.fromkeys(range(1, 101), 10)
-    budget = Budget(read_bytes=100)
-    steps = chosen_steps(sizes, budget)
-    assert len(steps) == 10 and steps[0] == 1 and steps[-1] == 100 and steps == sorted(set(steps))
-    assert max(b - a for a, b in zip(steps, steps[1:], strict=False)) < 30
-    assert chosen_steps(sizes, budget) == steps != chosen_steps(sizes, Budget(read_bytes=100, seed=1))
-    assert chosen_steps(sizes, Budget(read_bytes=10**6)) == list(sizes)
-    assert chosen_steps({5: 10**9, 7: 10**9}, budget) == [5, 7] and chosen_steps({}, budget) == []
-
-
 def test_prompts_of_each_stratum_are_drawn_by_turns_where_a_page_is_too_small(made_up, content):
     sizes = [len(chunk) for chunk in content.prompt_chunks]
-    budget = Budget(prompt_bytes=sum(sizes) // 2, held_out_bytes=0)
-    small = collect(StoredRun.open(made_up[0]), budget=budget)
-    assert sum(map(len, small.prompt_chunks)) <= budget.prompt_bytes
+    limits = PageLimits(prompt_bytes=sum(sizes) // 2, held_out_bytes=0)
+    small = collect(StoredRun.open(made_up[0]), limits=limits)
+    assert sum(map(len, small.prompt_chunks)) <= limits.prompt_bytes
     account = small.main["sampling"]
     assert account["prompts_shown"] == len(small.main["prompts"]) < len(content.main["prompts"]) == 5 * STEPS
     assert account["prompts_read"] == dict.fromkeys(STRATA, 0) | {
@@ -167,7 +156,7 @@ def test_prompts_of_each_stratum_are_drawn_by_turns_where_a_page_is_too_small(ma
     }
     assert {"trouble", "explored"} <= {prompt["stratum"] for prompt in small.main["prompts"]}
     assert small.held_out_chunks == [] and len(small.main["held_out"]["problems"]) == 2
-    assert collect(StoredRun.open(made_up[0]), budget=budget).prompt_chunks == small.prompt_chunks
+    assert collect(StoredRun.open(made_up[0]), limits=limits).prompt_chunks == small.prompt_chunks
 
 
 def test_held_out_problems_show_when_they_were_solved(content):
@@ -179,20 +168,16 @@ def test_held_out_problems_show_when_they_were_solved(content):
     assert unpacked(content.held_out_chunks[learned["chunk"]])["step"] == [0, 0, 0, STEPS, STEPS, STEPS]
 
 
-def test_figures_become_plain_data_and_those_too_large_are_named(made_up):
-    line = Figure("a", "A", "lines", "x", "y", [Series("s", [1, 2], [0.5, None], [0, None], [1, None])], source="P")
-    heat = HeatMap("h", "H", "x", "y", [1, 2], ["p"], [[0.5, None]], unit="share")
-    table = TextTable("t", "T", ["token", "n"], [["<b>", 3]])
-    large = TextTable("l", "Large", ["n"], [[n * 7919 % 10007] for n in range(20_000)])
-    main = collect(StoredRun.open(made_up[0]), [line, heat, large, table], Budget(finding_bytes=5000)).main
-    assert [finding["type"] for finding in main["findings"]] == ["figure", "heat_map", "table"]
-    assert main["findings"][0]["series"][0] == {
-        "name": "s",
-        "x": [1, 2],
-        "y": [0.5, None],
-        "low": [0, None],
-        "high": [1, None],
-    }
+def test_findings_are_there_with_all_fields_and_those_too_large_are_named(made_up):
+    series = [Series("s", [1, 2], [0.5, None], [0, None], [1, None])]
+    line = Figure(name="a", title="A", x_label="x", y_label="y", series=series, source="P")
+    table = TextTable(name="t", title="T", columns=["token", "n"], cells=[["<b>", 3]])
+    large = TextTable(name="l", title="Large", columns=["n"], cells=[[n * 7919 % 10007] for n in range(20_000)])
+    main = collect(StoredRun.open(made_up[0]), [line, large, table], PageLimits(finding_bytes=5000)).main
+    assert main["findings"] == [
+        {"type": "Figure"} | dataclasses.asdict(line),
+        {"type": "TextTable"} | dataclasses.asdict(table),
+    ]
     assert main["findings_left_out"] == ["Large"]
 
 

@@ -61,7 +61,7 @@ def test_policy_of_the_page_allows_its_own_script_and_style_and_no_address(page)
 def test_page_shows_the_findings_of_all_analyses(hostile, monkeypatch):
     shown = []
     monkeypatch.setattr(
-        run_page_module, "collect", lambda run, figures, budget: shown.append(list(figures)) or RunData({})
+        run_page_module, "collect", lambda run, figures, limits: shown.append(list(figures)) or RunData({})
     )
     run = StoredRun.open(hostile)
     run_page(run)
@@ -72,14 +72,16 @@ def test_page_shows_the_findings_of_all_analyses(hostile, monkeypatch):
 def test_page_shows_the_findings_that_needed_the_model(tmp_path, monkeypatch):
     path = tmp_path / "run"
     write_reported_run(path)
-    table = TextTable("token_updates", "Token probability updates", ["tokens of", "tokens"], [["all", 3]])
+    table = TextTable(
+        name="token_updates", title="Token probability updates", columns=["tokens of", "tokens"], cells=[["all", 3]]
+    )
     series = [Series("mean", ["random"], [0.4], [0.3], [0.5])]
-    effects = Figure("interventions", "Effects", "bars", "tokens", "I_t", series)
+    effects = Figure(name="interventions", title="Effects", kind="bars", x_label="tokens", y_label="I_t", series=series)
     for folder, one in (("analysis", table), ("interventions", effects)):
         (path / folder).mkdir()
         (path / folder / f"{one.name}.json").write_bytes(finding_content(one))
     shown = []
-    monkeypatch.setattr(run_page_module, "collect", lambda run, found, budget: shown.extend(found) or RunData({}))
+    monkeypatch.setattr(run_page_module, "collect", lambda run, found, limits: shown.extend(found) or RunData({}))
     run_page(StoredRun.open(path))
     assert [one.title for one in shown[-2:]] == [table.title, effects.title]
     assert shown[-2].cells == table.cells and shown[-1].series == series
@@ -89,12 +91,12 @@ def test_page_shows_the_findings_that_needed_the_model(tmp_path, monkeypatch):
 
 
 def test_script_knows_each_outcome_of_a_verdict():
-    known = re.findall(r"^  (\w+): \{word:", asset("run/outcomes.js"), re.MULTILINE)
+    known = re.findall(r"^  (\w+): \{word:", asset("page/outcomes.js"), re.MULTILINE)
     assert set(get_args(Outcome)) <= set(known)
 
 
 def test_no_asset_makes_markup_or_programs_from_text():
-    own = "".join(asset(name) for name in [*SCRIPTS[1:], "run/live.js"])
+    own = "".join(asset(name) for name in [*SCRIPTS[1:], "page/live.js", "page/comparison.js"])
     assert re.findall(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|new Function|</script", own) == []
 
 

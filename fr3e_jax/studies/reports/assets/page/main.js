@@ -1,4 +1,4 @@
-// The page: its views, the address of what is shown, keys, and the colours of day and night.
+// The page: its views, the address of what is shown, and keys.
 
 let page = null;
 const views = {};
@@ -17,17 +17,14 @@ async function start() {
   const place = element('main');
   const tabs = element('nav', {role: 'tablist', 'aria-label': 'views'});
   for (const [name, label, build] of VIEWS) {
-    views[name] = {node: build()};
-    views[name].node.hidden = true;
-    views[name].node.id = `view-${name}`;
-    views[name].tab = button(
-      label,
-      () => {
-        showView(name);
-        remember();
-      },
-      {role: 'tab', 'aria-controls': `view-${name}`},
-    );
+    const node = build();
+    node.hidden = true;
+    node.id = `view-${name}`;
+    const open = () => {
+      showView(name);
+      remember();
+    };
+    views[name] = {node, tab: button(label, open, {role: 'tab', 'aria-controls': node.id})};
     tabs.append(views[name].tab);
     place.append(views[name].node);
   }
@@ -37,22 +34,14 @@ async function start() {
     element(
       'header',
       {},
-      element(
-        'div',
-        {class: 'row'},
+      rowElement(
         element(
           'h1',
           {},
           visible(run.name),
           element('span', {class: 'muted'}, run.recipe && run.recipe !== run.name ? `  ${visible(run.recipe)}` : ''),
         ),
-        element(
-          'div',
-          {class: 'row'},
-          element('span', {id: 'fresh'}),
-          button('light / dark', switchTheme, {id: 'theme'}),
-          button('?', help, {'aria-label': 'help'}),
-        ),
+        rowElement(element('span', {id: 'fresh'}), themeButton(), button('?', help, {'aria-label': 'help'})),
       ),
       tabs,
     ),
@@ -69,7 +58,9 @@ async function start() {
       views[shownView]?.node.drawn();
     }
   });
-  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => theme(savedTheme()));
+  document.addEventListener('theme', () => {
+    if (shownView === 'curves') views.curves.node.drawn();
+  });
   await follow();
   document.documentElement.dataset.ready = 'yes';
 }
@@ -123,32 +114,6 @@ async function follow() {
     }
   }
   if (problem) await openProblem(problem);
-}
-
-// -- day and night ---------------------------------------------------------------------------------------------------
-
-function savedTheme() {
-  try {
-    return localStorage.getItem('fr3e-theme');
-  } catch {
-    return null; // a page from disk may have no storage
-  }
-}
-
-function theme(chosen) {
-  const dark = chosen ? chosen === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
-  document.documentElement.dataset.theme = dark ? 'dark' : 'light';
-  if (shownView === 'curves') views.curves.node.drawn();
-}
-
-function switchTheme() {
-  const next = document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark';
-  try {
-    localStorage.setItem('fr3e-theme', next);
-  } catch {
-    /* the choice holds for this page only */
-  }
-  theme(next);
 }
 
 start().catch((error) => {

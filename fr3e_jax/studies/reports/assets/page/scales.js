@@ -38,42 +38,39 @@ function extent(values) {
   return low > high ? [0, 1] : [low, high];
 }
 
-function drawing(label) {
+function drawing(label, height = FRAME.height, top = 0) {
   const node = svg('svg', {
-    viewBox: `0 0 ${FRAME.width} ${FRAME.height}`,
+    viewBox: `0 ${-top} ${FRAME.width} ${height + top}`,
     width: '100%',
     role: 'img',
-    'aria-label': label,
+    'aria-label': visible(label),
     class: 'figure',
   });
-  return node;
+  return showTips(node, (target) => target.dataset?.told);
+}
+
+function axisText(x, y, text, attributes = {}) {
+  return svg('text', {x, y, 'text-anchor': 'middle', class: 'axis', ...attributes}, text);
+}
+
+function verticalLine(x, y1, y2) {
+  return svg('line', {x1: x, x2: x, y1, y2, class: 'interval'});
 }
 
 function yAxis(node, scale, low, high, label) {
   for (const value of ticks(low, high, 4)) {
+    const y = scale(value);
     node.append(
-      svg('line', {x1: FRAME.left, x2: FRAME.width - FRAME.right, y1: scale(value), y2: scale(value), class: 'frame'}),
-      svg('text', {x: FRAME.left - 5, y: scale(value) + 4, 'text-anchor': 'end', class: 'axis'}, number(value, 3)),
+      svg('line', {x1: FRAME.left, x2: FRAME.width - FRAME.right, y1: y, y2: y, class: 'frame'}),
+      axisText(FRAME.left - 5, y + 4, number(value, 3), {'text-anchor': 'end'}),
     );
   }
   const middle = (FRAME.top + FRAME.height - FRAME.bottom) / 2;
-  node.append(
-    svg(
-      'text',
-      {x: 11, y: middle, 'text-anchor': 'middle', transform: `rotate(-90 11 ${middle})`, class: 'axis'},
-      shortened(label, 44),
-    ),
-  );
+  node.append(axisText(11, middle, shortened(label, 44), {transform: `rotate(-90 11 ${middle})`}));
 }
 
-function xLabel(node, label) {
-  node.append(
-    svg(
-      'text',
-      {x: (FRAME.left + FRAME.width) / 2, y: FRAME.height - 5, 'text-anchor': 'middle', class: 'axis'},
-      shortened(label, 80),
-    ),
-  );
+function xLabel(node, label, left = FRAME.left, y = FRAME.height - 5) {
+  node.append(axisText((left + FRAME.width) / 2, y, shortened(label, 80)));
 }
 
 function shortened(text, length) {
@@ -88,7 +85,7 @@ function seriesLegend(names) {
     {class: 'legend'},
     names.map((name, i) => {
       const mark = element('i', {class: 'block'});
-      mark.style.background = `var(--c${(i % 8) + 1})`;
+      mark.style.background = seriesColour(i);
       return element('span', {}, mark, visible(name));
     }),
   );

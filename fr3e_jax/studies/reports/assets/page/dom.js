@@ -85,3 +85,47 @@ function outOf(shown, all, one) {
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
+
+function tip(event, text) {
+  const box = document.getElementById('tip');
+  box.textContent = text;
+  box.hidden = false;
+  const {width, height} = box.getBoundingClientRect();
+  box.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - width - 8))}px`;
+  box.style.top = `${event.clientY + height + 26 > innerHeight ? event.clientY - height - 12 : event.clientY + 18}px`;
+}
+
+function hideTip() {
+  document.getElementById('tip').hidden = true;
+}
+
+// Show the text of what the pointer is over, if `textAt` has one.
+function showTips(node, textAt) {
+  node.addEventListener('pointermove', (event) => {
+    const text = textAt(event.target);
+    if (text) tip(event, text);
+    else hideTip();
+  });
+  node.addEventListener('pointerleave', hideTip);
+  return node;
+}
+
+// A table of rows of cells: texts, elements within cells, or cells themselves.
+function tableElement(head, rows) {
+  const cell = (content, name) => (/^T[DH]$/.test(content.nodeName) ? content : element(name, {}, content));
+  const line = (cells, name) => element('tr', {}, cells.map((content) => cell(content, name)));
+  return element(
+    'table',
+    {},
+    head && element('thead', {}, line(head, 'th')),
+    element('tbody', {}, rows.map((cells) => line(cells, 'td'))),
+  );
+}
+
+function noteElement(...children) {
+  return element('p', {class: 'note'}, ...children);
+}
+
+function rowElement(...children) {
+  return element('div', {class: 'row'}, ...children);
+}

@@ -27,8 +27,6 @@ function rolloutPanel(of, rollout, whole, difference, first) {
   const outcome = outcomeOf(rollout);
   const base = rollout.kind === 'base' ? rollout : of.byId.get(rollout.parent);
   const anchors = new Set(base ? base.anchors : []);
-  const scale = entropyScale(of),
-    written = texts(whole.map((token) => token.id));
   const box = element('div', {
     class: 'text',
     tabindex: 0,
@@ -36,30 +34,24 @@ function rolloutPanel(of, rollout, whole, difference, first) {
     'aria-readonly': 'true',
     'aria-label': `text of ${nameOf(rollout)}`,
   });
-  whole.forEach((token, i) => {
-    const span = element('span', {class: 'tk', 'data-at': token.position}, visible(written[i]));
-    span.style.setProperty('--h', Math.round(90 * Math.min(1, (token.entropy ?? 0) / scale)));
+  const spans = tokenSpans(of, whole);
+  spans.forEach((span, i) => {
+    const {position} = whole[i];
     const kinds = {
-      shared: token.shared,
-      tool: token.tool,
-      anchor: anchors.has(token.position) && token.position <= (rollout === base ? Infinity : rollout.fork),
-      chosen: first && look.token === token.position,
+      anchor: anchors.has(position) && position <= (rollout === base ? Infinity : rollout.fork),
+      chosen: first && look.token === position,
       'first-difference': i === difference,
       different: difference !== null && i > difference,
     };
     for (const [kind, holds] of Object.entries(kinds)) if (holds) span.classList.add(kind);
-    box.append(span);
   });
+  box.append(...spans);
   if (!rollout.whole)
-    box.append(
-      element('p', {class: 'note'}, `The text of its ${plural(rollout.length, 'token')} is not in this page.`),
-    );
-  box.addEventListener('pointermove', (event) => {
-    const token = tokenOf(event.target, whole);
-    if (token) tip(event, tokenTip(of, token.rollout, token.index));
-    else hideTip();
+    box.append(noteElement(`The text of its ${plural(rollout.length, 'token')} is not in this page.`));
+  showTips(box, (target) => {
+    const token = tokenOf(target, whole);
+    return token && tokenTip(of, token.rollout, token.index);
   });
-  box.addEventListener('pointerleave', hideTip);
   box.addEventListener('click', (event) => {
     const token = tokenOf(event.target, whole);
     if (token && first) pick(rollout, token.position);
@@ -68,12 +60,10 @@ function rolloutPanel(of, rollout, whole, difference, first) {
   return element(
     'div',
     {class: 'panel'},
-    element(
-      'div',
-      {class: 'row'},
+    rowElement(
       iconElement(outcome),
       element('b', {}, nameOf(rollout)),
-      element('span', {class: `tone-${outcome.tone}`}, outcome.word),
+      element('span', {class: `tone ${outcome.tone}`}, outcome.word),
       difference === null
         ? null
         : element(
@@ -85,9 +75,22 @@ function rolloutPanel(of, rollout, whole, difference, first) {
           ),
     ),
     box,
-    chosen ? tokenDetails(chosen, written[whole.indexOf(chosen)]) : null,
+    chosen ? tokenDetails(chosen, texts(whole.map((token) => token.id))[whole.indexOf(chosen)]) : null,
     rolloutDetails(rollout),
   );
+}
+
+// The tokens of a text, coloured by entropy.
+function tokenSpans(of, tokens) {
+  const scale = entropyScale(of),
+    written = texts(tokens.map((token) => token.id));
+  return tokens.map((token, i) => {
+    const span = element('span', {class: 'tk', 'data-at': token.position}, visible(written[i]));
+    if (token.shared) span.classList.add('shared');
+    if (token.tool) span.classList.add('tool');
+    span.style.setProperty('--h', Math.round(90 * Math.min(1, (token.entropy ?? 0) / scale)));
+    return span;
+  });
 }
 
 function tokenOf(target, whole) {

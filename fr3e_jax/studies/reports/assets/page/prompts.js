@@ -26,23 +26,16 @@ function promptsView() {
   const steps = [...new Set(page.prompts.map((prompt) => prompt.step))];
   prompts.list = element('ol', {'aria-label': 'prompts'});
   prompts.count = element('small', {class: 'muted'});
-  prompts.stepChoice = choice(
-    'step',
-    [['', 'all steps'], ...steps.map((step) => [step, `step ${step}`])],
-    '',
-    (step) => {
-      prompts.step = step;
+  // A drop-down list whose choice is a condition or the order of the list.
+  const listChoice = (name, options) =>
+    choice(name, options, prompts[name], (value) => {
+      prompts[name] = value;
       listPrompts();
-    },
-  );
-  prompts.filterChoice = choice(
+    });
+  prompts.stepChoice = listChoice('step', [['', 'all steps'], ...steps.map((step) => [step, `step ${step}`])]);
+  prompts.filterChoice = listChoice(
     'filter',
     FILTERS.map(([name, label, test]) => [name, `${label} (${page.prompts.filter(test).length})`]),
-    'all',
-    (name) => {
-      prompts.filter = name;
-      listPrompts();
-    },
   );
   prompts.searchField = element('input', {
     type: 'search',
@@ -58,45 +51,27 @@ function promptsView() {
     'div',
     {class: 'list panel'},
     prompts.searchField,
-    element(
-      'div',
-      {class: 'row'},
-      prompts.stepChoice,
-      prompts.filterChoice,
-      choice(
-        'order',
-        ORDERS.map(([name, label]) => [name, label]),
-        'step',
-        (name) => {
-          prompts.order = name;
-          listPrompts();
-        },
-      ),
-    ),
+    rowElement(prompts.stepChoice, prompts.filterChoice, listChoice('order', ORDERS)),
     prompts.count,
     prompts.list,
   );
   const view = element(
     'section',
     {},
-    element('p', {class: 'note'}, samplingSentence()),
+    noteElement(samplingSentence()),
     element('div', {class: 'prompts'}, list, prompts.place),
   );
   view.drawn = () => {
     listPrompts();
-    if (!prompts.chosen && prompts.shown.length) openPrompt(mostTelling());
+    if (!prompts.chosen && prompts.shown.length) openPrompt(mostTelling(prompts.shown.slice(Math.floor(prompts.shown.length / 2))));
     else if (prompts.chosen && prompts.tree) drawPrompt();
   };
   return view;
 }
 
-// The first look: a prompt of the last steps whose values change most.
-function mostTelling() {
-  const late = prompts.shown.slice(Math.floor(prompts.shown.length * 0.5));
-  return late.reduce(
-    (best, prompt) => (prompt.delta + prompt.mixed > best.delta + best.mixed ? prompt : best),
-    late[0],
-  );
+// The prompt whose values change most.
+function mostTelling(list) {
+  return list.reduce((best, prompt) => (prompt.delta + prompt.mixed > best.delta + best.mixed ? prompt : best));
 }
 
 function samplingSentence() {
@@ -200,7 +175,7 @@ function openStep(step, held) {
   listPrompts();
   prompts.stepNote =
     nearest === step ? '' : `Step ${step} has no prompts here; the nearest that has is step ${nearest}.`;
-  openPrompt(prompts.shown.reduce((best, one) => (one.delta + one.mixed > best.delta + best.mixed ? one : best)));
+  openPrompt(mostTelling(prompts.shown));
 }
 
 function neighbour(way) {

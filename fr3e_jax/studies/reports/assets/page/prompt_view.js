@@ -11,16 +11,14 @@ function drawPrompt() {
   const drawing = element('div', {class: 'scroll'}, drawTree(of, width));
   replace(
     prompts.place,
-    element(
-      'div',
-      {class: 'row'},
+    rowElement(
       button('‹ previous', () => neighbour(-1), {title: 'k'}),
       button('next ›', () => neighbour(1), {title: 'j'}),
       element('b', {}, `step ${prompt.step}, prompt ${prompt.position}`),
       element('span', {class: 'muted text'}, visible(prompt.problem)),
       button('copy link', copyLink),
     ),
-    note ? element('p', {class: 'note'}, note) : null,
+    note ? noteElement(note) : null,
     element('p', {class: 'text question', 'aria-label': 'question'}, textOf(of.prompt)),
     families.length > 1 || (families.length && !of.byId.has(families[0])) ? familyButtons(of, families) : null,
     missingParent(of),
@@ -40,13 +38,8 @@ function scrollToChosen() {
 }
 
 function copyLink(event) {
-  const label = event.target;
-  navigator.clipboard?.writeText(location.href).then(
-    () => {
-      label.textContent = 'copied';
-    },
-    () => {},
-  );
+  const copied = () => replace(event.target, 'copied');
+  navigator.clipboard?.writeText(location.href).then(copied, () => {});
 }
 
 function textOf(ids) {
@@ -82,9 +75,7 @@ function missingParent(of) {
   if (look.parent === null || of.byId.has(look.parent)) return null;
   const [step, position] = look.parent.split('/').map(Number);
   const origin = page.prompts.find((prompt) => prompt.step === step && prompt.position === position);
-  return element(
-    'p',
-    {class: 'note'},
+  return noteElement(
     `These branches leave rollout ${look.parent}, which step ${step} sampled. `,
     origin ? button('show it', () => openPrompt(origin, look.parent)) : 'It is not in this page.',
   );
@@ -107,27 +98,28 @@ function zoomButtons() {
     look.zoom = Math.min(40, Math.max(1, look.zoom * factor));
     drawPrompt();
   };
-  return element(
-    'div',
-    {class: 'row'},
+  const compare = button(look.comparing ? 'choose the second rollout …' : 'compare with …', compareNext, {
+    'aria-pressed': String(look.comparing),
+    title: 'c, or Shift and a click on a branch',
+  });
+  return rowElement(
     button('−', () => zoom(1 / 1.6), {'aria-label': 'narrower tokens', disabled: look.zoom <= 1}),
     button('+', () => zoom(1.6), {'aria-label': 'wider tokens'}),
-    button(
-      look.comparing ? 'choose the second rollout …' : 'compare with …',
-      () => {
-        look.comparing = !look.comparing;
-        drawPrompt();
-      },
-      {'aria-pressed': String(look.comparing), title: 'c, or Shift and a click on a branch'},
-    ),
-    look.compared
-      ? button('compare no more', () => {
-          look.compared = null;
-          drawPrompt();
-          remember();
-        })
-      : null,
+    compare,
+    look.compared ? button('compare no more', compareNoMore) : null,
   );
+}
+
+function compareNext() {
+  look.comparing = !look.comparing;
+  drawPrompt();
+}
+
+function compareNoMore() {
+  look.compared = null;
+  look.comparing = false;
+  drawPrompt();
+  remember();
 }
 
 function stateTable(of) {
@@ -136,48 +128,29 @@ function stateTable(of) {
   const base = of.byId.get(look.parent);
   const rows = states.map((state) => {
     const trained = state.rollouts.filter((rollout) => rollout.advantage !== null).length;
+    const right = state.rollouts.filter((rollout) => rollout.outcome === 'right').length;
     const token = base && base.tokens.length > state.fork ? spelled(texts(base.tokens)[state.fork]) : '–';
-    return element(
-      'tr',
-      {},
-      element('td', {}, `S${subscript(state.j)}`),
-      cellOf(state.fork),
+    return [
+      `S${subscript(state.j)}`,
+      numberCell(state.fork),
       element('td', {class: 'text'}, token),
-      cellOf(base ? fixed(base.entropies[state.fork], 3) : '–'),
-      cellOf(fixed(state.value, 3)),
-      cellOf(state.delta === null ? '–' : signed(state.delta, 3)),
-      cellOf(fixed(state.alpha, 3)),
-      cellOf(`${state.rollouts.filter((r) => r.outcome === 'right').length}/${state.rollouts.length}`),
-      element('td', {}, trained ? `${trained} train` : 'equal rewards: trains nothing'),
-    );
+      numberCell(base ? fixed(base.entropies[state.fork], 3) : '–'),
+      numberCell(fixed(state.value, 3)),
+      numberCell(state.delta === null ? '–' : signed(state.delta, 3)),
+      numberCell(fixed(state.alpha, 3)),
+      numberCell(`${right}/${state.rollouts.length}`),
+      trained ? `${trained} train` : 'equal rewards: trains nothing',
+    ];
   });
+  const head = ['state', 'at', 'token', 'entropy', 'V', 'ΔV', 'α', 'right', 'training'];
   return element(
     'details',
     {},
     element('summary', {}, `States of this trunk (${states.length})`),
-    element(
-      'div',
-      {class: 'scroll'},
-      element(
-        'table',
-        {},
-        element(
-          'thead',
-          {},
-          element(
-            'tr',
-            {},
-            ['state', 'at', 'token', 'entropy', 'V', 'ΔV', 'α', 'right', 'training'].map((name) =>
-              element('th', {}, name),
-            ),
-          ),
-        ),
-        element('tbody', {}, rows),
-      ),
-    ),
+    element('div', {class: 'scroll'}, tableElement(head, rows)),
   );
 }
 
-function cellOf(content) {
+function numberCell(content) {
   return element('td', {class: 'number'}, String(content));
 }

@@ -158,15 +158,7 @@ function trunkStrip(layout, scale) {
 
 function lane(layout, row, scale) {
   const {rollout, y} = row;
-  const where =
-    rollout.kind === 'state'
-      ? `S${rollout.state}, branch ${rollout.branch}`
-      : rollout.kind === 'eval'
-        ? rollout.base
-          ? `sample ${rollout.base}`
-          : 'greedy'
-        : `base rollout ${rollout.base}`;
-  const group = laneGroup(rollout, where);
+  const group = laneGroup(rollout, nameOf(rollout));
   group.append(
     svg('rect', {
       class: 'back',

@@ -15,6 +15,9 @@ async function tree(id) {
   return unpacked.get(id);
 }
 
+// Columns of all tokens or of the prompt; the others have a value for each rollout.
+const FLAT = new Set(['prompt_ids', 'token_ids', 'logprobs', 'entropies']);
+
 function rolloutsOf(columns) {
   const rollouts = [];
   const scale = 10 ** page.decimals;
@@ -22,32 +25,12 @@ function rolloutsOf(columns) {
   let start = 0;
   for (let i = 0; i < columns.id.length; i++) {
     const rollout = {number: i};
-    for (const name of [
-      'id',
-      'kind',
-      'base',
-      'state',
-      'branch',
-      'parent',
-      'fork',
-      'reward',
-      'outcome',
-      'finished',
-      'kept',
-      'advantage',
-      'value',
-      'alpha',
-      'anchors',
-      'answers',
-      'step',
-      'length',
-    ])
-      rollout[name] = columns[name][i];
+    for (const name of Object.keys(columns)) if (!FLAT.has(name)) rollout[name] = columns[name][i];
     const end = start + columns.tokens[i];
+    rollout.whole = rollout.tokens === rollout.length;
     rollout.tokens = columns.token_ids.slice(start, end);
     rollout.logprobs = columns.logprobs.slice(start, end).map(value);
     rollout.entropies = columns.entropies.slice(start, end).map(value);
-    rollout.whole = columns.tokens[i] === columns.length[i];
     start = end;
     rollouts.push(rollout);
   }

@@ -6,14 +6,12 @@ function listen(drawing, of) {
     return group ? of.rollouts[Number(group.dataset.rollout)] : null;
   };
   const tokenAt = (target) => (target.dataset?.token === undefined ? null : Number(target.dataset.token));
-  drawing.addEventListener('pointermove', (event) => {
-    const rollout = rolloutAt(event.target),
-      index = tokenAt(event.target);
-    if (rollout && index !== null) tip(event, tokenTip(of, rollout, index));
-    else if (rollout) tip(event, rolloutTip(rollout));
-    else hideTip();
+  showTips(drawing, (target) => {
+    const rollout = rolloutAt(target),
+      index = tokenAt(target);
+    if (rollout) return index === null ? rolloutTip(rollout) : tokenTip(of, rollout, index);
+    return null;
   });
-  drawing.addEventListener('pointerleave', hideTip);
   drawing.addEventListener('click', (event) => {
     const rollout = rolloutAt(event.target),
       index = tokenAt(event.target);
@@ -42,19 +40,6 @@ function pick(rollout, token = null, beside = false) {
   drawPrompt();
   remember();
   document.querySelector(`.tree .lane[data-rollout="${rollout.number}"]`)?.focus({preventScroll: true});
-}
-
-function tip(event, text) {
-  const box = document.getElementById('tip');
-  box.textContent = text;
-  box.hidden = false;
-  const {width, height} = box.getBoundingClientRect();
-  box.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - width - 8))}px`;
-  box.style.top = `${event.clientY + height + 26 > innerHeight ? event.clientY - height - 12 : event.clientY + 18}px`;
-}
-
-function hideTip() {
-  document.getElementById('tip').hidden = true;
 }
 
 function rolloutTip(rollout) {

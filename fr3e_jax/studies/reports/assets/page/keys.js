@@ -17,20 +17,11 @@ function helpDialog() {
     'dialog',
     {id: 'help', 'aria-label': 'help'},
     element('h3', {}, 'Keys'),
-    element(
-      'table',
-      {},
-      element(
-        'tbody',
-        {},
-        KEYS.map(([name, text]) =>
-          element('tr', {}, element('td', {}, element('kbd', {}, name)), element('td', {}, text)),
-        ),
-      ),
+    tableElement(
+      null,
+      KEYS.map(([name, text]) => [element('kbd', {}, name), text]),
     ),
-    element(
-      'p',
-      {class: 'note'},
+    noteElement(
       'A base rollout answers the prompt. At its anchors, the tokens of highest entropy, states S₁, S₂, … begin; ' +
         'each is rolled out again several times. V(S) is the mean reward of these rollouts, ΔV is its change from the state before, ' +
         'α modulates their advantages. A flip is a change of V across one half.',
@@ -50,20 +41,12 @@ function keys(event) {
   const act = {
     j: () => neighbour(1),
     k: () => neighbour(-1),
-    c: () => {
-      look.comparing = !look.comparing;
-      drawPrompt();
-    },
+    c: compareNext,
     ArrowDown: () => moveLane(1),
     ArrowUp: () => moveLane(-1),
     ArrowLeft: () => moveToken(-1),
     ArrowRight: () => moveToken(1),
-    Escape: () => {
-      look.compared = null;
-      look.comparing = false;
-      drawPrompt();
-      remember();
-    },
+    Escape: compareNoMore,
   }[event.key];
   const plain = {
     '?': help,

@@ -23,7 +23,7 @@ function overviewFacts() {
   return element(
     'div',
     {class: 'facts'},
-    facts.map(([name, value]) => element('div', {class: 'fact'}, element('b', {}, value), element('span', {}, name))),
+    facts.map(([name, value]) => element('div', {class: 'fact panel'}, element('b', {}, value), element('span', {}, name))),
   );
 }
 
@@ -39,21 +39,12 @@ function duration(seconds) {
 function settingsView() {
   const {run} = page;
   const rows = (pairs) =>
-    element(
-      'table',
-      {},
-      element(
-        'tbody',
-        {},
-        pairs.map(([name, value]) =>
-          element(
-            'tr',
-            {},
-            element('th', {}, visible(name)),
-            element('td', {class: 'text'}, visible(typeof value === 'string' ? value : JSON.stringify(value))),
-          ),
-        ),
-      ),
+    tableElement(
+      null,
+      pairs.map(([name, value]) => [
+        element('th', {}, visible(name)),
+        element('td', {class: 'text'}, visible(typeof value === 'string' ? value : JSON.stringify(value))),
+      ]),
     );
   const search = element('input', {type: 'search', placeholder: 'search a setting', 'aria-label': 'search a setting'});
   const place = element('div', {class: 'scroll'});

@@ -74,9 +74,7 @@ function curvesView() {
     'section',
     {},
     overviewFacts(),
-    element(
-      'div',
-      {class: 'row'},
+    rowElement(
       element('label', {class: 'row'}, 'smoothing', smoothing),
       others,
       element(
@@ -124,13 +122,7 @@ function chartPanel(title) {
   const plot = element('div', {class: 'plot'});
   const legend = element('div', {class: 'legend'});
   return {
-    node: element(
-      'div',
-      {class: 'chart panel'},
-      element('div', {class: 'row'}, element('h3', {}, title), scale),
-      legend,
-      plot,
-    ),
+    node: element('div', {class: 'chart panel'}, rowElement(element('h3', {}, title), scale), legend, plot),
     scale,
     plot,
     legend,

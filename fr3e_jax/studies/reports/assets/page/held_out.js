@@ -25,35 +25,20 @@ function heldOutView() {
     told < table.problems.length
       ? ` The answers of ${told} of them are here; a problem of each course in its turn.`
       : '';
+  const courses = COURSES.map(([name, label]) => [name, `${label} (${count(name)})`]);
+  const courseChoice = choice('course', courses, '', (course) => {
+    held.course = course;
+    heldTable();
+  });
   const view = element(
     'section',
     {},
-    element(
-      'p',
-      {class: 'note'},
+    noteElement(
       `${outOf(table.problems.length, table.stored_problems, 'problem')} at ` +
         `${outOf(table.steps.length, table.stored_steps, 'evaluation')}. The icon is the greedy answer, ` +
         `the bar is the share of right samples.${some}`,
     ),
-    element(
-      'div',
-      {class: 'held'},
-      element(
-        'div',
-        {class: 'panel'},
-        choice(
-          'course',
-          COURSES.map(([name, label]) => [name, `${label} (${count(name)})`]),
-          '',
-          (course) => {
-            held.course = course;
-            heldTable();
-          },
-        ),
-        held.grid,
-      ),
-      held.place,
-    ),
+    element('div', {class: 'held'}, element('div', {class: 'panel'}, courseChoice, held.grid), held.place),
   );
   view.drawn = () => {
     heldTable();
@@ -63,42 +48,21 @@ function heldOutView() {
 }
 
 function heldTable() {
-  const table = page.held_out;
-  const rows = table.problems.filter((problem) => !held.course || problem.course === held.course).slice(0, 300);
-  replace(
-    held.grid,
-    element(
-      'table',
-      {},
-      element(
-        'thead',
-        {},
-        element(
-          'tr',
-          {},
-          element('th', {}, 'problem'),
-          table.steps.map((step) => element('th', {}, String(step))),
-        ),
-      ),
-      element(
-        'tbody',
-        {},
-        rows.map((problem) => {
-          const name = `${problem.benchmark} ${problem.index}`.trim();
-          return element(
-            'tr',
-            {'aria-current': String(problem === held.chosen), onclick: () => openProblem(problem)},
-            element(
-              'td',
-              {},
-              problem.chunk === null ? visible(name) : button(visible(name), () => openProblem(problem)),
-            ),
-            problem.greedy.map((right, i) => element('td', {}, heldCell(right, problem.right[i]))),
-          );
-        }),
-      ),
-    ),
+  const {problems, steps} = page.held_out;
+  const shown = problems.filter((problem) => !held.course || problem.course === held.course).slice(0, 300);
+  const grid = tableElement(
+    ['problem', ...steps.map(String)],
+    shown.map((problem) => {
+      const name = visible(`${problem.benchmark} ${problem.index}`.trim());
+      const opener = problem.chunk === null ? name : button(name, () => openProblem(problem));
+      return [opener, ...problem.greedy.map((right, i) => heldCell(right, problem.right[i]))];
+    }),
   );
+  grid.querySelectorAll('tbody tr').forEach((line, n) => {
+    line.setAttribute('aria-current', String(shown[n] === held.chosen));
+    line.addEventListener('click', () => openProblem(shown[n]));
+  });
+  replace(held.grid, grid);
 }
 
 function heldCell(right, [count, all]) {
@@ -138,27 +102,19 @@ function answerAt(of, step) {
   const place = element('div');
   const show = (rollout) => replace(place, rollout ? answerText(of, rollout) : null);
   const dots = sampled.map((rollout) => {
-    const outcome = outcomeOf(rollout);
-    return button('', () => show(rollout), {
-      class: outcome.tone,
-      'aria-label': `sample ${rollout.base}: ${outcome.word}`,
-      title: `sample ${rollout.base}: ${outcome.word}`,
-    });
+    const outcome = outcomeOf(rollout),
+      title = `sample ${rollout.base}: ${outcome.word}`;
+    return button('', () => show(rollout), {class: outcome.tone, 'aria-label': title, title});
   });
   show(greedy);
+  const right = sampled.filter((rollout) => rollout.outcome === 'right').length;
   return element(
     'div',
     {class: 'answer', 'data-step': step},
-    element(
-      'div',
-      {class: 'row'},
+    rowElement(
       element('b', {}, step === 0 ? 'before training' : `step ${step}`),
       greedy ? button(['greedy ', iconElement(outcomeOf(greedy))], () => show(greedy)) : null,
-      element(
-        'span',
-        {class: 'muted'},
-        `${sampled.filter((r) => r.outcome === 'right').length} of ${plural(sampled.length, 'sample')} right`,
-      ),
+      element('span', {class: 'muted'}, `${right} of ${plural(sampled.length, 'sample')} right`),
       element('span', {class: 'dots'}, dots),
     ),
     place,
@@ -166,22 +122,8 @@ function answerAt(of, step) {
 }
 
 function answerText(of, rollout) {
-  const scale = entropyScale(of),
-    box = element('span', {class: 'text', 'aria-label': nameOf(rollout)});
-  texts(rollout.tokens).forEach((text, i) => {
-    const span = element(
-      'span',
-      {class: rollout.answers.some(([from, to]) => from <= i && i < to) ? 'tk tool' : 'tk', 'data-at': i},
-      visible(text),
-    );
-    span.style.setProperty('--h', Math.round(90 * Math.min(1, (rollout.entropies[i] ?? 0) / scale)));
-    box.append(span);
-  });
-  box.addEventListener('pointermove', (event) => {
-    const at = event.target.dataset?.at;
-    if (at !== undefined) tip(event, tokenTip(of, rollout, Number(at)));
-  });
-  box.addEventListener('pointerleave', hideTip);
+  const box = element('span', {class: 'text', 'aria-label': nameOf(rollout)}, tokenSpans(of, response(of, rollout)));
+  showTips(box, ({dataset}) => dataset?.at && tokenTip(of, rollout, Number(dataset.at)));
   return element(
     'div',
     {},
