@@ -141,9 +141,9 @@ def uniform_anchors(
     length.
     """
     allowed = rules.allowed(length, T, sampled)
-    number = jnp.sum(allowed, dtype=jnp.int32)
-    spaced = jnp.maximum((number + 1) // rules.min_spacing - 1, 1)
-    return _evenly_among(allowed, jnp.minimum(number, spaced), rules.num_anchors)
+    allowed_count = jnp.sum(allowed, dtype=jnp.int32)
+    spaced = jnp.maximum((allowed_count + 1) // rules.min_spacing - 1, 1)
+    return _evenly_among(allowed, jnp.minimum(allowed_count, spaced), rules.num_anchors)
 
 
 def boundary_anchors(
@@ -179,8 +179,8 @@ def _evenly_among(
     ranks = jnp.cumsum(candidates, dtype=jnp.int32)
     count = jnp.minimum(most, num_anchors)
     order = jnp.arange(1, num_anchors + 1)
-    wanted = order * (ranks[-1] + 1) // (count + 1)
-    anchors = jnp.argmax(candidates[None] & (ranks[None] == wanted[:, None]), axis=-1)
+    target_rank = order * (ranks[-1] + 1) // (count + 1)
+    anchors = jnp.argmax(candidates[None] & (ranks[None] == target_rank[:, None]), axis=-1)
     valid = order <= count
     return jnp.where(valid, anchors, candidates.shape[0]).astype(jnp.int32), valid
 

@@ -9,5 +9,5 @@ import numpy as np
 
 
 def is_degenerate(rewards: np.ndarray) -> bool:
-    """Whether r_1 = … = r_M: the group has no advantage to learn from. (FR3E, 3.2.) ``rewards``: ``[M]``, M ≥ 1."""
+    """True if r_1 = … = r_M: the group has no advantage to learn from. (FR3E, 3.2.) ``rewards``: ``[M]``, M ≥ 1."""
     return bool(np.all(rewards == rewards[0]))

@@ -56,13 +56,13 @@ def tree_advantages(
     end = jnp.zeros_like(root)
     values, counts = (jnp.take_along_axis(x, order, axis=-1) for x in (values, counts))
     last = exists.sum(axis=-1, keepdims=True)  # after it comes the base's own end, a single leaf
-    number = jnp.broadcast_to(jnp.arange(mask.shape[-2]), mask.shape[:-1])
-    own = number[..., 1:] <= last
-    values = jnp.concatenate([jnp.where(own, values, 0.0), end], axis=-1)
-    counts = jnp.concatenate([jnp.where(own, counts, 1.0), end + 1.0], axis=-1)
+    position = jnp.broadcast_to(jnp.arange(mask.shape[-2]), mask.shape[:-1])
+    before_end = position[..., 1:] <= last
+    values = jnp.concatenate([jnp.where(before_end, values, 0.0), end], axis=-1)
+    counts = jnp.concatenate([jnp.where(before_end, counts, 1.0), end + 1.0], axis=-1)
     before = jnp.concatenate([root, values[..., :-1]], axis=-1)
     credit = ((values - root) + (values - before)) / jnp.sqrt(counts)
-    return advantages, jnp.where(number <= last, credit, 0.0)
+    return advantages, jnp.where(position <= last, credit, 0.0)
 
 
 def nested_advantages(
@@ -102,8 +102,8 @@ def nested_advantages(
     exists = later.any(axis=-1)
     states = jnp.take_along_axis(states, jnp.argsort(~exists, axis=-1, stable=True), axis=-1)
     credit = -jnp.concatenate([(of_prompt + of_state) * root + of_base * base, states], axis=-1)
-    number = jnp.broadcast_to(jnp.arange(mask.shape[-2]), credit.shape)
-    return advantages, jnp.where(number <= exists.sum(axis=-1, keepdims=True), credit, 0.0)
+    position = jnp.broadcast_to(jnp.arange(mask.shape[-2]), credit.shape)
+    return advantages, jnp.where(position <= exists.sum(axis=-1, keepdims=True), credit, 0.0)
 
 
 def _from_here_on(x: jax.Array) -> jax.Array:

@@ -170,10 +170,10 @@ def pass_at_k_advantages(
 
 
 def _subset_ratio(
-    part: Int[jax.Array, "*batch"], whole: Int[jax.Array, "*batch"], k: int
+    successes: Int[jax.Array, "*batch"], trials: Int[jax.Array, "*batch"], k: int
 ) -> Float[jax.Array, "*batch"]:
     """C(part, k) / C(whole, k) as a product of k factors, each at most 1: no factorial overflows."""
-    ratio = jnp.ones(part.shape, jnp.float32)
+    ratio = jnp.ones(successes.shape, jnp.float32)
     for i in range(k):
-        ratio = ratio * jnp.maximum(part - i, 0) / jnp.maximum(whole - i, 1)
+        ratio = ratio * jnp.maximum(successes - i, 0) / jnp.maximum(trials - i, 1)
     return ratio

@@ -123,8 +123,8 @@ def sample_reinforcement(tokens: Tokens, *, positive: float, negative: float) ->
     right = jnp.broadcast_to(tokens.right[:, None], tokens.advantages.shape)
     shaped = shaping.sample_reinforcement(tokens.advantages, right, positive=positive, negative=negative)
     share = masked_sum(jnp.abs(shaped), tokens.counted & right)
-    whole = masked_sum(jnp.abs(shaped), tokens.counted)
-    return tokens._replace(advantages=shaped), {"positive_share": share / jnp.maximum(whole, 1e-12)}
+    total = masked_sum(jnp.abs(shaped), tokens.counted)
+    return tokens._replace(advantages=shaped), {"positive_share": share / jnp.maximum(total, 1e-12)}
 
 
 def unlikeliness(tokens: Tokens, *, beta: float) -> tuple[Tokens, Metrics]:
@@ -136,9 +136,9 @@ def unlikeliness(tokens: Tokens, *, beta: float) -> tuple[Tokens, Metrics]:
     factors = shaping.unlikeliness_factors(logprobs, _peers(tokens), beta=beta)[:, None]
     rewarded = tokens.right[:, None] & (tokens.advantages > 0)
     shaped = jnp.where(rewarded, tokens.advantages * factors, tokens.advantages)
-    kept = masked_sum(shaped, tokens.counted & rewarded)
-    whole = masked_sum(tokens.advantages, tokens.counted & rewarded)
-    return tokens._replace(advantages=shaped), {"kept": kept / jnp.maximum(whole, 1e-12)}
+    passing = masked_sum(shaped, tokens.counted & rewarded)
+    total = masked_sum(tokens.advantages, tokens.counted & rewarded)
+    return tokens._replace(advantages=shaped), {"kept": passing / jnp.maximum(total, 1e-12)}
 
 
 def sequence_weighting(
@@ -178,9 +178,9 @@ def forking_tokens(tokens: Tokens, *, share: float) -> tuple[Tokens, Metrics]:
 
     The entropies are those of the scoring pass, before the full batch's first update.
     """
-    kept = selection.forking_tokens(tokens.old_entropies, tokens.counted, share=share)
-    least = jnp.min(tokens.old_entropies, where=kept, initial=jnp.inf)
-    return _keep(tokens, kept), _share("kept", kept, tokens) | {"threshold": jnp.where(kept.any(), least, 0.0)}
+    passing = selection.forking_tokens(tokens.old_entropies, tokens.counted, share=share)
+    least = jnp.min(tokens.old_entropies, where=passing, initial=jnp.inf)
+    return _keep(tokens, passing), _share("kept", passing, tokens) | {"threshold": jnp.where(passing.any(), least, 0.0)}
 
 
 def clip_cov(tokens: Tokens, *, share: float, low: float, high: float) -> tuple[Tokens, Metrics]:
@@ -207,8 +207,10 @@ def kl_cov(tokens: Tokens, *, share: float, coefficient: float) -> tuple[Tokens,
 
 def mismatch_mask(tokens: Tokens, *, low: float, high: float) -> tuple[Tokens, Metrics]:
     """Tokens with π_trainer / π_sampler outside [low, high] leave the gradient."""
-    kept = selection.matching_tokens(tokens.old_logprobs, tokens.sampler_logprobs, tokens.counted, low=low, high=high)
-    return _keep(tokens, kept), _share("masked", tokens.counted & ~kept, tokens)
+    passing = selection.matching_tokens(
+        tokens.old_logprobs, tokens.sampler_logprobs, tokens.counted, low=low, high=high
+    )
+    return _keep(tokens, passing), _share("masked", tokens.counted & ~passing, tokens)
 
 
 def overlong_mask(tokens: Tokens) -> tuple[Tokens, Metrics]:
@@ -222,8 +224,8 @@ def apply_steps(tokens: Tokens, steps: Sequence[tuple[Step, Mapping[str, Any]]])
     """``steps``, pairs of a step and its keywords, one after the other; metrics as ``STEP/METRIC``."""
     metrics: Metrics = {}
     for step, keywords in steps:
-        tokens, found = step(tokens, **keywords)
-        metrics |= {f"{step.__name__}/{key}": value for key, value in found.items()}
+        tokens, metrics_of_step = step(tokens, **keywords)
+        metrics |= {f"{step.__name__}/{key}": value for key, value in metrics_of_step.items()}
     return tokens, metrics
 
 
@@ -238,8 +240,8 @@ def _active(tokens: Tokens, from_step: int, until_step: int) -> jax.Array:
     return (step >= from_step) & ((step < until_step) if until_step else True)
 
 
-def _keep(tokens: Tokens, kept: jax.Array) -> Tokens:
-    return tokens._replace(weights=jnp.where(kept, tokens.weights, 0.0))
+def _keep(tokens: Tokens, passing: jax.Array) -> Tokens:
+    return tokens._replace(weights=jnp.where(passing, tokens.weights, 0.0))
 
 
 def _share(name: str, chosen: jax.Array, tokens: Tokens) -> Metrics:

@@ -26,11 +26,11 @@ _AT_ONCE = 1 << 16  # coordinates in float64 at a time
 
 def inner_products(left: Float[np.ndarray, "N D"], right: Float[np.ndarray, "K D"]) -> Float[np.ndarray, "N K"]:
     """⟨left_i, right_k⟩ of vectors of any float type, summed in float64."""
-    found = np.zeros((len(left), len(right)))
+    products = np.zeros((len(left), len(right)))
     for start in range(0, left.shape[1], _AT_ONCE):
         piece = slice(start, start + _AT_ONCE)
-        found += left[:, piece].astype(np.float64) @ right[:, piece].astype(np.float64).T
-    return found
+        products += left[:, piece].astype(np.float64) @ right[:, piece].astype(np.float64).T
+    return products
 
 
 def count_sketch(
@@ -52,10 +52,10 @@ def signal_and_noise(
     ``counts``: how often a draw of a bootstrap took each repeat; None: each once. A draw of a single repeat gives NaN.
     """
     counts = np.ones(len(products)) if counts is None else np.asarray(counts, np.float64)
-    own = np.diagonal(products)
+    diagonal = np.diagonal(products)
     total = np.einsum("...i,ij,...j->...", counts, products, counts, optimize=True)
-    signal = _divided(total - (counts**2) @ own, _pairs(counts))
-    return signal, np.asarray(counts @ own / counts.sum(axis=-1) - signal)
+    signal = _divided(total - (counts**2) @ diagonal, _pairs(counts))
+    return signal, np.asarray(counts @ diagonal / counts.sum(axis=-1) - signal)
 
 
 def aimed_signal(

@@ -53,8 +53,13 @@ def entropy_guided_weights(
         total, largest_of = (lambda x: x.sum(axis=0, keepdims=True)), (lambda x: x.max(axis=0, keepdims=True))
     else:
         numbers, size = jnp.asarray(steps).ravel(), mask.size
-        total = lambda x: jax.ops.segment_sum(x.ravel(), numbers, size)[numbers].reshape(mask.shape)
-        largest_of = lambda x: jax.ops.segment_max(x.ravel(), numbers, size)[numbers].reshape(mask.shape)
+
+        def total(x):
+            return jax.ops.segment_sum(x.ravel(), numbers, size)[numbers].reshape(mask.shape)
+
+        def largest_of(x):
+            return jax.ops.segment_max(x.ravel(), numbers, size)[numbers].reshape(mask.shape)
+
     largest = largest_of(scores)
     shares = jnp.exp(scores - jnp.where(jnp.isfinite(largest), largest, 0.0))
     weights = shares / jnp.maximum(total(shares), jnp.finfo(jnp.float32).tiny)

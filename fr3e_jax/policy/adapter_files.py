@@ -82,8 +82,8 @@ def read_adapter_settings(directory: str | Path, param_dtype: str = "float32") -
 def _names(architecture: Architecture, lora: LoraSettings) -> Iterator[tuple[tuple, str, str]]:
     """(path of the projection, ``a`` or ``b``, PEFT's name of it) of each array of the adapters."""
     for path, module in adapted_kernels(architecture, lora.targets):
-        for part, theirs in _PARTS.items():
-            yield path, part, f"{_PREFIX}{module}.{theirs}.weight"
+        for factor, theirs in _PARTS.items():
+            yield path, factor, f"{_PREFIX}{module}.{theirs}.weight"
 
 
 def load_adapters(
@@ -104,10 +104,10 @@ def load_adapters(
     directory = Path(directory).expanduser()
     if not (directory / WEIGHTS).is_file():
         raise UnsupportedModel(f"no {WEIGHTS} in {directory}: adapters in other formats are not read; save it as one")
-    files, wanted = TensorFiles(directory, WEIGHTS), list(_names(architecture, lora))
-    problems = [f"unexpected {name}" for name in sorted(files.names - {name for *_, name in wanted})]
-    for path, part, name in wanted:
-        shape = at(abstract, path)["adapter"][part].shape[::-1]
+    files, tensors = TensorFiles(directory, WEIGHTS), list(_names(architecture, lora))
+    problems = [f"unexpected {name}" for name in sorted(files.names - {name for *_, name in tensors})]
+    for path, factor, name in tensors:
+        shape = at(abstract, path)["adapter"][factor].shape[::-1]
         if name not in files.names:
             problems.append(f"missing {name}")
         elif files.shape(name) != shape:
@@ -120,9 +120,9 @@ def load_adapters(
     adapters: Params = {}
     for path, _ in adapted_kernels(architecture, lora.targets):
         put(adapters, path, {})
-    for path, part, name in wanted:
-        leaf, sharding = (at(tree, path)["adapter"][part] for tree in (abstract, shardings))
-        at(adapters, path)["adapter"][part] = load_tensor(files, name, True, leaf, sharding)
+    for path, factor, name in tensors:
+        leaf, sharding = (at(tree, path)["adapter"][factor] for tree in (abstract, shardings))
+        at(adapters, path)["adapter"][factor] = load_tensor(files, name, True, leaf, sharding)
     return adapters
 
 
@@ -137,8 +137,8 @@ def save_adapters(
       UnsupportedModel: a value is NaN or infinite, or too large for ``dtype``.
     """
     tensors = []
-    for path, part, name in _names(architecture, lora):
-        array = at(adapters, path)["adapter"][part]
+    for path, factor, name in _names(architecture, lora):
+        array = at(adapters, path)["adapter"][factor]
         tensors.append(StoredTensor(name, array.shape[::-1], lambda array=array: host_tensor(array, True)))
     write_file(directory / WEIGHTS, tensors, np.dtype(dtype))
     config: dict[str, Any] = {

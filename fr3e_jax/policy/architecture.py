@@ -52,8 +52,8 @@ class Architecture:
 
     def __post_init__(self) -> None:
         if self.model_type not in FAMILIES:
-            known = [f"'{name}'" for name in FAMILIES]
-            expected = f"{', '.join(known[:-1])} or {known[-1]}"
+            names = [f"'{name}'" for name in FAMILIES]
+            expected = f"{', '.join(names[:-1])} or {names[-1]}"
             raise UnsupportedModel(f"model_type={self.model_type!r} is not supported; expected {expected}")
         if self.attention_bias and self.family.qkv_bias:
             raise UnsupportedModel(
@@ -73,12 +73,12 @@ class Architecture:
         self._settle_windows()
 
     def _check_options(self) -> None:
-        known = set(self.family.keys.values()) | ({"local_rope_theta"} if self.family.local_rope else set())
+        allowed = set(self.family.keys.values()) | ({"local_rope_theta"} if self.family.local_rope else set())
         for name in ("query_scalar", "attention_softcap", "final_softcap", "local_rope_theta"):
             value = getattr(self, name)
-            if value and name not in known:
+            if value and name not in allowed:
                 raise UnsupportedModel(f"{name}={value}: {self.family.title} have no such option")
-        if "query_scalar" in known and not self.query_scalar:
+        if "query_scalar" in allowed and not self.query_scalar:
             object.__setattr__(self, "query_scalar", float(self.head_dim))
 
     def _check_experts(self) -> None:
@@ -86,8 +86,8 @@ class Architecture:
         experts |= dict(expert_size=self.expert_size)
         if not self.family.routed_experts:
             named: dict[str, object] = {**experts, "dense_layers": self.dense_layers}
-            if given := [f"{name}={value}" for name, value in named.items() if value]:
-                raise UnsupportedModel(f"{given[0]}: {self.family.title} have no experts")
+            if settings := [f"{name}={value}" for name, value in named.items() if value]:
+                raise UnsupportedModel(f"{settings[0]}: {self.family.title} have no experts")
             return
         if missing := [name for name, value in experts.items() if value < 1]:
             raise UnsupportedModel(f"{missing[0]}={experts[missing[0]]}: {self.family.title} need at least 1")
@@ -153,7 +153,7 @@ class Architecture:
         )
 
     def is_sparse(self, layer: int) -> bool:
-        """Whether the layer's MLP is a choice of experts."""
+        """True if the layer's MLP is a choice of experts."""
         return bool(self.num_experts) and layer not in self.dense_layers
 
     @property

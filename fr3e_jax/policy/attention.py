@@ -56,7 +56,7 @@ class RowView(NamedTuple):
 
 
 class Scoring(NamedTuple):
-    """How the layers of a kind score keys. Static."""
+    """The scoring of keys in the layers of a kind. Static."""
 
     scale: float = 0.0  # of the products of queries and keys; 0: 1 / sqrt(D)
     softcap: float = 0.0  # bound c of scores, c tanh(score / c); 0: none (Gemma Team 2024, section 2)
@@ -83,13 +83,13 @@ class RowPart(NamedTuple):
 
     view: RowView  # of the part's own trunk positions and lanes' positions
     trunk_place: jax.Array  # int [1, 1, S of the part], place in the trunk
-    place: jax.Array  # int [1, 1, T of the part], place in the lane
+    lane_place: jax.Array  # int [1, 1, T of the part], place in the lane
 
 
 def trunk_branch_attention(
     query: jax.Array,
-    own: KeyValue,
-    own_mask: jax.Array,
+    branch: KeyValue,
+    branch_mask: jax.Array,
     trunk: KeyValue | None = None,
     fork: jax.Array | None = None,
     start: jax.Array | None = None,
@@ -100,8 +100,8 @@ def trunk_branch_attention(
 
     Args:
       query: ``[B, N, T, K, G, D]``.
-      own: ``key [B, N, K, D, C]``, ``value [B, N, K, C, D]``.
-      own_mask: bool ``[B, N, T, C]``, true where a query sees an own position; each query sees at least itself.
+      branch: ``key [B, N, K, D, C]``, ``value [B, N, K, C, D]``.
+      branch_mask: bool ``[B, N, T, C]``, true where a query sees a position of its branch, at least its own.
       trunk: ``key [B, K, D, S]``, ``value [B, K, S, D]``; None in the trunk's own pass.
       fork: int ``[B, N, T]``, number of trunk positions that each query sees; 0 is allowed.
       start: int ``[B, N, T]``, the first of these positions, where a row holds several trunks; None: 0.
@@ -115,9 +115,9 @@ def trunk_branch_attention(
     # transposition; only the small query, key and value are transposed.
     query = jnp.transpose(scoring.scaled(query), (0, 3, 1, 2, 4, 5))
     mine = query.reshape(batch, kv_heads, lanes, length * group, head_dim)
-    own = KeyValue(*(jnp.swapaxes(part, 1, 2) for part in own))
-    own_scores = scoring.capped(_scores(mine, own.key, 3)).reshape(*query.shape[:5], -1) + _bias(own_mask)
-    largest = jax.lax.stop_gradient(own_scores).max(axis=-1)  # b k n t g; finite, because every query sees itself
+    branch = KeyValue(*(jnp.swapaxes(x, 1, 2) for x in branch))
+    branch_scores = scoring.capped(_scores(mine, branch.key, 3)).reshape(*query.shape[:5], -1) + _bias(branch_mask)
+    largest = jax.lax.stop_gradient(branch_scores).max(axis=-1)  # b k n t g; finite, because every query sees itself
     if trunk is not None:
         first = jnp.zeros_like(fork) if start is None else start
         at = jnp.arange(trunk.key.shape[-1])[None, None, None]
@@ -126,9 +126,11 @@ def trunk_branch_attention(
         trunk_scores = scoring.capped(_scores(shared, trunk.key, 2)).reshape(*query.shape[:5], -1) + _bias(seen)
         largest = jnp.maximum(largest, jax.lax.stop_gradient(trunk_scores).max(axis=-1))
 
-    weights = jnp.exp(own_scores - largest[..., None])
+    weights = jnp.exp(branch_scores - largest[..., None])
     total = weights.sum(axis=-1)
-    mixed = _batched(weights.astype(own.value.dtype).reshape(*mine.shape[:4], -1), own.value, 3).reshape(query.shape)
+    mixed = _batched(weights.astype(branch.value.dtype).reshape(*mine.shape[:4], -1), branch.value, 3).reshape(
+        query.shape
+    )
     if trunk is not None:
         weights = jnp.exp(trunk_scores - largest[..., None])
         total = total + weights.sum(axis=-1)
@@ -140,26 +142,26 @@ def trunk_branch_attention(
 
 def row_attention(
     query: jax.Array,
-    own: KeyValue,
+    row: KeyValue,
     view: RowView,
     *,
     window: int = 1,
     block: int = 0,
     scoring: Scoring = PLAIN,
-    part: RowPart | None = None,
+    queries: RowPart | None = None,
     reach: Callable[[int, int], int] = lambda length, end: end,
 ) -> jax.Array:
     """Attention of whole rows, trunk and lanes end to end: lanes read the trunk's keys and values of this same pass.
 
     Args:
       query: ``[B, 1, P, K, G, D]``.
-      own: ``key [B, 1, K, D, P]``, ``value [B, 1, K, P, D]``.
+      row: ``key [B, 1, K, D, P]``, ``value [B, 1, K, P, D]``.
       view: what each token sees.
       window: number of lanes that a lane's token sees: its own and the ``window - 1`` before it.
       block: number of tokens of a row, roughly, whose scores exist at once; 0: all. The backward pass computes the
         scores of each block again.
       scoring: how keys are scored, and how far back in its segment a token sees; ``view`` is that of its window.
-      part: the queries, where they are only a part of the row; None: all tokens. Keys and values are always whole.
+      queries: the queries, where they are only a part of the row; None: all tokens. Keys and values are always whole.
       reach: ``(length, end)`` to the positions of a trunk or lane of ``length`` that hold its first ``end`` queries.
 
     Returns:
@@ -167,14 +169,15 @@ def row_attention(
     """
     batch, lanes, length = view.fork.shape
     size = view.trunk_segment.shape[-1]
-    trunk = KeyValue(own.key[..., :size], own.value[..., :size, :])
-    key = jnp.moveaxis(own.key[:, 0, ..., size:].reshape(batch, *own.key.shape[2:4], lanes, length), 3, 1)
-    value = own.value[:, 0, :, size:].reshape(batch, own.value.shape[2], lanes, length, -1)
-    places = lambda count: jnp.arange(count, dtype=jnp.int32).reshape(1, 1, -1)
-    part = RowPart(view, places(size), places(length)) if part is None else part
-    mine = part.trunk_place.shape[-1]
+    trunk = KeyValue(row.key[..., :size], row.value[..., :size, :])
+    key = jnp.moveaxis(row.key[:, 0, ..., size:].reshape(batch, *row.key.shape[2:4], lanes, length), 3, 1)
+    value = row.value[:, 0, :, size:].reshape(batch, row.value.shape[2], lanes, length, -1)
+    if queries is None:
+        trunk_place, lane_place = (jnp.arange(count, dtype=jnp.int32).reshape(1, 1, -1) for count in (size, length))
+        queries = RowPart(view, trunk_place, lane_place)
+    mine = queries.trunk_place.shape[-1]
     mixed_trunk = _causal_attention(
-        (query[:, :, :mine], part.view.trunk_segment[:, None], part.trunk_place),
+        (query[:, :, :mine], queries.view.trunk_segment[:, None], queries.trunk_place),
         trunk,
         view.trunk_segment[:, None],
         block,
@@ -184,11 +187,11 @@ def row_attention(
     )
     mixed_lanes = _causal_attention(
         (
-            query[:, 0, mine:].reshape(batch, *part.view.segment.shape[1:], *query.shape[3:]),
-            part.view.segment,
-            part.place,
-            part.view.fork,
-            part.view.start,
+            query[:, 0, mine:].reshape(batch, *queries.view.segment.shape[1:], *query.shape[3:]),
+            queries.view.segment,
+            queries.lane_place,
+            queries.view.fork,
+            queries.view.start,
         ),
         KeyValue(key, jnp.swapaxes(value, 1, 2)),
         view.segment,
@@ -203,7 +206,7 @@ def row_attention(
 
 def _causal_attention(
     queries: tuple[jax.Array, ...],
-    own: KeyValue,
+    keys: KeyValue,
     segment: jax.Array,
     block: int,
     window: int,
@@ -216,41 +219,40 @@ def _causal_attention(
     Args:
       queries: ``[B, N, T, K, G, D]``; their segments ``[B, N, T]`` and places ``[1, 1, T]``; where there is a trunk,
         their ``fork`` and ``start`` as well.
-      own: keys and values of whole lanes, which may be longer than those of queries.
+      keys: keys and values of whole lanes, which may be longer than those of queries.
       segment: int ``[B, N, positions]`` of these.
       block, window, reach, scoring: as in `row_attention`.
       trunk: as in `trunk_branch_attention`.
     """
-    lanes, whole = segment.shape[1:]
+    lanes, lane_length = segment.shape[1:]
     before = min(window, lanes) - 1
-    query, mine, place, *shared = queries
+    query, mine, position, *shared = queries
     length = query.shape[2]
-    queries = (query, mine, jnp.broadcast_to(place, mine.shape), *shared)
-    own = KeyValue(_with_lanes_before(own.key, before, 4), _with_lanes_before(own.value, before, 3))
+    queries = (query, mine, jnp.broadcast_to(position, mine.shape), *shared)
+    keys = KeyValue(_with_lanes_before(keys.key, before, 4), _with_lanes_before(keys.value, before, 3))
     segments = _with_lanes_before(segment, before, 2)
-    positions = jnp.arange(-before * whole, whole, dtype=jnp.int32).reshape(1, 1, 1, -1)
+    positions = jnp.arange(-before * lane_length, lane_length, dtype=jnp.int32).reshape(1, 1, 1, -1)
 
     def attend(queries, extent):
         query, mine, at, *shared = queries
-        extent += before * whole
+        extent += before * lane_length
         seen = (mine[..., None] == segments[:, :, None, :extent]) & (at[..., None] >= positions[..., :extent])
         if scoring.window:
             seen &= at[..., None] - positions[..., :extent] < scoring.window
-        keys = KeyValue(own.key[..., :extent], own.value[..., :extent, :])
-        return trunk_branch_attention(query, keys, seen, trunk, *shared, scoring=scoring)
+        visible = KeyValue(keys.key[..., :extent], keys.value[..., :extent, :])
+        return trunk_branch_attention(query, visible, seen, trunk, *shared, scoring=scoring)
 
     size = _block_size(length, block // lanes if block else length)
     if size == length:
-        return attend(queries, whole)
+        return attend(queries, lane_length)
     blocks = length // size
-    cut = lambda x: jnp.moveaxis(x.reshape(*x.shape[:2], blocks, size, *x.shape[3:]), 2, 0)
-    queries = tuple(cut(x) for x in queries)
-    ends = sorted({-(-blocks * part // _EXTENTS) for part in range(_EXTENTS + 1)})
+    queries = tuple(jnp.moveaxis(x.reshape(*x.shape[:2], blocks, size, *x.shape[3:]), 2, 0) for x in queries)
+    ends = sorted({-(-blocks * step // _EXTENTS) for step in range(_EXTENTS + 1)})
     mixed = []
     for first, end in zip(ends, ends[1:], strict=False):
-        extent = reach(whole, end * size)
-        one = jax.checkpoint(lambda queries, extent=extent: attend(queries, extent))
-        mixed.append(jax.lax.map(one, tuple(x[first:end] for x in queries)))
+        extent = reach(lane_length, end * size)
+        attend_block = jax.checkpoint(lambda queries, extent=extent: attend(queries, extent))
+        mixed.append(jax.lax.map(attend_block, tuple(x[first:end] for x in queries)))
     return jnp.moveaxis(jnp.concatenate(mixed), 0, 2).reshape(query.shape)
 
 
@@ -297,7 +299,10 @@ def _scores(query: jax.Array, key: jax.Array, batch_axes: int) -> jax.Array:
 def _scores_backward(batch_axes, saved, slope):
     query, key = saved
     axes = tuple(range(batch_axes))
-    contract = lambda axis: (((batch_axes + axis,), (batch_axes + axis,)), (axes, axes))
+
+    def contract(axis):
+        return (((batch_axes + axis,), (batch_axes + axis,)), (axes, axes))
+
     product = partial(jax.lax.dot_general, preferred_element_type=jnp.float32)
     d_key = jax.lax.optimization_barrier(product(query, slope, contract(0)))
     return product(slope, key, contract(1)).astype(query.dtype), d_key.astype(key.dtype)

@@ -61,14 +61,14 @@ def from_hf_config(config: dict[str, Any]) -> Architecture:
       UnsupportedModel: one message with every setting that the network does not have or that is missing.
     """
     model_type = config.get("model_type")
-    known = isinstance(model_type, str) and model_type in FAMILIES
-    family = FAMILIES[model_type] if known else FAMILIES["qwen2"]  # whose rules tell what else is wrong
-    given = {name: value for name, value in config.items() if value is not None or name in family.keys}
-    if family.routed_experts and "num_local_experts" in given:  # as transformers 5 names it
-        given = {"num_experts": given["num_local_experts"]} | given
-    filled = dict(family.defaults) | given
-    rope = read_rope(given, family)
-    problems = [] if known else [_unknown(model_type)]
+    is_known = isinstance(model_type, str) and model_type in FAMILIES
+    family = FAMILIES[model_type] if is_known else FAMILIES["qwen2"]  # whose rules tell what else is wrong
+    values = {name: value for name, value in config.items() if value is not None or name in family.keys}
+    if family.routed_experts and "num_local_experts" in values:  # as transformers 5 names it
+        values = {"num_experts": values["num_local_experts"]} | values
+    filled = dict(family.defaults) | values
+    rope = read_rope(values, family)
+    problems = [] if is_known else [_unknown(model_type)]
     if problems := [*problems, *_network_problems(filled, family), *rope.problems, *_size_problems(filled, family)]:
         raise UnsupportedModel("; ".join(problems))
     heads, positions = filled["num_attention_heads"], filled.get("max_position_embeddings") or 32768
@@ -162,12 +162,12 @@ def _layer_problems(config: dict[str, Any], family: Family) -> list[str]:
         return []
     if not isinstance(layers, list):
         return [f"layer_types={shown(layers)} is not a list"]
-    known = ["full_attention", *(["sliding_attention"] if family.window_period else [])]
-    if other := sorted({layer if isinstance(layer, str) else shown(layer) for layer in layers} - set(known)):
-        return [f"layer_types with {', '.join(other)} are not supported (only {' and '.join(known)})"]
+    kinds = ["full_attention", *(["sliding_attention"] if family.window_period else [])]
+    if other := sorted({layer if isinstance(layer, str) else shown(layer) for layer in layers} - set(kinds)):
+        return [f"layer_types with {', '.join(other)} are not supported (only {' and '.join(kinds)})"]
     if len(layers) != config.get("num_hidden_layers"):
-        found = config.get("num_hidden_layers")
-        return [f"layer_types has {len(layers)} entries and num_hidden_layers is {shown(found)}"]
+        num_layers = config.get("num_hidden_layers")
+        return [f"layer_types has {len(layers)} entries and num_hidden_layers is {shown(num_layers)}"]
     return []
 
 
@@ -216,7 +216,10 @@ def to_hf_config(architecture: Architecture, *, dtype: str, eos_token_id: int | 
         name: _typed(getattr(a, field), family.defaults[name]) for name, field in family.keys.items()
     }
     if family.window_period:
-        kind = lambda layer: "sliding_attention" if a.window_of(layer) else "full_attention"
+
+        def kind(layer):
+            return "sliding_attention" if a.window_of(layer) else "full_attention"
+
         config |= {"layer_types": [kind(layer) for layer in range(a.num_layers)]}
         config |= {"sliding_window": a.sliding_window} if a.sliding_window else {}
     if family.routed_experts:

@@ -42,9 +42,9 @@ class OwnCache(NamedTuple):
     column: jax.Array  # int32 scalar, the column of ``recent`` that takes the new token
     writes: jax.Array  # bool [L]; the other lanes keep the content of the column
 
-    def of_layer(self, number: int, kind: int) -> OwnCache:
+    def of_layer(self, layer_index: int, kind: int) -> OwnCache:
         """The cache with the ring and the recent columns of this layer alone, and what its kind sees."""
-        layer, sort = slice(number, number + 1), slice(kind, kind + 1)
+        layer, sort = slice(layer_index, layer_index + 1), slice(kind, kind + 1)
         return self._replace(
             ring=self.ring[layer],
             ring_seen=self.ring_seen[sort],
@@ -79,7 +79,7 @@ class OwnPart(NamedTuple):
 
 def decode_attention(
     query: jax.Array,
-    own: Sequence[OwnPart],
+    branches: Sequence[OwnPart],
     trunk: KeyValue,
     fork: jax.Array,
     start: jax.Array | None = None,
@@ -89,7 +89,7 @@ def decode_attention(
 
     Args:
       query: ``[B, N, K, G, D]``.
-      own: the lanes' own tokens in any number of parts; each query sees at least itself.
+      branches: the lanes' branches in any number of parts; each query sees at least itself.
       trunk: ``key [B, K, D, S]``, ``value [B, K, S, D]``.
       fork: int ``[B, N]``, the trunk position before which each lane sees; 0 is allowed.
       start: int ``[B, N]``, the first trunk position that each lane sees; None: 0.
@@ -110,7 +110,7 @@ def decode_attention(
         return x.reshape(batch * lanes, *x.shape[2:])
 
     flat = query.reshape(batch * lanes, kv_heads, group, head_dim)
-    own_scores = [_scores(flat, part.cache.key, part.seen[:, None, None], scoring) for part in own]
+    branch_scores = [_scores(flat, branch.cache.key, branch.seen[:, None, None], scoring) for branch in branches]
     at = jnp.arange(trunk.key.shape[-1])[None, None]
     visible = at < fork[..., None]  # b n s
     visible = visible if start is None else visible & (at >= start[..., None])
@@ -118,13 +118,13 @@ def decode_attention(
     trunk_scores = _scores(by_trunk(flat), trunk.key, visible, scoring)
 
     largest = by_lane(trunk_scores.max(axis=-1))
-    for scores in own_scores:
+    for scores in branch_scores:
         largest = jnp.maximum(largest, scores.max(axis=-1))
     trunk_weights = jnp.exp(trunk_scores - by_trunk(largest)[..., None])
     total, mixed = by_lane(trunk_weights.sum(axis=-1)), by_lane(_mix(trunk_weights, trunk.value))
-    for part, scores in zip(own, own_scores, strict=True):
+    for branch, scores in zip(branches, branch_scores, strict=True):
         weights = jnp.exp(scores - largest[..., None])
-        total, mixed = total + weights.sum(axis=-1), mixed + _mix(weights, part.cache.value)
+        total, mixed = total + weights.sum(axis=-1), mixed + _mix(weights, branch.cache.value)
     return (mixed / total[..., None]).astype(query.dtype).reshape(query.shape)
 
 
@@ -138,22 +138,25 @@ def step_attention(
 
 
 def merged_with(
-    mixed: jax.Array, lse: jax.Array, query: jax.Array, part: OwnPart, scoring: Scoring = PLAIN
+    mixed: jax.Array, lse: jax.Array, query: jax.Array, branch: OwnPart, scoring: Scoring = PLAIN
 ) -> jax.Array:
-    """Attention over other positions, merged with that over a part of the lanes' own tokens.
+    """Attention over other positions, merged with that over a part of the lanes' branches.
 
     Args:
       mixed, lse: of the other positions, float32 ``[B, N, K, G, D]`` and ``[B, N, K, G]``.
       query: ``[B, N, K, G, D]``.
-      part, scoring: as in `decode_attention`.
+      branch, scoring: as in `decode_attention`.
 
     Returns:
       ``[B, N, K, G, D]`` in the query's dtype.
     """
-    flat = lambda x: x.reshape(-1, *x.shape[2:])
-    scores = _scores(flat(scoring.scaled(query)), part.cache.key, part.seen[:, None, None], scoring)
+
+    def flat(x):
+        return x.reshape(-1, *x.shape[2:])
+
+    scores = _scores(flat(scoring.scaled(query)), branch.cache.key, branch.seen[:, None, None], scoring)
     largest = jnp.maximum(scores.max(axis=-1), flat(lse))
     weights, of_others = jnp.exp(scores - largest[..., None]), jnp.exp(flat(lse) - largest)
     total = weights.sum(axis=-1) + of_others
-    both = _mix(weights, part.cache.value) + of_others[..., None] * flat(mixed)
+    both = _mix(weights, branch.cache.value) + of_others[..., None] * flat(mixed)
     return (both / total[..., None]).astype(query.dtype).reshape(query.shape)

@@ -31,7 +31,7 @@ _VMEM_BYTES = 24 * 2**20  # twice what blocks of float32 need; the weights that 
 
 
 class Seen(NamedTuple):
-    """What each lane sees of its trunk and of its ring; int32 ``[B, N]``. An idle lane sees nothing."""
+    """The visible positions of each lane's trunk and ring; int32 ``[B, N]``. An idle lane sees nothing."""
 
     start: jax.Array  # the first trunk position
     fork: jax.Array  # the trunk position before which it sees
@@ -40,7 +40,7 @@ class Seen(NamedTuple):
 
 
 class _Side(NamedTuple):
-    """How the positions of trunks, or of rings, are cut into blocks. The last one may be cut short."""
+    """The blocks into which the positions of trunks, or of rings, are cut. The last one may be cut short."""
 
     size: int
     block: int
@@ -58,7 +58,7 @@ class _Side(NamedTuple):
         return block * self.block + jax.lax.broadcasted_iota(jnp.int32, shape, axis)
 
 
-class Step(NamedTuple):
+class KernelStep(NamedTuple):
     """The static part of a call of the kernel."""
 
     lanes: int
@@ -80,7 +80,7 @@ def trunk_block(largest: int, rows: int) -> int:
     return largest if parts == 1 else max(largest // parts // REGISTER, 1) * REGISTER
 
 
-def seen_blocks(step: Step, seen: Seen) -> tuple[jax.Array, jax.Array, jax.Array]:
+def seen_blocks(step: KernelStep, seen: Seen) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The blocks in which any lane of a slot sees anything: those of the trunk, then those of its rings.
 
     Returns:
@@ -102,7 +102,7 @@ def seen_blocks(step: Step, seen: Seen) -> tuple[jax.Array, jax.Array, jax.Array
 
 
 def decode_kernel(
-    p: Step,
+    p: KernelStep,
     entries,
     counts,
     of_trunk,
@@ -135,7 +135,10 @@ def decode_kernel(
         before = largest[rows, :1]
         now = jnp.maximum(before, scores.max(axis=1, keepdims=True))
         weights, shrink = jnp.exp(scores - now), jnp.exp(before - now)
-        across = lambda x: jnp.broadcast_to(x, (x.shape[0], REGISTER))
+
+        def across(x):
+            return jnp.broadcast_to(x, (x.shape[0], REGISTER))
+
         largest[rows] = across(now)
         total[rows] = across(total[rows, :1] * shrink + weights.sum(axis=1, keepdims=True))
         values = value[0, 0]
@@ -144,16 +147,16 @@ def decode_kernel(
             values = jnp.where(inside, values, jnp.zeros_like(values))
         weighted[rows] = weighted[rows] * shrink + matrix_product(weights.astype(values.dtype), values, 1, 0)
 
-    live, number = step < counts[slot], entries[slot * p.entries + step]
+    live, entry = step < counts[slot], entries[slot * p.entries + step]
 
     @pl.when(live & (step < of_trunk[slot]))
     def _trunk():
         begin, end = bounds[0, :, 0:1], bounds[0, :, 1:2]
-        visit(p.trunk, number, slice(None), trunk_key, trunk_value, lambda at: (at >= begin) & (at < end))
+        visit(p.trunk, entry, slice(None), trunk_key, trunk_value, lambda at: (at >= begin) & (at < end))
 
     @pl.when(live & (step >= of_trunk[slot]))
     def _ring():
-        lane, block = _ring_place(p, number)
+        lane, block = _ring_place(p, entry)
         begin, columns = first[slot * p.lanes + lane], count[slot * p.lanes + lane]
 
         def is_seen(at):
@@ -171,9 +174,9 @@ def decode_kernel(
         mixed[0, 0] = weighted[...] / jnp.where(empty, 1.0, sums)[:, :1]
 
 
-def _ring_place(p: Step, number):
+def _ring_place(p: KernelStep, entry):
     """Lane and block of an entry of a ring."""
-    ring = jnp.maximum(number - p.trunk.blocks, 0)
+    ring = jnp.maximum(entry - p.trunk.blocks, 0)
     return jax.lax.div(ring, p.ring.blocks), jax.lax.rem(ring, p.ring.blocks)
 
 
@@ -205,7 +208,7 @@ def trunk_and_ring_attention(
     batch, lanes, heads, group, head_dim = query.shape
     rows = -(-group // _SUBLANES) * _SUBLANES
     of_trunk = _Side.of(trunk.value.shape[2], trunk_block(largest_block, lanes * rows))
-    step = Step(lanes, rows, of_trunk, _Side.of(ring.value.shape[2], largest_block), softcap, interpret)
+    step = KernelStep(lanes, rows, of_trunk, _Side.of(ring.value.shape[2], largest_block), softcap, interpret)
     padded = jnp.pad(query.astype(jnp.float32), [(0, 0)] * 3 + [(0, rows - group), (0, 0)])
     padded = jnp.swapaxes(padded, 1, 2).reshape(batch, heads, lanes * rows, head_dim)
     bounds = jnp.repeat(jnp.stack([seen.start, seen.fork], axis=2), rows, axis=1)
@@ -219,30 +222,34 @@ def trunk_and_ring_attention(
     return by_lane(mixed), by_lane(lse)[..., 0]
 
 
-def _call(p: Step, scalars, bounds, query, trunk: KeyValue, ring: KeyValue) -> list[jax.Array]:
+def _call(p: KernelStep, scalars, bounds, query, trunk: KeyValue, ring: KeyValue) -> list[jax.Array]:
     batch, heads, rows, head_dim = query.shape
 
     def trunk_place(b, k, step, entries, counts, of_trunk, *rest):  # after its last block the trunk keeps it
-        number = entries[b * p.entries + jnp.clip(of_trunk[b] - 1, 0, step)]
-        return b, k, jnp.minimum(number, p.trunk.blocks - 1)
+        entry = entries[b * p.entries + jnp.clip(of_trunk[b] - 1, 0, step)]
+        return b, k, jnp.minimum(entry, p.trunk.blocks - 1)
 
     def ring_place(b, k, step, entries, counts, of_trunk, *rest):  # before its first block the rings have it already
         at = jnp.clip(step, of_trunk[b], jnp.maximum(counts[b] - 1, of_trunk[b]))
         lane, block = _ring_place(p, entries[b * p.entries + jnp.minimum(at, p.entries - 1)])
         return b * p.lanes + lane, k, block
 
-    def key(place: Callable, side: _Side) -> pl.BlockSpec:
+    def key(index_map: Callable, side: _Side) -> pl.BlockSpec:
         def index(*at):
-            b, k, block = place(*at)
+            b, k, block = index_map(*at)
             return b, k, 0, block
 
         return pl.BlockSpec((1, 1, head_dim, side.block), index)
 
-    def value(place: Callable, side: _Side) -> pl.BlockSpec:
-        return pl.BlockSpec((1, 1, side.block, head_dim), lambda *at: (*place(*at), 0))
+    def value(index_map: Callable, side: _Side) -> pl.BlockSpec:
+        return pl.BlockSpec((1, 1, side.block, head_dim), lambda *at: (*index_map(*at), 0))
 
-    whole = lambda width: pl.BlockSpec((1, 1, rows, width), lambda b, k, *rest: (b, k, 0, 0))
-    kept = lambda width: pltpu.VMEM((rows, width), jnp.float32)
+    def whole_rows(width):
+        return pl.BlockSpec((1, 1, rows, width), lambda b, k, *rest: (b, k, 0, 0))
+
+    def scratch(width):
+        return pltpu.VMEM((rows, width), jnp.float32)
+
     of_block = 2 * heads * head_dim * trunk.key.dtype.itemsize
     positions = batch * (p.trunk.size + p.lanes * p.ring.size // 2)  # rings are half full on average
     scored = batch * p.lanes * p.rows * (p.trunk.size + p.ring.size // 2) * heads
@@ -253,14 +260,14 @@ def _call(p: Step, scalars, bounds, query, trunk: KeyValue, ring: KeyValue) -> l
             grid=(batch, heads, jnp.maximum(scalars[1].max(), 1)),
             in_specs=[
                 pl.BlockSpec((1, rows, 2), lambda b, *rest: (b, 0, 0)),
-                whole(head_dim),
+                whole_rows(head_dim),
                 key(trunk_place, p.trunk),
                 value(trunk_place, p.trunk),
                 key(ring_place, p.ring),
                 value(ring_place, p.ring),
             ],
-            out_specs=[whole(head_dim), whole(REGISTER)],
-            scratch_shapes=[kept(REGISTER), kept(REGISTER), kept(head_dim)],
+            out_specs=[whole_rows(head_dim), whole_rows(REGISTER)],
+            scratch_shapes=[scratch(REGISTER), scratch(REGISTER), scratch(head_dim)],
         ),
         out_shape=[
             jax.ShapeDtypeStruct(query.shape, jnp.float32),

@@ -35,14 +35,14 @@ class Kernels(NamedTuple):
     down: jax.Array  # [X, F, E]
 
 
-class Choice(NamedTuple):
+class ExpertChoice(NamedTuple):
     """The experts of each token, and the factors of what they add."""
 
     experts: jax.Array  # int32 [U, C]
     weights: jax.Array  # float32 [U, C]
 
 
-def routed(logits: jax.Array, count: int, *, normalised: bool, experts: jax.Array | None = None) -> Choice:
+def routed(logits: jax.Array, count: int, *, normalised: bool, experts: jax.Array | None = None) -> ExpertChoice:
     """The ``count`` likeliest experts of each token and their probabilities; ``logits``: float32 ``[U, X]``.
 
     ``normalised``: the probabilities of a token's experts sum to 1, else those of all experts do. ``experts [U, C]``:
@@ -53,7 +53,7 @@ def routed(logits: jax.Array, count: int, *, normalised: bool, experts: jax.Arra
     experts = experts.astype(jnp.int32)
     chosen = jnp.take_along_axis(logits, experts, axis=-1)
     total = jax.nn.logsumexp(chosen if normalised else logits, axis=-1, keepdims=True)
-    return Choice(experts, jnp.exp(chosen - total))
+    return ExpertChoice(experts, jnp.exp(chosen - total))
 
 
 # Both directions gather: jax's gradient of a gather is a scatter, which accelerators do far more slowly.
@@ -89,14 +89,14 @@ _permuted.defvjp(lambda x, order, inverse: (x[order], inverse), lambda inverse, 
 
 def apply_experts(
     x: jax.Array,
-    choice: Choice,
+    choice: ExpertChoice,
     kernels: Kernels,
     *,
     activation: str,
     first: jax.Array | None = None,
     grouped_product: Callable = jax.lax.ragged_dot,
 ) -> jax.Array:
-    """What the experts add to ``x [U, E]``: ``Σ_c weight_c · expert_c(x)``, in float32.
+    """The experts' addition to ``x [U, E]``: ``Σ_c weight_c · expert_c(x)``, in float32.
 
     ``first``: ``kernels`` are a part of the experts, from this number on; those that are not there add 0.
     ``grouped_product``: `jax.lax.ragged_dot`, or what equals it.
@@ -111,8 +111,11 @@ def apply_experts(
     sizes = jnp.bincount(owner, length=here).astype(jnp.int32)  # `length` leaves out the others
     copies = _sorted_copies(x, order, inverse)
     owned = None if first is None else (jnp.arange(len(owner)) < sizes.sum())[:, None]
+
     # Rows of no group are undefined, in products and in their gradients.
-    only = lambda rows: rows if owned is None else jnp.where(owned, rows, jnp.zeros((), rows.dtype))
+    def only(rows):
+        return rows if owned is None else jnp.where(owned, rows, jnp.zeros((), rows.dtype))
+
     product = partial(grouped_product, group_sizes=sizes)
     copies = only(copies)
     inner = only(GATES[activation](product(copies, kernels.gate), product(copies, kernels.up)))
@@ -121,7 +124,7 @@ def apply_experts(
 
 
 class Routes(NamedTuple):
-    """What is known of tokens before they pass a layer with experts."""
+    """Routes and masks of tokens before they pass a layer with experts."""
 
     experts: jax.Array | None = None  # int [U, C], a choice that was made before; None: the router chooses
     counted: jax.Array | None = None  # bool [U], tokens to sum over (`router_sums`); None: nothing is summed
@@ -131,7 +134,7 @@ NO_ROUTES = Routes()
 
 
 class Passed(NamedTuple):
-    """How tokens passed a layer with experts."""
+    """The routes of tokens through a layer with experts, and their sums."""
 
     experts: jax.Array  # int32 [U, C]
     sums: RouterSums | None = None  # where tokens are counted
@@ -152,7 +155,7 @@ class RoutedExperts(nnx.Module):
     def __call__(
         self, x: jax.Array, apply: Callable = apply_experts, routes: Routes = NO_ROUTES
     ) -> tuple[jax.Array, Passed]:
-        """What the layer's MLP adds to ``x [U, E]``, and how; ``apply`` computes `apply_experts`."""
+        """The MLP's addition to ``x [U, E]``, and the routes; ``apply`` computes `apply_experts`."""
         choice = routed(self.logits(x), self.count, normalised=self.normalised, experts=routes.experts)
         kernels = Kernels(*(kernel[...].astype(x.dtype) for kernel in (self.gate, self.up, self.down)))
         added = apply(x, choice, kernels, activation=self.activation).astype(x.dtype)

@@ -41,7 +41,7 @@ class Blocks(NamedTuple):
 LARGEST = Blocks(query=1024, key=512, backward_query=512, backward_key=1536)
 
 
-class Call(NamedTuple):
+class KernelCall(NamedTuple):
     """The static part of attention over rows of one shape."""
 
     group: int
@@ -53,7 +53,7 @@ class Call(NamedTuple):
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def fused_attention(call: Call, query: jax.Array, key: jax.Array, value: jax.Array, seen: jax.Array) -> jax.Array:
+def fused_attention(call: KernelCall, query: jax.Array, key: jax.Array, value: jax.Array, seen: jax.Array) -> jax.Array:
     """Attention of each query over the positions that it sees; 0 where it sees none.
 
     Args:
@@ -67,7 +67,7 @@ def fused_attention(call: Call, query: jax.Array, key: jax.Array, value: jax.Arr
     return _forward(call, query, key, value, seen)[0]
 
 
-def _forward(call: Call, query, key, value, seen):
+def _forward(call: KernelCall, query, key, value, seen):
     batch, heads, length, width = query.shape
     p = _pass(call, query, key, call.blocks.query, call.blocks.key, products=2, arrays=2)
     arrays = dict(seen=seen, query=query, key=key, value=value)
@@ -82,7 +82,7 @@ def _forward(call: Call, query, key, value, seen):
     return mixed, (query, key, value, seen, mixed, lse)
 
 
-def _backward(call: Call, saved, slope):
+def _backward(call: KernelCall, saved, slope):
     query, key, value, seen, mixed, lse = saved
     arrays = dict(seen=seen, query=query, key=key, value=value, mixed=mixed, slope=slope, lse=lse)
     p = _pass(call, query, key, call.blocks.query, call.blocks.key, products=3, arrays=4)
@@ -106,7 +106,7 @@ fused_attention.defvjp(_forward, _backward)
 
 
 def _pass(
-    call: Call,
+    call: KernelCall,
     query: jax.Array,
     key: jax.Array,
     query_block: int,
@@ -126,28 +126,31 @@ def _pass(
       arrays: of its own side that it reads or writes, once.
     """
     batch, heads = key.shape[:2]
-    bytes_of = lambda x: x.shape[2] * x.shape[3] * x.dtype.itemsize
-    own, other, block = (query, key, query_block) if by_query else (key, query, key_block)
+
+    def bytes_of(x):
+        return x.shape[2] * x.shape[3] * x.dtype.itemsize
+
+    resident, other, block = (query, key, query_block) if by_query else (key, query, key_block)
     readings = call.pairs / (other.shape[2] * block) + 1
     pairs = batch * heads * call.group * call.pairs
     cost = pl.CostEstimate(
         flops=2 * products * pairs * call.head_dim,
         transcendentals=pairs,
-        bytes_accessed=int(batch * heads * (arrays * bytes_of(own) + 2 * bytes_of(other) * readings)),
+        bytes_accessed=int(batch * heads * (arrays * bytes_of(resident) + 2 * bytes_of(other) * readings)),
     )
     return Pass(query_block, key_block, call.group, call.head_dim, call.interpret, cost, call.softcap)
 
 
 def fused_row_attention(
     query: jax.Array,
-    own: KeyValue,
+    row: KeyValue,
     view: RowView,
     *,
     window: int = 1,
     scoring: Scoring = PLAIN,
     head_shards: int = 1,
     parts: int = 1,
-    whole: Callable[[jax.Array], jax.Array] = lambda keys: keys,
+    gather: Callable[[jax.Array], jax.Array] = lambda keys: keys,
     interpret: bool = False,
     largest: Blocks = LARGEST,
     on_each_device: Callable[[Callable], Callable] = lambda attend: attend,
@@ -170,17 +173,20 @@ def fused_row_attention(
     repeated = head_shards // math.gcd(head_shards, kv_heads)
     heads, group = kv_heads * repeated, group // repeated
     query = scoring.scaled(query[:, 0]).reshape(batch, length, heads, group * head_dim)
-    key, value = jnp.swapaxes(own.key[:, 0], 2, 3), own.value[:, 0]
+    key, value = jnp.swapaxes(row.key[:, 0], 2, 3), row.value[:, 0]
     if repeated > 1:
         key, value = (jnp.repeat(x, repeated, axis=1) for x in (key, value))
     sizes = RowSizes.of(view)
     (queries, keys), blocks = block_sizes(length, sizes.positions, largest)
-    pad = lambda x, size, axis=2: jnp.pad(x, [(0, size - x.shape[axis] if i == axis else 0) for i in range(x.ndim)])
-    call = Call(group, head_dim, seen_pairs(view, window) // parts, blocks, interpret, scoring.softcap)
+
+    def pad(x, size, axis=2):
+        return jnp.pad(x, [(0, size - x.shape[axis] if i == axis else 0) for i in range(x.ndim)])
+
+    call = KernelCall(group, head_dim, seen_pairs(view, window) // parts, blocks, interpret, scoring.softcap)
 
     def attend(query, key, value, seen):
         if parts > 1:
-            key, value = (join_row(whole(x), sizes, axis=3) for x in (key, value))
+            key, value = (join_row(gather(x), sizes, axis=3) for x in (key, value))
         return fused_attention(call, query, pad(key, keys), pad(value, keys), seen)
 
     seen = seen_intervals(view, window, scoring.window)
@@ -200,7 +206,10 @@ def block_sizes(queries: int, keys: int, largest: Blocks = LARGEST) -> tuple[tup
         return -(-length // unit) * unit
 
     sizes = padded(queries), padded(keys)
-    fitting = lambda size, most: max(block for block in range(REGISTER, most + 1, REGISTER) if size % block == 0)
+
+    def fitting(size, most):
+        return max(block for block in range(REGISTER, most + 1, REGISTER) if size % block == 0)
+
     return sizes, Blocks(*map(fitting, sizes * 2, largest))
 
 

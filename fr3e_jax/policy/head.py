@@ -55,7 +55,7 @@ def _add_to_states(total: jax.Array, source: jax.Array, new: jax.Array) -> jax.A
 
 @dataclass(frozen=True)
 class StateTransfer:
-    """How tokens read the states that predict them, and add to these states' gradients.
+    """The transfer of predicting states to tokens, and of the tokens' gradients back to the states.
 
     The default serves shards that hold whole rows. (`fr3e_jax.programs.context_axis` makes that of rows in parts.)
     """
@@ -81,12 +81,15 @@ def count_tokens(mask: jax.Array, source: jax.Array, positions: int, *, shards: 
     rows, queried = mask.shape
     group = rows // shards
     row = jnp.arange(rows, dtype=jnp.int32)[:, None] % group
-    part = source // positions  # after the states of all rows in the parts before
-    source = source + (part * (group - 1) + row) * positions
+    part_index = source // positions  # after the states of all rows in the parts before
+    source = source + (part_index * (group - 1) + row) * positions
     mask, source = (x.reshape(shards, -1) for x in (mask, source))
     order = jnp.argsort(~mask, axis=1, stable=True)
     padding = -order.shape[1] % even_chunk(chunk, order.shape[1])
-    pad = lambda x: jnp.pad(jnp.take_along_axis(x, order, axis=1), ((0, 0), (0, padding)))
+
+    def pad(x):
+        return jnp.pad(jnp.take_along_axis(x, order, axis=1), ((0, 0), (0, padding)))
+
     return Counted(jnp.pad(order, ((0, 0), (0, padding))), pad(source), pad(mask), mask.sum(axis=1).max())
 
 
@@ -99,7 +102,10 @@ def gather_tokens(counted: Counted, values: Any) -> Any:
 def scatter_tokens(counted: Counted, values: Any, shape: tuple[int, ...]) -> Any:
     """The inverse of `gather_tokens`, as arrays of ``shape`` (``[B, ...]``); 0 where a token is not counted."""
     unsort = jnp.argsort(counted.order[:, : math.prod(shape) // counted.order.shape[0]], axis=1)
-    back = lambda x: jnp.take_along_axis(jnp.where(counted.valid, x, 0.0), unsort, axis=1).reshape(shape)
+
+    def back(x):
+        return jnp.take_along_axis(jnp.where(counted.valid, x, 0.0), unsort, axis=1).reshape(shape)
+
     return jax.tree.map(back, values)
 
 
@@ -172,7 +178,7 @@ def token_loss(
     loss: Callable,
     *,
     chunk: int,
-    place: Callable[[jax.Array], jax.Array] = lambda x: x,
+    shard_gradient: Callable[[jax.Array], jax.Array] = lambda x: x,
     states: StateTransfer = LOCAL_STATES,
     frozen: bool = False,
 ) -> tuple[jax.Array, tuple[dict[str, jax.Array], Any]]:
@@ -193,49 +199,62 @@ def token_loss(
       states: how tokens read their states.
       frozen: the weight is not trained; its gradient is not computed, and is 0.
     """
-    run = _fused(loss, head, chunk, place, states, frozen)
+    run = _fused(loss, head, chunk, shard_gradient, states, frozen)
     return run(head.weight, _by_shard(hidden, counted.order.shape[0]), counted, tokens, scalars)
 
 
-def _fused(loss: Callable, head: Head, chunk: int, place: Callable, transfer: StateTransfer, frozen: bool) -> Callable:
+def _fused(
+    loss: Callable, head: Head, chunk: int, shard_gradient: Callable, transfer: StateTransfer, frozen: bool
+) -> Callable:
     """``(weight, hidden, counted, tokens, scalars) -> (total, sums)``; the forward pass also computes the gradient."""
     tied, softcap = head.tied, head.softcap
 
     def forward(with_gradient, weight, hidden, counted, tokens, scalars):
         size, loops = _chunks(counted, chunk)
-        take = lambda i: _piece((counted.source, counted.valid, tokens), i * size, size)
 
-        def one(states, valid, piece):
+        def take(i):
+            return _piece((counted.source, counted.valid, tokens), i * size, size)
+
+        def loss_of_piece(states, valid, piece):
             logits = _products(weight, tied, states)
-            run = lambda logits: loss(softcapped(logits, softcap), valid, piece, scalars)
+
+            def run(logits):
+                return loss(softcapped(logits, softcap), valid, piece, scalars)
+
             return jax.value_and_grad(run, has_aux=True)(logits) if with_gradient else (run(logits), None)
 
         def body(i, carry):
-            totals, kept, gradients = carry
+            totals, token_values, gradients = carry
             source, valid, piece = take(i)
             states = transfer.take(hidden, source)
-            (fresh, (sums, values)), slope = one(states, valid, piece)
+            (fresh, (sums, values)), slope = loss_of_piece(states, valid, piece)
             totals = jax.tree.map(jnp.add, totals, (fresh, sums))
-            put = lambda whole, part: jax.lax.dynamic_update_slice_in_dim(whole, part, i * size, 1)
-            kept = jax.tree.map(put, kept, values)
+
+            def put(buffer, values_of_piece):
+                return jax.lax.dynamic_update_slice_in_dim(buffer, values_of_piece, i * size, 1)
+
+            token_values = jax.tree.map(put, token_values, values)
             if with_gradient:
                 d_weight, d_hidden = gradients
                 new_weight, new_states = _gradients(weight, tied, states, slope.astype(states.dtype), frozen)
                 d_weight = None if frozen else d_weight + new_weight
                 gradients = d_weight, transfer.add(d_hidden, source, new_states)
-            return totals, kept, gradients
+            return totals, token_values, gradients
 
-        total, (sums, values) = jax.eval_shape(lambda: one(*_abstract_piece(hidden, take, transfer))[0])
+        total, (sums, values) = jax.eval_shape(lambda: loss_of_piece(*_abstract_piece(hidden, take, transfer))[0])
         totals = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (total, sums))
-        kept = jax.tree.map(lambda s: jnp.zeros(counted.order.shape, s.dtype), values)
+        token_values = jax.tree.map(lambda s: jnp.zeros(counted.order.shape, s.dtype), values)
         # Placed explicitly: XLA might split this gradient as the weight is split, and gather all shards' logits for it.
         by_width = weight.shape[::-1] if tied else weight.shape  # [E, V]
-        empty = lambda *shape: place(jnp.zeros(shape, jnp.float32))
+
+        def empty(*shape):
+            return shard_gradient(jnp.zeros(shape, jnp.float32))
+
         start = None if frozen else empty(hidden.shape[0], *by_width), empty(*hidden.shape)
-        (total, sums), kept, gradients = jax.lax.fori_loop(
-            0, loops, body, (totals, kept, start if with_gradient else None)
+        (total, sums), token_values, gradients = jax.lax.fori_loop(
+            0, loops, body, (totals, token_values, start if with_gradient else None)
         )
-        return (total, (sums, kept)), gradients
+        return (total, (sums, token_values)), gradients
 
     @jax.custom_vjp
     def run(*inputs):
@@ -251,8 +270,11 @@ def _fused(loss: Callable, head: Head, chunk: int, place: Callable, transfer: St
 
     def run_backward(saved, cotangent):
         d_weight, d_hidden, *rest = saved
-        scaled = lambda x: x * cotangent[0].astype(x.dtype)
-        return scaled(d_weight), scaled(d_hidden), *(jax.tree.map(_no_gradient, part) for part in rest)
+
+        def scaled(x):
+            return x * cotangent[0].astype(x.dtype)
+
+        return scaled(d_weight), scaled(d_hidden), *(jax.tree.map(_no_gradient, gradient) for gradient in rest)
 
     run.defvjp(run_forward, run_backward)
     return run

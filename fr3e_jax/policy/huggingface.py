@@ -41,10 +41,10 @@ def _block_names(architecture: Architecture, layer: int) -> dict[tuple, str]:
         names["attention", "key_norm", "scale"] = "self_attn.k_norm.weight"
     names |= {(ours, "scale"): f"{theirs}.weight" for ours, theirs in architecture.family.norms.items()}
     if not architecture.is_sparse(layer):
-        return names | {(part, "kernel"): f"mlp.{part}_proj.weight" for part in _MLP}
+        return names | {(kind, "kernel"): f"mlp.{kind}_proj.weight" for kind in _MLP}
     names["experts", "router", "kernel"] = "mlp.gate.weight"
     each = range(architecture.num_experts)
-    return names | {("experts", part, n): f"mlp.experts.{n}.{part}_proj.weight" for n in each for part in _MLP}
+    return names | {("experts", kind, n): f"mlp.experts.{n}.{kind}_proj.weight" for n in each for kind in _MLP}
 
 
 def parameter_names(architecture: Architecture) -> Iterator[tuple[tuple, str, bool]]:
@@ -77,11 +77,11 @@ def _leaf(tree: Any, path: tuple) -> Any:
     return tree
 
 
-def _entry(array: Any, number: int) -> Any:
+def _entry(array: Any, index: int) -> Any:
     if isinstance(array, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
     # Not array[number], which would compile a program for each number.
-    return jax.lax.dynamic_index_in_dim(array, number, 0, False) if isinstance(array, jax.Array) else array[number]
+    return jax.lax.dynamic_index_in_dim(array, index, 0, False) if isinstance(array, jax.Array) else array[index]
 
 
 def _arrays(architecture: Architecture) -> Iterator[tuple[tuple, list[str], bool, bool]]:
@@ -130,9 +130,9 @@ def load_params(
 
 
 def _check_tensors(files: TensorFiles, architecture: Architecture, expected: dict[str, tuple[int, ...]]) -> None:
-    problems, found = [], files.names
+    problems, stored_names = [], files.names
     for name, shape in expected.items():
-        if name not in found:
+        if name not in stored_names:
             file = files.misplaced.get(name)
             problems.append(f"missing {name}" + (f" (the index says it is in {file}, which lacks it)" if file else ""))
             continue
@@ -141,22 +141,25 @@ def _check_tensors(files: TensorFiles, architecture: Architecture, expected: dic
         if files.dtype(name) not in READABLE:
             problems.append(f"{name} is of type {files.dtype(name)}; expected one of {', '.join(READABLE)}")
     repeated = {HEAD} if architecture.tie_word_embeddings else set()
-    problems += [f"unexpected {name}" for name in sorted(found - expected.keys() - repeated)]
+    problems += [f"unexpected {name}" for name in sorted(stored_names - expected.keys() - repeated)]
     if problems:
         raise UnsupportedModel(f"{files.directory} does not fit its config.json: {'; '.join(problems)}")
-    if repeated & found and not _same_tensor(files, EMBEDDING, HEAD):
+    if repeated & stored_names and not _same_tensor(files, EMBEDDING, HEAD):
         raise UnsupportedModel(
             f"{files.directory}: config.json says tie_word_embeddings=true, but {HEAD} differs from {EMBEDDING}; "
             "set it to false if the head is meant"
         )
 
 
-def _same_tensor(files: TensorFiles, one: str, other: str, rows: int = 4096) -> bool:
-    if files.shape(one) != files.shape(other) or files.dtype(one) != files.dtype(other):
+def _same_tensor(files: TensorFiles, name: str, other_name: str, rows: int = 4096) -> bool:
+    if files.shape(name) != files.shape(other_name) or files.dtype(name) != files.dtype(other_name):
         return False
-    parts = [(slice(start, start + rows), slice(None)) for start in range(0, files.shape(one)[0], rows)]
+    parts = [(slice(start, start + rows), slice(None)) for start in range(0, files.shape(name)[0], rows)]
     float32 = np.dtype(np.float32)
-    return all(np.array_equal(files.read(one, part, float32), files.read(other, part, float32)) for part in parts)
+    return all(
+        np.array_equal(files.read(name, rows_read, float32), files.read(other_name, rows_read, float32))
+        for rows_read in parts
+    )
 
 
 def load_tensor(
@@ -169,11 +172,13 @@ def load_tensor(
     pieces: dict[tuple, np.ndarray] = {}  # replicas on several devices are read once
 
     def read(index: tuple[slice, ...]) -> np.ndarray:
-        key = tuple((part.start, part.stop) for part in index)
+        key = tuple((bound.start, bound.stop) for bound in index)
         if key not in pieces:
-            one = partial(files.read, dtype=leaf.dtype, transposed=transposed)
-            whole = isinstance(name, str)
-            pieces[key] = one(name, index) if whole else np.stack([one(part, index[1:]) for part in name[index[0]]])
+            read = partial(files.read, dtype=leaf.dtype, transposed=transposed)
+            single_file = isinstance(name, str)
+            pieces[key] = (
+                read(name, index) if single_file else np.stack([read(piece, index[1:]) for piece in name[index[0]]])
+            )
         return pieces[key]
 
     array = jax.make_array_from_callback(leaf.shape, sharding, read, dtype=leaf.dtype)

@@ -52,10 +52,10 @@ def quantised(like: Params, params: Params) -> Params:
 
 def dequantised(params: Params) -> Params:
     """The inverse of `quantised`, with float32 kernels; exact only up to its rounding."""
-    found = {key: dequantised(value) if isinstance(value, dict) else value for key, value in params.items()}
-    if SCALE in found:
-        found["kernel"] = found["kernel"].astype(jnp.float32) * found.pop(SCALE)[None]
-    return found
+    wide = {key: dequantised(value) if isinstance(value, dict) else value for key, value in params.items()}
+    if SCALE in wide:
+        wide["kernel"] = wide["kernel"].astype(jnp.float32) * wide.pop(SCALE)[None]
+    return wide
 
 
 def with_scales(network: nnx.Module) -> nnx.Module:
@@ -74,8 +74,8 @@ def with_scales(network: nnx.Module) -> nnx.Module:
 
 
 def _projections(layer: Block) -> Iterator[Linear]:
-    own = layer.attention
-    yield from (own.query, own.key, own.value, own.out)
+    attention = layer.attention
+    yield from (attention.query, attention.key, attention.value, attention.out)
     for name in ("gate", "up", "down"):  # a layer of experts has none of them
         if hasattr(layer, name):
             yield getattr(layer, name)
@@ -99,8 +99,8 @@ def faulty_channels(params: Params) -> jax.Array:
 def kernel_names(params: Params) -> list[str]:
     """Paths of the kernels in int8, as ``layers/0/attention/query/kernel``."""
     name = partial(jax.tree_util.keystr, simple=True, separator="/")
-    found = [path for path, _ in jax.tree.leaves_with_path(params) if path[-1].key == SCALE]
-    return [name((*path[:-1], jax.tree_util.DictKey("kernel"))) for path in found]
+    scales = [path for path, _ in jax.tree.leaves_with_path(params) if path[-1].key == SCALE]
+    return [name((*path[:-1], jax.tree_util.DictKey("kernel"))) for path in scales]
 
 
 def channel_elements(params: Any) -> tuple[int, int]:

@@ -59,11 +59,11 @@ def check_fits(architecture: Architecture, lora: LoraSettings) -> None:
     Raises:
       UnsupportedModel: it lacks a target, or a projection is narrower than the rank.
     """
-    found = {name.rpartition(".")[2] for _, name in adapted_kernels(architecture, lora.targets)}
-    if missing := [name for name in lora.targets if name not in found]:
+    kernel_names = {name.rpartition(".")[2] for _, name in adapted_kernels(architecture, lora.targets)}
+    if missing := [name for name in lora.targets if name not in kernel_names]:
         raise UnsupportedModel(
             f"the network ({architecture.model_type}) has no projection {missing[0]}; expected some of "
-            f"{', '.join(sorted(found)) or 'its own'} in model.lora.targets"
+            f"{', '.join(sorted(kernel_names)) or 'its own'} in model.lora.targets"
         )
     a = architecture
     narrowest = min(a.hidden_size, a.intermediate_size, a.num_kv_heads * a.head_dim)
@@ -99,7 +99,10 @@ def build_adapted_network(
     """
     check_fits(architecture, lora)
     types = {"param_dtype": param_dtype, "compute_dtype": compute_dtype}
-    both = lambda network: completed(_with_adapters(architecture, lora, network))
+
+    def both(network):
+        return completed(_with_adapters(architecture, lora, network))
+
     graphdef, abstract, axes = build_network(architecture, completed=both, **types)
     return graphdef, split(abstract), split(axes)
 
@@ -107,10 +110,10 @@ def build_adapted_network(
 def initial_adapters(architecture: Architecture, lora: LoraSettings, abstract: Params, key: jax.Array) -> Params:
     """New adapters, which add 0: ``a`` uniform in ±1/√in, ``b`` 0. ``abstract``: of `build_adapted_network`."""
     adapters: Params = {}
-    for number, (path, _) in enumerate(adapted_kernels(architecture, lora.targets)):
+    for position, (path, _) in enumerate(adapted_kernels(architecture, lora.targets)):
         like = at(abstract, path)[ADAPTER]
         bound = like["a"].shape[0] ** -0.5
-        drawn = jax.random.uniform(jax.random.fold_in(key, number), like["a"].shape, minval=-bound, maxval=bound)
+        drawn = jax.random.uniform(jax.random.fold_in(key, position), like["a"].shape, minval=-bound, maxval=bound)
         put(adapters, path, {"a": drawn.astype(like["a"].dtype), "b": jnp.zeros(like["b"].shape, like["b"].dtype)})
     return adapters
 
@@ -136,8 +139,8 @@ def split(tree: Params) -> Adapted:
         if key == ADAPTER:
             adapters[key] = value
         elif isinstance(value, dict):
-            base[key], own = split(value)
-            adapters |= {key: own} if own else {}
+            base[key], adapter_of_child = split(value)
+            adapters |= {key: adapter_of_child} if adapter_of_child else {}
         else:
             base[key] = value
     return Adapted(base, adapters)
@@ -149,10 +152,10 @@ def joined(params: Any) -> Params:
 
 
 def _joined(base: Params, adapters: Params) -> Params:
-    found = dict(base)
+    tree = dict(base)
     for key, value in adapters.items():
-        found[key] = value if key == ADAPTER else _joined(base[key], value)
-    return found
+        tree[key] = value if key == ADAPTER else _joined(base[key], value)
+    return tree
 
 
 def trained(params: Any) -> Params:
@@ -174,15 +177,15 @@ def merged(scale: float, params: Adapted) -> Params:
 
 
 def _merged(scale: float, base: Params, adapters: Params) -> Params:
-    found = dict(base)
+    merged_tree = dict(base)
     for key, value in adapters.items():
         if key != ADAPTER:
-            found[key] = _merged(scale, base[key], value)
+            merged_tree[key] = _merged(scale, base[key], value)
             continue
-        a, b = (value[part].astype(jnp.float32) for part in "ab")
+        a, b = (value[factor].astype(jnp.float32) for factor in "ab")
         change = jnp.matmul(a, b, precision="highest")
-        found["kernel"] = base["kernel"].astype(jnp.float32) + scale * change
-    return found
+        merged_tree["kernel"] = base["kernel"].astype(jnp.float32) + scale * change
+    return merged_tree
 
 
 def adapter_pairs(params: Any) -> Iterator[tuple[jax.Array, dict[str, jax.Array]]]:
@@ -203,10 +206,10 @@ def relative_change(scale: float, params: Adapted) -> jax.Array:
 
     ``|a b|² = Σ (aᵀa)(b bᵀ)``, so that no product of the kernel's size is made.
     """
-    moved, whole = jnp.float32(0), jnp.float32(0)
+    moved, total = jnp.float32(0), jnp.float32(0)
     for kernel, adapter in adapter_pairs(params):
-        a, b = (adapter[part].astype(jnp.float32) for part in "ab")
+        a, b = (adapter[factor].astype(jnp.float32) for factor in "ab")
         exact = partial(jnp.matmul, precision="highest")
         moved += jnp.sum(exact(a.T, a) * exact(b, b.T))
-        whole += jnp.sum(jnp.square(kernel.astype(jnp.float32)))
-    return scale * jnp.sqrt(jnp.maximum(moved, 0) / whole)
+        total += jnp.sum(jnp.square(kernel.astype(jnp.float32)))
+    return scale * jnp.sqrt(jnp.maximum(moved, 0) / total)

@@ -34,15 +34,15 @@ def product(x: jax.Array, kernel: jax.Array, out_type: jnp.dtype | None = None) 
     XLA on CPU leaves a product to YNNPACK, but to Eigen where x lies as ``[in, rows]``. With few rows of x and a kernel
     that no cache holds, Eigen takes a sixth to a quarter less time (docs/developers/performance_notebook.md).
     """
-    whole = partial(jnp.matmul, preferred_element_type=out_type)
+    multiply = partial(jnp.matmul, preferred_element_type=out_type)
     if x.shape[0] > _FEW_ROWS or kernel.size < _LARGE_KERNEL:
-        return whole(x, kernel)
+        return multiply(x, kernel)
 
     def by_columns(x, kernel):
         columns = jax.lax.optimization_barrier(x.T)  # else XLA folds the transposition into the product
         return jax.lax.dot_general(columns, kernel, (((0,), (0,)), ((), ())), preferred_element_type=out_type)
 
-    return jax.lax.platform_dependent(x, kernel, cpu=by_columns, default=whole)
+    return jax.lax.platform_dependent(x, kernel, cpu=by_columns, default=multiply)
 
 
 def scaled_product(x: jax.Array, kernel: jax.Array, scale: jax.Array) -> jax.Array:

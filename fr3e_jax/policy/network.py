@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -71,16 +72,16 @@ class Attention(nnx.Module):
 
     def causal(self, x: jax.Array, turn: Rotation, mask: jax.Array) -> tuple[jax.Array, KeyValue]:
         """Attention of ``x`` over itself where ``mask`` (bool ``[B, N, T, T]``) is true; also its keys and values."""
-        query, own = self._project(x, turn)
-        return self._join_heads(trunk_branch_attention(query, own, mask, scoring=self.scoring)), own
+        query, fresh = self._project(x, turn)
+        return self._join_heads(trunk_branch_attention(query, fresh, mask, scoring=self.scoring)), fresh
 
     def rows(
         self, x: jax.Array, turn: Rotation, view: RowView, *, window: int, block: int, attend: Callable
     ) -> jax.Array:
         """Attention of whole rows ``[B, 1, P, E]`` by ``attend``, which computes `row_attention`."""
-        query, own = self._project(x, turn)
+        query, fresh = self._project(x, turn)
         with jax.named_scope("attention"):
-            mixed = attend(query, own, view, window=window, block=block, scoring=self.scoring)
+            mixed = attend(query, fresh, view, window=window, block=block, scoring=self.scoring)
         return self._join_heads(mixed)
 
     def decode(
@@ -111,8 +112,8 @@ class Attention(nnx.Module):
             query, key = self.query_norm(query), self.key_norm(key)
         query, key = rotary(query, turn), rotary(key, turn)
         value = self.value(x).reshape(*x.shape[:3], kv_heads, head_dim)
-        own = KeyValue(jnp.transpose(key, (0, 1, 3, 4, 2)), jnp.swapaxes(value, 2, 3))
-        return query.reshape(*x.shape[:3], kv_heads, group, head_dim), own
+        fresh = KeyValue(jnp.transpose(key, (0, 1, 3, 4, 2)), jnp.swapaxes(value, 2, 3))
+        return query.reshape(*x.shape[:3], kv_heads, group, head_dim), fresh
 
     def _join_heads(self, mixed: jax.Array) -> jax.Array:
         """``[B, N, T, K, G, D]`` through the output projection."""
@@ -124,9 +125,9 @@ def _write_column(old: KeyValue, new: KeyValue, cache: OwnCache) -> KeyValue:
     writes = cache.writes[:, None, None, None]
 
     def put(buffer, fresh, axis):
-        kept = jax.lax.dynamic_slice_in_dim(buffer, cache.column, 1, axis)
-        fresh = fresh.reshape(kept.shape).astype(buffer.dtype)
-        return jax.lax.dynamic_update_slice_in_dim(buffer, jnp.where(writes, fresh, kept), cache.column, axis)
+        old_column = jax.lax.dynamic_slice_in_dim(buffer, cache.column, 1, axis)
+        fresh = fresh.reshape(old_column.shape).astype(buffer.dtype)
+        return jax.lax.dynamic_update_slice_in_dim(buffer, jnp.where(writes, fresh, old_column), cache.column, axis)
 
     return KeyValue(put(old.key, new.key, 3), put(old.value, new.value, 2))
 
@@ -140,6 +141,10 @@ def call_layer(method: Callable, graphdef: nnx.GraphDef, state: Any, *inputs: An
     return method(nnx.merge(graphdef, state), *inputs, **settings)
 
 
+def _unchanged(x: Any, axis: int | None = None) -> Any:
+    return x
+
+
 @dataclass(frozen=True)
 class MeshLayout:
     """Layout of a forward pass's arrays on a mesh, and the way a layer is called.
@@ -147,11 +152,11 @@ class MeshLayout:
     The default leaves the layout to the compiler. (`fr3e_jax.programs.mesh.mesh_layout` makes that of a mesh.)
     """
 
-    hidden: Callable[[jax.Array], jax.Array] = lambda x: x  # hidden states [B, N, T, E] that a product reads
-    between: Callable[[jax.Array], jax.Array] = lambda x: x  # hidden states that are kept or added to
-    embedding: Callable[[jax.Array], jax.Array] = lambda x: x  # the embedding [V, E] that tokens are looked up in
-    head: Callable[[jax.Array, int], jax.Array] = lambda x, axis: x  # the head, whose axis ``axis`` is the vocabulary
-    by_shard: Callable[[jax.Array], jax.Array] = lambda x: x  # arrays [shards, ...], one entry for each shard of rows
+    hidden: Callable[[jax.Array], jax.Array] = _unchanged  # hidden states [B, N, T, E] that a product reads
+    between: Callable[[jax.Array], jax.Array] = _unchanged  # hidden states that are kept or added to
+    embedding: Callable[[jax.Array], jax.Array] = _unchanged  # the embedding [V, E] that tokens are looked up in
+    head: Callable[[jax.Array, int], jax.Array] = _unchanged  # the head, whose axis ``axis`` is the vocabulary
+    by_shard: Callable[[jax.Array], jax.Array] = _unchanged  # arrays [shards, ...], one entry for each shard of rows
     layer: Callable = call_layer  # or a jitted version of it
     attend_rows: Callable = row_attention  # or the same in fused kernels, or of parts of rows
     attend_step: Callable = step_attention  # or the same in a fused kernel
@@ -177,7 +182,9 @@ class Block(nnx.Module):
     """
 
     def __init__(self, rngs: nnx.Rngs, a: Architecture, dtype: str, window: int = 0, sparse: bool = False):
-        norm = lambda: _norm(a, a.hidden_size, dtype)
+        def norm():
+            return _norm(a, a.hidden_size, dtype)
+
         self.attention_norm = norm()
         self.attention = Attention(rngs, a, dtype, window)
         self.attention_post_norm = norm() if a.family.post_norms else None
@@ -195,9 +202,9 @@ class Block(nnx.Module):
         self, x: jax.Array, turn: Rotation, mask: jax.Array, *, layout: MeshLayout = DEFAULT_LAYOUT
     ) -> tuple[jax.Array, KeyValue, jax.Array | None]:
         """Hidden states after this layer, the layer's keys and values, and the experts of each token."""
-        mixed, own = self.attention.causal(self.attention_norm(x), turn, mask)
+        mixed, key_value = self.attention.causal(self.attention_norm(x), turn, mask)
         x, passed = self._add(x, mixed, replace(DEFAULT_LAYOUT, experts=layout.experts))
-        return x, own, passed and passed.experts
+        return x, key_value, passed and passed.experts
 
     def rows(
         self,
@@ -234,7 +241,7 @@ class Block(nnx.Module):
     def mlp(
         self, x: jax.Array, layout: MeshLayout = DEFAULT_LAYOUT, routes: Routes = NO_ROUTES
     ) -> tuple[jax.Array, Passed | None]:
-        """What the MLP adds, and how tokens passed its experts; None: the layer is dense."""
+        """The MLP's addition to ``x``, and how tokens passed its experts; None: the layer is dense."""
         # No reshape may stand between the products and the operations that are fused with them.
         flat = x.reshape(-1, x.shape[-1])
         if self.experts is not None:
@@ -245,7 +252,9 @@ class Block(nnx.Module):
     def _add(
         self, x: jax.Array, mixed: jax.Array, layout: MeshLayout, routes: Routes = NO_ROUTES
     ) -> tuple[jax.Array, Passed | None]:
-        after = lambda norm, y: y if norm is None else norm(y)
+        def after(norm, y):
+            return y if norm is None else norm(y)
+
         x = x + layout.between(after(self.attention_post_norm, mixed))
         added, passed = self.mlp(layout.hidden(self.mlp_norm(x)), layout, routes)
         return x + layout.between(after(self.mlp_post_norm, added)), passed
@@ -317,11 +326,11 @@ class Decoder(nnx.Module):
         ]
         x, owns, chosen = layout.hidden(self._embed(token_ids[:, None], layout)), [], []
         for layer in self.layers:
-            x, own, experts = layout.layer(
+            x, key_value, experts = layout.layer(
                 Block.causal, *nnx.split(layer), x, turns[layer.kind], masks[layer.kind], layout=layout
             )
             x = layout.hidden(x)
-            owns.append(KeyValue(own.key[:, 0], own.value[:, 0]))
+            owns.append(KeyValue(key_value.key[:, 0], key_value.value[:, 0]))
             chosen.append(experts)
         return self.norm(x)[:, 0], tuple(owns), self._routes(chosen, token_ids.shape)
 
@@ -375,8 +384,9 @@ class Decoder(nnx.Module):
             x, sums = self._scan_layers(through, x, chosen, options.remat)
         else:
             for layer, experts in zip(self.layers, chosen, strict=True):
-                x, own = _rematerialised(lambda x, one=layer, known=experts: through(one, x, known), options.remat)(x)
-                sums.append(own)
+                layer_pass = _rematerialised(partial(through, layer, experts=experts), options.remat)
+                x, routed = layer_pass(x)
+                sums.append(routed)
         return layout.hidden(self.norm(x))[:, 0], of_layers(sums)
 
     def _experts_of_layers(self, routes: jax.Array | None) -> list[jax.Array | None]:
@@ -385,7 +395,7 @@ class Decoder(nnx.Module):
             return [None] * len(self.sparse)
         count = self.experts_per_token
         by_layer = jnp.split(routes, routes.shape[1] // count, axis=1)
-        flat = iter([jnp.swapaxes(one, 1, 2).reshape(-1, count) for one in by_layer])
+        flat = iter([jnp.swapaxes(tensor, 1, 2).reshape(-1, count) for tensor in by_layer])
         return [next(flat) if sparse else None for sparse in self.sparse]
 
     def decode(
@@ -412,8 +422,8 @@ class Decoder(nnx.Module):
         """
         x, recents, chosen = layout.hidden(self._embed(token_ids[..., None], layout)), [], []
         for i, (layer, trunk) in enumerate(zip(self.layers, trunks, strict=True)):
-            turn, own = turns[layer.kind], cache.of_layer(i, layer.kind)
-            inputs = x, turn, own, trunk, fork
+            turn, branch_cache = turns[layer.kind], cache.of_layer(i, layer.kind)
+            inputs = x, turn, branch_cache, trunk, fork
             x, recent, experts = layout.layer(Block.decode, *nnx.split(layer), *inputs, layout=layout)
             x = layout.hidden(x)
             recents.append(recent)
@@ -422,8 +432,8 @@ class Decoder(nnx.Module):
 
     def rotations(self, positions: jax.Array) -> tuple[Rotation, ...]:
         """The rotary angles at ``positions [B, N, T]``, of each kind of layer."""
-        found = {rope: rotation(positions, *rope) for rope in dict.fromkeys(self.rotary)}
-        return tuple(found[rope] for rope in self.rotary)
+        by_rope = {rope: rotation(positions, *rope) for rope in dict.fromkeys(self.rotary)}
+        return tuple(by_rope[rope] for rope in self.rotary)
 
     def _embed(self, token_ids: jax.Array, layout: MeshLayout) -> jax.Array:
         x = layout.embedding(self.embedding[...].astype(self.compute_dtype))[token_ids]
@@ -434,30 +444,38 @@ class Decoder(nnx.Module):
 
         A period is one layer, or the layers after which the kinds repeat. The layers that make up no whole one follow.
         """
-        size, whole = self.period, len(self.layers) // self.period * self.period
+        size, in_periods = self.period, len(self.layers) // self.period * self.period
         graphdefs = [nnx.split(layer)[0] for layer in self.layers[:size]]
-        cast = lambda leaf: leaf.astype(self.compute_dtype) if leaf.ndim > 1 else leaf
+
+        def cast(leaf):
+            return leaf.astype(self.compute_dtype) if leaf.ndim > 1 else leaf
+
         states = [
             (jax.tree.map(cast, nnx.split(layer)[1]), experts)
             for layer, experts in zip(self.layers, chosen, strict=True)
         ]
-        stack = lambda place: jax.tree.map(lambda *leaves: jnp.stack(leaves), *states[place:whole:size])
+
+        def stack(offset):
+            return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states[offset:in_periods:size])
+
         passes = [
-            _rematerialised(lambda x, state, one=one: through(nnx.merge(one, state[0]), x, state[1]), remat)
-            for one in graphdefs
+            _rematerialised(
+                lambda x, state, graphdef=graphdef: through(nnx.merge(graphdef, state[0]), x, state[1]), remat
+            )
+            for graphdef in graphdefs
         ]
 
         def period(x, states):
             sums = [None] * len(states)
-            for n, (one, state) in enumerate(zip(passes, states, strict=False)):
-                x, sums[n] = one(x, state)
+            for n, (layer_pass, state) in enumerate(zip(passes, states, strict=False)):
+                x, sums[n] = layer_pass(x, state)
             return x, sums
 
-        if not whole:
+        if not in_periods:
             return period(x, states)
-        x, stacked = jax.lax.scan(period, x, [stack(place) for place in range(size)])
-        x, rest = period(x, states[whole:])
-        return x, [*in_turn(stacked, whole), *rest]
+        x, stacked = jax.lax.scan(period, x, [stack(offset) for offset in range(size)])
+        x, rest = period(x, states[in_periods:])
+        return x, [*in_turn(stacked, in_periods), *rest]
 
     def output_weight(self) -> Head:
         """The head as stored."""
@@ -496,7 +514,10 @@ def build_network(
     Returns:
       ``graphdef``, abstract parameters (`jax.ShapeDtypeStruct` leaves), and the logical axes of each parameter.
     """
-    make = lambda: completed(Decoder(nnx.Rngs(0), architecture, param_dtype=param_dtype, compute_dtype=compute_dtype))
+
+    def make():
+        return completed(Decoder(nnx.Rngs(0), architecture, param_dtype=param_dtype, compute_dtype=compute_dtype))
+
     graphdef, state = nnx.split(nnx.eval_shape(make))
     axes = jax.tree.map(lambda p: p.axes, state, is_leaf=lambda p: isinstance(p, nnx.Variable))
     abstract = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, p.dtype), nnx.to_pure_dict(state))

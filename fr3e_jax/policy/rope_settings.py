@@ -24,7 +24,7 @@ _LAYERS = ("full_attention", "sliding_attention")
 
 
 class Rope(NamedTuple):
-    """What config.json says of the rotary embedding."""
+    """The rotary embedding of a config.json."""
 
     theta: float
     scaling: RopeScaling | None
@@ -33,7 +33,7 @@ class Rope(NamedTuple):
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value of config.json is a number above 0 that a float can hold."""
+    """True if a value of config.json is a number above 0 that a float can hold."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e300
 
 
@@ -57,56 +57,56 @@ def read_rope(config: dict[str, Any], family: Family) -> Rope:
         places["rope_parameters"] = full
         if local.keys() - {"rope_theta", "rope_type"} or local.get("rope_type", "default") != "default":
             problems.append(f"rope_parameters of sliding_attention={shown(local)} is not supported (rope scaling)")
-    scalings = dict.fromkeys(_scaling(name, place, config, problems) for name, place in places.items())
-    found = [scaling for scaling in scalings if scaling]
-    if len(found) > 1:
+    scalings = dict.fromkeys(_scaling(name, section, config, problems) for name, section in places.items())
+    chosen = [scaling for scaling in scalings if scaling]
+    if len(chosen) > 1:
         problems.append("rope_scaling and rope_parameters differ")
     if config.get("partial_rotary_factor", 1.0) != 1.0:
         problems.append(f"partial_rotary_factor={shown(config['partial_rotary_factor'])} is not supported")
-    thetas = list(dict.fromkeys(_theta(place, problems) for place in (config, *places.values())))
+    thetas = list(dict.fromkeys(_theta(section, problems) for section in (config, *places.values())))
     thetas = [theta for theta in thetas if theta]
     if len(thetas) > 1:
         problems.append(f"rope_theta is given twice with different values, {' and '.join(map(str, thetas))}")
     theta = next(iter(thetas), family.defaults.get("rope_theta", _DEFAULT_THETA))
     local_theta = (_theta(local, problems) or family.defaults["rope_local_base_freq"]) if family.local_rope else 0.0
-    return Rope(theta, next(iter(found), None), float(local_theta), list(dict.fromkeys(problems)))
+    return Rope(theta, next(iter(chosen), None), float(local_theta), list(dict.fromkeys(problems)))
 
 
-def _theta(place: dict[str, Any], problems: list[str]) -> float:
+def _theta(section: dict[str, Any], problems: list[str]) -> float:
     """``rope_theta`` of an object, 0 if it has none."""
-    value = place.get("rope_theta")
+    value = section.get("rope_theta")
     if value is not None and not is_number(value):
         problems.append(f"rope_theta={shown(value)} is not a number above 0")
     return float(value) if is_number(value) else 0.0
 
 
-def _scaling(name: str, place: dict[str, Any], config: dict[str, Any], problems: list[str]) -> RopeScaling | None:
-    place = {key: value for key, value in place.items() if value is not None}
-    kinds = {key: place[key] for key in ("rope_type", "type") if key in place}
+def _scaling(name: str, section: dict[str, Any], config: dict[str, Any], problems: list[str]) -> RopeScaling | None:
+    section = {key: value for key, value in section.items() if value is not None}
+    kinds = {key: section[key] for key in ("rope_type", "type") if key in section}
     # Without a type, any key but the base is a scaling whose kind some version of transformers guessed.
-    bare = not kinds and bool(place.keys() - {"rope_theta"})
-    kind = place.get("rope_type", place.get("type", "default"))
+    bare = not kinds and bool(section.keys() - {"rope_theta"})
+    kind = section.get("rope_type", section.get("type", "default"))
     unlike = len({shown(value) for value in kinds.values()}) > 1
-    if place.get("partial_rotary_factor", 1.0) != 1.0 or place.get("truncate", True) is not True or bare or unlike:
-        problems.append(f"{name}={shown(place)} is not supported (rope scaling)")
+    if section.get("partial_rotary_factor", 1.0) != 1.0 or section.get("truncate", True) is not True or bare or unlike:
+        problems.append(f"{name}={shown(section)} is not supported (rope scaling)")
         return None
     if kind == "default":
         return None
     if not isinstance(kind, str) or kind not in _KINDS:
-        problems.append(f"{name}={shown(place)} is not supported (rope scaling, only {', '.join(_KINDS)})")
+        problems.append(f"{name}={shown(section)} is not supported (rope scaling, only {', '.join(_KINDS)})")
         return None
     needed, possible = _KINDS[kind]
-    if other := sorted(place.keys() - _ANYWHERE - set(needed) - set(possible)):
+    if other := sorted(section.keys() - _ANYWHERE - set(needed) - set(possible)):
         problems.append(f"{name} of type {kind} with {', '.join(other)} is not supported")
-    values = {key: place[key] for key in (*needed, *possible) if key in place}
+    values = {key: section[key] for key in (*needed, *possible) if key in section}
     if "original_max_position_embeddings" in possible:
         values.setdefault("original_max_position_embeddings", config.get("max_position_embeddings"))
     if wrong := [key for key in {**dict.fromkeys(needed), **values} if not is_number(values.get(key))]:
-        problems.append(f"{name}={shown(place)} lacks a number above 0 in {', '.join(wrong)}")
+        problems.append(f"{name}={shown(section)} lacks a number above 0 in {', '.join(wrong)}")
         return None
     scaling = RopeScaling(kind, **{key: float(value) for key, value in values.items()})
     if scaling.low_freq_factor >= scaling.high_freq_factor:
-        problems.append(f"{name}={shown(place)}: low_freq_factor is not below high_freq_factor")
+        problems.append(f"{name}={shown(section)}: low_freq_factor is not below high_freq_factor")
     return scaling
 
 

@@ -76,14 +76,15 @@ def _llama3(periods: np.ndarray, theta: float, s: RopeScaling) -> np.ndarray:
 
 def _yarn(periods: np.ndarray, theta: float, s: RopeScaling) -> np.ndarray:
     size = 2 * len(periods)
-    place = lambda turns: (
-        size * math.log(s.original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(theta))
-    )
-    low, high = max(math.floor(place(s.beta_fast)), 0), min(math.ceil(place(s.beta_slow)), size - 1)
+
+    def dimension_of(turns):
+        return size * math.log(s.original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = max(math.floor(dimension_of(s.beta_fast)), 0), min(math.ceil(dimension_of(s.beta_slow)), size - 1)
     ramp = (np.arange(size // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low if high > low else 0.001)
-    kept = np.float32(1) - np.clip(ramp, 0, 1)
+    extrapolated = np.float32(1) - np.clip(ramp, 0, 1)
     divided = np.float32(1) / (np.float32(s.factor) * periods)
-    return (divided * (np.float32(1) - kept) + np.float32(1) / periods * kept).astype(np.float32)
+    return (divided * (np.float32(1) - extrapolated) + np.float32(1) / periods * extrapolated).astype(np.float32)
 
 
 _LONG_CONTEXT = {"llama3": _llama3, "yarn": _yarn}
@@ -93,10 +94,13 @@ def rotation(positions: jax.Array, head_dim: int, theta: float, scaling: RopeSca
     """The rotary angles of tokens at ``positions [B, N, T]``."""
     frequencies = jnp.asarray(rotary_frequencies(head_dim, theta, scaling)).reshape(1, 1, 1, -1)
     angles = positions[..., None].astype(jnp.float32) * frequencies
+
     # XLA on CPU fuses everything but a loop with its consumers. Fused, sine and cosine would be computed again for each
     # head of each layer, forward and backward.
-    one = lambda is_sine: jnp.where(is_sine, jnp.sin(angles), jnp.cos(angles))
-    turns = jax.lax.map(one, jnp.array([False, True]))
+    def of_turn(is_sine):
+        return jnp.where(is_sine, jnp.sin(angles), jnp.cos(angles))
+
+    turns = jax.lax.map(of_turn, jnp.array([False, True]))
     return Rotation(*(turns if scaling is None or scaling.amplitude == 1 else turns * scaling.amplitude))
 
 
@@ -106,7 +110,7 @@ def rotary(x: jax.Array, turn: Rotation) -> jax.Array:
     Pairs are half a head apart, as in Hugging Face's implementation. (Su et al. 2021, RoFormer.)
     """
     # Reverse both halves instead of slicing them: the gradient of a slice is an array padded with zeros.
-    cos, sin = (part[..., None, None, :] for part in turn)
+    cos, sin = (x[..., None, None, :] for x in turn)
     halves = x.astype(jnp.float32).reshape(*x.shape[:-1], 2, x.shape[-1] // 2)
     sign = jnp.asarray([-1.0, 1.0], jnp.float32).reshape(1, 1, 1, 1, 2, 1)
     turned = halves * cos + jnp.flip(halves, axis=-2) * (sign * sin)

@@ -37,11 +37,14 @@ def router_sums(logits_of: Callable, x: jax.Array, passed: jax.Array, counted: j
     logprobs = jax.nn.log_softmax(fixed)
     entropies = -jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1)
     passed = passed.astype(jnp.int32)[..., None]  # compared with all experts: a scatter is slow on accelerators
-    own = jnp.take_along_axis(fixed, passed[..., 0], axis=-1)[..., None]
+    chosen = jnp.take_along_axis(fixed, passed[..., 0], axis=-1)[..., None]
     others = fixed[:, None, :]
     # `jax.lax.top_k` takes the first of equal logits.
-    before = jnp.sum((others > own) | ((others == own) & (every < passed)), axis=-1)
-    sum_up = lambda values: jnp.sum(values, axis=0, where=counted.reshape(-1, *(1,) * (values.ndim - 1)))
+    before = jnp.sum((others > chosen) | ((others == chosen) & (every < passed)), axis=-1)
+
+    def sum_up(values):
+        return jnp.sum(values, axis=0, where=counted.reshape(-1, *(1,) * (values.ndim - 1)))
+
     return RouterSums(
         sum_up(jnp.sum(passed == every, axis=1, dtype=jnp.int32)),
         sum_up(jax.nn.softmax(logits)),
@@ -52,18 +55,21 @@ def router_sums(logits_of: Callable, x: jax.Array, passed: jax.Array, counted: j
 
 def of_layers(sums: Sequence[RouterSums | None]) -> RouterSums | None:
     """The sums of all layers that have some, one after another; None: no layer has."""
-    found = [one for one in sums if one is not None]
-    return jax.tree.map(lambda *layers: jnp.stack(layers), *found) if found else None
+    present = [layer for layer in sums if layer is not None]
+    return jax.tree.map(lambda *layers: jnp.stack(layers), *present) if present else None
 
 
 def in_turn(stacked: Sequence[RouterSums | None], layers: int) -> list[RouterSums | None]:
     """The sums of ``layers`` layers; entry i of ``stacked`` has an axis of the layers i, i + n, i + 2n, ... of n."""
-    of = lambda layer: jax.tree.map(lambda leaf: leaf[layer // len(stacked)], stacked[layer % len(stacked)])
+
+    def of(layer):
+        return jax.tree.map(lambda leaf: leaf[layer // len(stacked)], stacked[layer % len(stacked)])
+
     return [of(layer) for layer in range(layers)]
 
 
 class Balance(NamedTuple):
-    """What a loss for balanced experts reads beside a micro-batch (Fedus et al. 2022, eq. 4-6, over all layers).
+    """The inputs of a loss for balanced experts beside a micro-batch (Fedus et al. 2022, eq. 4-6, over all layers).
 
     The loss is ``X Σ_e f_e P_e``: the share f of the routes, of C for each token and layer, that go to expert e, and
     the mean P of its probability over tokens and layers. With even shares it is C, as in transformers'
@@ -105,7 +111,7 @@ def router_metrics(sums: RouterSums, *, replayed: bool) -> dict[str, jax.Array]:
     ``[L, X]``, how many tokens passed each expert.
     """
     layers = sums.tokens.shape[0]
-    found = {"router_entropy": sums.entropy.sum() / layers, "expert_tokens": sums.tokens}
+    metrics = {"router_entropy": sums.entropy.sum() / layers, "expert_tokens": sums.tokens}
     if replayed:
-        found["routes_changed"] = sums.changed.sum() / layers
-    return found
+        metrics["routes_changed"] = sums.changed.sum() / layers
+    return metrics

@@ -53,7 +53,10 @@ def matrix_product(left: jax.Array, right: jax.Array, left_axis: int, right_axis
 def _mask(seen: jax.Array, key_block: jax.Array, size: int) -> jax.Array:
     """bool ``[j, q]``: whether the queries with intervals ``seen [4, q]`` see each key of a block."""
     position = key_block * size + jax.lax.broadcasted_iota(jnp.int32, (size, seen.shape[1]), 0)
-    within = lambda begin, end: (position >= seen[begin : begin + 1]) & (position < seen[end : end + 1])
+
+    def within(begin, end):
+        return (position >= seen[begin : begin + 1]) & (position < seen[end : end + 1])
+
     return within(0, 1) | within(2, 3)
 
 
@@ -62,9 +65,9 @@ def _in_seen_blocks(entries, counts, blocks: int, step_count: int, visit: Callab
     row = pl.program_id(0) * blocks + pl.program_id(2)
     step = pl.program_id(3)
     entry = entries[row * step_count + step]
-    live, whole = step < counts[row], (entry & 1) == 1
-    pl.when(live & whole)(lambda: visit(entry >> 1, False))
-    pl.when(live & ~whole)(lambda: visit(entry >> 1, True))
+    live, is_whole = step < counts[row], (entry & 1) == 1
+    pl.when(live & is_whole)(lambda: visit(entry >> 1, False))
+    pl.when(live & ~is_whole)(lambda: visit(entry >> 1, True))
 
 
 def _scores(p: Pass, key, query, seen, block, masked: bool) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
@@ -156,13 +159,13 @@ def key_gradient_kernel(
         sum_key[...] = jnp.zeros_like(sum_key)
         sum_value[...] = jnp.zeros_like(sum_value)
 
-    own = pl.program_id(2)
+    query_head = pl.program_id(2)
 
     def visit(block, masked: bool):
         del block  # of queries
         for g, columns in _heads(p):
             mine, its_slope = query[0, 0, :, columns], slope[0, 0, :, columns]
-            scores, back = _scores(p, key[0, 0], mine, seen, own, masked)
+            scores, back = _scores(p, key[0, 0], mine, seen, query_head, masked)
             weights = jnp.exp(scores - lse[0, 0, g : g + 1])
             sum_value[...] += matrix_product(weights.astype(value.dtype), its_slope, 1, 0)
             d_scores = back(weights * (matrix_product(value[0, 0], its_slope, 1, 1) - along[0, 0, g : g + 1]))
@@ -197,14 +200,14 @@ def call_kernel(
 
     def cut(name: str) -> pl.BlockSpec:
         of_query = name not in ("key", "value", "d_key", "d_value")
-        place = (lambda b, i, *rest: i) if of_query == by_query else streamed
+        index_map = (lambda b, i, *rest: i) if of_query == by_query else streamed
         size = p.query if of_query else p.key
         if name == "seen":
-            return pl.BlockSpec((1, 4, size), lambda b, k, i, *rest: (b, 0, place(b, i, *rest)))
+            return pl.BlockSpec((1, 4, size), lambda b, k, i, *rest: (b, 0, index_map(b, i, *rest)))
         if name in ("lse", "along"):
-            return pl.BlockSpec((1, 1, p.group, size), lambda b, k, i, *rest: (b, k, 0, place(b, i, *rest)))
+            return pl.BlockSpec((1, 1, p.group, size), lambda b, k, i, *rest: (b, k, 0, index_map(b, i, *rest)))
         width = p.group * p.head_dim if of_query else p.head_dim
-        return pl.BlockSpec((1, 1, size, width), lambda b, k, i, *rest: (b, k, place(b, i, *rest), 0))
+        return pl.BlockSpec((1, 1, size, width), lambda b, k, i, *rest: (b, k, index_map(b, i, *rest), 0))
 
     return pl.pallas_call(
         partial(kernel, p),

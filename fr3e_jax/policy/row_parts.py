@@ -82,8 +82,8 @@ def join(x: jax.Array, length: int, axis: int = -1) -> jax.Array:
         return x[0]
     width = stripe(length, parts)
     striped = jnp.moveaxis(x.reshape(*x.shape[:axis], -1, width, *x.shape[axis + 1 :]), 0, axis)
-    whole = striped.reshape(*x.shape[1:axis], -1, *x.shape[axis + 1 :])
-    return jax.lax.slice_in_dim(whole, 0, length, axis=axis - 1)
+    joined = striped.reshape(*x.shape[1:axis], -1, *x.shape[axis + 1 :])
+    return jax.lax.slice_in_dim(joined, 0, length, axis=axis - 1)
 
 
 def cut_row(trunk: jax.Array, lanes: jax.Array, parts: int, *, mode: str = "constant") -> jax.Array:
@@ -104,13 +104,18 @@ def join_row(x: jax.Array, sizes: RowSizes, axis: int = -1) -> jax.Array:
 
 
 def row_part(view: RowView, parts: int) -> RowPart:
-    """What the tokens of each part see, and their places; a first axis A before those of a row.
+    """The view of the tokens of each part, and their places; a first axis A before those of a row.
 
     Padding of parts copies the last token of its trunk or lane, so that it sees at least one.
     """
     sizes = RowSizes.of(view)
-    by_part = lambda x: cut(x, parts, mode="edge").reshape(parts, -1, *x.shape[1:-1], part_size(x.shape[-1], parts))
-    places = lambda length: by_part(jnp.arange(length, dtype=jnp.int32).reshape(1, 1, -1))
+
+    def by_part(x):
+        return cut(x, parts, mode="edge").reshape(parts, -1, *x.shape[1:-1], part_size(x.shape[-1], parts))
+
+    def places(length):
+        return by_part(jnp.arange(length, dtype=jnp.int32).reshape(1, 1, -1))
+
     return RowPart(RowView(*map(by_part, view)), places(sizes.trunk), places(sizes.length))
 
 
@@ -122,11 +127,11 @@ def reach(length: int, parts: int, end: int) -> int:
 
 def places_in_parts(sizes: RowSizes, parts: int) -> np.ndarray:
     """For each position of a row its place in ``A`` parts one after another: int32 ``[P]``."""
-    whole = part_size(sizes.trunk, parts) + sizes.lanes * part_size(sizes.length, parts)
+    positions_of_part = part_size(sizes.trunk, parts) + sizes.lanes * part_size(sizes.length, parts)
 
     def places(length: int) -> np.ndarray:
         block, at = np.divmod(np.arange(length), stripe(length, parts))
-        return block % parts * whole + block // parts * stripe(length, parts) + at
+        return block % parts * positions_of_part + block // parts * stripe(length, parts) + at
 
     lane = part_size(sizes.trunk, parts) + np.arange(sizes.lanes) * part_size(sizes.length, parts)
     lanes = lane[:, None] + places(sizes.length)

@@ -101,19 +101,24 @@ def row_pass(
     There are no sums without ``counted`` or without experts.
     """
     layout = options.layout
-    own = lambda lanes: lanes if rows.trained_trunk is None else lanes[..., : rows.lanes, :]  # without trunk tokens
-    row = lambda trunk, lanes: layout.by_shard(cut_row(trunk, own(lanes), layout.parts, mode="edge"))
+
+    def branch_lanes(lanes):
+        return lanes if rows.trained_trunk is None else lanes[..., : rows.lanes, :]
+
+    def row(trunk, lanes):
+        return layout.by_shard(cut_row(trunk, branch_lanes(lanes), layout.parts, mode="edge"))
+
     ids = row(rows.trunk_ids, rows.branch_ids)
     positions = row(rows.trunk_offset, rows.fork + rows.offset)
     window = 1 if rows.window is None else rows.window.shape[1]
-    view = RowView(rows.trunk_segment, *map(own, (rows.segment, rows.fork, rows.start)))
+    view = RowView(rows.trunk_segment, *map(branch_lanes, (rows.segment, rows.fork, rows.start)))
     routes = None if rows.trunk_routes is None else row(rows.trunk_routes, rows.branch_routes)
-    offset, network = own(rows.offset), bind(graphdef, params)
+    offset, network = branch_lanes(rows.offset), bind(graphdef, params)
     if counted is None or not any(network.sparse):
         return network.rows(ids, positions, view, offset, routes, window=window, options=options)
     on_trunk, size = counted[:, rows.lanes :].reshape(len(counted), -1), rows.trunk_ids.shape[1]
     on_trunk = on_trunk[:, :size] if on_trunk.shape[1] else jnp.zeros(rows.trunk_ids.shape, bool)
-    counted = layout.by_shard(cut_row(on_trunk, own(counted), layout.parts))
+    counted = layout.by_shard(cut_row(on_trunk, branch_lanes(counted), layout.parts))
     return network.rows(ids, positions, view, offset, routes, counted, window=window, options=options)
 
 
@@ -124,13 +129,13 @@ def predictors(rows: Rows, parts: int = 1) -> jax.Array:
     In the lanes of trunk tokens it is the trunk's position before.
     Of several ``parts`` the positions count on, from one part of the row to the next.
     """
-    batch, whole, length = rows.offset.shape
+    batch, all_lanes, length = rows.offset.shape
     trunk, lanes = rows.trunk_ids.shape[1], rows.lanes
-    before = trunk + jnp.arange(whole * length).reshape(1, whole, length) - 1
+    before = trunk + jnp.arange(all_lanes * length).reshape(1, all_lanes, length) - 1
     at_fork = jnp.maximum(rows.start + rows.fork - 1, 0)
-    found = jnp.where(rows.offset == 0, at_fork, before).reshape(batch, -1)
-    if lanes < whole:
-        of_trunk = jnp.clip(jnp.arange((whole - lanes) * length) - 1, 0, trunk - 1)
+    source = jnp.where(rows.offset == 0, at_fork, before).reshape(batch, -1)
+    if lanes < all_lanes:
+        of_trunk = jnp.clip(jnp.arange((all_lanes - lanes) * length) - 1, 0, trunk - 1)
         of_trunk = jnp.broadcast_to(of_trunk, (batch, of_trunk.size))
-        found = jnp.concatenate([found[:, : lanes * length], of_trunk], axis=1)
-    return found if parts == 1 else jnp.asarray(places_in_parts(RowSizes(trunk, lanes, length), parts))[found]
+        source = jnp.concatenate([source[:, : lanes * length], of_trunk], axis=1)
+    return source if parts == 1 else jnp.asarray(places_in_parts(RowSizes(trunk, lanes, length), parts))[source]

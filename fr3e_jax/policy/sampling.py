@@ -51,23 +51,23 @@ class Draw(NamedTuple):
 def uniform(keys: jax.Array, positions: jax.Array) -> jax.Array:
     """One number in [0, 1) per row from raw threefry ``keys [L, 2]`` (uint32) and ``positions [L]``."""
 
-    def one(key, position):
+    def draw_one(key, position):
         key = jax.random.fold_in(jax.random.wrap_key_data(key, impl="threefry2x32"), position)
         return (jax.random.bits(key, dtype=jnp.uint32) >> 8).astype(jnp.float32) * jnp.float32(2**-24)
 
-    return jax.vmap(one)(keys, positions)
+    return jax.vmap(draw_one)(keys, positions)
 
 
 def stream_keys(base: jax.Array, stream: jax.Array) -> jax.Array:
     """Raw keys ``[..., 2]`` of the noise streams named by the integers ``stream [..., I]`` under the key ``base``."""
 
-    def one(names):
+    def fold_names(names):
         key = jax.random.wrap_key_data(base, impl="threefry2x32")
         for i in range(stream.shape[-1]):
             key = jax.random.fold_in(key, names[i])
         return jax.random.key_data(key)
 
-    return jax.vmap(one)(stream.reshape(-1, stream.shape[-1])).reshape(*stream.shape[:-1], 2)
+    return jax.vmap(fold_names)(stream.reshape(-1, stream.shape[-1])).reshape(*stream.shape[:-1], 2)
 
 
 def _first_above(cumulative: jax.Array, threshold: jax.Array, weights: jax.Array) -> jax.Array:
@@ -79,13 +79,16 @@ def _first_above(cumulative: jax.Array, threshold: jax.Array, weights: jax.Array
 
 def invert_cumulative(weights: jax.Array, uniforms: jax.Array) -> Inverted:
     """Indices with P(i) = weights[i] / sum(weights); ``weights [L, V]`` >= 0, ``uniforms [L]`` in [0, 1)."""
-    at = lambda x, index: jnp.take_along_axis(x, index[:, None], axis=-1)[:, 0]
+
+    def at(x, index):
+        return jnp.take_along_axis(x, index[:, None], axis=-1)[:, 0]
+
     if weights.shape[-1] <= 2 * _BLOCK:
         cumulative = jnp.cumsum(weights, axis=-1)
         total = cumulative[:, -1]
         index = _first_above(cumulative, uniforms * total, weights)
-        own = at(weights, index)
-        return Inverted(index, (at(cumulative, index) - own) / total, own / total)
+        weight = at(weights, index)
+        return Inverted(index, (at(cumulative, index) - weight) / total, weight / total)
     blocks = jnp.pad(weights, ((0, 0), (0, -weights.shape[-1] % _BLOCK))).reshape(weights.shape[0], -1, _BLOCK)
     sums = blocks.sum(axis=-1)
     cumulative = jnp.cumsum(sums, axis=-1)
@@ -96,8 +99,8 @@ def invert_cumulative(weights: jax.Array, uniforms: jax.Array) -> Inverted:
     inside = jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
     up_to = jnp.cumsum(inside, axis=-1)
     index = _first_above(up_to, threshold - before, inside)
-    own = at(inside, index)
-    return Inverted(block * _BLOCK + index, (before + at(up_to, index) - own) / total, own / total)
+    weight = at(inside, index)
+    return Inverted(block * _BLOCK + index, (before + at(up_to, index) - weight) / total, weight / total)
 
 
 def part_of_group(member: int, members: int) -> tuple[float, float]:
@@ -111,7 +114,7 @@ def within(spans: jax.Array, uniforms: jax.Array) -> jax.Array:
 
 
 def narrowed(spans: jax.Array, drawn: Inverted) -> jax.Array:
-    """What ``spans [L, 2]`` share with the intervals of the drawn tokens, in parts of these; [0, 1) stays [0, 1)."""
+    """The overlap of ``spans [L, 2]`` with the drawn tokens' intervals, in parts of these; [0, 1) stays [0, 1)."""
     low, width = spans[:, 0] - drawn.starts, spans[:, 1]
     ends = (jnp.clip(x, 0.0, drawn.shares) / drawn.shares for x in (low, low + width))
     low, high = ends  # exactly 0 and 1 if the token's interval lies within the span
@@ -128,8 +131,8 @@ def allowed_tokens(logits: jax.Array, top_p: jax.Array, top_k: jax.Array) -> jax
     weights = jnp.where((top_k[:, None] <= 0) | (rank < top_k[:, None]), jax.nn.softmax(ranked, axis=-1), 0.0)
     weights = weights / weights.sum(axis=-1, keepdims=True)
     before = jnp.cumsum(weights, axis=-1) - weights
-    kept = (weights > 0) & ((before < top_p[:, None]) | (top_p[:, None] >= 1.0))
-    count = kept.sum(axis=-1, keepdims=True)
+    allowed = (weights > 0) & ((before < top_p[:, None]) | (top_p[:, None] >= 1.0))
+    count = allowed.sum(axis=-1, keepdims=True)
     least = jnp.take_along_axis(ranked, count - 1, axis=-1)
     above, ties = logits > least, logits == least
     return above | (ties & (jnp.cumsum(ties, axis=-1) <= count - above.sum(axis=-1, keepdims=True)))

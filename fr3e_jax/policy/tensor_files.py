@@ -77,9 +77,9 @@ class TensorFiles:
                 f"remove those that are not meant, or add {INDEX}"
             )
         (count,) = counts
-        wanted = [f"model-{n:05}-of-{count}.safetensors" for n in range(1, int(count) + 1)]
-        self._require(set(wanted), "named by the number of the others")
-        return wanted
+        shards = [f"model-{n:05}-of-{count}.safetensors" for n in range(1, int(count) + 1)]
+        self._require(set(shards), "named by the number of the others")
+        return shards
 
     def _require(self, files: set[str], why: str) -> None:
         if missing := sorted(file for file in files if not (self.directory / file).is_file()):
@@ -89,7 +89,7 @@ class TensorFiles:
         try:
             with safe_open(self.directory / file, "numpy") as tensors:
                 slices = {name: tensors.get_slice(name) for name in tensors.keys()}
-                kinds = {name: (tuple(one.get_shape()), one.get_dtype()) for name, one in slices.items()}
+                kinds = {name: (tuple(tensor.get_shape()), tensor.get_dtype()) for name, tensor in slices.items()}
         except (SafetensorError, OSError) as error:
             where = self.directory / file
             raise UnsupportedModel(f"{where} is not a complete safetensors file ({error}); copy it again") from error
@@ -121,7 +121,10 @@ class TensorFiles:
           UnsupportedModel: a value is NaN or infinite, which no trained weight is.
         """
         path, shape = self.directory / self._files[name], self.shape(name)
-        ranges = [range(size)[part] for size, part in zip(shape, index[::-1] if transposed else index, strict=True)]
+        ranges = [
+            range(size)[piece_range]
+            for size, piece_range in zip(shape, index[::-1] if transposed else index, strict=True)
+        ]
         sizes = [len(r) for r in ranges]
         result = np.empty(sizes[::-1] if transposed else sizes, dtype)
         rows, *others = ranges

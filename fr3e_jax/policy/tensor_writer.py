@@ -96,10 +96,10 @@ def _write_tensor(stream: IO[bytes], tensor: StoredTensor, dtype: np.dtype) -> N
         raise ValueError(f"{tensor.name} has shape {array.shape}; expected {tensor.shape}")
     step = max(1, _BLOCK_BYTES // max(1, math.prod(array.shape[1:]) * dtype.itemsize))
     for start in range(0, len(array), step):
-        part = array[start : start + step]
+        rows_written = array[start : start + step]
         with np.errstate(over="ignore"):  # reported below, with the tensor's name
-            block = np.ascontiguousarray(part, dtype)
+            block = np.ascontiguousarray(rows_written, dtype)
         if not np.isfinite(block).all():
-            problem = f"too large for {dtype.name}" if np.isfinite(part).all() else "NaN or infinite"
+            problem = f"too large for {dtype.name}" if np.isfinite(rows_written).all() else "NaN or infinite"
             raise UnsupportedModel(f"{tensor.name} has values that are {problem}; such weights are not written")
         stream.write(block.view(np.uint8).data)

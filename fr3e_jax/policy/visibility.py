@@ -35,7 +35,7 @@ class BlockList(NamedTuple):
 
 
 def seen_intervals(view: RowView, window: int, limit: int = 0) -> jax.Array:
-    """What each token of a row sees: int32 ``[B, 4, P]``, begin and end in its trunk, begin and end in its segment.
+    """The visible positions of each token of a row, int32 ``[B, 4, P]``: begin and end in its trunk and in its segment.
 
     Padding sees nothing: its intervals are empty.
 
@@ -46,7 +46,10 @@ def seen_intervals(view: RowView, window: int, limit: int = 0) -> jax.Array:
     """
     batch, lanes, length = view.segment.shape
     size = view.trunk_segment.shape[1]
-    flat = lambda x: x.reshape(batch, -1).astype(jnp.int32)
+
+    def flat(x):
+        return x.reshape(batch, -1).astype(jnp.int32)
+
     of_trunks = _own(flat(view.trunk_segment), 0, 0, limit)
     lane = jnp.arange(lanes * length, dtype=jnp.int32)[None] // length
     of_lanes = _own(flat(view.segment), size, (lane - min(window, lanes) + 1) * length, limit)
@@ -63,11 +66,11 @@ def _own(segment: jax.Array, offset: int, earliest, limit: int) -> jax.Array:
     ``offset``: position of the first token; ``earliest``: the first place of ``segment`` that each token may see;
     ``limit``: of `seen_intervals`.
     """
-    place = jnp.arange(segment.shape[1], dtype=jnp.int32)[None]
+    position = jnp.arange(segment.shape[1], dtype=jnp.int32)[None]
     changes = jnp.pad(segment[:, 1:] != segment[:, :-1], ((0, 0), (1, 0)))
-    first = jnp.maximum(jax.lax.cummax(jnp.where(changes, place, 0), axis=1), earliest)
-    first = jnp.maximum(first, place - limit + 1) if limit else first
-    return jnp.where(segment[:, None] > 0, jnp.stack([first, first * 0 + place + 1], axis=1) + offset, 0)
+    first = jnp.maximum(jax.lax.cummax(jnp.where(changes, position, 0), axis=1), earliest)
+    first = jnp.maximum(first, position - limit + 1) if limit else first
+    return jnp.where(segment[:, None] > 0, jnp.stack([first, first * 0 + position + 1], axis=1) + offset, 0)
 
 
 def block_kinds(seen: jax.Array, query_block: int, key_block: int, keys: int) -> jax.Array:
@@ -83,17 +86,24 @@ def block_kinds(seen: jax.Array, query_block: int, key_block: int, keys: int) ->
     low = jnp.arange(0, keys, key_block, dtype=jnp.int32)[None, None]
     high = low + key_block
     trunk_begin, trunk_end, begin, end = (seen[:, n, :, None] for n in range(4))
-    overlap = lambda begin, end: jnp.maximum(begin, low) < jnp.minimum(end, high)
-    covers = lambda begin, end: (begin <= low) & (end >= high)
-    blocks = lambda x: x.reshape(batch, -1, query_block, keys // key_block)
+
+    def overlap(begin, end):
+        return jnp.maximum(begin, low) < jnp.minimum(end, high)
+
+    def covers(begin, end):
+        return (begin <= low) & (end >= high)
+
+    def blocks(x):
+        return x.reshape(batch, -1, query_block, keys // key_block)
+
     some = blocks(overlap(trunk_begin, trunk_end) | overlap(begin, end)).any(axis=2)
-    whole = blocks(covers(trunk_begin, trunk_end) | covers(begin, end)).all(axis=2)
-    return some.astype(jnp.int32) + whole
+    is_whole = blocks(covers(trunk_begin, trunk_end) | covers(begin, end)).all(axis=2)
+    return some.astype(jnp.int32) + is_whole
 
 
 def block_list(kinds: jax.Array) -> BlockList:
     """The blocks of the last axis of ``kinds [B, Q, J]`` that are seen at all, for each block of the axis before."""
     order = jnp.argsort(kinds == UNSEEN, axis=-1, stable=True)
-    whole = jnp.take_along_axis(kinds, order, axis=-1) == WHOLLY_SEEN
-    entries = 2 * order + whole
+    is_whole = jnp.take_along_axis(kinds, order, axis=-1) == WHOLLY_SEEN
+    entries = 2 * order + is_whole
     return BlockList(entries.astype(jnp.int32).reshape(-1), (kinds > UNSEEN).sum(axis=-1, dtype=jnp.int32).reshape(-1))

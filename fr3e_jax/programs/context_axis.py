@@ -67,7 +67,7 @@ def split_row_attention(mesh: Mesh, *, each_replica: bool = False) -> Callable:
         by_part = lambda x: put(x.reshape(parts, -1, *x.shape[1:]), CONTEXT, batch)
 
         def attend(query: jax.Array, part: RowPart) -> jax.Array:
-            options = dict(window=window, block=block, scoring=scoring, part=part)
+            options = dict(window=window, block=block, scoring=scoring, queries=part)
             return row_attention(query, whole, view, reach=lambda length, end: reach(length, parts, end), **options)
 
         return jax.vmap(attend)(by_part(query), row_part(view, parts)).reshape(query.shape)

@@ -19,7 +19,7 @@ import jax.custom_batching
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from fr3e_jax.policy.experts import Choice, Kernels, apply_experts
+from fr3e_jax.policy.experts import ExpertChoice, Kernels, apply_experts
 from fr3e_jax.programs.context_axis import EXPERT, row_axes
 
 
@@ -35,12 +35,12 @@ def split_experts(mesh: Mesh, *, each_replica: bool = False) -> Callable:
     owners = (EXPERT, "tensor") if gathers else ("tensor",)
     experts = partial(apply_experts, grouped_product=_product_of_replica) if each_replica else apply_experts
 
-    def apply(x: jax.Array, choice: Choice, kernels: Kernels, *, activation: str) -> jax.Array:
+    def apply(x: jax.Array, choice: ExpertChoice, kernels: Kernels, *, activation: str) -> jax.Array:
         # The parts of the sum over ``tensor`` are added outside: a sum inside would be computed again for gradients.
         @partial(
             jax.shard_map,
             mesh=mesh,
-            in_specs=(P(rows), Choice(P(rows), P(rows)), Kernels(*(P(owners),) * 3)),
+            in_specs=(P(rows), ExpertChoice(P(rows), P(rows)), Kernels(*(P(owners),) * 3)),
             out_specs=P("tensor", rows),
             check_vma=False,
         )

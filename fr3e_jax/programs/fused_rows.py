@@ -66,7 +66,7 @@ def fused_rows(mesh: Mesh, *, each_replica: bool = False) -> Callable:
             scoring=scoring,
             head_shards=mesh.shape["tensor"],
             parts=parts,
-            whole=lambda keys: jax.lax.all_gather(keys, CONTEXT),
+            gather=lambda keys: jax.lax.all_gather(keys, CONTEXT),
             interpret=mesh.devices.flat[0].platform != "tpu",
             on_each_device=on_each_device if mesh.size > 1 else lambda attend: attend,
         )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fr3e_jax.policy.experts import Choice, Kernels, apply_experts, routed
+from fr3e_jax.policy.experts import ExpertChoice, Kernels, apply_experts, routed
 
 U, X, C, E, F = 23, 6, 2, 8, 12  # tokens, experts, experts of a token, width, columns
 CLOSE = dict(rtol=1e-5, atol=1e-5)
@@ -79,6 +79,6 @@ def test_parts_of_the_experts_add_up_to_all_of_them():
 
 def test_all_tokens_may_choose_the_same_experts():
     x, _, kernels = material()
-    choice = Choice(np.broadcast_to(np.array([2, 0], np.int32), (U, C)), np.full((U, C), 0.5, np.float32))
+    choice = ExpertChoice(np.broadcast_to(np.array([2, 0], np.int32), (U, C)), np.full((U, C), 0.5, np.float32))
     only = lambda n: (jax.nn.silu(x @ kernels.gate[n]) * (x @ kernels.up[n])) @ kernels.down[n]
     np.testing.assert_allclose(apply_experts(x, choice, kernels, activation="silu"), (only(2) + only(0)) / 2, **CLOSE)
