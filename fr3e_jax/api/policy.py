@@ -125,7 +125,7 @@ class Policy:
         *,
         temperature: float | None = None,
         top_p: float | None = None,
-        top_k: int | None = None,
+        top_k: int = 0,
         max_tokens: int | None = None,
         seed: int | None = None,
         keep_caches: bool = True,
@@ -135,7 +135,7 @@ class Policy:
         Args:
           prompts: questions; the template of ``config.data.template`` is put around them.
           n: answers to each.
-          temperature: 0 is greedy; None for this and the next three: as ``config.rollout`` has it.
+          temperature: 0 is greedy; None for this, ``top_p`` and ``max_tokens``: as ``config.rollout`` has it.
           top_p: nucleus of this mass; 1 filters nothing.
           top_k: the most probable tokens; 0 filters nothing.
           max_tokens: the longest answer.
@@ -176,7 +176,7 @@ class Policy:
         n: int = 1,
         temperature: float | None = None,
         top_p: float | None = None,
-        top_k: int | None = None,
+        top_k: int = 0,
         max_tokens: int | None = None,
         seed: int | None = None,
         keep_caches: bool = True,
@@ -306,12 +306,12 @@ class Policy:
         }
         return find_anchors([sources[at]], AnchorRules(anchors), selection=at)[0].tolist()
 
-    def _sampling(self, temperature: float | None, top_p: float | None, top_k: int | None) -> Sampling:
+    def _sampling(self, temperature: float | None, top_p: float | None, top_k: int) -> Sampling:
         r = self.config.rollout
         chosen = (
             r.temperature if temperature is None else temperature,
             r.top_p if top_p is None else top_p,
-            r.top_k if top_k is None else top_k,
+            top_k,
         )
         ranges = ("at least 0", "above 0 and at most 1", "at least 0")
         fits = (chosen[0] >= 0, 0 < chosen[1] <= 1, chosen[2] >= 0)

@@ -85,17 +85,19 @@ def across_processes(verb: Callable[..., int]) -> Callable[..., int]:
 
 
 def _join(config: Config, cluster: Cluster) -> None:
-    """Join the other processes; all wait for one another for ``runtime.join_seconds``.
+    """Join the other processes; all wait for one another for three times ``runtime.heartbeat_seconds``.
 
     Raises:
       ConfigError: a process did not come.
     """
-    r = config.runtime
+    silence = config.runtime.heartbeat_seconds
+    patience = 3 * silence
     known = None not in (cluster.coordinator, cluster.count, cluster.index)
     last_words.start()
     last_words.set(
-        f"this process could not join the others within runtime.join_seconds={r.join_seconds}; check that all "
-        f"were started, that they can reach {cluster.coordinator or 'process 0'}, and that each has its own number"
+        f"this process could not join the others within {patience} s (3 x runtime.heartbeat_seconds={silence}); check "
+        f"that all were started, that they can reach {cluster.coordinator or 'process 0'}, and that each has its own "
+        "number"
     )
     try:
         jax.distributed.initialize(
@@ -103,9 +105,9 @@ def _join(config: Config, cluster: Cluster) -> None:
             num_processes=cluster.count,
             process_id=cluster.index,
             cluster_detection_method="deactivate" if known and not cluster.manager else None,
-            initialization_timeout=r.join_seconds,
-            heartbeat_timeout_seconds=r.heartbeat_seconds,
-            shutdown_timeout_seconds=r.heartbeat_seconds,
+            initialization_timeout=patience,
+            heartbeat_timeout_seconds=silence,
+            shutdown_timeout_seconds=silence,
         )
     except (RuntimeError, ValueError, OSError) as error:  # RuntimeError: jax's own errors
         last_words.withdraw()

@@ -107,16 +107,14 @@ def stores_can_be_used(config: Config) -> str | None:
     return None
 
 
-@rule("sft.output", "rft.output", *CODE)
+@rule("sft.output", *CODE)
 def files_are_local(config: Config) -> str | None:
     """Models are written into folders, and code is loaded from them."""
-    for section in ("sft", "rft"):
-        output = getattr(config, section).output
-        if is_remote(output):
-            return (
-                f"{section}.output={output} is in an object store, and the model is written into a folder; set it "
-                "empty: the model then lies in model/ of the run directory, which may be in a store"
-            )
+    if is_remote(config.sft.output):
+        return (
+            f"sft.output={config.sft.output} is in an object store, and the model is written into a folder; set it "
+            "empty: the model then lies in model/ of the run directory, which may be in a store"
+        )
     for name in CODE:
         section, field = name.split(".")
         value = getattr(getattr(config, section), field)
@@ -301,14 +299,14 @@ def importance_cap_keeps_one(config: Config) -> str | None:
     return f"loss.importance_cap={cap:g} would cut the weight 1 itself; set loss.importance_cap=2, or 0 for off"
 
 
-@rule("rft.select", "rft.share", "rft.responses")
+@rule("rft.select", "rft.responses")
 def rft_leaves_something_out(config: Config) -> str | None:
     rft = config.rft
-    if rft.select == "random" or rft.share < 1 or rft.responses:
+    if rft.select == "random" or rft.responses:
         return None
     return (
-        f"rft.select={rft.select} has no effect, as rft.share=1 and rft.responses=0 select every right response; "
-        "set rft.share=0.5, or rft.responses to the number wanted"
+        f"rft.select={rft.select} has no effect, as rft.responses=0 selects every right response; "
+        "set rft.responses to the number wanted"
     )
 
 
@@ -346,37 +344,31 @@ def datasets_are_named(config: Config) -> str | None:
     return f"data.task=datasets has no cards to {use}; set data.{empty[0]}, for example data.{empty[0]}=[gsm8k]"
 
 
-@training_rule("rollout.temperature", "rollout.top_k")
+@training_rule("rollout.temperature")
 def rollouts_differ(config: Config) -> str | None:
-    rollout = config.rollout
-    if rollout.temperature > 0 and rollout.top_k != 1:
+    if config.rollout.temperature > 0:
         return None
-    culprit = "rollout.temperature=0" if rollout.temperature == 0 else "rollout.top_k=1"
-    remedy = "rollout.temperature=1" if rollout.temperature == 0 else "rollout.top_k=0 (all tokens)"
-    return f"{culprit} makes all rollouts of a prompt equal, so that no advantage differs from 0; set {remedy}"
+    return (
+        "rollout.temperature=0 makes all rollouts of a prompt equal, so that no advantage differs from 0; "
+        "set rollout.temperature=1"
+    )
 
 
-@training_rule(
-    "rollout.top_p", "rollout.top_k", "loss.importance_cap", "shaping.steps", "training.sampler_logprob_tolerance"
-)
+@training_rule("rollout.top_p", "loss.importance_cap", "shaping.steps")
 def rollouts_follow_the_distribution_that_trains(config: Config) -> str | None:
     """Truncation renormalises what is left, so that π_trainer / π_sampler is the mass that the filter keeps."""
     rollout = config.rollout
-    if rollout.top_p == 1 and rollout.top_k == 0:
+    if rollout.top_p == 1:
         return None
     if config.loss.importance_cap:
         effect = f"loss.importance_cap={config.loss.importance_cap:g} would weigh tokens by the mass that is kept"
     elif "mismatch_mask" in config.shaping.steps:
         effect = "mismatch_mask in shaping.steps would drop tokens by the mass that is kept"
-    elif tolerance := config.training.sampler_logprob_tolerance:
-        effect = f"training.sampler_logprob_tolerance={tolerance:g} would take the sampler's log-probs for the policy's"
     else:
         effect = "the gradient would be that of a policy that no rollout follows"
-    culprit = f"rollout.top_p={rollout.top_p:g}" if rollout.top_p < 1 else f"rollout.top_k={rollout.top_k}"
-    remedy = " and ".join(["rollout.top_p=1"] * (rollout.top_p < 1) + ["rollout.top_k=0"] * (rollout.top_k > 0))
     return (
-        f"{culprit} draws from a truncated distribution, but training scores the full one: {effect}; set {remedy} "
-        "(evaluation.top_p may stay below 1)"
+        f"rollout.top_p={rollout.top_p:g} draws from a truncated distribution, but training scores the full one: "
+        f"{effect}; set rollout.top_p=1 (evaluation.top_p may stay below 1)"
     )
 
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from fr3e_jax.configuration.contradictions import training_rule
-from fr3e_jax.configuration.options import changed
-from fr3e_jax.configuration.schema import TREE_ESTIMATORS, AdvantageConfig, Config
-from fr3e_jax.configuration.settings import settings
-
-_OF_TREES = [path for path in settings(AdvantageConfig, "advantage.") if path.split(".")[1] in TREE_ESTIMATORS]
+from fr3e_jax.configuration.schema import TREE_ESTIMATORS, Config
 
 
 def _one_in(count: int) -> str:
@@ -50,20 +46,17 @@ def exploration_meets_a_prompt(config: Config) -> str | None:
 
 @training_rule(
     "rollout.max_response_tokens",
-    "explore.exclude_first",
-    "explore.exclude_last",
     "explore.num_anchors",
     "explore.min_spacing",
 )
 def anchors_fit_into_a_response(config: Config) -> str | None:
     explore, tokens = config.explore, config.rollout.max_response_tokens
-    least = explore.exclude_first + explore.exclude_last + (explore.num_anchors - 1) * explore.min_spacing + 1
+    least = (explore.num_anchors - 1) * explore.min_spacing + 1
     if not explore.enabled or least <= tokens:
         return None
     return (
-        f"explore.num_anchors={explore.num_anchors} with explore.min_spacing={explore.min_spacing}, "
-        f"explore.exclude_first={explore.exclude_first} and explore.exclude_last={explore.exclude_last} needs "
-        f"responses of {least} tokens; lower one of them, or set rollout.max_response_tokens={least} (now {tokens})"
+        f"explore.num_anchors={explore.num_anchors} with explore.min_spacing={explore.min_spacing} needs responses of "
+        f"{least} tokens; lower one of them, or set rollout.max_response_tokens={least} (now {tokens})"
     )
 
 
@@ -160,18 +153,6 @@ def a_tree_is_not_modulated(config: Config) -> str | None:
     )
 
 
-@training_rule("advantage.state_estimator", *_OF_TREES)
-def settings_of_tree_estimators_are_read(config: Config) -> str | None:
-    for name in TREE_ESTIMATORS:
-        unread = changed(getattr(config.advantage, name))
-        if unread and name != config.advantage.state_estimator:
-            return (
-                f"advantage.{name}.{unread[0]} is not read with advantage.state_estimator="
-                f"{config.advantage.state_estimator}; nearest: advantage.state_estimator={name}"
-            )
-    return None
-
-
 @training_rule("advantage.pass_at_k", "rollout.rollouts_per_prompt", "advantage.base_estimator")
 def a_group_has_subsets(config: Config) -> str | None:
     k, base, explore = config.advantage.pass_at_k, config.rollout.rollouts_per_prompt, config.explore
@@ -181,17 +162,6 @@ def a_group_has_subsets(config: Config) -> str | None:
     return (
         f"advantage.pass_at_k={k} is more than rollout.rollouts_per_prompt={base}: no prompt has a subset of {k} "
         f"responses; nearest: advantage.pass_at_k={base}"
-    )
-
-
-@training_rule("advantage.nested.weights")
-def every_depth_has_a_weight(config: Config) -> str | None:
-    weights = config.advantage.nested.weights
-    if len(weights) == 3 and any(weights):
-        return None
-    return (
-        f"advantage.nested.weights={weights} does not weigh three depths (prompt, base, state), or none above 0; "
-        "set advantage.nested.weights=[1,1,1]"
     )
 
 

@@ -26,7 +26,6 @@ class LoraConfig:
     path: str = option(
         "", "adapter to start from (adapter_config.json and adapter_model.safetensors, as PEFT writes them); empty: new"
     )
-    param_dtype: Literal["float32", "bfloat16"] = option("float32", "storage type of adapters and optimizer state")
     rollouts: Literal["merged", "product"] = option(
         "merged",
         "weights that rollouts read: a copy with the adapters merged into the kernels, or the base and the adapters "

@@ -98,17 +98,6 @@ def some_samples_are_reinforced(config: Config) -> str | None:
     )
 
 
-@training_rule("training.sampler_logprob_tolerance", "shaping.steps", "advantage.base_estimator", "kl.coefficient")
-def sampler_gives_no_entropies(config: Config) -> str | None:
-    found = [name for name, step in SHAPING_STEPS.items() if step.reads and name in config.shaping.steps]
-    if not config.training.sampler_logprob_tolerance or not found:
-        return None
-    return (
-        f"training.sampler_logprob_tolerance={config.training.sampler_logprob_tolerance:g} skips the scoring pass, "
-        f"but {found[0]} in shaping.steps reads its entropies and log-probs; set training.sampler_logprob_tolerance=0"
-    )
-
-
 @training_rule(*settings(KlConfig, "kl."))
 def divergence_settings_are_read(config: Config) -> str | None:
     unread = changed(config.kl)
@@ -145,15 +134,6 @@ def subsets_read_what_is_right(config: Config) -> str | None:
     return (
         "kl.place=reward changes rewards by a divergence, but advantage.base_estimator=pass_at_k only asks which "
         "responses are right; set kl.place=loss"
-    )
-
-
-@training_rule("kl.reset_optimizer", "kl.reset_every", "kl.reset_on_plateau")
-def a_reset_happens(config: Config) -> str | None:
-    if config.kl.reset_optimizer == KlConfig().reset_optimizer or config.kl.reset_every or config.kl.reset_on_plateau:
-        return None
-    return (
-        "kl.reset_optimizer is not read, as no reset happens; set kl.reset_every=100, or leave kl.reset_optimizer out"
     )
 
 

@@ -83,8 +83,12 @@ NAMES: dict[str, tuple[str, ...]] = {
     "tensor_model_parallel_size": ("mesh.rollout_tensor", "mesh.tensor"),
     "context_parallel_size": ("mesh.context",),
     "ulysses_sequence_parallel_size": ("mesh.context",),
+    "keep_samples": ("runtime.store_rollouts",),
+    "join_seconds": ("runtime.heartbeat_seconds",),
+    "micro_batch_size": ("training.micro_batch_tokens",),
+    "share": ("rft.responses",),
 }
-"""The last part of their name, in lower case, and our settings."""
+"""The last part of their name, or of a former name of ours, in lower case, and our settings."""
 
 _METHODS = "each method is a recipe: `fr3e methods` lists them"
 _DECODER = "rollouts come from the decoder in this package; leave it out"
@@ -92,6 +96,7 @@ _DEVICES = (
     "all devices that jax finds are used; `mesh` divides them, and JAX_PLATFORMS=cpu in the environment hides others"
 )
 ELSEWHERE: dict[str, str] = {
+    "output_dtype": "`fr3e export RUN DIR --dtype bf16` writes a model in another type",
     "algorithm": _METHODS,
     "method": _METHODS,
     "trainer": _METHODS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 
-from fr3e_jax.configuration.contradictions import rule, training_rule
+from fr3e_jax.configuration.contradictions import rule
 from fr3e_jax.configuration.schema import Config
 
 INT8 = "int8"
@@ -23,7 +23,7 @@ def differences(config: Config) -> Iterator[str]:
         read == "bfloat16" and "bfloat16" not in (model.param_dtype, model.compute_dtype)
     ):
         yield f"rollout.param_dtype={rollout.param_dtype}"
-    if _merges(config) and read == "bfloat16" and model.lora.param_dtype == "float32":
+    if _merges(config) and read == "bfloat16":
         yield "model.lora.rollouts=merged"
 
 
@@ -46,18 +46,6 @@ def uncorrected(config: Config) -> Iterator[str]:
                 f"{setting}: rollouts are sampled from other numbers than those that train, and loss.importance_cap=0 "
                 f"does not correct for it; logprob_gap/mean tells how far they are apart (usual: {USUAL_CAP:g})"
             )
-
-
-@training_rule("rollout.param_dtype", "training.sampler_logprob_tolerance")
-def int8_logprobs_are_not_the_trainers(config: Config) -> str | None:
-    tolerance = config.training.sampler_logprob_tolerance
-    if config.rollout.param_dtype != INT8 or not tolerance:
-        return None
-    return (
-        f"training.sampler_logprob_tolerance={tolerance:g} takes the sampler's log-probs for the policy's, but with "
-        "rollout.param_dtype=int8 they are those of rounded weights; set training.sampler_logprob_tolerance=0, or "
-        "rollout.param_dtype=bfloat16"
-    )
 
 
 @rule("rollout.param_dtype", "model.lora.rollouts")

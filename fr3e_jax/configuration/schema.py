@@ -38,11 +38,9 @@ class ModelConfig:
     num_heads: int = option(4, "query heads (random weights only)", ge=1)
     num_kv_heads: int = option(2, "key/value heads; must divide num_heads (random weights only)", ge=1)
     intermediate_size: int = option(192, "width of the gated MLP (random weights only)", ge=1)
-    rope_theta: float = option(10000.0, "base of the rotary position embedding (random weights only)", gt=0)
     max_position_embeddings: int = option(
         0, "positions of the network; 0: as its config.json says; more than it was trained for is your decision", ge=0
     )
-    tie_word_embeddings: bool = option(True, "share input embedding and output head (random weights only)")
     param_dtype: Literal["float32", "bfloat16"] = option("float32", "storage type of parameters and optimizer state")
     compute_dtype: Literal["float32", "bfloat16"] = option(
         "float32", "type of activations and KV caches; logits, softmax, log-probs and losses are always float32"
@@ -102,9 +100,6 @@ class RewardsConfig:
         5.0, "a worker is killed after so many times its deadline on the clock, whether it computes or waits", ge=1
     )
     memory_mb: int = option(2048, "address space of a worker, in MB", ge=256)
-    jobs_per_worker: int = option(1000, "answers after which a worker is replaced", ge=1)
-    canary_every: int = option(100, "answers between two checks of a worker against known verdicts", ge=1)
-    cache_size: int = option(100_000, "verdicts remembered by gold and given answer; 0: none", ge=0)
 
 
 @dataclass
@@ -125,7 +120,6 @@ class RolloutConfig:
     top_p: float = option(
         1.0, "nucleus: the smallest set of tokens with at least this mass; 1: all, as training needs", gt=0, le=1
     )
-    top_k: int = option(0, "only the k most probable tokens; 0: all, as training needs", ge=0)
     draws: Literal["independent", "arithmetic"] = option(
         "independent",
         "rollouts that train from one prompt or state: drawn independently, or together so that they cover the "
@@ -188,8 +182,6 @@ class ExploreConfig:
         "\\n", "text in the last token of a reasoning step (explore.anchor_selection=delimiter); \\n: a line break"
     )
     min_spacing: int = option(1, "least distance between two anchors, in tokens", ge=1)
-    exclude_first: int = option(0, "first response tokens that cannot be anchors", ge=0)
-    exclude_last: int = option(0, "last response tokens that cannot be anchors", ge=0)
     include_anchor_token: bool = option(
         False, "fork after the anchor token (the letter of FR3E eq. 9-10), not before it"
     )
@@ -226,7 +218,6 @@ class ReturnConfig:
     target: float = option(
         0.5, "success rate at the depth to return to; a prompt that reaches it by itself is solved", gt=0, lt=1
     )
-    estimator: Literal["grpo", "rloo", "mean"] = option("grpo", "advantages of the rollouts from one depth")
 
 
 @implemented_by("objectives.rollout_tree:tree_advantages", source="TreeRL, Hou et al. 2025")
@@ -238,9 +229,7 @@ class TreeConfig:
 @implemented_by("objectives.rollout_tree:nested_advantages", source="TreePO, Li et al. 2025, arXiv:2508.17445")
 @dataclass
 class NestedConfig:
-    """Nested baselines: rewards against the means of all the subtrees that contain them."""
-
-    weights: list[float] = option([1, 1, 1], "relative weights of the means over prompt, base and state", ge=0)
+    """Nested baselines: rewards against the means of all the subtrees that contain them. No settings."""
 
 
 @dataclass
@@ -315,7 +304,6 @@ class KlConfig:
     reset_on_plateau: int = option(
         0, "reset after this many steps without a higher mean base reward; 0: never (ProRL)", ge=0
     )
-    reset_optimizer: bool = option(True, "a reset also clears the optimizer's moments (ProRL)")
 
 
 @dataclass
@@ -339,9 +327,7 @@ class OptimizerConfig:
     schedule: Literal["constant", "linear", "cosine"] = option("constant", "after the warm-up: flat, or decay to zero")
     warmup_updates: int = option(0, "optimizer steps of linear warm-up", ge=0)
     decay_updates: int = option(0, "optimizer steps until a linear or cosine schedule reaches zero", ge=0)
-    beta1: float = option(0.9, "decay of the first moment", ge=0, lt=1)
     beta2: float = option(0.95, "decay of the second moment", ge=0, lt=1)
-    epsilon: float = option(1e-8, "AdamW's epsilon", gt=0)
     weight_decay: float = option(0.0, "decoupled weight decay, on matrices only", ge=0)
     max_grad_norm: float = option(1.0, "the global gradient norm is clipped to this; 0: off", ge=0)
 
@@ -379,11 +365,6 @@ class TrainingConfig:
     attention_block: int = option(
         0, "tokens of a row whose attention scores exist at once, recomputed in the backward pass; 0: all", ge=0
     )
-    sampler_logprob_tolerance: float = option(
-        0.0,
-        "use the sampler's log-probs as the old ones if an eighth of them is this close to the trainer's; 0: off",
-        ge=0,
-    )
     max_steps: int = option(100, "full batches to train on; 0: no limit", ge=0)
     max_sampled_tokens: int = option(0, "stop once the sampler has emitted this many tokens; 0: no limit", ge=0)
 
@@ -396,14 +377,11 @@ class SftConfig:
         "model", "start from model.path (if empty: random weights), or always from random weights"
     )
     output: str = option("", "Hugging Face directory to write at the end; empty: model/ in the run directory")
-    output_dtype: Literal["float32", "bfloat16"] = option("float32", "type of the weights in that directory")
     steps: int = option(1000, "optimizer steps of supervised fine-tuning", ge=1)
     batch_size: int = option(64, "demonstrations per optimizer step", ge=1)
-    micro_batch_size: int = option(0, "demonstrations of one call of the gradient program; 0: the whole batch", ge=0)
     learning_rate: float = option(1e-3, "peak learning rate, decayed to zero by a cosine", ge=0)
     warmup_updates: int = option(20, "optimizer steps of linear warm-up", ge=0)
     curriculum_steps: int = option(0, "first steps that mix in shorter problems, if the task has them", ge=0)
-    log_every: int = option(50, "steps between two lines of metrics", ge=1)
 
 
 @dataclass
@@ -415,22 +393,17 @@ class RftConfig:
 
     iterations: int = option(2, "rounds of sampling, filtering, selecting and fine-tuning", ge=1)
     prompts: int = option(256, "prompts sampled in an iteration", ge=1)
-    cut_after_answer: bool = option(True, "end a response with its first closed \\boxed{...}, if it has one")
     require_digit: bool = option(True, "drop responses without a digit")
     max_redundancy: float = option(0.31, "drop responses with a larger share of repeated 3-grams", ge=0, le=1)
     select: Literal["random", "entropy", "branching_factor"] = option(
         "random", "right responses selected first: any, or those of the highest mean entropy or mean branching factor"
     )
-    share: float = option(1.0, "share of an iteration's right responses that is selected", gt=0, le=1)
     responses: int = option(1100, "most right responses selected in an iteration; 0: no limit", ge=0)
     negative_share: float = option(
         0.05, "share of wrong responses, drawn at random, among the training responses", ge=0, lt=1
     )
-    epochs: int = option(1, "passes over the responses that an iteration selected", ge=1)
     batch_size: int = option(32, "responses per optimizer step; those of a prompt stay together", ge=1)
     learning_rate: float = option(1e-5, "peak learning rate", ge=0)
-    output: str = option("", "Hugging Face directory to write at the end; empty: model/ in the run directory")
-    output_dtype: Literal["float32", "bfloat16"] = option("float32", "type of the weights in that directory")
 
 
 @dataclass
@@ -450,7 +423,6 @@ class EvaluationConfig:
         "other settings for single sets of data.eval: 'SET name=value ...' of prompts, samples, pass_at, temperature, "
         "top_p, as in 'aime24 samples=256 pass_at=1,256'; 'gsm8k samples=0' is greedy only",
     )
-    keep_samples: bool = option(True, "store every held-out response, as rollouts/eval_STEP.jsonl.gz")
     every: int = option(0, "training steps between evaluations; 0: only before and after", ge=0)
 
 
@@ -535,7 +507,6 @@ class RuntimeConfig:
         True,
         "on one device: a thread compiles the programs that the run is about to need, if nothing is in the cache yet",
     )
-    keep_host_memory: bool = option(True, "on CPU: the process keeps freed memory, for speed")
     allow_changes: bool = option(
         False, "--resume of train, sft and rft goes on with another seed, other data or another tokenizer than before"
     )
@@ -544,15 +515,19 @@ class RuntimeConfig:
         [], "services that get the metrics as well: wandb, trackio, mlflow (each needs its package)"
     )
     tracker_project: str = option("fr3e_jax", "project or experiment of the run with these services")
-    tracker_table_every: int = option(10, "training steps between their tables of sampled trees; 0: no tables", ge=0)
-    store_rollouts: bool = option(True, "store every rollout (compressed JSONL) for analysis")
+    store_rollouts: bool = option(
+        True, "store every rollout and every held-out response (compressed JSONL) for analysis"
+    )
     report: bool = option(True, "write report.html, a page that shows the run, at its end (fr3e report RUN)")
     console: Literal["auto", "live", "plain", "none"] = option("auto", "live display, plain lines, or nothing")
     processes: Literal["auto", "one"] = option(
         "auto", "auto: join the processes named in the environment (docs/users/several_processes.md); one: run alone"
     )
-    join_seconds: int = option(300, "seconds that processes wait for one another at the start", ge=1)
-    heartbeat_seconds: int = option(100, "a process that is silent for this long is lost, and the others end", ge=5)
+    heartbeat_seconds: int = option(
+        100,
+        "a process that is silent for so long is lost, and the others end; at the start they wait three times as long",
+        ge=5,
+    )
     profile_steps: int = option(
         0,
         "steps profiled after two warm-up steps; then one is traced, and as many are timed for idleness; 0: none",

@@ -33,8 +33,6 @@ class PerplexityConfig:
     alpha: float = option(0.01, "weight of the perplexity", gt=0)
     prefer: Literal["low", "high"] = option("low", "responses that weigh more: those of low or of high perplexity")
     variant: Literal["paper", "released"] = option("paper", "the formula, or the released code's clamps and filter")
-    from_step: int = option(0, "first training step in which it is active", ge=0)
-    until_step: int = option(0, "first training step in which it is no longer active; 0: to the end", ge=0)
 
 
 @implemented_by("objectives.shaping_steps:position", source="Deng et al. 2025, eq. 12")
@@ -76,13 +74,9 @@ class SequenceWeightingConfig:
     alpha: float = option(0.3, "weight of the entropy; paper: 0.3 (base model), 0.8 (instruct model)", ge=0)
     temperature: float = option(1.0, "P of the softmax; paper: 1 (base model), 1.8 (instruct model)", gt=0)
     level: Literal["step", "trajectory"] = option("step", "softmax at each token position, or one for whole sequences")
-    length_normalised: bool = option(
-        False, "level=trajectory takes the mean entropy of a sequence, not its sum (not in the paper)"
-    )
     normalised_entropy: bool = option(
         False, "divide entropies by log V (the paper's best runs normalise, and leave the divisor open)"
     )
-    rescale: bool = option(False, "multiply weights by the number of sequences, so that the gradient keeps its scale")
 
 
 @implemented_by(

@@ -50,7 +50,6 @@ class LockConfig:
     """The embedded task *Lock*: open a combination lock by guesses, each answered by a hint for every digit."""
 
     digits: int = option(3, "digits of a combination", ge=1, le=8)
-    sft_turns: int = option(4, "guesses of a demonstration, unless one opens the lock", ge=1)
     sft_reading: float = option(
         0.5, "probability that a demonstrated digit keeps to all hints before it; else it is any digit", ge=0, le=1
     )

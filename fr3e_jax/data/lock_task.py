@@ -20,6 +20,7 @@ from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.verifier import Verifier, exact_match
 
 LINE_END = ">"
+DEMONSTRATED_TURNS = 4  # guesses of a demonstration, unless one opens the lock
 
 
 class Lock:
@@ -76,7 +77,7 @@ class LockTask:
         combination = _draw(rng, self.config.digits, "train")
         least, most = [0] * self.config.digits, [9] * self.config.digits
         text = ""
-        for _ in range(self.config.sft_turns):
+        for _ in range(DEMONSTRATED_TURNS):
             guess = ""
             for low, high in zip(least, most, strict=True):
                 reads = rng.random() < self.config.sft_reading

@@ -88,9 +88,7 @@ def _optimizer(config: Config, learning_rate: float) -> optax.GradientTransforma
         schedule=o.schedule,
         warmup_updates=o.warmup_updates,
         decay_updates=o.decay_updates,
-        beta1=o.beta1,
         beta2=o.beta2,
-        epsilon=o.epsilon,
         weight_decay=o.weight_decay,
         max_grad_norm=o.max_grad_norm,
     )

@@ -10,13 +10,11 @@ import numpy as np
 
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.learner import Learner
-from fr3e_jax.learning.mini_batches import MiniBatch, PerToken, fill, read_placed, row_options
+from fr3e_jax.learning.mini_batches import MiniBatch, PerToken, read_placed, row_options
 from fr3e_jax.learning.packing import MicroBatch, pack
 from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.objectives.divergence import LOG_RATIO_BOUND
 from fr3e_jax.policy.network import Params
-
-_PROBE_EVERY = 8  # one trunk of this many is scored, to check the sampler's log-probs
 
 
 @dataclass
@@ -26,7 +24,6 @@ class Scores:
     logprobs: PerToken
     entropies: PerToken | None  # None: not requested
     updates: int  # optimizer steps that the weights had seen
-    trusted: frozenset[int] = frozenset()  # trunks whose log-probs are the sampler's
 
 
 def score_trunks(setup: LearningSetup, learner: Learner, batch: list[TrainingTrunk]) -> PerToken:
@@ -62,7 +59,6 @@ def score_packed(
 def score_batch(
     setup: LearningSetup,
     learner: Learner,
-    step: int,
     batch: list[TrainingTrunk],
     packed: Iterable[MiniBatch],
     *,
@@ -73,19 +69,7 @@ def score_batch(
 
     The rows are scored as they will be trained on. Trunks in ``skip`` (indices) lie in none of them; their log-probs
     are 0 here.
-
-    With ``training.sampler_logprob_tolerance`` a probe comes first: every eighth trunk sampled in this step is scored,
-    and all older trunks. If no token's gap exceeds the tolerance, the sampler's log-probs serve for the other trunks.
-    That saves most of a pass.
     """
-    tolerance = setup.config.training.sampler_logprob_tolerance
-    fresh = [i for i, trunk in enumerate(batch) if trunk.step == step and i not in skip]
-    spared = frozenset(i for n, i in enumerate(fresh) if n % _PROBE_EVERY) if tolerance else frozenset()
-    if spared:
-        old, gap = _probe(setup, learner, step, batch, [i for i in range(len(batch)) if i not in spared | {*skip}])
-        if gap <= tolerance:
-            fill(packed, "old_logprobs", old)
-            return Scores(old, None, learner.updates, spared)
     options = {"into": "old_logprobs", "entropies": entropies}
     scores = score_packed(setup, learner, learner.params, batch, packed, **options)
     for i in skip:
@@ -93,27 +77,11 @@ def score_batch(
     return scores
 
 
-def _probe(
-    setup: LearningSetup, learner: Learner, step: int, batch: list[TrainingTrunk], scored: list[int]
-) -> tuple[PerToken, float]:
-    """Log-probs of the batch, computed for the trunks in ``scored``, the sampler's for others; and the largest gap."""
-    trunks = [batch[i] for i in scored]
-    found = score_trunks(setup, learner, trunks)
-    old = [[branch.sampler_logprobs for branch in trunk.branches] for trunk in batch]
-    for i, row in zip(scored, found, strict=True):
-        old[i] = row
-    return old, logprob_gap(trunks, found, step).get("logprob_gap/max", np.inf)
-
-
 def gap_metrics(setup: LearningSetup, batch: list[TrainingTrunk], old: Scores, step: int) -> dict[str, float]:
-    """How far the sampler's log-probs are from the trainer's, over the trunks that the trainer has scored."""
-    own = [i for i in range(len(batch)) if i not in old.trusted]
-    trunks, logprobs = [batch[i] for i in own], [old.logprobs[i] for i in own]
+    """The distance of the sampler's log-probs from the trainer's."""
     loss = setup.config.loss
-    return (
-        logprob_gap(trunks, logprobs, step)
-        | sampler_ratio(trunks, logprobs, step, loss.epsilon_low, loss.epsilon_high)
-        | {"logprob_gap/taken_from_sampler": len(old.trusted) / len(batch)}
+    return logprob_gap(batch, old.logprobs, step) | sampler_ratio(
+        batch, old.logprobs, step, loss.epsilon_low, loss.epsilon_high
     )
 
 

@@ -99,7 +99,7 @@ def score_full_batch(
         unscored = next(iter(packed))
         rest = itertools.islice(packed, 1, None)
     skip = unscored.members if unscored else ()
-    old = score_batch(setup, learner, step, batch, rest, entropies=needs_entropies(config), skip=skip)
+    old = score_batch(setup, learner, batch, rest, entropies=needs_entropies(config), skip=skip)
     reference = critic = None
     if learner.reference is not None:
         reference = score_packed(setup, learner, learner.reference, batch, packed).logprobs

@@ -36,8 +36,6 @@ def anchor_rules(explore: ExploreConfig) -> AnchorRules:
     return AnchorRules(
         num_anchors=explore.num_anchors,
         min_spacing=explore.min_spacing,
-        exclude_first=explore.exclude_first,
-        exclude_last=explore.exclude_last,
         include_anchor_token=explore.include_anchor_token,
     )
 

@@ -228,13 +228,13 @@ def _next_sampled(written: np.ndarray, depth: int) -> int:
     return int(after[0] if len(after) else sampled[-1])
 
 
-def credit_visits(explored: Sequence[Explored], advantage: AdvantageConfig, estimator: str) -> list[Credited]:
-    """The advantages of continuations: each depth is a group of its own, with ``returns.estimator``."""
+def credit_visits(explored: Sequence[Explored], advantage: AdvantageConfig) -> list[Credited]:
+    """The advantages of continuations: each depth is a group of its own, with GRPO's z-scores."""
     if not explored:
         return []
     rewards = np.concatenate([np.stack(visited.rewards) for visited in explored])
     rewards = ranged_rewards(rewards, advantage.reward_range)
-    advantages = group_advantages(rewards, estimator=estimator, unbiased_std=advantage.unbiased_std)
+    advantages = group_advantages(rewards, estimator="grpo", unbiased_std=advantage.unbiased_std)
     credited, row = [], 0
     for visited in explored:
         count = len(visited.states)

@@ -128,7 +128,7 @@ class Rounds:
             explored = roll_out_states(session, params, step, anchored, config.returns.rollouts)
             session.grader.check((o for one in explored for row in one.outcomes for o in row), "of a round of returns")
             self.kept_bases.learn(explored)
-            credited = credit_visits(explored, config.advantage, config.returns.estimator)
+            credited = credit_visits(explored, config.advantage)
             self.compare("return", agreement.of_values, credited)
             trunks = explored_trunks(config, step, credited)
         return Round([], [], trunks, credited, int(not trunks))

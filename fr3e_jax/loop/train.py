@@ -65,6 +65,8 @@ from fr3e_jax.stores.objects import join
 from fr3e_jax.stores.reading import Place
 from fr3e_jax.studies.reports.run_page import report_at_the_end
 
+TABLE_EVERY = 10  # training steps between two tables of sampled trees for the trackers
+
 
 @across_processes
 def train(
@@ -192,10 +194,8 @@ class Trainer:
         rollout_store.drop_after(self.run_dir, latest)
         self.metrics = MetricsWriter(self.run_dir, tensorboard=runtime.tensorboard, resume_step=latest)
         if latest:
-            samples = self.config.evaluation.keep_samples
-            self.changes += resumption.missing_records(
-                self.run_dir, latest, rollouts=runtime.store_rollouts, samples=samples
-            )
+            stored = runtime.store_rollouts
+            self.changes += resumption.missing_records(self.run_dir, latest, rollouts=stored, samples=stored)
 
     def _complete_evaluation(self, latest: int) -> None:
         """Let checkpoint and metrics both have the evaluation of this step, if one of them has it."""
@@ -338,8 +338,7 @@ class Trainer:
         due = self.progress.resets.due(self.config.kl, step, reward)
         if due:
             self.learner.reset_reference()
-            if self.config.kl.reset_optimizer:
-                self.learner.restart_optimizer()
+            self.learner.restart_optimizer()
         return due
 
     def _write(self, what: str, function: Callable[..., None], *arguments: Any, **named: Any) -> None:
@@ -412,8 +411,8 @@ class Trainer:
 
     def _trees_due(self, step: int) -> bool:
         runtime = self.config.runtime
-        wanted = self.session.processes.first and runtime.trackers and runtime.tracker_table_every
-        return bool(wanted and step % runtime.tracker_table_every == 0)
+        wanted = self.session.processes.first and runtime.trackers
+        return bool(wanted and step % TABLE_EVERY == 0)
 
     def _checkpoint_due(self) -> bool:
         checkpoint = self.config.checkpoint
@@ -431,7 +430,7 @@ class Trainer:
         with self.ledger.stage("evaluate"):
             evaluation = evaluate(self.session, self.learner.params, self.console.note)
         what = f"the evaluation of step {self.progress.step}"
-        if self.config.evaluation.keep_samples:
+        if self.config.runtime.store_rollouts:
             step = self.progress.step
             self._store(what, step, evaluation.entries(step, self.part), "eval")
         if self.config.runtime.trackers:

@@ -71,7 +71,7 @@ def nested_advantages(
     final_reward: Number | Shaped[AnyArray, "*batch"],
     root_value: Number | Shaped[AnyArray, "*batch"],
     *,
-    weights: tuple[Number, Number, Number],
+    weights: tuple[Number, Number, Number] = (1, 1, 1),
 ) -> tuple[Float[jax.Array, "*batch J M"], Float[jax.Array, "*batch J"]]:
     """A_i = Σ_d w_d (R_i − μ_d(i)) / Σ_d w_d, μ_d(i) = mean reward of the subtree at depth d that leaf i is in.
 

@@ -67,18 +67,13 @@ def perplexity(
     alpha: float,
     prefer: str,
     variant: str,
-    from_step: int,
-    until_step: int,
 ) -> tuple[Tokens, Metrics]:
     """A (1 − α w), w the ln PPL of the sequence under the sampling policy, standardised in its group.
 
     (Deng et al. 2025, eq. 11.)
-
-    Active in steps ``from_step`` to ``until_step`` − 1; ``until_step=0``: to the end.
     """
     x, peers = log_perplexity(tokens.old_logprobs, tokens.counted), _peers(tokens)
     weights = jnp.diagonal(shaping.perplexity_weights(jnp.broadcast_to(x, peers.shape), peers, variant=variant))
-    weights = jnp.where(_active(tokens, from_step, until_step), weights, 0.0)
     shaped = shaping.perplexity_shaped_advantages(
         tokens.advantages, weights, alpha=alpha, prefer=prefer, variant=variant
     )
@@ -147,9 +142,7 @@ def sequence_weighting(
     alpha: float,
     temperature: float,
     level: str,
-    length_normalised: bool,
     normalised_entropy: bool,
-    rescale: bool,
 ) -> tuple[Tokens, Metrics]:
     """The token's loss times softmax_i((A_i + α H_i) / P). (Vanlioglu 2025, eq. 6-10; see `entropy_guided_weights`.)
 
@@ -164,8 +157,6 @@ def sequence_weighting(
         alpha=alpha,
         temperature=temperature,
         level=level,
-        length_normalised=length_normalised,
-        rescale=rescale,
         steps=tokens.places,
     )
     return tokens._replace(weights=tokens.weights * weights), {"scale": masked_mean(weights, tokens.counted)}

@@ -21,15 +21,13 @@ def entropy_guided_weights(
     alpha: float,
     temperature: float,
     level: str,
-    length_normalised: bool,
-    rescale: bool,
     steps: Int[AnyArray, "N T"] | None = None,
 ) -> Float[jax.Array, "N T"]:
     """w = softmax_i((A_i + α H_i) / P), of token losses; no gradient; 0 outside the mask. (Vanlioglu 2025, eq. 6-10.)
 
     ``level="step"``: over the sequences with a token at step t, from A_{i,t} and H_{i,t}. ``"trajectory"``: over all
-    with a token at all, from the mean of A_{i,t} and the sum of H_{i,t} (its mean with ``length_normalised``). Weights
-    add up to 1 over N sequences, so they scale the gradient by about 1/N: ``rescale`` multiplies them by N.
+    with a token at all, from the mean of A_{i,t} and the sum of H_{i,t}. Weights add up to 1 over N sequences, so they
+    scale the gradient by about 1/N.
     α = 0.3, P = 1 (base model); α = 0.8, P = 1.8 (instruct model), both with normalised entropy (section 5).
 
     ``steps``: a number in [0, N T) for each token; tokens of equal numbers are at the same step of their responses.
@@ -40,9 +38,8 @@ def entropy_guided_weights(
     mask = jnp.asarray(mask, bool)
     advantages, entropies = (jnp.asarray(x, jnp.float32) for x in (advantages, entropies))
     if level == "trajectory":
-        reduce = masked_mean if length_normalised else masked_sum
         advantages = masked_mean(advantages, mask, axis=-1, keepdims=True)
-        entropies = reduce(entropies, mask, axis=-1, keepdims=True)
+        entropies = masked_sum(entropies, mask, axis=-1, keepdims=True)
         present = mask.any(axis=-1, keepdims=True)
     elif level == "step":
         present = mask
@@ -63,6 +60,4 @@ def entropy_guided_weights(
     largest = largest_of(scores)
     shares = jnp.exp(scores - jnp.where(jnp.isfinite(largest), largest, 0.0))
     weights = shares / jnp.maximum(total(shares), jnp.finfo(jnp.float32).tiny)
-    if rescale:
-        weights = weights * total(present.astype(jnp.float32))
     return jax.lax.stop_gradient(jnp.where(mask, weights, 0.0))

@@ -154,13 +154,13 @@ class Estimator:
         """Bytes on a device of what is trained, as of its gradient and of each moment: all parameters, or adapters."""
         if self.lora is None:
             return self.weights(self.stored, sizes)
-        return self.adapters * _WIDTH[self.lora.param_dtype] / (sizes.gathered_over * sizes.tensor)
+        return self.adapters * _WIDTH["float32"] / (sizes.gathered_over * sizes.tensor)
 
     def rollout_weights(self) -> float:
         """Bytes on a device of the weights that rollouts read."""
         beside = 0.0 if self.lora is None or self.merges else self.trained(self.roll)
         if beside and self.int8:  # read in the compute type, and copied in it
-            beside *= self.compute / _WIDTH[self.lora.param_dtype]
+            beside *= self.compute / _WIDTH["float32"]
         return self._network_of_rollouts(self.read) + beside
 
     def _network_of_rollouts(self, width: int) -> float:

@@ -218,7 +218,7 @@ class Programs:
             name,
             self.decoder.jitted()["decode"],
             (self.rollout_params, state, self._array((), np.int32, self.decoding)),
-            {"steps": rollout.decode_chunk, "filtered": rollout.top_p < 1 or rollout.top_k > 0},
+            {"steps": rollout.decode_chunk, "filtered": rollout.top_p < 1},
             trips=rollout.decode_chunk,
             steps=rollout.decode_chunk,
             read_bytes=rollout.decode_chunk * self._read_in_a_step(state),

@@ -166,11 +166,11 @@ def make_optimizer(
     schedule: str,
     warmup_updates: int,
     decay_updates: int,
-    beta1: float,
     beta2: float,
-    epsilon: float,
     weight_decay: float,
     max_grad_norm: float,
+    beta1: float = 0.9,
+    epsilon: float = 1e-8,
 ) -> optax.GradientTransformation:
     """AdamW (Loshchilov and Hutter 2019) with decay of matrices only, and clipping by the global norm (0: none).
 

@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 ERRORS_SHOWN = 3  # with their tracebacks; the rest is counted
 TIMEOUTS_REMEMBERED = 2  # a time-out may be the machine's fault once
+VERDICTS_REMEMBERED = 100_000  # by gold and given answer
 LONGEST_FAILURE = 2000  # characters shown of one error
 LONGEST_KEY = 64  # characters
 CACHED = ("right", "wrong", "restated", "other_form", "no_answer", "refused", "string_only")
@@ -273,7 +274,7 @@ class Grader:
             return error
 
     def _remember(self, key: Hashable, verdict: Verdict) -> None:
-        if key is None or not self._settings.cache_size:
+        if key is None:
             return
         if verdict.outcome == "timeout":
             self._timeouts[key] += 1
@@ -283,7 +284,7 @@ class Grader:
         elif verdict.outcome not in CACHED:
             return
         self._cache[key] = verdict
-        while len(self._cache) > self._settings.cache_size:
+        while len(self._cache) > VERDICTS_REMEMBERED:
             self._cache.popitem(last=False)
 
     def _forget(self, keys: Sequence[Hashable]) -> None:

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 FAILED_STARTS = 3  # workers in a row that died before their first answer: the fault is in all of them
 MAX_WORKERS = 16
+JOBS_PER_WORKER = 1000  # then a worker is replaced
+CANARY_EVERY = 100  # answers between two checks of a worker against known verdicts
 
 
 def worker_count(setting: int) -> int:
@@ -168,7 +170,7 @@ class Pool:
             task = worker.finished()
             if answer.pop("retire", False):
                 self._dismiss(worker)
-            elif worker.jobs >= self._settings.jobs_per_worker:
+            elif worker.jobs >= JOBS_PER_WORKER:
                 worker.retiring = True
                 self._check(worker, task.function)
             self._deliver(task, Reply(**answer))
@@ -208,7 +210,7 @@ class Pool:
     def _start(self, worker: Worker, task: QueuedJob) -> None:
         """Take the next step towards a worker's task: load or check the function, or run the task."""
         worker.task = task
-        if worker.needs_check(task.function, self._settings.canary_every):
+        if worker.needs_check(task.function, CANARY_EVERY):
             self._check(worker, task.function)
         elif task.payload:
             self._request(worker, task.payload, task.deadline)

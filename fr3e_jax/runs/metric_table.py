@@ -83,8 +83,6 @@ SCORING = Group("Sampler and trainer", "train", "the batch has such rollouts", (
     M("logprob_gap/mean", "nats", "mean size of the difference of the trainer's and the sampler's log-probs", "lower"),
     M("logprob_gap/max", "nats", "largest such difference; a large one is a numerical problem", "lower"),
     M("logprob_gap/kl", "nats", "estimate (k3) of KL(sampler ‖ trainer) per token", "lower"),
-    M("logprob_gap/taken_from_sampler", SHARE,
-      "trunks whose old log-probs are the sampler's (`training.sampler_logprob_tolerance`)"),
     M("sampler_ratio/fresh", "nats",
       "mean size of the log ratio, weights before the update to weights that sampled, of this step's rollouts",
       "lower"),

@@ -91,8 +91,7 @@ def _sized_architecture(model: ModelConfig, vocab_size: int) -> Architecture:
         num_kv_heads=model.num_kv_heads,
         head_dim=model.hidden_size // model.num_heads,
         intermediate_size=model.intermediate_size,
-        rope_theta=model.rope_theta,
-        tie_word_embeddings=model.tie_word_embeddings,
+        rope_theta=10_000.0,
     )
 
 

@@ -121,7 +121,7 @@ def lora_settings(config: Config) -> LoraSettings | None:
         lora.rank, lora.alpha, lora.targets = found.rank, found.alpha, targets
     if not lora.rank:
         return None
-    return LoraSettings(lora.rank, lora.alpha, target_names(lora.targets), lora.param_dtype)
+    return LoraSettings(lora.rank, lora.alpha, target_names(lora.targets))
 
 
 def place_network(

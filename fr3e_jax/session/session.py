@@ -68,13 +68,12 @@ class Session:
     def sampling(self) -> Sampling:
         """Sampling settings of base and explored rollouts."""
         r = self.config.rollout
-        return Sampling(r.temperature, r.top_p, r.top_k, self.texts.codec.stop_ids)
+        return Sampling(r.temperature, r.top_p, stop_ids=self.texts.codec.stop_ids)
 
 
 def start_runtime(config: Config) -> None:
     """Apply process-wide settings of JAX; call it before the first array is made."""
-    if config.runtime.keep_host_memory:
-        keep_host_memory()
+    keep_host_memory()
     keep_executables(_open_caches(config.runtime))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -133,7 +133,7 @@ def _evaluation(session: Session, subject: Subject, step: int) -> Result:
         with refused_weights(config, run_dir, step):
             found = evaluate(session, params, console.note)
     session.sampler.weights.release()
-    if config.evaluation.keep_samples:
+    if config.runtime.store_rollouts:
         _store(session.processes, place, step, found, session.texts)
     if session.processes.first:
         # Last, as it says that the evaluation is whole.

@@ -122,7 +122,7 @@ def export_run(
                 f"the weights of step {step} of {run_dir} cannot be used: {fault}; export an earlier checkpoint "
                 "(--step) or another run"
             )
-        stored = model.lora.param_dtype if adapter else model.param_dtype
+        stored = "float32" if adapter else model.param_dtype
         record = {"run": str(run_dir), "step": step, "dtype": dtype or stored}
         if adapter:
             with replaced_directory(directory, record) as filled:

@@ -101,9 +101,9 @@ def _remove(directory: Path) -> None:
         shutil.rmtree(directory)
 
 
-def save_model(session: Session, params: Params, directory: Path, dtype: str) -> None:
+def save_model(session: Session, params: Params, directory: Path) -> None:
     """Write these weights with the session's architecture and tokenizer as a Hugging Face directory."""
-    record = {"run": session.config.name, "dtype": dtype}
+    record = {"run": session.config.name, "dtype": session.config.model.param_dtype}
     write_model(directory, session.model.architecture, params, session.texts.codec, session.config.model.path, record)
 
 

@@ -38,8 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
     stem: Literal["step", "eval"] = "eval" if arguments.eval else "step"
     stored = stored_run.steps(stem)
     if not stored:
-        setting = "evaluation.keep_samples" if arguments.eval else "runtime.store_rollouts"
-        raise ConfigError(f"{stored_run.directory.path} has no stored rollouts; expected a run with {setting}=true")
+        raise ConfigError(
+            f"{stored_run.directory.path} has no stored rollouts; expected a run with runtime.store_rollouts=true"
+        )
     step = stored[-1] if arguments.step is None else arguments.step
     if step not in stored:
         raise ConfigError(f"{stored_run.directory.path} has no rollouts of step {step}; it has {_ranges(stored)}")

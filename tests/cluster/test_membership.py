@@ -57,14 +57,14 @@ def test_a_known_cluster_is_passed_to_jax(monkeypatch):
     monkeypatch.setattr(membership.jax.distributed, "initialize", lambda **options: told.update(options))
     monkeypatch.setattr(membership, "last_words", SimpleNamespace(start=lambda: None, set=lambda text: None))
     config = Config()
-    config.runtime.heartbeat_seconds, config.runtime.join_seconds = 30, 60
+    config.runtime.heartbeat_seconds = 30
     membership._join(config, membership.Cluster("", "10.0.0.2:8476", 4, 3))
     assert told == {
         "coordinator_address": "10.0.0.2:8476",
         "num_processes": 4,
         "process_id": 3,
         "cluster_detection_method": "deactivate",
-        "initialization_timeout": 60,
+        "initialization_timeout": 90,
         "heartbeat_timeout_seconds": 30,
         "shutdown_timeout_seconds": 30,
     }

@@ -93,7 +93,7 @@ def shaped_rows(session, programs, params, batch, tokens: int, tiny_run):
     twin = tiny_run.changed(session, training__micro_batch_tokens=tokens)
     learner = learner_of(programs, params)
     packed = [pack_mini_batch(twin.learning, learner, part) for part in mini_batches(twin.learning, STEP, 0, batch)]
-    scores = score_batch(twin.learning, learner, STEP, batch, packed, entropies=True)
+    scores = score_batch(twin.learning, learner, batch, packed, entropies=True)
     assert len(packed) == 1
     metrics = shape_mini_batch(twin.learning, learner, STEP, batch, packed[0], scores)
     found = {}

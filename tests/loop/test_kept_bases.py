@@ -186,7 +186,7 @@ def test_visits_of_one_step_have_states_and_noise_of_their_own(returning, stream
         anchored = visit(kept_bases, returning, 5, stream)
         visited += [one.group.position for one in anchored]
         explored = roll_out_states(returning, params, 5, anchored, returning.config.returns.rollouts)
-        credited = credit_visits(explored, returning.config.advantage, returning.config.returns.estimator)
+        credited = credit_visits(explored, returning.config.advantage)
         records += rollout_records(5, [], credited)
         for one in credited:
             trunks = explored_trunks(returning.config, 5, [one])

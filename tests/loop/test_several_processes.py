@@ -256,7 +256,7 @@ def test_a_directory_that_holds_a_run_is_refused_by_all(tmp_path, tiny_run):
 
 @pytest.mark.slow
 def test_a_process_that_cannot_join_the_others_says_so(tmp_path, tiny_run):
-    group = Group(tmp_path, tiny_run, runtime__join_seconds=5)
+    group = Group(tmp_path, tiny_run, runtime__heartbeat_seconds=5)
     with group.started(2) as processes:
         processes[1].kill()
         assert processes[0].wait(timeout=120) != 0

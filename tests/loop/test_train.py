@@ -239,7 +239,8 @@ def test_trackers_get_the_metrics_and_trees_that_the_run_writes(session, tmp_pat
             calls.append(("finish", failed))
 
     monkeypatch.setitem(tracker_services.SERVICES, "wandb", Tracker)
-    twin = tiny_run.changed(session, runtime__trackers=["wandb"], runtime__tracker_table_every=2)
+    twin = tiny_run.changed(session, runtime__trackers=["wandb"])
+    monkeypatch.setattr("fr3e_jax.loop.train.TABLE_EVERY", 2)
     assert run_here(twin, tmp_path / "run") == 0
     records = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert [call[1] for call in calls if call[0] == "metrics"] == [record["step"] for record in records]

@@ -29,9 +29,7 @@ from fr3e_jax.objectives.shaping import (
     unlikeliness_factors,
 )
 
-entropy_guided_weights = partial(
-    weighting.entropy_guided_weights, alpha=0.3, temperature=1.0, level="step", length_normalised=False, rescale=False
-)
+entropy_guided_weights = partial(weighting.entropy_guided_weights, alpha=0.3, temperature=1.0, level="step")
 
 G, M, T = 3, 5, 6  # groups, sequences of a group, tokens
 N = G * M
@@ -209,9 +207,7 @@ def test_entropy_guided_weights(seed, fill):
     case = Case(seed, fill)
     advantages, entropies = case.normal(), np.abs(case.normal())
     step = entropy_guided_weights(advantages, entropies, case.mask, alpha=0.5, temperature=1.3)
-    whole = entropy_guided_weights(
-        advantages, entropies, case.mask, alpha=0.5, temperature=1.3, level="trajectory", rescale=True
-    )
+    whole = entropy_guided_weights(advantages, entropies, case.mask, alpha=0.5, temperature=1.3, level="trajectory")
     step, whole = jax.device_get((step, whole))
     there = [i for i in range(N) if case.mask[i].any()]
     score = {i: (advantages[i][case.mask[i]].mean() + 0.5 * entropies[i][case.mask[i]].sum()) / 1.3 for i in there}
@@ -220,7 +216,7 @@ def test_entropy_guided_weights(seed, fill):
         peers = [j for j in range(N) if case.mask[j, t]]
         scores = {j: exp((float(advantages[j, t]) + 0.5 * float(entropies[j, t])) / 1.3) for j in peers}
         close(step[i, t], scores[i] / sum(scores.values()))
-        close(whole[i, t], len(there) * np.exp(score[i] - max(score.values())) / total, rtol=1e-3)
+        close(whole[i, t], np.exp(score[i] - max(score.values())) / total, rtol=1e-3)
 
 
 @cases

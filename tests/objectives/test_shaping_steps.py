@@ -157,7 +157,7 @@ def test_steps_are_applied_in_the_order_of_the_list(tokens):
     assert not np.array_equal(third.penalised, fourth.penalised), "covariances of different advantages"
 
 
-def test_normalised_entropies_and_rescaled_weights(tokens):
+def test_entropies_may_be_normalised_by_the_vocabulary(tokens):
     plain, _ = STEPS["sequence_weighting"](tokens, alpha=2.0)
     normal, _ = STEPS["sequence_weighting"](tokens, alpha=2.0 * float(tokens.log_vocabulary), normalised_entropy=True)
     np.testing.assert_allclose(plain.weights, normal.weights, rtol=1e-5)
@@ -168,11 +168,9 @@ def test_normalised_entropies_and_rescaled_weights(tokens):
         alpha=2.0,
         temperature=1.0,
         level="step",
-        length_normalised=False,
-        rescale=False,
     )
     np.testing.assert_allclose(plain.weights, expected, rtol=1e-6)
-    _, metrics = STEPS["sequence_weighting"](tokens, alpha=2.0, level="trajectory", rescale=True)
+    _, metrics = STEPS["sequence_weighting"](tokens, alpha=2.0, level="trajectory")
     assert metrics["scale"] != 1 and np.isfinite(metrics["scale"])
 
 

@@ -60,7 +60,7 @@ CALLS = {
     "entropy_from": ((floats(T), bits(T), LENGTHS), dict(tokens=3, vocabulary=V)),
     "entropy_guided_weights": (
         (floats(2, T), floats(2, T), bits(2, T)),
-        dict(alpha=0.3, temperature=1.0, level="step", length_normalised=False, rescale=False),
+        dict(alpha=0.3, temperature=1.0, level="step"),
     ),
     "forking_tokens": ((floats(T), bits(T)), dict(share=0.2)),
     "fr3e_advantages": ((floats(J, M), bits(J, M), floats(), bits(J)), dict(modulation="sharpen")),

@@ -10,9 +10,7 @@ import pytest
 
 from fr3e_jax.objectives import weighting
 
-entropy_guided_weights = partial(
-    weighting.entropy_guided_weights, alpha=0.3, temperature=1.0, level="step", length_normalised=False, rescale=False
-)
+entropy_guided_weights = partial(weighting.entropy_guided_weights, alpha=0.3, temperature=1.0, level="step")
 
 N, T = 5, 6
 
@@ -33,24 +31,14 @@ def test_step_wise_is_a_softmax_over_the_sequences_with_a_token_there():
     assert not weights[~mask].any()
 
 
-@pytest.mark.parametrize("length_normalised", [False, True])
-def test_trajectory_wise(length_normalised):
+def test_trajectory_wise():
     advantages, entropies, mask = batch(1)
-    weights = np.asarray(
-        entropy_guided_weights(advantages, entropies, mask, level="trajectory", length_normalised=length_normalised)
-    )
+    weights = np.asarray(entropy_guided_weights(advantages, entropies, mask, level="trajectory"))
     rows = np.flatnonzero(mask.any(axis=1))
-    reduce = np.mean if length_normalised else np.sum
-    scores = np.exp([advantages[i, mask[i]].mean() + 0.3 * reduce(entropies[i, mask[i]]) for i in rows])
+    scores = np.exp([advantages[i, mask[i]].mean() + 0.3 * entropies[i, mask[i]].sum() for i in rows])
     for i, expected in zip(rows, scores / scores.sum(), strict=True):
         np.testing.assert_allclose(weights[i, mask[i]], expected, rtol=1e-5)
     assert not weights[~mask].any()
-
-
-def test_rescaled_weights_have_mean_one_at_every_step():
-    advantages, entropies, mask = batch()
-    weights = np.asarray(entropy_guided_weights(advantages, entropies, mask, rescale=True))
-    np.testing.assert_allclose(weights.sum(axis=0), mask.sum(axis=0), rtol=1e-5)
 
 
 def test_padding_large_scores_and_gradients():
@@ -76,8 +64,6 @@ def test_a_branch_is_weighed_with_the_tokens_at_its_place_in_the_response():
     weights = np.asarray(entropy_guided_weights(advantages, entropies, mask, steps=steps))
     shared = np.exp([2.0, 3.0]) / np.exp([2.0, 3.0]).sum()
     np.testing.assert_allclose(weights, [[1, 1, shared[0]], [shared[1], 1, 0]], rtol=1e-5)
-    rescaled = entropy_guided_weights(advantages, entropies, mask, steps=steps, rescale=True)
-    np.testing.assert_allclose(rescaled, [[1, 1, 2 * shared[0]], [2 * shared[1], 1, 0]], rtol=1e-5)
     columns = np.broadcast_to(np.arange(3), (2, 3))
     np.testing.assert_allclose(
         entropy_guided_weights(advantages, entropies, mask, steps=columns),

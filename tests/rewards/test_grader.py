@@ -148,9 +148,10 @@ def test_jobs_that_are_not_cacheable_run_each_time(grader_of, tmp_path):
     assert len(notes.read_text().split()) == 3
 
 
-def test_the_oldest_verdicts_are_forgotten_first(grader_of, tmp_path):
+def test_the_oldest_verdicts_are_forgotten_first(grader_of, tmp_path, monkeypatch):
+    monkeypatch.setattr("fr3e_jax.rewards.grader.VERDICTS_REMEMBERED", 2)
     notes = tmp_path / "notes"
-    grader = grader_of(job_verifier("note", str(notes)), RewardsConfig(workers=1, cache_size=2))
+    grader = grader_of(job_verifier("note", str(notes)), RewardsConfig(workers=1))
     for response in "abacab":  # b is the oldest when c comes, as a was used again
         grade(grader, PROBLEM, response, True)
     assert len(notes.read_text().split()) == 4

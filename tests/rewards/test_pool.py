@@ -173,16 +173,18 @@ def test_processes_that_a_killed_worker_has_started_are_killed_too(pool, tmp_pat
     wait_until(lambda: not is_running(int(path.read_text())))
 
 
-def test_a_worker_is_replaced_after_its_share_of_jobs(own_pool):
-    pool = own_pool(workers=1, jobs_per_worker=3)
+def test_a_worker_is_replaced_after_its_share_of_jobs(own_pool, monkeypatch):
+    monkeypatch.setattr("fr3e_jax.rewards.pool.JOBS_PER_WORKER", 3)
+    pool = own_pool(workers=1)
     pids = [run(pool, "worker_pid", i).reward for i in range(9)]
     assert [pids[i] == pids[0] for i in range(4)] == [True, True, True, False]
     assert len(set(pids)) == 3
 
 
-def test_a_worker_that_fails_its_canary_is_replaced_and_its_verdicts_retracted(own_pool, caplog):
+def test_a_worker_that_fails_its_canary_is_replaced_and_its_verdicts_retracted(own_pool, caplog, monkeypatch):
+    monkeypatch.setattr("fr3e_jax.rewards.pool.CANARY_EVERY", 5)
     retracted = []
-    pool = own_pool((), retracted.extend, workers=1, canary_every=5)
+    pool = own_pool((), retracted.extend, workers=1)
     rewards = [run(pool, "poisoned", 3, 0.0, i, key=i).reward for i in range(1, 13)]
     # The first worker lies from its fourth answer on and is found out before its sixth.
     assert rewards == [0, 0, 0, 1, 1] + [0, 0, 0, 1, 1] + [0, 0]

@@ -16,16 +16,23 @@ from fr3e_jax.loop.evaluate import load_run_params
 from fr3e_jax.runs.metrics import read_metrics, without_timing
 from fr3e_jax.session.run_identity import HASHED_DEMONSTRATIONS
 from fr3e_jax.session.session import open_session
+from fr3e_jax.verbs.supervised import demonstrations
 from fr3e_jax.verbs.supervised.demonstrations import sft
 
 SETTINGS = {
     "sft__steps": 20,
     "sft__batch_size": 8,
-    "sft__log_every": 6,
     "sft__learning_rate": 2e-2,
     "sft__warmup_updates": 1,
     "evaluation__prompts": 2,
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def metrics_every_six_steps():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demonstrations, "LOG_EVERY", 6)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +132,9 @@ def test_a_random_start_ignores_the_model_that_it_is_to_replace(one_step_run):
     assert load_run_params(open_session(saved), one_step_run)[1] == 1
 
 
-def test_demonstrations_that_cannot_be_encoded_are_dropped_and_named(tmp_path, tiny_run, capsys):
-    settings = SETTINGS | {"sft__steps": 2, "sft__log_every": 1, "evaluation__prompts": 1, "runtime__console": "plain"}
+def test_demonstrations_that_cannot_be_encoded_are_dropped_and_named(tmp_path, tiny_run, capsys, monkeypatch):
+    monkeypatch.setattr(demonstrations, "LOG_EVERY", 1)
+    settings = SETTINGS | {"sft__steps": 2, "evaluation__prompts": 1, "runtime__console": "plain"}
     config = tiny_run.config(**settings, data__task=f"{tiny_run.task}:SomeUnspellable")
     assert sft(config, tmp_path / "run") == 0
     records = read_metrics(tmp_path / "run" / "metrics.jsonl", kind="train")

@@ -96,7 +96,7 @@ def _held_out(runs: Sequence[ComparedRun], names: _Names) -> list[Flag]:
     every = {name for run in runs for name in run.settings}
     task = {f"data.{run.settings.get('data.task')}." for run in runs}
     keys = [name for name in sorted(every) if name.startswith(("evaluation.", *task)) or name in _HELD_OUT]
-    keys = [name for name in keys if name not in ("evaluation.every", "evaluation.keep_samples")]
+    keys = [name for name in keys if name != "evaluation.every"]
     found = _setting_flags(runs, names, "held-out", keys)
     with_scores = [run for run in runs if run.curves.evaluations]
     counts = names.by_value(with_scores, lambda run: f"{run.curves.final('eval/prompts') or 0:.0f} problems")

@@ -48,7 +48,7 @@ class Material:
         Raises:
           NothingToShow: none is stored.
         """
-        return self._read("eval", "no stored evaluation samples (evaluation.keep_samples)")
+        return self._read("eval", "no stored evaluation samples (runtime.store_rollouts)")
 
     @cached_property
     def sampled_problems(self) -> tuple[Responses, str]:

@@ -21,7 +21,7 @@ from fr3e_jax.studies.analysis.stored_run import StoredRun
 SWEEP_FILE = "sweep.json"
 LONGEST_LABEL = 44  # characters of a label made of settings
 _SECTIONS_APART = ("runtime", "checkpoint")
-_APART = ("name", "seed", "evaluation.every", "evaluation.keep_samples")
+_APART = ("name", "seed", "evaluation.every")
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,7 @@ class Collection:
 def method_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that make a group: all but seed, name, bookkeeping and machine.
 
-    Left out are ``runtime``, ``checkpoint``, ``evaluation.every`` and ``evaluation.keep_samples``, which change nothing
-    that is learned or measured.
+    Left out are ``runtime``, ``checkpoint`` and ``evaluation.every``, which change nothing that is learned or measured.
     """
     return {
         name: value

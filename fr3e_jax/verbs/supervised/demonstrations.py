@@ -23,6 +23,8 @@ from fr3e_jax.stores.reading import Place
 from fr3e_jax.verbs.model_directory import check_replaceable
 from fr3e_jax.verbs.supervised.supervised_run import SupervisedRun, start_run
 
+LOG_EVERY = 50  # optimizer steps between two lines of metrics
+
 
 @across_processes
 def sft(config: Config, run_dir: Place | None = None, resume: bool = False) -> int:
@@ -89,7 +91,7 @@ class _Run(SupervisedRun):
         self.console.stage("supervised fine-tuning")
         while self.step < s.steps:
             updated = self.fine_tune(self._batch(self.step), **self._packing())
-            if self.step % s.log_every == 0 or self.step == s.steps:
+            if self.step % LOG_EVERY == 0 or self.step == s.steps:
                 metrics = updated() | {
                     "data/dropped_too_long": self.dropped_too_long,
                     "data/dropped_unspeakable": self.dropped_unspeakable,
@@ -99,7 +101,7 @@ class _Run(SupervisedRun):
                 self.console.step(self.step, metrics)
                 self.console.note(f"step {self.step}: loss {metrics['loss/supervised']:.4f}")
                 self.check_finite(metrics)
-            due = self.step % (config.checkpoint.every * s.log_every) == 0 and self.step < s.steps
+            due = self.step % (config.checkpoint.every * LOG_EVERY) == 0 and self.step < s.steps
             if due:
                 self.check_finite(updated())
                 self.save()
@@ -108,14 +110,15 @@ class _Run(SupervisedRun):
             except Stopped:
                 self.check_finite(updated())
                 raise
-        self.finish(s.output, s.output_dtype)
+        self.finish(s.output)
         return 0
 
     def _packing(self) -> dict[str, Any]:
         """Options of `pack` for rows of the same sizes at every step."""
-        shards, s = self.learner.programs.shards, self.config.sft
-        rows = -(-(s.micro_batch_size or s.batch_size) // shards) * shards
+        shards = self.learner.programs.shards
         sizes = (size_bucket(self.longest[0]), size_bucket(self.longest[1]))
+        fitting = max(self.config.training.micro_batch_tokens // sum(sizes), 1)
+        rows = -(-min(fitting, self.config.sft.batch_size) // shards) * shards
         return {"tokens": rows * sum(sizes), "sizes": sizes}
 
     def _batch(self, step: int) -> list[TrainingTrunk]:

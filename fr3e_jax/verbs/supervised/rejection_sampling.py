@@ -29,7 +29,6 @@ from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.runs.signals import Stopped
 from fr3e_jax.session.session import Session, open_session
 from fr3e_jax.stores.reading import Place
-from fr3e_jax.verbs.model_directory import check_replaceable
 from fr3e_jax.verbs.supervised.rft_responses import response_entries, sample_responses
 from fr3e_jax.verbs.supervised.rft_selection import select_responses, training_trunks
 from fr3e_jax.verbs.supervised.supervised_run import SupervisedRun, start_run
@@ -55,9 +54,6 @@ def rft(config: Config, run_dir: Place | None = None, resume: bool = False) -> i
     optimizer = dataclasses.replace(config.optimizer, learning_rate=config.rft.learning_rate)
     say("opening the model, its data and the verifier", config.runtime.console)
     session = open_session(dataclasses.replace(config, optimizer=optimizer))
-    with as_config_error():
-        if config.rft.output:
-            check_replaceable(config.rft.output)  # now, not after hours of training
     return start_run(_Run, session, config, run_dir, resume, ledger)
 
 
@@ -128,7 +124,7 @@ class _Run(SupervisedRun):
             if not self.current.trunks:
                 return self.failed(self._nothing(), f"in iteration {self.iteration + 1}")
             self._fine_tune(self.current)
-        self.finish(config.rft.output, config.rft.output_dtype, iterations=self.iteration)
+        self.finish(iterations=self.iteration)
         return 0
 
     def _fine_tune(self, current: Iteration) -> None:
@@ -189,14 +185,11 @@ class _Run(SupervisedRun):
         return Iteration(training_trunks(selected, self.iteration)[0], metrics)
 
     def _batches(self, current: Iteration) -> list[list[TrainingTrunk]]:
-        """The mini-batches of all epochs that have not been trained on yet."""
-        batches = []
-        for epoch in range(self.config.rft.epochs):
-            order = self.session.noise.generator(SHUFFLE, self.iteration, epoch).permutation(len(current.trunks))
-            members = [(int(n), current.trunks[n]) for n in order]
-            for batch in split_mini_batches(members, self.config.rft.batch_size):
-                batches.append([trunk for _, trunk in batch])
-        return batches[current.updates :]
+        """The mini-batches that have not been trained on yet."""
+        order = self.session.noise.generator(SHUFFLE, self.iteration, 0).permutation(len(current.trunks))
+        members = [(int(n), current.trunks[n]) for n in order]
+        batches = split_mini_batches(members, self.config.rft.batch_size)
+        return [[trunk for _, trunk in batch] for batch in batches][current.updates :]
 
     def _end_iteration(self) -> None:
         current, self.current = self.current, None

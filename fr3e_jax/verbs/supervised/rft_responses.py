@@ -59,9 +59,7 @@ def sample_responses(session: Session, params: Params, iteration: int, prompts: 
 
     def ended(rollouts: Sequence[tuple[int, int, Rollout]]) -> None:
         for index, branch, rollout in rollouts:
-            cut[index, branch] = (
-                cut_after_answer(session.texts, rollout) if session.config.rft.cut_after_answer else rollout
-            )
+            cut[index, branch] = cut_after_answer(session.texts, rollout)
         grading.ended([(index, branch, cut[index, branch]) for index, branch, _ in rollouts])
 
     session.sampler.sample(params, base_requests(session, iteration, prompts), ended=ended)

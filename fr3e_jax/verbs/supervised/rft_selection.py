@@ -26,8 +26,7 @@ def select_responses(
     rft, generator = setup.config.rft, setup.noise.generator(CHOICE, iteration)
     right = [n for n, r in enumerate(responses) if r.right and not r.dropped]
     wrong = [n for n, r in enumerate(responses) if not r.right and not r.dropped]
-    wanted = max(round(rft.share * len(right)), 1) if right else 0
-    wanted = min(wanted, rft.responses) if rft.responses else wanted
+    wanted = min(len(right), rft.responses) if rft.responses else len(right)
     metrics = {}
     if rft.select == "random":
         chosen = generator.permutation(right)[:wanted]

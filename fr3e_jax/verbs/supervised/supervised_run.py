@@ -208,7 +208,7 @@ class SupervisedRun:
         with self.ledger.stage("evaluate"):
             evaluation = evaluate(self.session, self.learner.params, self.console.note)
         self.session.sampler.weights.release()
-        if self.config.evaluation.keep_samples:
+        if self.config.runtime.store_rollouts:
             self.store(evaluation.entries(self.step, self.part), self.step, "eval")
         self.write(evaluation.metrics, kind="eval")
         return evaluation.metrics
@@ -241,7 +241,7 @@ class SupervisedRun:
         self.lock.check()
         self.checkpoints.save(self.step, self.learner.arrays(), host, evaluated)
 
-    def finish(self, output: str, dtype: str, **amounts: int) -> None:
+    def finish(self, output: str = "", **amounts: int) -> None:
         """Evaluate, save, and write the model and the summary (with ``amounts``).
 
         ``output``: the Hugging Face directory to write; empty: ``model/`` in the run directory.
@@ -252,7 +252,7 @@ class SupervisedRun:
         weights = self.session.processes.whole_on_first(self.learner.programs.whole(self.learner.params))
         if not self.first:
             return
-        save_model(self.session, weights, directory, dtype)
+        save_model(self.session, weights, directory)
         summary = {
             "recipe": self.config.name,
             "algorithm": self.verb,
