@@ -34,7 +34,7 @@ PACKAGE = ROOT / "fr3e_jax"
 WRITERS = [
     *(PACKAGE / "loop").glob("*.py"),
     *(PACKAGE / "learning").glob("*.py"),
-    *(PACKAGE / "verbs" / name for name in ("rft.py", "rft_selection.py", "sft.py", "supervised.py")),
+    *sorted((PACKAGE / "verbs" / "supervised").glob("*.py")),
     PACKAGE / "runs" / "ledger.py",
     *(PACKAGE / "rollouts" / name for name in ("tool_calls.py", "episodes.py")),
 ]
