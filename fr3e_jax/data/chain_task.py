@@ -11,12 +11,12 @@ from __future__ import annotations
 import numpy as np
 
 from fr3e_jax.configuration.schema import ChainConfig, DataConfig
-from fr3e_jax.data.procedural import ProceduralProblems, generator, split_by_hash
+from fr3e_jax.data.procedural import ProceduralTask, generator, split_by_hash
 from fr3e_jax.data.task import Demonstration, Split
 from fr3e_jax.rewards.chain_verifier import AMBIGUOUS, LINE_END, PLAIN, ChainVerifier, readings, steps_of
 
 
-class ChainTask:
+class ChainTask(ProceduralTask):
     """*Chain* with the settings ``data.chain``; see ``fr3e_jax.data.task.Task``."""
 
     name = "chain"
@@ -29,15 +29,9 @@ class ChainTask:
                     f"data.chain.{name} is {value}, more than data.chain.length ({chain.length}); "
                     "lower the first or raise the second"
                 )
-        self.config = chain
-        self.seed = config.seed
-        self.dropped: dict[str, int] = {}
+        super().__init__(chain, config.seed)
 
-    def problems(self, split: Split) -> ProceduralProblems:
-        return ProceduralProblems(split, self.seed, self._draw)
-
-    def _draw(self, rng: np.random.Generator, split: Split) -> tuple[str, str]:
-        """A random prompt of the split and its answer."""
+    def draw(self, rng: np.random.Generator, split: Split) -> tuple[str, str]:
         return _draw(rng, self.config, self.config.length, split)
 
     def demonstration(self, index: int, step_fraction: float) -> Demonstration:

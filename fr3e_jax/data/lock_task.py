@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from fr3e_jax.configuration.schema import DataConfig
-from fr3e_jax.data.procedural import ProceduralProblems, generator, split_by_hash
+from fr3e_jax.data.procedural import ProceduralTask, generator, split_by_hash
 from fr3e_jax.data.task import Demonstration, Split
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.verifier import Verifier, exact_match
@@ -50,21 +50,16 @@ def hints(combination: str, guess: str) -> str:
     return "".join("=" if c == g else "+" if c > g else "-" for c, g in zip(combination, guess, strict=True))
 
 
-class LockTask:
+class LockTask(ProceduralTask):
     """*Lock* with the settings ``data.lock``; see ``fr3e_jax.data.task.Task``."""
 
     name = "lock"
     environment = Lock
 
     def __init__(self, config: DataConfig):
-        self.config, self.seed = config.lock, config.seed
-        self.dropped: dict[str, int] = {}
+        super().__init__(config.lock, config.seed)
 
-    def problems(self, split: Split) -> ProceduralProblems:
-        return ProceduralProblems(split, self.seed, self._draw)
-
-    def _draw(self, rng: np.random.Generator, split: Split) -> tuple[str, str]:
-        """The prompt, and a random combination of the split."""
+    def draw(self, rng: np.random.Generator, split: Split) -> tuple[str, str]:
         return "0" * self.config.digits + LINE_END, _draw(rng, self.config.digits, split)
 
     def demonstration(self, index: int, step_fraction: float) -> Demonstration:

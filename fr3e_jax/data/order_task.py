@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from fr3e_jax.configuration.schema import DataConfig
-from fr3e_jax.data.procedural import ProceduralProblems, generator, split_by_hash
+from fr3e_jax.data.procedural import ProceduralTask, generator, split_by_hash
 from fr3e_jax.data.task import Demonstration, Split
 from fr3e_jax.rewards.order_verifier import LINE_END, OrderVerifier, evaluate, is_valid, reduce_at
 
 
-class OrderTask:
+class OrderTask(ProceduralTask):
     """*Order* with the settings ``data.order``; see ``fr3e_jax.data.task.Task``."""
 
     name = "order"
@@ -27,15 +27,9 @@ class OrderTask:
                 f"data.order.sft_min_operands is {order.sft_min_operands}, more than data.order.num_operands "
                 f"({order.num_operands}); lower the first or raise the second"
             )
-        self.config = order
-        self.seed = config.seed
-        self.dropped: dict[str, int] = {}
+        super().__init__(order, config.seed)
 
-    def problems(self, split: Split) -> ProceduralProblems:
-        return ProceduralProblems(split, self.seed, self._draw)
-
-    def _draw(self, rng: np.random.Generator, split: Split) -> tuple[str, str]:
-        """A random prompt of the split and its answer."""
+    def draw(self, rng: np.random.Generator, split: Split) -> tuple[str, str]:
         expression = _draw(rng, self.config.modulus, self.config.num_operands, split)
         return expression + LINE_END, evaluate(expression, self.config.modulus)
 

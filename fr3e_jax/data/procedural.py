@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,26 @@ from fr3e_jax.problem import Problem
 STREAMS = {"train": 0, "test": 1, "demonstrations": 2, "development": 3}
 LENGTHS = {"train": 2**31, "test": 4096, "development": 4096}
 HELD_OUT_SEED = 0  # fixed, so that runs with different data seeds are compared on the same held-out problems
+
+
+class ProceduralTask(abc.ABC):
+    """A task that draws its problems; see ``fr3e_jax.data.task.Task``.
+
+    Args:
+      settings: the task's own section of ``data``.
+      seed: ``data.seed``, of the training problems.
+    """
+
+    def __init__(self, settings: Any, seed: int):
+        self.config, self.seed = settings, seed
+        self.dropped: dict[str, int] = {}
+
+    def problems(self, split: Split) -> ProceduralProblems:
+        return ProceduralProblems(split, self.seed, self.draw)
+
+    @abc.abstractmethod
+    def draw(self, rng: np.random.Generator, split: Split) -> tuple[str, str]:
+        """A random prompt of the split and its answer."""
 
 
 @dataclass(frozen=True)
