@@ -284,7 +284,7 @@ class Trainer:
         return 0
 
     def _way_on(self) -> str:
-        place = self.run_dir.place
+        place = self.run_dir.address
         return f"continue with fr3e train {join(place, self.run_dir.config.name)} --resume {place}"
 
     # -- one step ----------------------------------------------------------------------------------------------------
@@ -356,7 +356,7 @@ class Trainer:
         self.lock.check()
         write = partial(rollout_store.write_rollouts, self.run_dir, step, stem=stem, part=self.part)
         records = records_of(entries, self.session.texts)
-        self.background.write(what, write, records, held=bytes_of(entries))
+        self.background.write(what, write, records, size_bytes=bytes_of(entries))
 
     def _show_trees(self, step: int, groups: list[PromptGroup], credited: list[Credited]) -> None:
         records = step_report.rollout_records(step, groups, credited)

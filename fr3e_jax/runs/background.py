@@ -40,25 +40,25 @@ class Background:
         """Run ``function(*arguments)`` in its turn; the future gets its result or its error."""
         return self._executor.submit(self._timed, function, *arguments)
 
-    def write(self, what: str, function: Callable[..., Any], *arguments: Any, held: int = 0) -> None:
+    def write(self, what: str, function: Callable[..., Any], *arguments: Any, size_bytes: int = 0) -> None:
         """Run ``function(*arguments)`` in its turn; block while too many writes or bytes (`MOST_BYTES`) are waiting.
 
         Args:
           what: names the content that the function writes, for the message of an error.
           function, arguments: the write; the arguments must not change afterwards.
-          held: bytes of the arrays that it keeps in memory until it is done.
+          size_bytes: size of the arrays that it keeps in memory until it is done.
 
         Raises:
           WriteFailed: an earlier write failed; the message says which and why.
         """
         while self._writes and (
-            self._writes[0][0].done() or len(self._writes) >= _MOST_WAITING or self._held + held > MOST_BYTES
+            self._writes[0][0].done() or len(self._writes) >= _MOST_WAITING or self._held + size_bytes > MOST_BYTES
         ):
             self._oldest()
         if self._gather is None:
             self._raise_failure()
-        self._writes.append((self.call(self._guarded, what, function, *arguments), held))
-        self._held += held
+        self._writes.append((self.call(self._guarded, what, function, *arguments), size_bytes))
+        self._held += size_bytes
 
     def drain(self) -> None:
         """Wait until everything passed to `write` is written.
@@ -75,8 +75,8 @@ class Background:
         Raises:
           WriteFailed: on all of them, with the first failure.
         """
-        if self._gather is not None and any(told := self._gather(str(self._failure or ""))):
-            index, reason = next((index, text) for index, text in enumerate(told) if text)
+        if self._gather is not None and any(failures := self._gather(str(self._failure or ""))):
+            index, reason = next((index, text) for index, text in enumerate(failures) if text)
             raise self._failure or WriteFailed(f"process {index}: {reason}")
         self._raise_failure()
 
@@ -86,9 +86,9 @@ class Background:
 
     def _oldest(self) -> None:
         start = time.perf_counter()
-        future, held = self._writes.popleft()
+        future, size = self._writes.popleft()
         future.result()
-        self._held -= held
+        self._held -= size
         self.wait_seconds += time.perf_counter() - start
 
     def _raise_failure(self) -> None:

@@ -66,7 +66,7 @@ def _formatted(value: Any, pattern: str) -> str:
 
 
 def is_share(name: str) -> bool:
-    """Whether a held-out metric is an accuracy, of a benchmark (``aime24/avg@32``) or over all."""
+    """Return whether a held-out metric is an accuracy, of a benchmark (``aime24/avg@32``) or over all."""
     return name.rpartition("/")[2].startswith(RATES)
 
 
@@ -221,9 +221,9 @@ class Console:
             difference = _formatted(_change(new, old), change).rstrip("%")
             rows.append((name, _formatted(old, value), _formatted(new, value), difference))
         width = max(len(row[0]) for row in rows)
-        for name, *numbers in rows:
-            self._write(name.ljust(width) + "".join(number.rjust(10) for number in numbers))
-        self._write(f"run directory: {run_dir.place}")
+        for name, *cells in rows:
+            self._write(name.ljust(width) + "".join(cell.rjust(10) for cell in cells))
+        self._write(f"run directory: {run_dir.address}")
         present = [(getattr(run_dir, name), text) for name, text in FILES if getattr(run_dir, name).exists()]
         for path, text in present:
             there = importlib.util.find_spec("tensorboard") is not None

@@ -1,4 +1,4 @@
-"""What a metric is: name, unit, meaning, good direction and occasion; and the check that every written name has it.
+"""The declaration of a metric: name, unit, meaning, good direction, occasion; the check that every name has one.
 
 The table itself is `fr3e_jax.runs.metric_table`. Pages, reports and ``fr3e metrics`` read it, so a metric is described
 once.
@@ -42,21 +42,21 @@ class Metric:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether the name stands for many."""
+        """Return whether the name stands for many."""
         return "{" in self.name
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """What the names of this row match."""
-        parts = re.split(r"(\{\w+\})", self.name)
-        return re.compile("".join(_PLACEHOLDERS.get(part) or re.escape(part) for part in parts))
+        """The pattern of this row's names."""
+        pieces = re.split(r"(\{\w+\})", self.name)
+        return re.compile("".join(_PLACEHOLDERS.get(piece) or re.escape(piece) for piece in pieces))
 
     @property
     def explanation(self) -> str:
         """Meaning, unit and good direction in one line."""
         notes = [self.unit, f"{self.better} is better" if self.better else ""]
-        told = ", ".join(note for note in notes if note)
-        return f"{self.meaning} ({told})" if told else self.meaning
+        details = ", ".join(note for note in notes if note)
+        return f"{self.meaning} ({details})" if details else self.meaning
 
 
 @dataclass(frozen=True)

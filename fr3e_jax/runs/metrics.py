@@ -138,12 +138,12 @@ def _complete_lines(path: Path) -> list[bytes]:
     return lines
 
 
-def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def _parse(path: Path, line_number: int, line: bytes) -> dict[str, Any]:
     try:
         return json.loads(line)
     except ValueError as error:
         raise ValueError(
-            f"{path}, line {number}: found {line[:60]!r}, expected one JSON object per line; "
+            f"{path}, line {line_number}: found {line[:60]!r}, expected one JSON object per line; "
             "another program changed the file: remove that line"
         ) from error
 
@@ -151,14 +151,14 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
 def _repair(path: Path) -> None:
     """Move lines that are no records into ``metrics.damaged.jsonl`` beside the file, and name them on stderr."""
     lines, good = _complete_lines(path), []
-    for number, line in enumerate(lines, 1):
+    for line_number, line in enumerate(lines, 1):
         try:
-            if not {"step", "kind"} <= _parse(path, number, line).keys():
-                raise ValueError(f"{path}, line {number}: expected a record with step and kind")
+            if not {"step", "kind"} <= _parse(path, line_number, line).keys():
+                raise ValueError(f"{path}, line {line_number}: expected a record with step and kind")
         except (ValueError, AttributeError):
-            place = path.with_name("metrics.damaged.jsonl")
-            print(f"fr3e: {path}, line {number} is damaged; it was moved to {place}", file=sys.stderr)
-            with open(place, "ab") as stream:
+            damaged = path.with_name("metrics.damaged.jsonl")
+            print(f"fr3e: {path}, line {line_number} is damaged; it was moved to {damaged}", file=sys.stderr)
+            with open(damaged, "ab") as stream:
                 stream.write(line + b"\n")
         else:
             good.append(line)
@@ -169,9 +169,9 @@ def _repair(path: Path) -> None:
 
 def _truncate_after(path: Path, step: int) -> None:
     lines = _complete_lines(path)
-    kept = [line for number, line in enumerate(lines, 1) if _parse(path, number, line)["step"] <= step]
+    remaining = [line for line_number, line in enumerate(lines, 1) if _parse(path, line_number, line)["step"] <= step]
     with atomic_file(path) as stream:
-        stream.writelines(line + b"\n" for line in kept)
+        stream.writelines(line + b"\n" for line in remaining)
 
 
 def read_metrics(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]:
@@ -186,7 +186,7 @@ def read_metrics(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"found no {path}; expected the metrics.jsonl of a run directory")
-    records = [_parse(path, number, line) for number, line in enumerate(_complete_lines(path), 1)]
+    records = [_parse(path, line_number, line) for line_number, line in enumerate(_complete_lines(path), 1)]
     for record in records:
         for flag in [key for key in record if key.endswith(NONFINITE_SUFFIX)]:
             record[flag.removesuffix(NONFINITE_SUFFIX)] = float(record.pop(flag))

@@ -42,19 +42,19 @@ def write_metrics_table(page: Path) -> None:
     page.write_text(before + MARKERS[0] + "\n" + metrics_table() + MARKERS[1] + after, encoding="utf-8")
 
 
-def list_metrics(part: str = "") -> str:
+def list_metrics(text: str = "") -> str:
     """A line for each metric whose name has ``part``.
 
     Raises:
       ValueError: there is none.
     """
-    found = [(group, [metric for metric in group.metrics if part in metric.name]) for group in GROUPS]
-    found = [(group, metrics) for group, metrics in found if metrics]
-    if not found:
-        raise ValueError(f"found no metric whose name has {part!r}; `fr3e metrics` lists all names")
-    width = max(len(metric.name) for _, metrics in found for metric in metrics)
+    matches = [(group, [metric for metric in group.metrics if text in metric.name]) for group in GROUPS]
+    matches = [(group, metrics) for group, metrics in matches if metrics]
+    if not matches:
+        raise ValueError(f"found no metric whose name has {text!r}; `fr3e metrics` lists all names")
+    width = max(len(metric.name) for _, metrics in matches for metric in metrics)
     lines = []
-    for group, metrics in found:
+    for group, metrics in matches:
         lines += ["", f"{group.title} ({_when(group)})"]
         lines += [f"  {metric.name:<{width}}  {metric.explanation}" for metric in metrics]
     return "\n".join(lines[1:])

@@ -13,7 +13,7 @@ WIDTH = 110  # characters
 
 
 def in_notebook() -> bool:
-    """Whether a Jupyter kernel runs this program."""
+    """Return whether a Jupyter kernel runs this program."""
     ipython = sys.modules.get("IPython")  # a kernel has imported it
     shell = ipython.get_ipython() if ipython is not None else None
     return hasattr(shell, "kernel")

@@ -92,8 +92,8 @@ class Stopwatch:
 @contextlib.contextmanager
 def replaced(owner: Any, changes: dict[str, Any]) -> Iterator[None]:
     """Within the block, attributes of ``owner`` have other values."""
-    own = vars(owner)
-    before = {name: own[name] for name in changes if name in own}
+    attributes = vars(owner)
+    before = {name: attributes[name] for name in changes if name in attributes}
     try:
         for name, value in changes.items():
             setattr(owner, name, value)
@@ -180,14 +180,14 @@ class Profiler:
     def step(self, step: int) -> Iterator[None]:
         """Enter around each step of the loop."""
         self._seen += 1
-        number = self._seen - WARM_UP_STEPS
-        if not self.steps or number < 1 or number > 2 * self.steps + 1:
+        measured = self._seen - WARM_UP_STEPS
+        if not self.steps or measured < 1 or measured > 2 * self.steps + 1:
             yield
-        elif number <= self.steps:
+        elif measured <= self.steps:
             with timed_calls(self._stopwatch, self._owners, self._grading):
                 yield from self._measure(step)
             self._write()
-        elif number == self.steps + 1:
+        elif measured == self.steps + 1:
             with _trace(self.directory), jax.profiler.StepTraceAnnotation("step", step_num=step):
                 yield
         else:

@@ -80,8 +80,8 @@ class Profile:
     def outside_share(self) -> float:
         """Share of the time without compilation that is neither device programs nor grading."""
         totals = self.totals()
-        whole = self.seconds - totals[COMPILATION]
-        return (totals[HOST] + totals[TRANSFER]) / whole if whole > 0 else 0.0
+        seconds = self.seconds - totals[COMPILATION]
+        return (totals[HOST] + totals[TRANSFER]) / seconds if seconds > 0 else 0.0
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per stage; after it its cells, longest first, and the host's rest last."""
@@ -89,16 +89,16 @@ class Profile:
         stages[""] = self.seconds - sum(stages.values())
         rows: list[dict[str, Any]] = []
         for stage, seconds in stages.items():
-            own = {(kind, name): cell for (where, kind, name), cell in self.cells.items() if where == stage}
+            stage_cells = {(kind, name): cell for (where, kind, name), cell in self.cells.items() if where == stage}
             parts = [
                 {"kind": kind, "name": name, "calls": cell.calls, "seconds": cell.seconds}
-                for (kind, name), cell in sorted(own.items(), key=lambda item: -item[1].seconds)
+                for (kind, name), cell in sorted(stage_cells.items(), key=lambda item: -item[1].seconds)
             ]
-            rest = seconds - sum(cell.seconds for cell in own.values())
+            rest = seconds - sum(cell.seconds for cell in stage_cells.values())
             parts.append({"kind": HOST, "name": "", "calls": 0, "seconds": rest})
             name = stage or _BETWEEN
             rows.append({"stage": name, "kind": "stage", "name": "", "calls": 0, "seconds": seconds})
-            rows += [{"stage": name, **part} for part in parts]
+            rows += [{"stage": name, **cells} for cells in parts]
         return [row | {"share": self._share(row["seconds"])} for row in rows]
 
     def _share(self, seconds: float) -> float:

@@ -38,11 +38,11 @@ class Part:
         first, end = np.searchsorted(owners, [self.index, self.index + 1])
         return range(int(first), int(end))
 
-    def path(self, whole: Path) -> Path:
+    def path(self, file: Path) -> Path:
         """``step_000012.0-of-4.jsonl.gz`` beside ``step_000012.jsonl.gz``; the file itself if there is one part."""
         if self.count == 1:
-            return whole
-        return whole.with_name(f"{whole.name.removesuffix(_ENDING)}.{self.index}-of-{self.count}{_ENDING}")
+            return file
+        return file.with_name(f"{file.name.removesuffix(_ENDING)}.{self.index}-of-{self.count}{_ENDING}")
 
 
 WHOLE = Part()
@@ -57,21 +57,21 @@ def rollout_files(path: Path) -> list[Path]:
     """The files that hold the records of ``path``, in order: itself, or all its parts; empty if some are missing."""
     if path.is_file():
         return [path]
-    found = _parts_beside(path)
-    for count in sorted({part.count for part in found}):
-        wanted = [Part(index, count) for index in range(count)]
-        if all(part in found for part in wanted):
-            return [part.path(path) for part in wanted]
+    present = _parts_beside(path)
+    for count in sorted({shard.count for shard in present}):
+        shards = [Part(index, count) for index in range(count)]
+        if all(shard in present for shard in shards):
+            return [shard.path(path) for shard in shards]
     return []
 
 
 def missing_parts(path: Path) -> str:
-    """What is there in place of ``path`` and all its parts, for a message."""
-    found = sorted(_parts_beside(path), key=lambda part: (part.count, part.index))
-    if not found:
+    """A message about the files that stand in place of ``path`` and all its parts."""
+    present = sorted(_parts_beside(path), key=lambda shard: (shard.count, shard.index))
+    if not present:
         return f"{path} is not there, and no part of it either"
-    count = found[0].count
-    lacking = [n for n in range(count) if Part(n, count) not in found]
+    count = present[0].count
+    lacking = [n for n in range(count) if Part(n, count) not in present]
     return f"{path} is in {count} parts, and {', '.join(Part(n, count).path(path).name for n in lacking)} is missing"
 
 
@@ -88,14 +88,14 @@ def stored_steps(run_dir: RunDirectory, stem: str = "step") -> list[int]:
     for match in names:
         if match and match["stem"] == stem and match[0].startswith(stem) and match[0].endswith(_ENDING):
             present.setdefault(int(match["step"]), set()).add(_part(match))
-    return sorted(step for step, parts in present.items() if any(_all_there(parts, part.count) for part in parts))
+    return sorted(step for step, parts in present.items() if any(_all_there(parts, shard.count) for shard in parts))
 
 
 def drop_other_parts(path: Path, count: int) -> None:
     """Remove what another number of processes wrote in place of ``path``: the file itself, or its other parts."""
-    for part in _parts_beside(path):
-        if part.count != count:
-            part.path(path).unlink(missing_ok=True)
+    for shard in _parts_beside(path):
+        if shard.count != count:
+            shard.path(path).unlink(missing_ok=True)
     if count > 1:
         path.unlink(missing_ok=True)
 

@@ -134,7 +134,7 @@ def _decode(content: dict[str, Any]) -> RolloutRecord:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether the rollouts of ``path``, or of all its parts, are there and can be decompressed to their end."""
+    """Return whether the rollouts of ``path``, or of all its parts, are there and can be decompressed to their end."""
     files = rollout_files(path)
     try:
         for file in files:
@@ -158,13 +158,13 @@ def write_rollouts(
     Raises:
       ValueError: a record belongs to another step.
     """
-    whole = rollout_path(run_dir, step, stem=stem)
-    path = part.path(whole)
+    file = rollout_path(run_dir, step, stem=stem)
+    path = part.path(file)
     with atomic_file(path) as stream:
         for member in _compressed(_parts(records, step, path)):
             stream.write(member)
     if part.index == 0:
-        drop_other_parts(whole, part.count)
+        drop_other_parts(file, part.count)
     return path
 
 
@@ -183,7 +183,7 @@ def _parts(records: Iterable[RolloutRecord], step: int, path: Path) -> Iterator[
     yield b"".join(lines)
 
 
-def _compressed(parts: Iterable[bytes]) -> Iterator[bytes]:
+def _compressed(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Each part as a gzip member, in order, compressed in threads; two parts for each thread wait at most.
 
     A file of several members is a gzip file as any other. ISA-L lets other threads of Python run meanwhile.
@@ -191,10 +191,10 @@ def _compressed(parts: Iterable[bytes]) -> Iterator[bytes]:
     threads = min(_MOST_THREADS, os.cpu_count() or 1)
     with ThreadPoolExecutor(threads, thread_name_prefix="fr3e-gzip") as pool:
         waiting: deque[Future[bytes]] = deque()
-        for part in parts:
+        for chunk in chunks:
             if len(waiting) == 2 * threads:
                 yield waiting.popleft().result()
-            waiting.append(pool.submit(igzip.compress, part, compresslevel=_LEVEL, mtime=0))
+            waiting.append(pool.submit(igzip.compress, chunk, compresslevel=_LEVEL, mtime=0))
         while waiting:
             yield waiting.popleft().result()
 
@@ -218,12 +218,12 @@ def iterate_rollouts(path: Path) -> Iterator[RolloutRecord]:
 def _records_of(path: Path) -> Iterator[RolloutRecord]:
     try:
         with gzip.open(path, "rb") as stream:
-            for number, line in enumerate(stream, 1):
+            for line_number, line in enumerate(stream, 1):
                 content = orjson.loads(line)
                 names = set(content) if isinstance(content, dict) else set()
                 if not _NEEDED <= names <= set(_FIELDS):
                     differing = sorted((_NEEDED - names) | (names - set(_FIELDS)))
-                    raise ValueError(f"line {number} lacks or adds the fields {differing}")
+                    raise ValueError(f"line {line_number} lacks or adds the fields {differing}")
                 yield _decode(content)
     except (EOFError, gzip.BadGzipFile, zlib.error, ValueError, TypeError) as error:
         raise ValueError(

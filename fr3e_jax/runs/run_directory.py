@@ -108,16 +108,16 @@ class RunDirectory:
         return cls._create_unused(Path(config.runtime.output_dir).expanduser() / f"{config.name}-{stamp}")
 
     @classmethod
-    def _create_unused(cls, wanted: Path) -> RunDirectory:
-        wanted.parent.mkdir(parents=True, exist_ok=True)
-        candidate, number = wanted, 1
+    def _create_unused(cls, path: Path) -> RunDirectory:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        candidate, suffix = path, 1
         while True:
             try:
                 # mkdir tests and claims the name in one step: two runs of a sweep may start in the same second.
                 candidate.mkdir()
             except FileExistsError:
-                number += 1
-                candidate = wanted.with_name(f"{wanted.name}-{number}")
+                suffix += 1
+                candidate = path.with_name(f"{path.name}-{suffix}")
             else:
                 return cls(candidate)
 
@@ -130,9 +130,9 @@ class RunDirectory:
         """
         chosen = cls(Path(path))
         if not chosen.holds_run():
-            found = "a directory without config.yaml" if chosen.path.is_dir() else "no such directory"
+            problem = "a directory without config.yaml" if chosen.path.is_dir() else "no such directory"
             raise FileNotFoundError(
-                f"{chosen.path} holds no run: found {found}; expected the directory of an earlier run "
+                f"{chosen.path} holds no run: found {problem}; expected the directory of an earlier run "
                 "(`fr3e runs` lists them)"
             )
         return chosen
@@ -146,8 +146,8 @@ class RunDirectory:
         return bool(self._traces())
 
     @property
-    def place(self) -> str:
-        """What users call it: the path, or the address in a store whose working copy it is."""
+    def address(self) -> str:
+        """The name that users know: the path, or the address in a store whose working copy it is."""
         return address_of(self.path)
 
     @property
@@ -216,22 +216,22 @@ def open_run(
 
 def _address(config: Config, run_dir: Place | None, resume: bool) -> str:
     """The address of a run in a store; "" for one in a folder."""
-    place = run_dir if resume else config.runtime.run_dir
-    if place:
-        return str(place) if is_remote(place) else _address_of_copy(Path(place).expanduser())
+    chosen = run_dir if resume else config.runtime.run_dir
+    if chosen:
+        return str(chosen) if is_remote(chosen) else _address_of_copy(Path(chosen).expanduser())
     if not is_remote(config.runtime.output_dir):
         return ""
-    wanted = join(config.runtime.output_dir, f"{config.name}-{datetime.now():%Y%m%d-%H%M%S}")
-    candidate, number = wanted, 1
+    address = join(config.runtime.output_dir, f"{config.name}-{datetime.now():%Y%m%d-%H%M%S}")
+    candidate, suffix = address, 1
     while holds_run(candidate):
-        number += 1
-        candidate = f"{wanted}-{number}"
+        suffix += 1
+        candidate = f"{address}-{suffix}"
     return candidate
 
 
 def _address_of_copy(folder: Path) -> str:
-    place = address_of(folder)
-    return place if is_remote(place) else ""
+    address = address_of(folder)
+    return address if is_remote(address) else ""
 
 
 def _mirrored(address: str, resume: bool, lock: RunLock, mirror: Mirror) -> RunDirectory:
@@ -259,9 +259,9 @@ def check_seen_by_all(run: RunDirectory, config: Config, gather: Callable[[bool]
 
 
 def _unwritable(config: Config, run_dir: Place | None, error: Exception) -> str:
-    """What to change where a run's directory cannot be made or written."""
+    """The advice where a run's directory cannot be made or written."""
     runtime = config.runtime
     name = "run_dir" if run_dir or runtime.run_dir else "output_dir"
-    place = run_dir or runtime.run_dir or runtime.output_dir
+    folder = run_dir or runtime.run_dir or runtime.output_dir
     reason = getattr(error, "strerror", None) or str(error)
-    return f"cannot write into runtime.{name}={place}: {reason}; set runtime.{name} to a folder that can be written"
+    return f"cannot write into runtime.{name}={folder}: {reason}; set runtime.{name} to a folder that can be written"

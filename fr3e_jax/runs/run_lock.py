@@ -156,7 +156,7 @@ def _age(descriptor: int, path: Path) -> float:
 
 
 def _is_alive(pid: Any) -> bool:
-    """Whether a process of this machine has that number."""
+    """Return whether a process of this machine has that number."""
     if not isinstance(pid, int):
         return False
     try:

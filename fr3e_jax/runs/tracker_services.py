@@ -86,8 +86,8 @@ class Mlflow:
             self._id = run.id
             self._client.update_run(self._id, status="RUNNING")
             return self._id
-        found = self._client.get_experiment_by_name(run.project)
-        experiment = found.experiment_id if found else self._client.create_experiment(run.project)
+        earlier = self._client.get_experiment_by_name(run.project)
+        experiment = earlier.experiment_id if earlier else self._client.create_experiment(run.project)
         self._id = self._client.create_run(experiment, run_name=run.name).info.run_id
         parameters = [Param(name, str(value)[:_LONGEST_PARAMETER]) for name, value in _flat(run.settings)]
         for some in _parts(parameters):

@@ -29,7 +29,7 @@ _END_SECONDS = 60.0  # for the records that wait at the end
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker learns about a run at its start."""
+    """The facts of a run that a tracker learns at its start."""
 
     project: str
     name: str
@@ -85,8 +85,8 @@ class Trackers:
         self._directory = RunDirectory(run.directory)
         self._ids: dict[str, str] = {}
         self._lock = threading.Lock()
-        known = _known_ids(self._directory)
-        self._threads = [_Thread(name, make, run, known.get(name), self._keep_id) for name in names]
+        ids = _known_ids(self._directory)
+        self._threads = [_Thread(name, make, run, ids.get(name), self._keep_id) for name in names]
 
     def metrics(self, step: int, metrics: Mapping[str, Any], kind: str = "train") -> None:
         """Pass on the finite numbers of a record."""
@@ -150,7 +150,7 @@ class _Thread:
         name: str,
         make: Callable[[str], Tracker],
         run: TrackedRun,
-        known: str | None,
+        tracker_id: str | None,
         keep_id: Callable[[str, str], None],
     ) -> None:
         self._name = name
@@ -160,7 +160,10 @@ class _Thread:
         self._failed = False
         # A daemon: a tracker that hangs does not keep the process alive.
         self._thread = threading.Thread(
-            target=self._work, args=(make, replace(run, id=known), keep_id), name=f"fr3e-tracker-{name}", daemon=True
+            target=self._work,
+            args=(make, replace(run, id=tracker_id), keep_id),
+            name=f"fr3e-tracker-{name}",
+            daemon=True,
         )
         self._thread.start()
 

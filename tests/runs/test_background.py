@@ -92,8 +92,8 @@ def test_writes_wait_when_too_much_is_queued(monkeypatch, limit, value, held):
     gate, done = threading.Event(), []
     with Background() as background:
         for _ in range(2):
-            background.write("held", gate.wait, held=held)
-        hand_over = lambda: (background.write("late", done.append, 1, held=held), done.append("handed over"))
+            background.write("held", gate.wait, size_bytes=held)
+        hand_over = lambda: (background.write("late", done.append, 1, size_bytes=held), done.append("handed over"))
         late = threading.Thread(target=hand_over)
         late.start()
         late.join(0.05)
@@ -102,7 +102,7 @@ def test_writes_wait_when_too_much_is_queued(monkeypatch, limit, value, held):
         late.join()
         background.drain()
         assert waited
-        background.write("larger than the bound", done.append, 2, held=11)
+        background.write("larger than the bound", done.append, 2, size_bytes=11)
     assert set(done) == {1, 2, "handed over"}
 
 

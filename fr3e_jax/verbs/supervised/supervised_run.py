@@ -120,7 +120,7 @@ class SupervisedRun:
             except (CheckpointFailed, RunDirectoryGone, GradingFailed) as error:
                 return self.failed(str(error))
             except NON_FINITE as error:
-                place = self.run_dir.place
+                place = self.run_dir.address
                 way_on = f"continue with fr3e {self.verb} {join(place, self.run_dir.config.name)} --resume {place}"
                 newest, last = self.checkpoints.latest_step(), self.last_metrics
                 message = non_finite_message(self.config, error, last, self.step, newest, way_on, self.rate)
