@@ -48,7 +48,7 @@ test-slow-8: $(VENV)/.installed-dev
 # The tests of packages that place arrays on devices, on eight virtual devices.
 test-8: $(VENV)/.installed-dev
 	FR3E_TEST_DEVICES=8 $(PYTEST) -m "not slow" tests/programs tests/rollouts tests/learning tests/loop tests/verbs \
-		tests/runs tests/cluster tests/policy/test_huggingface.py tests/planning/test_collectives.py \
+		tests/runs tests/cluster tests/policy/test_huggingface.py \
 		tests/planning/test_estimate.py::test_planned_caches_have_the_shardings_that_prefill_returns --ignore tests/loop/test_several_processes.py \
 		--ignore tests/runs/test_profile.py --ignore tests/loop/test_end_to_end.py
 

@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import jax
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -69,18 +68,6 @@ def test_the_table_compares_with_the_best_peer_and_with_each_that_has_bars_of_it
         "| branch_tiny | 300 | fork 100, fork_sorted 90, per_anchor 60 | **3.00x**, 5.00x per_anchor | 3.2x, 4.2x "
         "| 4.2x, 5.5x | 700 MB, 700 MB, 1.00x |"
     )
-
-
-@pytest.mark.parametrize("what", ["rows", "decode"])
-def test_both_ways_of_attention_are_compiled_for_the_same_arrays(benchmark, what):
-    module = benchmark("attention_bytes")
-    program = {"rows": module.rows_program, "decode": module.decode_program}[what]
-    results, arguments = [], []
-    for attention in ("pallas", "xla"):
-        function, inputs = program("7b", attention, jax.ShapeDtypeStruct)
-        arguments.append(jax.tree.leaves(inputs))
-        results.append(jax.tree.leaves(jax.eval_shape(function, *inputs)))
-    assert arguments[0] == arguments[1] and results[0][0].shape == results[1][0].shape
 
 
 def test_the_peer_by_hand_trains_whole_bases_as_ours_trains_whole_trunks(benchmark):

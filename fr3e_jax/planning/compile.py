@@ -1,22 +1,20 @@
-"""One program compiled for a topology: its memory on each device, the bytes it sends, and its least time."""
+"""One program on a topology: its memory on each device, and its least time.
+
+Everything is estimated first. Compiling replaces the estimate of memory by the compiler's figures.
+"""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import jax
-import numpy as np
 from jax.experimental import topologies
 
-from fr3e_jax.planning.costs import Collective, collectives, count_flops
 from fr3e_jax.planning.estimate import Estimate, Estimator
-from fr3e_jax.planning.links import MeshLinks, estimated_links, links_of_mesh
 from fr3e_jax.planning.targets import Target, device_bytes
 from fr3e_jax.planning.topology import Topology, TopologyError
-from fr3e_jax.planning.traffic import moved_bytes
 
 GIB = 2**30
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
@@ -28,25 +26,23 @@ class ProgramPlan:
 
     name: str
     shape: str
-    fits: bool
     hbm_bytes: int  # of the chip
-    argument_bytes: int
-    temporary_bytes: int
-    output_bytes: int  # without the outputs that replace donated arguments
     peak_bytes: int  # of the program alone; of a refused program, the bytes it asked for
     resident: dict[str, int]  # other arrays of the run that stay on the device while the program runs
-    flops: int
-    read_bytes: int  # through HBM: of decoding the least that it reads; of a compiled program what it moves
-    collectives: list[Collective] = field(default_factory=list)
-    moved: dict[str, int] = field(default_factory=dict)  # bytes read and written by part; {} where nothing was compiled
+    flops: int  # of matrix products, by estimate
+    read_bytes: int  # through HBM, by estimate: the least that the program reads and writes
+    sent_bytes: int  # over the links of a slice or host, by estimate
+    sent_between_slices: int  # by estimate; the chips of a slice share them
     largest: dict[str, int] = field(default_factory=dict)  # the largest arrays, by estimate
+    positions: int = 0  # positions that one call passes through the network, or samples
+    argument_bytes: int = 0  # 0 here and below where nothing was compiled
+    temporary_bytes: int = 0
+    output_bytes: int = 0  # without the outputs that replace donated arguments
+    compile_seconds: float = 0.0
+    estimated: bool = True  # nothing was compiled
+    refused: bool = False  # the compiler refused it: the program alone does not fit
     floor_seconds: float = 0.0
     dominated_by: str = ""  # the slowest resource: compute, memory or network
-    steps: int = 1
-    positions: int = 0  # positions that one call passes through the network, or samples
-    compile_seconds: float = 0.0
-    refused: bool = False  # the compiler refused it: the program alone does not fit
-    estimated: bool = False  # nothing was compiled
 
     @property
     def total_bytes(self) -> int:
@@ -55,14 +51,18 @@ class ProgramPlan:
 
     @property
     def share(self) -> float:
-        """The share of the chip's memory that is held."""
+        """The share of the chip's memory that is in use."""
         return self.total_bytes / self.hbm_bytes
+
+    @property
+    def fits(self) -> bool:
+        return not self.refused and self.total_bytes <= self.hbm_bytes
 
 
 def topology_devices(topology: Topology) -> list:
     """The devices of a topology that is not there, slice after slice, as libtpu describes them to the compiler.
 
-    It needs libtpu and the environment of `fr3e_jax.planning.planner_process`.
+    It needs libtpu and the environment of `fr3e_jax.planning.libtpu`.
 
     Raises:
       TopologyError: libtpu knows no such slice.
@@ -71,141 +71,86 @@ def topology_devices(topology: Topology) -> list:
     if topology.chip.name == "v4":
         options["chip_config_name"] = "megacore"  # both cores of a chip as one device
     try:
-        found = topologies.get_topology_desc(platform="tpu", topology_name=topology.slice_name, **options)
+        description = topologies.get_topology_desc(platform="tpu", topology_name=topology.slice_name, **options)
     except Exception as error:  # libtpu raises several kinds
         reason = str(error).splitlines()[0]
         raise TopologyError(
             f"--topology {topology.name}: libtpu has no such slice ({reason}); "
             f"give the shape of one that exists, like {topology.chip.name}:{'x'.join('4' * topology.chip.dimensions)}"
         ) from error
-    return sorted(found.devices, key=lambda device: (getattr(device, "slice_index", None) or 0, device.id))
+    return sorted(description.devices, key=lambda device: (getattr(device, "slice_index", None) or 0, device.id))
 
 
-def compile_target(target: Target, topology: Topology) -> ProgramPlan:
-    """Compile for the devices of the target's arguments. A program that is too large gives a plan with ``refused``."""
-    arguments = device_bytes(target.arguments)
+def estimated_plan(name: str, estimator: Estimator, topology: Topology) -> ProgramPlan:
+    """The figures of a program by arithmetic."""
+    estimate, several = estimator.of(name), topology.slices > 1
+    sent = estimate.gathered_bytes + estimate.reduced_bytes
+    between = estimate.summed_bytes * several
+    if several and topology.chip.platform == "gpu":  # the fsdp axis spans the hosts
+        between += estimate.gathered_bytes / topology.chips_per_slice
     plan = ProgramPlan(
-        name=target.name,
-        shape=target.shape,
-        fits=False,
+        name=name,
+        shape=estimate.shape,
         hbm_bytes=int(topology.chip.hbm_gib * GIB),
-        argument_bytes=arguments,
-        temporary_bytes=0,
-        output_bytes=0,
-        peak_bytes=arguments,
-        resident={name: device_bytes(tree) for name, tree in target.resident.items()},
-        flops=count_flops(target.trace().jaxpr.jaxpr, target.trips),
-        read_bytes=target.read_bytes or arguments,
-        steps=target.steps,
-        positions=target.positions,
+        peak_bytes=int(estimate.peak_bytes),
+        resident={array: int(size) for array, size in estimate.resident.items()},
+        flops=int(estimate.flops),
+        read_bytes=int(estimate.read_bytes),
+        sent_bytes=int(sent + estimate.summed_bytes * (not several)),
+        sent_between_slices=int(between),
+        largest=_largest_arrays(estimate),
+        positions=estimate.positions,
     )
+    return with_floor(plan, topology)
+
+
+def compiled_plan(target: Target, estimated: ProgramPlan, topology: Topology) -> ProgramPlan:
+    """``estimated`` with the memory of the program that was compiled for the target's devices.
+
+    A program that is too large gives a plan with ``refused``.
+    """
+    arguments = device_bytes(target.arguments)
+    resident = {name: device_bytes(tree) for name, tree in target.resident.items()}
+    plan = replace(estimated, resident=resident, argument_bytes=arguments, estimated=False)
     started = time.monotonic()
     try:
         compiled = target.lower().compile()
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        asked = requested_bytes(str(error), arguments)
-        plan = replace(plan, refused=True, peak_bytes=asked, temporary_bytes=asked - arguments)
+        requested = requested_bytes(str(error), arguments)
+        plan = replace(plan, refused=True, peak_bytes=requested, temporary_bytes=requested - arguments)
     else:
         memory = compiled.memory_analysis()
-        slice_size = topology.chips_per_slice if topology.slices > 1 else 0
-        text = compiled.as_text()
         plan = replace(
             plan,
             argument_bytes=memory.argument_size_in_bytes,
             temporary_bytes=memory.temp_size_in_bytes,
             output_bytes=memory.output_size_in_bytes - memory.alias_size_in_bytes,
             peak_bytes=memory.peak_memory_in_bytes,
-            collectives=collectives(
-                text, trips=target.trips, chips_per_slice=slice_size, mesh=links_of_mesh(target.mesh, topology)
-            ),
-            moved=(moved := moved_bytes(text, trips=target.trips)),
-            read_bytes=target.read_bytes or max(arguments, sum(moved.values())),
         )
-        plan = replace(plan, fits=plan.total_bytes <= plan.hbm_bytes)
-    return with_floor(replace(plan, compile_seconds=time.monotonic() - started), topology)
+    return replace(plan, compile_seconds=time.monotonic() - started)
 
 
-def estimated_plan(name: str, estimator: Estimator, topology: Topology) -> ProgramPlan:
-    """The same figures from an estimate, without compiling."""
-    estimate = estimator.of(name)
-    plan = ProgramPlan(
-        name=name,
-        shape=estimate.shape,
-        fits=False,
-        hbm_bytes=int(topology.chip.hbm_gib * GIB),
-        argument_bytes=0,
-        temporary_bytes=0,
-        output_bytes=0,
-        peak_bytes=int(estimate.peak_bytes),
-        resident={name: int(size) for name, size in estimate.resident.items()},
-        flops=int(estimate.flops),
-        read_bytes=int(estimate.read_bytes),
-        collectives=_estimated_collectives(name, estimator, estimate, topology),
-        largest=largest_arrays(estimate),
-        steps=estimate.steps,
-        positions=estimate.positions,
-        estimated=True,
-    )
-    return with_floor(replace(plan, fits=plan.total_bytes <= plan.hbm_bytes), topology)
-
-
-_BATCH = ("replica", "fsdp", "expert")
-_GATHERED = ("fsdp", "expert", "context")  # axes over which weights are gathered
-
-
-def _estimated_collectives(name: str, estimator: Estimator, estimate: Estimate, topology: Topology) -> list[Collective]:
-    """The estimated collectives. The chips of a slice share the bytes that pass between slices."""
-    training, rollouts = estimator.train, estimator.roll
-    trains = name in ("score", "accumulate", "apply", "reshard")
-    mesh = estimated_links(topology, training, training if trains else rollouts)
-    everywhere = (*_GATHERED, "replica", "tensor")
-    sent = [("all-gather", estimate.gathered_bytes, False, everywhere if name == "reshard" else _GATHERED)]
-    sent.append(("all-reduce", estimate.reduced_bytes, False, _BATCH if name == "promote" else ("tensor",)))
-    sent.append(("all-reduce", estimate.summed_bytes, topology.slices > 1, ("replica",)))
-    if topology.slices > 1 and topology.chip.platform == "gpu":  # the fsdp axis spans the hosts
-        sent.append(("all-gather", estimate.gathered_bytes / topology.chips_per_slice, True, _GATHERED))
-    return [_estimated(kind, int(size), across, axes, mesh) for kind, size, across, axes in sent if size]
-
-
-def _estimated(kind: str, size: int, across: bool, axes: tuple[str, ...], mesh: MeshLinks | None) -> Collective:
-    if mesh is None or across:
-        return Collective(kind, 0, across, 0, size)
-    groups = mesh.groups(axes)
-    return Collective(kind, groups.shape[1], across, 0, size, mesh.axes_of(groups), mesh.loads(kind, groups))
-
-
-def largest_arrays(estimate: Estimate, count: int = 5) -> dict[str, int]:
+def _largest_arrays(estimate: Estimate, count: int = 5) -> dict[str, int]:
     """Estimated bytes of the ``count`` largest arrays on a device while the program runs."""
-    everything = estimate.arrays | estimate.resident
-    return {name: int(everything[name]) for name in sorted(everything, key=everything.get, reverse=True)[:count]}
+    arrays = estimate.arrays | estimate.resident
+    return {name: int(arrays[name]) for name in sorted(arrays, key=arrays.get, reverse=True)[:count]}
 
 
 def with_floor(plan: ProgramPlan, topology: Topology) -> ProgramPlan:
-    """The plan with its least time: the longest of computing, reading HBM and sending, each at its published peak."""
+    """The plan with its least time: the longest of computing, reading HBM and sending, each at its published peak.
+
+    All links of a chip count as busy at once, so a collective over one axis of the mesh takes longer.
+    """
     chip = topology.chip
-    between = sum(c.sent_bytes for c in plan.collectives if c.across_slices)
     times = {
         "compute": plan.flops / topology.devices / chip.peak_flops,
         "memory": plan.read_bytes / chip.hbm_bandwidth,
-        "network": max(link_seconds(plan.collectives, topology), between / chip.network_bandwidth),
+        "network": max(plan.sent_bytes / chip.link_bandwidth, plan.sent_between_slices / chip.network_bandwidth),
     }
     slowest = max(times, key=times.get)
     return replace(plan, floor_seconds=times[slowest], dominated_by=slowest)
-
-
-def link_seconds(found: Sequence[Collective], topology: Topology) -> float:
-    """The least time of the collectives within a slice: that of the dimension of the torus whose links send most.
-
-    Collectives over other dimensions may run at the same time. Without a torus, all links of a chip serve each.
-    """
-    chip, inside = topology.chip, [c for c in found if not c.across_slices]
-    busy = np.zeros(len(topology.shape))
-    for collective in inside:
-        busy += collective.sent_bytes * np.array(collective.loads or (0.0,) * len(busy))
-    elsewhere = sum(c.sent_bytes for c in inside if not c.loads)
-    return float(busy.max()) / chip.bandwidth_of_a_link + elsewhere / chip.link_bandwidth
 
 
 def requested_bytes(message: str, arguments: int) -> int:

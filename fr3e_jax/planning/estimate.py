@@ -1,7 +1,8 @@
 """Memory and cost of a recipe's programs by arithmetic, without compiling.
 
-Estimates serve GPUs, order the candidates of a search, and name the largest arrays of a program. Bytes are those of one
-device, and split arrays count as split evenly. The compiler may keep further arrays, so a program can need more.
+Estimates serve GPUs, compare settings, and name the largest arrays of a program. Bytes are those of one device, and
+split arrays count as split evenly. The compiler may keep further arrays, so a program can need more. Arrays have the
+largest shapes of the recipe. FLOPs and bytes read are those at a mean length of responses.
 """
 
 from __future__ import annotations
@@ -65,13 +66,16 @@ class Estimate:
     gathered_bytes: float  # sent by each device to gather weights, or keys and values, and to scatter gradients
     reduced_bytes: float  # sent by each device within a layer, over ``tensor``
     summed_bytes: float = 0.0  # sent by each device to add gradients over ``replica``
-    steps: int = 1
     positions: int = 0
     shape: str = ""
 
     @property
     def peak_bytes(self) -> float:
         return sum(self.arrays.values())
+
+    @property
+    def total_bytes(self) -> float:
+        return self.peak_bytes + sum(self.resident.values())
 
 
 def training_sizes(config: Config, devices: int) -> Sizes:
@@ -111,20 +115,28 @@ def _int8_elements(architecture: Architecture) -> tuple[int, int]:
 class Estimator:
     """Estimates of a recipe's programs on ``devices`` devices."""
 
-    def __init__(self, config: Config, architecture: Architecture, devices: int):
+    def __init__(self, config: Config, architecture: Architecture, devices: int, response_tokens: int = 0):
+        """``response_tokens``: the mean length of responses, which attention and decode steps read; 0: the cap."""
         self.config, self.a, self.devices = config, architecture, devices
         self.train, self.roll = training_sizes(config, devices), rollout_sizes(config, devices)
         self.compute = _WIDTH[config.model.compute_dtype]
         self.stored = _WIDTH[config.model.param_dtype]
         self.int8 = config.rollout.param_dtype == INT8  # of kernels; the rest has the compute type
         self.read = self.compute if self.int8 else _WIDTH[config.rollout.param_dtype or config.model.param_dtype]
-        cuts = lambda sizes: (sizes.replica, sizes.tensor, sizes.expert)
-        own = cuts(self.roll) != cuts(self.train)
+        relaid = any(getattr(self.roll, axis) != getattr(self.train, axis) for axis in ("replica", "tensor", "expert"))
         self.lora = lora_settings(config)
         self.adapters = 0 if self.lora is None else _adapter_elements(architecture, self.lora)
         self.merges = config.model.lora.rollouts == "merged"
-        self.copies = own or self.int8 or self.read != self.stored or (self.lora is not None and self.merges)
+        self.copies = relaid or self.int8 or self.read != self.stored or (self.lora is not None and self.merges)
         self.slots = -(-config.rollout.trunk_slots // self.roll.batch_shards) * self.roll.batch_shards
+        prompt, cap = config.data.max_prompt_tokens, config.rollout.max_response_tokens
+        self.response_share = (response_tokens or cap) / cap
+        self.sequence_share = (prompt + self.response_share * cap) / (prompt + cap)  # of prompt and response
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of the decoder."""
+        return self.slots * self.config.rollout.lanes_per_trunk
 
     # -- arrays of the run -------------------------------------------------------------------------------------------
 
@@ -175,22 +187,24 @@ class Estimator:
     def cache_bytes(self, positions: int, *, hidden: bool = True) -> float:
         """Bytes of ``positions`` cached positions on a device: keys and values of all layers, and hidden states."""
         a = self.a
-        kept = max(a.num_kv_heads / self.roll.tensor, 1 if a.num_kv_heads % self.roll.tensor == 0 else a.num_kv_heads)
+        heads = a.num_kv_heads if a.num_kv_heads % self.roll.tensor else a.num_kv_heads / self.roll.tensor
         width = a.hidden_size / self.roll.tensor if hidden else 0
-        return positions * self.compute * (2 * a.num_layers * kept * a.head_dim + width)
+        return positions * self.compute * (2 * a.num_layers * heads * a.head_dim + width)
 
-    def held(self) -> dict[str, float]:
-        """Arrays that the run keeps beside the policy: optimizer state, reference, critic with its optimizer."""
-        weights = self.trained(self.train)
-        whole = self.weights(self.stored, self.train)
-        reference = {"reference policy": weights} if self.config.kl.coefficient else {}
-        critic = {"critic and its optimizer": 3 * whole} if self.config.advantage.base_estimator == "gae" else {}
-        return {"optimizer state": 2 * weights} | reference | critic
+    def beside_policy(self) -> dict[str, float]:
+        """Arrays of the run beside the policy: optimizer state, reference, critic with its optimizer."""
+        weights, arrays = self.trained(self.train), {}
+        arrays["optimizer state"] = 2 * weights
+        if self.config.kl.coefficient:
+            arrays["reference policy"] = weights
+        if self.config.advantage.base_estimator == "gae":
+            arrays["critic and its optimizer"] = 3 * self.weights(self.stored, self.train)
+        return arrays
 
-    def optimizer(self) -> dict[str, float]:
+    def beside_rollouts(self) -> dict[str, float]:
         """Arrays of training that stay on the devices while rollouts are sampled."""
-        beside = self.held()
-        return beside | ({"weights of training": self.weights(self.stored, self.train)} if self.copies else {})
+        copied = {"weights of training": self.weights(self.stored, self.train)} if self.copies else {}
+        return self.beside_policy() | copied
 
     def promoted_rows(self) -> tuple[int, int]:
         """Rows of one promotion, whose positions are split over the batch shards, and positions of each."""
@@ -202,9 +216,6 @@ class Estimator:
         """Bytes of the promoted trunks of a round."""
         rows, capacity = self.promoted_rows()
         return self.config.rollout.prompts_per_round * self.cache_bytes(rows * capacity // self.roll.batch_shards)
-
-    def _own_adapters(self) -> dict[str, float]:
-        return {} if self.lora is None else {"adapters": self.trained(self.train)}
 
     # -- rollouts ----------------------------------------------------------------------------------------------------
 
@@ -225,7 +236,7 @@ class Estimator:
         shape = (explore_shape if explore else base_shape)(config, self.slots)
         slots, steps = shape.slots // self.roll.batch_shards, config.rollout.decode_chunk
         lanes, heads = slots * shape.lanes, self.heads_per_device(self.roll)
-        trunks, held = self.caches(explore)
+        trunks, read_rings = self.caches(explore)
         rings = self.cache_bytes(lanes * shape.capacity, hidden=shape.promotable)
         arrays = {"weights of rollouts": self.rollout_weights(), "trunks": trunks, "rings": rings}
         arrays |= {"rings of the steps": rings} if a.num_kv_heads % self.roll.tensor else {}  # XLA splits them by head
@@ -236,8 +247,11 @@ class Estimator:
         scores = 2 * 4 * lanes * heads * (shape.trunk_capacity + shape.capacity)
         arrays["attention scores"] = 0 if self.fuses_steps else scores
         arrays["logits"] = 3 * 4 * lanes * a.vocab_size / self.roll.tensor
-        read = held / 2 if self.fuses_steps else held  # half full on average; XLA's products read them whole
-        beside = self.optimizer() | ({"promoted trunks": self.promoted_bytes()} if config.explore.enabled else {})
+        read_trunks = trunks
+        if self.fuses_steps:  # reads what is filled, of a ring half of a response on average; XLA's products read all
+            read_rings *= self.response_share / 2
+            read_trunks *= self.sequence_share if explore else 1
+        beside = self.beside_rollouts() | ({"promoted trunks": self.promoted_bytes()} if config.explore.enabled else {})
         tokens = shape.slots * shape.lanes
         attended = 4 * tokens * a.num_heads * a.head_dim * (shape.trunk_capacity + shape.capacity) * a.num_layers
         flops = 2 * tokens * (self.active_kernels + a.vocab_size * a.hidden_size) + attended
@@ -246,10 +260,9 @@ class Estimator:
             arrays,
             beside,
             steps * flops,
-            steps * (self._network_of_rollouts(min(self.read, self.compute)) + trunks + read),
+            steps * (self._network_of_rollouts(min(self.read, self.compute)) + read_trunks + read_rings),
             steps * self._gathered(self.roll, 1),
             steps * self._reduced(lanes, self.roll, 1),
-            steps=steps,
             positions=tokens * steps,
             shape=f"{text}, {steps} steps",
         )
@@ -271,7 +284,7 @@ class Estimator:
         flops = 2 * tokens * self.active_kernels + 4 * tokens * length * a.num_heads * a.head_dim * a.num_layers
         return Estimate(
             arrays,
-            self.optimizer() | {"decoder": rings},
+            self.beside_rollouts() | {"decoder": rings},
             flops,
             sum(arrays.values()),
             self._gathered(self.roll, 1),
@@ -286,19 +299,21 @@ class Estimator:
         """The forward pass of the largest micro-batch and, if ``backward``, its backward pass."""
         config, a, sizes = self.config, self.a, self.train
         rows, trunk, lanes, length, window = largest_micro_batch(config, sizes.batch_shards)
-        positions, own = trunk + lanes * length, length * min(window, lanes)
-        whole = rows // sizes.batch_shards * positions
-        tokens = -(-whole // sizes.context)
-        weights = self.weights(self.stored, sizes)
-        arrays = {"weights": weights} | self._own_adapters() | self._kept(tokens, trunk, max(trunk, own), backward)
+        positions, seen = trunk + lanes * length, length * min(window, lanes)
+        in_rows = rows // sizes.batch_shards * positions  # of a batch shard
+        tokens = -(-in_rows // sizes.context)
+        arrays = {"weights": self.weights(self.stored, sizes)}
+        if self.lora is not None:
+            arrays["adapters"] = self.trained(sizes)
+        arrays |= self._in_all_layers(tokens, trunk, max(trunk, seen), backward)
         if backward:
             arrays |= dict.fromkeys(("gradients", "gradients of the micro-batch"), self.trained(sizes))
         # The head and the layers run one after the other, so the larger of the two makes the peak.
-        keys = self._key_bytes(whole)
-        in_layer = self._in_a_layer(tokens, trunk, max(trunk, own), backward)
+        keys = self._key_bytes(in_rows)
+        in_layer = self._in_a_layer(tokens, trunk, max(trunk, seen), backward)
         in_layer["keys and values of whole rows"] = keys * (2 if backward else 1)
         arrays |= max(in_layer, self._in_the_head(backward), key=lambda turn: sum(turn.values()))
-        attended = trunk * trunk + lanes * length * (own + trunk)
+        attended = (trunk * trunk + lanes * length * (seen + trunk)) * self.sequence_share
         layers = 2 * positions * self.active_kernels + 4 * attended * a.num_heads * a.head_dim * a.num_layers
         again = config.training.remat == "block"
         products = 3 if self.lora is None else 2  # no gradient of a frozen kernel
@@ -308,7 +323,7 @@ class Estimator:
         passes = 2 + again if backward else 1
         return Estimate(
             arrays,
-            self.held(),
+            self.beside_policy(),
             flops,
             sum(arrays.values()),
             self._gathered(sizes, passes)
@@ -328,9 +343,9 @@ class Estimator:
         a = self.a
         inner = (a.num_heads + 2 * a.num_kv_heads) * a.head_dim
         sizes, copies = self.train, self.train.expert * a.experts_per_token  # of each token, one for an expert
-        whole = copies * (2 * a.hidden_size + 3 * a.expert_size)  # ``tensor`` splits experts, not their columns
+        experts = copies * (2 * a.hidden_size + 3 * a.expert_size)  # ``tensor`` splits experts, not their columns
         split = 2 * a.hidden_size + 2 * inner + (0 if a.sparse_layers else 3 * a.intermediate_size)
-        return tokens * self.compute * (2 * a.hidden_size + whole + split / sizes.tensor)
+        return tokens * self.compute * (2 * a.hidden_size + experts + split / sizes.tensor)
 
     def _score_bytes(self, tokens: int, trunk: int, keys: int) -> float:
         """Bytes of the scores that exist at once; fused kernels keep them out of memory."""
@@ -343,8 +358,8 @@ class Estimator:
     def _key_bytes(self, positions: int) -> float:
         """Bytes of a layer's keys and values of whole rows, which ``context`` gathers."""
         a, sizes = self.a, self.train
-        kept = a.num_kv_heads if a.num_kv_heads % sizes.tensor else a.num_kv_heads / sizes.tensor
-        return 2 * positions * kept * a.head_dim * self.compute if sizes.context > 1 else 0.0
+        heads = a.num_kv_heads if a.num_kv_heads % sizes.tensor else a.num_kv_heads / sizes.tensor
+        return 2 * positions * heads * a.head_dim * self.compute if sizes.context > 1 else 0.0
 
     def _crossing(self, tokens: int, keys: float, passes: int, backward: bool) -> float:
         """Bytes sent over ``context``: each layer's keys and values, and the states that predict tokens, in float32.
@@ -355,15 +370,15 @@ class Estimator:
         states = tokens * a.hidden_size * (self.compute + 4 * backward)
         return (context - 1) / context * passes * a.num_layers * keys + (context - 1) * states
 
-    def _kept(self, tokens: int, trunk: int, keys: int, backward: bool) -> dict[str, float]:
+    def _in_all_layers(self, tokens: int, trunk: int, keys: int, backward: bool) -> dict[str, float]:
         """Arrays that live as long as the program."""
         training, layer = self.config.training, self._layer_bytes(tokens)
         arrays = {"stacked weights": self.weights(self.compute, self.train)} if training.scan_layers else {}
         if backward:
             inputs = self._states_bytes(tokens)
             everything = layer + self._score_bytes(tokens, trunk, keys)
-            kept = {"none": everything, "dots": 0.7 * layer, "block": inputs}[training.remat]
-            arrays["activations kept for the backward pass"] = self.a.num_layers * kept
+            saved = {"none": everything, "dots": 0.7 * layer, "block": inputs}[training.remat]
+            arrays["activations kept for the backward pass"] = self.a.num_layers * saved
         return arrays
 
     def _in_a_layer(self, tokens: int, trunk: int, keys: int, backward: bool) -> dict[str, float]:
@@ -378,16 +393,16 @@ class Estimator:
         a, shards = self.a, self.train.tensor
         logits = 4 * self.config.training.token_chunk * a.vocab_size / shards
         arrays = {"logits": logits * (3 if backward else 2)}
-        whole = a.vocab_size * a.hidden_size / shards
-        arrays["gathered head"] = self.compute * whole if self.train.gathered_over > 1 else 0.0
-        return arrays | ({"gradient of the head": 4 * whole} if backward and self.lora is None else {})
+        head = a.vocab_size * a.hidden_size / shards
+        arrays["gathered head"] = self.compute * head if self.train.gathered_over > 1 else 0.0
+        return arrays | ({"gradient of the head": 4 * head} if backward and self.lora is None else {})
 
     def apply(self) -> Estimate:
         """An optimizer step: gradients of all replicas are added, weights and both moments updated in place."""
         weights, replica = self.trained(self.train), self.train.replica
         arrays = {"weights": weights, "gradients": weights, "optimizer state": 2 * weights, "updates": 2 * weights}
         arrays |= {"gradients of all replicas": weights} if replica > 1 else {}
-        beside = {name: size for name, size in self.held().items() if name != "optimizer state"}
+        beside = {name: size for name, size in self.beside_policy().items() if name != "optimizer state"}
         if self.lora is not None:
             beside["base of the adapters"] = self.weights(self.stored, self.train)
         return Estimate(arrays, beside, 0.0, 7 * weights, 0.0, 0.0, 2 * weights * (replica - 1) / replica)
@@ -398,18 +413,18 @@ class Estimator:
             "weights of rollouts": self.rollout_weights(),
             "arrays between the two layouts": self.rollout_weights(),  # compiled: 0.7 to 0.9 of a copy
         }
-        return Estimate(arrays, self.held(), 0.0, sum(arrays.values()), self.rollout_weights(), 0.0)
+        return Estimate(arrays, self.beside_policy(), 0.0, sum(arrays.values()), self.rollout_weights(), 0.0)
 
     def promote(self) -> Estimate:
         """The promotion of a prompt's expanded bases: lanes are read on their shards, and summed to all of them."""
         base, shards = base_shape(self.config, self.slots), self.roll.batch_shards
         rows, capacity = self.promoted_rows()
-        held = self.slots // shards * (base.trunk_capacity + base.lanes * base.capacity)
-        whole = self.cache_bytes(rows * capacity)
-        arrays = {"decoder": self.cache_bytes(held), "trunks": self.cache_bytes(rows * capacity // shards)}
-        arrays["whole rows on every shard"] = 2 * whole if shards > 1 else 0.0
-        beside = self.optimizer() | {"weights of rollouts": self.rollout_weights()}
-        sent, text = 2 * (shards - 1) / shards * whole, f"{rows} trunks of {capacity}"
+        decoder = self.slots // shards * (base.trunk_capacity + base.lanes * base.capacity)
+        gathered = self.cache_bytes(rows * capacity)
+        arrays = {"decoder": self.cache_bytes(decoder), "trunks": self.cache_bytes(rows * capacity // shards)}
+        arrays["whole rows on every shard"] = 2 * gathered if shards > 1 else 0.0
+        beside = self.beside_rollouts() | {"weights of rollouts": self.rollout_weights()}
+        sent, text = 2 * (shards - 1) / shards * gathered, f"{rows} trunks of {capacity}"
         return Estimate(arrays, beside, 0.0, sum(arrays.values()), 0.0, sent, shape=text)
 
     def of(self, name: str) -> Estimate:

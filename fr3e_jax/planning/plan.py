@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.planning.compilations import Compilations, layer_programs
-from fr3e_jax.planning.compile import ProgramPlan, compile_target, estimated_plan, largest_arrays
+from fr3e_jax.planning.compile import ProgramPlan, compiled_plan, estimated_plan
 from fr3e_jax.planning.estimate import Estimator, Sizes
-from fr3e_jax.planning.expected import Efficiency, Expected, expected
-from fr3e_jax.planning.lane_use import LaneUse, lane_use
 from fr3e_jax.planning.layout_check import check_layout
-from fr3e_jax.planning.search import Faster, faster
-from fr3e_jax.planning.targets import PROGRAMS, Programs
+from fr3e_jax.planning.step_time import (
+    Amounts,
+    Assumptions,
+    Efficiency,
+    Expected,
+    Stage,
+    expected,
+    planned_steps,
+    stages,
+    step_amounts,
+)
+from fr3e_jax.planning.targets import Programs
 from fr3e_jax.planning.topology import Topology
-from fr3e_jax.planning.tuning import Change, advise, changed
-from fr3e_jax.planning.typical_rows import of_a_step
-from fr3e_jax.planning.workload import Amounts, Assumptions, step_amounts
+from fr3e_jax.planning.tuning import Change, advise, changed, cheaper, program_names
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.experts import routes_type
 from fr3e_jax.programs.fused_rows import chosen_attention
 from fr3e_jax.session.model import configured_architecture
 from fr3e_jax.session.placed_network import check_experts
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A stage of a training step: the number of calls of its program, and the least time of all calls."""
-
-    name: str
-    calls: float
-    seconds: float
-    dominated_by: str
 
 
 @dataclass(frozen=True)
@@ -52,12 +46,10 @@ class Plan:
     assumed: Assumptions
     programs: list[ProgramPlan]
     advice: dict[str, list[Change]] = field(default_factory=dict)  # for each program that does not fit
-    amounts: Amounts | None = None  # None if only some of the programs were planned
+    amounts: Amounts | None = None  # None, as all below, if only some of the programs were planned
     stages: list[Stage] = field(default_factory=list)
-    lane_use: LaneUse | None = None  # with ``amounts``
-    expected: Expected | None = None  # of a step and of the run, with ``amounts``
-    faster: list[Faster] = field(default_factory=list)
-    compilations: Compilations | None = None  # with ``amounts``
+    expected: Expected | None = None  # of a step and of the run
+    cheaper: Change | None = None
     route_bytes: int = 0  # of the experts that are recorded for a token
 
     @property
@@ -70,25 +62,11 @@ class Plan:
 
     def as_json(self) -> dict[str, Any]:
         """All fields as plain values, with the sums that the text shows."""
-        programs = [asdict(p) | {"total_bytes": p.total_bytes, "share": p.share} for p in self.programs]
+        programs = [
+            asdict(program) | {"total_bytes": program.total_bytes, "share": program.share, "fits": program.fits}
+            for program in self.programs
+        ]
         return asdict(self) | {"fits": self.fits, "step_seconds": self.step_seconds, "programs": programs}
-
-
-def program_names(config: Config, estimator: Estimator) -> list[str]:
-    """The names of the programs that a recipe runs, in the order of a step."""
-    absent = set() if estimator.copies else {"reshard"}
-    absent |= set() if config.explore.enabled else {"promote", "explore"}
-    return [name for name in PROGRAMS if name not in absent]
-
-
-def with_attention(config: Config, architecture: Architecture, topology: Topology) -> Config:
-    """The settings with the attention that ``auto`` stands for on this hardware.
-
-    Raises:
-      ValueError: the hardware does not run the attention that is asked for.
-    """
-    chosen = chosen_attention(config.model.attention, topology.chip.platform, architecture.head_dim)
-    return changed(config, model__attention=chosen)
 
 
 def make_plan(
@@ -118,34 +96,38 @@ def make_plan(
 
     Raises:
       ValueError: the mesh does not fit the devices or the network (`MeshMismatch`), or a name is not one of the
-        recipe's programs; or the hardware does not run the attention that is asked for.
+        recipe's programs; or the hardware does not run the attention that the recipe names.
     """
     architecture = configured_architecture(config, vocab_size)
-    config = with_attention(config, architecture, topology)
+    attention = chosen_attention(config.model.attention, topology.chip.platform, architecture.head_dim)
+    config = changed(config, model__attention=attention)
     check_experts(config, architecture)
-    estimator = Estimator(config, architecture, topology.devices)
+    assumed = assumed or Assumptions(config.rollout.max_response_tokens)
+    estimator = Estimator(config, architecture, topology.devices, assumed.response_tokens)
     check_layout(estimator, topology)
     all_names = program_names(config, estimator)
     if unknown := [name for name in names if name not in all_names]:
         raise ValueError(f"--programs {unknown[0]}: this recipe runs {', '.join(all_names)}")
-    assumed = assumed or Assumptions(config.rollout.max_response_tokens)
     programs = Programs(config, devices, vocab_size) if devices is not None else None
     plans = []
     for name in [name for name in all_names if not names or name in names]:
-        estimate = estimator.of(name)
-        if programs is None:
-            plan = estimated_plan(name, estimator, topology)
-        else:
-            plan = replace(compile_target(programs.target(name), topology), largest=largest_arrays(estimate))
+        plan = estimated_plan(name, estimator, topology)
+        if programs is not None:
+            plan = compiled_plan(programs.target(name), plan, topology)
         plans.append(plan)
         planned(plan)
-    whole = len(plans) == len(all_names)
-    amounts = step_amounts(config, assumed, estimator.train.batch_shards) if whole else None
-    use = lane_use(config, estimator.slots, assumed.response_tokens, estimator.roll.batch_shards)
-    parts = stages(of_a_step(plans, estimator, amounts, use, topology), amounts, use) if amounts else []
-    times = [(stage.seconds, stage.dominated_by) for stage in parts]
-    more = dict(steps=planned_steps(config, amounts), efficiency=efficiency, price=price) if amounts else {}
-    size, least = architecture.num_parameters, sum(stage.seconds for stage in parts)
+    too_large = [plan.name for plan in plans if not plan.fits]
+    step: dict[str, Any] = {}
+    if len(plans) == len(all_names):
+        amounts = step_amounts(config, assumed, estimator.lanes)
+        parts = stages(plans, amounts)
+        more = dict(steps=planned_steps(config, amounts), efficiency=efficiency, price=price)
+        step = dict(
+            amounts=amounts,
+            stages=parts,
+            expected=expected(parts, amounts, topology, architecture.num_parameters, **more),
+            cheaper=cheaper(config, architecture, topology, assumed),
+        )
     return Plan(
         recipe=config.name,
         algorithm=config.algorithm,
@@ -157,14 +139,9 @@ def make_plan(
         rollout_mesh=estimator.roll,
         assumed=assumed,
         programs=plans,
-        advice=_advice(config, architecture, topology, plans),
-        amounts=amounts,
-        stages=parts,
-        lane_use=use if amounts else None,
-        expected=expected(times, amounts, topology, size, **more) if amounts else None,
-        faster=faster(config, architecture, topology, assumed, least) if amounts else [],
+        advice={name: advise(config, architecture, topology.devices, name) for name in too_large},
         route_bytes=route_bytes(config, architecture),
-        compilations=layer_programs(config, {p.name: p.compile_seconds for p in plans}) if amounts else None,
+        **step,
     )
 
 
@@ -172,32 +149,3 @@ def route_bytes(config: Config, architecture: Architecture) -> int:
     """Bytes that a rollout's token has for the experts that it passed."""
     recorded = architecture.routes_per_token if config.model.experts.router_replay else 0
     return recorded * routes_type(architecture.num_experts).itemsize
-
-
-def planned_steps(config: Config, amounts: Amounts) -> int:
-    """Training steps of the run, by the smaller of its budgets; 0 without one."""
-    training = config.training
-    limits = [training.max_steps, math.ceil(training.max_sampled_tokens / amounts.sampled_tokens)]
-    return min([limit for limit in limits if limit], default=0)
-
-
-def _advice(config: Config, architecture: Architecture, topology: Topology, plans: list[ProgramPlan]):
-    too_large = [plan.name for plan in plans if not plan.fits]
-    return {name: advise(config, architecture, topology.devices, name) for name in too_large}
-
-
-def stages(plans: Sequence[ProgramPlan], amounts: Amounts, use: LaneUse) -> list[Stage]:
-    """The stages of a training step: calls and least time, computed from the least time of one call."""
-    handled = {
-        "prefill": amounts.prefill_positions,
-        "decode": amounts.base_tokens / use.decode,
-        "explore": amounts.explored_tokens / use.explore,
-        "score": amounts.score_positions,
-        "accumulate": amounts.padded_positions,
-    }
-    calls = {"reshard": 1.0, "promote": amounts.prompts, "apply": float(amounts.updates)}
-    found = []
-    for plan in plans:
-        count = handled[plan.name] / plan.positions if plan.name in handled else calls[plan.name]
-        found.append(Stage(plan.name, count, count * plan.floor_seconds, plan.dominated_by))
-    return found

@@ -1,15 +1,12 @@
-"""The text of a plan and of a search, as `fr3e plan` prints it."""
+"""The text of a plan, as `fr3e plan` prints it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fr3e_jax.planning.compilations import Compilations
 from fr3e_jax.planning.compile import GIB, ProgramPlan
-from fr3e_jax.planning.costs import Collective
-from fr3e_jax.planning.expected import Expected
 from fr3e_jax.planning.plan import Plan
-from fr3e_jax.planning.search import Choice
+from fr3e_jax.planning.step_time import Expected
 
 
 def gib(count: float) -> str:
@@ -31,6 +28,12 @@ def amount(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g}{unit}"
     return f"{value:.3g}"
+
+
+def progress_text(program: ProgramPlan) -> str:
+    """A line for a program that was compiled."""
+    used = f"{gib(program.total_bytes)} GiB ({program.share:.0%})"
+    return f"{program.name}: {used}, compiled in {seconds(program.compile_seconds)}"
 
 
 def plan_text(plan: Plan) -> str:
@@ -60,32 +63,18 @@ def _programs(plan: Plan) -> Iterator[str]:
     for p in plan.programs:
         compiled = [gib(p.argument_bytes), gib(p.temporary_bytes)] if not p.estimated else ["", ""]
         beside = sum(p.resident.values())
-        sent = sum(c.sent_bytes for c in p.collectives)
+        sent = p.sent_bytes + p.sent_between_slices
         cells = [*compiled, gib(p.peak_bytes), gib(beside), gib(p.total_bytes), f"{p.share:.0%}"]
         cells += [amount(p.flops), gib(sent), seconds(p.floor_seconds), p.dominated_by]
         verdict = "" if p.fits else "  DOES NOT FIT"
         yield f"{p.name:<11}" + "".join(f"{cell:>13}" for cell in cells) + verdict
     yield "peak: of the program; beside it: arrays of the run that stay; total: both, with its share of the HBM"
-    yield "sent: by one device; floor: the least time of a call, with FLOPs, HBM and links at their published peaks"
+    yield "FLOPs: of all devices; sent: by one of them; floor: least time of a call at published peaks; all by estimate"
     yield ""
     for p in plan.programs:
-        sizes = f"{p.name:<11}{p.shape}" if p.shape else ""
-        sent = ", ".join(f"{_times(c.count)}{c.kind}{_of(c)} {gib(c.sent_bytes)} GiB" for c in p.collectives[:4])
-        parts = ", ".join(f"{gib(size)} in {part}" for part, size in sorted(p.moved.items()) if part != "other")
-        moved = f"; moves {gib(sum(p.moved.values()))} GiB through HBM" + (f" ({parts})" if parts else "")
-        if sizes or sent:
-            yield (sizes or f"{p.name:<11}") + (f"; sends {sent}" if sent else "") + (moved if p.moved else "")
+        if p.shape:
+            yield f"{p.name:<11}{p.shape}"
     yield ""
-
-
-def _times(count: int) -> str:
-    return f"{count} " if count else ""
-
-
-def _of(collective: Collective) -> str:
-    across = " between slices" if collective.across_slices else ""
-    over = f" over {' x '.join(collective.axes)}" if collective.axes else ""
-    return (f" of {collective.group}" if collective.group else "") + over + across
 
 
 def _misfits(plan: Plan) -> Iterator[str]:
@@ -118,8 +107,10 @@ def _step(plan: Plan) -> Iterator[str]:
     if plan.amounts is None:
         return
     a, assumed = plan.amounts, plan.assumed
-    kept = f"{assumed.kept_share:.0%} of the prompts kept"
-    yield f"one training step, responses of {assumed.response_tokens} tokens, {kept}:"
+    yield (
+        f"one training step, responses of {assumed.response_tokens} tokens, "
+        f"{assumed.kept_share:.0%} of the prompts kept:"
+    )
     explored = f", {amount(a.explored_tokens)} of them in {a.explored_rollouts:.0f} rollouts from anchors"
     yield (
         f"  samples {amount(a.sampled_tokens)} tokens from {a.prompts:.3g} prompts"
@@ -129,15 +120,15 @@ def _step(plan: Plan) -> Iterator[str]:
         size = gib(plan.route_bytes * (a.sampled_tokens + a.prefill_positions))
         yield f"  records the experts of each token: {plan.route_bytes} bytes a token, {size} GiB on the host"
     yield (
-        f"  trains {amount(a.loss_tokens)} tokens of {a.trained_rollouts} rollouts in {a.updates} updates of "
-        f"{a.micro_batches / a.updates:.3g} micro-batches: {amount(a.trained_positions)} positions pass the network, "
-        f"{amount(a.flattened_positions)} would without shared prefixes, {amount(a.padded_positions)} with padding"
+        f"  trains {amount(a.loss_tokens)} tokens of {a.trained_rollouts} rollouts in {a.updates} updates: "
+        f"{amount(a.trained_positions)} positions pass the network, "
+        f"{amount(a.flattened_positions)} would without shared prefixes"
     )
     total = plan.step_seconds
     yield f"  takes at least {seconds(total)}, {amount(a.sampled_tokens / total)} sampled tokens/s at most:"
-    use = f"{plan.lane_use.decode:.0%} of base rollouts"
-    use += f", {plan.lane_use.explore:.0%} of rollouts from anchors" if a.explored_tokens else ""
-    yield f"  by the schedule, lanes give a token in this share of their steps: {use}"
+    busy = f"{a.base_lanes:.0%} of base rollouts"
+    busy += f", {a.explored_lanes:.0%} of rollouts from anchors" if a.explored_tokens else ""
+    yield f"  a round waits for its longest response, so lanes sample in this share of their steps: {busy}"
     for stage in sorted(plan.stages, key=lambda stage: -stage.seconds):
         yield (
             f"    {stage.name:<11}{seconds(stage.seconds):>10} {stage.seconds / total:>5.0%}  "
@@ -146,7 +137,7 @@ def _step(plan: Plan) -> Iterator[str]:
 
 
 def _verdict(plan: Plan) -> Iterator[str]:
-    """The last lines: whether it fits, what bounds it, what it is expected to take, and what would be faster."""
+    """The last lines: fit, limiting resource, expected time, and one cheaper setting."""
     largest = max(plan.programs, key=lambda p: p.share)
     fits = "fits" if plan.fits else "DOES NOT FIT"
     line = f"verdict: {fits}; {largest.name} needs most, {largest.share:.0%} of the HBM"
@@ -158,10 +149,8 @@ def _verdict(plan: Plan) -> Iterator[str]:
     yield line
     if plan.expected is not None:
         yield from _expectation(plan.expected)
-    if plan.compilations is not None:
-        yield from _compilations(plan.compilations)
-    for change in plan.faster:
-        yield f"  faster by estimate: {change.settings}  (a step takes {change.step:.0%} less)"
+    if plan.cheaper is not None:
+        yield f"  cheaper by estimate: {plan.cheaper}  (a step takes {plan.cheaper.saved_time:.0%} less)"
 
 
 def _expectation(e: Expected) -> Iterator[str]:
@@ -174,27 +163,3 @@ def _expectation(e: Expected) -> Iterator[str]:
     if e.steps:
         cost = f", {e.price:,.0f} at the given price" if e.price else ""
         yield f"  {e.steps} steps: {amount(e.chip_hours)} chip-hours{cost}"
-
-
-def _compilations(found: Compilations) -> Iterator[str]:
-    parts = ", ".join(f"{count} {name}" for name, count in found.programs.items() if count)
-    unbounded = [name for name, count in found.programs.items() if count is None]
-    if unbounded:
-        yield (
-            f"  programs through the layers: {parts}, and as many of {', '.join(unbounded)} as lengths ask for; "
-            "bound them with training.row_shapes and rollout.cache_sizes"
-        )
-        return
-    took = f", {seconds(found.seconds)} to compile one after another" if found.seconds else ""
-    yield f"  programs through the layers: at most {found.total} ({parts}){took}; fr3e compile makes them beforehand"
-
-
-def choice_text(what: str, choice: Choice) -> str:
-    """The outcome of a search for ``what``: rejected candidates, and the chosen settings if one fits."""
-    tried = f"{choice.considered} estimated, {len(choice.refused) + (choice.chosen is not None)} compiled"
-    lines = [f"  too large: {candidate.text}" for candidate in choice.refused]
-    if choice.chosen is None:
-        return "\n".join([f"{what}: nothing that was compiled fits ({tried}); plan a larger topology", *lines])
-    sizes = ", ".join(f"{plan.name} {gib(plan.total_bytes)} GiB ({plan.share:.0%})" for plan in choice.plans)
-    lines.append(f"  {sizes}; at least {seconds(choice.chosen.seconds)} of a step, by estimate")
-    return "\n".join([f"{what}: {choice.chosen.text}  ({tried})", *lines])

@@ -32,7 +32,6 @@ from fr3e_jax.policy.lora import Adapted
 from fr3e_jax.policy.router_sums import Balance
 from fr3e_jax.policy.rows import Rows, Trunks
 from fr3e_jax.programs.decoder_state import DecoderSizes, DecodeState, cache_shape
-from fr3e_jax.programs.fused_steps import fuses_steps
 from fr3e_jax.programs.mesh import (
     abstract_arrays,
     batch_axes,
@@ -61,23 +60,10 @@ class Target:
     function: Callable
     arguments: tuple
     options: dict[str, Any] = field(default_factory=dict)
-    trips: int = 1  # assumed length of each loop whose length is only known at run time
-    steps: int = 1  # decode steps
-    read_bytes: int = 0  # the least bytes of its arguments that a device reads; 0: it reads each argument once
-    positions: int = 0  # tokens through the network in one call, padding included
     resident: dict[str, Any] = field(default_factory=dict)  # arrays of the run beside its arguments while it runs
-    shape: str = ""
 
     def lower(self):
         return self.function.lower(*self.arguments, **self.options)
-
-    def trace(self):
-        return self.function.trace(*self.arguments, **self.options)
-
-    @property
-    def mesh(self) -> Mesh:
-        """The mesh of its first argument, whose order of devices numbers them in the program."""
-        return jax.tree.leaves(self.arguments)[0].sharding.mesh
 
 
 def device_bytes(tree: Any) -> int:
@@ -109,19 +95,19 @@ class Programs:
         self.params = self.trained if base is None else Adapted(*self.base.values(), self.trained)
         self.rollout_params = abstract_arrays(self.weights.abstract, self.weights.shardings)
         self.optimizer_state = self.training.abstract_arrays()["optimizer"]
-        self.held = {"optimizer state": self.optimizer_state} | self._compared()
+        self.beside_policy = {"optimizer state": self.optimizer_state} | self._compared()
         self.slots = self.decoder.round_up(config.rollout.trunk_slots)
         self.largest = largest_micro_batch(config, self.training.shards)
 
     def _compared(self) -> dict[str, Any]:
         """The reference policy, and the critic with its optimizer, if the method has them."""
-        config, found = self.config, {}
+        config, arrays = self.config, {}
         if config.kl.coefficient:
-            found["reference policy"] = self.trained
+            arrays["reference policy"] = self.trained
         if config.advantage.base_estimator == "gae":
             critic = configured_critic_programs(config, self.architecture, self.mesh)
-            found["critic and its optimizer"] = critic.abstract_arrays()
-        return found
+            arrays["critic and its optimizer"] = critic.abstract_arrays()
+        return arrays
 
     def target(self, name: str) -> Target:
         """The target of a program that the recipe runs (`fr3e_jax.planning.plan.program_names`)."""
@@ -144,10 +130,9 @@ class Programs:
         """Abstract caches of ``rows`` trunks of ``length`` positions, as `prefill` and `promote` return them."""
         a, compute = self.architecture, np.dtype(self.config.model.compute_dtype)
         by_head, by_width = cache_sharding(self.decoding, a), kept_hidden_sharding(self.decoding, a)
-        array = lambda shape, sharding: jax.ShapeDtypeStruct(shape, compute, sharding=sharding)
-        key = array((rows, a.num_kv_heads, a.head_dim, length), by_head)
-        value = array((rows, a.num_kv_heads, length, a.head_dim), by_head)
-        hidden = array((rows, length, a.hidden_size), by_width)
+        key = jax.ShapeDtypeStruct((rows, a.num_kv_heads, a.head_dim, length), compute, sharding=by_head)
+        value = jax.ShapeDtypeStruct((rows, a.num_kv_heads, length, a.head_dim), compute, sharding=by_head)
+        hidden = jax.ShapeDtypeStruct((rows, length, a.hidden_size), compute, sharding=by_width)
         return Trunks((KeyValue(key, value),) * a.num_layers, hidden)
 
     def state(self, shape: DecodeShape) -> DecodeState:
@@ -169,8 +154,8 @@ class Programs:
 
     def _beside_rollouts(self) -> dict[str, Any]:
         """Other arrays of a run that are on the devices while rollouts are sampled."""
-        beside = self.held
-        return beside | ({"weights of training": self.params} if self.weights.copies else {})
+        copied = {"weights of training": self.params} if self.weights.copies else {}
+        return self.beside_policy | copied
 
     def _promoted(self) -> Any:
         """The promoted trunks of a round's expanded bases, which wait for exploration."""
@@ -186,8 +171,8 @@ class Programs:
     # -- programs ----------------------------------------------------------------------------------------------------
 
     def _reshard(self) -> Target:
-        beside = self.held
-        return Target("reshard", self.weights.jitted()["reshard"], (self.params,), resident=beside)
+        reshard = self.weights.jitted()["reshard"]
+        return Target("reshard", reshard, (self.params,), resident=self.beside_policy)
 
     def _prefill(self) -> Target:
         shape = base_shape(self.config, self.slots)
@@ -196,9 +181,7 @@ class Programs:
             "prefill",
             self.decoder.jitted()["prefill"],
             (self.rollout_params, ids),
-            positions=ids.size,
             resident=self._beside_rollouts() | {"decoder": self.state(shape)},
-            shape=f"{self.slots} prompts of {shape.trunk_capacity}",
         )
 
     def _decode(self) -> Target:
@@ -219,37 +202,18 @@ class Programs:
             self.decoder.jitted()["decode"],
             (self.rollout_params, state, self._array((), np.int32, self.decoding)),
             {"steps": rollout.decode_chunk, "filtered": rollout.top_p < 1},
-            trips=rollout.decode_chunk,
-            steps=rollout.decode_chunk,
-            read_bytes=rollout.decode_chunk * self._read_in_a_step(state),
-            positions=shape.slots * shape.lanes * rollout.decode_chunk,
             resident=self._beside_rollouts() | beside,
-            shape=f"{shape.slots} trunks of {shape.trunk_capacity}, {shape.lanes} lanes each of {shape.capacity}, "
-            f"{rollout.decode_chunk} steps",
         )
-
-    def _read_in_a_step(self, state: DecodeState) -> int:
-        """Bytes that a decode step reads: weights in the narrower type, trunks and rings.
-
-        Rings are half full on average. A fused kernel reads what is filled, and XLA's products all.
-        """
-        stored = np.dtype(self.config.rollout.param_dtype or self.config.model.param_dtype).itemsize
-        narrower = min(1.0, np.dtype(self.config.model.compute_dtype).itemsize / stored)
-        weights, rings = device_bytes(self.rollout_params), device_bytes(state.lanes)
-        tensor, heads = self.decoding.shape["tensor"], self.architecture.num_kv_heads
-        read = rings / 2 if fuses_steps(self.config.model.attention, heads, tensor) else rings
-        return int(narrower * weights + device_bytes(state.trunks.layers) + read)
 
     def _promote(self) -> Target:
         rows, capacity = self._promoted_rows()
-        places = self._array((rows,), np.int32, self.decoding)
+        chosen = self._array((rows,), np.int32, self.decoding)
         return Target(
             "promote",
             self.decoder.jitted()["promote"],
-            (self.state(base_shape(self.config, self.slots)), places, places),
+            (self.state(base_shape(self.config, self.slots)), chosen, chosen),
             {"capacity": capacity},
             resident=self._beside_rollouts() | {"weights of rollouts": self.rollout_params},
-            shape=f"{rows} trunks of {capacity}",
         )
 
     def _micro_batch(self) -> TrainRows:
@@ -274,16 +238,6 @@ class Programs:
             penalised=mask if loss.covariance_penalty is not None else None,
         )
 
-    def _rows_text(self) -> str:
-        count, trunk, lanes, length, _ = self.largest
-        return f"{count} rows: a trunk of {trunk} and {lanes} lane{'s' * (lanes > 1)} of {length}"
-
-    def _head_chunks(self) -> int:
-        """The largest number of token chunks to which one call applies the head."""
-        lanes = self.largest.lanes + (self.largest.trunk_lanes if trains_trunks(self.config) else 0)
-        tokens = self.largest.rows * lanes * self.largest.capacity // self.training.shards
-        return -(-tokens // min(self.config.training.token_chunk, tokens))
-
     def _scalar(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((), np.float32, sharding=replicated(self.mesh))
 
@@ -298,10 +252,7 @@ class Programs:
             "score",
             self.training.jitted()["score"],
             (self.params, self._micro_batch().rows, self._scalar()),
-            trips=self._head_chunks(),
-            positions=self.largest.positions,
-            resident=self.held,
-            shape=self._rows_text(),
+            resident=self.beside_policy,
         )
 
     def _accumulate(self) -> Target:
@@ -309,10 +260,7 @@ class Programs:
             "accumulate",
             self.training.jitted()["accumulate"],
             (self.params, self.gradients, self._micro_batch(), *[self._scalar()] * 3, *self._balance()),
-            trips=self._head_chunks(),
-            positions=self.largest.positions,
-            resident=self.held,
-            shape=self._rows_text(),
+            resident=self.beside_policy,
         )
 
     def _apply(self) -> Target:

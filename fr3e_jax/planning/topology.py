@@ -29,11 +29,6 @@ class Chip:
     dimensions: int  # of the topology
     source: str
 
-    @property
-    def bandwidth_of_a_link(self) -> float:
-        """Bytes per second of one link of a TPU's torus in one direction: a chip has two on each dimension."""
-        return self.link_bandwidth / (2 * self.dimensions)
-
 
 CHIPS: dict[str, Chip] = {
     chip.name: chip

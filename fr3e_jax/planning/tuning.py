@@ -1,28 +1,36 @@
-"""Changes of settings that shrink a program which does not fit."""
+"""Changes of settings from a fixed list, tried on the estimate: what shrinks a program, and what shortens a step."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.planning.estimate import Estimate, Estimator
+from fr3e_jax.planning.compile import ProgramPlan, estimated_plan
+from fr3e_jax.planning.estimate import Estimator
+from fr3e_jax.planning.layout_check import check_layout
+from fr3e_jax.planning.step_time import Assumptions, stages, step_amounts
+from fr3e_jax.planning.targets import PROGRAMS
+from fr3e_jax.planning.topology import Topology
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.programs.mesh import MeshMismatch
 
-_LEAST_RESPONSE = 1024
-_TRAINING = ("score", "accumulate", "apply")
+_SIZES = (1, 2, 4, 8)  # of the mesh axes that are tried
+_SHORTEST_RESPONSE = 1024
+_ROOMY = 0.9  # share of HBM: a faster setting must leave the rest free, because estimates are not exact
+_WORTH = 0.03  # of a step; a setting that saves less is not named
 
 
 @dataclass(frozen=True)
 class Change:
-    """A setting with its new value, and the estimated bytes that it saves on each device."""
+    """A setting with its new value."""
 
     setting: str
     value: str
-    saved_bytes: int
     keeps_results: bool  # false if it changes the sampled tokens or the training
+    saved_bytes: int = 0  # of a program, on each device
+    saved_time: float = 0.0  # of a step, 0 to 1
 
     def __str__(self) -> str:
         return f"{self.setting}={self.value}"
@@ -37,62 +45,81 @@ def changed(config: Config, **settings: object) -> Config:
     return config
 
 
+def program_names(config: Config, estimator: Estimator) -> list[str]:
+    """The names of the programs that a recipe runs, in the order of a step."""
+    absent = set() if estimator.copies else {"reshard"}
+    absent |= set() if config.explore.enabled else {"promote", "explore"}
+    return [name for name in PROGRAMS if name not in absent]
+
+
 def advise(config: Config, architecture: Architecture, devices: int, name: str, count: int = 3) -> list[Change]:
     """The ``count`` changes that shrink program ``name`` most; changes that keep the results come first."""
-    before = _total(Estimator(config, architecture, devices).of(name))
-    found = []
-    for path, value, keeps_results in _candidates(config, architecture, name):
+    before = Estimator(config, architecture, devices).of(name).total_bytes
+    changes = []
+    for path, value, keeps_results in _candidates(config, architecture):
         try:
-            after = _total(Estimator(changed(config, **{path: value}), architecture, devices).of(name))
+            after = Estimator(changed(config, **{path: value}), architecture, devices).of(name).total_bytes
         except (MeshMismatch, ValueError):
-            continue  # no such mesh
+            continue  # these devices have no such mesh
         if after < before:
-            found.append(Change(path.replace("__", "."), str(value), int(before - after), keeps_results))
-    return sorted(found, key=lambda change: (not change.keeps_results, -change.saved_bytes))[:count]
+            changes.append(Change(path.replace("__", "."), str(value), keeps_results, int(before - after)))
+    return sorted(changes, key=lambda change: (not change.keeps_results, -change.saved_bytes))[:count]
 
 
-def _total(estimate: Estimate) -> float:
-    return estimate.peak_bytes + sum(estimate.resident.values())
+def cheaper(config: Config, architecture: Architecture, topology: Topology, assumed: Assumptions) -> Change | None:
+    """The change that shortens a step most and keeps its results; None if none fits and saves 3 % or more."""
+
+    def step(settings: Config) -> tuple[float, Sequence[ProgramPlan]]:
+        estimator = Estimator(settings, architecture, topology.devices, assumed.response_tokens)
+        check_layout(estimator, topology)
+        plans = [estimated_plan(name, estimator, topology) for name in program_names(settings, estimator)]
+        parts = stages(plans, step_amounts(settings, assumed, estimator.lanes))
+        return sum(stage.seconds for stage in parts), plans
+
+    now, _ = step(config)
+    changes = []
+    for path, value, keeps_results in _candidates(config, architecture):
+        try:
+            seconds, plans = step(changed(config, **{path: value}))
+        except (MeshMismatch, ValueError):
+            continue
+        saved = 1 - seconds / now
+        if keeps_results and saved >= _WORTH and max(plan.share for plan in plans) <= _ROOMY:
+            changes.append(Change(path.replace("__", "."), str(value), True, saved_time=saved))
+    return max(changes, key=lambda change: change.saved_time, default=None)
 
 
-def _candidates(config: Config, a: Architecture, name: str) -> Iterator[tuple[str, object, bool]]:
+def _candidates(config: Config, a: Architecture) -> Iterator[tuple[str, object, bool]]:
     """Changes to try: (section__field, value, whether the results stay the same)."""
-    yield from _of_training(config) if name in _TRAINING else _of_rollouts(config, a)
-    for tensor in (2, 4, 8):
-        if tensor > config.mesh.tensor and a.num_heads % tensor == 0:
-            yield "mesh__tensor", tensor, True
-    if config.mesh.replica > 1:
+    training, rollout, mesh = config.training, config.rollout, config.mesh
+    for size in _SIZES:
+        if size != mesh.tensor and a.num_heads % size == 0:
+            yield "mesh__tensor", size, True
+        if size != mesh.rollout_tensor and a.num_heads % size == 0:
+            yield "mesh__rollout_tensor", size, True
+        if size != mesh.context and mesh.expert == 1:
+            yield "mesh__context", size, True
+    if mesh.replica > 1:
         yield "mesh__replica", 1, True
-    if config.model.compute_dtype == "float32":
-        yield "model__compute_dtype", "bfloat16", False
-    if config.model.param_dtype == "float32":
-        yield "model__param_dtype", "bfloat16", False
-    if config.rollout.max_response_tokens >= 2 * _LEAST_RESPONSE:
-        yield "rollout__max_response_tokens", config.rollout.max_response_tokens // 2, False
-
-
-def _of_training(config: Config) -> Iterator[tuple[str, object, bool]]:
-    training = config.training
-    if training.remat != "block":
-        yield "training__remat", "block", True
+    for remat in ("none", "block"):
+        if training.remat != remat:
+            yield "training__remat", remat, True
     if not training.attention_block or training.attention_block > 512:
         yield "training__attention_block", 512, True
     if training.token_chunk > 256:
         yield "training__token_chunk", 256, True
-    for context in (2, 4, 8):
-        if context > config.mesh.context:
-            yield "mesh__context", context, True
-    # One row for each shard: a smaller micro-batch would not shrink the program further.
+    # One row for each shard, or twice as many: a still smaller micro-batch would not shrink the program further.
     yield "training__micro_batch_tokens", config.data.max_prompt_tokens, True
-
-
-def _of_rollouts(config: Config, a: Architecture) -> Iterator[tuple[str, object, bool]]:
-    rollout = config.rollout
-    for tensor in (2, 4, 8):
-        if tensor > config.mesh.rollout_tensor and a.num_heads % tensor == 0:
-            yield "mesh__rollout_tensor", tensor, True
+    yield "training__micro_batch_tokens", 2 * training.micro_batch_tokens, True
+    for name in ("trunk_slots", "lanes_per_trunk", "prompts_per_round"):
+        size = getattr(rollout, name)
+        yield f"rollout__{name}", 2 * size, True
+        if size > 1:
+            yield f"rollout__{name}", size // 2, True
     if rollout.param_dtype == "" and config.model.param_dtype == "float32":
         yield "rollout__param_dtype", "bfloat16", False
-    for name, least in (("trunk_slots", 1), ("lanes_per_trunk", 1), ("prompts_per_round", 1)):
-        if getattr(rollout, name) > least:
-            yield f"rollout__{name}", getattr(rollout, name) // 2, True
+    for name in ("compute_dtype", "param_dtype"):
+        if getattr(config.model, name) == "float32":
+            yield f"model__{name}", "bfloat16", False
+    if rollout.max_response_tokens >= 2 * _SHORTEST_RESPONSE:
+        yield "rollout__max_response_tokens", rollout.max_response_tokens // 2, False

@@ -1,17 +1,16 @@
-"""``fr3e plan``: send the request to the planning process and print its answer."""
+"""``fr3e plan``: whether a recipe fits a topology, and the time that a step takes there."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-import tempfile
-from pathlib import Path
+from dataclasses import replace
 
 from fr3e_jax.cli.arguments import positive
 from fr3e_jax.cli.parser import Verb
-from fr3e_jax.configuration import ConfigError, load_config, to_yaml
-from fr3e_jax.planning.planner_process import INSTALL, PlanningFailed, find_libtpu, run_planner
+from fr3e_jax.configuration import ConfigError, load_config
+from fr3e_jax.planning.libtpu import INSTALL, enter_planning_environment, find_libtpu
 from fr3e_jax.planning.topology import TopologyError, parse_topology
 
 DOES_NOT_FIT = 1  # the exit code of a failed run, too
@@ -38,14 +37,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--estimate", action="store_true", help="estimate by arithmetic, within seconds; nothing is compiled"
-    )
-    parser.add_argument(
-        "--search",
-        action="store_true",
-        help="try meshes, micro-batch sizes, slots, lanes and prompts a round, and recommend the fastest that fits",
-    )
-    parser.add_argument(
-        "--compile", type=positive, default=3, metavar="N", help="--search compiles at most N candidates (default 3)"
     )
     parser.add_argument(
         "--response-tokens",
@@ -76,13 +67,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def efficiencies(text: str) -> dict[str, float]:
     """Parse ``compute=0.5,memory=0.4``, for argparse."""
-    found = {}
+    shares = {}
     for part in text.split(","):
         name, _, value = part.partition("=")
         if name not in ("compute", "memory", "network"):
             raise argparse.ArgumentTypeError(f"{part!r} is not compute=SHARE, memory=SHARE or network=SHARE")
-        found[name] = share(value)
-    return found
+        shares[name] = share(value)
+    return shares
 
 
 def price(text: str) -> float:
@@ -118,38 +109,41 @@ def run(arguments: argparse.Namespace) -> int:
         topology = parse_topology(arguments.topology, arguments.slices)
     except TopologyError as error:
         raise ConfigError(str(error)) from error
-    estimate = arguments.estimate or topology.chip.platform == "gpu"
-    if not estimate and find_libtpu() is None:
+    estimates = arguments.estimate or topology.chip.platform == "gpu"
+    libtpu = None if estimates else find_libtpu()
+    if libtpu is None and not estimates:
         raise ConfigError(f"--topology {topology.name} needs libtpu to compile for: {INSTALL}; or add --estimate")
-    with tempfile.TemporaryDirectory() as directory:
-        recipe = Path(directory) / "recipe.yaml"
-        recipe.write_text(to_yaml(config), encoding="utf-8")
-        request = {
-            "config": str(recipe),
-            "topology": topology.name,
-            "slices": 1,  # the topology's name states the slices
-            "estimate": estimate,
-            "programs": [name for name in arguments.programs.split(",") if name],
-            "search": arguments.search,
-            "compile": arguments.compile,
-            "response_tokens": arguments.response_tokens,
-            "kept_share": arguments.kept_share,
-            "efficiency": arguments.efficiency,
-            "price": arguments.price,
-        }
-        answer = _answer(request)
-    print(json.dumps(answer.get("plan") or answer["search"], indent=2) if arguments.json else answer["text"])
-    return 0 if answer["fits"] else DOES_NOT_FIT
+    if "jax" not in sys.modules:
+        enter_planning_environment(libtpu)
 
+    from fr3e_jax.data.tokenizer import TextCodec
+    from fr3e_jax.planning.compile import ProgramPlan, topology_devices
+    from fr3e_jax.planning.plan import make_plan
+    from fr3e_jax.planning.plan_text import plan_text, progress_text
+    from fr3e_jax.planning.step_time import Assumptions, Efficiency
 
-def _answer(request: dict) -> dict:
+    def show(program: ProgramPlan) -> None:
+        if not program.estimated:
+            print(progress_text(program), file=sys.stderr, flush=True)
+
+    has_vocabulary = config.model.path or config.model.architecture != "custom"
+    response_tokens = arguments.response_tokens or config.rollout.max_response_tokens
     try:
-        return run_planner(request, lambda line: print(line, file=sys.stderr, flush=True))
-    except ValueError as error:
+        plan = make_plan(
+            config,
+            topology,
+            None if estimates else topology_devices(topology),
+            names=[name for name in arguments.programs.split(",") if name],
+            assumed=Assumptions(response_tokens, arguments.kept_share),
+            vocab_size=0 if has_vocabulary else len(TextCodec.load(config.model.tokenizer)),
+            efficiency=replace(Efficiency(), **arguments.efficiency),
+            price=arguments.price,
+            planned=show,
+        )
+    except (OSError, ValueError) as error:  # raised by files and values that the settings name
         raise ConfigError(str(error)) from error
-    except PlanningFailed as error:
-        print(f"fr3e plan: {error}", file=sys.stderr)
-        raise SystemExit(1) from error
+    print(json.dumps(plan.as_json(), indent=2) if arguments.json else plan_text(plan))
+    return 0 if plan.fits else DOES_NOT_FIT
 
 
 VERB = Verb("fr3e plan configs/fr3e_qwen2.5_32b.yaml --topology v5p:4x4x4 mesh.tensor=2", declare, run)

@@ -15,7 +15,7 @@ from fr3e_jax.learning.mini_batches import MiniBatch, fill, placed, read_spans
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.learning.row_forecast import expected_mini_batches
 from fr3e_jax.learning.trained_trunks import tokens_on_trunk, trains_trunks
-from fr3e_jax.planning.workload import Assumptions, step_amounts
+from fr3e_jax.planning.step_time import Assumptions, step_amounts
 
 
 def with_base(seed: int, prompt: int, response: int, branches: list[tuple[int, int]], routes=None) -> TrainingTrunk:
@@ -131,7 +131,7 @@ def test_plans_and_shapes_chosen_before_a_run_count_such_bases_once():
     response, prompt = 60, config.data.max_prompt_tokens
     anchors = [20, 40]
     config.explore.num_anchors = len(anchors)
-    amounts = step_amounts(config, Assumptions(response), 1, scores=False)
+    amounts = step_amounts(config, Assumptions(response), 1)
     explored = sum(config.explore.rollouts_per_state * (response - anchor) for anchor in anchors)
     trunks = -(-config.training.mini_batch_rollouts // (config.explore.rollouts_per_state * len(anchors) + 1))
     assert amounts.loss_tokens == amounts.updates * trunks * (explored + response)

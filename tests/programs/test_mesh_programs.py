@@ -19,7 +19,6 @@ from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.learning.row_menu import RowMenu
 from fr3e_jax.learning.row_shapes import WINDOW, RowShape
-from fr3e_jax.planning.costs import collectives
 from fr3e_jax.policy.network import ForwardOptions
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecoderSizes, cache_shape
@@ -181,12 +180,9 @@ def test_gradients_cross_replicas_in_apply_alone(programs, network):
     pairs = zip(jax.tree.leaves(network.abstract), jax.tree.leaves(shardings), strict=True)
     share = sum(math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf, sharding in pairs)
 
-    def crossing(name):
-        found = collectives(programs.here[name].text, chips_per_slice=mesh.size // replica)
-        return sum(one.sent_bytes for one in found if one.across_slices)
-
-    assert crossing("accumulate") <= 64
-    assert crossing("apply") == pytest.approx(2 * share * (replica - 1) / replica, abs=64)
+    crossing = {name: programs.here[name].sent_between(mesh.size // replica) for name in ("accumulate", "apply")}
+    assert crossing["accumulate"] <= 64
+    assert crossing["apply"] == pytest.approx(2 * share * (replica - 1) / replica, abs=64)
 
 
 def test_states_between_layers_are_split_by_position_and_gathered_only_over_tensor(tiny_network):

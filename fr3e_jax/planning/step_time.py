@@ -1,0 +1,218 @@
+"""A training step by arithmetic: its amounts of work, and its time as least times over stated efficiencies.
+
+Only a run knows the lengths of responses and the places of anchors. Amounts assume responses of one mean length, evenly
+spaced anchors, and a share of prompts that are kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.learning.trained_trunks import trains_trunks
+from fr3e_jax.learning.update import reads_old_logprobs
+from fr3e_jax.planning.compile import ProgramPlan
+from fr3e_jax.planning.topology import Topology
+from fr3e_jax.planning.workload import TrunkBranches, bases_per_prompt, even_anchors, trunks_of_prompt
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """Assumptions for the amounts: mean response length in tokens, and the share of prompts that are kept."""
+
+    response_tokens: int
+    kept_share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """Amounts of one training step (a full batch): totals over all devices, without padding."""
+
+    prompts: float
+    base_tokens: float
+    explored_tokens: float
+    explored_rollouts: float
+    prefill_positions: float
+    trained_rollouts: int
+    loss_tokens: int
+    trained_positions: int  # positions through the network; a shared prefix counts once per trunk
+    flattened_positions: int  # the same if every rollout were a sequence of its own
+    scored_positions: int  # of the pass that computes the old log-probs
+    updates: int
+    base_lanes: float  # the share of lane steps that sample a token of a base rollout
+    explored_lanes: float
+
+    @property
+    def sampled_tokens(self) -> float:
+        return self.base_tokens + self.explored_tokens
+
+
+def step_amounts(config: Config, assumed: Assumptions, lanes: int) -> Amounts:
+    """The amounts that a step samples, prefills and trains, with ``lanes`` lanes in the decoder."""
+    explore, rollout, training = config.explore, config.rollout, config.training
+    response, cap = assumed.response_tokens, rollout.max_response_tokens
+    forks = even_anchors(explore.num_anchors, response)
+    trunks = trunks_of_prompt(config, response, forks)
+    prompts = training.batch_rollouts / sum(map(len, trunks)) / assumed.kept_share
+    starts = [0, *forks] if explore.initial_state == "fresh" else forks
+    explored = bases_per_prompt(config) * explore.rollouts_per_state * len(starts)  # rollouts of a kept prompt
+    rest = sum(response - fork for fork in starts) / max(len(starts), 1)  # tokens of such a rollout
+    longest = cap - min(starts, default=0)
+    mini_batch = _first(trunks, training.mini_batch_rollouts)
+    scored = _first(trunks, training.batch_rollouts)
+    if config.advantage.base_estimator != "gae" and not reads_old_logprobs(config):
+        scored = scored[len(mini_batch) :]  # the first mini-batch has its old log-probs from its gradient
+    branches = [branch for trunk in mini_batch for branch in trunk]
+    passes = max(training.batch_rollouts // training.mini_batch_rollouts, 1) * training.epochs
+    in_round = rollout.prompts_per_round
+    return Amounts(
+        prompts=prompts,
+        base_tokens=prompts * rollout.rollouts_per_prompt * response,
+        explored_tokens=prompts * assumed.kept_share * explored * rest,
+        explored_rollouts=prompts * assumed.kept_share * explored,
+        prefill_positions=prompts * config.data.max_prompt_tokens,
+        trained_rollouts=training.batch_rollouts,
+        loss_tokens=passes * sum(length for _, length in branches),
+        trained_positions=passes * _positions(config, mini_batch),
+        flattened_positions=passes * sum(fork + length for fork, length in branches),
+        scored_positions=_positions(config, scored),
+        updates=passes,
+        base_lanes=busy_lanes(in_round * rollout.rollouts_per_prompt, lanes, response, cap),
+        explored_lanes=busy_lanes(in_round * explored, lanes, rest, longest) if explored else 1.0,
+    )
+
+
+def busy_lanes(rollouts: int, lanes: int, mean: float, cap: int) -> float:
+    """The share of lane steps that sample a token, in a round of ``rollouts`` responses: an upper bound.
+
+    A round waits for its longest response. Of n exponential lengths the longest has mean * (ln n + 0.58) tokens (the
+    expected maximum, with Euler's constant), and at most ``cap``.
+    """
+    longest = min(cap, mean * max(math.log(rollouts) + 0.58, 1.0))
+    return rollouts * mean / lanes / max(longest, rollouts * mean / lanes)
+
+
+def _first(trunks: list[TrunkBranches], rollouts: int) -> list[TrunkBranches]:
+    """Whole trunks, repeated in turn, until they have at least ``rollouts`` rollouts."""
+    taken: list[TrunkBranches] = []
+    while sum(map(len, taken)) < rollouts:
+        taken.append(trunks[len(taken) % len(trunks)])
+    return taken
+
+
+def _positions(config: Config, trunks: Sequence[TrunkBranches]) -> int:
+    """Positions of the trunks as far as branches see them, and of the branches that do not lie on them."""
+    on_trunk = int(trains_trunks(config))  # the last branch of each is the trunk's own response
+    ends = [fork + length * on_trunk for fork, length in (trunk[-1] for trunk in trunks)]
+    forks = [max(end, *(fork for fork, _ in trunk)) for end, trunk in zip(ends, trunks, strict=True)]
+    return sum(forks) + sum(length for trunk in trunks for _, length in trunk[: len(trunk) - on_trunk])
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a training step: the number of calls of its program, and the least time of all calls."""
+
+    name: str
+    calls: float
+    seconds: float
+    dominated_by: str
+
+
+def stages(plans: Sequence[ProgramPlan], amounts: Amounts) -> list[Stage]:
+    """The stages of a training step: calls and least time, computed from the least time of one call."""
+    positions = {
+        "prefill": amounts.prefill_positions,
+        "decode": amounts.base_tokens / amounts.base_lanes,
+        "explore": amounts.explored_tokens / amounts.explored_lanes,
+        "score": amounts.scored_positions,
+        "accumulate": amounts.trained_positions,
+    }
+    calls = {"reshard": 1.0, "promote": amounts.prompts, "apply": float(amounts.updates)}
+    calls |= {plan.name: positions[plan.name] / plan.positions for plan in plans if plan.name in positions}
+    return [
+        Stage(plan.name, calls[plan.name], calls[plan.name] * plan.floor_seconds, plan.dominated_by) for plan in plans
+    ]
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """The share of its limiting peak that a program is assumed to reach, by what limits it.
+
+    ``compute``: MaxText publishes 45.5 % of the peak for Llama 3.1 8B on v6e-256 and 65.4 % for Llama 2 70B on v5p-512.
+    ``memory``: sglang-jax publishes 1,893 tokens/s a chip for Qwen3-8B and 531 for Qwen3-32B (bfloat16, v6e-4, 256
+    streams), 0.35 and 0.22 of the decoding floor that `Estimator` gives for 1,024 + 1,024 tokens; the lengths were not
+    published. ``network``: nothing comparable is published. Nothing of it was measured with this package.
+    """
+
+    compute: float = 0.5
+    memory: float = 0.35
+    network: float = 0.5
+
+    def of(self, limit: str) -> float:
+        """The efficiency of a program that ``limit`` (compute, memory or network) bounds."""
+        return getattr(self, limit)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Figures of a training step that follow from least times and assumed efficiencies."""
+
+    efficiency: Efficiency
+    step_seconds: float
+    tokens_per_second_per_chip: float  # sampled
+    mfu: float  # model FLOPs of the step by what the chips could compute in it
+    chip_hours_per_step: float
+    steps: int  # of the run; 0: its length is not known
+    chip_hours: float  # of all steps
+    price: float  # of all steps, in the unit of the price per chip-hour; 0: no price was given
+
+
+def expected(
+    parts: Sequence[Stage],
+    amounts: Amounts,
+    topology: Topology,
+    parameters: int,
+    *,
+    steps: int = 0,
+    efficiency: Efficiency | None = None,
+    price: float = 0.0,
+) -> Expected:
+    """Compute the expectation.
+
+    Model FLOPs are 2 N for each sampled token and each position of a prefill or a scoring pass, and 6 N for each
+    trained position (Chowdhery et al. 2022, arXiv:2204.02311, appendix B, without attention). Recomputation does not
+    count.
+
+    Args:
+      parts: the stages of a step.
+      amounts: of a step.
+      topology: the hardware.
+      parameters: N.
+      steps: of the whole run.
+      efficiency: None: the assumed one.
+      price: of a chip-hour.
+    """
+    efficiency = efficiency or Efficiency()
+    seconds = sum(stage.seconds / efficiency.of(stage.dominated_by) for stage in parts)
+    forward = amounts.sampled_tokens + amounts.prefill_positions + amounts.scored_positions
+    flops = parameters * (2 * forward + 6 * amounts.trained_positions)
+    hours = seconds * topology.devices / 3600
+    return Expected(
+        efficiency=efficiency,
+        step_seconds=seconds,
+        tokens_per_second_per_chip=amounts.sampled_tokens / seconds / topology.devices,
+        mfu=flops / (seconds * topology.devices * topology.chip.peak_flops),
+        chip_hours_per_step=hours,
+        steps=steps,
+        chip_hours=hours * steps,
+        price=hours * steps * price,
+    )
+
+
+def planned_steps(config: Config, amounts: Amounts) -> int:
+    """Training steps of the run, by the smaller of its budgets; 0 without one."""
+    training = config.training
+    limits = [training.max_steps, math.ceil(training.max_sampled_tokens / amounts.sampled_tokens)]
+    return min([limit for limit in limits if limit], default=0)
