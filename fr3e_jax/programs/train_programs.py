@@ -241,7 +241,7 @@ def _accumulate(
         head, states, counted, routers = scorer.tokens(both, batch.rows, batch.loss_mask, routers=True)
         by_part = scorer.by_part((batch.rows.branch_ids, batch._replace(rows=None)))
         tokens, layout = gather_tokens(counted, by_part), scorer.options.layout
-        options = {"chunk": scorer.chunk, "place": layout.by_shard, "states": layout.states}
+        options = {"chunk": scorer.chunk, "shard_gradient": layout.by_shard, "states": layout.states}
         options["frozen"] = isinstance(params, Adapted)
         scalars = denominator, temperature, at_start
         total, (sums, kept) = token_loss(head, states, counted, tokens, scalars, chunk_loss, **options)
