@@ -29,6 +29,7 @@ from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.host_memory import keep_host_memory
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
 from fr3e_jax.programs.optimizer_programs import make_optimizer
+from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Branch, CachedTrunk, Sampling, TrunkRequest
@@ -62,7 +63,7 @@ class Runner:
 
     def engine(self, slots: int, lanes: int) -> RolloutEngine:
         programs = DecoderPrograms(self.graphdef, self.architecture, self.mesh)
-        return RolloutEngine(programs, trunk_slots=slots, lanes_per_trunk=lanes, chunk=self.args.chunk, seed=0)
+        return RolloutEngine(programs, Shapes(slots, lanes, self.args.chunk), seed=0)
 
     def emit(self, runs, tokens: int) -> None:
         self.workload.emit(self.record, [wall for _, wall, _ in runs], tokens, [cpu for _, _, cpu in runs])

@@ -131,23 +131,16 @@ class RolloutConfig:
     )
     trunk_slots: int = option(8, "trunks decoded side by side", ge=1)
     lanes_per_trunk: int = option(16, "branches of one trunk decoded side by side", ge=1)
-    lane_layout: Literal["auto", "fixed", "fitted"] = option(
-        "auto",
-        "slots and lanes of a call of the decoder: as trunk_slots and lanes_per_trunk say, or in no more memory more "
-        "slots of fewer lanes where the call's branches then take less time; auto: fitted on CPU, else fixed, "
-        "which needs fewer programs",
-    )
     decode_chunk: int = option(16, "decode steps of one compiled call; finished lanes are refilled between calls", ge=1)
     expected_tokens: int = option(
         0,
-        "mean length of responses for which shapes and (on CPU) lanes are chosen and programs forecast, at most the "
-        "cap; 0: not known, so that forecasts take half of the cap and lanes are chosen by the cap",
+        "mean length of responses for which the shapes of micro-batches are declared, at most the cap; 0: half of it",
         ge=0,
     )
     cache_sizes: int = option(
         0,
         "at most so many sizes of rings, and of trunks that hold a response: the cap, a quarter of it, ...; 0: rings "
-        "of every power of two, and trunks of two sizes in each",
+        "of the cap, a half, a quarter, ..., and trunks of two sizes",
         ge=0,
     )
     param_dtype: Literal["", "float32", "bfloat16", "int8"] = option(
@@ -499,13 +492,9 @@ class RuntimeConfig:
         "~/.cache/fr3e_jax/xla",
         "folder of compiled programs, a directory or gs://, s3://; empty: none",
     )
-    stored_programs: bool = option(
-        True,
-        "on one device: keep whole executables in compilation_cache (a directory), which a later start calls untraced",
-    )
     compile_ahead: bool = option(
         True,
-        "on one device: a thread compiles the programs that the run is about to need, if nothing is in the cache yet",
+        "in one process: threads compile the programs that the run is about to need while it samples",
     )
     allow_changes: bool = option(
         False, "--resume of train, sft and rft goes on with another seed, other data or another tokenizer than before"

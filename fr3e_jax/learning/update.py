@@ -24,7 +24,7 @@ from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.learning.token_advantages import estimate_advantages, estimates_after_scoring
 from fr3e_jax.objectives.losses import aggregation_denominator
 from fr3e_jax.policy.network import Params
-from fr3e_jax.programs.optimizer_programs import learning_rates
+from fr3e_jax.programs.optimizer_programs import learning_rate_at
 from fr3e_jax.runs.ledger import TokenLedger
 
 
@@ -81,9 +81,9 @@ def update_policy(
 def _last_rate(setup: LearningSetup, learner: Learner) -> float:
     """The learning rate of the last optimizer step; the optimizer's own count starts anew when it is restarted."""
     o = setup.config.optimizer
-    rate = learning_rates(o.learning_rate, o.schedule, o.warmup_updates, o.decay_updates)
     done = optax.tree_utils.tree_get_all_with_path(learner.optimizer_state, "count")[0][1]
-    return float(rate(max(int(done) - 1, 0)) if callable(rate) else rate)
+    schedule = o.learning_rate, o.schedule, o.warmup_updates, o.decay_updates
+    return learning_rate_at(max(int(done) - 1, 0), *schedule)
 
 
 def score_full_batch(

@@ -29,14 +29,12 @@ from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop import resumption, step_report
 from fr3e_jax.loop.callbacks import Callback
 from fr3e_jax.loop.collection import NoSignal, collect
-from fr3e_jax.loop.compiling_ahead import CompilingAhead
 from fr3e_jax.loop.evaluate import Evaluation, best_metric, evaluate
 from fr3e_jax.loop.expansion import Credited, PromptGroup
 from fr3e_jax.loop.grading import Grading, GradingFailed
 from fr3e_jax.loop.kept_bases import KeptBases
 from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.prompts import PromptFeed, summary_of
-from fr3e_jax.loop.rehearsal import Programs
 from fr3e_jax.loop.rollout_entries import Entry, bytes_of, records_of
 from fr3e_jax.loop.rounds import Rounds
 from fr3e_jax.loop.run_report import NON_FINITE, compilation_line, non_finite_message, run_summary
@@ -58,6 +56,7 @@ from fr3e_jax.runs.run_lock import RunDirectoryGone, RunLock
 from fr3e_jax.runs.run_state import StatusFile
 from fr3e_jax.runs.signals import Stopped, StopRequest
 from fr3e_jax.runs.trackers import check_installed, open_trackers
+from fr3e_jax.session.declared_programs import compiled_ahead
 from fr3e_jax.session.run_identity import identity
 from fr3e_jax.session.session import Session, open_session
 from fr3e_jax.stores.mirror import Mirror
@@ -232,10 +231,7 @@ class Trainer:
         return 1
 
     def _run(self) -> int:
-        critic = self.learner.critic
-        programs = Programs(self.learner.programs, None if critic is None else critic.programs)
-        compiling = CompilingAhead(self.session, programs)
-        with self.metrics, self.console, self.background, self.stop, compiling:
+        with self.metrics, self.console, self.background, self.stop, self._compiled_ahead():
             self._compare("start", _start, self.config, self.progress.step, self.prompts.position)
             self._announce()
             self.callback.on_start(self.run_dir.path, self.progress.step)
@@ -249,6 +245,13 @@ class Trainer:
                 return self._steps()
             except Stopped as reason:
                 return self._stopped(str(reason))
+
+    def _compiled_ahead(self) -> contextlib.AbstractContextManager:
+        runtime = self.config.runtime  # a profile would show the threads' work as the run's
+        if not runtime.compile_ahead or runtime.profile_steps or self.session.processes.count > 1:
+            return contextlib.nullcontext()
+        critic = self.learner.critic
+        return compiled_ahead(self.session, self.learner.programs, critic and critic.programs)
 
     def _steps(self) -> int:
         if not self.progress.before:

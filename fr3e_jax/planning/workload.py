@@ -15,7 +15,7 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.row_plan import plan_rows
 from fr3e_jax.learning.row_shapes import RowShape
 from fr3e_jax.learning.trained_trunks import owns_of, planned_sizes
-from fr3e_jax.rollouts.cache_sizes import configured_sizes
+from fr3e_jax.rollouts.declared_shapes import declared_shapes
 
 TrunkBranches = tuple[tuple[int, int], ...]
 """A training trunk: for each branch, its fork and the number of its tokens."""
@@ -35,7 +35,7 @@ class DecodeShape:
 def base_shape(config: Config, slots: int) -> DecodeShape:
     """The decoder state of the base rollouts. Exploration may promote their caches, so it makes them promotable."""
     r = config.rollout
-    trunk = configured_sizes(config).trunk(config.data.max_prompt_tokens)
+    trunk = declared_shapes(config).prompt
     return DecodeShape(slots, r.lanes_per_trunk, trunk, _largest_ring(config), config.explore.enabled)
 
 
@@ -45,13 +45,12 @@ def explore_shape(config: Config, slots: int) -> DecodeShape:
 
 
 def _largest_ring(config: Config) -> int:
-    cap = config.rollout.max_response_tokens
-    return configured_sizes(config).ring(cap, cap)
+    return declared_shapes(config).rings[-1]
 
 
 def promoted_capacity(config: Config) -> int:
     """Positions of a promoted trunk, which holds a prompt and a whole response."""
-    return configured_sizes(config).trunk(config.data.max_prompt_tokens + config.rollout.max_response_tokens)
+    return declared_shapes(config).responses[-1]
 
 
 def bases_per_prompt(config: Config) -> int:

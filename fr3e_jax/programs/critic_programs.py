@@ -8,12 +8,14 @@ Dimension key: B rows, N lanes of a row, T positions of a lane.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import Mesh
@@ -25,7 +27,7 @@ from fr3e_jax.policy.network import DEFAULT_OPTIONS, ForwardOptions, Params, bui
 from fr3e_jax.policy.rows import Rows, predictors, row_states
 from fr3e_jax.programs.mesh import mesh_layout, param_shardings, replicated
 from fr3e_jax.programs.optimizer_programs import OptimizerPrograms
-from fr3e_jax.programs.program import Program
+from fr3e_jax.programs.program import Declarations, Program, abstract
 from fr3e_jax.programs.replicas import REPLICA
 
 
@@ -109,6 +111,17 @@ class CriticPrograms(OptimizerPrograms):
         self.graphdef = graphdef
         self._start = Program(partial(_with_new_head, abstract["value"]), out_shardings=shardings)
         self._values = Program(static.values, out_shardings=whole)
+
+    def declare(self, declare: Declarations, policy: Params, rows: Sequence[Rows]) -> None:
+        """Declare the programs of a run with such abstract rows; ``policy``: abstract."""
+        params = declare(self._start, {name: part for name, part in policy.items() if name != "head"})
+        declare(self.init_optimizer, params)
+        for one in rows:
+            declare(self._values, params, one)
+        tokens = [jax.tree.map(lambda x: abstract(x.shape, np.float32, x.sharding), one.segment) for one in rows]
+        masks = [abstract(x.shape, np.bool_, x.sharding) for x in tokens]
+        batches = [ValueRows(one, mask, x, x) for one, mask, x in zip(rows, masks, tokens, strict=True)]
+        self.declare_update(declare, params, batches, abstract((), np.float32))
 
     def initial_params(self, policy: Params) -> Any:
         """A copy of the policy's network, and a value head whose values are 0."""

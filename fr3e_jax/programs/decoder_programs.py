@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -32,7 +33,8 @@ from fr3e_jax.programs.mesh import (
     mesh_layout,
     replicated,
 )
-from fr3e_jax.programs.program import Program
+from fr3e_jax.programs.program import Declarations, Program, abstract
+from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.programs.size_buckets import power_of_two
 
 _TOKENS_AT_ONCE = 1024
@@ -70,6 +72,19 @@ def promoted_shardings(mesh: Mesh, architecture: Architecture) -> Trunks:
     batch, by_position = batch_axes(mesh), lambda *axes: NamedSharding(mesh, P(None, *axes))
     layer = KeyValue(by_position(heads, None, batch), by_position(heads, batch))
     return Trunks((layer,) * architecture.num_layers, by_position(batch, width))
+
+
+class DecoderCall(NamedTuple):
+    """One kind of call of the decoder that a run makes."""
+
+    trunks: str  # prompts; responses: prompts and responses, prefilled; or promoted
+    count: int  # the most trunks of a call
+    branches: int  # the most of a trunk
+    filtered: bool  # top-p or top-k
+    promotes: bool  # its branches may become trunks
+    names: int  # integers that name a noise stream
+    stops: int  # stop ids of a branch
+    table: tuple[int, int] | None  # the shape of `Interruptions.table`; None: nothing is called
 
 
 class DecoderPrograms:
@@ -132,6 +147,69 @@ class DecoderPrograms:
         self.promoted = promoted_shardings(mesh, architecture)
         self._promote = Program(decoder_state.promote, static_argnames="capacity", out_shardings=self.promoted)
 
+    def declare(self, declare: Declarations, params: Params, shapes: Shapes, calls: list[DecoderCall]) -> None:
+        """Declare the programs of ``calls``, in their order; ``params``: the abstract weights of rollouts."""
+        promoted: list[Trunks] = []
+        for call in calls:
+            if call.trunks == "promoted":
+                sources = [(row, row.hidden.shape[1]) for row in promoted]
+            else:
+                sizes = [shapes.prompt] if call.trunks == "prompts" else list(shapes.responses)
+                sources = [(self._declare_prefill(declare, params, shapes, size), size) for size in sizes]
+            for source, size in sources:
+                for state in self._declare_call(declare, params, shapes, call, source, size):
+                    if call.promotes:
+                        promoted += self._declare_promotions(declare, shapes, state)
+
+    def _declare_prefill(self, declare: Declarations, params: Params, shapes: Shapes, size: int) -> Trunks:
+        ids = abstract((self.round_up(shapes.slots), size), np.int32, self._by_slot)
+        return declare(self._prefill, params, ids)._replace(routes=None)
+
+    def _declare_promotions(self, declare: Declarations, shapes: Shapes, state: DecodeState) -> list[Trunks]:
+        place = abstract((1,), np.int32)
+        sizes = map(self.round_up, shapes.responses)
+        return [declare(self._promote, state, place, place, capacity=size) for size in sizes]
+
+    def _declare_call(
+        self, declare: Declarations, params: Params, shapes: Shapes, call: DecoderCall, source: Trunks, size: int
+    ) -> Iterator[DecodeState]:
+        """The states of a call, with rings of each size that it may come to."""
+        slots, lanes = shapes.layout(call.count, call.branches)
+        slots, rings = self.round_up(slots), [ring for ring in shapes.rings if ring >= shapes.first_ring]
+        promotable = call.promotes or (shapes.promotable and size == shapes.prompt)
+        sizes = DecoderSizes(slots, lanes, size, rings[0], call.names, call.stops, promotable)
+        state = declare(self._empty, cache_shape(source), sizes)
+        place, number = abstract((1,), np.int32), abstract((), np.int32)
+        declare(self._insert, state.trunks, source, place, place)
+        if call.branches > lanes or call.count < slots:
+            declare(self._copy, state.trunks, number, number)
+        of_host = lambda tree: jax.tree.map(lambda x: abstract(x.shape, x.dtype), tree)
+        key, new, settings = abstract((2,), np.uint32), of_host(state.active), of_host(state.settings)
+        declare(self._fill, without_caches(state), key, new, settings)
+        interruptions = None
+        if call.table:
+            table, states = abstract(call.table, np.int16, self._whole), of_host(state.generated)
+            written = abstract((shapes.chunk, *states.shape), np.int32)
+            interruptions = Interruptions(table, states, written, new)
+        for ring in rings:
+            if ring != state.capacity:
+                state = self._declare_resize(declare, state, ring)
+            options = {"steps": shapes.chunk, "filtered": call.filtered}
+            declare(self._chunk, params, state, number, interruptions, **options)
+            if call.table:
+                self._declare_resize(declare, state, ring)
+            yield state
+
+    def _declare_resize(self, declare: Declarations, state: DecodeState, capacity: int) -> DecodeState:
+        def resized(ring: jax.ShapeDtypeStruct, axis: int) -> jax.ShapeDtypeStruct:
+            program = self._resize_hidden if ring.ndim == 3 else self._resize_cache
+            return declare(program, ring, state.start, state.generated, capacity=capacity, axis=axis)
+
+        lanes = tuple(KeyValue(resized(kv.key, 3), resized(kv.value, 2)) for kv in state.lanes)
+        hidden = None if state.lane_hidden is None else resized(state.lane_hidden, 1)
+        start, column = declare(self._restart, state.generated, capacity)
+        return state._replace(lanes=lanes, lane_hidden=hidden, start=start, column=column)
+
     def jitted(self) -> dict[str, Callable]:
         """The programs by name, to lower without running them (`fr3e_jax.planning`)."""
         return {
@@ -176,14 +254,10 @@ class DecoderPrograms:
         """A decoder with every lane idle, for caches as those of ``like``; ``sizes``: fields of `DecoderSizes`."""
         return self._empty(cache_shape(like), DecoderSizes(**sizes))
 
-    def insert_trunks(self, state: DecodeState, source: Trunks, rows: list[int], slots: list[int]) -> DecodeState:
-        """Copy ``source[rows]`` into ``slots``; padded to 1, 4, 16, 64, ... rows, so that few sizes are compiled."""
-        size = power_of_two(len(rows))
-        size += size * (size.bit_length() % 2 == 0)
-        padded_rows = np.zeros(size, np.int32)
-        padded_slots = np.full(size, state.active.shape[0], np.int32)  # out of range: skipped
-        padded_rows[: len(rows)], padded_slots[: len(slots)] = rows, slots
-        return state._replace(trunks=self._insert(state.trunks, source, padded_rows, padded_slots))
+    def insert_trunk(self, state: DecodeState, source: Trunks, row: int, slot: int) -> DecodeState:
+        """Copy row ``row`` of ``source`` into ``slot``."""
+        row, slot = np.full(1, row, np.int32), np.full(1, slot, np.int32)
+        return state._replace(trunks=self._insert(state.trunks, source, row, slot))
 
     def copy_trunk(self, state: DecodeState, source: int, target: int) -> DecodeState:
         """Copy the trunk in slot ``source`` into slot ``target``."""
@@ -234,11 +308,10 @@ class DecoderPrograms:
         start, column = self._restart(state.generated, capacity)
         return state._replace(lanes=lanes, lane_hidden=hidden, start=start, column=column)
 
-    def promote(self, state: DecodeState, slots: list[int], lanes: list[int], *, capacity: int) -> Trunks:
-        """Trunks of the branches in ``(slots[i], lanes[i])``; rows beyond ``len(slots)`` are padding.
+    def promote(self, state: DecodeState, slot: int, lane: int, *, capacity: int) -> Trunks:
+        """The branch in a lane of a slot as a trunk, the only row of the result.
 
-        They hold ``capacity`` positions, rounded up to a multiple of the batch shards, over which these are split.
+        It holds ``capacity`` positions, rounded up to a multiple of the batch shards, over which these are split.
         """
-        padded = np.zeros((2, power_of_two(len(slots))), np.int32)
-        padded[0, : len(slots)], padded[1, : len(lanes)] = slots, lanes
-        return self._promote(state, padded[0], padded[1], capacity=self.round_up(capacity))
+        slot, lane = np.full(1, slot, np.int32), np.full(1, lane, np.int32)
+        return self._promote(state, slot, lane, capacity=self.round_up(capacity))

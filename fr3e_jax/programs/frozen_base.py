@@ -11,7 +11,6 @@ from fr3e_jax.policy.lora import Adapted, merged
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.mesh import abstract_arrays
 from fr3e_jax.programs.program import Program
-from fr3e_jax.programs.rehearsal import current_rehearsal, pretended
 
 
 class FrozenBase:
@@ -31,13 +30,14 @@ class FrozenBase:
         self._load, self._params = load, None
 
     def params(self) -> Params:
-        """The weights; in a rehearsal pretended ones, so that nothing is loaded."""
-        if self._params is not None:
-            return self._params
-        if current_rehearsal() is not None:
-            return pretended(abstract_arrays(self.abstract, self.shardings))
-        self._params = self._load()
+        """The weights."""
+        if self._params is None:
+            self._params = self._load()
         return self._params
+
+    def abstract_below(self, adapters: Params) -> Adapted:
+        """Shapes, types and shardings of `below`."""
+        return Adapted(abstract_arrays(self.abstract, self.shardings), adapters)
 
     def below(self, adapters: Params) -> Adapted:
         """The parameters of the network with these adapters."""

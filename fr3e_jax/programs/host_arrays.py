@@ -8,8 +8,6 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
-from fr3e_jax.programs.rehearsal import current_rehearsal, placed
-
 
 def on_mesh(tree: Any, sharding: Sharding) -> Any:
     """Put host or single-device arrays onto the mesh of ``sharding``, split as it says.
@@ -18,8 +16,6 @@ def on_mesh(tree: Any, sharding: Sharding) -> Any:
     `jax.device_put` would do the same, but first compares the arrays over the network: 3.6 ms a call between two
     processes of one machine against 0.07 ms. The loop compares its decisions itself, once a stage.
     """
-    if current_rehearsal() is not None:
-        return placed(tree, sharding)
     if sharding.is_fully_addressable:
         return jax.device_put(tree, sharding)
     return jax.tree.map(lambda leaf: _own_shards(leaf, sharding), tree)

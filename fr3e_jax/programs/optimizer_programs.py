@@ -33,7 +33,8 @@ those of all, so that gradients cross the slow network between slices once for e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -45,7 +46,7 @@ from jax.sharding import Mesh
 
 from fr3e_jax.programs.host_arrays import on_mesh
 from fr3e_jax.programs.mesh import abstract_arrays, batch_sharding, like_params, replicated
-from fr3e_jax.programs.program import Program
+from fr3e_jax.programs.program import Declarations, Program
 from fr3e_jax.programs.replicas import REPLICA, accumulate_by_replica, added, by_replica, zeros_by_replica
 
 
@@ -120,6 +121,14 @@ class OptimizerPrograms:
         like = self.zero_gradients.eval_shape(self.abstract_state["params"])
         return abstract_arrays(like, self.gradient_shardings)
 
+    def declare_update(self, declare: Declarations, read: Any, batches: Sequence[Any], *numbers: Any) -> None:
+        """Declare an update on ``batches``; all arguments are abstract, ``read`` is the result of `read`."""
+        arrays = self.abstract_arrays()
+        gradients = declare(self.zero_gradients, arrays["params"])
+        for batch in batches:
+            gradients = declare(self._accumulate, read, gradients, batch, *numbers)[0]
+        declare(self._apply, arrays["params"], arrays["optimizer"], gradients)
+
     def read(self, params: Any) -> Any:
         """What a pass over rows reads: the parameters."""
         return params
@@ -183,6 +192,17 @@ def make_optimizer(
     matrices = partial(jax.tree.map, lambda leaf: leaf.ndim >= 2)
     adamw = optax.adamw(rate, b1=beta1, b2=beta2, eps=epsilon, weight_decay=weight_decay, mask=matrices)
     return optax.chain(optax.clip_by_global_norm(max_grad_norm), adamw) if max_grad_norm else adamw
+
+
+def learning_rate_at(update: int, *schedule: Any) -> float:
+    """The learning rate of an update, counted from 0; ``schedule``: arguments of `learning_rates`."""
+    rate = learning_rates(*schedule)
+    return float(_rate_program(*schedule)(np.int32(update)) if callable(rate) else rate)
+
+
+@functools.cache
+def _rate_program(*schedule: Any) -> Program:
+    return Program(learning_rates(*schedule))  # one program in place of one for each of its operations
 
 
 def learning_rates(peak: float, schedule: str, warmup_updates: int, decay_updates: int) -> optax.ScalarOrSchedule:

@@ -8,7 +8,7 @@ Dimension key: B rows, N lanes of a row, T positions of a lane, P = S + N·T pos
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -35,8 +35,16 @@ from fr3e_jax.policy.rows import Rows, predictors, row_pass
 from fr3e_jax.programs.frozen_base import FrozenBase, merged_as_stored
 from fr3e_jax.programs.mesh import batch_shards, mesh_layout, replicated
 from fr3e_jax.programs.optimizer_programs import OptimizerPrograms
-from fr3e_jax.programs.program import Program
+from fr3e_jax.programs.program import Declarations, Program, abstract
 from fr3e_jax.programs.replicas import REPLICA, longest_of_all, sum_of_all
+from fr3e_jax.programs.row_shape import RowShape
+
+
+class RecordedRoutes(NamedTuple):
+    """Experts that are recorded for each token: how many, and the type of their numbers."""
+
+    count: int
+    dtype: Any
 
 
 class TrainRows(NamedTuple):
@@ -289,7 +297,8 @@ class TrainPrograms(OptimizerPrograms):
           base: the weights below the adapters, where ``abstract_params`` and ``shardings`` are those of adapters.
           experts: of a layer of the network, for `count_routes`.
         """
-        self.shards = batch_shards(mesh)
+        self.shards, self._loss = batch_shards(mesh), loss
+        self._experts = experts
         layout = mesh_layout(mesh, options.attention)
         scorer = RowScorer(graphdef, token_chunk, self.shards * layout.parts, replace(options, layout=layout))
         token_losses = supervised_token_losses if loss is None else policy_token_losses
@@ -304,6 +313,57 @@ class TrainPrograms(OptimizerPrograms):
         if base is not None:
             self._merged = merged_as_stored(base)
             self._change = Program(partial(relative_change, base.scale), out_shardings=whole)
+
+    def abstract_batch(
+        self, shape: RowShape, *, trained_trunks: bool = False, routes: RecordedRoutes | None = None
+    ) -> TrainRows:
+        """The abstract arrays of a micro-batch.
+
+        Args:
+          shape: of its rows.
+          trained_trunks: rows have lanes for the losses of trunk tokens.
+          routes: recorded for each token; None: none are.
+        """
+        further = shape.trunk_lanes if trained_trunks else 0
+        lanes = shape.lanes + further, shape.capacity
+        array = lambda dtype, *sizes: abstract((shape.rows, *sizes), dtype, self._rows)
+        routed = lambda *sizes: array(routes.dtype, routes.count, *sizes) if routes else None
+        rows = Rows(
+            *(array(np.int32, shape.trunk_size),) * 3,
+            *(array(np.int32, *lanes),) * 5,
+            array(np.bool_, shape.window) if shape.window > 1 else None,
+            routed(shape.trunk_size),
+            routed(*lanes),
+            trained_trunk=array(np.bool_, further) if further else None,
+        )
+        mask, number, loss = array(np.bool_, *lanes), array(np.float32, *lanes), self._loss or LossSettings()
+        return TrainRows(
+            rows,
+            mask,
+            *(number,) * 4,
+            reference_logprobs=number if loss.kl_coefficient else None,
+            sequence_log_ratios=number if loss.sequence_ratio else None,
+            penalised=mask if loss.covariance_penalty is not None else None,
+        )
+
+    def declare(
+        self, declare: Declarations, batches: Sequence[TrainRows], *, scores: bool = True, balances: bool = False
+    ) -> None:
+        """Declare the programs of a step on abstract micro-batches, scored first if ``scores``.
+
+        ``balances``: the loss balances experts.
+        """
+        params = self.abstract_arrays()["params"]
+        read, number = params if self.base is None else self.base.abstract_below(params), abstract((), np.float32)
+        for batch in batches if scores else ():
+            declare(self._score, read, batch.rows, number)
+        balance = []
+        if balances:
+            counts = None if batches[0].rows.branch_routes is None else abstract((self._experts,), np.float32)
+            for batch in batches if counts is not None else ():
+                declare(self._count_routes, batch.rows.branch_routes, batch.loss_mask)
+            balance = [Balance(number, number, counts)]
+        self.declare_update(declare, read, batches, number, number, number, *balance)
 
     def jitted(self) -> dict[str, Callable]:
         """The programs by name, to lower without running them (`fr3e_jax.planning`)."""

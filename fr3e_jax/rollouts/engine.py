@@ -24,11 +24,9 @@ from fr3e_jax.policy.rows import Trunks
 from fr3e_jax.programs.decode_steps import Emitted, Interruptions
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecodeState, LaneSettings
+from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.programs.size_buckets import power_of_two
-from fr3e_jax.rollouts.cache_sizes import ANY, CacheSizes
-from fr3e_jax.rollouts.expected_lengths import ExpectedLengths
 from fr3e_jax.rollouts.given_tokens import NoCalls
-from fr3e_jax.rollouts.layout import Layout, fitted_layout, step_cost
 from fr3e_jax.rollouts.pauses import Pauses
 from fr3e_jax.rollouts.promotion import Promotion
 from fr3e_jax.rollouts.requests import (
@@ -48,35 +46,13 @@ from fr3e_jax.rollouts.requests import (
 from fr3e_jax.rollouts.sampled_tokens import SampledTokens
 from fr3e_jax.rollouts.schedule import Schedule, SlotAssignment
 
-_CHUNKS_TO_SPARE = 2  # chunks for which rings have room after they have shrunk
-
 
 class RolloutEngine:
-    """Samples branches from trunks with a number of slots and lanes; keeps only `counts` between calls.
+    """Samples branches from trunks in caches of the declared ``shapes``; keeps only `counts` between calls."""
 
-    With ``fitted``, a call may lay its lanes out in other slots (`fr3e_jax.rollouts.layout`), in fewer ones where the
-    ``expected`` lengths have a long tail. ``sizes``: of its caches. ``accelerator``: steps cost
-    what reading the weights costs, not what lanes cost.
-    """
-
-    def __init__(
-        self,
-        programs: DecoderPrograms,
-        *,
-        trunk_slots: int,
-        lanes_per_trunk: int,
-        chunk: int,
-        seed: int,
-        pad_id: int = 0,
-        fitted: bool = False,
-        sizes: CacheSizes = ANY,
-        expected: ExpectedLengths | None = None,
-        accelerator: bool = False,
-    ):
-        self.programs, self.chunk, self.pad_id = programs, chunk, pad_id
-        self.slots, self.lanes, self.fitted = programs.round_up(trunk_slots), lanes_per_trunk, fitted
-        self.sizes, self.expected = sizes, expected
-        self.step_cost = step_cost(Layout(self.slots, self.lanes), accelerator)
+    def __init__(self, programs: DecoderPrograms, shapes: Shapes, *, seed: int, pad_id: int = 0):
+        self.programs, self.shapes, self.pad_id = programs, shapes, pad_id
+        self.slots = programs.round_up(shapes.slots)
         self.base_key = np.asarray(jax.random.key_data(jax.random.key(seed, impl="threefry2x32")))
         self.counts = DecodeCounts()
         self.stop_here: Callable[[], None] = go_on  # called between chunks; raises where the run stops
@@ -124,7 +100,7 @@ class RolloutEngine:
         Each later call that is to keep a cache gets `dataclasses.replace` of its trunk.
         """
         rows = self.programs.round_up(power_of_two(len(sequences)))
-        ids = np.full((rows, self.sizes.trunk(max(map(len, sequences)))), self.pad_id, np.int32)
+        ids = np.full((rows, self.shapes.trunk(max(map(len, sequences)))), self.pad_id, np.int32)
         for row, sequence in enumerate(sequences):
             ids[row, : len(sequence)] = sequence
             self.counts.prefill_positions += len(sequence)
@@ -141,24 +117,21 @@ class _Run:
         self.branches = [branch for request in requests for branch in request.branches]
         self.settings = lane_settings(self.branches)
         self.filtered = bool((self.settings.top_p < 1).any() or (self.settings.top_k > 0).any())
-        self.trunk_capacity = engine.sizes.trunk(max(len(r.token_ids) for r in requests))
+        self.trunk_capacity = engine.shapes.trunk(max(len(r.token_ids) for r in requests))
         self.cached = {i: r.trunk for i, r in enumerate(requests) if isinstance(r.trunk, CachedTrunk)}
         self.trunk_routes = {i: trunk.routes for i, trunk in self.cached.items()}
         self.longest = max(branch.max_tokens for branch in self.branches)
         limits = [[branch.max_tokens for branch in request.branches] for request in requests]
-        self.layout = Layout(engine.slots, engine.lanes)
-        if engine.fitted:
-            sizes = self.trunk_capacity, engine.sizes.ring(self.longest, self.longest)
-            known = engine.programs.shards, engine.expected, engine.chunk, engine.step_cost
-            self.layout = fitted_layout(self.layout, limits, *sizes, *known)
-        self.schedule = Schedule(limits, *self.layout)
-        self.sampled = SampledTokens(*self.layout)
+        slots, lanes = engine.shapes.layout(sum(map(bool, limits)), max(map(len, limits)))
+        lanes = engine.programs.round_up(slots), lanes
+        self.schedule = Schedule(limits, *lanes)
+        self.sampled = SampledTokens(*lanes)
         if calls is None and any(branch.given for branch in self.branches):
             calls = NoCalls(engine.programs, params["embedding"].shape[0])
         given = lambda key: requests[key[0]].branches[key[1]].given
-        self.pauses = None if calls is None else Pauses(calls, *self.layout, given)
+        self.pauses = None if calls is None else Pauses(calls, *lanes, given)
         self.results: list[list[Rollout | None]] = [[None] * len(r.branches) for r in requests]
-        self.promotion = Promotion(engine.programs, self.schedule, requests, self.results, select, engine.sizes)
+        self.promotion = Promotion(engine.programs, self.schedule, requests, self.results, select, engine.shapes)
         self.state: DecodeState | None = None
         self.ending: _Ending | None = None
 
@@ -171,7 +144,7 @@ class _Run:
             self.state, emitted = self.programs.decode_chunk(
                 self.params,
                 self.state,
-                steps=self.engine.chunk,
+                steps=self.engine.shapes.chunk,
                 patience=self.schedule.patience(),
                 filtered=self.filtered,
                 interruptions=interruptions,
@@ -204,18 +177,12 @@ class _Run:
         first = [one for one in placed if one.source is None]
         while any(one.request not in self.cached for one in first):
             self._prefill([*(one.request for one in first), *self.schedule.waiting])
-        by_batch: dict[int, list[tuple[CachedTrunk, int]]] = {}
         for one in first:
             trunk = self.cached.pop(one.request)
-            by_batch.setdefault(id(trunk.batch), []).append((trunk, one.slot))
-        for group in by_batch.values():
-            batch = group[0][0].batch
             if self.state is None:
-                self.state = self._empty_state(batch)
-            rows, slots = [trunk.row for trunk, _ in group], [slot for _, slot in group]
-            self.state = self.programs.insert_trunks(self.state, batch, rows, slots)
-            for trunk, _ in group:
-                trunk.batch = None
+                self.state = self._empty_state(trunk.batch)
+            self.state = self.programs.insert_trunk(self.state, trunk.batch, trunk.row, one.slot)
+            trunk.batch = None
         for one in placed:
             if one.source is not None:
                 self.state = self.programs.copy_trunk(self.state, one.source, one.slot)
@@ -234,15 +201,16 @@ class _Run:
             self.trunk_routes[i] = self.cached[i].routes
 
     def _empty_state(self, like: Trunks) -> DecodeState:
+        shapes, (slots, lanes) = self.engine.shapes, self.schedule.branch.shape
         return self.programs.empty_state(
             like,
-            slots=self.layout.slots,
-            lanes=self.layout.lanes,
+            slots=slots,
+            lanes=lanes,
             trunk_capacity=self.trunk_capacity,
-            capacity=self.engine.sizes.ring(self._room_needed(), self.longest),
+            capacity=shapes.ring(self._room_needed(), self.longest),
             names=STREAM_NAMES,
             stops=self.settings.stop_ids.shape[1],
-            promotable=self.promotable,
+            promotable=self.promotable or (shapes.promotable and self.trunk_capacity == shapes.prompt),
         )
 
     # -- lanes -------------------------------------------------------------------------------------------------------
@@ -261,7 +229,7 @@ class _Run:
     def _room_needed(self) -> int:
         """Ring columns that the next chunk fills at most."""
         active = self.schedule.active
-        most = np.minimum(self.sampled.generated + self.engine.chunk, self.schedule.limits[self.schedule.branch])
+        most = np.minimum(self.sampled.generated + self.engine.shapes.chunk, self.schedule.limits[self.schedule.branch])
         return int(most[active].max())
 
     def _resume(self, aligned: bool) -> Interruptions | None:
@@ -270,27 +238,18 @@ class _Run:
             return None
         if self.pauses.resume(self.schedule.active, self.sampled.generated) and not aligned:
             self.state = self.programs.resize(self.state, capacity=self.state.capacity)
-        return self.pauses.inputs(self.sampled.generated, self.engine.chunk)
+        return self.pauses.inputs(self.sampled.generated, self.engine.shapes.chunk)
 
     def _make_room(self) -> bool:
-        """Grow the rings if the next chunk could fill them, or shrink them; return whether they were resized.
+        """Grow the rings if the next chunk could fill them; return whether they were resized.
 
-        The cost of a step then follows the filled length. The rings shrink to half or less, and only with room for
-        `_CHUNKS_TO_SPARE` more chunks, since a resize costs as much as a few decode steps. If branches can be promoted,
-        ended ones count until their lanes are filled again, decided or not. The time of a decision depends on grading,
-        and the size of the rings decides how sums are rounded.
+        The cost of a step then follows the tokens of the longest branch so far.
         """
-        needed, now = self._room_needed(), self.state.capacity
+        needed = self._room_needed()
         self.sampled.make_room(self.longest)  # memory is taken as it is written
-        if needed > now:
-            capacity = self.engine.sizes.ring(needed, self.longest)
-        else:
-            kept = int(self.sampled.generated.max()) if self.promotable else 0
-            wanted = max(needed + _CHUNKS_TO_SPARE * self.engine.chunk, kept)
-            capacity = self.engine.sizes.ring(wanted, self.longest)
-            if capacity > now // 2:
-                return False
-        self.state = self.programs.resize(self.state, capacity=capacity)
+        if needed <= self.state.capacity:
+            return False
+        self.state = self.programs.resize(self.state, capacity=self.engine.shapes.ring(needed, self.longest))
         return True
 
     def _keys(self, lanes: np.ndarray) -> list[Key]:

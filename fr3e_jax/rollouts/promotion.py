@@ -8,7 +8,7 @@ import numpy as np
 
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecodeState
-from fr3e_jax.rollouts.cache_sizes import ANY, CacheSizes
+from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.rollouts.requests import CachedTrunk, Rollout, Selector, TrunkRequest
 from fr3e_jax.rollouts.schedule import IDLE, Schedule
 
@@ -27,7 +27,7 @@ class Promotion:
       requests: the requests of the call.
       results: their rollouts, ``[request][branch]``; the caller fills them in.
       select: see `RolloutEngine.sample`; None: no cache is kept.
-      sizes: of the trunks.
+      shapes: sizes of trunks.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class Promotion:
         requests: Sequence[TrunkRequest],
         results: list[list[Rollout | None]],
         select: Selector | None,
-        sizes: CacheSizes = ANY,
+        shapes: Shapes,
     ):
         self.promoted: dict[tuple[int, int], CachedTrunk] = {}
         self._programs, self._schedule, self._requests = programs, schedule, requests
-        self._results, self._select, self._sizes = results, select, sizes
+        self._results, self._select, self._shapes = results, select, shapes
         self._held = np.full(schedule.branch.shape, IDLE, np.int64)  # ended branches whose cache is in the lane
         self.undecided: list[int] = []  # requests whose branches have all ended, until select has decided
         self._displaced: set[int] = set()  # undecided requests of which a slot went to another trunk
@@ -99,15 +99,11 @@ class Promotion:
         self._held[lanes] = IDLE
 
     def _promote(self, state: DecodeState, lanes: np.ndarray) -> None:
-        if not lanes.any():
-            return
-        keys = [self._schedule.key(number) for number in self._held[lanes]]
-        ids = [self._flattened(*key) for key in keys]
-        capacity = self._sizes.promoted(max(map(len, ids)))
-        slots, lanes_in_slot = (places.tolist() for places in np.nonzero(lanes))
-        batch = self._programs.promote(state, slots, lanes_in_slot, capacity=capacity)
-        for row, key in enumerate(keys):
-            self.promoted[key] = CachedTrunk(ids[row], batch, row, self._flattened_routes(*key))
+        for slot, lane in np.argwhere(lanes).tolist():
+            key = self._schedule.key(int(self._held[slot, lane]))
+            token_ids = self._flattened(*key)
+            batch = self._programs.promote(state, slot, lane, capacity=self._shapes.promoted(len(token_ids)))
+            self.promoted[key] = CachedTrunk(token_ids, batch, 0, self._flattened_routes(*key))
 
     def _flattened_routes(self, request: int, branch: int) -> np.ndarray | None:
         return self._results[request][branch].routes_from(self._requests[request].branches[branch].fork)

@@ -1,16 +1,17 @@
-"""Counts of the programs that this process compiled or fetched from a cache, and the seconds they took.
-
-There are two caches: jax's own, and whole executables (`fr3e_jax.runs.stored_executables`).
-"""
+"""Counts of the programs that this process compiled or fetched from jax's cache, and the seconds they took."""
 
 from __future__ import annotations
 
 import operator
+import os
 import threading
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+
+from fr3e_jax.stores.objects import is_remote
 
 # Events of jax.monitoring. A program from the persistent cache causes the backend event as well: the backend step
 # fetches it. Tracing and lowering take time in either case.
@@ -51,24 +52,33 @@ class _Counter:
             return
         end = time.perf_counter()
         start = end - duration_secs
-        self._add(start, end, event == PROGRAM)
-
-    def on_fetch(self, seconds: float) -> None:
-        """Count a whole executable, which took ``seconds`` until now."""
-        end = time.perf_counter()
         with self._lock:
-            self.cache_hits += 1
-        self._add(end - seconds, end, True)
-
-    def _add(self, start: float, end: float, program: bool) -> None:
-        with self._lock:
-            self.programs += program
+            self.programs += event == PROGRAM
             spans = self._spans.setdefault(threading.get_ident(), [])
             while spans and spans[-1][0] >= start:
                 inner_start, inner_end = spans.pop()
                 self.seconds -= inner_end - inner_start
             spans.append((start, end))
             self.seconds += end - start
+
+
+def open_cache(cache: str) -> None:
+    """Let jax keep every compiled program in ``cache``, a folder or an address; "": in none.
+
+    ``JAX_COMPILATION_CACHE_DIR`` comes first.
+
+    Raises:
+      OSError: the folder cannot be made.
+    """
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    if not cache or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        return
+    if not is_remote(cache):  # jax itself opens gs:// and s3://
+        folder = Path(cache).expanduser()
+        folder.mkdir(parents=True, exist_ok=True)
+        cache = str(folder)
+    jax.config.update("jax_compilation_cache_dir", cache)
 
 
 _counter: _Counter | None = None
@@ -81,12 +91,6 @@ def count_compilations() -> None:
         _counter = _Counter()
         jax.monitoring.register_event_listener(_counter.on_event)
         jax.monitoring.register_event_duration_secs_listener(_counter.on_duration)
-
-
-def fetched_in(seconds: float) -> None:
-    """Count an executable that was fetched whole, without tracing and lowering."""
-    if _counter is not None:
-        _counter.on_fetch(seconds)
 
 
 def compilations() -> Compilations:

@@ -10,10 +10,8 @@ from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.reshard import RolloutWeights
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.episodes import Episodes
-from fr3e_jax.rollouts.rehearsed_calls import RehearsedTools
 from fr3e_jax.rollouts.requests import CachedTrunk, Ended, Key, Rollout, Selector, TrunkRequest
 from fr3e_jax.rollouts.tool_calls import Toolbox
-from fr3e_jax.rollouts.two_threads import sample_in_two_threads, two_threads_pay
 
 
 @dataclass
@@ -46,7 +44,7 @@ class Sampler:
 
     engine: RolloutEngine
     weights: RolloutWeights
-    toolbox: Toolbox | Episodes | RehearsedTools | None = None
+    toolbox: Toolbox | Episodes | None = None
     watch: Watch = field(default_factory=Watch)
 
     def sample(
@@ -64,10 +62,7 @@ class Sampler:
             return self.engine.sample(params, requests, select, ended, calls)
 
     def sample_uncounted(self, params: Params, requests: Sequence[TrunkRequest], ended: Ended) -> list[list[Rollout]]:
-        """The rollouts of `sample` without a selector, in two threads where that is faster; nothing is counted."""
-        if self.toolbox is None and two_threads_pay(self.engine, requests):
-            results = sample_in_two_threads(self.engine, params, requests, self.watch.counting(requests, ended))
-        else:
-            results, _ = self.sample(params, requests, ended=ended)
+        """The rollouts of `sample` without a selector; nothing is counted."""
+        results, _ = self.sample(params, requests, ended=ended)
         self.engine.take_counts()
         return results

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-
-import jax
 
 from fr3e_jax.cluster.processes import Processes, own_processes
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
-from fr3e_jax.configuration.schema import Config, RuntimeConfig
+from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.task import Task, load_task
 from fr3e_jax.data.templates import load_template
 from fr3e_jax.data.tokenizer import TextCodec
@@ -20,24 +16,20 @@ from fr3e_jax.hub import model_directory, pinned
 from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.loop.grading import ENVIRONMENT, ResponseGrader, RewardRange
 from fr3e_jax.programs.host_memory import keep_host_memory
-from fr3e_jax.programs.program import keep_executables
 from fr3e_jax.rewards.grader import Grader, VerifierError
 from fr3e_jax.rewards.user import check_by_a_call, user_verifier
-from fr3e_jax.rollouts.cache_sizes import configured_sizes
+from fr3e_jax.rollouts.declared_shapes import declared_shapes
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.episodes import Episodes, observation_form
-from fr3e_jax.rollouts.expected_lengths import configured_lengths
 from fr3e_jax.rollouts.noise import Noise
 from fr3e_jax.rollouts.requests import Sampling
 from fr3e_jax.rollouts.tool_calls import Toolbox, open_toolbox
 from fr3e_jax.runs.cache_writers import write_on_each_host
-from fr3e_jax.runs.compilation import count_compilations
-from fr3e_jax.runs.stored_executables import StoredExecutables
+from fr3e_jax.runs.compilation import count_compilations, open_cache
 from fr3e_jax.session.model import Model, open_model
 from fr3e_jax.session.posed_task import posed_task
 from fr3e_jax.session.sampler import Sampler
 from fr3e_jax.session.texts import Texts
-from fr3e_jax.stores.objects import is_remote
 from fr3e_jax.tools.environment import MakeEnvironment, load_environment
 
 
@@ -74,34 +66,14 @@ class Session:
 def start_runtime(config: Config) -> None:
     """Apply process-wide settings of JAX; call it before the first array is made."""
     keep_host_memory()
-    keep_executables(_open_caches(config.runtime))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    count_compilations()
-
-
-def _open_caches(runtime: RuntimeConfig) -> StoredExecutables | None:
-    """Name jax's own cache, unless the environment does, and return the store of whole executables, if there is one."""
-    if not runtime.compilation_cache:
-        return None
-    named = os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    cache = named or runtime.compilation_cache
-    if is_remote(cache):  # jax itself opens gs:// and s3://; whole executables need a directory
-        if not named:
-            jax.config.update("jax_compilation_cache_dir", cache)
-        return None
-    folder = Path(cache).expanduser()
     try:
-        store = StoredExecutables(folder / "programs") if runtime.stored_programs else None
+        open_cache(config.runtime.compilation_cache)
     except OSError as error:
         raise ConfigError(
-            f"runtime.compilation_cache={folder} cannot be used: {error}; name another folder, or none"
+            f"runtime.compilation_cache={config.runtime.compilation_cache} cannot be used: {error}; "
+            "name another folder, or none"
         ) from error
-    if not named:
-        path = folder / "jax" if store else folder
-        path.mkdir(parents=True, exist_ok=True)
-        jax.config.update("jax_compilation_cache_dir", str(path))
-    return store
+    count_compilations()
 
 
 def open_session(config: Config, task: Task | None = None, *, keeps_routes: bool = False) -> Session:
@@ -117,8 +89,7 @@ def open_session(config: Config, task: Task | None = None, *, keeps_routes: bool
     """
     start_runtime(config)
     processes = own_processes()
-    if processes.count > 1:  # an executable of several processes belongs to all of them
-        keep_executables(None)
+    if processes.count > 1:
         write_on_each_host(processes.index, processes.gather)
     texts = open_texts(config)
     with as_config_error():
@@ -176,17 +147,5 @@ def open_sampler(
             own = config.environment
             form = observation_form(own.observation, codec, chat=texts.template.chat, turn_end=own.turn_end)
             toolbox = Episodes(make, own, form, *known, config.seed)
-    accelerator, layout = jax.default_backend() != "cpu", config.rollout.lane_layout
-    engine = RolloutEngine(
-        programs,
-        trunk_slots=config.rollout.trunk_slots,
-        lanes_per_trunk=config.rollout.lanes_per_trunk,
-        chunk=config.rollout.decode_chunk,
-        seed=config.seed,
-        pad_id=codec.pad_id,
-        fitted=layout == "fitted" or (layout == "auto" and not accelerator),
-        sizes=configured_sizes(config),
-        expected=None if accelerator else configured_lengths(config),  # fewer lanes would take more steps
-        accelerator=accelerator,
-    )
+    engine = RolloutEngine(programs, declared_shapes(config), seed=config.seed, pad_id=codec.pad_id)
     return model, Sampler(engine, weights, toolbox)

@@ -1,67 +1,81 @@
-"""``fr3e compile``: which programs a run will need, and compiling them before it."""
+"""``fr3e compile``: the programs that a run's shapes declare, compiled into its cache before the run."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
 
-from fr3e_jax.cli.arguments import positive
 from fr3e_jax.cli.parser import Verb
-from fr3e_jax.configuration import Config, load_config
-
-if TYPE_CHECKING:
-    from fr3e_jax.verbs.compile_programs import Compiled
+from fr3e_jax.configuration import Config, ConfigError, load_config
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """The options of the verb."""
-    parser.add_argument(
-        "--steps", type=positive, default=3, metavar="N", help="rehearse the first N steps of the run (default 3)"
-    )
     parser.add_argument("--list", action="store_true", help="show the programs; compile none")
     parser.add_argument("--json", action="store_true", help="print them as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Forecast the programs of a recipe's run, compile them into its cache, and print them; return the exit code."""
+    """Compile the programs of a recipe's run, unless they are only listed, and print them; return the exit code."""
     config = load_config(arguments.recipe, arguments.overrides, training=False)
-    from fr3e_jax.verbs import compile_programs
+    from fr3e_jax.cluster.membership import across_processes
 
-    return compile_programs.compile_recipe(config, arguments.steps, arguments.list, _Printed(config, arguments))
+    return across_processes(compile_recipe)(config, only_list=arguments.list, as_json=arguments.json)
 
 
-class _Printed:
-    """Prints the programs as they become ready, and in the end all of them."""
+def compile_recipe(config: Config, *, only_list: bool, as_json: bool) -> int:
+    """Compile on each of several processes for its own devices; the first one prints; return 0.
 
-    def __init__(self, config: Config, arguments: argparse.Namespace):
-        self._config, self._arguments, self._start = config, arguments, time.perf_counter()
+    Raises:
+      ConfigError: the recipe cannot be run, or there is no cache to compile into.
+    """
+    import jax
 
-    def begins(self, programs: int) -> None:
-        print(f"fr3e compile: {programs} programs", file=sys.stderr)
+    from fr3e_jax.cluster.processes import own_processes
+    from fr3e_jax.programs.program import Declarations
+    from fr3e_jax.runs.compilation import compilations
+    from fr3e_jax.session.declared_programs import declare_programs, sizes_text
+    from fr3e_jax.session.session import open_session
 
-    def one(self, compiled: Compiled) -> None:
-        line = f"  {compiled.seconds:6.1f} s  {compiled.name}  {compiled.sizes}"
-        print(line, file=sys.stderr, flush=True)
+    session, first = open_session(config, keeps_routes=True), own_processes().first
+    model, started = session.model, time.perf_counter()
+    programs = model.train_programs(config), model.critic_programs(config)
+    declared = declare_programs(Declarations(), session, *programs)
+    lines = [{"name": one.program.name, "sizes": sizes_text(one)} for one in declared]
+    if not only_list:
+        if not jax.config.jax_compilation_cache_dir:
+            raise ConfigError(
+                "runtime.compilation_cache is empty, so that nothing would be kept; name a folder or an address "
+                "that the run will use, too"
+            )
+        before = compilations()
 
-    def all(self, compiled: Sequence[Compiled], cached: int | None) -> None:
-        rollout = self._config.rollout
-        if self._arguments.json:
-            print(json.dumps([one.as_json() for one in compiled], indent=2))
-            return
-        if cached is None:
-            width = max(len(one.name) for one in compiled)
-            for one in compiled:
-                print(f"{one.calls:6d} calls  {one.name:<{width}}  {one.sizes}")
-        known = "" if cached is None else f", {cached} of them were in the cache already"
-        print(
-            f"{len(compiled)} programs in the first {self._arguments.steps} steps{known}; "
-            f"{time.perf_counter() - self._start:.0f} s. The forecast expects responses of "
-            f"{rollout.expected_tokens or rollout.max_response_tokens // 2} tokens (rollout.expected_tokens)."
-        )
+        def timed(number: int) -> float:
+            start = time.perf_counter()
+            declared[number].prepare()
+            seconds = time.perf_counter() - start
+            if first:
+                print(f"  {seconds:6.1f} s  {' '.join(lines[number].values())}", file=sys.stderr, flush=True)
+            return seconds
+
+        with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="compile") as pool:
+            seconds = list(pool.map(timed, range(len(declared))))
+        lines = [line | {"seconds": each} for line, each in zip(lines, seconds, strict=True)]
+    if not first:
+        return 0
+    if as_json:
+        print(json.dumps(lines, indent=2))
+        return 0
+    width = max(len(line["name"]) for line in lines)
+    for line in lines if only_list else ():
+        print(f"{line['name']:<{width}}  {line['sizes']}")
+    fetched = "" if only_list else f", {compilations().since(before).cache_hits} of them were in the cache already"
+    print(f"{len(lines)} programs{fetched}; {time.perf_counter() - started:.0f} s")
+    return 0
 
 
 VERB = Verb("fr3e compile configs/demo.yaml --list", declare, run)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fr3e_jax.loop.arpo import sample_branching
+from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.noise import TOOL
 from fr3e_jax.rollouts.tool_calls import answer_spans
@@ -24,9 +25,8 @@ def branching(scripted_tool, session, probability: float, **engine) -> SimpleNam
     tools = config.tools
     tools.branching, tools.initial_rollouts, tools.branch_probability = True, FIRST, probability
     tools.beam, tools.entropy_tokens, tools.entropy_weight = 3, TOKENS, 0.4
-    own = RolloutEngine(
-        session.sampler.engine.programs, **{"trunk_slots": 2, "lanes_per_trunk": 3, "chunk": 4, "seed": 7} | engine
-    )
+    shapes = Shapes(**{"slots": 2, "lanes": 3, "chunk": 4} | engine)
+    own = RolloutEngine(session.sampler.engine.programs, shapes, seed=7)
     sampler = dataclasses.replace(session.sampler, toolbox=scripted_tool.toolbox_of(session), engine=own)
     return dataclasses.replace(session, config=config, sampler=sampler)
 
@@ -116,7 +116,7 @@ def test_logprobs_are_those_of_one_forward_pass(session, params, requests, expec
 
 @pytest.mark.slow
 def test_slots_and_lanes_change_no_token(sampled, expected):
-    again = sampled(probability=0.6, trunk_slots=1, lanes_per_trunk=5)
+    again = sampled(probability=0.6, slots=1, lanes=5)
     for rollouts, wanted in zip(again.results, expected.results, strict=True):
         for rollout, other in zip(rollouts, wanted, strict=True):
             np.testing.assert_array_equal(rollout.token_ids, other.token_ids)

@@ -16,7 +16,6 @@ from fr3e_jax.data.task import Problem
 from fr3e_jax.loop.evaluate import best_metric, evaluate, load_run_params
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.runs.checkpoints import Checkpointer
-from fr3e_jax.session import sampler
 from fr3e_jax.verdict import Verdict
 
 
@@ -77,19 +76,6 @@ def test_evaluation_does_not_count_in_the_training_budget(session, params):
     evaluate(session, params)
     counts = session.sampler.engine.take_counts()
     assert (counts.sampled_tokens, counts.prefill_positions, counts.reused_prefix_positions) == (0, 0, 0)
-
-
-@pytest.mark.skipif(jax.device_count() > 1, reason="two threads are for one device")
-def test_an_evaluation_in_two_threads_has_the_metrics_of_one_and_counts_nothing(session, params, monkeypatch):
-    found = {}
-    for pays in (False, True):
-        monkeypatch.setattr(sampler, "two_threads_pay", lambda *_, pays=pays: pays)
-        found[pays] = evaluate(session, params)
-        assert session.sampler.engine.take_counts().sampled_tokens == 0
-    assert found[True].metrics == found[False].metrics
-    assert found[True].verdicts == found[False].verdicts
-    tokens = [[[r.token_ids.tolist() for r in row] for row in one.rollouts] for one in found.values()]
-    assert tokens[0] == tokens[1]
 
 
 def test_problems_that_are_too_long_are_left_out(session, params, tiny_run):

@@ -20,7 +20,7 @@ from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import LaneSettings
 from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
-from fr3e_jax.programs.program import drop_executables
+from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import STREAM_NAMES, Branch, Sampling, TrunkRequest
 
@@ -32,15 +32,14 @@ CLOSE = dict(rtol=1e-5, atol=1e-5)
 
 
 class WatchedPrograms(DecoderPrograms):
-    """Counts how often the rings grew, shrank and wrapped."""
+    """Counts how often the rings grew and wrapped."""
 
-    grown = shrunk = wrapped = 0
+    grown = wrapped = 0
     capacities = ()
 
     def resize(self, state, *, capacity):
         self.capacities += (capacity,)
         self.grown += capacity > state.capacity
-        self.shrunk += capacity < state.capacity
         return super().resize(state, capacity=capacity)
 
     def decode_chunk(self, params, state, **options):
@@ -74,7 +73,7 @@ def decoder_of(network):
     programs = WatchedPrograms(network.graphdef, network.architecture, mesh)
     shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
     params = params_on_mesh(network.params, shardings)
-    engine = RolloutEngine(programs, trunk_slots=2, lanes_per_trunk=2, chunk=4, seed=5)
+    engine = RolloutEngine(programs, Shapes(2, 2, 4), seed=5)
     return SimpleNamespace(programs=programs, params=params, engine=engine)
 
 
@@ -211,36 +210,11 @@ def assert_equal_to_a_prefill(decoder, promoted):
             np.testing.assert_allclose(a.value[trunk.row, :, :length], b.value[row, :, :length], **CLOSE)
 
 
-def test_rings_shrink_after_long_branches_without_changing_logprobs(decoder, tiny):
-    """195 branches of 5 tokens after one of 40."""
-    short = [branch(1 + i % 8, 1 + i, 5, stop_ids=()) for i in range(195)]
-    request = TrunkRequest(TRUNKS[0], [branch(8, 0, 40, stop_ids=()), *short])
-    before = decoder.programs.shrunk
-    engine = RolloutEngine(decoder.programs, trunk_slots=1, lanes_per_trunk=2, chunk=4, seed=5)
-    (rollouts,), _ = engine.sample(decoder.params, [request])
-    assert decoder.programs.shrunk > before
-    some = [*zip(request.branches, rollouts, strict=True)][::13]  # the first and the last among them
-    whole = [np.append(TRUNKS[0][: b.fork], r.token_ids) for b, r in some]
-    for (b, r), (logits, _) in zip(some, tiny.full_pass(whole), strict=True):
-        expected = log_softmax(logits[b.fork - 1 : -1], axis=-1)
-        np.testing.assert_allclose(r.logprobs, of_tokens(expected, r), **CLOSE)
-
-
-def test_rings_do_not_shrink_below_a_cache_that_may_yet_be_chosen(decoder):
-    """The branch of 40 tokens waits in its lane while the last one, of 5, decodes in the other."""
-    branches = [branch(8, n, tokens, stop_ids=()) for n, tokens in enumerate((40, 38, 5))]
-    engine = RolloutEngine(decoder.programs, trunk_slots=1, lanes_per_trunk=2, chunk=2, seed=5)
-    choose = lambda i, rollouts, wait: (0,) if wait else None
-    _, promoted = engine.sample(decoder.params, [TrunkRequest(TRUNKS[0], branches)], choose)
-    assert len(promoted[0, 0].token_ids) == 48
-    assert_equal_to_a_prefill(decoder, list(promoted.values()))
-
-
 def test_size_of_rings_does_not_depend_on_when_a_choice_is_made(decoder):
     """A choice waits for grading and a larger ring rounds sums differently, yet runs must repeat bit for bit."""
     alone, after = branch(8, 0, 40, stop_ids=()), [branch(3, n, tokens, stop_ids=()) for n, tokens in ((1, 38), (2, 5))]
     requests = [TrunkRequest(TRUNKS[0], [alone]), TrunkRequest(TRUNKS[1], after)]
-    engine = RolloutEngine(decoder.programs, trunk_slots=2, lanes_per_trunk=1, chunk=2, seed=5)
+    engine = RolloutEngine(decoder.programs, Shapes(2, 1, 2), seed=5)
     seen = []
     for late in (False, True):
         decoder.programs.capacities = ()
@@ -303,10 +277,10 @@ def compiled_programs(programs) -> dict[str, int]:
 def test_a_second_run_of_the_same_shapes_compiles_nothing(decoder, run, started):
     """Prompts, lengths, forks, noise, and the slots and lanes to copy and to promote are no shapes."""
     programs, engine = decoder.programs, decoder.engine
-    drop_executables()  # those of earlier tests, which stay in memory or not
+    jax.clear_caches()  # those of earlier tests, which stay in memory or not
     own = lambda: jax.tree.map(jnp.copy, started.filled.trunks)  # a copy donates its trunks
     engine.sample(decoder.params, exploration([TRUNKS[0], TRUNKS[2]], 10))
-    programs.promote(started.filled, [1, 0], [0, 1], capacity=16)
+    programs.promote(started.filled, 1, 0, capacity=16)
     before = compiled_programs(programs)
     programs.copy_trunk(started.filled._replace(trunks=own()), 0, 1)
     copies = compiled_programs(programs)["_copy"]
@@ -314,7 +288,7 @@ def test_a_second_run_of_the_same_shapes_compiles_nothing(decoder, run, started)
     assert compiled_programs(programs) == before | {"_copy": copies}
     assert all(before[name] for name in ("_prefill", "_empty", "_insert", "_fill", "_chunk", "_promote"))
     engine.sample(decoder.params, exploration([TRUNKS[1], TRUNKS[0][:5]], 20))
-    programs.promote(started.filled, [0, 0], [1, 0], capacity=16)
+    programs.promote(started.filled, 0, 1, capacity=16)
     after = compiled_programs(programs) | {"_copy": before["_copy"]}  # whether a trunk is copied follows from the noise
     assert after == before
 
@@ -343,22 +317,21 @@ def started(decoder):
     trunks = programs.prefill(decoder.params, ids)
     sizes = dict(slots=slots, lanes=2, trunk_capacity=16, capacity=16, names=STREAM_NAMES, stops=2, promotable=True)
     empty = programs.empty_state(trunks, **sizes)
-    inserted = programs.insert_trunks(empty, trunks, list(range(slots)), list(range(slots)))
+    inserted = empty
+    for slot in range(slots):
+        inserted = programs.insert_trunk(inserted, trunks, slot, slot)
     new = np.ones((slots, 2), bool)
     filled = programs.fill_lanes(inserted, decoder.engine.base_key, new, settings(new.shape, limit=[3, 16]))
     return SimpleNamespace(empty=empty, inserted=inserted, filled=filled)
 
 
-def test_trunks_go_to_their_slots_and_padding_to_none(decoder):
-    """Three trunks are inserted as four: the fourth has a slot out of range; a real fourth shares the program."""
+def test_trunks_go_to_their_slots(decoder):
     programs, slots = decoder.programs, decoder.engine.slots
     ids = np.arange(slots * 16, dtype=np.int32).reshape(slots, 16) % VOCAB
     trunks = programs.prefill(decoder.params, ids)
     sizes = dict(slots=slots, lanes=2, trunk_capacity=16, capacity=16, names=STREAM_NAMES, stops=2, promotable=True)
-    state = programs.insert_trunks(programs.empty_state(trunks, **sizes), trunks, [1, 0, 1], [0, slots - 1, 0])
-    compiled = programs._insert._cache_size()
-    state = programs.insert_trunks(state, trunks, [1, 0, 1, 0], [0, slots - 1, 0, slots - 1])
-    assert programs._insert._cache_size() == compiled
+    state = programs.insert_trunk(programs.empty_state(trunks, **sizes), trunks, 1, 0)
+    state = programs.insert_trunk(state, trunks, 0, slots - 1)
     for ours, theirs in zip(jax.tree.leaves(state.trunks), jax.tree.leaves(trunks), strict=True):
         np.testing.assert_array_equal(ours[0], theirs[1])
         np.testing.assert_array_equal(ours[slots - 1], theirs[0])
@@ -370,7 +343,7 @@ def test_finished_lanes_keep_their_cache_while_others_go_on(decoder, started):
     step = lambda state: programs.decode_chunk(decoder.params, state, steps=4, patience=99, filtered=False)[0]
     columns = []
     state = step(state)
-    before = jax.device_get(programs.promote(state, [0], [0], capacity=16))
+    before = jax.device_get(programs.promote(state, 0, 0, capacity=16))
     for _ in range(3):
         state = step(state)
     assert not np.asarray(state.active).any() and (np.asarray(state.generated) == [3, 16]).all()
@@ -381,7 +354,7 @@ def test_finished_lanes_keep_their_cache_while_others_go_on(decoder, started):
         state = step(state)
         columns.append(int(state.column))
     assert columns == [4, 8, 12, 0]
-    after = jax.device_get(programs.promote(state, [0], [0], capacity=16))
+    after = jax.device_get(programs.promote(state, 0, 0, capacity=16))
     seen = 2 + 3  # fork and tokens; the positions after them are never read
     np.testing.assert_array_equal(before.hidden[:, :seen], after.hidden[:, :seen])
     for a, b in zip(before.layers, after.layers, strict=True):
@@ -389,13 +362,11 @@ def test_finished_lanes_keep_their_cache_while_others_go_on(decoder, started):
         np.testing.assert_array_equal(a.value[:, :, :seen], b.value[:, :, :seen])
 
 
-@pytest.mark.parametrize("places", [[(0, 0)], [(1, 1), (0, 0), (1, 0)]], ids=["one", "three"])
-def test_promoted_trunks_take_an_equal_share_of_every_device(decoder, started, places):
+def test_promoted_trunks_take_an_equal_share_of_every_device(decoder, started):
     """One row is not padded to a row for each shard: its positions are split."""
     programs = decoder.programs
-    trunks = programs.promote(started.filled, *map(list, zip(*places, strict=True)), capacity=17)
-    rows, positions = (1, 4)[len(places) > 1], programs.round_up(17)
-    assert trunks.hidden.shape[:2] == (rows, positions)
+    trunks = programs.promote(started.filled, 1, 1, capacity=17)
+    assert trunks.hidden.shape[:2] == (1, programs.round_up(17))
     for leaf in jax.tree.leaves(trunks):
         assert {shard.data.size for shard in leaf.addressable_shards} == {leaf.size // jax.device_count()}
 
@@ -424,19 +395,19 @@ def test_programs_delete_only_the_arrays_that_they_change(decoder, started):
 def test_resized_rings_hold_the_same_tokens_and_the_old_ones_are_gone(decoder, started):
     programs = decoder.programs
     state, _ = programs.decode_chunk(decoder.params, started.filled, steps=4, patience=99, filtered=False)
-    before = jax.device_get(programs.promote(state, [0, 0], [0, 1], capacity=8))
+    promoted = lambda state: jax.device_get([programs.promote(state, 0, lane, capacity=8) for lane in (0, 1)])
+    before = promoted(state)
     old = state.lanes
     for capacity in (64, 8):
         state = programs.resize(state, capacity=capacity)
         assert state.capacity == capacity and int(state.column) == 0
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(old))
-    after = jax.device_get(programs.promote(state, [0, 0], [0, 1], capacity=8))
-    for row, seen in enumerate((2 + 3, 2 + 4)):  # fork and tokens
-        np.testing.assert_array_equal(after.hidden[row, :seen], before.hidden[row, :seen])
-    for ours, theirs in zip(after.layers, before.layers, strict=True):
-        for row, seen in enumerate((5, 6)):
-            np.testing.assert_array_equal(ours.key[row, ..., :seen], theirs.key[row, ..., :seen])
-            np.testing.assert_array_equal(ours.value[row, :, :seen], theirs.value[row, :, :seen])
+    after = promoted(state)
+    for ours, theirs, seen in zip(after, before, (2 + 3, 2 + 4), strict=True):  # fork and tokens
+        np.testing.assert_array_equal(ours.hidden[:, :seen], theirs.hidden[:, :seen])
+        for one, other in zip(ours.layers, theirs.layers, strict=True):
+            np.testing.assert_array_equal(one.key[..., :seen], other.key[..., :seen])
+            np.testing.assert_array_equal(one.value[:, :, :seen], other.value[:, :, :seen])
 
 
 def test_bfloat16_caches_draw_with_float32_logits_and_logprobs(tiny_network):
@@ -444,9 +415,7 @@ def test_bfloat16_caches_draw_with_float32_logits_and_logprobs(tiny_network):
     mesh = make_mesh()
     shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
     params = params_on_mesh(network.params, shardings)
-    engine = RolloutEngine(
-        DecoderPrograms(network.graphdef, network.architecture, mesh), trunk_slots=2, lanes_per_trunk=2, chunk=8, seed=5
-    )
+    engine = RolloutEngine(DecoderPrograms(network.graphdef, network.architecture, mesh), Shapes(2, 2, 8), seed=5)
     requests = [TrunkRequest(trunk, [branch(len(trunk), i, 16, stop_ids=())]) for i, trunk in enumerate(TRUNKS)]
     rollouts, promoted = engine.sample(params, requests, lambda i, rollouts, wait: [0])
     assert {leaf.dtype.name for leaf in jax.tree.leaves(promoted[0, 0].batch)} == {"bfloat16"}

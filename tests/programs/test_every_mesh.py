@@ -21,6 +21,7 @@ from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import make_mesh, param_shardings, rollout_mesh
 from fr3e_jax.programs.optimizer_programs import make_optimizer
 from fr3e_jax.programs.reshard import RolloutWeights
+from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
@@ -63,7 +64,7 @@ def shardings_on(network, mesh):
 def sampled(network, mesh, params):
     """Base rollouts, then rollouts from states in their middle that read promoted caches."""
     programs = DecoderPrograms(network.graphdef, network.architecture, mesh)
-    engine = RolloutEngine(programs, trunk_slots=8, lanes_per_trunk=2, chunk=8, seed=5)
+    engine = RolloutEngine(programs, Shapes(8, 2, 8), seed=5)
     how = Sampling(stop_ids=(0,))
     requests = [
         TrunkRequest(ids, [Branch(len(ids), (0, i, n), 14, how) for n in range(3)]) for i, ids in enumerate(PROMPTS)

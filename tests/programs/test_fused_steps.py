@@ -18,6 +18,7 @@ from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.fused_steps import fused_steps
 from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
+from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
 
@@ -153,7 +154,7 @@ def sampled(network, attention):
     mesh = make_mesh()
     programs = DecoderPrograms(network.graphdef, network.architecture, mesh, attention=attention)
     shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
-    engine = RolloutEngine(programs, trunk_slots=2, lanes_per_trunk=2, chunk=4, seed=5)
+    engine = RolloutEngine(programs, Shapes(2, 2, 4), seed=5)
     how = lambda n: Sampling(stop_ids=(), temperature=float(n > 0))
     requests = [
         TrunkRequest(np.arange(fork) % 20, [Branch(fork - n % 2, (fork, n), 8 + 12 * n, how(n)) for n in range(3)])

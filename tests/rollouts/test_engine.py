@@ -10,18 +10,18 @@ import jax
 import numpy as np
 import pytest
 
-from fr3e_jax.rollouts import layout, promotion
+from fr3e_jax.programs.shapes import LaneLayout, Shapes
+from fr3e_jax.rollouts import promotion
 from fr3e_jax.rollouts.engine import RolloutEngine
-from fr3e_jax.rollouts.expected_lengths import ExpectedLengths
 from fr3e_jax.rollouts.requests import Branch, CachedTrunk, Sampling, TrunkRequest
 
 FREE = Sampling()  # no stop ids: a branch runs to its cap
 SHORT, LONG = 5, 20  # caps on either side of the first ring size (16)
 
 
-def engine_of(session, **changes) -> RolloutEngine:
-    settings = {"trunk_slots": 2, "lanes_per_trunk": 3, "chunk": 4, "seed": 7} | changes
-    return RolloutEngine(session.sampler.engine.programs, **settings)
+def engine_of(session, seed: int = 7, **changes) -> RolloutEngine:
+    shapes = Shapes(**{"slots": 2, "lanes": 3, "chunk": 4} | changes)
+    return RolloutEngine(session.sampler.engine.programs, shapes, seed=seed)
 
 
 def trunk_of(length: int, start: int = 2) -> np.ndarray:
@@ -86,10 +86,10 @@ def assert_same_trunk(found: CachedTrunk, wanted: CachedTrunk) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"trunk_slots": 1, "lanes_per_trunk": 1},  # every branch after another, each promoted trunk displaced
-        {"trunk_slots": 5, "lanes_per_trunk": 5, "chunk": 64},  # all at once, nothing refilled, no ring grown
-        {"chunk": 1, "pad_id": 9},
-        {"trunk_slots": 11, "lanes_per_trunk": 1, "chunk": 32},  # trunks in several slots each, chunks that end early
+        {"slots": 1, "lanes": 1},  # every branch after another, each promoted trunk displaced
+        {"slots": 5, "lanes": 5, "chunk": 64},  # all at once, nothing refilled, no ring grown
+        {"chunk": 1},
+        {"slots": 11, "lanes": 1, "chunk": 32},  # trunks in several slots each, chunks that end early
     ],
     ids=str,
 )
@@ -103,33 +103,22 @@ def test_slots_lanes_and_chunks_change_no_rollout_and_no_promoted_trunk(session,
         assert_same_trunk(promoted[key], expected[1][key])
 
 
-@pytest.mark.parametrize("mean", [0, 3], ids=["by the caps", "by a mean"])
-def test_a_layout_of_its_own_changes_no_rollout(session, params, monkeypatch, mean):
-    """More slots than a batch of prefilled trunks has rows; branches in turn, also where all had a lane before."""
-    monkeypatch.setattr(layout, "LEAST_LANES", 8)
-    monkeypatch.setattr(layout, "CHUNK_COST", 0)
-    monkeypatch.setattr(layout, "STEP_COST", 0)
-    how, caps = Sampling(stop_ids=(1,) if not mean else tuple(range(1, 8))), (24,) * 3 if mean else (4, 9, 14)
+def test_a_smaller_layout_changes_no_rollout(session, params):
+    """A call takes the first declared layout that holds its trunks and branches."""
     requests = [
-        TrunkRequest(trunk_of(5 + i, i), [Branch(3 + i, (0, 1, i, m), caps[m % 3], how) for m in range(6)])
-        for i in range(5)
+        TrunkRequest(trunk_of(5 + i, i), [Branch(3 + i, (0, 1, i, m), 9, FREE) for m in range(2)]) for i in (0, 1)
     ]
-    settings = {"trunk_slots": 5 if mean else 3, "lanes_per_trunk": 6}
-    expected = ExpectedLengths(mean, 24) if mean else None
-    fixed, own = (engine_of(session, **settings, fitted=fitted, expected=expected) for fitted in (False, True))
-    wanted = fixed.sample(params, requests, choose)
-    found = own.sample(params, requests, choose)
-    for row, wanted_row in zip(found[0], wanted[0], strict=True):
+    full, fitting = engine_of(session, slots=4), engine_of(session, slots=4, smaller=(LaneLayout(2, 2),))
+    for row, wanted_row in zip(*(engine.sample(params, requests)[0] for engine in (fitting, full)), strict=True):
         for one, other in zip(row, wanted_row, strict=True):
             assert_same_rollout(one, other)
-    assert found[1].keys() == wanted[1].keys()
-    for key in wanted[1]:
-        assert_same_trunk(found[1][key], wanted[1][key])
-    counts, before = own.take_counts(), fixed.take_counts()
-    assert counts.sampled_tokens == before.sampled_tokens
-    most = before.lane_steps - (jax.device_count() == 1)  # on several devices whole shards leave no better layout
-    assert counts.lane_steps <= most
-    assert counts.prefill_positions == before.prefill_positions, "each trunk is prefilled once"
+    lanes = lambda engine: engine.take_counts().lane_steps
+    if jax.device_count() == 1:
+        assert lanes(fitting) * 3 == lanes(full)
+    engine = engine_of(session, slots=4, smaller=(LaneLayout(1, 2), LaneLayout(2, 1)))
+    engine.sample(params, requests)
+    full.sample(params, requests)
+    assert lanes(engine) == lanes(full), "no smaller layout holds both trunks with both branches"
 
 
 def test_a_stop_between_two_chunks_ends_the_call_and_leaves_the_engine_as_it_was(session, params, requests, expected):
@@ -438,7 +427,7 @@ def test_counts_are_the_positions_sampled_prefilled_and_reused(session, params, 
 
 def test_counts_include_lane_steps_and_copies_of_trunks(session, params):
     """Eight branches of a trunk in four slots of two lanes: three copies, and no lane is idle for a step."""
-    engine = engine_of(session, trunk_slots=4, lanes_per_trunk=2)
+    engine = engine_of(session, slots=4, lanes=2)
     lanes = engine.slots * 2
     branches = [Branch(4, (0, 0, 0, m), SHORT, FREE) for m in range(lanes)]
     engine.sample(params, [TrunkRequest(trunk_of(4), branches)])

@@ -15,6 +15,7 @@ import scripted_environment as scripted
 from called_rollouts import assert_figures_of_one_pass, assert_same_rollouts
 
 from fr3e_jax.cluster.processes import Processes
+from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.episodes import EpisodeCalls, observation_form
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
@@ -22,9 +23,8 @@ from fr3e_jax.rollouts.tool_calls import answer_spans
 
 
 def sampled(session, params, episodes, requests, select=None, **changes):
-    engine = RolloutEngine(
-        session.sampler.engine.programs, **{"trunk_slots": 2, "lanes_per_trunk": 3, "chunk": 4, "seed": 7} | changes
-    )
+    shapes = Shapes(**{"slots": 2, "lanes": 3, "chunk": 4} | changes)
+    engine = RolloutEngine(session.sampler.engine.programs, shapes, seed=7)
     results, promoted = engine.sample(params, requests, select, calls=episodes.answering(requests))
     return SimpleNamespace(results=results, promoted=promoted, counts=engine.counts)
 
@@ -66,7 +66,7 @@ def test_figures_are_those_of_one_forward_pass_observations_included(session, pa
 
 def test_slots_lanes_and_threads_change_no_episode(session, params, requests, expected):
     slow = scripted.episodes_of(session, scripted.Slow)
-    assert_same_rollouts(sampled(session, params, slow, requests, trunk_slots=1, lanes_per_trunk=5), expected)
+    assert_same_rollouts(sampled(session, params, slow, requests, slots=1, lanes=5), expected)
 
 
 def test_no_position_is_computed_twice(requests, expected):

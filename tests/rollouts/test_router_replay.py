@@ -18,6 +18,7 @@ from fr3e_jax.policy.rows import row_states, run_trunks
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.host_arrays import params_on_mesh
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
+from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.programs.train_programs import RowScorer, TrainPrograms
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
@@ -33,7 +34,7 @@ def sample(network):
     shardings = param_shardings(mesh, network.abstract, network.axes, network.architecture)
     params = params_on_mesh(network.params, shardings)
     programs = DecoderPrograms(network.graphdef, network.architecture, mesh, records_routes=True)
-    engine = RolloutEngine(programs, trunk_slots=1, lanes_per_trunk=2, chunk=4, seed=3)
+    engine = RolloutEngine(programs, Shapes(1, 2, 4), seed=3)
     requests = [
         TrunkRequest(prompt, [Branch(fork, (0, i, n), 6 + 5 * n, PLAIN) for n, fork in enumerate((len(prompt), 2, 1))])
         for i, prompt in enumerate(PROMPTS)

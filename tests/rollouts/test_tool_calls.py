@@ -11,6 +11,7 @@ import pytest
 from called_rollouts import assert_figures_of_one_pass, assert_same_rollouts
 
 from fr3e_jax.cluster.processes import Processes
+from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
 from fr3e_jax.rollouts.tool_calls import ToolCalls, answer_spans, last_segment
@@ -18,8 +19,8 @@ from fr3e_jax.tools.answer import Answer
 
 
 def engine_of(session, **changes) -> RolloutEngine:
-    settings = {"trunk_slots": 2, "lanes_per_trunk": 3, "chunk": 4, "seed": 7} | changes
-    return RolloutEngine(session.sampler.engine.programs, **settings)
+    shapes = Shapes(**{"slots": 2, "lanes": 3, "chunk": 4} | changes)
+    return RolloutEngine(session.sampler.engine.programs, shapes, seed=7)
 
 
 def sampled(session, params, toolbox, requests, select=None, **changes):
@@ -84,7 +85,7 @@ def test_logprobs_and_entropies_are_those_of_one_forward_pass_answers_included(
 
 def test_slots_lanes_and_slow_tools_change_no_token(scripted_tool, session, params, requests, expected):
     slow = scripted_tool.toolbox_of(session, at_once=False)
-    assert_same_rollouts(sampled(session, params, slow, requests, trunk_slots=1, lanes_per_trunk=5), expected)
+    assert_same_rollouts(sampled(session, params, slow, requests, slots=1, lanes=5), expected)
 
 
 @pytest.mark.slow
@@ -92,7 +93,7 @@ def test_slots_lanes_and_slow_tools_change_no_token(scripted_tool, session, para
 def test_chunks_and_growing_rings_change_no_token(scripted_tool, session, params, at_once):
     toolbox, requests = scripted_tool.toolbox_of(session, at_once=at_once), scripted_tool.requests_of(session, cap=40)
     expected = sampled(session, params, scripted_tool.toolbox_of(session), requests)
-    for changes in ({"trunk_slots": 6, "lanes_per_trunk": 4, "chunk": 16}, {"chunk": 1, "lanes_per_trunk": 1}):
+    for changes in ({"slots": 6, "lanes": 4, "chunk": 16}, {"chunk": 1, "lanes": 1}):
         assert_same_rollouts(sampled(session, params, toolbox, requests, **changes), expected)
 
 

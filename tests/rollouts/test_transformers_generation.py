@@ -11,6 +11,7 @@ from fr3e_jax.policy.huggingface import load_params
 from fr3e_jax.policy.network import build_network
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.mesh import make_mesh, param_shardings
+from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Branch, Sampling, TrunkRequest
 from fr3e_jax.verbs.export import export_run
@@ -55,7 +56,7 @@ def our_tokens(directory, prompts, stop_ids):
     mesh = make_mesh()
     params = load_params(directory, architecture, abstract, param_shardings(mesh, abstract, axes, architecture))
     programs = DecoderPrograms(graphdef, architecture, mesh)
-    engine = RolloutEngine(programs, trunk_slots=2, lanes_per_trunk=2, chunk=7, seed=0)
+    engine = RolloutEngine(programs, Shapes(2, 2, 7), seed=0)
     greedy = Sampling(temperature=0.0, stop_ids=stop_ids)
     requests = [TrunkRequest(p, [Branch(len(p), (0, n), TOKENS, greedy)]) for n, p in enumerate(prompts)]
     rollouts, _ = engine.sample(params, requests)

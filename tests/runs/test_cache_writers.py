@@ -79,9 +79,9 @@ def test_a_process_writes_what_no_other_writes(monkeypatch, platform, devices, f
 def test_two_hosts_with_a_cache_each_compile_nothing_the_second_time(tmp_path, tiny_run):
     """`fr3e compile`, because it compiles what a run calls, without running it."""
     own = {index: {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / f"host_{index}")} for index in range(2)}
-    group = Group(tmp_path, tiny_run, explore__enabled=False, training__row_shapes=1, rollout__cache_sizes=1)
+    group = Group(tmp_path, tiny_run, explore__enabled=False)
     for _ in range(2):
-        assert group.run(2, "--steps", "1", environments=own, verb="compile") == [0, 0], group.logs()
+        assert group.run(2, environments=own, verb="compile") == [0, 0], group.logs()
     for index in range(2):
         ends = [line for line in group.log(index).splitlines() if line.startswith("compiled ")]
         programs = ends[0].split()[1]
