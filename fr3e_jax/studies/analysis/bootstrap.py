@@ -29,9 +29,9 @@ def means_of_resamples(values: np.ndarray, *, draws: int = DRAWS, seed: int = 0)
     generator = np.random.default_rng(seed)
     pieces, step = [], max(1, _DRAWN_AT_ONCE // size)
     for start in range(0, draws, step):
-        taken = generator.integers(0, size, (min(step, draws - start), size))
-        counts = np.zeros((len(taken), size))
-        np.add.at(counts, (np.arange(len(taken))[:, None], taken), 1.0)
+        drawn = generator.integers(0, size, (min(step, draws - start), size))
+        counts = np.zeros((len(drawn), size))
+        np.add.at(counts, (np.arange(len(drawn))[:, None], drawn), 1.0)
         pieces.append(np.tensordot(counts, values, axes=1) / size)
     return np.concatenate(pieces)
 
@@ -64,8 +64,8 @@ def interval_over_problems(
     ``differences``: for each evaluation set, the difference of two policies on each of its problems ``[P]``. Problems
     are drawn within their set. None if no set has two problems.
     """
-    if not any(len(one) > 1 for one in differences):
+    if not any(len(of_set) > 1 for of_set in differences):
         return None
-    means = [means_of_resamples(one, draws=draws, seed=seed + number) for number, one in enumerate(differences)]
+    means = [means_of_resamples(of_set, draws=draws, seed=seed + i) for i, of_set in enumerate(differences)]
     low, high = percentiles(np.mean(means, axis=0), level)
     return float(low), float(high)

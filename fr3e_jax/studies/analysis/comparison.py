@@ -31,7 +31,7 @@ from fr3e_jax.studies.analysis.run_curves import (
     is_score,
     on_grid,
 )
-from fr3e_jax.studies.analysis.run_groups import Collection, ComparedRun, Group, group_runs
+from fr3e_jax.studies.analysis.run_groups import Collection, ComparedRun, RunGroup, group_runs
 
 TRAINING_METRICS = ("reward/mean", "entropy/mean", ALL_RIGHT, ALL_WRONG, MIXED, WASTED, "length/mean")
 REACH_AXES = ("sampled_tokens", "trained_positions", "updates", "cpu_seconds")
@@ -80,9 +80,9 @@ class Band:
         if len(self.each) < 2:
             return None
         low, high = np.full((2, self.each.shape[1]), np.nan)
-        whole = ~np.isnan(self.mean)
-        draws = means_of_resamples(self.each[:, whole], draws=CURVE_DRAWS, seed=seed)
-        low[whole], high[whole] = percentiles(draws)
+        reached = ~np.isnan(self.mean)
+        draws = means_of_resamples(self.each[:, reached], draws=CURVE_DRAWS, seed=seed)
+        low[reached], high[reached] = percentiles(draws)
         return low, high
 
 
@@ -131,17 +131,17 @@ class Reach:
 class Comparison:
     """Groups of runs, and all that is computed from them on request."""
 
-    groups: Sequence[Group]
+    groups: Sequence[RunGroup]
     differing: Sequence[str]
     """Settings in which the groups differ."""
     flags: Sequence[Flag]
-    baseline: Group
+    baseline: RunGroup
     metric: str
     """The main metric, whose score is to be reached."""
     score: float | None
     """The score to reach; None if there is none."""
     more: Sequence[str] = ()
-    """Metrics that were asked for."""
+    """Metrics that the user named."""
     seed: int = 0
     """Of the bootstrap."""
 
@@ -154,17 +154,17 @@ class Comparison:
 
     @cached_property
     def training_metrics(self) -> list[str]:
-        """Those of `TRAINING_METRICS` that some run has, and those that were asked for."""
+        """Those of `TRAINING_METRICS` that some run has, and those that the user named."""
         curves = [run.curves for group in self.groups for run in group.runs]
-        found = [name for name in TRAINING_METRICS if any(name in each.training for each in curves)]
-        return found + [name for name in self.more if name not in [*found, *self.evaluation_metrics]]
+        usual = [name for name in TRAINING_METRICS if any(name in each.training for each in curves)]
+        return usual + [name for name in self.more if name not in [*usual, *self.evaluation_metrics]]
 
-    def final(self, group: Group, metric: str) -> Spread:
+    def final(self, group: RunGroup, metric: str) -> Spread:
         """The final values of the group's runs, see `RunCurves.final`."""
         values = [value for run in group.runs if (value := run.curves.final(metric)) is not None]
         return Spread(values, len(group.runs))
 
-    def start(self, group: Group, metric: str) -> Spread:
+    def start(self, group: RunGroup, metric: str) -> Spread:
         """The held-out values before training."""
         curves = [curve for run in group.runs if (curve := run.curves.evaluations.get(metric)) is not None]
         return Spread([float(curve.values[0]) for curve in curves if curve.steps[0] == 0], len(group.runs))
@@ -180,17 +180,17 @@ class Comparison:
         ends = [end for x in points for end in (x[0], x[-1])]
         return np.unique(np.concatenate([np.linspace(every[0], every[-1], MOST_PLACES), ends]))
 
-    def band(self, group: Group, metric: str, axis: str, grid: np.ndarray) -> Band | None:
+    def band(self, group: RunGroup, metric: str, axis: str, grid: np.ndarray) -> Band | None:
         """The metric of the runs of the group that have it, on a grid ``[X]``; None if none has."""
         points = [(run, run.curves.points(metric, axis)) for run in group.runs]
-        own = [(run, on_grid(x, y, grid)) for run, (x, y) in points if len(x)]
-        return Band([run for run, _ in own], np.array([values for _, values in own])) if own else None
+        curves = [(run, on_grid(x, y, grid)) for run, (x, y) in points if len(x)]
+        return Band([run for run, _ in curves], np.array([values for _, values in curves])) if curves else None
 
-    def difference(self, group: Group, metric: str) -> Difference:
+    def difference(self, group: RunGroup, metric: str) -> Difference:
         """Final value minus the baseline's, for the seeds that both have; runs of one seed count as their mean."""
         sides = [
-            {seed: values for seed in one.seeds if (values := _finals(one, seed, metric))}
-            for one in (group, self.baseline)
+            {seed: values for seed in side.seeds if (values := _finals(side, seed, metric))}
+            for side in (group, self.baseline)
         ]
         seeds = sorted(sides[0].keys() & sides[1].keys())
         values = [float(np.mean(sides[0][seed]) - np.mean(sides[1][seed])) for seed in seeds]
@@ -198,15 +198,15 @@ class Comparison:
         interval = interval_of_mean(values, seed=self.seed)
         return Difference(group.label, metric, seeds, values, interval, over_problems, problems)
 
-    def _over_problems(self, group: Group, metric: str) -> tuple[tuple[float, float] | None, int]:
+    def _over_problems(self, group: RunGroup, metric: str) -> tuple[tuple[float, float] | None, int]:
         runs = [*group.runs, *self.baseline.runs]
         scores = {id(run): self._problem_scores.get(id(run), {}).get(metric) for run in runs}
-        pairs: list[tuple[ProblemScores, ProblemScores]] = []
-        for one in group.runs:
-            for other in self.baseline.runs:
-                a, b = scores[id(one)], scores[id(other)]
-                if one.seed == other.seed and a is not None and b is not None:
-                    pairs.append((a, b))
+        pairs = [
+            (scores[id(run)], scores[id(other)])
+            for run in group.runs
+            for other in self.baseline.runs
+            if run.seed == other.seed and scores[id(run)] and scores[id(other)]
+        ]
         differences = differences_by_set(pairs)
         if differences is None:
             return None, 0
@@ -215,16 +215,16 @@ class Comparison:
     @cached_property
     def _problem_scores(self) -> dict[int, dict[str, ProblemScores]]:
         """By run: the scores of the problems at the last evaluation, for runs that stored its samples."""
-        found = {}
+        scores = {}
         for group in self.groups:
             for run in group.runs:
                 curve = run.curves.curve(self.metric)
                 if curve is not None and int(curve.steps[-1]) in run.run.steps("eval"):
                     records = run.run.rollouts(int(curve.steps[-1]), "eval")
-                    found[id(run)] = scores_of_problems(records, self.evaluation_metrics)
-        return found
+                    scores[id(run)] = scores_of_problems(records, self.evaluation_metrics)
+        return scores
 
-    def reach(self, group: Group, axis: str) -> Reach:
+    def reach(self, group: RunGroup, axis: str) -> Reach:
         """What each run had spent at the score, on the line between its evaluations."""
         values: list[float | None] = []
         for run in group.runs:
@@ -233,13 +233,13 @@ class Comparison:
         return Reach(group.label, axis, [run.seed for run in group.runs], values)
 
 
-def _finals(group: Group, seed: int, metric: str) -> list[float]:
+def _finals(group: RunGroup, seed: int, metric: str) -> list[float]:
     finals = [run.curves.final(metric) for run in group.runs if run.seed == seed]
     return [value for value in finals if value is not None]
 
 
 def compare(
-    found: Collection,
+    collection: Collection,
     *,
     by: Sequence[str] = (),
     labels: Sequence[str] = (),
@@ -248,10 +248,10 @@ def compare(
     reach: float | None = None,
     seed: int = 0,
 ) -> Comparison:
-    """Group the runs and choose baseline, metric and score.
+    """RunGroup the runs and choose baseline, metric and score.
 
     Args:
-      found: the runs.
+      collection: the runs.
       by, labels: see `group_runs`.
       baseline: label of the group that the others are measured against, or ``first``.
       metrics: the main metric, and others to show besides the usual ones; empty: the avg@k that most runs have.
@@ -261,18 +261,19 @@ def compare(
     Raises:
       ConfigError: there is no such setting, group or metric.
     """
-    groups, differing = group_runs(found.runs, by=by, labels=labels)
+    groups, differing = group_runs(collection.runs, by=by, labels=labels)
     names = [group.label for group in groups]
     if baseline != "first" and baseline not in names:
         raise ConfigError(f"--baseline: no group is called {baseline!r}; expected first or one of {', '.join(names)}")
     base = groups[0] if baseline == "first" else groups[names.index(baseline)]
-    main = metrics[0] if metrics else _main_metric(found.runs)
+    main = metrics[0] if metrics else _main_metric(collection.runs)
     for name in metrics:
-        if not any(run.curves.curve(name) for run in found.runs):
-            known = sorted({name for run in found.runs for name in [*run.curves.evaluations, *run.curves.training]})
-            raise ConfigError(f"--metric: no run has {name!r}; expected some of {', '.join(known)}")
-    told = flags(groups, swept=list(by) or found.swept, left_out=found.left_out)
-    comparison = Comparison(groups, differing, told, base, main, reach, tuple(dict.fromkeys(metrics)), seed)
+        if not any(run.curves.curve(name) for run in collection.runs):
+            curves = [run.curves for run in collection.runs]
+            expected = ", ".join(sorted({metric for run in curves for metric in (*run.evaluations, *run.training)}))
+            raise ConfigError(f"--metric: no run has {name!r}; expected some of {expected}")
+    warnings = flags(groups, swept=list(by) or collection.swept, left_out=collection.left_out)
+    comparison = Comparison(groups, differing, warnings, base, main, reach, tuple(dict.fromkeys(metrics)), seed)
     if reach is None:
         return dataclasses.replace(comparison, score=comparison.final(base, main).mean)
     return comparison

@@ -3,55 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from fr3e_jax.studies.analysis.comparison import REACH_AXES, Comparison
 from fr3e_jax.studies.analysis.comparison_tables import tables
 from fr3e_jax.studies.analysis.figure import TextTable
 from fr3e_jax.studies.analysis.run_curves import AXES
-from fr3e_jax.studies.analysis.run_groups import ComparedRun, Group
+from fr3e_jax.studies.analysis.run_groups import ComparedRun
 from fr3e_jax.visible_text import visible
 
-CSV_COLUMNS = ("table", "group", "run", "seed", "metric", *AXES, "value", "low", "high", "runs")
+INTERVALS = ("low", "high", "low_over_problems", "high_over_problems")
+CSV_COLUMNS = ("table", "group", "run", "seed", "metric", *AXES, "value", *INTERVALS, "runs")
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """All numbers but the curves of single runs, which are in the CSV rows and in the runs' own metrics."""
-    metrics = [*comparison.evaluation_metrics, *comparison.training_metrics]
+    """Flags, groups and all `csv_rows` but the points of curves, which the runs' own metrics have."""
     return {
         "flags": [{"kind": flag.kind, "text": flag.text} for flag in comparison.flags],
         "baseline": comparison.baseline.label,
         "metric": comparison.metric,
         "score": comparison.score,
         "differing_settings": list(comparison.differing),
-        "groups": [_group(comparison, group, metrics) for group in comparison.groups],
-    }
-
-
-def _group(comparison: Comparison, group: Group, metrics: Sequence[str]) -> dict[str, Any]:
-    settings = group.runs[0].settings
-    content: dict[str, Any] = {
-        "label": group.label,
-        "settings": {name: _plain(settings.get(name)) for name in comparison.differing},
-        "runs": [
-            {"name": run.name, "path": str(run.run.directory.path), "seed": run.seed, "state": run.state}
-            | {"spent": {axis: total for axis, total in run.curves.totals.items() if axis in AXES}}
-            | {"final": {name: run.curves.final(name) for name in metrics}}
-            for run in group.runs
+        "groups": [
+            {
+                "label": group.label,
+                "settings": {name: _plain(group.runs[0].settings.get(name)) for name in comparison.differing},
+                "runs": [
+                    {"name": run.name, "path": str(run.run.directory.path), "seed": run.seed, "state": run.state}
+                    | {"spent": {axis: total for axis, total in run.curves.totals.items() if axis in AXES}}
+                    for run in group.runs
+                ],
+            }
+            for group in comparison.groups
         ],
-        "final": {},
-        "spent_to_reach": {},
+        "rows": [row for row in csv_rows(comparison) if row["table"] != "point"],
     }
-    for name in metrics:
-        spread = comparison.final(group, name)
-        content["final"][name] = {"mean": spread.mean, "std": spread.std, "values": list(spread.values)}
-    for axis in REACH_AXES:
-        reach = comparison.reach(group, axis)
-        content["spent_to_reach"][axis] = {"mean": reach.mean, "values": list(reach.values)}
-    if group is not comparison.baseline:
-        content["differences"] = {name: _difference(comparison, group, name) for name in metrics}
-    return content
 
 
 def _plain(value: Any) -> Any:
@@ -59,24 +46,12 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _difference(comparison: Comparison, group: Group, metric: str) -> dict[str, Any]:
-    one = comparison.difference(group, metric)
-    return {
-        "mean": one.mean,
-        "seeds": list(one.seeds),
-        "values": list(one.values),
-        "interval_over_seeds": one.over_seeds,
-        "interval_over_problems": one.over_problems,
-        "problems": one.problems,
-    }
-
-
 def csv_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
     """Rows of `CSV_COLUMNS`; ``table`` tells them apart.
 
     ``point``: a metric of a run after a step, with all that was spent up to it; ``final``: the final value of a run;
     ``reach``: what a run had spent at the score, empty if it never reached it; ``difference``: mean and interval over
-    seeds, of so many pairs (``runs``).
+    seeds, of so many pairs (``runs``), and the interval over problems.
     """
     metrics = [*comparison.evaluation_metrics, *comparison.training_metrics]
     for group in comparison.groups:
@@ -91,10 +66,10 @@ def csv_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
             yield {"table": "reach", **common, "metric": comparison.metric, **spent, "value": comparison.score}
         if group is not comparison.baseline:
             for name in metrics:
-                one = comparison.difference(group, name)
-                low, high = one.over_seeds or (None, None)
-                row = {"table": "difference", "group": group.label, "metric": name, "value": one.mean}
-                yield row | {"low": low, "high": high, "runs": len(one.values)}
+                difference = comparison.difference(group, name)
+                ends = (*(difference.over_seeds or (None, None)), *(difference.over_problems or (None, None)))
+                row = {"table": "difference", "group": group.label, "metric": name, "value": difference.mean}
+                yield row | dict(zip(INTERVALS, ends, strict=True)) | {"runs": len(difference.values)}
 
 
 def _points(run: ComparedRun, metric: str, common: dict[str, Any]) -> Iterator[dict[str, Any]]:

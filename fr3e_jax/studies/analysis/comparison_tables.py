@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fr3e_jax.studies.analysis.comparison import REACH_AXES, Comparison, Reach, Spread, axes_of
 from fr3e_jax.studies.analysis.figure import TextTable
 from fr3e_jax.studies.analysis.run_curves import ALL_RIGHT, ALL_WRONG, AXES, WASTED
-from fr3e_jax.studies.analysis.run_groups import ComparedRun, Group, shown
+from fr3e_jax.studies.analysis.run_groups import ComparedRun, RunGroup, shown
 
 NOTHING = "-"
 _SHORT = {
@@ -17,14 +17,12 @@ _SHORT = {
     ALL_WRONG: "All-Wrong",
     WASTED: "wasted",
 }
-_COSTS = ("sampled_tokens", "trained_positions", "updates", "cpu_seconds")
 
 
 def tables(comparison: Comparison) -> list[TextTable]:
     """All tables that have content, in the order of reading."""
-    found = [final_table(comparison), difference_table(comparison), reach_table(comparison)]
-    found += [cost_table(comparison), sets_table(comparison), settings_table(comparison), runs_table(comparison)]
-    return [table for table in found if table is not None]
+    makers = (final_table, difference_table, reach_table, cost_table, sets_table, settings_table, runs_table)
+    return [table for make in makers if (table := make(comparison)) is not None]
 
 
 def final_table(comparison: Comparison) -> TextTable:
@@ -62,20 +60,14 @@ def difference_table(comparison: Comparison) -> TextTable | None:
     rows, few, problems = [], False, 0
     for group in others:
         for name in metrics:
-            one = comparison.difference(group, name)
-            few, problems = few or 1 < len(one.values) < 5, max(problems, one.problems)
-            each = ", ".join(f"{value:+.3f}" for value in one.values)
-            mean = NOTHING if one.mean is None else f"{one.mean:+.3f}"
-            over_seeds = _interval(one.over_seeds) if len(one.values) != 1 else "one pair: no interval"
-            row = [
-                group.label,
-                _SHORT.get(name, name),
-                mean,
-                over_seeds,
-                _interval(one.over_problems),
-                each or "no pair",
-            ]
-            rows.append(row)
+            difference = comparison.difference(group, name)
+            pairs = len(difference.values)
+            few, problems = few or 1 < pairs < 5, max(problems, difference.problems)
+            mean = NOTHING if difference.mean is None else f"{difference.mean:+.3f}"
+            over_seeds = "one pair: no interval" if pairs == 1 else _interval(difference.over_seeds)
+            by_seed = ", ".join(f"{value:+.3f}" for value in difference.values) or "no pair"
+            over_problems = _interval(difference.over_problems)
+            rows.append([group.label, _SHORT.get(name, name), mean, over_seeds, over_problems, by_seed])
     note = "Final value minus the baseline's, paired by seed; bootstrap over the pairs."
     note += " With fewer than five pairs this interval is too narrow." if few else ""
     if problems:
@@ -96,8 +88,9 @@ def reach_table(comparison: Comparison) -> TextTable | None:
     for group in comparison.groups:
         cells = []
         for axis in axes:
-            own, base = comparison.reach(group, axis), comparison.reach(comparison.baseline, axis)
-            cells.append(_reach(own) + _ratio(own, base, is_baseline=group is comparison.baseline))
+            reach, base = comparison.reach(group, axis), comparison.reach(comparison.baseline, axis)
+            has_ratio = group is not comparison.baseline and reach.mean is not None and base.mean
+            cells.append(_reach(reach) + (f" (× {reach.mean / base.mean:.2f})" if has_ratio else ""))
         rows.append([group.label, *cells])
     return TextTable(
         name="reach",
@@ -111,7 +104,7 @@ def reach_table(comparison: Comparison) -> TextTable | None:
 
 def cost_table(comparison: Comparison) -> TextTable:
     """A row for each group: what its runs spent in all."""
-    axes = [axis for axis in _COSTS if axis in axes_of(comparison)]
+    axes = [axis for axis in REACH_AXES if axis in axes_of(comparison)]
     rows = [[group.label, *(_amount(comparison.final(group, axis)) for axis in axes)] for group in comparison.groups]
     columns = ["group", *(AXES[axis] for axis in axes)]
     return TextTable(name="spent", title="Spent in all", columns=columns, cells=rows)
@@ -167,11 +160,11 @@ def _any(comparison: Comparison, metric: str) -> bool:
 
 
 def _extra(comparison: Comparison, shown: Sequence[str]) -> list[str]:
-    """The main metric and those that were asked for, without the ones that are shown anyway."""
+    """The main metric and those that the user named, without the ones that are shown anyway."""
     return [name for name in dict.fromkeys([comparison.metric, *comparison.more]) if name not in shown]
 
 
-def _seeds(group: Group) -> str:
+def _seeds(group: RunGroup) -> str:
     """The seeds, with ``0-4`` for 0, 1, 2, 3, 4, and the number of runs that are not finished."""
     seeds = group.seeds
     parts: list[str] = []
@@ -218,7 +211,3 @@ def _reach(reach: Reach) -> str:
         return "not reached"
     each = ", ".join(f"{value:,.0f}" for value in reach.reached)
     return f"{len(reach.reached)} of {len(reach.values)} runs: {each}"
-
-
-def _ratio(own: Reach, base: Reach, *, is_baseline: bool) -> str:
-    return "" if is_baseline or own.mean is None or not base.mean else f" (× {own.mean / base.mean:.2f})"

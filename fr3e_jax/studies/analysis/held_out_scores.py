@@ -42,21 +42,21 @@ def scores_of_problems(records: Iterable[RolloutRecord], metrics: Sequence[str])
     for record in records:
         key = (record.benchmark, record.prompt_position, record.problem_id)
         rewards.setdefault(key, {})[record.base] = (record.reward, record.outcome == "right")
-    found: dict[str, dict[tuple[str, int, str], float]] = {name: {} for name in metrics}
+    scores: dict[str, dict[tuple[str, int, str], float]] = {name: {} for name in metrics}
     for key, answers in rewards.items():
         samples = [answer for number, answer in answers.items() if number != GREEDY]
         right, count = sum(is_right for _, is_right in samples), len(samples)
         for name in metrics:
             kind, _, k = name.partition("@")
             if name == "greedy" and GREEDY in answers:
-                found[name][key] = answers[GREEDY][0]
+                scores[name][key] = answers[GREEDY][0]
             elif kind == "avg" and count and (not k or int(k) == count):
-                found[name][key] = float(np.mean([reward for reward, _ in samples]))
+                scores[name][key] = float(np.mean([reward for reward, _ in samples]))
             elif name == "avg" and GREEDY in answers:  # of a set that takes no samples
-                found[name][key] = answers[GREEDY][0]
+                scores[name][key] = answers[GREEDY][0]
             elif kind == "pass" and k.isdecimal() and int(k) <= count:
-                found[name][key] = float(pass_at_k(count, right, int(k)))
-    return {name: ProblemScores(scores) for name, scores in found.items() if len(scores) == len(rewards) > 0}
+                scores[name][key] = float(pass_at_k(count, right, int(k)))
+    return {name: ProblemScores(of_metric) for name, of_metric in scores.items() if len(of_metric) == len(rewards) > 0}
 
 
 def differences_by_set(pairs: Sequence[tuple[ProblemScores, ProblemScores]]) -> list[np.ndarray] | None:
@@ -64,7 +64,7 @@ def differences_by_set(pairs: Sequence[tuple[ProblemScores, ProblemScores]]) -> 
 
     None if the pairs were not all scored on the same problems, or there is no pair.
     """
-    keys = {frozenset(one.scores) for pair in pairs for one in pair}
+    keys = {frozenset(side.scores) for pair in pairs for side in pair}
     if len(keys) != 1:
         return None
     sets: dict[str, list[float]] = {}

@@ -47,8 +47,8 @@ class Curve:
     @classmethod
     def of(cls, points: Mapping[int, Any]) -> Curve:
         """From step -> value; values that are no finite numbers are left out."""
-        kept = sorted((step, float(value)) for step, value in points.items() if _is_finite(value))
-        return cls(np.array([step for step, _ in kept], int), np.array([value for _, value in kept], float))
+        steps = sorted(step for step, value in points.items() if _is_finite(value))
+        return cls(np.array(steps, int), np.array([points[step] for step in steps], float))
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class RunCurves:
 
     def curve(self, metric: str) -> Curve | None:
         """The held-out metric of this name, else the training metric; None if there is neither."""
-        found = self.evaluations.get(metric) or self.training.get(metric)
-        return found if found is not None and len(found.steps) else None
+        curve = self.evaluations.get(metric) or self.training.get(metric)
+        return curve if curve is not None and len(curve.steps) else None
 
     def points(self, metric: str, axis: str) -> tuple[np.ndarray, np.ndarray]:
         """Places ``[N]`` on the axis, which rise strictly, and values ``[N]``.
@@ -137,7 +137,7 @@ def run_curves(records: Sequence[Mapping[str, Any]], *, epochs: int = 1) -> RunC
 
 
 def is_score(name: str) -> bool:
-    """Whether a held-out metric is a score: ``greedy``, ``avg``, ``avg@k``, ``pass@k``, also of a single set."""
+    """Return whether a held-out metric is a score: ``greedy``, ``avg``, ``avg@k``, ``pass@k``, also of a single set."""
     last = name.rpartition("/")[2]
     return last in ("greedy", "avg") or (last.partition("@")[0] in ("avg", "pass") and "@" in last)
 
@@ -153,14 +153,14 @@ def _shares_of_prompts(training: Mapping[int, Mapping[str, Any]]) -> tuple[dict[
     names = (ALL_RIGHT, ALL_WRONG, MIXED)
     counts: dict[int, list[Any]]
     counts = {step: [r.get(f"base_groups/{name}") for name in names] for step, r in training.items()}
-    known = {step: row for step, row in counts.items() if all(_is_finite(count) for count in row) and sum(row)}
-    if not known:
+    graded = {step: row for step, row in counts.items() if all(_is_finite(count) for count in row) and sum(row)}
+    if not graded:
         return {}, {}
-    table = np.array(list(known.values()), float)
+    table = np.array(list(graded.values()), float)
     shares, total = table / table.sum(axis=1, keepdims=True), table.sum(axis=0) / table.sum()
     columns = zip(names, shares.T, strict=True)
     return (
-        {name: Curve.of(dict(zip(known, column, strict=True))) for name, column in columns},
+        {name: Curve.of(dict(zip(graded, column, strict=True))) for name, column in columns},
         dict(zip(names, total.tolist(), strict=True)),
     )
 

@@ -16,12 +16,11 @@ from fr3e_jax.runs.run_state import run_state
 from fr3e_jax.stores.objects import is_remote
 from fr3e_jax.stores.reading import overview_folder
 from fr3e_jax.studies.analysis.run_curves import RunCurves, run_curves
-from fr3e_jax.studies.analysis.stored_run import StoredRun
+from fr3e_jax.studies.analysis.stored_run import StoredRun, flat_settings
 
 SWEEP_FILE = "sweep.json"
-LONGEST_LABEL = 44  # characters of a label made of settings
-_SECTIONS_APART = ("runtime", "checkpoint")
-_APART = ("name", "seed", "evaluation.every")
+LONGEST_LABEL = 44  # characters of a label made of settings, where the recipes' names tell the groups apart, too
+_BOOKKEEPING = {"name", "seed", "evaluation.every"}
 
 
 @dataclass(frozen=True)
@@ -46,12 +45,12 @@ class ComparedRun:
     @cached_property
     def state(self) -> str:
         """``finished``, or how far the run is and why it is not further."""
-        found = run_state(self.run.directory)
-        if found.state == "finished":
-            return found.state
+        ending = run_state(self.run.directory)
+        if ending.state == "finished":
+            return ending.state
         code = f", exit code {self.exit_code}" if self.exit_code else ""
-        reason = f" ({found.reason})" if found.reason else ""
-        return f"{found.state}{code} at step {self.curves.last_step}{self._of_budget()}{reason}"
+        reason = f" ({ending.reason})" if ending.reason else ""
+        return f"{ending.state}{code} at step {self.curves.last_step}{self._of_budget()}{reason}"
 
     def _of_budget(self) -> str:
         steps = self.settings.get("training.max_steps")
@@ -63,7 +62,7 @@ class ComparedRun:
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Runs that replicate one setting."""
 
     label: str
@@ -94,7 +93,7 @@ def method_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in settings.items()
-        if name not in _APART and name.partition(".")[0] not in _SECTIONS_APART
+        if name not in _BOOKKEEPING and not name.startswith(("runtime.", "checkpoint."))
     }
 
 
@@ -108,26 +107,27 @@ def collect(paths: Sequence[str | Path]) -> Collection:
     """
     runs: dict[Path, ComparedRun] = {}
     left_out: list[str] = []
-    swept: list[str] = []
-    all_swept = True
-    for path in map(_folder, paths):
+    swept: list[list[str] | None] = []
+    for path in paths:
+        # Of an address in a store, the copy of the runs there.
+        folder = overview_folder(str(path)) if is_remote(path) else Path(path).expanduser()
         try:
-            found, keys = _runs_below(path.expanduser())
+            directories, varied = _runs_below(folder)
         except ConfigError as error:
             left_out.append(str(error))
             continue
-        all_swept = all_swept and keys is not None
-        swept += keys or []
-        for directory, exit_code in found:
+        swept.append(varied)
+        for directory, exit_code in directories:
             try:
                 runs.setdefault(directory.resolve(), read_run(directory, exit_code))
             except ConfigError as error:
                 left_out.append(f"{directory.name}: {error}")
     if len(runs) < 2:
-        one = f"only one run, {next(iter(runs.values())).run.directory.path}" if runs else "no run"
+        readable = f"only one run, {next(iter(runs.values())).run.directory.path}" if runs else "no run"
         reasons = f" ({'; '.join(left_out)})" if left_out else ""
-        raise ConfigError(f"found {one}{reasons}; expected at least two: fr3e compare RUN RUN ... or SWEEP_DIR")
-    return Collection(list(runs.values()), left_out, list(dict.fromkeys(swept)) if all_swept else None)
+        raise ConfigError(f"found {readable}{reasons}; expected at least two: fr3e compare RUN RUN ... or SWEEP_DIR")
+    names = None if None in swept else dict.fromkeys(name for varied in swept for name in varied or ())
+    return Collection(list(runs.values()), left_out, names if names is None else list(names))
 
 
 def read_run(directory: Path, exit_code: int | None = None) -> ComparedRun:
@@ -152,20 +152,7 @@ def read_run(directory: Path, exit_code: int | None = None) -> ComparedRun:
 
 def default_settings() -> dict[str, Any]:
     """The settings of this version by their dotted names."""
-
-    def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-        for name, value in settings.items():
-            if isinstance(value, dict):
-                yield from flat(value, f"{prefix}{name}.")
-            else:
-                yield prefix + name, value
-
-    return dict(flat(dataclasses.asdict(Config())))
-
-
-def _folder(path: str | Path) -> Path:
-    """A path as it is; of an address in a store, the copy of the runs there."""
-    return overview_folder(str(path)) if is_remote(path) else Path(path)
+    return dict(flat_settings(dataclasses.asdict(Config())))
 
 
 def _runs_below(path: Path) -> tuple[list[tuple[Path, int | None]], list[str] | None]:
@@ -174,12 +161,12 @@ def _runs_below(path: Path) -> tuple[list[tuple[Path, int | None]], list[str] | 
         return [(path, None)], None
     if (path / SWEEP_FILE).is_file():
         return _runs_of_sweep(path)
-    folders = sorted(each for each in path.iterdir() if each.is_dir()) if path.is_dir() else []
-    found: list[tuple[Path, int | None]] = [(each, None) for each in folders if RunDirectory(each).holds_run()]
-    if not found:
+    folders = sorted(below for below in path.iterdir() if below.is_dir()) if path.is_dir() else []
+    runs: list[tuple[Path, int | None]] = [(folder, None) for folder in folders if RunDirectory(folder).holds_run()]
+    if not runs:
         seen = "a directory without runs" if path.is_dir() else "no such directory"
         raise ConfigError(f"{path}: found {seen}; expected a run, a sweep ({SWEEP_FILE}) or a folder of runs")
-    return found, None
+    return runs, None
 
 
 def _runs_of_sweep(folder: Path) -> tuple[list[tuple[Path, int | None]], list[str]]:
@@ -187,27 +174,23 @@ def _runs_of_sweep(folder: Path) -> tuple[list[tuple[Path, int | None]], list[st
     try:
         runs = json.loads(path.read_bytes())["runs"]
         # The folder may have moved since: the runs lie beside sweep.json.
-        found = [(folder / Path(run["run_dir"]).name, run["exit_code"]) for run in runs]
-        values: dict[str, set[str]] = {}
-        for run in runs:
-            for name, value in run["settings"].items():
-                values.setdefault(name, set()).add(value)
+        directories = [(folder / Path(run["run_dir"]).name, run["exit_code"]) for run in runs]
+        varied = _varied(run["settings"] for run in runs)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path} cannot be read ({error!r}); expected the file that fr3e sweep wrote") from error
-    return found, [name for name, given in values.items() if len(given) > 1 and name != "seed"]
+    return directories, [name for name in varied if name != "seed"]
 
 
 def differing(runs: Iterable[ComparedRun]) -> list[str]:
     """Names of the method's settings that are not equal in all runs."""
-    values: dict[str, set[str]] = {}
-    counts: dict[str, int] = {}
-    number = 0
-    for run in runs:
-        number += 1
-        for name, value in method_settings(run.settings).items():
-            values.setdefault(name, set()).add(shown(value))
-            counts[name] = counts.get(name, 0) + 1
-    return sorted(name for name, given in values.items() if len(given) > 1 or counts[name] < number)
+    return sorted(_varied(method_settings(run.settings) for run in runs))
+
+
+def _varied(settings: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Names with several values, or that some of the settings lack."""
+    every = list(settings)
+    names = dict.fromkeys(name for values in every for name in values)
+    return [name for name in names if len({shown(values.get(name)) for values in every}) > 1]
 
 
 def shown(value: Any) -> str:
@@ -219,7 +202,7 @@ def shown(value: Any) -> str:
 
 def group_runs(
     runs: Sequence[ComparedRun], *, by: Sequence[str] = (), labels: Sequence[str] = ()
-) -> tuple[list[Group], list[str]]:
+) -> tuple[list[RunGroup], list[str]]:
     """Groups in the order of their first runs, and the names of the settings in which the groups differ.
 
     Args:
@@ -237,45 +220,28 @@ def group_runs(
     members: dict[tuple[str, ...], list[ComparedRun]] = {}
     for run in runs:
         members.setdefault(tuple(shown(run.settings.get(name)) for name in names), []).append(run)
-    found = list(members.values())
-    if labels and (len(labels) != len(found) or len(set(labels)) < len(labels)):
+    groups = list(members.values())
+    if labels and (len(labels) != len(groups) or len(set(labels)) < len(labels)):
         raise ConfigError(
-            f"--label: found {len(labels)} labels ({', '.join(labels)}), expected {len(found)} different ones, one for "
-            f"each group in this order: {', '.join(_labels(found, names))}"
+            f"--label: found {len(labels)} labels ({', '.join(labels)}), expected {len(groups)} different ones, one "
+            f"for each group in this order: {', '.join(_labels(groups, names))}"
         )
-    named = zip(labels or _labels(found, names), found, strict=True)
-    return [Group(label, sorted(group, key=lambda run: (run.seed, run.name))) for label, group in named], names
+    named = zip(labels or _labels(groups, names), groups, strict=True)
+    return [RunGroup(label, sorted(group, key=lambda run: (run.seed, run.name))) for label, group in named], names
 
 
 def _labels(groups: Sequence[Sequence[ComparedRun]], names: Sequence[str]) -> list[str]:
-    """Labels, all different: settings if they are short, else the recipes' names, else as few settings as tell."""
-    recipes = [{str(run.settings.get("name")) for run in group} for group in groups]
+    """Labels, all different: settings if they are short, else the recipes' names if each group has one, else settings.
+
+    The section of a setting is left out where the last part of its name is one of its kind.
+    """
+    recipes = [" ".join(sorted({str(run.settings.get("name")) for run in group})) for group in groups]
     if len(groups) == 1:
-        return [" ".join(sorted(recipes[0]))]
-    labels = _of_settings(groups, names, names)
-    if max(map(len, labels)) <= LONGEST_LABEL:
-        return labels
-    if all(len(recipe) == 1 for recipe in recipes) and len({min(recipe) for recipe in recipes}) == len(groups):
-        return [min(recipe) for recipe in recipes]
-    return _of_settings(groups, _telling(groups, names), names)
-
-
-def _of_settings(groups: Sequence[Sequence[ComparedRun]], names: Sequence[str], all_names: Sequence[str]) -> list[str]:
-    """Labels of these settings; their section is left out where the last part of the name is one of its kind."""
-    last = [name.rpartition(".")[2] for name in all_names]
+        return recipes
     ends = [name.rpartition(".")[2] for name in names]
-    short = [end if last.count(end) == 1 else name for name, end in zip(names, ends, strict=True)]
+    short = [end if ends.count(end) == 1 else name for name, end in zip(names, ends, strict=True)]
     rows = [[shown(group[0].settings.get(name)) for name in names] for group in groups]
-    return [" ".join(f"{name}={value}" for name, value in zip(short, row, strict=True)) for row in rows]
-
-
-def _telling(groups: Sequence[Sequence[ComparedRun]], names: Sequence[str]) -> list[str]:
-    """Settings that tell all groups apart: each next one parts the most groups."""
-    chosen: list[str] = []
-
-    def kinds(keys: Sequence[str]) -> int:
-        return len({tuple(shown(group[0].settings.get(name)) for name in keys) for group in groups})
-
-    while kinds(chosen) < len(groups) and len(chosen) < len(names):
-        chosen.append(max((name for name in names if name not in chosen), key=lambda name: kinds([*chosen, name])))
-    return sorted(chosen)
+    labels = [" ".join(f"{name}={value}" for name, value in zip(short, row, strict=True)) for row in rows]
+    if max(map(len, labels)) > LONGEST_LABEL and len(set(recipes)) == len(groups):
+        return recipes
+    return labels

@@ -12,16 +12,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-import yaml
-
+from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.provenance import CONFIG_FILE, PROVENANCE_FILE
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.runs.run_state import STATUS, run_state
+from fr3e_jax.studies.analysis.stored_run import StoredRun
 
 DEPTH = 4  # folders below the one that is listed
 SWEEP = "sweep.json"
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LENGTHS = {"train": "training.max_steps", "": "training.max_steps", "sft": "sft.steps"}
+"""Verb of a run → the setting of its number of steps."""
 _SCORES = ("avg", "avg@", "pass@", "greedy")
 
 
@@ -77,10 +77,10 @@ def overview(folder: Path) -> list[Listed]:
 
     Symbolic links are not followed. A run whose files are damaged is listed with the reason.
     """
-    return sorted(_found(Path(folder), DEPTH), key=lambda one: one.changed, reverse=True)
+    return sorted(_listed(Path(folder), DEPTH), key=lambda row: row.changed, reverse=True)
 
 
-def _found(folder: Path, depth: int) -> Iterator[Listed]:
+def _listed(folder: Path, depth: int) -> Iterator[Listed]:
     names, folders = _entries(folder)
     if SWEEP in names:
         yield _sweep(folder, folders)
@@ -88,7 +88,7 @@ def _found(folder: Path, depth: int) -> Iterator[Listed]:
         yield run_overview(folder)
     elif depth:
         for below in folders:
-            yield from _found(below, depth - 1)
+            yield from _listed(below, depth - 1)
 
 
 def _entries(folder: Path) -> tuple[set[str], list[Path]]:
@@ -114,23 +114,20 @@ def _sweep(folder: Path, folders: Sequence[Path]) -> SweepOverview:
 
 def run_overview(path: Path) -> RunOverview:
     """The overview of one run directory."""
-    run = RunDirectory(path)
-    ending = run_state(run)
+    run = StoredRun(RunDirectory(path))
+    ending = run_state(run.directory)
     state: str = ending.state
     reasons = [ending.reason] if ending.reason else []
     settings: Mapping[str, Any] = {}
-    records: list[dict[str, Any]] = []
-    verb = ""
+    training: list[dict[str, Any]] = []
+    evaluations: list[dict[str, Any]] = []
     try:
-        settings = _settings(run.config)
-        verb = str(json.loads(run.provenance.read_bytes())["verb"]) if run.provenance.is_file() else ""
-        records = _records(run.metrics)
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
-        state, reasons = "damaged", [" ".join(str(error).split()), *reasons]
-    steps = [record["step"] for record in records if record["kind"] == "train"]
-    training, wanted = settings.get("training") or {}, {"sft": ("sft", "steps"), "rft": ("rft", "iterations")}
-    section, field = wanted.get(verb, ("training", "max_steps"))
-    score, before, after = _scores(records)
+        settings, training, evaluations = run.settings, run.training, run.evaluations
+        steps, tokens = [record["step"] for record in training], _total(training, "tokens/sampled_tokens")
+    except (ConfigError, KeyError, TypeError) as error:
+        state, reasons, steps, tokens = "damaged", [" ".join(str(error).split()), *reasons], [], 0
+    verb = str(run.provenance.get("verb", ""))
+    score, before, after = _scores(evaluations)
     return RunOverview(
         path=str(path),
         recipe=str(settings.get("name", "")),
@@ -138,9 +135,9 @@ def run_overview(path: Path) -> RunOverview:
         state=state,
         reason="; ".join(reasons),
         step=max(steps, default=0),
-        max_steps=(settings.get(section) or {}).get(field) or None if verb != "rft" else None,
-        sampled_tokens=int(sum(record.get("tokens/sampled_tokens") or 0 for record in records)),
-        max_sampled_tokens=(training.get("max_sampled_tokens") or None) if verb in ("train", "") else None,
+        max_steps=settings.get(LENGTHS.get(verb, "")) or None,
+        sampled_tokens=tokens,
+        max_sampled_tokens=(settings.get("training.max_sampled_tokens") or None) if verb in ("train", "") else None,
         score=score,
         before=before,
         after=after,
@@ -148,32 +145,12 @@ def run_overview(path: Path) -> RunOverview:
     )
 
 
-def _settings(path: Path) -> Mapping[str, Any]:
-    content = yaml.load(path.read_bytes(), Loader=_LOADER)
-    if not isinstance(content, dict):
-        raise ValueError(f"{path.name} holds no settings")
-    return content
+def _total(records: Sequence[Mapping[str, Any]], name: str) -> int:
+    return int(sum(record.get(name) or 0 for record in records))
 
 
-def _records(path: Path) -> list[dict[str, Any]]:
-    """The metrics of a run; a torn last line is left out."""
-    if not path.is_file():
-        return []
-    records = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
-        try:
-            record = orjson.loads(line)
-        except ValueError:
-            raise ValueError(f"{path.name} is damaged in line {number}") from None
-        if not isinstance(record, dict) or not isinstance(record.get("step"), int) or "kind" not in record:
-            raise ValueError(f"{path.name} is damaged in line {number}")
-        records.append(record)
-    return records
-
-
-def _scores(records: Sequence[Mapping[str, Any]]) -> tuple[str, float | None, float | None]:
+def _scores(evaluations: Sequence[Mapping[str, Any]]) -> tuple[str, float | None, float | None]:
     """The name of the held-out score, its first value, and its last if there is a later one."""
-    evaluations = [record for record in records if record["kind"] == "eval"]
     if not evaluations:
         return "", None, None
     first, last = evaluations[0], evaluations[-1]
@@ -199,7 +176,7 @@ def _changed(path: Path) -> float:
 
 def as_json(listed: Sequence[Listed]) -> list[dict[str, Any]]:
     """The list as JSON content; a sweep holds its runs."""
-    return [asdict(one) | ({"states": one.states()} if isinstance(one, SweepOverview) else {}) for one in listed]
+    return [asdict(row) | ({"states": row.states()} if isinstance(row, SweepOverview) else {}) for row in listed]
 
 
 def age(changed: float, now: float | None = None) -> str:

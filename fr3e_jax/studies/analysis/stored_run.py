@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+import yaml
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.provenance import read_provenance
@@ -27,6 +25,7 @@ from fr3e_jax.stores.reading import run_folder
 if TYPE_CHECKING:
     from fr3e_jax.data.tokenizer import TextCodec
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 Stem = Literal["step", "eval"]
 """Rollouts of a training step, or the samples of the evaluation after it."""
 
@@ -63,12 +62,12 @@ class StoredRun:
         """
         path = self.directory.config
         try:
-            content = OmegaConf.to_container(OmegaConf.load(path))
-        except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+            content = yaml.load(path.read_bytes(), Loader=_LOADER)
+        except (OSError, ValueError, yaml.YAMLError) as error:
             raise ConfigError(f"{path} cannot be read ({error}); expected the settings that a run saved") from error
         if not isinstance(content, dict):
             raise ConfigError(f"{path} holds no settings; expected those that a run saved")
-        return dict(_flat(content))
+        return dict(flat_settings(content))
 
     @cached_property
     def provenance(self) -> Mapping[str, Any]:
@@ -139,10 +138,11 @@ class StoredRun:
             return None
 
 
-def _flat(settings: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat_settings(settings: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The settings of nested sections by their dotted names."""
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from flat_settings(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 

@@ -175,10 +175,11 @@ def test_json_and_csv_hold_the_numbers_of_the_comparison(paths):
     content = json.loads(json.dumps(comparison_content.as_json(found), allow_nan=False))
     assert content["baseline"] == "base" and content["flags"][0]["kind"] == "budget"
     other = content["groups"][1]
-    assert other["settings"] == {"explore.num_anchors": 2} and other["final"]["avg@16"]["values"] == [0.7, 0.4]
-    assert other["differences"]["avg@16"]["interval_over_seeds"] == list(
-        found.difference(found.groups[1], "avg@16").over_seeds
-    )
+    assert other["settings"] == {"explore.num_anchors": 2} and other["runs"][0]["spent"]["sampled_tokens"] == 240
+    final = {"table": "final", "group": "other", "metric": "avg@16"}
+    assert [row["value"] for row in content["rows"] if final.items() <= row.items()] == [0.7, 0.4]
+    [row] = [row for row in content["rows"] if row["table"] == "difference" and row["metric"] == "avg@16"]
+    assert (row["low"], row["high"]) == found.difference(found.groups[1], "avg@16").over_seeds
     stream = io.StringIO()
     writer = csv.DictWriter(stream, comparison_content.CSV_COLUMNS)
     writer.writeheader()

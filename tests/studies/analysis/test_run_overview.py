@@ -64,7 +64,6 @@ def test_runs_and_sweeps_are_found_below_a_folder(tmp_path):
     [
         ("config.yaml", "a: [1"),
         ("config.yaml", "just text"),
-        ("provenance.json", "{"),
         ("metrics.jsonl", '{"step": 1}\n'),
         ("metrics.jsonl", "\x00\x00\n"),
     ],
