@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -14,9 +13,9 @@ from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.shipped_files import find_recipe
 from fr3e_jax.stores.objects import is_remote
 from fr3e_jax.verbs.sweep_axes import combinations, parse_axes, recipes_of
-from fr3e_jax.verbs.sweep_record import Record, take_over, unfinished_sweep
-from fr3e_jax.verbs.sweep_runs import RECIPE, as_overrides, execute, make_runs, safe_name
-from fr3e_jax.verbs.sweep_table import Display, print_table
+from fr3e_jax.verbs.sweep_record import take_over, unfinished_sweep, write_record
+from fr3e_jax.verbs.sweep_runs import RECIPE, Run, as_overrides, execute, make_runs, safe_name
+from fr3e_jax.verbs.sweep_table import print_end, print_table
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -52,48 +51,11 @@ def hours(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the sweep that the arguments describe; return the exit code."""
-    return sweep(
-        arguments.recipe,
-        arguments.overrides,
-        arguments.verb,
-        arguments.jobs,
-        arguments.dry_run,
-        sample=arguments.sample,
-        sample_seed=arguments.sample_seed,
-        hours=arguments.hours,
-        fresh=arguments.new,
-    )
+    """Check every combination, run ``--jobs`` of them at a time, write ``sweep.json`` and print a table.
 
-
-def sweep(
-    recipe: str,
-    overrides: Sequence[str],
-    verb: str = "train",
-    jobs: int = 1,
-    dry_run: bool = False,
-    *,
-    sample: int = 0,
-    sample_seed: int = 0,
-    hours: float = float("inf"),
-    fresh: bool = False,
-) -> int:
-    """Check every combination, run ``jobs`` of them at a time, write ``sweep.json`` and print a table.
-
-    ``recipe`` may be a folder: its recipes, in the order of their names, are an axis as well (an experiment). A sweep
+    The recipe may be a folder: its recipes, in the order of their names, are an axis as well (an experiment). A sweep
     with the same recipe and combinations that has not succeeded whole goes on: finished runs are skipped, interrupted
     ones resumed.
-
-    Args:
-      recipe: the recipe, or the folder.
-      overrides: ``key=value,value``, or ``key=loguniform(a,b)`` (see `sweep_axes.RANGE`).
-      verb: what to run.
-      jobs: runs at the same time.
-      dry_run: print the commands and run nothing.
-      sample: run so many of the combinations, drawn at random; 0: all.
-      sample_seed: of that draw.
-      hours: begin no run after so many; those that run go on to their end.
-      fresh: begin a new sweep, although one could go on.
 
     Returns:
       0 if every run ended with 0, else 1.
@@ -101,25 +63,26 @@ def sweep(
     Raises:
       ConfigError: a combination is not valid; nothing has been started.
     """
-    recipe = str(find_recipe(recipe))
-    several = Path(recipe).is_dir()
-    axes = {RECIPE: recipes_of(recipe)} | parse_axes(overrides)
-    drawn = combinations(axes, sample, sample_seed)
+    recipe, verb = str(find_recipe(arguments.recipe)), arguments.verb
+    experiment = Path(recipe).is_dir()
+    axes = {RECIPE: recipes_of(recipe)} | parse_axes(arguments.overrides)
+    drawn = combinations(axes, arguments.sample, arguments.sample_seed)
     configs = [load_config(settings[RECIPE], as_overrides(settings), training=verb == "train") for settings in drawn]
-    output, name = configs[0].runtime.output_dir, Path(recipe).name if several else configs[0].name
+    output, name = configs[0].runtime.output_dir, Path(recipe).name if experiment else configs[0].name
     if is_remote(output):
         raise ConfigError(
             f"runtime.output_dir={output} is in an object store, and a sweep keeps its table in a folder; name a "
             "folder, and give single runs an address: fr3e train RECIPE runtime.run_dir=ADDRESS"
         )
     varied = [key for key in axes if len({settings[key] for settings in drawn}) > 1]
-    former = None if fresh or dry_run else unfinished_sweep(output, name, recipe, verb, drawn)
+    fresh = arguments.new or arguments.dry_run
+    former = None if fresh else unfinished_sweep(output, name, recipe, verb, drawn)
     folder = former or sweep_folder(output, name)
     runs = make_runs(verb, drawn, folder, varied)
-    if dry_run:
+    if arguments.dry_run:
         print("\n".join(shlex.join(run.command) for run in runs))
         return 0
-    if not several:
+    if not experiment:
         for run in runs:
             del run.settings[RECIPE]
     shown = varied or list(runs[0].settings)
@@ -132,11 +95,15 @@ def sweep(
         print(f"{len(runs)} runs in {folder}")
     if constant := [f"{key}={value}" for key, value in runs[0].settings.items() if key not in shown]:
         print(f"all with {' '.join(constant)}")
-    record = Record(folder, recipe, verb, runs)
-    record.write(running=True)
-    with Display(runs, shown, jobs) as display:
-        completed = execute([run for run in runs if run.exit_code != 0], jobs, (record, display), hours * 3600)
-    record.write(running=False)
+
+    def ended(run: Run) -> None:
+        write_record(folder, recipe, verb, runs, running=True)
+        print_end(run, runs, shown)
+
+    write_record(folder, recipe, verb, runs, running=True)
+    unfinished = [run for run in runs if run.exit_code != 0]
+    completed = execute(unfinished, arguments.jobs, ended, arguments.hours * 3600)
+    write_record(folder, recipe, verb, runs, running=False)
     print_table(runs, shown)
     print(f"{folder / 'sweep.json'} and sweep.csv have all results; each run's output is in its log file.")
     if not completed:

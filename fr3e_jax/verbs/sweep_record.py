@@ -1,4 +1,4 @@
-"""``sweep.json`` and ``sweep.csv``: what a sweep has done, from which the same command goes on."""
+"""``sweep.json`` and ``sweep.csv``: the results of a sweep, from which the same command goes on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fr3e_jax.configuration import ConfigError
-from fr3e_jax.verbs.sweep_runs import RECIPE, Run, Watch, safe_name
+from fr3e_jax.runs.run_directory import atomic_file
+from fr3e_jax.verbs.sweep_runs import RECIPE, Run, safe_name
 
 
 def unfinished_sweep(output_dir: str, name: str, recipe: str, verb: str, combinations: list[dict]) -> Path | None:
@@ -21,14 +22,14 @@ def unfinished_sweep(output_dir: str, name: str, recipe: str, verb: str, combina
     Raises:
       ConfigError: a process is running it.
     """
-    wanted = [{key: value for key, value in settings.items() if key != RECIPE} for settings in combinations]
+    expected = [{key: value for key, value in settings.items() if key != RECIPE} for settings in combinations]
     recipes = [settings[RECIPE] for settings in combinations]
     for folder in sorted(Path(output_dir).expanduser().absolute().glob(f"sweep-{safe_name(name)}-*"), reverse=True):
         record = _read(folder)
         if record is None or (record["recipe"], record["verb"]) != (recipe, verb):
             continue
-        found = [{key: value for key, value in run["settings"].items() if key != RECIPE} for run in record["runs"]]
-        if found != wanted or [run["command"][4] for run in record["runs"]] != recipes:
+        recorded = [{key: value for key, value in run["settings"].items() if key != RECIPE} for run in record["runs"]]
+        if recorded != expected or [run["command"][4] for run in record["runs"]] != recipes:
             continue
         if all(run["exit_code"] == 0 for run in record["runs"]):
             return None
@@ -66,28 +67,18 @@ def _alive(process: Any, host: Any) -> bool:
     return True
 
 
-class Record(Watch):
-    """Writes the two files of a sweep whenever one of its runs ends."""
-
-    def __init__(self, folder: Path, recipe: str, verb: str, runs: list[Run]) -> None:
-        self.folder, self._recipe, self._verb, self._runs = folder, recipe, verb, runs
-
-    def ended(self, run: Run) -> None:
-        self.write(running=True)
-
-    def write(self, *, running: bool) -> None:
-        """Write ``sweep.json`` and ``sweep.csv``, whole or not at all."""
-        owner = {"process": os.getpid(), "host": platform.node()} if running else {}
-        record = {"recipe": self._recipe, "verb": self._verb, **owner, "runs": [asdict(run) for run in self._runs]}
-        table = io.StringIO()
-        rows = [_flat(run) for run in self._runs]
-        writer = csv.DictWriter(table, list(dict.fromkeys(name for row in rows for name in row)))
-        writer.writeheader()
-        writer.writerows(rows)
-        for name, text in (("sweep.json", json.dumps(record, indent=2) + "\n"), ("sweep.csv", table.getvalue())):
-            unfinished = self.folder / f"{name}.partial"
-            unfinished.write_text(text)
-            os.replace(unfinished, self.folder / name)
+def write_record(folder: Path, recipe: str, verb: str, runs: list[Run], *, running: bool) -> None:
+    """Write ``sweep.json`` and ``sweep.csv``, each whole or not at all; a ``running`` sweep names its process."""
+    owner = {"process": os.getpid(), "host": platform.node()} if running else {}
+    record = {"recipe": recipe, "verb": verb, **owner, "runs": [asdict(run) for run in runs]}
+    table = io.StringIO()
+    rows = [_flat(run) for run in runs]
+    writer = csv.DictWriter(table, list(dict.fromkeys(name for row in rows for name in row)))
+    writer.writeheader()
+    writer.writerows(rows)
+    for name, text in (("sweep.json", json.dumps(record, indent=2) + "\n"), ("sweep.csv", table.getvalue())):
+        with atomic_file(folder / name) as stream:
+            stream.write(text.encode())
 
 
 def _flat(run: Run) -> dict[str, Any]:
@@ -95,7 +86,7 @@ def _flat(run: Run) -> dict[str, Any]:
     row: dict[str, Any] = {**run.settings, "exit_code": run.exit_code, "seconds": run.seconds, "run_dir": run.run_dir}
     for name, value in (run.summary or {}).items():
         if isinstance(value, dict):
-            row |= {f"{name}/{key}": one for key, one in value.items() if not isinstance(one, dict | list)}
+            row |= {f"{name}/{key}": figure for key, figure in value.items() if not isinstance(figure, dict | list)}
         elif not isinstance(value, list):
             row[name] = value
     return row

@@ -1,4 +1,4 @@
-"""The runs of a sweep: a directory and a process for each, and how they are begun, watched and stopped."""
+"""The runs of a sweep: a directory and a process for each, begun, watched and stopped here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,30 +54,17 @@ def make_runs(verb: str, combinations: list[dict], folder: Path, varied: Sequenc
     return runs
 
 
-class Watch:
-    """Is told how the runs of a sweep go; this one does nothing."""
-
-    def begun(self, run: Run) -> None:
-        """The process of the run has started."""
-
-    def ended(self, run: Run) -> None:
-        """It has ended; the run says how."""
-
-    def look(self, waiting: int) -> None:
-        """Time has passed, and so many runs have not begun."""
-
-
-def execute(runs: Sequence[Run], jobs: int, watches: Sequence[Watch], seconds: float = float("inf")) -> bool:
+def execute(runs: Sequence[Run], jobs: int, ended: Callable[[Run], None], seconds: float = float("inf")) -> bool:
     """Run ``jobs`` processes at a time until all have ended; if interrupted, stop them.
 
     Args:
       runs: the runs.
       jobs: processes at the same time.
-      watches: are told, in this order.
+      ended: called with each run that has ended.
       seconds: no run begins after so many.
 
     Returns:
-      Whether all runs have run.
+      true if all runs have run.
     """
     started = time.monotonic()
     waiting = deque(runs)
@@ -88,14 +75,11 @@ def execute(runs: Sequence[Run], jobs: int, watches: Sequence[Watch], seconds: f
             while waiting and len(running) < jobs and time.monotonic() - started < seconds:
                 run = waiting.popleft()
                 running.append((run, _start(run), time.monotonic()))
-                for watch in watches:
-                    watch.begun(run)
             time.sleep(POLL_SECONDS)
-            for watch in watches:
-                watch.look(len(waiting))
             for entry in [entry for entry in running if entry[1].poll() is not None]:
                 running.remove(entry)
-                _end(*entry, watches)
+                _end(*entry)
+                ended(entry[0])
         return not waiting
     except KeyboardInterrupt:
         print(f"stopping {len(running)} runs, which save first; Ctrl-C again ends them at once", flush=True)
@@ -109,7 +93,8 @@ def execute(runs: Sequence[Run], jobs: int, watches: Sequence[Watch], seconds: f
                 process.kill()
         for entry in running:
             entry[1].wait()
-            _end(*entry, watches)
+            _end(*entry)
+            ended(entry[0])
         return False
     finally:
         signal.signal(signal.SIGTERM, former)
@@ -121,11 +106,9 @@ def _start(run: Run) -> subprocess.Popen:
         return subprocess.Popen(run.command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
 
 
-def _end(run: Run, process: subprocess.Popen, started: float, watches: Sequence[Watch]) -> None:
+def _end(run: Run, process: subprocess.Popen, started: float) -> None:
     run.exit_code, run.seconds = process.returncode, round(time.monotonic() - started, 1)
     try:
         run.summary = json.loads(Path(run.run_dir, "summary.json").read_text())
     except (OSError, ValueError):  # a failed run may have written no summary, or half of one
         run.summary = None
-    for watch in watches:
-        watch.ended(run)

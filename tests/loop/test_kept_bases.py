@@ -175,7 +175,7 @@ def test_states_of_a_visit_are_those_of_the_base_under_the_current_weights(retur
             assert rollout.entropies[0] == pytest.approx(entropies[len(prompt) + fork - 1], abs=1e-5)
             assert fork + len(rollout.token_ids) <= 10
     rewards = [np.array([1.0, 0, 0, 0])] * len(visited.states)
-    credited = credit_visits([dataclasses.replace(visited, rewards=rewards)], session.config.advantage, "grpo")
+    credited = credit_visits([dataclasses.replace(visited, rewards=rewards)], session.config.advantage)
     (trunk,) = explored_trunks(session.config, 2, credited)
     assert len(trunk.branches) == 4 * len(visited.states), "the base itself is of older weights"
 

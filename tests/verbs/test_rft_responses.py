@@ -174,13 +174,14 @@ def test_all_right_responses_are_taken_by_default(session, learner, tiny_run):
 
 
 def test_the_highest_entropies_are_taken_first(session, learner, tiny_run):
-    assert chosen(session, learner, tiny_run, select="entropy", share=0.4)[0] == [5, 6, 7]
-    assert chosen(session, learner, tiny_run, select="entropy", responses=2)[0] == [6, 7]
-    assert chosen(session, learner, tiny_run, select="entropy", share=0.01)[0] == [7]  # at least one
+    assert chosen(session, learner, tiny_run, select="entropy", responses=3)[0] == [5, 6, 7]
+    assert chosen(session, learner, tiny_run, select="entropy", responses=1)[0] == [7]
 
 
 def test_a_random_choice_follows_from_the_seed(session, learner, tiny_run):
-    taken = [chosen(tiny_run.changed(session, seed=seed), learner, tiny_run, share=0.4)[0] for seed in (0, 0, 1, 2, 3)]
+    taken = [
+        chosen(tiny_run.changed(session, seed=seed), learner, tiny_run, responses=3)[0] for seed in (0, 0, 1, 2, 3)
+    ]
     assert taken[0] == taken[1] and len(set(map(tuple, taken))) > 2 and {len(t) for t in taken} == {3}
 
 
@@ -215,7 +216,7 @@ def test_branching_factors_are_those_of_the_whole_sequence(session, params, lear
 
 
 def test_the_highest_branching_factors_are_taken_first(session, learner, tiny_run):
-    twin = tiny_run.changed(session, rft__select="branching_factor", rft__share=0.5, rft__negative_share=0.0)
+    twin = tiny_run.changed(session, rft__select="branching_factor", rft__responses=4, rft__negative_share=0.0)
     responses = [r for r in sampled_responses(session) if r.right and not r.dropped]
     factors = mean_branching_factors(session.learning, learner, responses)
     selected, metrics = select_responses(twin.learning, learner, 0, responses)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import os
 import platform
@@ -12,13 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import rich.console
 
 from fr3e_jax.cli import main
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.verbs.sweep_axes import split_values
 from fr3e_jax.verbs.sweep_runs import Run, safe_name
-from fr3e_jax.verbs.sweep_table import Display, print_table
+from fr3e_jax.verbs.sweep_table import print_table
 
 # A stand-in for the interpreter: it is called as `-m fr3e_jax VERB RECIPE settings...` and imitates a run.
 STAND_IN = f"""#!{sys.executable}
@@ -313,33 +311,3 @@ def test_hours_are_a_positive_number(recipe, capsys):
     for text in ("0", "-1", "nan", "soon"):
         assert main(["sweep", recipe, "seed=0", "--hours", text]) == 2
         assert f"'{text}' is not a number of hours above 0" in capsys.readouterr().err
-
-
-def test_the_live_table_has_the_progress_of_each_run(tmp_path):
-    runs = [Run({"seed": str(n)}, str(tmp_path / str(n)), "", []) for n in range(4)]
-    runs[0].exit_code, runs[0].seconds = 0, 60.0
-    for run in runs[:2]:
-        folder = Path(run.run_dir)
-        folder.mkdir()
-        (folder / "config.yaml").write_text("name: tried\ntraining: {max_steps: 9}\n")
-        lines = [{"step": 0, "kind": "eval", "greedy": 0.25}]
-        lines += [{"step": n, "kind": "train", "tokens/sampled_tokens": 1000} for n in (1, 2)]
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (Path(runs[0].run_dir) / "status.json").write_text('{"state": "finished", "reason": ""}')
-    display = Display(runs, ["seed"], jobs=2)
-    display.begun(runs[1])
-
-    def shown(most_rows):
-        console = rich.console.Console(width=120, file=io.StringIO())
-        console.print(display.table(waiting=2, most_rows=most_rows))
-        return [line.split() for line in console.file.getvalue().replace("│", " ").splitlines()]
-
-    lines = shown(most_rows=4)
-    [running] = [line for line in lines if line[:2] == ["1", "1"]]
-    assert running[3:] == ["2/9", "2", "k", "greedy", "25.0%"]
-    assert ["0", "0", "finished", "2/9", "2", "k", "greedy", "25.0%"] in lines
-    assert ["3", "3", "waiting"] in lines
-    counts = "1 finished, 1 running, 2 waiting; about 0:01:00 for those that wait".split()
-    assert lines[-1] == counts
-    few = shown(most_rows=3)
-    assert running in few and ["3", "3", "waiting"] not in few and few[-1] == counts
