@@ -27,7 +27,6 @@ _UNORDERED = ("set", "list", "union", "intersection")
 _MIRRORED = {">": "<", ">=": "<="}
 _SYMMETRIC = {"=", "!=", "~"}
 _LARGEST_SQUARE = 1000  # squares of larger numbers are not looked for in a radicand
-_ROOTS_OF_CONSTANTS = ("pi", "e", "i")
 
 
 def written_form(node: Node, folded: bool = False, forms: set[str] | None = None) -> str:

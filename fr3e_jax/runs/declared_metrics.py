@@ -60,7 +60,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Group:
+class MetricGroup:
     """Rows that appear together; ``when`` says with which setting or verb."""
 
     title: str

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from fr3e_jax.runs.declared_metrics import Group
 from fr3e_jax.runs.declared_metrics import Metric as M
+from fr3e_jax.runs.declared_metrics import MetricGroup
 
 SHARE = "share, 0 to 1"
 
 # fmt: off
 # A row takes a line or two, so that it reads as a table.
 
-ROLLOUTS = Group("Rollouts", "train", "every step that samples", (
+ROLLOUTS = MetricGroup("Rollouts", "train", "every step that samples", (
     M("reward/mean", "reward",
       "mean over base rollouts, rejected prompts included; in `fr3e rft`, over responses", "higher",
       label="reward of base rollouts"),
@@ -31,7 +31,7 @@ ROLLOUTS = Group("Rollouts", "train", "every step that samples", (
       "dropped since the start: the tokenizer cannot encode them; the console names each", "lower"),
 ))
 
-EXPLORATION = Group("Exploration", "train", "`explore.enabled`, and a prompt was explored", (
+EXPLORATION = MetricGroup("Exploration", "train", "`explore.enabled`, and a prompt was explored", (
     M("explore/reward", "reward", "mean over explored rollouts", "higher"),
     M("explore/length", "tokens", "mean number of new tokens of an explored rollout"),
     M("explore/anchor_position", SHARE, "mean position of an anchor in its base response"),
@@ -46,7 +46,7 @@ EXPLORATION = Group("Exploration", "train", "`explore.enabled`, and a prompt was
     M("state_groups/mixed", "states", "some rollouts of the state are right, some are not"),
 ))
 
-RETURNS = Group("Kept bases", "train", "`returns.size`", (
+RETURNS = MetricGroup("Kept bases", "train", "`returns.size`", (
     M("returns/kept", "successes", "own successes that wait for a visit"),
     M("returns/solved", "successes",
       "successes that left the store since the start: their prompts reach the target", "higher"),
@@ -62,7 +62,7 @@ RETURNS = Group("Kept bases", "train", "`returns.size`", (
       "higher", when="`returns.size`, and a success was visited"),
 ))
 
-BATCH = Group("Full batch", "train", "every step", (
+BATCH = MetricGroup("Full batch", "train", "every step", (
     M("advantage/mean", "advantage", "mean over the trained tokens",
       label="entropy (nats a token)"),
     M("advantage/std", "advantage", "standard deviation over the trained tokens",
@@ -79,7 +79,7 @@ BATCH = Group("Full batch", "train", "every step", (
     M("batch/age_share_2_or_more", SHARE, "rollouts that are older", "lower"),
 ))
 
-SCORING = Group("Sampler and trainer", "train", "the batch has such rollouts", (
+SCORING = MetricGroup("Sampler and trainer", "train", "the batch has such rollouts", (
     M("logprob_gap/mean", "nats", "mean size of the difference of the trainer's and the sampler's log-probs", "lower"),
     M("logprob_gap/max", "nats", "largest such difference; a large one is a numerical problem", "lower"),
     M("logprob_gap/kl", "nats", "estimate (k3) of KL(sampler ‖ trainer) per token", "lower"),
@@ -92,7 +92,7 @@ SCORING = Group("Sampler and trainer", "train", "the batch has such rollouts", (
     M("sampler_ratio/carried_outside", SHARE, "the same for carried rollouts", "lower"),
 ))
 
-UPDATES = Group("Updates of the policy", "train", "every step", (
+UPDATES = MetricGroup("Updates of the policy", "train", "every step", (
     M("loss/policy", "loss", "mean loss of the optimizer steps; its size says nothing about success"),
     M("ratio/mean", "factor", "mean of new to old probability of a trained token; near 1 in a stable run"),
     M("clip/low", SHARE, "trained tokens whose ratio was clipped below", when="not with `kl_cov`"),
@@ -114,7 +114,7 @@ UPDATES = Group("Updates of the policy", "train", "every step", (
     M("packing/useful_share", SHARE, "trained positions over padded ones", "higher"),
 ))
 
-ROUTERS = Group("Routers of experts", "train", "a network with experts", (
+ROUTERS = MetricGroup("Routers of experts", "train", "a network with experts", (
     M("router/entropy", "nats", "mean entropy of a router's distribution over experts at a trained token"),
     M("router/busiest_expert", "times the even share",
       "load of the busiest expert in a mini-batch's trained tokens, mean over layers; 1 is even", "lower"),
@@ -128,7 +128,7 @@ ROUTERS = Group("Routers of experts", "train", "a network with experts", (
 ))
 
 _STEP = "in `shaping.steps`"
-SHAPING = Group("Shaping steps", "train", "the step is " + _STEP, (
+SHAPING = MetricGroup("Shaping steps", "train", "the step is " + _STEP, (
     M("shaping/entropy_advantage/ratio", "factor", "mean of what was added, over the size of the advantage"),
     M("shaping/perplexity/weight_abs", "standard deviations",
       "mean size of the standardised log-perplexity of a response"),
@@ -146,7 +146,7 @@ SHAPING = Group("Shaping steps", "train", "the step is " + _STEP, (
     M("shaping/overlong_mask/masked", SHARE, "responses that leave the loss because the length cap cut them", "lower"),
 ))
 
-CRITIC = Group("Critic", "train", "`advantage.base_estimator=gae`", (
+CRITIC = MetricGroup("Critic", "train", "`advantage.base_estimator=gae`", (
     M("critic/loss", "loss", "mean loss of the critic's updates", "lower"),
     M("critic/gradient_norm", "norm", "mean over the critic's updates, before clipping"),
     M("critic/value", "reward", "mean value before the updates"),
@@ -168,7 +168,7 @@ EPISODES = (
       "mean reward of turn j, of the episodes that have it", when=IN_ENVIRONMENTS),
 )
 
-VERDICTS = Group("Verdicts, tools and environments", "train", "every step; in `fr3e rft`, every iteration", (
+VERDICTS = MetricGroup("Verdicts, tools and environments", "train", "every step; in `fr3e rft`, every iteration", (
     M("verifier/right", "responses", "the verifier accepts the response ([grading](grading.md))", "higher"),
     M("verifier/wrong", "responses", "the answer was read and is not the gold answer"),
     M("verifier/restated", "responses", "the answer equals the gold one, but is a formula that was to be worked out"),
@@ -194,7 +194,7 @@ VERDICTS = Group("Verdicts, tools and environments", "train", "every step; in `f
     M("environment/given_share", SHARE, "tokens of the rollouts that the environment wrote", when=IN_ENVIRONMENTS),
 ))
 
-COST = Group("Cost", "train", "every record", (
+COST = MetricGroup("Cost", "train", "every record", (
     M("tokens/sampled_tokens", "tokens", "tokens that the sampler emitted; `training.max_sampled_tokens` counts them"),
     M("tokens/reused_prefix_positions", "positions", "prefix positions read from a trunk's cache", "higher"),
     M("tokens/prefill_positions", "positions", "positions computed to fill a trunk's cache"),
@@ -224,7 +224,7 @@ COST = Group("Cost", "train", "every record", (
     M("cpu_seconds", "s", "CPU time of the whole run so far, over all its processes"),
 ))
 
-SUPERVISED = Group("Supervised training", "train", "`fr3e sft`, `fr3e rft`", (
+SUPERVISED = MetricGroup("Supervised training", "train", "`fr3e sft`, `fr3e rft`", (
     M("loss/supervised", "nats a token", "mean cross-entropy of the trained tokens", "lower"),
     M("iteration", "", "number of the iteration", when="`fr3e rft`"),
     M("entropy/sampled", "nats a token", "mean entropy of the responses as sampled", when="`fr3e rft`"),
@@ -246,7 +246,7 @@ SUPERVISED = Group("Supervised training", "train", "`fr3e sft`, `fr3e rft`", (
       "mean branching factor of those selected", when="`rft.select=branching_factor`"),
 ))
 
-HELD_OUT = Group("Evaluation", "eval", "every evaluation", (
+HELD_OUT = MetricGroup("Evaluation", "eval", "every evaluation", (
     M("avg@{k}", "reward", "mean over k samples of each problem", "higher", when="`evaluation.samples`"),
     M("pass@{k}", SHARE,
       "problems with a right answer among k samples, estimated without bias", "higher", when="`evaluation.pass_at`"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fr3e_jax.runs.declared_metrics import Group, Metric
+from fr3e_jax.runs.declared_metrics import Metric, MetricGroup
 from fr3e_jax.runs.metric_table import GROUPS
 
 MARKERS = "<!-- table: fr3e metrics --write -->\n", "<!-- end of the table -->\n"
@@ -43,7 +43,7 @@ def write_metrics_table(page: Path) -> None:
 
 
 def list_metrics(text: str = "") -> str:
-    """A line for each metric whose name has ``part``.
+    """A line for each metric whose name has ``text``.
 
     Raises:
       ValueError: there is none.
@@ -60,5 +60,5 @@ def list_metrics(text: str = "") -> str:
     return "\n".join(lines[1:])
 
 
-def _when(group: Group) -> str:
+def _when(group: MetricGroup) -> str:
     return group.when if group.kind == "train" else f"{group.when}, kind eval"

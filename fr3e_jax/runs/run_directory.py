@@ -78,6 +78,15 @@ def _without_nonfinite(content: Any) -> Any:
     return content
 
 
+def _entry(name: str) -> property:
+    """A property with the path of a file or folder of this name."""
+
+    def path(run: RunDirectory) -> Path:
+        return run.path / name
+
+    return property(path)
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """Paths of one run. Creating the object touches nothing on disk."""
@@ -150,41 +159,15 @@ class RunDirectory:
         """The name that users know: the path, or the address in a store whose working copy it is."""
         return address_of(self.path)
 
-    @property
-    def config(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def provenance(self) -> Path:
-        return self.path / "provenance.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "log.txt"
-
-    @property
-    def rollouts(self) -> Path:
-        return self.path / "rollouts"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
-    def profile(self) -> Path:
-        return self.path / "profile"
+    config = _entry("config.yaml")
+    provenance = _entry("provenance.json")
+    metrics = _entry("metrics.jsonl")
+    summary = _entry("summary.json")
+    log = _entry("log.txt")
+    rollouts = _entry("rollouts")
+    checkpoints = _entry("checkpoints")
+    tensorboard = _entry("tensorboard")
+    profile = _entry("profile")
 
 
 def open_run(
