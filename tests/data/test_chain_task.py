@@ -51,8 +51,6 @@ def test_held_out_prompts_never_occur_in_training(settings):
     parts["train"] |= {task.demonstration(i, i % 2).prompt for i in range(400)}
     for split, prompts in parts.items():
         assert {split_of(prompt) for prompt in prompts} == {split}
-    shown = [task.demonstration(i, 1.0).prompt for i in range(50)]
-    assert shown != [problem.prompt for problem in task.problems("train")[:50]]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 1.0])

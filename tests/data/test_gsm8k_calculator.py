@@ -91,7 +91,6 @@ def test_share_of_the_prompts_is_held_out_without_a_held_out_file(tmp_path):
     train, development, test = parts
     assert len(train) + len(development) + len(test) == len(set().union(*parts)) == 1000
     assert 30 < len(development) < 70 and 30 < len(test) < 70
-    assert 30 <= len(test) <= 70
     assert task.dropped == {}
 
 
@@ -106,15 +105,10 @@ def test_bad_rows_are_counted_and_reported_with_file_and_line(tmp_path, caplog):
     messages = [record.getMessage() for record in caplog.records]
     assert messages[0].startswith(f"{path}:2: row dropped: ")
     assert messages[1] == f"{path}:4: row dropped: expected a JSON object, found list"
-
-
-def test_only_the_first_five_bad_rows_are_logged(tmp_path, caplog):
-    path = write(tmp_path / "rows.jsonl", "<<1+1=2>>", tail=b"\xff\n".decode("latin-1") * 50)
-    held_out = write(tmp_path / "held.jsonl", "<<2+2=4>>")
-    with caplog.at_level(logging.WARNING):
-        task = CalculatorTask(DataConfig(path=path, eval_path=held_out))
-    assert task.dropped["train/malformed_row"] == 50
-    assert len(caplog.records) == 5
+    caplog.clear()
+    write(tmp_path / "rows.jsonl", "<<1+1=2>>", tail=b"\xff\n".decode("latin-1") * 50)
+    assert CalculatorTask(DataConfig(path=path, eval_path=held_out)).dropped["train/malformed_row"] == 50
+    assert len(caplog.records) == 5, "only the first few are logged"
 
 
 @pytest.mark.parametrize(
@@ -155,9 +149,5 @@ def test_real_files_give_disjoint_splits_and_known_counts():
     development = {p.prompt for p in task.problems("development")}
     assert len(development) > 400 and not development & {p.prompt for p in (*train, *test)}
     assert task.dropped["test/result_not_a_number"] == 1
-    assert set(task.dropped) == {
-        "train/duplicate",
-        "train/in_held_out",
-        "test/duplicate",
-        "test/result_not_a_number",
-    }
+    reasons = "train/duplicate train/in_held_out test/duplicate test/result_not_a_number".split()
+    assert set(task.dropped) == set(reasons)

@@ -47,19 +47,6 @@ def test_order_does_not_depend_on_how_many_are_taken(longest):
     assert [draw for count in (1, 0, 7, 30, 22) for draw in parts.next(count)] == whole
 
 
-@pytest.mark.parametrize("longest", [100, 3])
-@pytest.mark.parametrize("stop", [0, 5, 13, 23, 40])
-def test_restart_anywhere_continues_the_same_order(longest, stop):
-    uninterrupted = stream(longest=longest)
-    before = stream(longest=longest)
-    expected = uninterrupted.next(60)
-    drawn = before.next(stop)
-    after = stream(longest=longest)
-    after.position, after.dropped_too_long = before.position, before.dropped_too_long
-    assert drawn + after.next(60 - stop) == expected
-    assert (after.position, after.dropped_too_long) == (uninterrupted.position, uninterrupted.dropped_too_long)
-
-
 def test_long_prompts_are_skipped_and_counted_and_keep_their_positions():
     everything, short = stream().next(23 * 2), stream(longest=3)
     expected = [prompt for prompt in everything if len(prompt.token_ids) <= 3]
@@ -128,14 +115,17 @@ def test_order_is_the_same_on_any_number_of_processes_through_restarts(problems,
 
 
 @pytest.mark.parametrize("longest", [100, 3])
-def test_mixture_resumed_in_mid_epoch_neither_skips_nor_repeats(longest):
-    whole = stream(MIXTURE, longest=longest)
-    expected = whole.next(90)
-    for stop in (1, 17, 44):
-        before = stream(MIXTURE, longest=longest)
+@pytest.mark.parametrize("problems", [PROBLEMS, MIXTURE], ids=["one set", "mixture"])
+def test_restart_anywhere_neither_skips_nor_repeats(problems, longest):
+    uninterrupted = stream(problems, longest=longest)
+    expected = uninterrupted.next(90)
+    for stop in (0, 1, 13, 17, 23, 44):
+        before = stream(problems, longest=longest)
         drawn = before.next(stop)
-        assert drawn + resumed(before, MIXTURE, longest).next(90 - stop) == expected
-    assert [whole.problem_at(prompt.position) for prompt in expected] == [prompt.problem for prompt in expected]
+        after = resumed(before, problems, longest)
+        assert drawn + after.next(90 - stop) == expected
+        assert (after.position, after.dropped_too_long) == (uninterrupted.position, uninterrupted.dropped_too_long)
+    assert [uninterrupted.problem_at(prompt.position) for prompt in expected] == [prompt.problem for prompt in expected]
 
 
 def test_process_index_out_of_range_is_refused():
