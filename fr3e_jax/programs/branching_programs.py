@@ -21,7 +21,9 @@ _LEAST_ROWS = 16
 
 
 def _decisions(entropies, sampled, starts, uniforms, *, tokens, vocabulary, weight, probability):
-    at = lambda h, mask, start: entropy_from(h, mask, start, tokens=tokens, vocabulary=vocabulary)
+    def at(h, mask, start):
+        return entropy_from(h, mask, start, tokens=tokens, vocabulary=vocabulary)
+
     change = jax.vmap(at)(entropies, sampled, starts) - jax.vmap(lambda h, mask: at(h, mask, 0))(entropies, sampled)
     changes = jnp.broadcast_to(change[:, None], uniforms.shape)
     return branches_after_answer(uniforms, changes, weight=weight, probability=probability)
@@ -56,8 +58,8 @@ def branching_decisions(
     count = len(starts)
     rows, size = power_of_two(count, _LEAST_ROWS), power_of_two(most_tokens, 16)
     padded, mask = np.zeros((rows, size), np.float32), np.zeros((rows, size), bool)
-    for row, (values, own) in enumerate(zip(entropies, sampled, strict=True)):
-        padded[row, : len(values)], mask[row, : len(own)] = values, own
+    for row, (values, mask_row) in enumerate(zip(entropies, sampled, strict=True)):
+        padded[row, : len(values)], mask[row, : len(mask_row)] = values, mask_row
     first = np.zeros(rows, np.int32)
     first[:count] = starts
     noise = np.zeros((rows, uniforms.shape[1]), np.float32)

@@ -28,7 +28,7 @@ def checksums(arrays: Mapping[str, Any]) -> dict[str, str]:
     """
     # One program at a time: on CPU, sums over many devices that are under way together can wait for one another.
     sums = {name: np.asarray(jax.device_get(_sums(array))) for name, array in arrays.items()}
-    return {name: "".join(f"{int(part):08x}" for part in pair) for name, pair in sums.items()}
+    return {name: "".join(f"{int(word):08x}" for word in pair) for name, pair in sums.items()}
 
 
 @Program
@@ -40,7 +40,7 @@ def _sums(array: jax.Array) -> jax.Array:
         stride = math.prod(bits.shape[axis + 1 :]) % 2**32
         index += lax.broadcasted_iota(jnp.uint32, bits.shape, axis) * jnp.uint32(stride)
     hashes = [_mixed(bits ^ (index * jnp.uint32(spread))) for spread in _SPREADS]
-    return jnp.stack([jnp.sum(one, dtype=jnp.uint32) for one in hashes])
+    return jnp.stack([jnp.sum(hash_, dtype=jnp.uint32) for hash_ in hashes])
 
 
 def _bits(array: jax.Array) -> jax.Array:

@@ -61,14 +61,16 @@ def split_row_attention(mesh: Mesh, *, each_replica: bool = False) -> Callable:
 
     gathered.defvjp(lambda x: (gathered(x), None), scattered)
 
-    def attend_rows(query, own, view, *, window: int = 1, block: int = 0, scoring: Scoring = PLAIN) -> jax.Array:
+    def attend_rows(query, lanes, view, *, window: int = 1, block: int = 0, scoring: Scoring = PLAIN) -> jax.Array:
         sizes = RowSizes.of(view)
-        whole = KeyValue(*(join_row(gathered(x), sizes, axis) for x, axis in zip(own, (5, 4), strict=True)))
-        by_part = lambda x: put(x.reshape(parts, -1, *x.shape[1:]), CONTEXT, batch)
+        row = KeyValue(*(join_row(gathered(x), sizes, axis) for x, axis in zip(lanes, (5, 4), strict=True)))
 
-        def attend(query: jax.Array, part: RowPart) -> jax.Array:
-            options = dict(window=window, block=block, scoring=scoring, queries=part)
-            return row_attention(query, whole, view, reach=lambda length, end: reach(length, parts, end), **options)
+        def by_part(x):
+            return put(x.reshape(parts, -1, *x.shape[1:]), CONTEXT, batch)
+
+        def attend(query: jax.Array, queries: RowPart) -> jax.Array:
+            options = dict(window=window, block=block, scoring=scoring, queries=queries)
+            return row_attention(query, row, view, reach=lambda length, end: reach(length, parts, end), **options)
 
         return jax.vmap(attend)(by_part(query), row_part(view, parts)).reshape(query.shape)
 
@@ -87,23 +89,26 @@ def state_transfer(mesh: Mesh, *, each_replica: bool = False) -> StateTransfer:
     split = P(row_axes(mesh, each_replica=each_replica))
     on_each_device = partial(jax.shard_map, mesh=mesh, out_specs=split, check_vma=False)
 
-    def held(source: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    def local_index(source: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
         """Of all parts' tokens, ``[A, F, n]``: places among this device's ``count`` states; whether they are here."""
-        place = jax.lax.all_gather(source, CONTEXT) - jax.lax.axis_index(CONTEXT) * count
-        return place, (place >= 0) & (place < count)
+        index = jax.lax.all_gather(source, CONTEXT) - jax.lax.axis_index(CONTEXT) * count
+        return index, (index >= 0) & (index < count)
 
     @partial(on_each_device, in_specs=(split, split))
     def take(hidden, source):
-        place, here = held(source, hidden.shape[1])
-        found = LOCAL_STATES.take(hidden, jnp.moveaxis(jnp.where(here, place, 0), 0, 1).reshape(len(hidden), -1))
-        found = jnp.moveaxis(found.reshape(len(hidden), parts, *source.shape[1:], -1), 1, 0)
-        return jax.lax.psum_scatter(jnp.where(here[..., None], found, 0), CONTEXT)
+        index, here = local_index(source, hidden.shape[1])
+        states = LOCAL_STATES.take(hidden, jnp.moveaxis(jnp.where(here, index, 0), 0, 1).reshape(len(hidden), -1))
+        states = jnp.moveaxis(states.reshape(len(hidden), parts, *source.shape[1:], -1), 1, 0)
+        return jax.lax.psum_scatter(jnp.where(here[..., None], states, 0), CONTEXT)
 
     @partial(on_each_device, in_specs=(split, split, split))
     def add(total, source, new):
-        place, here = held(source, total.shape[1])
+        index, here = local_index(source, total.shape[1])
         new = jnp.where(here[..., None], jax.lax.all_gather(new, CONTEXT), 0)
-        in_turn = lambda x: jnp.moveaxis(x, 0, 1).reshape(len(total), -1, *x.shape[3:])
-        return LOCAL_STATES.add(total, in_turn(jnp.where(here, place, 0)), in_turn(new))
+
+        def in_turn(x):
+            return jnp.moveaxis(x, 0, 1).reshape(len(total), -1, *x.shape[3:])
+
+        return LOCAL_STATES.add(total, in_turn(jnp.where(here, index, 0)), in_turn(new))
 
     return StateTransfer(parts, take, add)

@@ -99,33 +99,36 @@ class CriticPrograms(OptimizerPrograms):
         """
         headless = replace(architecture, tie_word_embeddings=True)  # a critic needs no output head
         graphdef, network, axes = build_network(headless, param_dtype=param_dtype, compute_dtype=compute_dtype)
-        number, whole = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32), replicated(mesh)
-        abstract = {"network": network, "value": {"kernel": number(architecture.hidden_size), "bias": number()}}
+        float_array, on_all = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32), replicated(mesh)
+        abstract = {
+            "network": network,
+            "value": {"kernel": float_array(architecture.hidden_size), "bias": float_array()},
+        }
         network_shardings = param_shardings(mesh, network, axes, headless)
-        shardings = {"network": network_shardings, "value": {"kernel": whole, "bias": whole}}
+        shardings = {"network": network_shardings, "value": {"kernel": on_all, "bias": on_all}}
         static = _Network(graphdef, replace(options, layout=mesh_layout(mesh, options.attention)))
         several = mesh.shape[REPLICA] > 1
-        own = mesh_layout(mesh, options.attention, each_replica=several)
-        of_replica = replace(static, options=replace(options, layout=own))
+        layout = mesh_layout(mesh, options.attention, each_replica=several)
+        of_replica = replace(static, options=replace(options, layout=layout))
         super().__init__(mesh, optimizer, abstract, shardings, partial(_accumulate, of_replica, clip))
         self.graphdef = graphdef
         self._start = Program(partial(_with_new_head, abstract["value"]), out_shardings=shardings)
-        self._values = Program(static.values, out_shardings=whole)
+        self._values = Program(static.values, out_shardings=on_all)
 
     def declare(self, declare: Declarations, policy: Params, rows: Sequence[Rows]) -> None:
         """Declare the programs of a run with such abstract rows; ``policy``: abstract."""
-        params = declare(self._start, {name: part for name, part in policy.items() if name != "head"})
+        params = declare(self._start, {name: weights for name, weights in policy.items() if name != "head"})
         declare(self.init_optimizer, params)
-        for one in rows:
-            declare(self._values, params, one)
-        tokens = [jax.tree.map(lambda x: abstract(x.shape, np.float32, x.sharding), one.segment) for one in rows]
+        for row in rows:
+            declare(self._values, params, row)
+        tokens = [jax.tree.map(lambda x: abstract(x.shape, np.float32, x.sharding), row.segment) for row in rows]
         masks = [abstract(x.shape, np.bool_, x.sharding) for x in tokens]
-        batches = [ValueRows(one, mask, x, x) for one, mask, x in zip(rows, masks, tokens, strict=True)]
+        batches = [ValueRows(row, mask, x, x) for row, mask, x in zip(rows, masks, tokens, strict=True)]
         self.declare_update(declare, params, batches, abstract((), np.float32))
 
     def initial_params(self, policy: Params) -> Any:
         """A copy of the policy's network, and a value head whose values are 0."""
-        return self._start({name: part for name, part in policy.items() if name != "head"})
+        return self._start({name: weights for name, weights in policy.items() if name != "head"})
 
     def values(self, params: Any, rows: Rows) -> jax.Array:
         """V of the state that each branch token is drawn from, ``[B, N, T]``; 0 on padding."""

@@ -86,7 +86,10 @@ def alternatives(
     logprobs = jax.nn.log_softmax(logits)
     others = jnp.where(jax.nn.one_hot(token_ids, logits.shape[-1], dtype=bool), -jnp.inf, logprobs)
     best = jnp.argmax(others, axis=-1)
-    of = lambda ids: jnp.take_along_axis(logprobs, ids[:, None], axis=-1)[:, 0]
+
+    def of(ids):
+        return jnp.take_along_axis(logprobs, ids[:, None], axis=-1)[:, 0]
+
     magnitudes = update_magnitude(logits, token_ids, jnp.linalg.norm(hidden.astype(jnp.float32), axis=-1))
     return Alternatives(
         best.astype(jnp.int32), of(best), branching_factor(logits), of(token_ids), token_entropy(logits), magnitudes
@@ -122,13 +125,17 @@ def _window_size(capacity: int, steps: int) -> int:
 
 
 def _open_window(state: DecodeState, base: jax.Array, size: int) -> _Window:
-    cut = lambda x, axis: jax.lax.dynamic_slice_in_dim(x, base, size, axis)
+    def cut(x, axis):
+        return jax.lax.dynamic_slice_in_dim(x, base, size, axis)
+
     layers = tuple(KeyValue(cut(kv.key, 3), cut(kv.value, 2)) for kv in state.lanes)
     return _Window(layers, None if state.lane_hidden is None else cut(state.lane_hidden, 1))
 
 
 def _close_window(state: DecodeState, base: jax.Array, window: _Window) -> DecodeState:
-    put = lambda x, new, axis: jax.lax.dynamic_update_slice_in_dim(x, new, base, axis)
+    def put(x, new, axis):
+        return jax.lax.dynamic_update_slice_in_dim(x, new, base, axis)
+
     lanes = tuple(
         KeyValue(put(kv.key, new.key, 3), put(kv.value, new.value, 2))
         for kv, new in zip(state.lanes, window.layers, strict=True)
@@ -154,7 +161,10 @@ def _draw(
 ) -> tuple[Emitted, jax.Array]:
     """The next token of every lane, from the hidden states in the state; and the lanes' spans after it."""
     s, shape = state.settings, state.active.shape
-    flat = lambda x: x.reshape(-1, *x.shape[2:])
+
+    def flat(x):
+        return x.reshape(-1, *x.shape[2:])
+
     logits = network.logits(flat(state.hidden), head)
     forced = None if reading is None else flat(reading.tool_written)
     filters = (flat(x) for x in (s.temperature, s.top_p, s.top_k))
@@ -172,7 +182,7 @@ def _draw(
 def _own_cache(
     sizes: tuple[int, ...], state: DecodeState, ring: tuple[KeyValue, ...], base: jax.Array, window: _Window
 ) -> OwnCache:
-    """What each lane sees: of its own tokens ring columns outside the window, window columns up to this step's.
+    """The caches that lanes see: of their own tokens ring columns outside the window, window columns up to this step's.
 
     ``sizes``: of each kind of layer, the positions that a token sees, its own included; 0: all.
     """
@@ -183,7 +193,9 @@ def _own_cache(
     inside = (jnp.arange(capacity) >= base) & (jnp.arange(capacity) < base + size)
     seen = [before & (age > generated[:, None] - limit) if limit else before for limit in sizes]
     fork = state.settings.fork
-    first = lambda limit: jnp.clip(fork + state.generated - limit + 1, 0, fork)
+
+    def first(limit):
+        return jnp.clip(fork + state.generated - limit + 1, 0, fork)
 
     def span(limit: int) -> RingSpan:  # ends where the window begins, whose columns are recent
         tokens = jnp.minimum(generated + 1, limit) if limit else generated + 1
@@ -192,10 +204,10 @@ def _own_cache(
 
     return OwnCache(
         ring=ring if capacity > size else (),
-        ring_seen=tuple(one & ~inside[None] for one in seen),
+        ring_seen=tuple(mask & ~inside[None] for mask in seen),
         ring_span=tuple(map(span, sizes)),
         recent=window.layers,
-        recent_seen=tuple(jax.lax.dynamic_slice_in_dim(one, base, size, 1) for one in seen),
+        recent_seen=tuple(jax.lax.dynamic_slice_in_dim(mask, base, size, 1) for mask in seen),
         trunk_start=tuple(first(limit) if limit else None for limit in sizes),
         column=state.column - base,
         writes=active,
@@ -224,8 +236,8 @@ def _one_step(
     hidden, layers, routes = network.decode(emitted.token_ids, turns, cache, state.trunks.layers, s.fork, layout)
     hidden = jnp.where(state.active[..., None], hidden, state.hidden)
     if window.hidden is not None:
-        kept = jax.lax.dynamic_slice_in_dim(window.hidden, cache.column, 1, 1)
-        written = jnp.where(cache.writes[:, None, None], hidden.reshape(kept.shape), kept)
+        former = jax.lax.dynamic_slice_in_dim(window.hidden, cache.column, 1, 1)
+        written = jnp.where(cache.writes[:, None, None], hidden.reshape(former.shape), former)
         window = window._replace(hidden=jax.lax.dynamic_update_slice_in_dim(window.hidden, written, cache.column, 1))
     generated = state.generated + state.active
     state = state._replace(
@@ -260,7 +272,10 @@ def decode_chunk(
     head = network.decoding_head(layout)
     if interruptions is not None:
         state = state._replace(active=state.active | interruptions.resumed)
-    empty = lambda dtype: jnp.zeros((steps, *state.active.shape), dtype)
+
+    def empty(dtype):
+        return jnp.zeros((steps, *state.active.shape), dtype)
+
     f32 = jnp.float32
     nothing = Emitted(empty(bool), empty(jnp.int32), empty(f32), empty(f32), empty(f32), empty(bool))
     if recorded:
@@ -279,7 +294,7 @@ def decode_chunk(
         step, current, window, states, out = carry
         reading = interruptions and _Reading(interruptions.table, states, interruptions.tool_written[step])
         was_active = current.active
-        current, window, one = _one_step(
+        current, window, drawn = _one_step(
             network,
             head,
             layout,
@@ -293,10 +308,13 @@ def decode_chunk(
             filtered=filtered,
             recorded=recorded,
         )
-        put = lambda buffer, row: jax.lax.dynamic_update_index_in_dim(buffer, row, step, 0)
+
+        def put(buffer, row):
+            return jax.lax.dynamic_update_index_in_dim(buffer, row, step, 0)
+
         if reading is not None:
-            states = jnp.where(was_active, reading.after(one.token_ids), states)
-        return step + 1, current, window, states, jax.tree.map(put, out, one)
+            states = jnp.where(was_active, reading.after(drawn.token_ids), states)
+        return step + 1, current, window, states, jax.tree.map(put, out, drawn)
 
     light = state._replace(lanes=(), lane_hidden=None)
     states = None if interruptions is None else interruptions.states

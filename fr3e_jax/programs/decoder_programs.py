@@ -43,11 +43,11 @@ _TOKENS_AT_ONCE = 1024
 def _state_shardings(mesh: Mesh, architecture: Architecture) -> DecodeState:
     """The sharding of every array of a `DecodeState`."""
     by_slot, cache = batch_sharding(mesh), cache_sharding(mesh, architecture)
-    kept, caches = kept_hidden_sharding(mesh, architecture), (KeyValue(cache, cache),) * architecture.num_layers
+    hidden, caches = kept_hidden_sharding(mesh, architecture), (KeyValue(cache, cache),) * architecture.num_layers
     return DecodeState(
-        trunks=Trunks(caches, kept),
+        trunks=Trunks(caches, hidden),
         lanes=caches,
-        lane_hidden=kept,
+        lane_hidden=hidden,
         hidden=by_slot,
         settings=LaneSettings(*(by_slot,) * len(LaneSettings._fields)),
         keys=by_slot,
@@ -166,9 +166,9 @@ class DecoderPrograms:
         return declare(self._prefill, params, ids)._replace(routes=None)
 
     def _declare_promotions(self, declare: Declarations, shapes: Shapes, state: DecodeState) -> list[Trunks]:
-        place = abstract((1,), np.int32)
+        index = abstract((1,), np.int32)
         sizes = map(self.round_up, shapes.responses)
-        return [declare(self._promote, state, place, place, capacity=size) for size in sizes]
+        return [declare(self._promote, state, index, index, capacity=size) for size in sizes]
 
     def _declare_call(
         self, declare: Declarations, params: Params, shapes: Shapes, call: DecoderCall, source: Trunks, size: int
@@ -179,11 +179,14 @@ class DecoderPrograms:
         promotable = call.promotes or (shapes.promotable and size == shapes.prompt)
         sizes = DecoderSizes(slots, lanes, size, rings[0], call.names, call.stops, promotable)
         state = declare(self._empty, cache_shape(source), sizes)
-        place, number = abstract((1,), np.int32), abstract((), np.int32)
-        declare(self._insert, state.trunks, source, place, place)
+        index, scalar = abstract((1,), np.int32), abstract((), np.int32)
+        declare(self._insert, state.trunks, source, index, index)
         if call.branches > lanes or call.count < slots:
-            declare(self._copy, state.trunks, number, number)
-        of_host = lambda tree: jax.tree.map(lambda x: abstract(x.shape, x.dtype), tree)
+            declare(self._copy, state.trunks, scalar, scalar)
+
+        def of_host(tree):
+            return jax.tree.map(lambda x: abstract(x.shape, x.dtype), tree)
+
         key, new, settings = abstract((2,), np.uint32), of_host(state.active), of_host(state.settings)
         declare(self._fill, without_caches(state), key, new, settings)
         interruptions = None
@@ -195,7 +198,7 @@ class DecoderPrograms:
             if ring != state.capacity:
                 state = self._declare_resize(declare, state, ring)
             options = {"steps": shapes.chunk, "filtered": call.filtered}
-            declare(self._chunk, params, state, number, interruptions, **options)
+            declare(self._chunk, params, state, scalar, interruptions, **options)
             if call.table:
                 self._declare_resize(declare, state, ring)
             yield state
@@ -246,8 +249,8 @@ class DecoderPrograms:
             padding = (0, power_of_two(count) - count)
             row, ids = (np.pad(np.asarray(x[some], np.int32), padding) for x in (rows, token_ids))
             places = np.pad(np.asarray(positions[some], np.int32), padding, constant_values=1)
-            found = jax.device_get(tuple(self._alternatives(params, trunks, row, places, ids)))
-            parts.append([column[:count] for column in found])
+            columns = jax.device_get(tuple(self._alternatives(params, trunks, row, places, ids)))
+            parts.append([column[:count] for column in columns])
         return Alternatives(*map(np.concatenate, zip(*parts, strict=True)))
 
     def empty_state(self, like: Trunks, **sizes: int) -> DecodeState:

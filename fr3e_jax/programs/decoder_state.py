@@ -97,15 +97,22 @@ def empty_state(shape: CacheShape, sizes: DecoderSizes) -> DecodeState:
     """A decoder with every lane idle."""
     layers, kv_heads, head_dim, width, kv_type, hidden_type = shape
     slots, lanes, trunk_capacity, capacity, names, stops, promotable = sizes
-    trunk = lambda: KeyValue(
-        jnp.zeros((slots, kv_heads, head_dim, trunk_capacity), kv_type),
-        jnp.zeros((slots, kv_heads, trunk_capacity, head_dim), kv_type),
-    )
-    lane = lambda: KeyValue(
-        jnp.zeros((slots * lanes, kv_heads, head_dim, capacity), kv_type),
-        jnp.zeros((slots * lanes, kv_heads, capacity, head_dim), kv_type),
-    )
-    per_lane = lambda dtype, *tail: jnp.zeros((slots, lanes, *tail), dtype)
+
+    def trunk():
+        return KeyValue(
+            jnp.zeros((slots, kv_heads, head_dim, trunk_capacity), kv_type),
+            jnp.zeros((slots, kv_heads, trunk_capacity, head_dim), kv_type),
+        )
+
+    def lane():
+        return KeyValue(
+            jnp.zeros((slots * lanes, kv_heads, head_dim, capacity), kv_type),
+            jnp.zeros((slots * lanes, kv_heads, capacity, head_dim), kv_type),
+        )
+
+    def per_lane(dtype, *tail):
+        return jnp.zeros((slots, lanes, *tail), dtype)
+
     return DecodeState(
         trunks=Trunks(tuple(trunk() for _ in range(layers)), jnp.zeros((slots, trunk_capacity, width), hidden_type)),
         lanes=tuple(lane() for _ in range(layers)),
@@ -142,7 +149,10 @@ def _fit(x: jax.Array, capacity: int, axis: int) -> jax.Array:
 def insert_trunks(trunks: Trunks, source: Trunks, rows: jax.Array, slots: jax.Array) -> Trunks:
     """Copy trunk ``rows[i]`` of ``source`` into slot ``slots[i]``; a slot number out of range is skipped."""
     capacity = trunks.hidden.shape[1]
-    put = lambda old, new, axis: old.at[slots].set(_fit(new[rows], capacity, axis).astype(old.dtype), mode="drop")
+
+    def put(old, new, axis):
+        return old.at[slots].set(_fit(new[rows], capacity, axis).astype(old.dtype), mode="drop")
+
     layers = tuple(
         KeyValue(put(old.key, new.key, 3), put(old.value, new.value, 2))
         for old, new in zip(trunks.layers, source.layers, strict=True)
@@ -220,9 +230,9 @@ def promote(state: DecodeState, slots: jax.Array, lanes: jax.Array, *, capacity:
     from_trunk, flat = position < fork[:, None], slots * state.active.shape[1] + lanes
 
     def join(trunk, lane, axis):
-        own = _take_columns(lane[flat], columns, axis)
-        seen = from_trunk.reshape(own.shape[0], *(capacity if a == axis else 1 for a in range(1, own.ndim)))
-        return jnp.where(seen, _fit(trunk[slots], capacity, axis), own)
+        branch = _take_columns(lane[flat], columns, axis)
+        seen = from_trunk.reshape(branch.shape[0], *(capacity if a == axis else 1 for a in range(1, branch.ndim)))
+        return jnp.where(seen, _fit(trunk[slots], capacity, axis), branch)
 
     layers = tuple(
         KeyValue(join(trunk.key, lane.key, 3), join(trunk.value, lane.value, 2))

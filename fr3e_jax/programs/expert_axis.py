@@ -67,8 +67,8 @@ def _of_one(function: Callable) -> Callable:
     @mapped.def_vmap
     def on_the_only_one(size: int, are_mapped: Sequence[bool], *arrays: jax.Array) -> tuple:
         assert size == 1, "a device belongs to one replica"
-        found = function(*(x[0] if own else x for x, own in zip(arrays, are_mapped, strict=True)))
-        return jax.tree.map(lambda x: x[None], found), jax.tree.map(lambda x: True, found)
+        outputs = function(*(x[0] if is_mapped else x for x, is_mapped in zip(arrays, are_mapped, strict=True)))
+        return jax.tree.map(lambda x: x[None], outputs), jax.tree.map(lambda x: True, outputs)
 
     return mapped
 

@@ -36,16 +36,16 @@ TreeEstimator = tuple[Callable, tuple[tuple[str, Any], ...]]  # function and key
 
 @partial(Program, static_argnames=("selection", "rules"))
 def _select_anchors(sources, lengths, sampled, *, selection: str, rules: AnchorRules):
-    def one(source, n, own):
+    def anchors_of(source, n, mask):
         if selection == "delimiter":
-            return boundary_anchors(source, n, rules, own)
+            return boundary_anchors(source, n, rules, mask)
         if selection == "uniform":
-            return uniform_anchors(n, rules, T=sources.shape[1], sampled=own)
+            return uniform_anchors(n, rules, T=sources.shape[1], sampled=mask)
         names = {"entropy": "entropies", "logprob": "logprobs", "gradient": "magnitudes", "random": "uniforms"}
         scores = anchor_scores(selection, length=n, **{names[selection]: source})
-        return select_anchors(scores, n, rules, own)
+        return select_anchors(scores, n, rules, mask)
 
-    return jax.vmap(one)(sources, lengths, sampled)
+    return jax.vmap(anchors_of)(sources, lengths, sampled)
 
 
 def find_anchors(
@@ -65,12 +65,12 @@ def find_anchors(
         return []
     lengths = np.array([len(s) for s in sources], np.int32)
     rows, size = power_of_two(len(sources), _LEAST_ROWS), power_of_two(int(lengths.max()), 16)
-    padded, own = np.zeros((rows, size), np.float32), np.zeros((rows, size), bool)
-    for number, source in enumerate(sources):
-        padded[number, : len(source)] = source
-        own[number, : len(source)] = True if sampled is None else sampled[number]
+    padded, masks = np.zeros((rows, size), np.float32), np.zeros((rows, size), bool)
+    for row, source in enumerate(sources):
+        padded[row, : len(source)] = source
+        masks[row, : len(source)] = True if sampled is None else sampled[row]
     lengths = np.pad(lengths, (0, rows - len(sources)))
-    anchors, valid = jax.device_get(_select_anchors(padded, lengths, own, selection=selection, rules=rules))
+    anchors, valid = jax.device_get(_select_anchors(padded, lengths, masks, selection=selection, rules=rules))
     return [a[v] for a, v in zip(anchors[: len(sources)], valid, strict=False)]
 
 
@@ -105,10 +105,10 @@ def group_advantages(
     rows = power_of_two(len(rewards), _LEAST_ROWS)
     padded = _pad_rows(rewards.astype(np.float32), rows)
     verdicts = _pad_rows(right, rows) if estimator == "pass_at_k" and right is not None else None
-    found = _group_advantages(
+    advantages = _group_advantages(
         padded, np.ones(padded.shape, bool), estimator=estimator, unbiased_std=unbiased_std, k=k, right=verdicts
     )
-    return np.asarray(found)[: len(rewards)]
+    return np.asarray(advantages)[: len(rewards)]
 
 
 @partial(Program, static_argnames=("estimator", "tree", "unbiased_std", "modulation", "initial", "fresh"))

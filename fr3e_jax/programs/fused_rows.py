@@ -56,11 +56,11 @@ def fused_rows(mesh: Mesh, *, each_replica: bool = False) -> Callable:
             attend, mesh=mesh, in_specs=(by_head, by_head, by_head, P(rows)), out_specs=by_head, check_vma=False
         )
 
-    def attend_rows(query, own, view, *, window: int = 1, block: int = 0, scoring: Scoring = PLAIN) -> jax.Array:
+    def attend_rows(query, lanes, view, *, window: int = 1, block: int = 0, scoring: Scoring = PLAIN) -> jax.Array:
         del block  # of scores, which the kernels cut into blocks of their own
         return fused_row_attention(
             query,
-            own,
+            lanes,
             view,
             window=window,
             scoring=scoring,

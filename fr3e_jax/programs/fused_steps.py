@@ -16,7 +16,10 @@ from fr3e_jax.programs.context_axis import batch_axes
 
 
 def fuses_steps(attention: str, kv_heads: int, tensor: int) -> bool:
-    """Whether decode steps read trunks and rings in a fused kernel; else each device would need parts of two groups."""
+    """Return whether decode steps read trunks and rings in a fused kernel.
+
+    They do not where each device would need parts of two groups.
+    """
     return attention == "pallas" and kv_heads % tensor == 0
 
 
@@ -34,7 +37,10 @@ def fused_steps(mesh: Mesh, largest_block: int = LARGEST_BLOCK) -> Callable:
     ) -> jax.Array:
         if not cache.ring or not fuses_steps("pallas", query.shape[2], split):
             return step_attention(query, cache, trunk, fork, scoring)
-        lanes = lambda x: x.reshape(fork.shape)
+
+        def lanes(x):
+            return x.reshape(fork.shape)
+
         start = cache.trunk_start[0]
         active = lanes(cache.writes)
         seen = Seen(

@@ -22,7 +22,7 @@ _LARGEST = 2**31 - 1  # the largest int: up to 2 GiB at the end of the heap are 
 
 
 def on_host_only() -> bool:
-    """Whether jax will compute on the host's processors. Starts no backend."""
+    """Return whether jax will compute on the host's processors. Starts no backend."""
     platforms = jax.config.jax_platforms
     if platforms:
         return platforms.split(",")[0] == "cpu"

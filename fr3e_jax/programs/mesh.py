@@ -39,7 +39,7 @@ EXPERT_MESH_AXES = (*BATCH, EXPERT, CONTEXT, "tensor")
 
 
 @dataclass(frozen=True)
-class Rule:
+class AxisRule:
     """The mesh axes of a logical axis, and the arrays that may stay whole where they do not divide it.
 
     ``whole_up_to``: elements of the largest such array. A larger one is refused, so that nothing large is copied to
@@ -55,16 +55,16 @@ class Rule:
 
 
 _SMALL = 2**18  # elements: a megabyte in float32
-RULES: dict[str, Rule] = {
-    "vocab": Rule(("tensor",), _SMALL),
-    "embed": Rule(("fsdp", EXPERT, CONTEXT), _SMALL),
-    "heads": Rule(("tensor",)),
-    "mlp": Rule(("tensor",)),
-    "experts": Rule((EXPERT, "tensor")),  # whole ones: an accelerator pads parts of a few columns
-    "expert_embed": Rule(("fsdp", CONTEXT), _SMALL),
-    "width": Rule(("tensor",)),  # of hidden states that are kept
+RULES: dict[str, AxisRule] = {
+    "vocab": AxisRule(("tensor",), _SMALL),
+    "embed": AxisRule(("fsdp", EXPERT, CONTEXT), _SMALL),
+    "heads": AxisRule(("tensor",)),
+    "mlp": AxisRule(("tensor",)),
+    "experts": AxisRule((EXPERT, "tensor")),  # whole ones: an accelerator pads parts of a few columns
+    "expert_embed": AxisRule(("fsdp", CONTEXT), _SMALL),
+    "width": AxisRule(("tensor",)),  # of hidden states that are kept
     # Grouped queries: with more shards than key/value heads, each shard of query heads keeps all key/value heads.
-    "kv_heads": Rule(("tensor",), math.inf),
+    "kv_heads": AxisRule(("tensor",), math.inf),
 }
 
 
@@ -126,8 +126,8 @@ def resolve_sizes(count: int, *, prefix: str = "mesh.", **sizes: int) -> tuple[i
     if len(open_axes) > 1:
         settings = " and ".join(f"{names[axis]}=-1" for axis in open_axes)
         raise MeshMismatch(f"{settings} leave the mesh undetermined; give all of them but one a number of devices")
-    known = math.prod(size for size in sizes.values() if size != -1)
-    shape = tuple(max(count // known, 1) if size == -1 else size for size in sizes.values())
+    given_product = math.prod(size for size in sizes.values() if size != -1)
+    shape = tuple(max(count // given_product, 1) if size == -1 else size for size in sizes.values())
     if math.prod(shape) != count:
         named = [(axis, size) for axis, size in zip(sizes, shape, strict=True) if axis != CONTEXT or size > 1]
         product = " x ".join(f"{names[axis]}={size}" for axis, size in named)
@@ -228,7 +228,7 @@ def spec(
             chosen.append(None)
             continue
         count, entry = units.get(axis, size), split[0] if len(split) == 1 else split
-        if count % math.prod(mesh.shape[one] for one in split) == 0:
+        if count % math.prod(mesh.shape[mesh_axis] for mesh_axis in split) == 0:
             if entry in chosen:
                 raise MeshMismatch(_collision(name, axes, chosen.index(entry), dimension))
             chosen.append(entry)
@@ -250,11 +250,11 @@ def _collision(name: str, axes: tuple[str | None, ...], first: int, second: int)
 def _indivisible(
     name: str, shape, dimension: int, count: int, mesh: Mesh, split: tuple[str, ...], axis: str, prefix: str
 ) -> str:
-    first, rest = split[0], math.prod(mesh.shape[one] for one in split[1:])
+    first, rest = split[0], math.prod(mesh.shape[mesh_axis] for mesh_axis in split[1:])
     fitting = [n for n in range(1, mesh.shape[first] + 1) if count % (n * rest) == 0]
     nearest = f"{prefix}{first}={max(fitting)}" if fitting else f"{prefix}{split[-1]}=1"
     other = "replica" if first == "fsdp" else "fsdp"
-    sizes = " x ".join(f"{prefix}{one}={mesh.shape[one]}" for one in split)
+    sizes = " x ".join(f"{prefix}{mesh_axis}={mesh.shape[mesh_axis]}" for mesh_axis in split)
     return (
         f"{sizes} does not divide dimension {dimension} ({axis}, {count}) of {name} "
         f"{list(shape)}, which may not be whole on every device ({math.prod(shape):,} elements); "
@@ -307,12 +307,12 @@ def like_params(mesh: Mesh, abstract_state: Any, abstract_params: Any, shardings
       MeshMismatch: a large leaf mirrors no parameter.
     """
     leaves = jax.tree_util.tree_leaves_with_path(abstract_params)
-    known = {(path, leaf.shape): s for (path, leaf), s in zip(leaves, jax.tree.leaves(shardings), strict=True)}
+    by_path = {(path, leaf.shape): s for (path, leaf), s in zip(leaves, jax.tree.leaves(shardings), strict=True)}
 
     def choose(path, leaf):
         for start in range(len(path)):
-            if (path[start:], leaf.shape) in known:
-                return known[path[start:], leaf.shape]
+            if (path[start:], leaf.shape) in by_path:
+                return by_path[path[start:], leaf.shape]
         if leaf.size > _SMALL:
             raise MeshMismatch(
                 f"optimizer state {jax.tree_util.keystr(path)} {list(leaf.shape)} mirrors no parameter, and "
@@ -368,8 +368,8 @@ def mesh_layout(mesh: Mesh, attention: str = "xla", *, each_replica: bool = Fals
 
     def between(x):  # [B, N, T, E]
         # First whole: else XLA would split rows and positions of a flattened product together, and gather batches.
-        whole = put(x, rows)
-        return put(whole, rows, None, "tensor") if tensor > 1 and x.shape[2] % tensor == 0 else whole
+        by_row = put(x, rows)
+        return put(by_row, rows, None, "tensor") if tensor > 1 and x.shape[2] % tensor == 0 else by_row
 
     def gathered(x, axis):  # over fsdp and context; split by the vocabulary as in the table, where that divides
         split = "tensor" if tensor > 1 and x.shape[axis] % tensor == 0 else None

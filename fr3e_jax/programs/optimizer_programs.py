@@ -87,18 +87,18 @@ class OptimizerPrograms:
         self.abstract_state = {"params": abstract_params, "optimizer": abstract_optimizer}
         self.param_shardings = param_shardings
         self.optimizer_shardings = like_params(mesh, abstract_optimizer, abstract_params, param_shardings)
-        self._rows, whole, self._replicas = batch_sharding(mesh), replicated(mesh), mesh.shape[REPLICA]
+        self._rows, on_all, self._replicas = batch_sharding(mesh), replicated(mesh), mesh.shape[REPLICA]
         self.gradient_shardings, zeros, apply = param_shardings, partial(jax.tree.map, jnp.zeros_like), apply_gradients
-        sums: tuple = (whole,)
+        sums: tuple = (on_all,)
         if self._replicas > 1:
             self.gradient_shardings, zeros = by_replica(mesh, param_shardings), partial(zeros_by_replica, mesh)
             accumulate, apply = partial(accumulate_by_replica, mesh, accumulate), apply_of_replicas
-            sums = whole, self._rows  # values of tokens stay where the tokens are
+            sums = on_all, self._rows  # values of tokens stay where the tokens are
             self._added = Program(added, out_shardings=param_shardings)
-            self._gathered = Program(partial(jax.tree.map, jnp.asarray), out_shardings=whole)
+            self._gathered = Program(partial(jax.tree.map, jnp.asarray), out_shardings=on_all)
         self.init_optimizer = Program(optimizer.init, out_shardings=self.optimizer_shardings)
         self.zero_gradients = Program(zeros, out_shardings=self.gradient_shardings)
-        self.norm = Program(optax.tree.norm, out_shardings=whole)
+        self.norm = Program(optax.tree.norm, out_shardings=on_all)
         self._accumulate = Program(
             accumulate,
             donate_argnums=1,  # gradients
@@ -107,7 +107,7 @@ class OptimizerPrograms:
         self._apply = Program(
             partial(apply, optimizer),
             donate_argnums=(0, 1),  # parameters and optimizer state
-            out_shardings=(self.param_shardings, self.optimizer_shardings, whole),
+            out_shardings=(self.param_shardings, self.optimizer_shardings, on_all),
         )
 
     def abstract_arrays(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class OptimizerPrograms:
         declare(self._apply, arrays["params"], arrays["optimizer"], gradients)
 
     def read(self, params: Any) -> Any:
-        """What a pass over rows reads: the parameters."""
+        """The weights that a pass over rows reads: the parameters."""
         return params
 
     def place(self, batch: Any) -> Any:
@@ -139,10 +139,10 @@ class OptimizerPrograms:
 
     def own_rows(self, rows: int) -> np.ndarray:
         """bool ``[rows]``: those of a batch that devices of this process hold; `place` reads no other row."""
-        found = np.zeros(rows, bool)
+        mask = np.zeros(rows, bool)
         for index in self._rows.addressable_devices_indices_map((rows,)).values():
-            found[index] = True
-        return found
+            mask[index] = True
+        return mask
 
     def accumulate(self, params: Any, gradients: Any, batch: Any, *numbers: Any) -> tuple[Any, dict[str, jax.Array]]:
         """Add one micro-batch's gradient; returns the gradients (donated) and device sums for the metrics.
@@ -153,8 +153,8 @@ class OptimizerPrograms:
         are those at the start of the full batch, and a `Balance` of experts (`fr3e_jax.programs.train_programs`).
         """
         numbers = jax.tree.map(jnp.float32, numbers)
-        gradients, sums, *kept = self._accumulate(self.read(params), gradients, self.place(batch), *numbers)
-        return gradients, sums | kept[0] if kept else sums
+        gradients, sums, *by_token = self._accumulate(self.read(params), gradients, self.place(batch), *numbers)
+        return gradients, sums | by_token[0] if by_token else sums
 
     def total(self, gradients: Any) -> Any:
         """The gradient of the parameters, of all replicas."""
@@ -162,7 +162,7 @@ class OptimizerPrograms:
 
     def fetched(self, values: list[jax.Array]) -> list[np.ndarray]:
         """Values of the tokens of each micro-batch, from `accumulate`, on the host of every process."""
-        return jax.device_get(values if self._replicas == 1 else [self._gathered(one) for one in values])
+        return jax.device_get(values if self._replicas == 1 else [self._gathered(array) for array in values])
 
     def apply(self, params: Any, optimizer_state: Any, gradients: Any) -> tuple[Any, Any, jax.Array]:
         """One optimizer step; parameters and state are donated. Returns parameters, state and the gradient norm."""

@@ -42,7 +42,10 @@ class Program:
         """Shapes, types and shardings of a call's results."""
         arrays = self._jitted.eval_shape(*args, **keywords)
         shardings = jax.tree.broadcast(self._out_shardings, arrays, is_leaf=lambda x: x is None)
-        described = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+        def described(x, sharding):
+            return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
         return jax.tree.map(described, arrays, shardings)
 
     @property

@@ -26,7 +26,7 @@ KEPT = ("logprobs",)  # among the sums of a micro-batch: a value of each token, 
 
 def by_replica(mesh: Mesh, shardings: Any) -> Any:
     """Shardings of gradients ``[R, ...]``, of parameters split as in ``shardings``."""
-    return jax.tree.map(lambda one: NamedSharding(mesh, P(REPLICA, *one.spec)), shardings)
+    return jax.tree.map(lambda sharding: NamedSharding(mesh, P(REPLICA, *sharding.spec)), shardings)
 
 
 def zeros_by_replica(mesh: Mesh, params: Any) -> Any:
@@ -41,7 +41,7 @@ def accumulate_by_replica(mesh: Mesh, accumulate: Callable, params, gradients, b
     """
     split = NamedSharding(mesh, P(REPLICA, batch_axes(mesh, each_replica=True)))
 
-    def own(x: jax.Array) -> jax.Array:  # the first rows are those of the first replica, on its devices
+    def by_replica_rows(x: jax.Array) -> jax.Array:  # the first rows are those of the first replica, on its devices
         return jax.lax.with_sharding_constraint(x.reshape(mesh.shape[REPLICA], -1, *x.shape[1:]), split)
 
     each = jax.vmap(
@@ -49,9 +49,9 @@ def accumulate_by_replica(mesh: Mesh, accumulate: Callable, params, gradients, b
         axis_name=REPLICA,
         spmd_axis_name=REPLICA,
     )
-    gradients, sums = each(gradients, jax.tree.map(own, batch))
-    kept = {name: sums.pop(name) for name in KEPT if name in sums}
-    return gradients, added(sums), jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), kept)
+    gradients, sums = each(gradients, jax.tree.map(by_replica_rows, batch))
+    by_token = {name: sums.pop(name) for name in KEPT if name in sums}
+    return gradients, added(sums), jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), by_token)
 
 
 def longest_of_all(count: jax.Array, axis: str | None) -> jax.Array:

@@ -31,7 +31,10 @@ def _converted(abstract: Params, dtype: str) -> Params:
 
     Vectors keep their type: norms multiply in float32, and all are small.
     """
-    kind = lambda leaf: jnp.dtype(dtype) if dtype and leaf.ndim > 1 and leaf.dtype != jnp.int8 else leaf.dtype
+
+    def kind(leaf):
+        return jnp.dtype(dtype) if dtype and leaf.ndim > 1 and leaf.dtype != jnp.int8 else leaf.dtype
+
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, kind(leaf)), abstract)
 
 
@@ -60,7 +63,10 @@ class _Refinement:
             name: tuple(self.names[self.cuts.index(cuts[i]) : self.cuts.index(cuts[i + 1])])
             for i, name in enumerate(sharding.mesh.axis_names)
         }
-        of_entry = lambda entry: entry if isinstance(entry, tuple) else () if entry is None else (entry,)
+
+        def of_entry(entry):
+            return entry if isinstance(entry, tuple) else () if entry is None else (entry,)
+
         entries = map(of_entry, (*sharding.spec, *(None,) * ndim)[:ndim])
         return [sum((of_axis[axis] for axis in entry), ()) for entry in entries]
 
@@ -71,8 +77,10 @@ class _Refinement:
         would first gather the whole array on every device.
         """
         before, after = self.parts(source, ndim), self.parts(target, ndim)
-        kept = {part for dimension in after for part in dimension}
-        split = [new + tuple(part for part in old if part not in kept) for old, new in zip(before, after, strict=True)]
+        gathered = {axis for dimension in after for axis in dimension}
+        split = [
+            new + tuple(axis for axis in old if axis not in gathered) for old, new in zip(before, after, strict=True)
+        ]
         return NamedSharding(self.mesh, P(*split))
 
 
@@ -85,12 +93,12 @@ def _half_way(abstract: Params, source: Params, target: Params) -> Params:
     return jax.tree.map(lambda leaf, s, t: refinement.half_way(s, t, leaf.ndim), abstract, source, target)
 
 
-def _reshard(abstract: Params, source: Params, between: Params, whole: Callable, params: Params) -> Params:
+def _reshard(abstract: Params, source: Params, between: Params, join: Callable, params: Params) -> Params:
     """Move one array after another: all at once, the copies under way would take as much memory as the result.
 
     Arrays are converted before they move: a narrower type is less to send. ``whole``: makes one tree of ``params``.
     """
-    params = whole(params)
+    params = join(params)
     leaves, done = jax.tree.leaves(params), []
     for leaf, *plan in zip(leaves, *map(jax.tree.leaves, (abstract, source, between)), strict=True):
         like, *layouts = plan
@@ -104,10 +112,10 @@ def _reshard(abstract: Params, source: Params, between: Params, whole: Callable,
 
 
 def _quantise_and_reshard(
-    abstract: Params, source: Params, between: Params, whole: Callable, params: Params
+    abstract: Params, source: Params, between: Params, join: Callable, params: Params
 ) -> tuple[Params, jax.Array]:
     """`_reshard` with the kernels in int8 that ``abstract`` has so, and `faulty_channels` of the result."""
-    copy = _reshard(abstract, source, between, lambda own: quantised(abstract, whole(own)), params)
+    copy = _reshard(abstract, source, between, lambda trained: quantised(abstract, join(trained)), params)
     return copy, faulty_channels(copy)
 
 
@@ -140,12 +148,12 @@ class RolloutWeights:
         differ = any(old != new or not s.is_equivalent_to(t, old.ndim) for old, new, s, t in arrays)
         self._quantises = any(leaf.dtype == jnp.int8 for leaf in jax.tree.leaves(abstract))
         self.copies = merges or differ or self._quantises
-        whole = partial(merged, base.scale) if base is not None and merges else joined
+        join = partial(merged, base.scale) if base is not None and merges else joined
         function, result = _reshard, target
         if self._quantises:
             function, result = _quantise_and_reshard, (target, replicated(jax.tree.leaves(target)[0].mesh))
         between = _half_way(abstract, source, target)
-        self._reshard = Program(partial(function, self.abstract, source, between, whole), out_shardings=result)
+        self._reshard = Program(partial(function, self.abstract, source, between, join), out_shardings=result)
         self._made_from: jax.Array | None = None
         self._copy: Params | None = None
 
@@ -159,17 +167,17 @@ class RolloutWeights:
         Raises:
           NonFiniteWeights: a kernel to be stored in int8 has a number that is NaN or infinite.
         """
-        whole = params if self._base is None else self._base.below(params)
+        trained = params if self._base is None else self._base.below(params)
         if not self.copies:
-            return joined(whole)
+            return joined(trained)
         first = jax.tree.leaves(params)[0]
         if self._made_from is not first:
             self.release()
-            self._copy, self._made_from = self._made(whole), first
+            self._copy, self._made_from = self._made(trained), first
         return self._copy
 
-    def _made(self, whole: Params) -> Params:
-        made = jax.block_until_ready(self._reshard(whole))
+    def _made(self, trained: Params) -> Params:
+        made = jax.block_until_ready(self._reshard(trained))
         if not self._quantises:
             return made
         copy, faults = made

@@ -58,7 +58,7 @@ class Shapes:
 
     def layout(self, trunks: int, branches: int) -> LaneLayout:
         """The first layout that holds so many trunks at once, with so many branches of each; else the largest."""
-        fits = (one for one in self.smaller if one.slots >= trunks and one.lanes >= branches)
+        fits = (layout for layout in self.smaller if layout.slots >= trunks and layout.lanes >= branches)
         return next(fits, LaneLayout(self.slots, self.lanes))
 
     def ring(self, tokens: int, longest: int) -> int:

@@ -58,8 +58,8 @@ _sequence_log_ratios = Program(mean_log_ratios)
 def sequence_log_ratios(logprobs: np.ndarray, old_logprobs: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """`fr3e_jax.objectives.divergence.sequence_log_ratios` of sequences ``[N, T]``: float32 ``[N]``."""
     padding = _padding(mask.shape)
-    found = _sequence_log_ratios(*(np.pad(x, padding) for x in (logprobs, old_logprobs, mask)))
-    return np.asarray(found)[: len(mask)]
+    ratios = _sequence_log_ratios(*(np.pad(x, padding) for x in (logprobs, old_logprobs, mask)))
+    return np.asarray(ratios)[: len(mask)]
 
 
 @partial(Program, static_argnames="estimator")
@@ -70,8 +70,8 @@ def _divergences(logprobs, reference, *, estimator):
 def token_divergences(logprobs: np.ndarray, reference: np.ndarray, *, estimator: str) -> np.ndarray:
     """Estimates of KL(π ‖ π_ref) per token, float32 ``[sequences, T]`` in nats; ``estimator``: k1, k2 or k3."""
     (count, length), padding = logprobs.shape, _padding(logprobs.shape)
-    found = _divergences(np.pad(logprobs, padding), np.pad(reference, padding), estimator=estimator)
-    return np.asarray(found)[:count, :length]
+    divergences = _divergences(np.pad(logprobs, padding), np.pad(reference, padding), estimator=estimator)
+    return np.asarray(divergences)[:count, :length]
 
 
 @partial(Program, static_argnames=("gamma", "lam"))
@@ -84,6 +84,9 @@ def generalised_advantages(
 ) -> tuple[np.ndarray, np.ndarray]:
     """`fr3e_jax.objectives.returns.generalised_advantages` of sequences ``[N, T]``."""
     (count, length), padding = mask.shape, _padding(mask.shape)
-    pad = lambda x: np.pad(x, padding)
-    found = jax.device_get(_generalised(pad(rewards), pad(values), pad(mask), gamma=gamma, lam=lam))
-    return tuple(x[:count, :length] for x in found)
+
+    def pad(x):
+        return np.pad(x, padding)
+
+    estimates = jax.device_get(_generalised(pad(rewards), pad(values), pad(mask), gamma=gamma, lam=lam))
+    return tuple(x[:count, :length] for x in estimates)

@@ -13,8 +13,8 @@ def power_of_two(n: int, least: int = 1) -> int:
 
 def size_bucket(size: int, least: int = 4) -> int:
     """The next of 4, 6, 8, 12, 16, 24, 32, ...: at most a third of it is empty, above ``least``."""
-    whole = power_of_two(size, least)
-    return whole * 3 // 4 if whole > least and size <= whole * 3 // 4 else whole
+    power = power_of_two(size, least)
+    return power * 3 // 4 if power > least and size <= power * 3 // 4 else power
 
 
 def ring_size(tokens: int, most: int) -> int:

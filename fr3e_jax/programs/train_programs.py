@@ -129,7 +129,10 @@ class RowScorer:
 
         0 on padding.
         """
-        scores = lambda logits, ids: _scores(logits, ids, temperature)
+
+        def scores(logits, ids):
+            return _scores(logits, ids, temperature)
+
         return self._token_scores(params, rows, scores)
 
     def branching(self, params, rows: Rows) -> jax.Array:
@@ -147,8 +150,8 @@ class RowScorer:
     def _token_scores(self, params, rows: Rows, scores: Callable) -> tuple[jax.Array, ...]:
         head, states, counted, _ = self.tokens(params, rows, rows.segment > 0)
         ids, transfer = self.by_part(rows.branch_ids), self.options.layout.states
-        found = token_scores(head, states, counted, ids, scores, chunk=self.chunk, states=transfer)
-        return self.whole(found, rows.branch_ids.shape[-1])
+        scores_ = token_scores(head, states, counted, ids, scores, chunk=self.chunk, states=transfer)
+        return self.whole(scores_, rows.branch_ids.shape[-1])
 
 
 def _scores(logits: jax.Array, token_ids: jax.Array, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -252,16 +255,16 @@ def _accumulate(
         options = {"chunk": scorer.chunk, "shard_gradient": layout.by_shard, "states": layout.states}
         options["frozen"] = isinstance(params, Adapted)
         scalars = denominator, temperature, at_start
-        total, (sums, kept) = token_loss(head, states, counted, tokens, scalars, chunk_loss, **options)
-        kept = scorer.whole(scatter_tokens(counted, kept, by_part[0].shape), batch.loss_mask.shape[-1])
+        total, (sums, by_token) = token_loss(head, states, counted, tokens, scalars, chunk_loss, **options)
+        by_token = scorer.whole(scatter_tokens(counted, by_token, by_part[0].shape), batch.loss_mask.shape[-1])
         if routers is None:
-            return total, sums | kept
-        found = router_metrics(routers, replayed=batch.rows.trunk_routes is not None)
+            return total, sums | by_token
+        router_sums_ = router_metrics(routers, replayed=batch.rows.trunk_routes is not None)
         if balance is not None:
             of_all = partial(sum_of_all, axis=scorer.axis)
-            found["balance"] = balance_loss(routers, balance, of_all(jnp.sum(batch.loss_mask)), of_all)
-            total = total + balance.coefficient * found["balance"]
-        return total, sums | kept | found
+            router_sums_["balance"] = balance_loss(routers, balance, of_all(jnp.sum(batch.loss_mask)), of_all)
+            total = total + balance.coefficient * router_sums_["balance"]
+        return total, sums | by_token | router_sums_
 
     fresh, sums = jax.grad(loss, has_aux=True)(trained(params))
     return jax.tree.map(jnp.add, gradients, fresh), sums
@@ -302,17 +305,17 @@ class TrainPrograms(OptimizerPrograms):
         layout = mesh_layout(mesh, options.attention)
         scorer = RowScorer(graphdef, token_chunk, self.shards * layout.parts, replace(options, layout=layout))
         token_losses = supervised_token_losses if loss is None else policy_token_losses
-        own = scorer.of_replica(mesh) if mesh.shape[REPLICA] > 1 else scorer
-        accumulate = partial(_accumulate, own, token_losses, loss)
+        scorer_of_rows = scorer.of_replica(mesh) if mesh.shape[REPLICA] > 1 else scorer
+        accumulate = partial(_accumulate, scorer_of_rows, token_losses, loss)
         super().__init__(mesh, optimizer, abstract_params, shardings, accumulate)
-        whole = replicated(mesh)  # every process fetches all scores
-        self._score = Program(scorer.score, out_shardings=(whole, whole))
-        self._branching = Program(scorer.branching, out_shardings=whole)
-        self._count_routes = Program(partial(count_routes, experts=experts), out_shardings=whole)
+        on_all = replicated(mesh)  # every process fetches all scores
+        self._score = Program(scorer.score, out_shardings=(on_all, on_all))
+        self._branching = Program(scorer.branching, out_shardings=on_all)
+        self._count_routes = Program(partial(count_routes, experts=experts), out_shardings=on_all)
         self.base = base
         if base is not None:
             self._merged = merged_as_stored(base)
-            self._change = Program(partial(relative_change, base.scale), out_shardings=whole)
+            self._change = Program(partial(relative_change, base.scale), out_shardings=on_all)
 
     def abstract_batch(
         self, shape: RowShape, *, trained_trunks: bool = False, routes: RecordedRoutes | None = None
@@ -326,8 +329,13 @@ class TrainPrograms(OptimizerPrograms):
         """
         further = shape.trunk_lanes if trained_trunks else 0
         lanes = shape.lanes + further, shape.capacity
-        array = lambda dtype, *sizes: abstract((shape.rows, *sizes), dtype, self._rows)
-        routed = lambda *sizes: array(routes.dtype, routes.count, *sizes) if routes else None
+
+        def array(dtype, *sizes):
+            return abstract((shape.rows, *sizes), dtype, self._rows)
+
+        def routed(*sizes):
+            return array(routes.dtype, routes.count, *sizes) if routes else None
+
         rows = Rows(
             *(array(np.int32, shape.trunk_size),) * 3,
             *(array(np.int32, *lanes),) * 5,
@@ -336,13 +344,13 @@ class TrainPrograms(OptimizerPrograms):
             routed(*lanes),
             trained_trunk=array(np.bool_, further) if further else None,
         )
-        mask, number, loss = array(np.bool_, *lanes), array(np.float32, *lanes), self._loss or LossSettings()
+        mask, scalar, loss = array(np.bool_, *lanes), array(np.float32, *lanes), self._loss or LossSettings()
         return TrainRows(
             rows,
             mask,
-            *(number,) * 4,
-            reference_logprobs=number if loss.kl_coefficient else None,
-            sequence_log_ratios=number if loss.sequence_ratio else None,
+            *(scalar,) * 4,
+            reference_logprobs=scalar if loss.kl_coefficient else None,
+            sequence_log_ratios=scalar if loss.sequence_ratio else None,
             penalised=mask if loss.covariance_penalty is not None else None,
         )
 
@@ -354,23 +362,23 @@ class TrainPrograms(OptimizerPrograms):
         ``balances``: the loss balances experts.
         """
         params = self.abstract_arrays()["params"]
-        read, number = params if self.base is None else self.base.abstract_below(params), abstract((), np.float32)
+        read, scalar = params if self.base is None else self.base.abstract_below(params), abstract((), np.float32)
         for batch in batches if scores else ():
-            declare(self._score, read, batch.rows, number)
+            declare(self._score, read, batch.rows, scalar)
         balance = []
         if balances:
             counts = None if batches[0].rows.branch_routes is None else abstract((self._experts,), np.float32)
             for batch in batches if counts is not None else ():
                 declare(self._count_routes, batch.rows.branch_routes, batch.loss_mask)
-            balance = [Balance(number, number, counts)]
-        self.declare_update(declare, read, batches, number, number, number, *balance)
+            balance = [Balance(scalar, scalar, counts)]
+        self.declare_update(declare, read, batches, scalar, scalar, scalar, *balance)
 
     def jitted(self) -> dict[str, Callable]:
         """The programs by name, to lower without running them (`fr3e_jax.planning`)."""
         return {"score": self._score, "accumulate": self._accumulate, "apply": self._apply}
 
     def read(self, params: Params) -> Any:
-        """What a pass over rows reads: the parameters, or base and adapters."""
+        """The weights that a pass over rows reads: the parameters, or base and adapters."""
         return params if self.base is None else self.base.below(params)
 
     def whole(self, params: Params) -> Params:
@@ -386,7 +394,7 @@ class TrainPrograms(OptimizerPrograms):
         return self._score(self.read(params), self.place(rows), jnp.float32(temperature))
 
     def count_routes(self, batch: TrainRows) -> jax.Array:
-        """How often the recorded routes of the tokens that train name each expert, int32 ``[experts]``."""
+        """Count the recorded routes of the tokens that train by expert, int32 ``[experts]``."""
         return self._count_routes(*self.place((batch.rows.branch_routes, batch.loss_mask)))
 
     def branching(self, params: Params, rows: Rows) -> np.ndarray:

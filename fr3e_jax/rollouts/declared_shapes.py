@@ -63,12 +63,12 @@ def _smaller_layouts(config: Config) -> tuple[LaneLayout, ...]:
     """Layouts for calls that cannot fill the lanes of the settings, the smallest first."""
     rollout, calls = config.rollout, [base_call(config)]
     calls += [explore_call(config)] * config.explore.enabled + [return_call(config)] * (config.returns.size > 0)
-    kept = [LaneLayout(rollout.trunk_slots, rollout.lanes_per_trunk)]
+    layouts = [LaneLayout(rollout.trunk_slots, rollout.lanes_per_trunk)]
     for call in sorted(calls, key=lambda call: -call.trunks * call.branches):
-        layout = LaneLayout(min(call.trunks, kept[0].slots), min(call.branches, kept[0].lanes))
-        if layout.slots * layout.lanes <= _FEWER_LANES * kept[0].slots * kept[0].lanes:
-            kept.insert(0, layout)
-    return tuple(kept[:-1])
+        layout = LaneLayout(min(call.trunks, layouts[0].slots), min(call.branches, layouts[0].lanes))
+        if layout.slots * layout.lanes <= _FEWER_LANES * layouts[0].slots * layouts[0].lanes:
+            layouts.insert(0, layout)
+    return tuple(layouts[:-1])
 
 
 def _ring_sizes(response: int, chunk: int, most: int) -> tuple[int, ...]:

@@ -92,7 +92,7 @@ class RolloutEngine:
         check_requests(requests)
         if not any(request.branches for request in requests):
             return [[] for _ in requests], {}
-        return _Run(self, params, requests, select, ended, calls).finish()
+        return _SamplingCall(self, params, requests, select, ended, calls).finish()
 
     def prefill(self, params: Params, sequences: Sequence[np.ndarray]) -> list[CachedTrunk]:
         """Cached trunks of token sequences, all in one batch: to read their hidden states, and then to branch.
@@ -105,10 +105,10 @@ class RolloutEngine:
             ids[row, : len(sequence)] = sequence
             self.counts.prefill_positions += len(sequence)
         batch, routes = self.programs.fetch_routes(self.programs.prefill(params, ids))
-        return [_cached(np.asarray(one, np.int32), batch, row, routes) for row, one in enumerate(sequences)]
+        return [_cached(np.asarray(sequence, np.int32), batch, row, routes) for row, sequence in enumerate(sequences)]
 
 
-class _Run:
+class _SamplingCall:
     """One call of `RolloutEngine.sample`; branches have the numbers of the `Schedule`."""
 
     def __init__(self, engine: RolloutEngine, params: Params, requests, select, ended, calls: Calls | None):
@@ -128,12 +128,15 @@ class _Run:
         self.sampled = SampledTokens(*lanes)
         if calls is None and any(branch.given for branch in self.branches):
             calls = NoCalls(engine.programs, params["embedding"].shape[0])
-        given = lambda key: requests[key[0]].branches[key[1]].given
-        self.pauses = None if calls is None else Pauses(calls, *lanes, given)
+
+        def given_tokens(key):
+            return requests[key[0]].branches[key[1]].given
+
+        self.pauses = None if calls is None else Pauses(calls, *lanes, given_tokens)
         self.results: list[list[Rollout | None]] = [[None] * len(r.branches) for r in requests]
         self.promotion = Promotion(engine.programs, self.schedule, requests, self.results, select, engine.shapes)
         self.state: DecodeState | None = None
-        self.ending: _Ending | None = None
+        self.ending: _EndedBranches | None = None
 
     def finish(self):
         while True:
@@ -159,34 +162,34 @@ class _Run:
 
     def _assign(self) -> bool:
         """Bring trunks into free slots and branches into idle lanes; return whether any lane has a branch."""
-        placed, new = self.schedule.assign()
-        if self.promotable and (placed or new.any()):
+        assignments, new = self.schedule.assign()
+        if self.promotable and (assignments or new.any()):
             self._hand_on()  # the lanes to fill may hold caches from which the caller still has to choose
-        for one in placed:
-            self.promotion.vacate(self.state, one.slot)
+        for assignment in assignments:
+            self.promotion.vacate(self.state, assignment.slot)
         self.promotion.clear(self.state, new)
-        self._insert(placed)
+        self._insert(assignments)
         if new.any():
             self._start(new)
         return bool(self.schedule.active.any())
 
     # -- trunks ------------------------------------------------------------------------------------------------------
 
-    def _insert(self, placed: list[SlotAssignment]) -> None:
+    def _insert(self, assignments: list[SlotAssignment]) -> None:
         """Copy trunks into their slots, each from the batch that computed it or from a slot that holds it already."""
-        first = [one for one in placed if one.source is None]
-        while any(one.request not in self.cached for one in first):
-            self._prefill([*(one.request for one in first), *self.schedule.waiting])
-        for one in first:
-            trunk = self.cached.pop(one.request)
+        first = [assignment for assignment in assignments if assignment.source is None]
+        while any(assignment.request not in self.cached for assignment in first):
+            self._prefill([*(assignment.request for assignment in first), *self.schedule.waiting])
+        for assignment in first:
+            trunk = self.cached.pop(assignment.request)
             if self.state is None:
                 self.state = self._empty_state(trunk.batch)
-            self.state = self.programs.insert_trunk(self.state, trunk.batch, trunk.row, one.slot)
+            self.state = self.programs.insert_trunk(self.state, trunk.batch, trunk.row, assignment.slot)
             trunk.batch = None
-        for one in placed:
-            if one.source is not None:
-                self.state = self.programs.copy_trunk(self.state, one.source, one.slot)
-        self.engine.counts.trunk_insertions += len(placed)
+        for assignment in assignments:
+            if assignment.source is not None:
+                self.state = self.programs.copy_trunk(self.state, assignment.source, assignment.slot)
+        self.engine.counts.trunk_insertions += len(assignments)
 
     def _prefill(self, upcoming: Sequence[int]) -> None:
         """Prefill the next trunks in one program of one shape: as many as the settings have slots."""
@@ -253,7 +256,7 @@ class _Run:
         return True
 
     def _keys(self, lanes: np.ndarray) -> list[Key]:
-        return [self.schedule.key(number) for number in self.schedule.branch[lanes].tolist()]
+        return [self.schedule.key(branch) for branch in self.schedule.branch[lanes].tolist()]
 
     # -- rollouts ----------------------------------------------------------------------------------------------------
 
@@ -279,7 +282,7 @@ class _Run:
         self.promotion.end(over)
         keys = self._keys(over)
         notes = None if interruptions is None else self.pauses.notes_of(over, keys, lengths)
-        self.ending = _Ending(over, stopped, lengths, keys, notes, self.schedule.end(over))
+        self.ending = _EndedBranches(over, stopped, lengths, keys, notes, self.schedule.end(over))
 
     def _pause(self, asking: np.ndarray) -> None:
         written = self.sampled.cut(asking, asking, self.sampled.generated[asking])
@@ -320,7 +323,7 @@ def check_finite(emitted: Emitted) -> None:
         )
 
 
-class _Ending(NamedTuple):
+class _EndedBranches(NamedTuple):
     """Branches that a chunk ended; lists and ``lengths`` are in row-major order of the lanes."""
 
     over: np.ndarray  # bool [slots, lanes]

@@ -120,10 +120,10 @@ class Rollout:
         """The rollout's first ``tokens`` tokens; none leave no episode: from the prompt begins a new one."""
         columns = (self.token_ids, self.logprobs, self.entropies, self.magnitudes)
         written = None if self.tool_written is None else self.tool_written[:tokens]
-        whole = tokens >= len(self.token_ids)
+        is_all = tokens >= len(self.token_ids)
         routes = None if self.routes is None else self.routes[:tokens]
-        episode = self.episode if whole or self.episode is None else self.episode.head(tokens) if tokens else None
-        ended = self.finished and whole
+        episode = self.episode if is_all or self.episode is None else self.episode.head(tokens) if tokens else None
+        ended = self.finished and is_all
         return Rollout(
             *(column[:tokens] for column in columns),
             finished=ended,
@@ -135,7 +135,10 @@ class Rollout:
 
     def then(self, other: Rollout) -> Rollout:
         """This rollout continued by ``other``."""
-        both = lambda name: np.concatenate([getattr(self, name), getattr(other, name)])
+
+        def both(name):
+            return np.concatenate([getattr(self, name), getattr(other, name)])
+
         names = ("token_ids", "logprobs", "entropies", "magnitudes")
         written = None if self.tool_written is None and other.tool_written is None else ~both("sampled")
         routes = other.routes
@@ -232,7 +235,10 @@ def check_requests(requests: Sequence[TrunkRequest]) -> None:
 def lane_settings(branches: Sequence[Branch]) -> LaneSettings:
     """The decoder's settings for each branch; arrays ``[branches, ...]``."""
     stops = max(1, *(len(b.sampling.stop_ids) for b in branches), 1)
-    padded = lambda rows, width, value, kind: np.array([(*row, *(value,) * (width - len(row))) for row in rows], kind)
+
+    def padded(rows, width, value, kind):
+        return np.array([(*row, *(value,) * (width - len(row))) for row in rows], kind)
+
     return LaneSettings(
         fork=np.array([b.fork for b in branches], np.int32),
         limit=np.array([b.max_tokens for b in branches], np.int32),

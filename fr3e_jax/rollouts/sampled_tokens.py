@@ -82,10 +82,13 @@ class SampledTokens:
         self._write()
         places = list(zip(*np.nonzero(over), lengths, strict=True))
         parts = [[column[slot, lane, :length] for slot, lane, length in places] for column in self._columns]
-        columns = [np.concatenate(own) if own else np.zeros(0) for own in parts]
+        columns = [np.concatenate(pieces_of_column) if pieces_of_column else np.zeros(0) for pieces_of_column in parts]
         ends = np.cumsum(lengths).tolist()
         pieces = zip([0, *ends], ends, stopped[over].tolist(), strict=False)
-        cut = lambda a, b: [column[a:b] for column in columns]
+
+        def cut(a, b):
+            return [column[a:b] for column in columns]
+
         return [_rollout(cut(a, b), finished) for a, b, finished in pieces]
 
 

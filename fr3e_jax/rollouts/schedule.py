@@ -57,10 +57,10 @@ class Schedule:
         """Bool ``[slots, lanes]``: lanes that have a branch."""
         return self.branch != IDLE
 
-    def key(self, number: int) -> tuple[int, int]:
+    def key(self, branch: int) -> tuple[int, int]:
         """``(request, branch)`` of the branch with this number."""
-        request = int(self.owner[number])
-        return request, int(number - self.first[request])
+        request = int(self.owner[branch])
+        return request, int(branch - self.first[request])
 
     def assign(self) -> tuple[list[SlotAssignment], np.ndarray]:
         """Give free slots to trunks and idle lanes to branches.
@@ -110,8 +110,8 @@ class Schedule:
         if not queue:
             return
         for lane in np.flatnonzero(self.branch[slot] == IDLE)[: len(queue)]:
-            number = self.branch[slot, lane] = queue.popleft()
-            self._queued_tokens[self.slot_request[slot]] -= self.limits[number]
+            branch = self.branch[slot, lane] = queue.popleft()
+            self._queued_tokens[self.slot_request[slot]] -= self.limits[branch]
             new[slot, lane] = True
 
     def _most_queued(self) -> int:

@@ -73,10 +73,10 @@ class SharedCalls:
         if not keys:
             return {}
         calls = {key: self._running.pop(key) for key in keys}
-        own = [(*key, *self._wait(running, key)) for key, running in calls.items() if running is not None]
-        told = self._processes.exchange(f"the answers to {len(keys)} {self._what}", own)
-        found = {(request, branch): result for part in told for request, branch, *result in part}
-        return {key: self._kind(*found[key]) for key in keys}
+        local = [(*key, *self._wait(running, key)) for key, running in calls.items() if running is not None]
+        gathered = self._processes.exchange(f"the answers to {len(keys)} {self._what}", local)
+        results = {(request, branch): result for rows in gathered for request, branch, *result in rows}
+        return {key: self._kind(*results[key]) for key in keys}
 
     def close(self) -> None:
         """Nothing is open after a call."""
