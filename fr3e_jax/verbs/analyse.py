@@ -67,10 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         reasons = "; ".join(dict.fromkeys(f"{one.name}: {one.reason}" for one in left_out))
         raise ConfigError(f"found nothing to analyse in {', '.join(arguments.runs)} ({reasons})")
     folder = Path(arguments.out).expanduser() if arguments.out else _folder(runs, baseline)
-    try:
-        write_findings(found, folder)
-    except OSError as error:
-        raise ConfigError(f"cannot write into {folder} ({error}); choose another folder: --out DIR") from error
+    write_findings(found, folder)
     if arguments.json:
         print(json.dumps([json.loads(finding_content(one)) for one in found], indent=2))
         for missing in left_out:

@@ -99,7 +99,7 @@ def analyse(
         raise ConfigError(f"found no analysis {', '.join(unknown)}; expected some of {', '.join(ANALYSES)}")
     named = dict(zip(labels(runs), runs, strict=True)) | ({f"{baseline.name} (baseline)": baseline} if baseline else {})
     materials = {name: Material(run, seed, ReadLimits(), behaviours_file, name) for name, run in named.items()}
-    found: list[Finding] = []
+    results: list[Finding] = []
     left_out: list[LeftOut] = []
     for analysis in ANALYSES.values():
         if only and analysis.name not in only:
@@ -111,8 +111,8 @@ def analyse(
                 by_run[name] = analysis(material)
             except NothingToShow as missing:
                 left_out.append(LeftOut(analysis.name, name, str(missing)))
-        found += overlaid(by_run) if len(inputs) > 1 else by_run.values()
-    return found, left_out
+        results += overlaid(by_run) if len(inputs) > 1 else by_run.values()
+    return results, left_out
 
 
 def labels(runs: Sequence[StoredRun]) -> list[str]:

@@ -109,7 +109,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Reach:
-    """What a group had spent when its held-out score first reached a given one."""
+    """The spending of a group when its held-out score first reached a given one."""
 
     group: str
     axis: str
@@ -225,7 +225,7 @@ class Comparison:
         return scores
 
     def reach(self, group: RunGroup, axis: str) -> Reach:
-        """What each run had spent at the score, on the line between its evaluations."""
+        """The spending of each run at the score, on the line between its evaluations."""
         values: list[float | None] = []
         for run in group.runs:
             x, y = run.curves.points(self.metric, axis)

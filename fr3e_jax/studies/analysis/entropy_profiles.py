@@ -34,7 +34,7 @@ def bin_means(bins: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
 
 def relative_decile(responses: Responses) -> np.ndarray:
     """int64 ``[T]``: decile ⌊10 t / |o|⌋ of each token, t = 0 … |o|−1 its place in the whole response of |o| tokens."""
-    return responses.place * DECILES // np.repeat(responses.lengths, responses.lengths)
+    return responses.position * DECILES // np.repeat(responses.lengths, responses.lengths)
 
 
 def _profile(responses: Responses, bins: np.ndarray, labels: list[float] | list[str]) -> list[Series]:
@@ -68,7 +68,7 @@ def entropy_by_position(material: Material) -> Figure:
     """Mean token entropy by place from the start, for all, right and wrong responses."""
     responses = material.training
     width = max(1, math.ceil(int(responses.lengths.max()) / POSITION_BINS))
-    bins = responses.place // width
+    bins = responses.position // width
     return Figure(
         title="Entropy by position",
         x_label="position (tokens)",
@@ -126,7 +126,7 @@ def token_entropies(responses: Responses, steps: list[int], size: int) -> tuple[
 
 @analysis("training rollouts", "Deng et al. 2025, 3.2.2, figure 3c")
 def fastest_entropy_drop(material: Material) -> Figure:
-    """Where the token ids occur whose mean entropy falls most from the first to the last third.
+    """The samples in which the token ids occur whose mean entropy falls most from the first to the last third.
 
     The bars are shares of the 20 % of ids with the largest drop, beside the shares of all compared ids. The id must
     occur 5 times in each third. Exclusive means exclusive over all steps that were read.

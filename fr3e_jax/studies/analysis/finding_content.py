@@ -52,14 +52,17 @@ def write_findings(findings: Sequence[Finding], folder: Path) -> None:
     """Write ``NAME.json`` and ``NAME.csv`` of each finding; a file is whole or not there.
 
     Raises:
-      OSError: the folder cannot be written.
+      ConfigError: the folder cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    for finding in findings:
-        with atomic_file(folder / f"{finding.name}.json") as stream:
-            stream.write(finding_content(finding))
-        with atomic_file(folder / f"{finding.name}.csv") as stream:
-            stream.write(as_csv(finding).encode())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for finding in findings:
+            with atomic_file(folder / f"{finding.name}.json") as stream:
+                stream.write(finding_content(finding))
+            with atomic_file(folder / f"{finding.name}.csv") as stream:
+                stream.write(as_csv(finding).encode())
+    except OSError as error:
+        raise ConfigError(f"cannot write into {folder} ({error}); choose another folder: --out DIR") from error
 
 
 def as_csv(finding: Finding) -> str:

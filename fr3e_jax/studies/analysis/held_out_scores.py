@@ -44,7 +44,7 @@ def scores_of_problems(records: Iterable[RolloutRecord], metrics: Sequence[str])
         rewards.setdefault(key, {})[record.base] = (record.reward, record.outcome == "right")
     scores: dict[str, dict[tuple[str, int, str], float]] = {name: {} for name in metrics}
     for key, answers in rewards.items():
-        samples = [answer for number, answer in answers.items() if number != GREEDY]
+        samples = [answer for base, answer in answers.items() if base != GREEDY]
         right, count = sum(is_right for _, is_right in samples), len(samples)
         for name in metrics:
             kind, _, k = name.partition("@")

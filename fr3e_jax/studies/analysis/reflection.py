@@ -173,7 +173,9 @@ def rare_behaviours(material: Material) -> TextTable:
     base, later = sentences_at(steps[:1]), sentences_at(list(thirds(steps).values())[-1])
     if not base or not later:
         raise NothingToShow("no sentences")
-    features = [sentence_features([responses.tokens[s.start : s.stop] for s in part]) for part in (later, base)]
+    features = [
+        sentence_features([responses.tokens[s.start : s.stop] for s in sentences]) for sentences in (later, base)
+    ]
     distance = distance_to_neighbours(*features)
     order = np.argsort(-distance, kind="stable")
     if distance[order[0]] < 1e-6:

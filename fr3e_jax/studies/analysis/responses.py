@@ -87,7 +87,7 @@ class Responses:
         return np.repeat(np.arange(len(self), dtype=np.int32), self.lengths)
 
     @cached_property
-    def place(self) -> np.ndarray:
+    def position(self) -> np.ndarray:
         """int64 ``[T]``: 0-based place of each token in its whole response."""
         return np.arange(len(self.tokens)) - np.repeat(self.starts[:-1], self.lengths)
 
@@ -212,8 +212,8 @@ def by_step(
     steps: np.ndarray, values: np.ndarray, quantiles: Sequence[float]
 ) -> tuple[list[int], list[list[float]], list[float]]:
     """Of finite ``values`` ``[R]`` at ``steps`` ``[R]``: the steps, each quantile at all steps, and the means."""
-    known = np.isfinite(values)
-    found = np.unique(steps[known]).tolist()
-    rows = [values[known & (steps == step)] for step in found]
+    valid = np.isfinite(values)
+    sampled_steps = np.unique(steps[valid]).tolist()
+    rows = [values[valid & (steps == step)] for step in sampled_steps]
     lines = [[float(np.quantile(row, quantile)) for row in rows] for quantile in quantiles]
-    return found, lines, [float(row.mean()) for row in rows]
+    return sampled_steps, lines, [float(row.mean()) for row in rows]

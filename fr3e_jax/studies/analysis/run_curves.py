@@ -53,7 +53,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class RunCurves:
-    """What a run had spent after each step, and its metrics."""
+    """The spending of a run after each step, and its metrics."""
 
     spent: Mapping[str, Mapping[int, float]]
     """Axis of `AXES` -> step -> total after this step; 0 after step 0. An axis that the metrics lack is absent."""
@@ -85,7 +85,7 @@ class RunCurves:
             return np.zeros(0), np.zeros(0)
         pairs = {spent[int(s)]: float(v) for s, v in zip(curve.steps, curve.values, strict=True) if int(s) in spent}
         places = sorted(pairs)
-        return np.array(places, float), np.array([pairs[place] for place in places])
+        return np.array(places, float), np.array([pairs[spent] for spent in places])
 
     def final(self, metric: str) -> float | None:
         """The last held-out value; of a training metric, the mean over the last tenth of its steps.

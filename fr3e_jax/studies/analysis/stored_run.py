@@ -162,7 +162,7 @@ def drawn_steps(sizes: Mapping[int, int], read_bytes: int, seed: int) -> list[in
     if total <= read_bytes or len(steps) <= 2:
         return steps
     between = int(len(steps) * read_bytes / total) - 2
-    parts = np.array_split(np.asarray(steps[1:-1]), between) if between > 0 else []
+    stretches = np.array_split(np.asarray(steps[1:-1]), between) if between > 0 else []
     generator = np.random.default_rng([seed, len(steps)])
-    drawn = [int(part[generator.integers(len(part))]) for part in parts if len(part)]
+    drawn = [int(stretch[generator.integers(len(stretch))]) for stretch in stretches if len(stretch)]
     return [steps[0], *drawn, steps[-1]]

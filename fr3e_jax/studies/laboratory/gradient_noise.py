@@ -89,21 +89,18 @@ def run(arguments: argparse.Namespace) -> int:
     variants = [Variant(text, config) for text, config in zip(texts, configs, strict=True)]
     oracle = Oracle(arguments.oracle_prompts, arguments.oracle_rollouts) if arguments.oracle else None
     parent = run_dir or Path(configs[0].runtime.output_dir).expanduser()
-    place = Path(arguments.out).expanduser() if arguments.out else parent / "gradient_noise"
-    found: list[Finding] = []
+    folder = Path(arguments.out).expanduser() if arguments.out else parent / "gradient_noise"
+    results: list[Finding] = []
 
     def keep(findings: list[Finding]) -> None:
-        found[:] = findings
-        try:
-            write_findings(findings, place)
-        except OSError as error:
-            raise ConfigError(f"cannot write into {place} ({error}); choose another folder: --out DIR") from error
+        results[:] = findings
+        write_findings(findings, folder)
 
     code = gradient_noise(variants, run_dir, arguments.repeats, oracle, keep)
     if code:
         return code
-    _print(list(found[0].rows()), found[0].note)
-    print(f"the table and every repeat as JSON and CSV: {place}")
+    _print(list(results[0].rows()), results[0].note)
+    print(f"the table and every repeat as JSON and CSV: {folder}")
     return 0
 
 
@@ -117,10 +114,10 @@ def variant_settings(text: str, recipe: str, overrides: Sequence[str]) -> tuple[
         words = shlex.split(text)
     except ValueError as error:
         raise ConfigError(f"--variants {text!r}: {error}") from error
-    recipes, own = [word for word in words if "=" not in word], [word for word in words if "=" in word]
+    recipes, settings = [word for word in words if "=" not in word], [word for word in words if "=" in word]
     if len(recipes) > 1:
         raise ConfigError(f"--variants {text!r}: found recipes {' and '.join(recipes)}; expected one at most")
-    named = [f"{LETTERS.get(name, name)}={value}" for name, _, value in (word.partition("=") for word in own)]
+    named = [f"{LETTERS.get(name, name)}={value}" for name, _, value in (word.partition("=") for word in settings)]
     return (recipes or [recipe])[0], [*overrides, *named]
 
 
@@ -193,9 +190,10 @@ def gradient_noise(
         products = None if parts is None else inner_products(parts, parts)
         measured = []
         for variant in variants:
-            one = _repeated(variant, run_dir, repeats)
-            measured.append(one.compared(parts))
-            keep(gradient_findings(measured, products, _note(variant.config, run_dir, one.parameters, repeats, oracle)))
+            gradients = _repeated(variant, run_dir, repeats)
+            measured.append(gradients.compared(parts))
+            note = _note(variant.config, run_dir, gradients.parameters, repeats, oracle)
+            keep(gradient_findings(measured, products, note))
     except GradingFailed as error:
         print(f"fr3e: {error}", file=sys.stderr)
         return 1
@@ -220,19 +218,19 @@ def _check(variants: Sequence[Variant], repeats: int, oracle: Oracle | None) -> 
             f"{ORACLE_PARTS}, the independent parts of the oracle, and at least 2 rollouts"
         )
     first = variants[0]
-    for one in variants:
+    for variant in variants:
         for section in ("model", "data"):
-            if getattr(one.config, section) != getattr(first.config, section):
+            if getattr(variant.config, section) != getattr(first.config, section):
                 raise ConfigError(
-                    f"the variants {first.name!r} and {one.name!r} differ in section {section}; expected the same "
+                    f"the variants {first.name!r} and {variant.name!r} differ in section {section}; expected the same "
                     "weights and problems: give such settings before --variants, or measure in two commands"
                 )
-        if one.config.advantage.base_estimator == "gae":
+        if variant.config.advantage.base_estimator == "gae":
             raise ConfigError(
-                f"{one.name}: found a critic (advantage.base_estimator=gae), which must train first; expected none"
+                f"{variant.name}: found a critic (advantage.base_estimator=gae), which must train first; expected none"
             )
-        if one.config.returns.size:
-            raise ConfigError(f"{one.name}: a repeat starts without kept bases; expected returns.size=0")
+        if variant.config.returns.size:
+            raise ConfigError(f"{variant.name}: a repeat starts without kept bases; expected returns.size=0")
 
 
 def oracle_config(config: Config, oracle: Oracle) -> Config:
@@ -240,16 +238,16 @@ def oracle_config(config: Config, oracle: Oracle) -> Config:
 
     Summed over all tokens of all prompts, r - mean(r) gives the gradient of the expected reward, up to a factor.
     """
-    found = Config()
+    reinforce = Config()
     for section in ("model", "data", "rollout", "tools", "environment", "rewards", "runtime", "mesh", "training"):
-        setattr(found, section, copy.deepcopy(getattr(config, section)))
-    found.name, found.seed = config.name, config.seed
-    found.explore.enabled, found.tools.branching = False, False
-    found.advantage.base_estimator, found.loss.aggregation = "mean", "token_mean"
-    found.rollout.prompts_per_round = oracle.prompts // ORACLE_PARTS
-    found.rollout.rollouts_per_prompt, found.rollout.reject_degenerate = oracle.rollouts, False
-    check(found, training=False)
-    return found
+        setattr(reinforce, section, copy.deepcopy(getattr(config, section)))
+    reinforce.name, reinforce.seed = config.name, config.seed
+    reinforce.explore.enabled, reinforce.tools.branching = False, False
+    reinforce.advantage.base_estimator, reinforce.loss.aggregation = "mean", "token_mean"
+    reinforce.rollout.prompts_per_round = oracle.prompts // ORACLE_PARTS
+    reinforce.rollout.rollouts_per_prompt, reinforce.rollout.reject_degenerate = oracle.rollouts, False
+    check(reinforce, training=False)
+    return reinforce
 
 
 @dataclass(frozen=True)
@@ -285,9 +283,9 @@ def _repeated(variant: Variant, run_dir: Path | None, count: int, *, of_oracle: 
     learner = Learner(session.model.train_programs(config), params, None, reference=reference)
     repeats, vectors = [], []
     with session.grader, refused_weights(config, run_dir, step), shown:
-        for number in range(count):
-            shown.stage(f"{variant.name}: repeat {number + 1} of {count}")
-            repeat, vector = _one_repeat(rounds, learner, number + 1 + of_oracle * _ORACLE_STEP)
+        for i in range(count):
+            shown.stage(f"{variant.name}: repeat {i + 1} of {count}")
+            repeat, vector = _one_repeat(rounds, learner, i + 1 + of_oracle * _ORACLE_STEP)
             repeats.append(repeat)
             vectors.append(vector)
     session.sampler.weights.release()
@@ -299,16 +297,16 @@ def _one_repeat(rounds: Rounds, learner: Learner, step: int) -> tuple[Repeat, np
     """The round of ``step`` and its gradient as a vector."""
     session, start, before = rounds.session, cpu_seconds_of_process(), rounds.ledger.sampled_tokens
     groups, credited, trunks, *_ = rounds.run(session.sampler.weights.of(learner.params), step)
-    found = batch_gradient(session.learning, learner, step, trunks)
-    programs, gradient = learner.programs, found.gradient
+    batch = batch_gradient(session.learning, learner, step, trunks)
+    programs, gradient = learner.programs, batch.gradient
     if gradient is None:
         gradient = programs.total(programs.zero_gradients(learner.params))
     vector = as_vector(gradient)
-    explored = sum(len(state) for one in credited for state in one.rollouts)
+    explored = sum(len(state) for base in credited for state in base.rollouts)
     repeat = Repeat(
         sampled_tokens=rounds.ledger.sampled_tokens - before,
-        loss_tokens=found.loss_tokens,
-        trained_positions=found.positions,
+        loss_tokens=batch.loss_tokens,
+        trained_positions=batch.positions,
         prompts=len(groups),
         training_prompts=len({tuple(trunk.token_ids[: trunk.prompt_tokens].tolist()) for trunk in trunks}),
         rollouts=sum(len(group.rollouts) for group in groups) + explored,
@@ -327,8 +325,8 @@ def as_vector(gradient: Params) -> np.ndarray:
     if sum(leaf.size for leaf in leaves) <= SKETCH:
         return np.concatenate(leaves).astype(np.float32)
     total = np.zeros(SKETCH)
-    for number, leaf in enumerate(leaves):
-        generator = np.random.default_rng(number)
+    for i, leaf in enumerate(leaves):
+        generator = np.random.default_rng(i)
         places, signs = generator.integers(0, SKETCH, leaf.size), generator.choice(np.array([-1, 1]), leaf.size)
         total += count_sketch(leaf.astype(np.float32), places, signs, SKETCH)
     return total.astype(np.float32)

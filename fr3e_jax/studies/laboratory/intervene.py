@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     config, run_dir = locate_weights(arguments)
     if print_config(arguments, config):
         return 0
-    plan = Plan(
+    plan = InterventionPlan(
         read_groups(arguments.tokens),
         arguments.problems,
         arguments.responses,
@@ -92,24 +92,21 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.rollouts,
     )
     parent = run_dir or Path(config.runtime.output_dir).expanduser()
-    place = Path(arguments.out).expanduser() if arguments.out else parent / "interventions"
-    found: list[Finding] = []
-    code = intervene(config, run_dir, plan, place, found)
-    if code or not found:
+    folder = Path(arguments.out).expanduser() if arguments.out else parent / "interventions"
+    results: list[Finding] = []
+    code = intervene(config, run_dir, plan, folder, results)
+    if code or not results:
         return code
-    try:
-        write_findings(found, place)
-    except OSError as error:
-        raise ConfigError(f"cannot write into {place} ({error}); choose another folder: --out DIR") from error
-    _print(found)
-    print(f"all replacements and their continuations: {place}")
+    write_findings(results, folder)
+    _print(results)
+    print(f"all replacements and their continuations: {folder}")
     return 0
 
 
-def _print(found: list[Finding]) -> None:
-    table = next(one for one in found if one.name == "intervention_groups")
+def _print(results: list[Finding]) -> None:
+    table = next(finding for finding in results if finding.name == "intervention_groups")
     shown = Table("tokens", "replaced", "right after the token", "after the substitute", "I_t", "|I_t|", box=None)
-    for row in (list(one.values()) for one in table.rows()):
+    for row in map(list, table.cells):
         share = [None if value is None else f"{value:.3f}" for value in row[2:]]
         spans = [
             "" if low is None else f" ({low} to {high})" for low, high in ((share[3], share[4]), (share[6], share[7]))
@@ -122,11 +119,12 @@ def _print(found: list[Finding]) -> None:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is replaced.
+class InterventionPlan:
+    """The tokens to replace.
 
     Attributes:
-      groups: name of each group as given, with its group and share (`fr3e_jax.objectives.intervention.read_group`).
+      groups: name of each group as the user wrote it, with its group and share
+        (`fr3e_jax.objectives.intervention.read_group`).
       problems, responses: held-out problems, and responses sampled for each.
       tokens: tokens of each response that are replaced, at most, for each group.
       rollouts: k, continuations of each side.
@@ -140,27 +138,27 @@ class Plan:
 
 
 @dataclass
-class Response:
+class SampledResponse:
     """A sampled response with its verdict and the tokens that are replaced in it."""
 
     held_out: HeldOut
-    number: int
+    sample: int
     rollout: Rollout
     verdict: Verdict
-    places: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # by group
+    positions: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # by group
 
     @property
     def chosen(self) -> list[int]:
-        """The places of all groups, each once."""
-        return sorted({int(place) for places in self.places.values() for place in places})
+        """The positions of all groups, each once."""
+        return sorted({int(position) for positions in self.positions.values() for position in positions})
 
 
 @dataclass(frozen=True)
 class Replacement:
     """One replaced token: both sides' rollouts and verdicts, ``[k]`` each."""
 
-    response: Response
-    place: int
+    response: SampledResponse
+    position: int
     substitute: int
     logprob: float
     candidates: int
@@ -188,8 +186,10 @@ def read_groups(text: str) -> dict[str, tuple[str, float]]:
 
 
 @across_processes
-def intervene(config: Config, run_dir: Path | None, plan: Plan, place: Path, found: list[Finding]) -> int:
-    """Replace tokens, write the rollouts into ``place``, append the findings to ``found``; return the exit code.
+def intervene(
+    config: Config, run_dir: Path | None, plan: InterventionPlan, folder: Path, results: list[Finding]
+) -> int:
+    """Replace tokens, write the rollouts into ``folder``, append the findings to ``results``; return the exit code.
 
     Raises:
       ConfigError: the weights or the problems cannot be used, or no token can be replaced.
@@ -215,7 +215,9 @@ def intervene(config: Config, run_dir: Path | None, plan: Plan, place: Path, fou
             console.stage("continuing both sides of each replacement")
             session.sampler.engine.take_counts()
             replacements = list(replaced(session, weights, responses, plan.rollouts))
-            outcomes = (verdict.outcome for one in replacements for side in one.verdicts for verdict in side)
+            outcomes = (
+                verdict.outcome for replacement in replacements for side in replacement.verdicts for verdict in side
+            )
             session.grader.check(outcomes, "after replacements")
     except GradingFailed as error:
         print(f"fr3e: {error}", file=sys.stderr)
@@ -224,41 +226,46 @@ def intervene(config: Config, run_dir: Path | None, plan: Plan, place: Path, fou
     if session.processes.first:
         decode = session.texts.codec.decode
         records = list(_records(replacements, responses, step, session.texts))
-        rollout_store.write_rollouts(RunDirectory(place), step, records, stem=STEM)
+        rollout_store.write_rollouts(RunDirectory(folder), step, records, stem=STEM)
         note = (
             f"{len(replacements)} replacements in {len(responses)} responses to {plan.problems} held-out problems, "
             f"{plan.rollouts} continuations of each side; {counts.prefill_positions:,} prefix positions computed, "
             f"{counts.reused_prefix_positions:,} read from their cache"
         )
-        found += findings(replacements, plan, note)
-        found.append(_examples(replacements, decode, note))
+        results += findings(replacements, plan, note)
+        results.append(_examples(replacements, decode, note))
     return 0
 
 
-def _responses(session: Session, weights: Params, plan: Plan) -> list[Response]:
+def _responses(session: Session, weights: Params, plan: InterventionPlan) -> list[SampledResponse]:
     """Sampled and graded responses to the first problems, at the temperature of rollouts."""
     with as_config_error():
         problems = held_out_problems(session).chosen[: plan.problems]
     cap, sampling = session.config.rollout.max_response_tokens, session.sampling()
     requests = [
         TrunkRequest(
-            one.prompt_ids,
-            [Branch(len(one.prompt_ids), (SAMPLE, 0, one.index, n), cap, sampling) for n in range(plan.responses)],
+            problem.prompt_ids,
+            [
+                Branch(len(problem.prompt_ids), (SAMPLE, 0, problem.index, n), cap, sampling)
+                for n in range(plan.responses)
+            ],
         )
-        for one in problems
+        for problem in problems
     ]
     grading = Grading(session.grader, lambda index, _: (problems[index].problem, np.zeros(0, np.int32)))
     rollouts, _ = session.sampler.sample(weights, requests, ended=grading.ended)
     verdicts = grading.verdicts(range(len(problems)))
     return [
-        Response(one, n, rollout, verdict)
-        for one, row, graded in zip(problems, rollouts, verdicts, strict=True)
+        SampledResponse(problem, n, rollout, verdict)
+        for problem, row, graded in zip(problems, rollouts, verdicts, strict=True)
         for n, (rollout, verdict) in enumerate(zip(row, graded, strict=True))
     ]
 
 
-def choose(responses: Sequence[Response], plan: Plan, noise: Noise, stop_ids: Sequence[int], longest: int) -> None:
-    """Set the ``places`` of each response: of each group, up to ``plan.tokens`` of its tokens, drawn by chance.
+def choose(
+    responses: Sequence[SampledResponse], plan: InterventionPlan, noise: Noise, stop_ids: Sequence[int], longest: int
+) -> None:
+    """Set the ``positions`` of each response: of each group, up to ``plan.tokens`` of its tokens, drawn by chance.
 
     A stop token cannot be replaced, and neither can a token that a tool wrote or one at the cap of ``longest`` tokens,
     after which nothing can follow.
@@ -269,14 +276,14 @@ def choose(responses: Sequence[Response], plan: Plan, noise: Noise, stop_ids: Se
         for rollout in rollouts
     ]
     entropies, logprobs = ([getattr(rollout, name) for rollout in rollouts] for name in ("entropies", "logprobs"))
-    for number, (name, (group, share)) in enumerate(plan.groups.items()):
+    for i, (name, (group, share)) in enumerate(plan.groups.items()):
         rows = replaceable(group, share, entropies, logprobs, allowed)
-        for index, (response, places) in enumerate(zip(responses, rows, strict=True)):
-            drawn = noise.generator(CHOICE, number, index).permutation(places)[: plan.tokens]
-            response.places[name] = np.sort(drawn)
+        for index, (response, positions) in enumerate(zip(responses, rows, strict=True)):
+            drawn = noise.generator(CHOICE, i, index).permutation(positions)[: plan.tokens]
+            response.positions[name] = np.sort(drawn)
 
 
-def replaced(session: Session, weights: Params, responses: Sequence[Response], k: int) -> Iterator[Replacement]:
+def replaced(session: Session, weights: Params, responses: Sequence[SampledResponse], k: int) -> Iterator[Replacement]:
     """The replacements of all responses, as many responses at a time as the decoder has slots for trunks."""
     engine = session.sampler.engine
     chosen = [response for response in responses if response.chosen]
@@ -284,34 +291,34 @@ def replaced(session: Session, weights: Params, responses: Sequence[Response], k
         yield from _of_some(session, weights, chosen[start : start + engine.slots], k)
 
 
-def _of_some(session: Session, weights: Params, responses: Sequence[Response], k: int) -> Iterator[Replacement]:
+def _of_some(session: Session, weights: Params, responses: Sequence[SampledResponse], k: int) -> Iterator[Replacement]:
     engine, cap, sampling = session.sampler.engine, session.config.rollout.max_response_tokens, session.sampling()
     trunks = engine.prefill(weights, [np.concatenate([r.held_out.prompt_ids, r.rollout.token_ids]) for r in responses])
-    places = [(row, place) for row, response in enumerate(responses) for place in response.chosen]
+    positions = [(row, position) for row, response in enumerate(responses) for position in response.chosen]
     starts, stops = [len(response.held_out.prompt_ids) for response in responses], session.texts.codec.stop_ids
     others = engine.programs.alternatives(
         weights,
         trunks[0].batch,
-        np.array([row for row, _ in places]),
-        np.array([starts[row] + place for row, place in places]),
-        np.array([responses[row].rollout.token_ids[place] for row, place in places]),
+        np.array([row for row, _ in positions]),
+        np.array([starts[row] + position for row, position in positions]),
+        np.array([responses[row].rollout.token_ids[position] for row, position in positions]),
     )
     requests, cases = [], []
     for row, response in enumerate(responses):
         branches, prefixes = [], []
-        for number, (one, place) in enumerate(places):
-            if one != row:
+        for i, (row_of_position, position) in enumerate(positions):
+            if row_of_position != row:
                 continue
             for side in (ORIGINAL, SUBSTITUTED):
                 # The original side leaves after the token, the other one before it, with the substitute given.
-                kept = place + 1 - side
-                given = (int(others.token_ids[number]),) * side
+                fork = position + 1 - side
+                forced = (int(others.token_ids[i]),) * side
                 for m in range(k):
-                    stream = (SAMPLE, 1, response.held_out.index, response.number, 2 * place + side, m)
-                    prefix = response.rollout.head(kept) if session.sampler.toolbox else None
-                    most = 1 if set(given) & set(stops) else cap - kept
-                    branches.append(Branch(starts[row] + kept, stream, most, sampling, prefix, given))
-                    prefixes.append(response.rollout.token_ids[:kept])
+                    stream = (SAMPLE, 1, response.held_out.index, response.sample, 2 * position + side, m)
+                    prefix = response.rollout.head(fork) if session.sampler.toolbox else None
+                    most = 1 if set(forced) & set(stops) else cap - fork
+                    branches.append(Branch(starts[row] + fork, stream, most, sampling, prefix, forced))
+                    prefixes.append(response.rollout.token_ids[:fork])
         requests.append(TrunkRequest(trunks[row], branches))
         cases.append(prefixes)
     grading = Grading(session.grader, lambda i, branch: (responses[i].held_out.problem, cases[i][branch]))
@@ -325,38 +332,38 @@ def _of_some(session: Session, weights: Params, responses: Sequence[Response], k
         grading.ended([(i, branch, closed(i, branch, rollout)) for i, branch, rollout in ended])
 
     sampled, _ = session.sampler.sample(weights, requests, ended=graded)
-    rollouts = [[closed(i, branch, one) for branch, one in enumerate(row)] for i, row in enumerate(sampled)]
+    rollouts = [[closed(i, branch, rollout) for branch, rollout in enumerate(row)] for i, row in enumerate(sampled)]
     verdicts = grading.verdicts(range(len(requests)))
     done = [0] * len(responses)
-    for number, (row, place) in enumerate(places):
+    for i, (row, position) in enumerate(positions):
         begin = done[row]
         done[row] += 2 * k
         sides = [slice(begin, begin + k), slice(begin + k, begin + 2 * k)]
         yield Replacement(
             responses[row],
-            place,
-            int(others.token_ids[number]),
-            float(others.logprobs[number]),
-            int(others.candidates[number]),
+            position,
+            int(others.token_ids[i]),
+            float(others.logprobs[i]),
+            int(others.candidates[i]),
             (rollouts[row][sides[0]], rollouts[row][sides[1]]),
             (verdicts[row][sides[0]], verdicts[row][sides[1]]),
         )
 
 
-def findings(replacements: Sequence[Replacement], plan: Plan, note: str) -> list[Finding]:
+def findings(replacements: Sequence[Replacement], plan: InterventionPlan, note: str) -> list[Finding]:
     """I_t of each group: its mean and the mean of its size, with 95 % bootstrap intervals over problems."""
     rows, bars = [], {"mean I_t": ([], [], []), "mean size of I_t": ([], [], [])}
     for name in plan.groups:
-        own = [r for r in replacements if r.place in r.response.places[name]]
-        if not own:
+        members = [r for r in replacements if r.position in r.response.positions[name]]
+        if not members:
             rows.append([name, 0, *[None] * 8])
             continue
-        sides = [np.stack([r.accuracy(side) for r in own]) for side in (ORIGINAL, SUBSTITUTED)]
+        sides = [np.stack([r.accuracy(side) for r in members]) for side in (ORIGINAL, SUBSTITUTED)]
         effects = intervention(*sides)
-        problems = np.array([r.response.held_out.index for r in own])
-        cells: list[str | float | int | None] = [name, len(own), *(float(side.mean()) for side in sides)]
+        problems = np.array([r.response.held_out.index for r in members])
+        cells: list[str | float | int | None] = [name, len(members), *(float(side.mean()) for side in sides)]
         for values, (means, lows, highs) in zip((effects, np.abs(effects)), bars.values(), strict=True):
-            of_problems = [float(values[problems == one].mean()) for one in np.unique(problems)]
+            of_problems = [float(values[problems == problem].mean()) for problem in np.unique(problems)]
             low, high = interval_of_mean(of_problems) or (None, None)
             mean = float(np.mean(of_problems))
             cells += [mean, low, high]
@@ -395,12 +402,12 @@ def _examples(replacements: Sequence[Replacement], decode, note: str) -> TextTab
         rows.append(
             [
                 r.response.held_out.problem.id,
-                decode(ids[: r.place]),
-                decode([ids[r.place]]),
-                float(np.exp(r.response.rollout.logprobs[r.place])),
+                decode(ids[: r.position]),
+                decode([ids[r.position]]),
+                float(np.exp(r.response.rollout.logprobs[r.position])),
                 decode([r.substitute]),
                 float(np.exp(r.logprob)),
-                float(r.response.rollout.entropies[r.place]),
+                float(r.response.rollout.entropies[r.position]),
                 r.candidates,
                 effects[index],
             ]
@@ -418,7 +425,7 @@ def _examples(replacements: Sequence[Replacement], decode, note: str) -> TextTab
 
 
 def _records(
-    replacements: Sequence[Replacement], responses: Sequence[Response], step: int, texts: Texts
+    replacements: Sequence[Replacement], responses: Sequence[SampledResponse], step: int, texts: Texts
 ) -> Iterator[RolloutRecord]:
     """The responses as base rollouts, then the continuations: state 0 is the original side, 1 the substituted one."""
     for response in responses:
@@ -427,18 +434,18 @@ def _records(
         parent = _name(r.response, step)
         for side in (ORIGINAL, SUBSTITUTED):
             for m, (rollout, verdict) in enumerate(zip(r.rollouts[side], r.verdicts[side], strict=True)):
-                name = f"{parent}/{r.place}/{side}/{m}"
-                links = {"parent": parent, "state": side, "branch": m, "fork": r.place + 1 - side}
+                name = f"{parent}/{r.position}/{side}/{m}"
+                links = {"parent": parent, "state": side, "branch": m, "fork": r.position + 1 - side}
                 yield _record(texts, r.response, rollout, verdict, step, name, "state", **links)
 
 
-def _name(response: Response, step: int) -> str:
-    return f"{STEM}/{step}/{response.held_out.index}/{response.number}"
+def _name(response: SampledResponse, step: int) -> str:
+    return f"{STEM}/{step}/{response.held_out.index}/{response.sample}"
 
 
 def _record(
     texts: Texts,
-    response: Response,
+    response: SampledResponse,
     rollout: Rollout,
     verdict: Verdict,
     step: int,
@@ -446,7 +453,7 @@ def _record(
     kind: Literal["base", "state"],
     **links: Any,
 ) -> RolloutRecord:
-    own = {"anchors": response.chosen} if kind == "base" else {}
+    anchors = {"anchors": response.chosen} if kind == "base" else {}
     prefix = response.rollout.token_ids[: links["fork"]] if kind == "state" else None
     return RolloutRecord(
         id=name,
@@ -461,12 +468,12 @@ def _record(
         reward=verdict.reward,
         outcome=verdict.outcome,
         finished=rollout.finished,
-        base=response.number,
+        base=response.sample,
         answers=answer_spans(rollout.tool_written),
         kept=False,
         benchmark=response.held_out.benchmark,
         **texts.of_record(response.held_out.problem.gold, response.held_out.prompt_ids, rollout, prefix),
-        **own,
+        **anchors,
         **links,
     )
 

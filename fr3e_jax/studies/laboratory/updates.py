@@ -46,19 +46,16 @@ def run(arguments: argparse.Namespace) -> int:
     run_dir = run_to_read(arguments.run, checkpoints=True)
     config = load_config(saved_config(run_dir), training=False)
     categories = Path(arguments.categories).expanduser() if arguments.categories else None
-    found = token_updates(config, run_dir, arguments.steps, arguments.responses, categories)
-    place = Path(arguments.out).expanduser() if arguments.out else run_dir / "analysis"
-    try:
-        write_findings(found, place)
-    except OSError as error:
-        raise ConfigError(f"cannot write into {place} ({error}); choose another folder: --out DIR") from error
+    results = token_updates(config, run_dir, arguments.steps, arguments.responses, categories)
+    folder = Path(arguments.out).expanduser() if arguments.out else run_dir / "analysis"
+    write_findings(results, folder)
     console = TableConsole()
-    for one in found:
-        if isinstance(one, TextTable):
-            console.print(one.title)
-            _print(console, one)
-    console.print(found[0].note, soft_wrap=True)
-    print(f"all findings as JSON and CSV: {place}")
+    for finding in results:
+        if isinstance(finding, TextTable):
+            console.print(finding.title)
+            _print(console, finding)
+    console.print(results[0].note, soft_wrap=True)
+    print(f"all findings as JSON and CSV: {folder}")
     return 0
 
 
@@ -120,12 +117,13 @@ def token_updates(
         weights=np.abs(weights),
         candidates=(before.candidates, after.candidates),
     )
-    known = {int(one): session.texts.codec.decode([int(one)], special_tokens=True) for one in np.unique(ids)}
+    decode = session.texts.codec.decode
+    texts = {token: decode([token], special_tokens=True) for token in np.unique(ids).tolist()}
     note = (
         f"checkpoints of steps {earlier} and {later}; {len(chosen)} base rollouts of the steps between, {len(ids):,} "
         "tokens; positive samples are right responses"
     )
-    return update_findings(updates, [known[int(one)] for one in ids], kinds, note)
+    return update_findings(updates, [texts[token] for token in ids.tolist()], kinds, note)
 
 
 def _two(run: StoredRun, steps: Sequence[int]) -> tuple[int, int]:
@@ -133,14 +131,14 @@ def _two(run: StoredRun, steps: Sequence[int]) -> tuple[int, int]:
     if not folder.is_dir():
         raise ConfigError(f"{folder} does not exist; expected the checkpoints of a run of train")
     with Checkpointer(folder, keep_last=1, keep_best=0, best_metric="", read_only=True) as checkpoints:
-        found = checkpoints.all_steps()
-    wanted = list(steps) or found[-2:]
-    if len(wanted) != 2 or wanted[0] >= wanted[1] or not set(wanted) <= set(found):
+        saved = checkpoints.all_steps()
+    pair = list(steps) or saved[-2:]
+    if len(pair) != 2 or pair[0] >= pair[1] or not set(pair) <= set(saved):
         raise ConfigError(
-            f"{run.directory.path} has checkpoints of steps {', '.join(map(str, found)) or 'none'}; expected two of "
+            f"{run.directory.path} has checkpoints of steps {', '.join(map(str, saved)) or 'none'}; expected two of "
             "them, the earlier first: --steps A,B (checkpoint.keep_last and keep_best decide how many are kept)"
         )
-    return wanted[0], wanted[1]
+    return pair[0], pair[1]
 
 
 def _responses(run: StoredRun, earlier: int, later: int, count: int, seed: int) -> list[RolloutRecord]:
@@ -152,9 +150,9 @@ def _responses(run: StoredRun, earlier: int, later: int, count: int, seed: int) 
             "stores (runtime.store_rollouts)"
         )
     chosen: list[RolloutRecord] = []
-    for number, step in enumerate(stored):
+    for i, step in enumerate(stored):
         bases = [record for record in run.rollouts(step) if record.kind == "base" and len(record.token_ids)]
-        share = (count * (number + 1)) // len(stored) - (count * number) // len(stored)
+        share = (count * (i + 1)) // len(stored) - (count * i) // len(stored)
         order = np.random.default_rng([seed, step]).permutation(len(bases))[:share]
         chosen += [bases[index] for index in np.sort(order)]
     if not chosen:

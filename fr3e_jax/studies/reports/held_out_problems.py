@@ -47,7 +47,7 @@ def held_out_problems(
             break
         chosen.append(key)
     chunks = _chunks(run, steps, chosen, limits, used_ids)
-    chunk_numbers = {key: number for number, key in enumerate(chunks)}
+    chunk_numbers = {key: i for i, key in enumerate(chunks)}
     table = {
         "steps": steps,
         "stored_steps": len(sizes),

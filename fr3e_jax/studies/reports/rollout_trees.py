@@ -52,8 +52,8 @@ def prompt_tree(
 def _rounded(lists: Iterable[Sequence[float]]) -> list[int | None]:
     values = np.asarray([*chain.from_iterable(lists)], np.float64)
     finite = np.isfinite(values)
-    whole = np.rint(np.where(finite, values, 0) * 10**DECIMALS).astype(np.int64).tolist()
-    return whole if finite.all() else [n if ok else None for n, ok in zip(whole, finite.tolist(), strict=True)]
+    scaled = np.rint(np.where(finite, values, 0) * 10**DECIMALS).astype(np.int64).tolist()
+    return scaled if finite.all() else [n if ok else None for n, ok in zip(scaled, finite.tolist(), strict=True)]
 
 
 def tokens_to_keep(
@@ -75,9 +75,9 @@ def tokens_to_keep(
         turn[group] = turn.get(group, 0) + 1
         order.append((turn[group], n))
     keep, left = [False] * len(records), max_tokens
-    for place, (_, n) in enumerate(sorted(order)):
+    for turn_number, (_, n) in enumerate(sorted(order)):
         length = len(records[n].token_ids)
-        if place == 0 or length <= left:
+        if turn_number == 0 or length <= left:
             keep[n] = True
             left -= length
     return keep
@@ -111,7 +111,7 @@ def state_values(records: Sequence[RolloutRecord]) -> dict[str | None, list[tupl
 
 
 def prompt_summary(records: Sequence[RolloutRecord]) -> dict[str, Any]:
-    """What a list of prompts shows, and what it can be filtered and ordered by.
+    """The fields that a list of prompts shows, and by which it is filtered and ordered.
 
     ``delta`` is the largest change |V(S_j) − V(S_j−1)| between neighbouring states, and ``flips`` is the number of
     neighbours with values on different sides of 1/2: points at which the probable outcome turned.

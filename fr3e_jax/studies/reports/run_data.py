@@ -76,7 +76,7 @@ def columns(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def explanations(names: Iterable[str], kind: str) -> dict[str, str]:
-    """What each metric is, from the table of all metrics; names without a row are left out."""
+    """The meaning of each metric, from the table of all metrics; names without a row are left out."""
     return {name: row.explanation for name in names if (row := find(name, kind))}
 
 

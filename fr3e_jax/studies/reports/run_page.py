@@ -59,7 +59,7 @@ def _all_findings(run: StoredRun) -> list[Finding]:
     computed = findings(run)
     names = {finding.name for finding in computed}
     folders = (run.directory.path / name for name in ("analysis", "interventions"))
-    return computed + [one for folder in folders for one in stored_findings(folder) if one.name not in names]
+    return computed + [stored for folder in folders for stored in stored_findings(folder) if stored.name not in names]
 
 
 def write_report(path: str | Path, output: str | Path | None = None) -> Path:

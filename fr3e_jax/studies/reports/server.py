@@ -57,7 +57,7 @@ class LivePage:
             self.step = max([record["step"] for record in run.records], default=0)
 
     def _on_disk(self) -> Any:
-        """What changes when the run writes metrics or rollouts."""
+        """A value that changes when the run writes metrics or rollouts."""
         run = StoredRun.open(self.path)
         metrics = run.directory.metrics
         written = metrics.stat().st_mtime_ns if metrics.is_file() else 0

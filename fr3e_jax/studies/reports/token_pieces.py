@@ -25,20 +25,20 @@ def pieces_of(codec: TextCodec, ids: Iterable[int]) -> dict[int, Piece]:
     tokenizer = codec.tokenizer
     special = set(tokenizer.all_special_ids) | set(codec.stop_ids)
     byte_level = _is_byte_level(tokenizer.backend_tokenizer.decoder)
-    found: dict[int, Piece] = {}
+    pieces: dict[int, Piece] = {}
     for token in sorted(set(ids)):
         spelled = tokenizer.backend_tokenizer.id_to_token(token)
         if spelled is None:
-            found[token] = f"⟨{token}⟩"
+            pieces[token] = f"⟨{token}⟩"
         elif token in special:
-            found[token] = spelled
+            pieces[token] = spelled
         elif byte_level:
-            found[token] = _from_alphabet(spelled)
+            pieces[token] = _from_alphabet(spelled)
         elif match := _BYTE_FALLBACK.fullmatch(spelled):
-            found[token] = _text_or_bytes(bytes([int(match[1], 16)]))
+            pieces[token] = _text_or_bytes(bytes([int(match[1], 16)]))
         else:
-            found[token] = _after_another(codec, token)
-    return found
+            pieces[token] = _after_another(codec, token)
+    return pieces
 
 
 def _is_byte_level(decoder: Any) -> bool:

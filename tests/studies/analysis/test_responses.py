@@ -17,7 +17,7 @@ def test_a_branch_begins_with_the_prefix_it_shares_and_counts_only_its_own_token
     assert columns.logprobs[columns.span(1)].tolist() == [-1.0, -2.0, -0.5, -0.5, -0.5]
     assert columns.counted[columns.span(1)].tolist() == [False, False, True, False, True]
     assert columns.written[columns.span(1)].tolist() == [True, True, True, False, True]
-    assert columns.lengths.tolist() == [4, 5] and columns.place.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 4]
+    assert columns.lengths.tolist() == [4, 5] and columns.position.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 4]
     assert columns.owner.tolist() == [0] * 4 + [1] * 5
 
 

@@ -15,7 +15,7 @@ from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rollouts.noise import Noise
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.rollout_store import read_rollouts
-from fr3e_jax.studies.laboratory.intervene import Plan, Response, choose, replaced
+from fr3e_jax.studies.laboratory.intervene import InterventionPlan, SampledResponse, choose, replaced
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_trunk_is_prefilled_once_and_a_stop_token_as_substitute_ends_the_respo
     flat = np.zeros(4, np.float32)
     rollout = Rollout(answer, flat, flat, flat, True)
     held_out = SimpleNamespace(prompt_ids=prompt, index=0, problem=session.task.problems("test")[0])
-    response = Response(held_out, 0, rollout, None, {"all": np.array([1, 2])})
+    response = SampledResponse(held_out, 0, rollout, None, {"all": np.array([1, 2])})
     programs = session.sampler.engine.programs
     found = programs.alternatives(params, session.sampler.engine.prefill(params, [prompt])[0].batch, [0], [1], [4])
     stop = session.texts.codec.stop_ids[0]
@@ -92,8 +92,8 @@ def test_stop_tokens_tool_text_and_the_cap_are_never_replaced():
     columns = [np.zeros(6, np.float32)] * 3
     written = np.array([False, True, False, False, False, False])
     rollout = Rollout(np.array([5, 6, 7, 1, 8, 9]), *columns, True, tool_written=written)
-    response = Response(None, 0, rollout, None)
-    plan = Plan({"random": read_group("random")}, 1, 1, 99, 1)
+    response = SampledResponse(None, 0, rollout, None)
+    plan = InterventionPlan({"random": read_group("random")}, 1, 1, 99, 1)
     choose([response], plan, Noise(0), (1,), longest=6)
     assert response.chosen == [0, 2, 4]
 
