@@ -23,14 +23,12 @@ from fr3e_jax.studies.analysis import (
 )
 from fr3e_jax.studies.analysis.figure import Figure, Finding
 from fr3e_jax.studies.analysis.material import Material, NothingToShow
-from fr3e_jax.studies.analysis.responses import ReadLimits
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 
 ANALYSES = {
     analysis.name: analysis
     for analysis in (
         success.pass_at_k,
-        success.unsolvable_overlap,
         diversity.maj_at_k,
         diversity.answer_diversity,
         diversity.effective_branching,
@@ -38,7 +36,6 @@ ANALYSES = {
         stages.stages_of_entropy,
         stages.stages_of_reward,
         entropy_profiles.entropy_by_sign,
-        entropy_profiles.fastest_entropy_drop,
         token_frequency.token_clouds,
         response_quality.low_quality_responses,
         perplexity.perplexity_by_outcome,
@@ -46,7 +43,6 @@ ANALYSES = {
         entropy_profiles.entropy_by_position,
         reflection.pivotal_tokens,
         reflection.reflective_actions,
-        reflection.rare_behaviours,
         fr3e_figures.entropy_over_steps,
         fr3e_figures.reward_over_steps,
         fr3e_figures.length_over_steps,
@@ -98,20 +94,19 @@ def analyse(
     if unknown := sorted(set(only) - set(ANALYSES)):
         raise ConfigError(f"found no analysis {', '.join(unknown)}; expected some of {', '.join(ANALYSES)}")
     named = dict(zip(labels(runs), runs, strict=True)) | ({f"{baseline.name} (baseline)": baseline} if baseline else {})
-    materials = {name: Material(run, seed, ReadLimits(), behaviours_file, name) for name, run in named.items()}
+    materials = {name: Material(run, seed, behaviours_file=behaviours_file) for name, run in named.items()}
     results: list[Finding] = []
     left_out: list[LeftOut] = []
     for analysis in ANALYSES.values():
         if only and analysis.name not in only:
             continue
-        inputs = {" and ".join(named): list(materials.values())} if analysis.over_runs else materials
         by_run: dict[str, Finding] = {}
-        for name, material in inputs.items():
+        for name, material in materials.items():
             try:
                 by_run[name] = analysis(material)
             except NothingToShow as missing:
                 left_out.append(LeftOut(analysis.name, name, str(missing)))
-        results += overlaid(by_run) if len(inputs) > 1 else by_run.values()
+        results += overlaid(by_run) if len(materials) > 1 else by_run.values()
     return results, left_out
 
 

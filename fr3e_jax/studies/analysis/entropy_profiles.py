@@ -1,11 +1,11 @@
-"""Entropy by position, by sign of the sample, and the tokens whose entropy falls fastest.
+"""Entropy by position and by sign of the sample.
 
 (Deng et al. 2025, 3.2.2 and 3.2.4.)
 
 A positive sample is a right response, a negative sample a graded one that is not right. Every sampled token counts
 once: those of a shared prefix count in the response that sampled them.
 
-Dimension key: R responses, T tokens of all of them, V distinct token ids.
+Dimension key: R responses, T tokens of all of them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,10 @@ import numpy as np
 
 from fr3e_jax.studies.analysis.figure import Figure, Number, Series, finite
 from fr3e_jax.studies.analysis.material import Material, NothingToShow, analysis
-from fr3e_jax.studies.analysis.responses import Responses, thirds
+from fr3e_jax.studies.analysis.responses import Responses
 
 DECILES = 10
 POSITION_BINS = 50
-FASTEST = 0.2  # share of the tokens whose entropy falls fastest (Deng et al. 2025, figure 3c)
-LEAST_COUNT = 5  # occurrences in each window of a token whose entropy is compared
-EXCLUSIVE = ("in negative samples only", "in positive samples only", "in both")
 
 
 def bin_means(bins: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
@@ -115,56 +112,3 @@ def entropy_by_sign(material: Material) -> Figure:
         series=[Series(name, list(points), list(points.values())) for name, points in lines.items()],
         note=f"positive: right; exclusive within a step; {responses.note}",
     )
-
-
-def token_entropies(responses: Responses, steps: list[int], size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Occurrences in these steps and mean entropy of each token id below ``size``, ``[V]`` each; NaN without any."""
-    mask = np.isin(responses.step, steps)[responses.owner] & responses.counted
-    tokens = responses.tokens[mask]
-    return np.bincount(tokens, minlength=size), bin_means(tokens, responses.entropies[mask], size)
-
-
-@analysis("training rollouts", "Deng et al. 2025, 3.2.2, figure 3c")
-def fastest_entropy_drop(material: Material) -> Figure:
-    """The samples in which the token ids occur whose mean entropy falls most from the first to the last third.
-
-    The bars are shares of the 20 % of ids with the largest drop, beside the shares of all compared ids. The id must
-    occur 5 times in each third. Exclusive means exclusive over all steps that were read.
-    """
-    responses = material.training
-    windows = thirds(responses.step.tolist())
-    if len(windows) < 2:
-        raise NothingToShow("needs two steps")
-    size = int(responses.tokens.max()) + 1
-    (first, early), (last, late) = (token_entropies(responses, steps, size) for steps in windows.values())
-    compared = np.flatnonzero((first >= LEAST_COUNT) & (last >= LEAST_COUNT))
-    if not len(compared):
-        raise NothingToShow(f"no token occurs {LEAST_COUNT} times in both thirds of the steps")
-    fastest = fastest_falling(compared, early - late, FASTEST)
-    positive, negative = (
-        responses.by_outcome[name][responses.owner] & responses.counted for name in ("right", "wrong")
-    )
-    ids = np.arange(size)
-    in_negative, in_positive = (np.isin(ids, responses.tokens[mask]) for mask in (negative, positive))
-    kinds = exclusive_tokens(ids, in_negative, in_positive)
-
-    def shares(chosen: np.ndarray) -> list[float]:
-        return [float(np.mean(kinds[chosen] == i)) for i in range(len(EXCLUSIVE))]
-
-    return Figure(
-        title="Tokens whose entropy falls fastest",
-        kind="bars",
-        x_label="occur",
-        y_label="share of token ids",
-        series=[
-            Series("the 20 % that fall fastest", EXCLUSIVE, shares(fastest)),
-            Series("all that are compared", EXCLUSIVE, shares(compared)),
-        ],
-        note=f"{len(fastest)} of {len(compared)} token ids; {' and '.join(windows)}; {responses.note}",
-    )
-
-
-def fastest_falling(ids: np.ndarray, drops: np.ndarray, share: float) -> np.ndarray:
-    """The ``share`` of ``ids``, rounded up, with the largest drops; equal drops in the order of the ids."""
-    order = np.argsort(-drops[ids], kind="stable")
-    return ids[order[: math.ceil(share * len(ids))]]

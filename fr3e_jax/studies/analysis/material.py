@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,8 +29,6 @@ class Material:
     limits: ReadLimits = field(default_factory=ReadLimits)
     behaviours_file: Path | None = None
     """Words and patterns that replace those of the package."""
-    label: str = ""
-    """The run's name among several."""
 
     @cached_property
     def training(self) -> Responses:
@@ -114,16 +112,14 @@ class Analysis:
 
     name: str
     need: str
-    """Data of a run: metrics, training rollouts, samples, evaluation samples; with "and tokenizer" also their texts.
+    """Data of a run: metrics, training rollouts, samples; with "and tokenizer" also their texts.
 
     Samples are those of an evaluation, else base rollouts of training.
     """
     source: str
-    find: Callable[..., Finding]
-    over_runs: bool
-    """``find`` takes the list of all runs and makes one finding of them."""
+    find: Callable[[Material], Finding]
 
-    def __call__(self, material: Material | Sequence[Material]) -> Finding:
+    def __call__(self, material: Material) -> Finding:
         """The finding.
 
         Raises:
@@ -132,6 +128,6 @@ class Analysis:
         return replace(self.find(material), name=self.name, source=self.source)
 
 
-def analysis(need: str, source: str, *, over_runs: bool = False) -> Callable[[Callable[..., Finding]], Analysis]:
+def analysis(need: str, source: str) -> Callable[[Callable[[Material], Finding]], Analysis]:
     """Declare a function as the analysis of its name; the fields are those of `Analysis`."""
-    return lambda find: Analysis(find.__name__, need, source, find, over_runs)
+    return lambda find: Analysis(find.__name__, need, source, find)

@@ -1,8 +1,8 @@
-"""Exploratory reasoning: pivotal tokens, reflective actions and rare behaviours, with their entropy.
+"""Exploratory reasoning: pivotal tokens and reflective actions, with their entropy.
 
 (Cheng et al. 2025, section 2.)
 
-Dimension key: R responses, T tokens of all of them, S sentences, B sentences of the base policy, H hashed features.
+Dimension key: R responses, T tokens of all of them, S sentences.
 """
 
 from __future__ import annotations
@@ -17,12 +17,7 @@ from fr3e_jax.studies.analysis.figure import Figure, Number, Series, TextTable
 from fr3e_jax.studies.analysis.material import Material, NothingToShow, analysis
 from fr3e_jax.studies.analysis.responses import Responses, thirds
 
-RARE = 0.1  # share of the sentences with the largest distance
-NEIGHBOURS = 5  # nearest sentences of the base policy
-FEATURES = 2048
-MOST_SENTENCES = 2_000  # of each policy
 MOST_RESPONSES = 4_000  # whose sentences are read
-SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -127,77 +122,6 @@ def reflective_actions(material: Material) -> Figure:
         ],
         note=f"{'; '.join(shares)}; {len(drawn)} of {len(responses)} responses; patterns of {_file(material)}; "
         + responses.note,
-    )
-
-
-def sentence_features(sentences: Sequence[np.ndarray]) -> np.ndarray:
-    """Counts of the tokens and token pairs of each sentence, hashed, of length 1 → float32 ``[S, H]``."""
-    features = np.zeros((len(sentences), FEATURES), np.float32)
-    for i, tokens in enumerate(sentences):
-        ids = tokens.astype(np.uint64) + np.uint64(1)
-        pairs = ids[:-1] * np.uint64(2_654_435_761) + ids[1:] * np.uint64(40_503)
-        places = np.concatenate(
-            [ids * np.uint64(11_400_714_819_323_198_485), pairs * np.uint64(11_400_714_819_323_198_485)]
-        )
-        np.add.at(features[i], (places >> np.uint64(53)).astype(np.int64), 1.0)
-    return features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
-
-
-def distance_to_neighbours(features: np.ndarray, base: np.ndarray, neighbours: int = NEIGHBOURS) -> np.ndarray:
-    """Mean cosine distance of each row ``[S, H]`` to its nearest rows of ``base`` ``[B, H]`` → ``[S]``."""
-    nearest = np.sort(features @ base.T, axis=1)[:, -min(neighbours, len(base)) :]
-    return 1.0 - nearest.mean(axis=1, dtype=np.float64)
-
-
-@analysis("rollouts and tokenizer", "Cheng et al. 2025, section 2, figures 2 and 3")
-def rare_behaviours(material: Material) -> TextTable:
-    """The sentences of the last third of training that lie farthest from those of the first step that was read.
-
-    The paper calls the 10 % of sentences rare whose mean distance to their nearest neighbours in the base policy's
-    output is largest. It embeds sentences with SBERT; here a sentence is its hashed token and pair counts, so that a
-    rare sentence is rare in its words. The paper gives no number of neighbours; here it is 5.
-    """
-    responses = material.training
-    behaviours = Behaviours.load(material.behaviours_file)
-    steps = sorted(set(responses.step.tolist()))
-    if len(steps) < 2:
-        raise NothingToShow("needs two steps")
-    text_of = pieces(material, responses)
-
-    def sentences_at(window: list[int]) -> list[Sentence]:
-        rows = np.flatnonzero(np.isin(responses.step, window))
-        rows = rows[_draw(len(rows), MOST_RESPONSES, material.seed)]
-        sentences = _sentences(responses, rows, text_of, behaviours)
-        return [sentences[i] for i in _draw(len(sentences), MOST_SENTENCES, material.seed)]
-
-    base, later = sentences_at(steps[:1]), sentences_at(list(thirds(steps).values())[-1])
-    if not base or not later:
-        raise NothingToShow("no sentences")
-    features = [
-        sentence_features([responses.tokens[s.start : s.stop] for s in sentences]) for sentences in (later, base)
-    ]
-    distance = distance_to_neighbours(*features)
-    order = np.argsort(-distance, kind="stable")
-    if distance[order[0]] < 1e-6:
-        raise NothingToShow("every sentence occurs at the first step, too")
-    size = max(1, round(RARE * len(later)))
-    entropy = _entropies(responses, later)
-    shown: dict[str, int] = {}
-    for i in order[:size].tolist():
-        shown.setdefault(later[i].text, i)
-    compared = f"mean entropy of rare sentences {entropy[order[:size]].mean():.4g}"
-    if size < len(later):
-        compared += f", of the others {entropy[order[size:]].mean():.4g}"
-    cells: list[list[str | Number]] = [
-        [text, float(distance[i]), float(entropy[i]), int(responses.step[later[i].response])]
-        for text, i in shown.items()
-    ]
-    return TextTable(
-        title="Rare sentences",
-        columns=["sentence", "distance", "mean entropy (nats)", "step"],
-        cells=cells[:SHOWN],
-        note=f"{compared}; {size} of {len(later)} sentences are rare, against {len(base)} of step {steps[0]}; "
-        f"distance of token counts in place of SBERT; {responses.note}",
     )
 
 

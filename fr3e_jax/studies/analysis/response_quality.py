@@ -12,31 +12,10 @@ import numpy as np
 
 from fr3e_jax.studies.analysis.figure import Figure, Series
 from fr3e_jax.studies.analysis.material import Material, NothingToShow, analysis
-from fr3e_jax.studies.analysis.responses import Responses
 
-N_GRAM = 3
 MOST_REDUNDANCY = 0.31
 BOX = "\\boxed{"
 CHINESE = re.compile("[一-鿿]")  # CJK unified ideographs, U+4E00 to U+9FFF
-
-
-def redundancy(responses: Responses, n: int = N_GRAM) -> np.ndarray:
-    """`objectives.redundancy.n_gram_redundancy` of each response at once → float64 ``[R]``.
-
-    1 − distinct n-grams / n-grams; 0 where the response is shorter than n.
-    """
-    windows = responses.lengths - n + 1
-    total = len(responses.tokens) - n + 1
-    if total < 1:
-        return np.zeros(len(responses))
-    inside = responses.owner[:total] == responses.owner[n - 1 :]
-    grams = np.zeros(total, np.int64)
-    for i in range(n):  # an id of each n-gram, below T, from the id of the shorter one
-        _, following = np.unique(responses.tokens[i : i + total], return_inverse=True)
-        _, grams = np.unique(grams * total + following, return_inverse=True)
-    pairs = np.unique(responses.owner[:total][inside].astype(np.int64) * total + grams[inside])
-    distinct = np.bincount(pairs // total, minlength=len(responses))
-    return np.where(windows > 0, 1.0 - distinct / np.maximum(windows, 1), 0.0)
 
 
 def is_misformatted(text: str) -> bool:
@@ -56,9 +35,12 @@ def low_quality_responses(material: Material) -> Figure:
     Format violations are counted where any response of the run has a box; else the share without an answer (outcome
     ``no_answer``). Language mixing needs the tokenizer.
     """
+    from fr3e_jax.objectives.redundancy import n_gram_redundancy  # loads jax
+
     responses = material.training
+    redundancy = np.array([n_gram_redundancy(responses.tokens[responses.span(i)]) for i in range(len(responses))])
     defects = {
-        f"repetition (3-gram redundancy above {MOST_REDUNDANCY})": redundancy(responses) > MOST_REDUNDANCY,
+        f"repetition (3-gram redundancy above {MOST_REDUNDANCY})": redundancy > MOST_REDUNDANCY,
         "cut at the length cap": ~responses.finished,
         "no answer": np.array([outcome == "no_answer" for outcome in responses.outcome]),
     }

@@ -1,6 +1,4 @@
-"""Success of k samples: pass@k and maj@k curves, unsolvable problems and their overlap.
-
-(Deng et al. 2025, 2.1 and 2.4.)
+"""pass@k curves of samples, and the sets of problems that all curves over k compare. (Deng et al. 2025, 2.4.)
 
 Dimension key: P problems, N samples of a problem, K places on the k axis.
 """
@@ -8,9 +6,8 @@ Dimension key: P problems, N samples of a problem, K places on the k axis.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 
@@ -22,7 +19,6 @@ from fr3e_jax.studies.analysis.responses import Responses, thirds
 DRAWS = 1_000  # resamples of the problems, for the intervals
 MOST_PLACES = 48  # on the k axis
 VOTES = 200  # seeded subsets for maj@k below k = n
-MOST_SETS = 5  # sets whose overlap is shown
 
 
 def sampled(responses: Responses, *, evaluation: bool) -> dict[tuple[str, int], dict[str, list[int]]]:
@@ -150,62 +146,4 @@ def pass_at_k(material: Material) -> Figure:
         series=sets.curves(of_set),
         note=f"{'; '.join(sizes)}; {sets.note}",
         log_x=True,
-    )
-
-
-def unsolved(responses: Responses, problems: Mapping[str, Sequence[int]]) -> set[str]:
-    """The k-rollout unsolvable problems: those without a right one among their samples. (Deng et al. 2025, 2.1.)"""
-    return {problem for problem, rows in problems.items() if not responses.right[list(rows)].any()}
-
-
-def exclusive_overlaps(sets: Mapping[str, set[Hashable]] | Mapping[str, set[str]]) -> dict[tuple[str, ...], int]:
-    """Members of exactly these sets, for every combination of names: the regions of a Venn diagram."""
-    union: set = set().union(*sets.values()) if sets else set()
-    regions = {c: 0 for size in range(1, len(sets) + 1) for c in combinations(sets, size)}
-    for member in union:
-        regions[tuple(name for name in sets if member in sets[name])] += 1
-    return regions
-
-
-@analysis("evaluation samples", "Deng et al. 2025, 2.1, figure 1c", over_runs=True)
-def unsolvable_overlap(materials: Sequence[Material]) -> Figure:
-    """Problems that no sample solves, and their overlap: first, middle and last evaluation, or the last of each run.
-
-    The bars are the regions of a Venn diagram (an UpSet plot), and the size of each set. Only problems that all sets
-    have are compared, with the same number of samples: the first ones of each, as many as the smallest set has.
-    """
-    rows: dict[str, tuple[Responses, dict[str, list[int]]]] = {}
-    for material in materials[:MOST_SETS]:
-        responses = material.evaluation
-        groups = sampled(responses, evaluation=True)
-        steps = sorted({step for _, step in groups})
-        if steps:
-            steps = steps[-1:] if len(materials) > 1 else sorted({steps[0], steps[len(steps) // 2], steps[-1]})
-        for step in steps:
-            problems = {p: rows for (_, at), problems in groups.items() if at == step for p, rows in problems.items()}
-            rows[f"step {step}" if len(materials) == 1 else f"{material.label}, step {step}"] = (responses, problems)
-    if len(rows) < 2:
-        raise NothingToShow("needs evaluation samples of two evaluations or two runs")
-    common = set.intersection(*(set(problems) for _, problems in rows.values()))
-    if not common:
-        raise NothingToShow("the evaluations have no problem in common")
-    samples = min(len(problems[problem]) for _, problems in rows.values() for problem in common)
-    sets = {
-        name: unsolved(responses, {problem: problems[problem][:samples] for problem in common})
-        for name, (responses, problems) in rows.items()
-    }
-    regions = exclusive_overlaps(sets)
-    names = [" and ".join(names) + (" only" if len(names) < len(sets) else "") for names in regions]
-    dropped = f"; the first {MOST_SETS} of {len(materials)} runs" if len(materials) > MOST_SETS else ""
-    return Figure(
-        title=f"{samples}-rollout unsolvable problems",
-        kind="bars",
-        x_label="unsolvable in exactly",
-        y_label="problems",
-        series=[
-            Series("in exactly these", names, list(regions.values())),
-            Series("in all", list(sets), [len(members) for members in sets.values()]),
-        ],
-        note=f"of {len(common)} problems that all sets have, {samples} samples or fewer each; evaluation samples, "
-        f"without the greedy answer{dropped}",
     )

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from fr3e_jax.studies.analysis.entropy_profiles import LEAST_COUNT, token_entropies
+from fr3e_jax.studies.analysis.entropy_profiles import bin_means
 from fr3e_jax.studies.analysis.figure import Number, TextTable, finite
 from fr3e_jax.studies.analysis.material import Material, NothingToShow, analysis
 from fr3e_jax.studies.analysis.responses import Responses, thirds
 
 SHOWN = 25  # tokens of each kind of change
+LEAST_COUNT = 5  # occurrences of a token that is compared
+
+
+def token_entropies(responses: Responses, steps: list[int], size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Occurrences in these steps and mean entropy of each token id below ``size``, ``[V]`` each; NaN without any."""
+    mask = np.isin(responses.step, steps)[responses.owner] & responses.counted
+    tokens = responses.tokens[mask]
+    return np.bincount(tokens, minlength=size), bin_means(tokens, responses.entropies[mask], size)
 
 
 def changes(responses: Responses, early: list[int], late: list[int]) -> dict[str, list[tuple[int, list[Number]]]]:

@@ -12,19 +12,16 @@ import copy
 import dataclasses
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
-from rich.table import Table
 
 from fr3e_jax.cli.arguments import declare_run_to_read, on_this_machine, positive
 from fr3e_jax.cli.parser import Verb
 from fr3e_jax.cli.run_selection import run_to_read, settings_of_run
-from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.configuration import Config, ConfigError
 from fr3e_jax.configuration.check import check
 from fr3e_jax.configuration.error_conversion import as_config_error
@@ -46,6 +43,7 @@ from fr3e_jax.session.session import open_session
 from fr3e_jax.studies.analysis.figure import Finding
 from fr3e_jax.studies.analysis.finding_content import write_findings
 from fr3e_jax.studies.analysis.gradient_findings import Repeat, RepeatedGradients, gradient_findings
+from fr3e_jax.studies.laboratory.printing import print_tables
 
 SKETCH = 1_000_000  # coordinates; larger gradients are sketched
 LEAST_REPEATS = 4
@@ -99,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     code = gradient_noise(variants, run_dir, arguments.repeats, oracle, keep)
     if code:
         return code
-    _print(list(results[0].rows()), results[0].note)
+    print_tables(results[:1])
     print(f"the table and every repeat as JSON and CSV: {folder}")
     return 0
 
@@ -119,31 +117,6 @@ def variant_settings(text: str, recipe: str, overrides: Sequence[str]) -> tuple[
         raise ConfigError(f"--variants {text!r}: found recipes {' and '.join(recipes)}; expected one at most")
     named = [f"{LETTERS.get(name, name)}={value}" for name, _, value in (word.partition("=") for word in settings)]
     return (recipes or [recipe])[0], [*overrides, *named]
-
-
-def _print(rows: Sequence[Mapping[str, Any]], note: str) -> None:
-    with_oracle = "cosine with the oracle" in rows[0]
-    figures = ["SNR to the oracle per 1,000 tokens", "cosine with the oracle"] if with_oracle else []
-    figures = ["SNR per 1,000 tokens", *figures]
-    means = {"tokens": "sampled tokens a repeat", "positions": "trained positions a repeat"}
-    shares = {"prompts": "prompts that train", "rollouts": "rollouts that train"}
-    table = Table("", "variant", *figures, *means, *(f"{name} train" for name in shares), "CPU s", box=None)
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for rank, row in enumerate(rows, 1):
-        cells = [_with_interval(row, name) for name in figures]
-        cells += [f"{row[name]:,.0f}" for name in means.values()] + [f"{row[name]:.0%}" for name in shares.values()]
-        table.add_row(str(rank), str(row["variant"]), *cells, f"{row['cpu seconds a repeat']:.2f}")
-    console = TableConsole()
-    console.print(table)
-    console.print(note, soft_wrap=True)
-
-
-def _with_interval(row: Mapping[str, Any], name: str) -> str:
-    value, low, high = (row[key] for key in (name, f"{name}, low", f"{name}, high"))
-    if value is None:
-        return "-"
-    return f"{value:.3f}" if low is None else f"{value:.3f} ({low:.3f} to {high:.3f})"
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from rich.table import Table
 
 from fr3e_jax.cli.arguments import declare_print_config, declare_run_to_read, on_this_machine, positive
 from fr3e_jax.cli.parser import Verb
 from fr3e_jax.cli.run_selection import locate_weights, print_config
-from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.cluster.membership import across_processes
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
@@ -45,6 +43,7 @@ from fr3e_jax.session.texts import Texts
 from fr3e_jax.studies.analysis.bootstrap import interval_of_mean
 from fr3e_jax.studies.analysis.figure import Figure, Finding, Series, TextTable
 from fr3e_jax.studies.analysis.finding_content import write_findings
+from fr3e_jax.studies.laboratory.printing import print_tables
 from fr3e_jax.verdict import Verdict
 
 ORIGINAL, SUBSTITUTED = 0, 1  # the sides of a replacement
@@ -98,24 +97,9 @@ def run(arguments: argparse.Namespace) -> int:
     if code or not results:
         return code
     write_findings(results, folder)
-    _print(results)
+    print_tables([finding for finding in results if finding.name == "intervention_groups"])
     print(f"all replacements and their continuations: {folder}")
     return 0
-
-
-def _print(results: list[Finding]) -> None:
-    table = next(finding for finding in results if finding.name == "intervention_groups")
-    shown = Table("tokens", "replaced", "right after the token", "after the substitute", "I_t", "|I_t|", box=None)
-    for row in map(list, table.cells):
-        share = [None if value is None else f"{value:.3f}" for value in row[2:]]
-        spans = [
-            "" if low is None else f" ({low} to {high})" for low, high in ((share[3], share[4]), (share[6], share[7]))
-        ]
-        cells = [*share[:2], (share[2] or "") + spans[0], (share[5] or "") + spans[1]]
-        shown.add_row(str(row[0]), str(row[1]), *(cell or "-" for cell in cells))
-    console = TableConsole()
-    console.print(shown)
-    console.print(table.note, soft_wrap=True)
 
 
 @dataclass(frozen=True)

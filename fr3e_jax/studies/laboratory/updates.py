@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from rich.table import Table
 
 from fr3e_jax.cli.arguments import on_this_machine, positive, steps
 from fr3e_jax.cli.parser import Verb
 from fr3e_jax.cli.run_selection import run_to_read, saved_config
-from fr3e_jax.cli.tables import TableConsole
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
@@ -22,10 +20,11 @@ from fr3e_jax.programs.decode_steps import Alternatives
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.session.session import Session, open_session
-from fr3e_jax.studies.analysis.figure import Finding, TextTable
+from fr3e_jax.studies.analysis.figure import Finding
 from fr3e_jax.studies.analysis.finding_content import write_findings
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 from fr3e_jax.studies.analysis.token_updates import TokenUpdates, load_categories, update_findings
+from fr3e_jax.studies.laboratory.printing import print_tables
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -49,27 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
     results = token_updates(config, run_dir, arguments.steps, arguments.responses, categories)
     folder = Path(arguments.out).expanduser() if arguments.out else run_dir / "analysis"
     write_findings(results, folder)
-    console = TableConsole()
-    for finding in results:
-        if isinstance(finding, TextTable):
-            console.print(finding.title)
-            _print(console, finding)
-    console.print(results[0].note, soft_wrap=True)
+    print_tables(results)
     print(f"all findings as JSON and CSV: {folder}")
     return 0
-
-
-def _print(console: TableConsole, finding: TextTable) -> None:
-    """The table, turned: it has more columns than rows."""
-    head, *body = zip(*[finding.columns, *finding.cells], strict=True)
-    table = Table(*map(str, head), box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for line in body:
-        table.add_row(
-            *("" if cell is None else f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in line)
-        )
-    console.print(table)
 
 
 def token_updates(

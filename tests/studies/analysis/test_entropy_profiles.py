@@ -7,7 +7,6 @@ import pytest
 from analysed_runs import made_up_run, rollout
 
 from fr3e_jax.studies.analysis.catalogue import findings
-from fr3e_jax.studies.analysis.entropy_profiles import fastest_falling
 
 
 @pytest.fixture
@@ -67,22 +66,3 @@ def test_entropy_by_sign_follows_the_tokens_that_one_sign_alone_has(run):
         alone = [row for row in own if (row[0], row[4]) not in of_sign[not sign]]
         expected = means((row[0], row[5]) for row in alone)
         assert lines.get(f"tokens in {name} samples only", {}) == pytest.approx(expected)
-
-
-def test_the_fastest_falling_tokens_are_placed_by_the_samples_they_occur_in(tmp_path):
-    # Token 5 (negative samples only) falls by 2, token 6 (positive only) by 1, token 7 (both) by 0.5, 1 stays.
-    rollouts = [
-        rollout(step, 0, base, right, [token, token, 7, 1], entropies=[high, high, both, 0.1])
-        for step, falls in ((1, (3.0, 2.0, 1.0)), (2, (1.0, 1.0, 0.5)))
-        for base in range(6)
-        for right, token, high, both in [(base % 2, (5, 6)[base % 2], falls[base % 2], falls[2])]
-    ]
-    (figure,) = findings(made_up_run(tmp_path / "run", rollouts=rollouts), only=["fastest_entropy_drop"])
-    fastest, compared = figure.series
-    assert list(fastest.y) == [1.0, 0.0, 0.0]  # one of the four
-    assert list(compared.y) == [0.25, 0.25, 0.5]
-
-
-def test_the_fastest_share_is_rounded_up_and_in_order():
-    drops = np.array([0.1, 0.5, 0.5, 0.2])
-    assert fastest_falling(np.arange(4), drops, 0.3).tolist() == [1, 2]

@@ -1,4 +1,4 @@
-"""Pivotal tokens, reflective sentences, rare sentences and token clouds on a vocabulary of words."""
+"""Pivotal tokens, reflective sentences and token clouds on a vocabulary of words."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from analysed_runs import made_up_run, rollout
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.studies.analysis.behaviours import Behaviours
 from fr3e_jax.studies.analysis.catalogue import analyse, findings
-from fr3e_jax.studies.analysis.reflection import distance_to_neighbours, sentence_features, sentences_of
+from fr3e_jax.studies.analysis.reflection import sentences_of
 
 WORDS = ["", "", "First", ", we", " add", " because", " it", " is", ".", " Let", " us", " verify", " <b>", "\n", " so"]
 FIRST, ADD, BECAUSE, DOT, VERIFY, SO = (
@@ -80,23 +80,6 @@ def test_a_file_replaces_the_words_and_a_wrong_one_costs_one_line(run, tmp_path)
         mine.write_text(wrong)
         with pytest.raises(ConfigError, match=r"mine.yaml cannot be read as behaviours .*expected pivotal"):
             Behaviours.load(mine)
-
-
-def test_rare_sentences_are_those_far_from_the_first_step(run):
-    (table,) = findings(run, only=["rare_behaviours"])
-    # Fifteen sentences of step 2, the rarest 10 % (two) of one kind: no word of "so" occurs at step 1.
-    assert [row["sentence"] for row in table.rows()] == ["so"]
-    assert table.cells[0][1:] == [pytest.approx(1.0), SO, 2]
-    assert "2 of 15 sentences" in table.note
-
-
-def test_distance_is_the_mean_over_the_nearest_neighbours():
-    features = sentence_features([np.array([3, 4]), np.array([3, 4]), np.array([3]), np.array([8])])
-    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1.0, rtol=1e-6)
-    # [3, 4] holds 3, 4 and the pair; its cosine with [3] alone is 1 / sqrt(3).
-    expected = [1 - (1 + 3**-0.5) / 2, 1 - (3**-0.5 + 3**-0.5) / 2]
-    found = distance_to_neighbours(features[[0]], features[[1, 2, 3]], neighbours=2)
-    assert found == pytest.approx([expected[0]], abs=1e-6)
 
 
 def test_token_clouds_compare_frequencies_and_entropies(run):

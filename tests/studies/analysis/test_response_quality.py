@@ -4,20 +4,10 @@ import numpy as np
 import pytest
 from analysed_runs import made_up_run, rollout
 
-from fr3e_jax.objectives.redundancy import n_gram_redundancy
 from fr3e_jax.studies.analysis.catalogue import findings
 from fr3e_jax.studies.analysis.perplexity import log_perplexity
-from fr3e_jax.studies.analysis.response_quality import is_misformatted, mixes_languages, redundancy
+from fr3e_jax.studies.analysis.response_quality import is_misformatted, mixes_languages
 from fr3e_jax.studies.analysis.responses import responses_of
-
-
-def test_redundancy_of_all_responses_is_that_of_each():
-    rng = np.random.default_rng(1)
-    tokens = [rng.integers(0, 3, size).tolist() for size in (1, 2, 3, 4, 20, 50, 2, 7)]
-    columns = responses_of([rollout(1, 0, i, 1, own) for i, own in enumerate(tokens)])
-    for n in (1, 2, 3):
-        assert redundancy(columns, n) == pytest.approx([n_gram_redundancy(np.array(own), n) for own in tokens])
-    assert redundancy(responses_of([rollout(1, 0, 0, 1, [4])])).tolist() == [0.0]
 
 
 def test_perplexity_is_of_the_whole_response_without_tool_answers():

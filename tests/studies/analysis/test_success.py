@@ -1,4 +1,4 @@
-"""pass@k, maj@k and unsolvable problems against counting by hand."""
+"""pass@k against counting by hand."""
 
 from itertools import combinations
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from analysed_runs import made_up_run, rollout
 
-from fr3e_jax.studies.analysis.catalogue import analyse, findings
-from fr3e_jax.studies.analysis.success import curve_with_interval, exclusive_overlaps, places
+from fr3e_jax.studies.analysis.catalogue import findings
+from fr3e_jax.studies.analysis.success import curve_with_interval, places
 
 RIGHT = {0: [[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 1, 0]], 8: [[0, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]]}
 
@@ -49,28 +49,6 @@ def test_places_of_many_samples_are_few_and_hold_the_powers_of_two():
     assert {1, 2, 4, 256, 512, 1000} <= set(places(1000)) and len(places(1000)) < 60
 
 
-def test_unsolvable_problems_are_compared_region_by_region(tmp_path):
-    run = made_up_run(tmp_path / "run", samples=samples(RIGHT))
-    (figure,) = findings(run, only=["unsolvable_overlap"])
-    exactly, whole = figure.series
-    assert dict(zip(exactly.x, exactly.y, strict=True)) == {"step 0 only": 1, "step 8 only": 1, "step 0 and step 8": 0}
-    assert dict(zip(whole.x, whole.y, strict=True)) == {"step 0": 1, "step 8": 1}
-
-
-def test_regions_count_members_of_exactly_these_sets():
-    regions = exclusive_overlaps({"a": {1, 2, 3}, "b": {2, 3, 4}, "c": {3, 5}})
-    assert regions[("a",)] == 1 and regions[("a", "b")] == 1 and regions[("a", "b", "c")] == 1
-    assert regions[("b", "c")] == 0 and sum(regions.values()) == 5
-
-
-def test_unsolvable_problems_of_two_runs_use_equally_many_samples(tmp_path):
-    first = made_up_run(tmp_path / "first", samples=samples({4: [[0, 0, 1], [0, 0, 0]]}))
-    second = made_up_run(tmp_path / "second", samples=samples({4: [[0, 0], [1, 0]]}))
-    (figure,), _ = analyse([first, second], only=["unsolvable_overlap"])
-    assert list(figure.series[1].y) == [2, 1]  # of two samples the first run solves neither
-    assert "2 samples" in figure.note
-
-
 def test_without_samples_the_curve_is_that_of_training_and_says_so(tmp_path):
     rollouts = [rollout(1, 0, base, base == 0, [2, 1]) for base in range(4)]
     rollouts.append(rollout(1, 0, 0, True, [2, 1], kind="state", id="s", state=0, branch=0))
@@ -87,10 +65,3 @@ def test_each_evaluation_set_has_its_own_curve(tmp_path):
     ]
     (figure,) = findings(made_up_run(tmp_path / "run", samples=both), only=["pass_at_k"])
     assert {one.name: list(one.y) for one in figure.series} == {"aime, step 0": [0.5, 1.0], "math, step 0": [1.0, 1.0]}
-
-
-def test_three_evaluations_of_a_run_are_compared(tmp_path):
-    run = made_up_run(tmp_path / "run", samples=samples({s: [[0, 0], [s == 4, 1]] for s in (0, 2, 4, 6, 8)}))
-    (figure,) = findings(run, only=["unsolvable_overlap"])
-    assert list(figure.series[1].x) == ["step 0", "step 4", "step 8"]
-    assert dict(zip(figure.series[0].x, figure.series[0].y, strict=True))["step 0 and step 4 and step 8"] == 1
