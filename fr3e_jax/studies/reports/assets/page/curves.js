@@ -145,36 +145,21 @@ function drawChart(panel, title, table, names, options) {
   );
   const smooth = curves.smoothing > 0 && !options.points && !options.stacked;
   const colours = names.map((_, i) => colour(options.colours ? options.colours[i] : `c${(i % 8) + 1}`));
-  let lines = raw.map((values) => (smooth ? smoothed(values) : values));
-  if (options.stacked) lines = stacked(raw);
-  const series = [{}],
-    data = [steps];
-  if (smooth)
-    raw.forEach((values, i) => {
-      series.push({stroke: `${colours[i]}55`, width: 1, points: {show: false}});
-      data.push(values);
-    });
-  lines.forEach((values, i) => {
-    series.push({
+  const lines = options.stacked ? stacked(raw) : smooth ? raw.map(smoothed) : raw;
+  const below = smooth ? raw : []; // the unsmoothed lines, pale
+  const series = [
+    {},
+    ...below.map((_, i) => ({stroke: `${colours[i]}55`, width: 1, points: {show: false}})),
+    ...lines.map((_, i) => ({
       label: names[i],
       stroke: colours[i],
       width: options.stacked ? 1 : 1.8,
+      fill: options.stacked && i === lines.length - 1 ? `${colours[i]}bb` : undefined,
       spanGaps: true,
       points: {show: options.points || steps.length === 1, size: 5, fill: colours[i]},
-    });
-    data.push(values);
-  });
-  const bands = options.stacked
-    ? lines.map((_, i) => ({
-        series: i + 1 < lines.length ? [i + 1, i + 2] : [i + 1, -1],
-        fill: `${colours[i]}bb`,
-        dir: -1,
-      }))
-    : undefined;
-  if (options.stacked)
-    lines.forEach((_, i) => {
-      if (i === lines.length - 1) series[i + 1].fill = `${colours[i]}bb`;
-    });
+    })),
+  ];
+  const bands = lines.slice(1).map((_, i) => ({series: [i + 1, i + 2], fill: `${colours[i]}bb`, dir: -1}));
   const show = (i) => showLegend(panel.legend, names, raw, colours, steps, i, options);
   const plot = new uPlot(
     {
@@ -182,13 +167,13 @@ function drawChart(panel, title, table, names, options) {
       height: HEIGHT,
       series,
       legend: {show: false},
-      bands: bands?.slice(0, -1),
+      bands: options.stacked ? bands : undefined,
       cursor: {sync: {key: 'run'}, points: {show: !options.stacked}},
       scales: {x: {time: false}, y: {distr: logarithmic ? 3 : 1, range: yRange(options, logarithmic)}},
       axes: axes(logarithmic),
       hooks: {setCursor: [(one) => show(one.cursor.idx ?? null)]},
     },
-    data,
+    [steps, ...below, ...lines],
     panel.plot,
   );
   plot.over.addEventListener('click', () => {
