@@ -61,7 +61,7 @@ def is_close(gold: str, answer: str, absolute: float, relative: float) -> bool:
     """
     try:
         return any(_close(*pair, absolute, relative) for pair in readings(gold, answer))
-    except (Refused, Unreadable, Contradiction, ArithmeticError):
+    except (Refused, Unreadable, Contradiction, ArithmeticError, RecursionError):
         return False
 
 

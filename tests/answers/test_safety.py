@@ -100,6 +100,11 @@ def test_bombs_are_refused_or_cheap_without_a_deadline(answer):
         assert judge(gold, answer).reward == 0.0
 
 
+def test_a_deep_answer_is_refused_where_decimals_may_be_close_too():
+    for answer in ("x" + "!" * 1100, "-" * 1100 + "x"):
+        assert judge("4", answer, 0.05, 0.01).outcome == "refused"
+
+
 def test_the_document_quotes_every_limit():
     """docs/users/grading.md quotes every limit."""
     document = (ROOT / "docs" / "users" / "grading.md").read_text()
