@@ -46,7 +46,7 @@ class Job:
         ``(arguments, reward)``, the worker checks itself with them; a worker that answers wrongly is replaced.
       arguments: picklable and hashable; equal functions and arguments always give equal verdicts if ``cacheable``.
       deadline: CPU seconds after which its worker is killed; None: ``rewards.deadline_seconds``. A worker that waits
-        instead is killed after ``rewards.wall_clock_factor`` times that on the clock.
+        instead is killed after five times that on the clock.
       cacheable: whether the verdict may be remembered.
     """
 

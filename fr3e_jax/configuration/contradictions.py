@@ -166,42 +166,27 @@ def tensor_shards_divide_the_network(config: Config) -> str | None:
 
 @rule("mesh.replica", "mesh.fsdp", "mesh.tensor")
 def one_mesh_size_is_inferred(config: Config) -> str | None:
-    return _sizes_problem({axis: getattr(config.mesh, axis) for axis in ("replica", "fsdp", "tensor")}, "fsdp")
-
-
-@rule("mesh.rollout_tensor", "mesh.rollout_fsdp", "mesh.rollout_replica")
-def one_rollout_mesh_size_is_inferred(config: Config) -> str | None:
-    mesh = config.mesh
-    if mesh.rollout_tensor == 0:
-        return None
-    names = ("rollout_replica", "rollout_fsdp", "rollout_tensor")
-    return _sizes_problem({name: getattr(mesh, name) for name in names}, "rollout_replica")
-
-
-def _sizes_problem(sizes: dict[str, int], usual: str) -> str | None:
-    """``usual``: the axis that is inferred by default."""
+    sizes = {axis: getattr(config.mesh, axis) for axis in ("replica", "fsdp", "tensor")}
     for name, size in sizes.items():
         if size == 0:
             return f"mesh.{name}=0 is not a number of devices; set mesh.{name}=-1 to take all that the others leave"
     inferred = [name for name, size in sizes.items() if size == -1]
     if len(inferred) < 2:
         return None
-    other = next(name for name in inferred if name != usual)
+    other = next(name for name in inferred if name != "fsdp")
     settings = " and ".join(f"mesh.{name}=-1" for name in inferred)
     return f"{settings} leave the mesh undetermined; nearest: mesh.{other}=1"
 
 
-@rule("mesh.rollout_tensor", "mesh.rollout_fsdp", "mesh.rollout_replica")
+@rule("mesh.rollout_tensor", "mesh.rollout_fsdp")
 def rollout_sizes_have_an_effect(config: Config) -> str | None:
-    mesh = config.mesh
-    given = [
-        f"mesh.rollout_{n}={v}"
-        for n, v, usual in (("fsdp", mesh.rollout_fsdp, 1), ("replica", mesh.rollout_replica, -1))
-        if v != usual
-    ]
-    if mesh.rollout_tensor or not given:
+    fsdp = config.mesh.rollout_fsdp
+    if config.mesh.rollout_tensor or fsdp == 1:
         return None
-    return f"{given[0]} is not read with mesh.rollout_tensor=0, the layout of training; nearest: mesh.rollout_tensor=1"
+    return (
+        f"mesh.rollout_fsdp={fsdp} is not read with mesh.rollout_tensor=0, the layout of training; "
+        "nearest: mesh.rollout_tensor=1"
+    )
 
 
 @rule("evaluation.pass_at", "evaluation.samples")

@@ -96,9 +96,6 @@ class RewardsConfig:
         0, "worker processes, up to twice as many while some are slow; 0: one per core, at most 16", ge=0
     )
     deadline_seconds: float = option(2.0, "CPU time for one answer; then its worker is killed, the reward is 0", gt=0)
-    wall_clock_factor: float = option(
-        5.0, "a worker is killed after so many times its deadline on the clock, whether it computes or waits", ge=1
-    )
     memory_mb: int = option(2048, "address space of a worker, in MB", ge=256)
 
 
@@ -373,7 +370,6 @@ class SftConfig:
     steps: int = option(1000, "optimizer steps of supervised fine-tuning", ge=1)
     batch_size: int = option(64, "demonstrations per optimizer step", ge=1)
     learning_rate: float = option(1e-3, "peak learning rate, decayed to zero by a cosine", ge=0)
-    warmup_updates: int = option(20, "optimizer steps of linear warm-up", ge=0)
     curriculum_steps: int = option(0, "first steps that mix in shorter problems, if the task has them", ge=0)
 
 
@@ -395,7 +391,6 @@ class RftConfig:
     negative_share: float = option(
         0.05, "share of wrong responses, drawn at random, among the training responses", ge=0, lt=1
     )
-    batch_size: int = option(32, "responses per optimizer step; those of a prompt stay together", ge=1)
     learning_rate: float = option(1e-5, "peak learning rate", ge=0)
 
 
@@ -453,9 +448,6 @@ class ToolsConfig:
     beam: int = option(2, "continuations of a state after an answer, the first included (ARPO)", ge=2)
     branch_probability: float = option(0.5, "p of clip(u - w dH, 0, 1) <= p, the rule of branching (ARPO)", ge=0, le=1)
     entropy_weight: float = option(0.2, "w of that rule", ge=0)
-    entropy_tokens: int = option(
-        20, "sampled tokens whose entropies are compared: at the response's start, and after an answer", ge=1
-    )
 
 
 @dataclass
@@ -472,11 +464,10 @@ class MeshConfig:
     expert: int = option(1, "groups that the experts are split into; else as a part of fsdp", ge=1)
     tensor: int = option(1, "shards of heads and MLP columns; -1: all devices that the others leave", ge=-1)
     rollout_tensor: int = option(
-        0, "tensor shards of a copy of the weights for rollouts; 0: rollouts use the layout of training", ge=-1
+        0, "tensor shards of a copy of the weights for rollouts; 0: rollouts use the layout of training", ge=0
     )
-    rollout_fsdp: int = option(1, "fsdp shards of that copy; each is gathered at every decode step", ge=-1)
-    rollout_replica: int = option(
-        -1, "repetitions of that copy, each with a share of the rollouts; -1: all devices that the others leave", ge=-1
+    rollout_fsdp: int = option(
+        1, "fsdp shards of that copy, gathered at every decode step; the devices hold as many copies as they can", ge=1
     )
 
 

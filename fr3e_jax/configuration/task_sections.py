@@ -12,7 +12,6 @@ from fr3e_jax.configuration.options import option
 class OrderConfig:
     """The embedded procedural task: evaluate a flat expression, one reduction per line."""
 
-    modulus: int = option(10, "arithmetic is modulo this number; operands and results are single digits", ge=2, le=10)
     num_operands: int = option(5, "operands of an RL or evaluation prompt", ge=2, le=16)
     sft_min_operands: int = option(3, "shortest expression of the supervised curriculum", ge=2, le=16)
     sft_valid_share: float = option(
@@ -31,7 +30,6 @@ class OrderConfig:
 class ChainConfig:
     """The embedded procedural task: apply operations to a list of digits, each in the reading that counts."""
 
-    digits: int = option(4, "digits of the list", ge=4, le=16)
     length: int = option(8, "operations of an RL or evaluation prompt, each a line of the response", ge=1, le=100)
     ambiguous: int = option(
         5, "operations of a prompt with two readings; a policy that guesses succeeds in a share of 0.5^ambiguous", ge=0

@@ -15,6 +15,8 @@ from fr3e_jax.data.procedural import ProceduralTask, generator, split_by_hash
 from fr3e_jax.data.task import Demonstration, Split
 from fr3e_jax.rewards.chain_verifier import AMBIGUOUS, LINE_END, PLAIN, ChainVerifier, readings, steps_of
 
+DIGITS = 4  # of the list
+
 
 class ChainTask(ProceduralTask):
     """*Chain* with the settings ``data.chain``; see ``fr3e_jax.data.task.Task``."""
@@ -68,7 +70,7 @@ def _draw(rng: np.random.Generator, config: ChainConfig, length: int, split: Spl
     The readings of each ambiguous operation differ on the list that it meets, so that each is a decision.
     """
     while True:
-        digits = first = "".join(map(str, rng.integers(10, size=config.digits)))
+        digits = first = "".join(map(str, rng.integers(10, size=DIGITS)))
         ambiguous = set(rng.permutation(length)[: config.ambiguous].tolist())
         steps = ""
         for step in range(length):

@@ -14,6 +14,8 @@ from fr3e_jax.data.procedural import ProceduralTask, generator, split_by_hash
 from fr3e_jax.data.task import Demonstration, Split
 from fr3e_jax.rewards.order_verifier import LINE_END, OrderVerifier, evaluate, is_valid, reduce_at
 
+MODULUS = 10  # of the arithmetic: operands and results are single digits
+
 
 class OrderTask(ProceduralTask):
     """*Order* with the settings ``data.order``; see ``fr3e_jax.data.task.Task``."""
@@ -30,8 +32,8 @@ class OrderTask(ProceduralTask):
         super().__init__(order, config.seed)
 
     def draw(self, rng: np.random.Generator, split: Split) -> tuple[str, str]:
-        expression = _draw(rng, self.config.modulus, self.config.num_operands, split)
-        return expression + LINE_END, evaluate(expression, self.config.modulus)
+        expression = _draw(rng, MODULUS, self.config.num_operands, split)
+        return expression + LINE_END, evaluate(expression, MODULUS)
 
     def demonstration(self, index: int, step_fraction: float) -> Demonstration:
         """A solution that reduces a random operator in each line, whatever its precedence.
@@ -46,10 +48,10 @@ class OrderTask(ProceduralTask):
         rng = generator(self.seed, "demonstrations", index)
         shortest = self.config.sft_min_operands if step_fraction < 1 else self.config.num_operands
         num_operands = int(rng.integers(shortest, self.config.num_operands + 1))
-        expression = _draw(rng, self.config.modulus, num_operands, "train")
+        expression = _draw(rng, MODULUS, num_operands, "train")
         lines = [expression]
         while len(lines[-1]) > 1:
-            lines.append(reduce_at(lines[-1], self._operator(rng, lines[-1]), self.config.modulus))
+            lines.append(reduce_at(lines[-1], self._operator(rng, lines[-1]), MODULUS))
         return Demonstration(prompt=expression + LINE_END, response=LINE_END.join(lines[1:]))
 
     def _operator(self, rng: np.random.Generator, expression: str) -> int:
@@ -62,12 +64,12 @@ class OrderTask(ProceduralTask):
         return int(positions[int(rng.integers(len(positions)))])
 
     def verifier(self) -> OrderVerifier:
-        return OrderVerifier(self.config.verifier, self.config.modulus)
+        return OrderVerifier(self.config.verifier, MODULUS)
 
 
 def split_of(expression: str) -> Split:
     """The split of an expression by a hash of its text: one in 16 each for test and development, the rest to train."""
-    # The person string was chosen so that all splits have expressions for every modulus and number of operands.
+    # The person string was chosen so that all splits have expressions for every number of operands.
     return split_by_hash(expression, b"order test split", development=4)
 
 

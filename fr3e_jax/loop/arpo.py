@@ -26,6 +26,7 @@ from fr3e_jax.rollouts.requests import Branch, CachedTrunk, Ended, Key, Rollout,
 from fr3e_jax.rollouts.tool_calls import answer_spans
 from fr3e_jax.session.session import Session
 
+ENTROPY_TOKENS = 20  # compared: at the response's start, and after an answer
 _NOTHING = Rollout(np.zeros(0, np.int32), *(np.zeros(0, np.float32) for _ in range(3)), finished=False)
 
 
@@ -150,7 +151,7 @@ class _Round:
             [fork.position for _, fork in places],
             np.stack([draw(fork) for _, fork in places]),
             most_tokens=cap,
-            tokens=tools.entropy_tokens,
+            tokens=ENTROPY_TOKENS,
             vocabulary=self._session.model.architecture.vocab_size,
             weight=tools.entropy_weight,
             probability=tools.branch_probability,

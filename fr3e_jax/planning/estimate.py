@@ -28,7 +28,7 @@ from fr3e_jax.policy.int8 import channel_elements, with_scales
 from fr3e_jax.policy.lora import LoraSettings, build_adapted_network
 from fr3e_jax.policy.network import build_network
 from fr3e_jax.programs.fused_steps import fuses_steps
-from fr3e_jax.programs.mesh import resolve_sizes, training_shape
+from fr3e_jax.programs.mesh import rollout_shape, training_shape
 from fr3e_jax.programs.size_buckets import power_of_two
 from fr3e_jax.session.placed_network import lora_settings
 
@@ -96,8 +96,7 @@ def rollout_sizes(config: Config, devices: int) -> Sizes:
     if m.rollout_tensor == 0:
         training = training_sizes(config, devices)
         return replace(training, fsdp=training.fsdp * training.context, context=1)
-    sizes = dict(replica=m.rollout_replica, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
-    replica, fsdp, tensor = resolve_sizes(devices, prefix="mesh.rollout_", **sizes)
+    replica, fsdp, tensor = rollout_shape(devices, 1, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
     return Sizes(replica, fsdp, 1, tensor)
 
 

@@ -18,6 +18,7 @@ from fr3e_jax.programs.mesh import (
     check_slices,
     kept_hidden_sharding,
     param_shardings,
+    rollout_shape,
 )
 
 
@@ -27,10 +28,12 @@ def check_layout(estimator: Estimator, topology: Topology) -> None:
     Raises:
       fr3e_jax.programs.mesh.MeshMismatch: an axis does not divide a dimension, or the slices do not divide ``replica``.
     """
-    own = bool(estimator.config.mesh.rollout_tensor)
+    mesh, train = estimator.config.mesh, estimator.train
+    own = bool(mesh.rollout_tensor)
     if topology.chip.platform == "tpu":
-        check_slices(estimator.train.replica, topology.slices)
-        check_slices(estimator.roll.replica, topology.slices, prefix="mesh.rollout_")
+        check_slices(train.replica, topology.slices)
+        if own:
+            rollout_shape(topology.devices, topology.slices, fsdp=mesh.rollout_fsdp, tensor=mesh.rollout_tensor)
     _check(estimator.a, estimator.train, "mesh.")
     _check(estimator.a, estimator.roll, "mesh.rollout_" if own else "mesh.")
 

@@ -83,7 +83,7 @@ class Programs:
         self.config, m = config, config.mesh
         self.architecture: Architecture = configured_architecture(config, vocab_size)
         self.mesh: Mesh = make_mesh(m.replica, m.fsdp, m.tensor, devices, context=m.context, expert=m.expert)
-        self.decoding = rollout_mesh(self.mesh, replica=m.rollout_replica, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
+        self.decoding = rollout_mesh(self.mesh, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
         model = model_on(self.mesh, config, self.architecture, self.decoding)
         network = model.network
         self.weights = network.weights

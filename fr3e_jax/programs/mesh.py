@@ -112,13 +112,13 @@ def _mesh(devices: np.ndarray) -> Mesh:
     return Mesh(devices, names, axis_types=(AxisType.Auto,) * len(names))
 
 
-def resolve_sizes(count: int, *, prefix: str = "mesh.", **sizes: int) -> tuple[int, ...]:
-    """The sizes with -1 replaced; ``prefix``: of their settings' names, for the errors.
+def resolve_sizes(count: int, **sizes: int) -> tuple[int, ...]:
+    """The sizes with -1 replaced.
 
     Raises:
       MeshMismatch: a size is below 1, more than one is -1, or they do not multiply to ``count``.
     """
-    names = {axis: f"{prefix}{axis}" for axis in sizes}
+    names = {axis: f"mesh.{axis}" for axis in sizes}
     wrong = [f"{names[axis]}={size}" for axis, size in sizes.items() if size < 1 and size != -1]
     if wrong:
         raise MeshMismatch(f"{wrong[0]} is no size of a mesh axis; set a number of devices, or -1 to infer it")
@@ -160,40 +160,52 @@ def _slices(devices) -> int:
     return len({getattr(device, "slice_index", None) or 0 for device in devices})
 
 
-def check_slices(replica: int, slices: int, *, prefix: str = "mesh.") -> None:
+def check_slices(replica: int, slices: int) -> None:
     """Refuse a mesh whose ``replica`` axis does not span the slices: another axis would cross the network between them.
-
-    ``prefix``: of the mesh's settings, for the error.
 
     Raises:
       MeshMismatch: ``replica`` is not a multiple of ``slices``.
     """
-    if replica % slices == 0:
-        return
-    if prefix == "mesh.":
-        advice = f"set mesh.replica={slices}, and mesh.fsdp=-1 for the devices of a slice"
-    else:
-        advice = f"set {prefix}replica=-1, and {prefix}fsdp and {prefix}tensor so that their product divides a slice"
-    raise MeshMismatch(f"{prefix}replica={replica} is not a multiple of the {slices} slices that it spans; {advice}")
+    if replica % slices:
+        raise MeshMismatch(
+            f"mesh.replica={replica} is not a multiple of the {slices} slices that it spans; "
+            f"set mesh.replica={slices}, and mesh.fsdp=-1 for the devices of a slice"
+        )
 
 
-def rollout_mesh(training: Mesh, *, replica: int = -1, fsdp: int = 1, tensor: int = 0) -> Mesh:
+def rollout_shape(count: int, slices: int, *, fsdp: int, tensor: int) -> tuple[int, int, int]:
+    """Replica, fsdp and tensor of ``count`` devices for rollouts: copies of fsdp x tensor devices, each in one slice.
+
+    Raises:
+      MeshMismatch: the copies do not divide the devices of a slice.
+    """
+    if count // slices % (fsdp * tensor):
+        of = f" of each of the {slices} slices" if slices > 1 else ""
+        raise MeshMismatch(
+            f"mesh.rollout_fsdp={fsdp} x mesh.rollout_tensor={tensor} is {fsdp * tensor} devices, which do not divide "
+            f"the {count // slices}{of}; set them so that their product does"
+        )
+    return count // (fsdp * tensor), fsdp, tensor
+
+
+def rollout_mesh(training: Mesh, *, fsdp: int = 1, tensor: int = 0) -> Mesh:
     """The mesh that rollouts are decoded on: the same devices in the same order under other sizes.
 
     ``tensor = 0`` is the training mesh itself, but with ``context`` as a part of ``fsdp``: a decode step has many
     lanes, and each is one position. The weights lie as in training.
 
     Raises:
-      MeshMismatch: the sizes do not multiply to the number of devices, or the slices do not divide ``replica``.
+      MeshMismatch: see `rollout_shape`.
     """
     if tensor == 0 and EXPERT in training.shape:  # which has no context
         return training
     if tensor == 0:
         size = training.shape
         replica, fsdp, tensor = size["replica"], size["fsdp"] * size[CONTEXT], size["tensor"]
-    shape = resolve_sizes(training.size, prefix="mesh.rollout_", replica=replica, fsdp=fsdp, tensor=tensor)
-    check_slices(shape[0], _slices(training.devices.flat), prefix="mesh.rollout_")
-    shape = (*shape[:2], 1, shape[2])
+    else:
+        slices = _slices(training.devices.flat)
+        replica, fsdp, tensor = rollout_shape(training.size, slices, fsdp=fsdp, tensor=tensor)
+    shape = (replica, fsdp, 1, tensor)
     return training if shape == training.devices.shape else _mesh(training.devices.reshape(shape))
 
 

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 FAILED_STARTS = 3  # workers in a row that died before their first answer: the fault is in all of them
 MAX_WORKERS = 16
+WALL_CLOCK_FACTOR = 5.0  # a worker is killed after so many times its deadline on the clock, even if it waits
 JOBS_PER_WORKER = 1000  # then a worker is replaced
 CANARY_EVERY = 100  # answers between two checks of a worker against known verdicts
 
@@ -219,7 +220,7 @@ class Pool:
             self._deliver(task, Reply("verdict"))
 
     def _request(self, worker: Worker, message: bytes, seconds: float) -> None:
-        worker.request(message, seconds, seconds * self._settings.wall_clock_factor)
+        worker.request(message, seconds, seconds * WALL_CLOCK_FACTOR)
         self._watch(worker)
 
     def _watch(self, worker: Worker) -> None:
@@ -301,7 +302,7 @@ class Pool:
     def _lose_unready(self, worker: Worker, late: bool) -> None:
         self._failed_starts += 1
         if late or self._failed_starts >= FAILED_STARTS:
-            clock = LOAD_SECONDS * self._settings.wall_clock_factor
+            clock = LOAD_SECONDS * WALL_CLOCK_FACTOR
             how = f"was not ready after {LOAD_SECONDS:.0f} s of CPU time or {clock:.0f} s" if late else "died"
             what = f"a worker {how} while it imported this and ran its canaries, {self._failed_starts} in a row"
             self._give_up_on(worker.checking, f"{what}; the process it was forked from: {self._workers.complaint()}")

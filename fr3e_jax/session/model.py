@@ -221,7 +221,7 @@ def open_model(
     m = config.mesh
     mesh = make_mesh(m.replica, m.fsdp, m.tensor, context=m.context, expert=m.expert)
     chosen_attention(config.model.attention, mesh.devices.flat[0].platform, architecture.head_dim)
-    decoding = rollout_mesh(mesh, replica=m.rollout_replica, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
+    decoding = rollout_mesh(mesh, fsdp=m.rollout_fsdp, tensor=m.rollout_tensor)
     model = model_on(mesh, config, architecture, decoding)
     programs = decoder_programs(config, model.network, architecture, decoding, keeps_routes=keeps_routes)
     return model, programs, model.network.weights

@@ -22,7 +22,7 @@ OUTCOMES = {"hanging": "timeout", "sleeping": "timeout", "exiting": "worker_died
 def run(folder: Path, tiny_run, name: str) -> int:
     recipe = folder / "recipe.yaml"
     settings = {"data__verifier": f"{VERIFIERS}:{name}", "rewards__deadline_seconds": 0.5, "training__max_steps": 1}
-    settings |= {"rewards__wall_clock_factor": 2.0, "evaluation__every": 0, "rollout__rollouts_per_prompt": 4}
+    settings |= {"evaluation__every": 0, "rollout__rollouts_per_prompt": 4}
     recipe.write_text(to_yaml(tiny_run.config(runtime__run_dir=str(folder / "run"), **settings)))
     return main(["train", str(recipe)])
 

@@ -25,11 +25,6 @@ CASES = {
     "head_size_is_even": (["model.hidden_size=60"], ["model.hidden_size=64"], "nearest: model.hidden_size=64"),
     "tensor_shards_divide_the_network": (["mesh.tensor=3"], ["mesh.tensor=2"], "nearest: mesh.tensor=2"),
     "one_mesh_size_is_inferred": (["mesh.replica=-1"], ["mesh.replica=1"], "nearest: mesh.replica=1"),
-    "one_rollout_mesh_size_is_inferred": (
-        ["mesh.rollout_tensor=2", "mesh.rollout_fsdp=0"],
-        ["mesh.rollout_fsdp=1"],
-        "set mesh.rollout_fsdp=-1",
-    ),
     "rollout_sizes_have_an_effect": (
         ["mesh.rollout_fsdp=2"],
         ["mesh.rollout_tensor=1"],

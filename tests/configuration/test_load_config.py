@@ -40,8 +40,8 @@ def test_overrides_win_over_the_recipe_and_later_ones_over_earlier(recipe):
 
 
 def test_a_section_can_be_overridden_as_a_mapping(recipe):
-    config = load_config(recipe, ["data.order={modulus: 7}", "explore={num_anchors: 2, min_spacing: 3}"])
-    assert (config.data.order.modulus, config.explore.num_anchors, config.explore.min_spacing) == (7, 2, 3)
+    config = load_config(recipe, ["data.order={num_operands: 7}", "explore={num_anchors: 2, min_spacing: 3}"])
+    assert (config.data.order.num_operands, config.explore.num_anchors, config.explore.min_spacing) == (7, 2, 3)
 
 
 @pytest.mark.parametrize("text", ["1e5", "3", "null", "a: b", "x=y", "a #b", "[1", "", "yes"])
@@ -110,7 +110,7 @@ def test_unknown_include_names_the_including_file(tmp_path, recipe):
         ("explore.num_anchors=0", "expected int >= 1; nearest: explore.num_anchors=1"),
         ("explore.num_anchors=true", "explore.num_anchors=true is not valid"),
         ("explore.num_anchors=", "explore.num_anchors=null is not valid"),
-        ("data.order.modulus=70", "expected int >= 2 and <= 10; nearest: data.order.modulus=10"),
+        ("data.order.num_operands=70", "expected int >= 2 and <= 16; nearest: data.order.num_operands=16"),
         ("rollout.top_p=0", "expected float > 0 and <= 1; nearest: rollout.top_p=1"),
         ("optimizer.learning_rate=nan", "optimizer.learning_rate=nan is not valid"),
         ("optimizer.learning_rate=inf", "optimizer.learning_rate=inf is not valid"),

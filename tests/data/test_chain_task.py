@@ -27,11 +27,11 @@ def decisions(prompt):
         digits = found[0]
 
 
-@pytest.mark.parametrize(("digits", "length", "ambiguous"), [(4, 8, 5), (7, 30, 4), (4, 3, 0), (4, 6, 6), (16, 100, 9)])
-def test_every_problem_has_its_length_and_its_number_of_decisions(digits, length, ambiguous):
-    for problem in make(digits=digits, length=length, ambiguous=ambiguous).problems("train")[:20]:
+@pytest.mark.parametrize(("length", "ambiguous"), [(8, 5), (30, 4), (3, 0), (6, 6), (100, 9)])
+def test_every_problem_has_its_length_and_its_number_of_decisions(length, ambiguous):
+    for problem in make(length=length, ambiguous=ambiguous).problems("train")[:20]:
         first, steps = steps_of(problem.prompt)
-        assert len(first) == len(problem.gold) == digits
+        assert len(first) == len(problem.gold) == 4
         assert [step[:2] for step in steps] == [f"{i:02d}" for i in reversed(range(length))]
         assert sum(step[-1] in AMBIGUOUS for step in steps) == len(list(decisions(problem.prompt))) == ambiguous
         assert set(problem.prompt) <= set(CHARACTERS)

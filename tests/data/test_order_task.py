@@ -24,9 +24,9 @@ def test_problems_have_the_right_form_and_answer():
         assert problem.gold == str(eval(expression) % 10)
 
 
-@pytest.mark.parametrize(("modulus", "num_operands"), [(10, 2), (10, 5), (2, 3), (7, 8)])
-def test_held_out_expressions_never_occur_in_training(modulus, num_operands):
-    task = make(modulus=modulus, num_operands=num_operands, sft_min_operands=2)
+@pytest.mark.parametrize("num_operands", [2, 5])
+def test_held_out_expressions_never_occur_in_training(num_operands):
+    task = make(num_operands=num_operands, sft_min_operands=2)
     train = {problem.prompt for problem in task.problems("train")[:3000]}
     shown = {task.demonstration(i, i % 2).prompt for i in range(3000)}
     test = {problem.prompt for problem in task.problems("test")[:3000]}
@@ -35,12 +35,11 @@ def test_held_out_expressions_never_occur_in_training(modulus, num_operands):
     assert {split_of(prompt[:-1]) for prompt in train | shown} == {"train"}
 
 
-@pytest.mark.parametrize(("modulus", "num_operands"), list(itertools.product(range(2, 11), (2, 3, 16))))
-def test_all_splits_have_problems_for_every_setting(modulus, num_operands):
-    task = make(modulus=modulus, num_operands=num_operands, sft_min_operands=2)
+@pytest.mark.parametrize("num_operands", [2, 3, 16])
+def test_all_splits_have_problems_for_every_setting(num_operands):
+    task = make(num_operands=num_operands, sft_min_operands=2)
     for split in ("train", "development", "test"):
-        digits = set(task.problems(split)[0].prompt[::2]) - {">"}
-        assert max(map(int, digits)) < modulus
+        assert len(task.problems(split)[0].prompt) == 2 * num_operands
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])

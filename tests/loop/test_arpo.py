@@ -19,12 +19,17 @@ from fr3e_jax.rollouts.tool_calls import answer_spans
 FIRST, COUNT, TOKENS = 2, 6, 3
 
 
+@pytest.fixture(autouse=True)
+def entropies_of_three_tokens(monkeypatch):
+    monkeypatch.setattr("fr3e_jax.loop.arpo.ENTROPY_TOKENS", TOKENS)
+
+
 def branching(scripted_tool, session, probability: float, **engine) -> SimpleNamespace:
     config = copy.deepcopy(session.config)
     config.rollout.max_response_tokens = 16
     tools = config.tools
     tools.branching, tools.initial_rollouts, tools.branch_probability = True, FIRST, probability
-    tools.beam, tools.entropy_tokens, tools.entropy_weight = 3, TOKENS, 0.4
+    tools.beam, tools.entropy_weight = 3, 0.4
     shapes = Shapes(**{"slots": 2, "lanes": 3, "chunk": 4} | engine)
     own = RolloutEngine(session.sampler.engine.programs, shapes, seed=7)
     sampler = dataclasses.replace(session.sampler, toolbox=scripted_tool.toolbox_of(session), engine=own)

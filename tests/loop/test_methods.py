@@ -48,7 +48,11 @@ UNTRAINED = [  # one layer, and a task that such a policy solves half of the tim
     "rollout.lanes_per_trunk=17",
     "optimizer.learning_rate=1e-2",
 ]
-WARM_STARTED = ["rft.prompts=24", "rft.responses=64", "rft.batch_size=16"]  # what an untrained policy cannot do
+WARM_STARTED = [
+    "rft.prompts=24",
+    "rft.responses=64",
+    "training.mini_batch_rollouts=16",
+]  # what an untrained policy cannot do
 
 EARLIER = {  # events that lie beyond three steps in the recipe itself
     "ppo": ["critic.warmup_steps=1"],

@@ -196,7 +196,7 @@ def test_changes_that_keep_the_results_are_advised_first():
         (
             "v5e:8x8x2slices",
             ("mesh.replica=2", "mesh.rollout_fsdp=32"),
-            r"mesh.rollout_replica=1 is not a multiple of the 2 slices that it spans; set mesh.rollout_replica=-1",
+            r"mesh.rollout_tensor=4 is 128 devices, which do not divide the 64 of each of the 2 slices",
         ),
         ("v5e:8x8", ("mesh.fsdp=4", "mesh.context=8"), r"mesh.fsdp=4 x mesh.context=8 x mesh.tensor=4 is 128 devices"),
         ("v5e:8x8", ("mesh.rollout_tensor=8",), r"mesh.rollout_tensor=8 does not divide dimension 0 \(heads, 28\)"),

@@ -228,14 +228,16 @@ def test_sizes_that_do_not_fit_the_devices_are_refused_by_name(sizes, message):
 def test_the_rollout_mesh_has_the_same_devices_in_the_same_order():
     training = make_mesh(1, -1, 1, devices=[Device(i) for i in range(8)])
     assert rollout_mesh(training) is training
-    assert rollout_mesh(training, replica=-1, fsdp=8, tensor=1) is training
+    assert rollout_mesh(training, fsdp=8, tensor=1) is training
     mesh = rollout_mesh(training, tensor=4)
     assert tuple(mesh.shape.values()) == (2, 1, 1, 4)
     assert mesh.devices.ravel().tolist() == training.devices.ravel().tolist()
     long = make_mesh(1, 2, 2, devices=[Device(i) for i in range(8)], context=2)
     assert rollout_mesh(long).shape == dict(replica=1, fsdp=4, context=1, tensor=2)
     assert rollout_mesh(long).devices.ravel().tolist() == long.devices.ravel().tolist()
-    with pytest.raises(MeshMismatch, match="mesh.rollout_replica=2 x mesh.rollout_fsdp=1 x mesh.rollout_tensor=3 is 6"):
+    with pytest.raises(
+        MeshMismatch, match="mesh.rollout_fsdp=1 x mesh.rollout_tensor=3 is 3 devices, .* do not divide the 8"
+    ):
         rollout_mesh(training, tensor=3)
 
 
@@ -273,7 +275,9 @@ def test_meshes_whose_other_axes_would_span_slices_are_refused():
     chips = [Chip(i) for i in range(8)]
     with pytest.raises(MeshMismatch, match="mesh.replica=1 is not a multiple of the 2 slices .* set mesh.replica=2"):
         make_mesh(devices=chips)
-    with pytest.raises(MeshMismatch, match="mesh.rollout_replica=1 is not a multiple .* their product divides a slice"):
+    with pytest.raises(
+        MeshMismatch, match="x mesh.rollout_tensor=8 is 8 devices, which do not divide the 4 of each of the 2 slices"
+    ):
         rollout_mesh(make_mesh(2, devices=chips), tensor=8)
 
 

@@ -112,8 +112,9 @@ def test_jobs_are_graded_while_the_caller_goes_on(grader_of):
     assert grader.take_outcomes() == Counter(right=2, wrong=1)
 
 
-def test_submitting_does_not_wait_for_a_hanging_worker(grader_of):
-    grader = grader_of(job_verifier("behave"), RewardsConfig(workers=1, deadline_seconds=1.0, wall_clock_factor=2.0))
+def test_submitting_does_not_wait_for_a_hanging_worker(grader_of, monkeypatch):
+    monkeypatch.setattr("fr3e_jax.rewards.pool.WALL_CLOCK_FACTOR", 2.0)
+    grader = grader_of(job_verifier("behave"), RewardsConfig(workers=1, deadline_seconds=1.0))
     hanging = grader.submit(PROBLEM, "sleep", True)
     after = grader.submit(PROBLEM, "well", True)
     assert not hanging.done()
@@ -200,8 +201,9 @@ def test_a_forgotten_grader_ends_its_processes():
         time.sleep(0.01)
 
 
-def test_a_user_s_verifier_runs_in_a_worker(grader_of):
-    settings = RewardsConfig(workers=2, deadline_seconds=1.0, wall_clock_factor=2.0)
+def test_a_user_s_verifier_runs_in_a_worker(grader_of, monkeypatch):
+    monkeypatch.setattr("fr3e_jax.rewards.pool.WALL_CLOCK_FACTOR", 2.0)
+    settings = RewardsConfig(workers=2, deadline_seconds=1.0)
     grader = grader_of(user_verifier(f"{FUNCTIONS}:own_verifier"), settings)
     assert [grade(grader, PROBLEM, response, True) for response in ("24", "25")] == [1.0, 0.0]
     assert grader.submit(PROBLEM, "hang", True).result() == Verdict(0.0, "timeout")
@@ -261,7 +263,7 @@ def test_the_deadline_of_a_job_does_not_count_the_import_of_its_verifier(tmp_pat
         "import time\nend = time.process_time() + 1.5\nwhile time.process_time() < end:\n    pass\n"
         "def verify(problem, response, finished):\n    return 1.0\n"
     )
-    settings = RewardsConfig(deadline_seconds=0.3, wall_clock_factor=2.0, workers=1)
+    settings = RewardsConfig(deadline_seconds=0.3, workers=1)
     grader = grader_of(user_verifier(f"{tmp_path / 'slow.py'}:verify"), settings)
     problem = Problem(id="p", prompt="", gold="")
     assert [grader.submit(problem, str(n), True).result().outcome for n in range(3)] == ["right"] * 3

@@ -91,21 +91,26 @@ def test_a_worker_that_is_gone_after_its_deadline_counts_as_late_and_not_as_dead
 
 
 @pytest.mark.parametrize("call", [("behave", "spin"), ("behave", "spin past every signal"), ("spin_in_a_child",)])
-def test_a_worker_that_computes_too_long_is_killed_by_its_cpu_time(own_pool, call):
-    pool = own_pool(wall_clock_factor=1e6)
+def test_a_worker_that_computes_too_long_is_killed_by_its_cpu_time(own_pool, call, monkeypatch):
+    monkeypatch.setattr("fr3e_jax.rewards.pool.WALL_CLOCK_FACTOR", 1e6)
+    pool = own_pool()
     assert run(pool, *call, deadline=0.2).kind == "timeout"
 
 
-def test_a_worker_that_sleeps_is_killed_by_the_clock_some_time_after_the_deadline(own_pool):
-    pool = own_pool(wall_clock_factor=4)
+def test_a_worker_that_sleeps_is_killed_by_the_clock_some_time_after_the_deadline(own_pool, monkeypatch):
+    monkeypatch.setattr("fr3e_jax.rewards.pool.WALL_CLOCK_FACTOR", 4)
+    pool = own_pool()
     assert run(pool, "grade", "4", "4").kind == "verdict"
     start = time.monotonic()
     assert run(pool, "behave", "sleep", deadline=0.2).kind == "timeout"
     assert time.monotonic() - start >= 0.8
 
 
-def test_a_worker_that_a_busy_machine_stops_for_longer_than_its_deadline_gives_its_verdict(own_pool, tmp_path):
-    pool, go, pid = own_pool(wall_clock_factor=1000), tmp_path / "go", tmp_path / "pid"
+def test_a_worker_that_a_busy_machine_stops_for_longer_than_its_deadline_gives_its_verdict(
+    own_pool, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("fr3e_jax.rewards.pool.WALL_CLOCK_FACTOR", 1000)
+    pool, go, pid = own_pool(), tmp_path / "go", tmp_path / "pid"
     reply = start(pool, "wait_for", str(go), str(pid), deadline=0.2)
     wait_until(lambda: pid.exists() and pid.read_text())
     os.kill(int(pid.read_text()), signal.SIGSTOP)

@@ -92,7 +92,7 @@ def test_files_of_task_verifier_and_tool_count_by_content(tmp_path, monkeypatch)
     assert not set(user_files(config).values()) & set(before.values())
 
 
-@pytest.mark.parametrize("setting", ["num_operands", "modulus", "sft_min_operands"])
+@pytest.mark.parametrize("setting", ["num_operands", "sft_min_operands"])
 def test_each_setting_of_the_order_task_is_named_with_the_data_that_it_changes(monkeypatch, setting):
     monkeypatch.setattr(run_identity, "HASHED_COMPUTED_PROBLEMS", 30)
     monkeypatch.setattr(run_identity, "HASHED_DEMONSTRATIONS", 30)

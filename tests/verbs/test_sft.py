@@ -23,7 +23,6 @@ SETTINGS = {
     "sft__steps": 20,
     "sft__batch_size": 8,
     "sft__learning_rate": 2e-2,
-    "sft__warmup_updates": 1,
     "evaluation__prompts": 2,
 }
 
@@ -32,6 +31,7 @@ SETTINGS = {
 def metrics_every_six_steps():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demonstrations, "LOG_EVERY", 6)
+        patch.setattr(demonstrations, "WARMUP_UPDATES", 1)
         yield
 
 
@@ -147,8 +147,9 @@ def test_demonstrations_that_cannot_be_encoded_are_dropped_and_named(tmp_path, t
     ]
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_without_a_model(tmp_path, tiny_run, capsys):
-    settings = SETTINGS | {"sft__learning_rate": 1e30, "sft__warmup_updates": 0, "evaluation__prompts": 1}
+def test_a_loss_that_is_not_finite_ends_the_run_without_a_model(tmp_path, tiny_run, monkeypatch, capsys):
+    monkeypatch.setattr(demonstrations, "WARMUP_UPDATES", 0)
+    settings = SETTINGS | {"sft__learning_rate": 1e30, "evaluation__prompts": 1}
     assert sft(tiny_run.config(**settings, optimizer__max_grad_norm=0.0), tmp_path / "run") == 1
     message = capsys.readouterr().err
     assert (
@@ -159,7 +160,8 @@ def test_a_loss_that_is_not_finite_ends_the_run_without_a_model(tmp_path, tiny_r
 
 def test_a_signal_after_an_update_that_is_not_finite_saves_nothing(tmp_path, tiny_run, monkeypatch, capsys):
     """The signal comes in step 2, whose loss and gradient are not logged."""
-    settings = SETTINGS | {"sft__learning_rate": 1e30, "sft__warmup_updates": 0, "evaluation__prompts": 1}
+    monkeypatch.setattr(demonstrations, "WARMUP_UPDATES", 0)
+    settings = SETTINGS | {"sft__learning_rate": 1e30, "evaluation__prompts": 1}
     monkeypatch.setenv("FR3E_TEST_SIGNAL", f"SIGTERM {HASHED_DEMONSTRATIONS + 1 * 4 + 8 + 4}")
     assert sft(tiny_run.config(**settings, optimizer__max_grad_norm=0.0), tmp_path / "run") == 1
     assert "There is no checkpoint yet" in capsys.readouterr().err

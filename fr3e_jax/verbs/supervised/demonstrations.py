@@ -23,6 +23,7 @@ from fr3e_jax.stores.reading import Place
 from fr3e_jax.verbs.model_directory import check_replaceable
 from fr3e_jax.verbs.supervised.supervised_run import SupervisedRun, start_run
 
+WARMUP_UPDATES = 20
 LOG_EVERY = 50  # optimizer steps between two lines of metrics
 
 
@@ -56,7 +57,7 @@ def _supervised(config: Config) -> Config:
     optimizer = dataclasses.replace(
         config.optimizer,
         learning_rate=config.sft.learning_rate,
-        warmup_updates=config.sft.warmup_updates,
+        warmup_updates=WARMUP_UPDATES,
         schedule="cosine",
         decay_updates=config.sft.steps,
     )

@@ -188,7 +188,7 @@ class _Run(SupervisedRun):
         """The mini-batches that have not been trained on yet."""
         order = self.session.noise.generator(SHUFFLE, self.iteration, 0).permutation(len(current.trunks))
         members = [(int(n), current.trunks[n]) for n in order]
-        batches = split_mini_batches(members, self.config.rft.batch_size)
+        batches = split_mini_batches(members, self.config.training.mini_batch_rollouts)
         return [[trunk for _, trunk in batch] for batch in batches][current.updates :]
 
     def _end_iteration(self) -> None:
