@@ -19,9 +19,11 @@ from fr3e_jax.rollouts.tool_calls import answer_spans
 FIRST, COUNT, TOKENS = 2, 6, 3
 
 
-@pytest.fixture(autouse=True)
-def entropies_of_three_tokens(monkeypatch):
-    monkeypatch.setattr("fr3e_jax.loop.arpo.ENTROPY_TOKENS", TOKENS)
+@pytest.fixture(scope="module", autouse=True)
+def entropies_of_three_tokens():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fr3e_jax.loop.arpo.ENTROPY_TOKENS", TOKENS)
+        yield
 
 
 def branching(scripted_tool, session, probability: float, **engine) -> SimpleNamespace:

@@ -45,7 +45,7 @@ def run_of(folder, tiny_run, **settings):
 @pytest.fixture(scope="module")
 def one_update(tmp_path_factory, tiny_run):
     """An iteration of one update."""
-    return run_of(tmp_path_factory.mktemp("rft"), tiny_run, rft__iterations=1, training__mini_batch_rollouts=100)
+    return run_of(tmp_path_factory.mktemp("rft"), tiny_run, rft__iterations=1, training__mini_batch_rollouts=20)
 
 
 def test_an_update_is_cross_entropy_on_the_responses_that_are_kept(one_update, session, tiny_run):
@@ -70,7 +70,7 @@ def test_an_update_is_cross_entropy_on_the_responses_that_are_kept(one_update, s
 
 @pytest.mark.slow
 def test_two_processes_store_the_responses_and_evaluations_of_one_in_parts(one_update, tmp_path, tiny_run):
-    group = Group(tmp_path, tiny_run, **SETTINGS | {"rft__iterations": 1, "training__mini_batch_rollouts": 100})
+    group = Group(tmp_path, tiny_run, **SETTINGS | {"rft__iterations": 1, "training__mini_batch_rollouts": 20})
     assert group.run(2, verb="rft") == [0, 0], group.logs()
     settings = ["--run", str(group.run_dir), f"runtime.output_dir={tmp_path}"]
     assert group.run(2, *settings, verb="eval") == [0, 0], group.logs()
