@@ -44,8 +44,8 @@ def test_task_and_tool_of_one_file_share_its_module_and_import_its_neighbours(fi
     task = load_task(DataConfig(task=f"{file}:Mine"))
     tool = load_tool(ToolsConfig(kind=f"{file}:look", begin="<", end=">"))
     assert task.problems("train") == [1, 2]
-    assert tool.run("3").text == "Mine(config='3')"
-    assert tool.run.function.__globals__["Mine"] is type(task)
+    assert tool.open(None, 0).answer("3").text == "Mine(config='3')"
+    assert parse_reference(f"{file}:look", "tools.kind").load("a function").__globals__["Mine"] is type(task)
 
 
 def test_object_of_a_users_class_is_pickled_by_the_name_of_its_module(file):

@@ -1,9 +1,12 @@
-"""What a rollout tells of its episode: the turns that it played, and how the episode ended."""
+"""The episode of a rollout: the turns that it played, how the episode ended, and metrics of many."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+import numpy as np
 
 Ending = Literal[
     "",  # it has not ended: the response was cut at its cap, or this is a part of it
@@ -62,3 +65,15 @@ def episode_from(state: dict[str, Any] | None) -> EpisodeRecord | None:
         return None
     turns = tuple(Turn(**turn) for turn in state["turns"])
     return EpisodeRecord(**state | {"turns": turns, "earlier": tuple(state["earlier"])})
+
+
+def episode_metrics(records: Sequence[EpisodeRecord]) -> dict[str, float]:
+    """The mean number of turns, the share of each ending, and the mean reward of each turn."""
+    rewards = [record.rewards for record in records]
+    metrics = {"environment/turns": float(np.mean([len(row) for row in rewards]))}
+    for ending, name in (("done", "ended"), ("turns", "out_of_turns"), ("", "cut_off"), ("fault", "faults")):
+        metrics[f"environment/{name}"] = float(np.mean([record.ending == ending for record in records]))
+    for turn in range(max(map(len, rewards))):
+        earned = [row[turn] for row in rewards if len(row) > turn]
+        metrics[f"environment/reward_turn_{turn + 1}"] = float(np.mean(earned))
+    return metrics

@@ -1,194 +1,245 @@
-"""Calls of tools: found in the tokens of a response, run beside the decoder, answered in tokens.
+"""Calls of tools and turns in environments: found in tokens, run beside the decoder, answered in tokens.
 
-Code-integrated reasoning: decoding of a rollout stops at the end of a call, the tool's answer is appended, and decoding
-goes on (ToRL, arXiv:2503.23383, section 2). Answers are encoded once and never decoded and encoded again. They count
+Decoding of a rollout stops at the end of a call, the answer is appended, and decoding goes on (code-integrated
+reasoning: ToRL, arXiv:2503.23383, section 2). Answers are encoded once and never decoded and encoded again. They count
 towards the cap on a response and carry no loss. With several processes, each runs its share of the calls and sends the
 answers to the others.
+
+An environment is a tool with state: each turn of the policy is a call, an observation its answer. The state follows
+from the problem, the seed and the texts of the policy so far. A branch that leaves a rollout inside an episode plays
+the turns of its prefix again in an environment of its own. No token passes the network again: the branch has the
+rollout's cache.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import threading
-from collections import Counter
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import get_args
+from dataclasses import dataclass, field
 
 import jax
 import numpy as np
 
-from fr3e_jax.cluster.processes import Processes
-from fr3e_jax.configuration.schema import ToolsConfig
-from fr3e_jax.data.tokenizer import TextCodec
-from fr3e_jax.programs.decoder_programs import DecoderPrograms
+from fr3e_jax.configuration import ConfigError
+from fr3e_jax.rollouts.background_calls import Running, start
+from fr3e_jax.rollouts.episode import Ending, EpisodeRecord, Turn
 from fr3e_jax.rollouts.requests import Key, Rollout, TrunkRequest
-from fr3e_jax.rollouts.shared_calls import Running, SharedCalls, start
-from fr3e_jax.tools.answer import Answer, Outcome
-from fr3e_jax.tools.automaton import call_table
-from fr3e_jax.tools.tool import Tool, load_tool
+from fr3e_jax.rollouts.toolbox import Toolbox
+from fr3e_jax.tools.answer import Answer
+from fr3e_jax.tools.automaton import START
+from fr3e_jax.tools.environment import EpisodeFault
+from fr3e_jax.tools.tool import ToolState
 
-_CUT = "..."
-_unbounded = contextlib.nullcontext()
+logger = logging.getLogger(__name__)
 
-
-class Toolbox:
-    """The tool of a run, ready to be called.
-
-    Args:
-      tool: the tool.
-      config: its limits.
-      codec: the policy's tokenizer.
-      vocabulary: size of the policy's vocabulary; may be larger than the tokenizer's.
-      programs: the decoder's programs; they keep the table that recognises calls on the devices.
-      processes: the processes that share the calls.
-    """
-
-    def __init__(
-        self,
-        tool: Tool,
-        config: ToolsConfig,
-        codec: TextCodec,
-        vocabulary: int,
-        programs: DecoderPrograms,
-        processes: Processes,
-    ):
-        self.tool, self.config, self.codec, self.processes = tool, config, codec, processes
-        texts = codec.token_texts()
-        unused = [""] * (vocabulary - len(texts))
-        self.calls = call_table(tool.begin, tool.end, texts + unused, codec.stop_ids)
-        self.table = programs.on_all_devices(self.calls.next)
-        self.counts: Counter[str] = Counter()
-        self._slots = threading.BoundedSemaphore(min(os.cpu_count() or 1, 16)) if tool.deadline is None else _unbounded
-        if not self.encoded(Answer("", "answered")).size:
-            raise ValueError(
-                f"the tokenizer can spell nothing of {tool.before!r} and {tool.after!r}, which stand around a tool's "
-                "answer: an empty answer would leave no token; set tools.result to a text that it can spell, with "
-                "{output} in it"
-            )
-
-    def take_counts(self) -> Counter[str]:
-        """Numbers of calls by outcome, and of ``cut`` answers, since the last call; the same on all processes."""
-        counts, self.counts = self.counts, Counter()
-        return counts
-
-    def start(self, call: str) -> Running:
-        """Run a call: here if the tool answers at once, else in a thread."""
-        return start(lambda: self._answer(call), at_once=self.tool.at_once, slots=self._slots)
-
-    def _answer(self, call: str) -> Answer:
-        try:
-            return self.tool.run(call)
-        except Exception as error:  # such as no room for files: the policy reads the error, the run goes on
-            return Answer(f"{type(error).__name__}: {error}", "error")
-
-    def wait(self, running: Running) -> Answer:
-        """The answer of a call, or a time-out ``Tool.deadline`` seconds after its start."""
-        late = Answer(f"TimeoutError: no end after {self.config.seconds:g} seconds", "timeout")
-        return running.wait(self.tool.deadline) or late
-
-    def answering(self, requests: Sequence[TrunkRequest]) -> ToolCalls:
-        """What answers the calls of one `RolloutEngine.sample`."""
-        return ToolCalls(self, requests)
-
-    def metrics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """Calls of a step since the last call, and the share of its ``rollouts``' tokens that tools wrote."""
-        counts = self.take_counts()
-        found: dict[str, float] = {f"tools/{name}": counts[name] for name in (*get_args(Outcome), "cut", "branched")}
-        if rollouts:
-            found["tools/calls_per_rollout"] = sum(counts[name] for name in get_args(Outcome)) / len(rollouts)
-            found["tools/given_share"] = given_share(rollouts)
-        return found
-
-    def held_out_metrics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """The calls of an evaluation since the last call."""
-        calls = self.take_counts()
-        return {"tools/calls_per_rollout": sum(calls[name] for name in get_args(Outcome)) / len(rollouts)}
-
-    def encoded(self, answer: Answer) -> np.ndarray:
-        """Tokens that the policy reads, int32: the answer in ``tools.result``, cut at ``tools.max_output_tokens``."""
-        encode = self.codec.encode_foreign
-        body, cut = cut_to(self.codec, answer.text, self.config.max_output_tokens)
-        self.counts["cut"] += cut
-        return np.array(encode(self.tool.before) + body + encode(self.tool.after), np.int32)
-
-
-def open_toolbox(
-    config: ToolsConfig, codec: TextCodec, vocabulary: int, programs: DecoderPrograms, processes: Processes
-) -> Toolbox | None:
-    """The toolbox of the tool that ``config`` names, or None for ``none``; raises as `load_tool`."""
-    tool = load_tool(config)
-    return None if tool is None else Toolbox(tool, config, codec, vocabulary, programs, processes)
+_SECONDS_TO_CLOSE = 5.0  # of the environments that a stop or a fault leaves open, together
 
 
 @dataclass
-class CallProgress:
-    """The position of a branch in its calls; tokens up to the last answer cannot be part of another call."""
+class AnsweredCall:
+    """The policy's tokens up to the end of a call, the tokens of the answer, and the reward."""
 
-    before: np.ndarray  # tokens of the response after its last answer and before the branch's own
-    answered: int  # calls so far
-    read: int = 0  # own tokens up to the last answer
+    call_ids: np.ndarray
+    answer_ids: np.ndarray
+    reward: float
 
 
-class ToolCalls(SharedCalls):
+@dataclass
+class BranchCalls:
+    """The calls of a branch, and its position in its episode."""
+
+    seed: int
+    begun: np.ndarray  # tokens of the prefix after its last answer, which may begin a call
+    answered: list[AnsweredCall]  # first those of the prefix
+    earlier: int  # calls of the prefix
+    call_ids: np.ndarray | None = None  # of the call under way
+    ends: list[int] = field(default_factory=list)  # own tokens up to the end of each own call
+    read: int = 0  # own tokens up to the last answer; they cannot be part of another call
+    ending: Ending = ""
+    right: bool | None = None
+    fault: str = ""
+
+
+class ToolCalls:
     """The calls of one `RolloutEngine.sample`; see `fr3e_jax.rollouts.requests.Calls`.
 
     Args:
       toolbox: the tool that answers.
-      requests: the requests of the call.
+      requests: the requests of the call; in an environment each has its problem.
+
+    Raises:
+      ConfigError: a request has no problem.
     """
 
     def __init__(self, toolbox: Toolbox, requests: Sequence[TrunkRequest]):
-        super().__init__(toolbox.processes, "calls of tools", Answer, lambda running, key: toolbox.wait(running))
-        self._toolbox, self._requests, self._calls = toolbox, requests, toolbox.calls
+        tool = toolbox.tool
+        if tool.is_environment and any(request.problem is None and request.branches for request in requests):
+            raise ConfigError(
+                f"environment.kind={tool.kind} plays the problems of the task, and here a text is to be "
+                "continued that is no problem; set environment.kind=none to sample from the policy alone"
+            )
+        self._toolbox, self._tool, self._requests = toolbox, tool, requests
         self.table: jax.Array = toolbox.table
-        self.at_once = toolbox.tool.at_once and toolbox.processes.count == 1
-        self._branches: dict[Key, CallProgress] = {}
+        self.at_once = tool.at_once and toolbox.processes.count == 1
+        self._branches: dict[Key, BranchCalls] = {}
+        self._running: dict[Key, Running | None] = {}  # None: another process runs it
+        self._states: dict[Key, ToolState] = {}  # environments that this process has open
+        self._ended: set[Key] = set()  # a call that is late must close what it opens
+        self._plays: dict[Key, int] = {}  # turns that the call of a branch plays, those before it included
+
+    # -- the decoder's side ------------------------------------------------------------------------------------------
 
     def begin(self, key: Key) -> int:
-        prefix = self._requests[key[0]].branches[key[1]].prefix
-        tail, answered = (np.zeros(0, np.int32), 0) if prefix is None else last_segment(prefix)
-        self._branches[key] = CallProgress(tail, answered)
-        if answered >= self._toolbox.config.max_calls:
-            return self._calls.off
-        return self._calls.run(tail)
+        branch, marks = self._requests[key[0]].branches[key[1]], self._toolbox.calls
+        answered, begun = answered_calls(branch.prefix)
+        self._branches[key] = BranchCalls(self._toolbox.seed_of(branch), begun, answered, len(answered))
+        return marks.off if len(answered) >= self._tool.max_calls else marks.run(begun)
 
     def ask(self, key: Key, token_ids: np.ndarray) -> None:
-        branch, toolbox = self._branches[key], self._toolbox
-        written = np.concatenate([branch.before, token_ids[branch.read :]])
-        call = toolbox.tool.call_in(toolbox.codec.decode(written, special_tokens=True))
-        branch.read = len(token_ids)
-        self.begin_call(key, lambda: toolbox.start(call or ""))
+        branch, tool, toolbox = self._branches[key], self._tool, self._toolbox
+        branch.call_ids = np.concatenate([branch.begun, token_ids[branch.read :]])
+        branch.ends.append(len(token_ids))
+        branch.read, branch.begun = len(token_ids), branch.begun[:0]
+        if not toolbox.processes.is_mine(sum(key)):
+            self._running[key] = None
+            return
+        text = toolbox.call_in(branch.call_ids)
+        replayed = list(branch.answered) if tool.is_environment and key not in self._states else []
+        self._plays[key] = len(replayed) + 1
+        threads = toolbox.threads if tool.deadline is None else None
+        self._running[key] = start(lambda: self._call(key, replayed, text), at_once=tool.at_once, slots=threads)
 
     def answers(self, keys: Sequence[Key]) -> dict[Key, tuple[np.ndarray, int] | None]:
-        return {key: self._read(key, answer) for key, answer in self.results(keys).items()}
+        if not keys:
+            return {}
+        running = {key: self._running.pop(key) for key in keys}
+        local = [(*key, *self._wait(key, call)) for key, call in running.items() if call is not None]
+        gathered = self._toolbox.processes.exchange(f"the answers to {len(keys)} calls of tools", local)
+        answers = {(request, branch): Answer(*answer) for rows in gathered for request, branch, *answer in rows}
+        return {key: self._read(key, answers[key]) for key in keys}
 
-    def episode(self, key: Key) -> None:
-        return None
+    def episode(self, key: Key) -> EpisodeRecord | None:
+        if not self._tool.is_environment:
+            return None
+        branch = self._branches[key]
+        self._ended.add(key)
+        if key in self._states:
+            start(lambda: self._close(key), at_once=self._tool.at_once)
+        rewards = [call.reward for call in branch.answered]
+        turns = tuple(map(Turn, branch.ends, rewards[branch.earlier :]))
+        earlier = tuple(rewards[: branch.earlier])
+        return EpisodeRecord(branch.seed, turns, earlier, branch.ending, branch.right, branch.fault)
 
-    def _read(self, key: Key, answer: Answer) -> tuple[np.ndarray, int]:
-        branch, token_ids = self._branches[key], self._toolbox.encoded(answer)
-        self._toolbox.counts[answer.outcome] += 1
-        branch.before = branch.before[:0]
+    def close(self) -> None:
+        """Close the environments of branches that have not ended, all at once, and wait a few seconds for them.
+
+        A turn that is still played closes its environment itself when it ends.
+        """
+        left, at_once = self._branches.keys() - self._ended, self._tool.at_once
+        self._ended |= left
+        left -= {key for key, call in self._running.items() if call is not None and not call.result.done()}
+        for closing in [start(lambda key=key: self._close(key), at_once=at_once) for key in left & {*self._states}]:
+            closing.wait(_SECONDS_TO_CLOSE)
+
+    def _read(self, key: Key, answer: Answer) -> tuple[np.ndarray, int] | None:
+        """Note an answer; return its tokens and the state of ``table`` after them, or None where the branch ends."""
+        branch, toolbox = self._branches[key], self._toolbox
+        toolbox.counts[answer.outcome] += 1
+        is_last = len(branch.answered) + 1 >= self._tool.max_calls
+        ends = self._tool.is_environment and (answer.done or is_last)
+        token_ids, is_cut = toolbox.encoded("" if ends else answer.text)
+        branch.answered.append(AnsweredCall(branch.call_ids, token_ids, answer.reward))
+        branch.right = answer.right
+        if ends:
+            failed = answer.outcome != "answered"
+            branch.fault = answer.text if failed else ""
+            branch.ending = "fault" if failed else "done" if answer.done else "turns"
+            return None
+        toolbox.counts["cut"] += is_cut
         branch.read += len(token_ids)
-        branch.answered += 1
-        exhausted = branch.answered >= self._toolbox.config.max_calls
-        return token_ids, self._calls.off if exhausted else 0
+        return token_ids, toolbox.calls.off if is_last else START
+
+    # -- the tool's side ---------------------------------------------------------------------------------------------
+
+    def _call(self, key: Key, replayed: list[AnsweredCall], text: str) -> Answer:
+        """Answer a call; an environment first answers the calls ``replayed`` again."""
+        try:
+            state = self._states.get(key) or self._opened(key, replayed)
+            return state.answer(text)
+        except EpisodeFault as fault:
+            return _fault(str(fault))
+        finally:
+            if key in self._ended:
+                self._close(key)
+
+    def _opened(self, key: Key, replayed: list[AnsweredCall]) -> ToolState:
+        """A new state in which the calls ``replayed`` were made; an environment is open from here on, fault or not.
+
+        Raises:
+          EpisodeFault: it fails, or it does not repeat what it had answered.
+        """
+        problem, toolbox = self._requests[key[0]].problem, self._toolbox
+        state = self._tool.open(problem, self._branches[key].seed)
+        if self._tool.is_environment:
+            self._states[key] = state
+        for number, call in enumerate(replayed, start=1):
+            answer = state.answer(toolbox.call_in(call.call_ids))
+            answer_ids, _ = toolbox.encoded(answer.text)
+            if answer.done or answer.reward != call.reward or not np.array_equal(answer_ids, call.answer_ids):
+                raise EpisodeFault(
+                    f"in turn {number} of problem {problem and problem.id}: answered {answer.text!r}, "
+                    f"{answer.reward:g}, {answer.done}, and otherwise to the same texts and seed before; an episode "
+                    "must follow from problem, seed and texts alone, or no branch and no resumed run can go on with it"
+                )
+        return state
+
+    def _wait(self, key: Key, running: Running) -> Answer:
+        """The answer of a call, or that of a time-out."""
+        tool, plays, problem = self._tool, self._plays[key], self._requests[key[0]].problem
+        answer = running.wait(None if tool.deadline is None else tool.deadline * plays)
+        if answer is not None:
+            return answer
+        if not tool.is_environment:
+            return Answer(f"TimeoutError: no end after {tool.seconds:g} seconds", "timeout")
+        turn = len(self._branches[key].answered) + 1
+        late = f"in turn {turn} of problem {problem and problem.id}: no end after environment.seconds={tool.seconds:g}"
+        return _fault(late + (f" for each of the {plays} turns that it plays" if plays > 1 else ""))
+
+    def _close(self, key: Key) -> None:
+        """Close the environment of a branch, once. The episode has its rewards: an error is logged, the first alone."""
+        state = self._states.pop(key, None)
+        if state is None:
+            return
+        try:
+            state.close()
+        except EpisodeFault as fault:
+            if not self._toolbox.close_failed:
+                self._toolbox.close_failed = True
+                logger.warning(
+                    "the environment failed %s; rewards stand, and later errors of close() are not shown", fault
+                )
 
 
-def cut_to(codec: TextCodec, text: str, most: int) -> tuple[list[int], bool]:
-    """At most ``most`` tokens of a foreign text, with an ellipsis where it is cut; and whether it is."""
-    body = codec.encode_foreign(text)
-    if len(body) <= most:
-        return body, False
-    ending = codec.encode_foreign(_CUT)[:most]
-    return body[: most - len(ending)] + ending, True
+def _fault(text: str) -> Answer:
+    return Answer(text, "error", done=True, right=False)
 
 
-def given_share(rollouts: Sequence[Rollout]) -> float:
-    """The share of the rollouts' tokens that the policy read and did not choose."""
-    return float(1 - np.mean(np.concatenate([rollout.sampled for rollout in rollouts])))
+def answered_calls(prefix: Rollout | None) -> tuple[list[AnsweredCall], np.ndarray]:
+    """The calls in a part of a response, and its tokens after the last answer, which may be none.
+
+    In an environment these are its turns, whose observations may have no tokens.
+    """
+    if prefix is None:
+        return [], np.zeros(0, np.int32)
+    spans = dict(answer_spans(prefix.tool_written))  # the end of an answer by its start
+    record = prefix.episode
+    turns = [Turn(start, 0.0) for start in spans] if record is None else record.turns
+    calls, begun = [], 0
+    for turn in turns:
+        end = spans.get(turn.end, turn.end)
+        calls.append(AnsweredCall(prefix.token_ids[begun : turn.end], prefix.token_ids[turn.end : end], turn.reward))
+        begun = end
+    return calls, prefix.token_ids[begun:]
 
 
 def answer_spans(tool_written: np.ndarray | None) -> list[list[int]]:
@@ -197,9 +248,3 @@ def answer_spans(tool_written: np.ndarray | None) -> list[list[int]]:
         return []
     borders = np.flatnonzero(np.diff(tool_written.astype(np.int8), prepend=0, append=0))
     return borders.reshape(-1, 2).tolist()
-
-
-def last_segment(prefix: Rollout) -> tuple[np.ndarray, int]:
-    """The policy's tokens of a response after its last answer, and the number of answers in it."""
-    spans = answer_spans(prefix.tool_written)
-    return prefix.token_ids[spans[-1][1] if spans else 0 :], len(spans)

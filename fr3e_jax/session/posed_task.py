@@ -11,7 +11,7 @@ from fr3e_jax.configuration.environment_section import EnvironmentConfig
 from fr3e_jax.data.task import Demonstration, Split, Task
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards.verifier import Verifier
-from fr3e_jax.rollouts.shared_calls import start
+from fr3e_jax.rollouts.background_calls import start
 from fr3e_jax.tools.environment import Episode, EpisodeFault, MakeEnvironment, check_by_playing
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.reshard import RolloutWeights
 from fr3e_jax.rollouts.engine import RolloutEngine
-from fr3e_jax.rollouts.episodes import Episodes
 from fr3e_jax.rollouts.requests import CachedTrunk, Ended, Key, Rollout, Selector, TrunkRequest
-from fr3e_jax.rollouts.tool_calls import Toolbox
+from fr3e_jax.rollouts.tool_calls import ToolCalls
+from fr3e_jax.rollouts.toolbox import Toolbox
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Sampler:
 
     engine: RolloutEngine
     weights: RolloutWeights
-    toolbox: Toolbox | Episodes | None = None
+    toolbox: Toolbox | None = None
     watch: Watch = field(default_factory=Watch)
 
     def sample(
@@ -58,7 +58,7 @@ class Sampler:
         ended = self.watch.counting(requests, ended)
         if self.toolbox is None:
             return self.engine.sample(params, requests, select, ended)
-        with contextlib.closing(self.toolbox.answering(requests)) as calls:
+        with contextlib.closing(ToolCalls(self.toolbox, requests)) as calls:
             return self.engine.sample(params, requests, select, ended, calls)
 
     def sample_uncounted(self, params: Params, requests: Sequence[TrunkRequest], ended: Ended) -> list[list[Rollout]]:

@@ -20,17 +20,17 @@ from fr3e_jax.rewards.grader import Grader, VerifierError
 from fr3e_jax.rewards.user import check_by_a_call, user_verifier
 from fr3e_jax.rollouts.declared_shapes import declared_shapes
 from fr3e_jax.rollouts.engine import RolloutEngine
-from fr3e_jax.rollouts.episodes import Episodes, observation_form
 from fr3e_jax.rollouts.noise import Noise
 from fr3e_jax.rollouts.requests import Sampling
-from fr3e_jax.rollouts.tool_calls import Toolbox, open_toolbox
+from fr3e_jax.rollouts.toolbox import Toolbox, answer_form, observation_form
 from fr3e_jax.runs.cache_writers import write_on_each_host
 from fr3e_jax.runs.compilation import count_compilations, open_cache
 from fr3e_jax.session.model import Model, open_model
 from fr3e_jax.session.posed_task import posed_task
 from fr3e_jax.session.sampler import Sampler
 from fr3e_jax.session.texts import Texts
-from fr3e_jax.tools.environment import MakeEnvironment, load_environment
+from fr3e_jax.tools.environment import MakeEnvironment, environment_tool, load_environment
+from fr3e_jax.tools.tool import load_tool
 
 
 @dataclass
@@ -141,11 +141,15 @@ def open_sampler(
     codec = texts.codec
     with as_config_error():
         model, programs, weights = open_model(config, len(codec), keeps_routes=keeps_routes)
-        known = codec, model.architecture.vocab_size, programs, processes
-        toolbox: Toolbox | Episodes | None = open_toolbox(config.tools, *known)
-        if make is not None:
-            own = config.environment
-            form = observation_form(own.observation, codec, chat=texts.template.chat, turn_end=own.turn_end)
-            toolbox = Episodes(make, own, form, *known, config.seed)
+        toolbox = None
+        tool = load_tool(config.tools) if make is None else environment_tool(make, config.environment)
+        if tool is not None:
+            setting, chat = config.environment.observation, texts.template.chat
+            if tool.is_environment:
+                form = observation_form(setting, codec, chat=chat, turn_end=tool.end)
+            else:
+                form = answer_form(tool, codec)
+            vocabulary = model.architecture.vocab_size
+            toolbox = Toolbox(tool, form, codec, vocabulary, programs, processes, config.seed)
     engine = RolloutEngine(programs, declared_shapes(config), seed=config.seed, pad_id=codec.pad_id)
     return model, Sampler(engine, weights, toolbox)

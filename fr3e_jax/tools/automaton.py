@@ -42,33 +42,22 @@ class CallTable:
         return state
 
 
-def call_table(begin: str, end: str, token_texts: Sequence[str], never: Sequence[int] = ()) -> CallTable:
+def call_table(begin: str, end: str, token_texts: Sequence[str], stops: Sequence[int] = ()) -> CallTable:
     """The table of calls between the marks ``begin`` and ``end``.
 
     Args:
-      begin, end: the marks, not empty.
+      begin: "" for turns, which begin at once and end with ``end`` or a stop token. OFF is then not used.
+      end: "" for turns that end with a stop token alone.
       token_texts: ``token_texts[i]`` is the text of token i, or "" if it has none.
-      never: tokens that end a response, so that they complete no call.
-
-    Raises:
-      ValueError: a mark is empty.
+      stops: the stop tokens. They complete a turn, and no call between two marks.
     """
-    if not begin or not end:
-        raise ValueError(f"found begin={begin!r} and end={end!r}; expected two marks of at least one character each")
-    table = _table((begin, end), token_texts)
-    table[:-2, list(never)] = len(table) - 1
-    return CallTable(table)
-
-
-def turn_table(end: str, token_texts: Sequence[str], stops: Sequence[int]) -> CallTable:
-    """The table of turns, which end with the mark ``end`` or with a token of ``stops``; "": with the latter alone.
-
-    The state of a complete call stands for the end of a turn, and the last state is not used.
-    """
-    table = (
-        _table((end,), token_texts) if end else np.repeat(np.array([[0], [1], [2]], np.int16), len(token_texts), axis=1)
-    )
-    table[:-2, list(stops)] = len(table) - 2
+    marks = tuple(mark for mark in (begin, end) if mark)
+    if marks:
+        table = _table(marks, token_texts)
+    else:
+        table = np.repeat(np.array([[0], [1], [2]], np.int16), len(token_texts), axis=1)
+    done, off = len(table) - 2, len(table) - 1
+    table[:done, list(stops)] = off if begin else done
     return CallTable(table)
 
 

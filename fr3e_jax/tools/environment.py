@@ -26,6 +26,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fr3e_jax.configuration.schema import EnvironmentConfig
+from fr3e_jax.tools.answer import Answer
+from fr3e_jax.tools.tool import Tool
 from fr3e_jax.user_code import parse_reference
 
 if TYPE_CHECKING:
@@ -100,6 +102,40 @@ def load_environment(config: EnvironmentConfig, task: Any) -> MakeEnvironment | 
     return found
 
 
+def environment_tool(make: MakeEnvironment, config: EnvironmentConfig) -> Tool:
+    """The environment of a run as a tool with state: a call is a turn, and its answer an observation."""
+
+    def open_episode(problem: Problem, seed: int) -> Episode:
+        episode = Episode(make, original(problem), seed)
+        if episode.first in ("", problem.prompt):
+            return episode
+        episode.abandon()
+        raise EpisodeFault(
+            f"in reset() of problem {problem.id}: returned another first observation than before; expected the same "
+            "text for every seed and every time"
+        )
+
+    return Tool(
+        kind=config.kind,
+        open=open_episode,
+        begin="",
+        end=config.turn_end,
+        before="",
+        after="",
+        seconds=config.seconds,
+        deadline=config.seconds,
+        max_calls=config.max_turns,
+        max_answer_tokens=config.max_observation_tokens,
+        at_once=bool(getattr(make, "at_once", False)),
+        is_environment=True,
+    )
+
+
+def original(problem: Problem) -> Problem:
+    """The problem as its task gives it, which an environment may have posed with a text of its own."""
+    return getattr(problem, "original", None) or problem
+
+
 class Episode:
     """The environment of one episode, guarded: every fault names the problem and the turn.
 
@@ -148,6 +184,11 @@ class Episode:
             raise self._fault(where, f"returned the reward {_shown(step.reward)}; expected a finite number")
         right = None if step.right is None else bool(step.right)
         return Step(step.observation, float(step.reward), bool(step.done), right)
+
+    def answer(self, call: str) -> Answer:
+        """`step` as the answer of a tool."""
+        step = self.step(call)
+        return Answer(step.observation, "answered", step.reward, step.done, step.right)
 
     def close(self) -> None:
         """Call the environment's ``close()``, if it has one."""

@@ -12,20 +12,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scripted_environment as scripted
-from called_rollouts import assert_figures_of_one_pass, assert_same_rollouts
+from called_rollouts import assert_figures_of_one_pass, assert_same_rollouts, in_two_processes
 
-from fr3e_jax.cluster.processes import Processes
 from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.rollouts.engine import RolloutEngine
-from fr3e_jax.rollouts.episodes import EpisodeCalls, observation_form
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
-from fr3e_jax.rollouts.tool_calls import answer_spans
+from fr3e_jax.rollouts.tool_calls import ToolCalls, answer_spans
+from fr3e_jax.rollouts.toolbox import observation_form
 
 
 def sampled(session, params, episodes, requests, select=None, **changes):
     shapes = Shapes(**{"slots": 2, "lanes": 3, "chunk": 4} | changes)
     engine = RolloutEngine(session.sampler.engine.programs, shapes, seed=7)
-    results, promoted = engine.sample(params, requests, select, calls=episodes.answering(requests))
+    results, promoted = engine.sample(params, requests, select, calls=ToolCalls(episodes, requests))
     return SimpleNamespace(results=results, promoted=promoted, counts=engine.counts)
 
 
@@ -151,7 +150,7 @@ def turns(session, make, texts, prefix=None, **changes):
     codec, ids, read = session.texts.codec, np.zeros(0, np.int32), []
     request = scripted.requests_of(session)[0]
     request = dataclasses.replace(request, branches=[dataclasses.replace(request.branches[0], prefix=prefix)])
-    calls = scripted.episodes_of(session, make, **changes).answering([request])
+    calls = ToolCalls(scripted.episodes_of(session, make, **changes), [request])
     calls.begin((0, 0))
     for text in texts:
         ids = np.concatenate([ids, codec.encode(text + scripted.TURN_END)]).astype(np.int32)
@@ -280,36 +279,21 @@ def test_an_environment_that_does_not_repeat_an_episode_is_found_at_the_first_br
 
 def test_a_text_that_is_no_problem_is_refused_with_the_way_out(session, requests):
     with pytest.raises(ValueError, match="set environment.kind=none to sample from the policy alone"):
-        scripted.episodes_of(session).answering([dataclasses.replace(requests[0], problem=None)])
+        ToolCalls(scripted.episodes_of(session), [dataclasses.replace(requests[0], problem=None)])
 
 
 def test_processes_share_the_episodes_and_read_the_same_observations(session, requests):
-    barrier, told, seen = threading.Barrier(2), [None, None], []
-
-    class Paired(Processes):
-        def exchange(self, point, own=None, **decisions):
-            told[self.index] = own
-            barrier.wait(30)
-            found = list(told)
-            barrier.wait(30)
-            return found
-
-    def play(index: int) -> None:
-        calls = EpisodeCalls(scripted.episodes_of(session, processes=Paired(index, 2)), requests)
+    def play(processes):
+        calls = ToolCalls(scripted.episodes_of(session, processes=processes), requests)
         keys = [(0, 0), (0, 1), (1, 1)]
         for key in keys:
             calls.begin(key)
             calls.ask(key, np.array(session.texts.codec.encode("35"), np.int32))
-        calls.running = calls.running  # as at a stop
         answers = calls.answers(keys)
-        seen.append([answers[key] and answers[key][0].tolist() for key in keys] + [calls.episode(k) for k in keys])
+        return [answers[key] and answers[key][0].tolist() for key in keys] + [calls.episode(key) for key in keys]
 
-    threads = [threading.Thread(target=play, args=(index,)) for index in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(seen) == 2 and seen[0] == seen[1]
+    first, second = in_two_processes(play)
+    assert first == second
 
 
 class Chat:

@@ -8,13 +8,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from called_rollouts import assert_figures_of_one_pass, assert_same_rollouts
+from called_rollouts import assert_figures_of_one_pass, assert_same_rollouts, in_two_processes
 
-from fr3e_jax.cluster.processes import Processes
 from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.rollouts.engine import RolloutEngine
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
-from fr3e_jax.rollouts.tool_calls import ToolCalls, answer_spans, last_segment
+from fr3e_jax.rollouts.tool_calls import ToolCalls, answer_spans, answered_calls
 from fr3e_jax.tools.answer import Answer
 
 
@@ -141,8 +140,8 @@ def test_a_continued_rollout_reads_on_as_it_would_have(session, params, toolbox,
     assert found.counts.prefill_positions == 0
     prefixes = [branch.prefix for request in again for branch in request.branches]
     calling = [p for p, own in zip(prefixes, sum(found.results, []), strict=True) if own.tool_written is not None]
-    assert any(toolbox.calls.run(last_segment(prefix)[0]) > 0 for prefix in calling), "from within a call"
-    assert any(last_segment(prefix)[1] == 1 for prefix in calling), "with one call used up"
+    assert any(toolbox.calls.run(answered_calls(prefix)[1]) > 0 for prefix in calling), "from within a call"
+    assert any(len(answered_calls(prefix)[0]) == 1 for prefix in calling), "with one call used up"
     for row, wanted in zip(found.results, rests, strict=True):
         for rollout, (whole, k) in zip(row, wanted, strict=True):
             joined = whole.head(k).then(rollout)
@@ -187,25 +186,29 @@ def test_a_stop_token_ends_a_response_after_an_answer_but_not_within(session, pa
     np.testing.assert_array_equal(going.token_ids[: end + 1], whole.token_ids[: end + 1])
 
 
-def test_a_tool_that_hangs_raises_or_cannot_be_spelled_becomes_text(scripted_tool, session):
-    release = threading.Event()
+def test_a_tool_that_hangs_raises_or_cannot_be_spelled_becomes_text(scripted_tool, session, requests):
+    release, codec, keys = threading.Event(), session.texts.codec, [(0, branch) for branch in range(4)]
 
     def bad(call: str) -> Answer:
-        if call == "hang":
+        if call == "1":
             release.wait(60)
-        if call == "raise":
+        if call == "2":
             raise OSError("no room")
-        return Answer("é7", "answered")
+        return Answer({"3": "é7", "4": "123456"}[call], "answered")
 
-    toolbox = scripted_tool.toolbox_of(session, run=bad, at_once=False, deadline=0.05)
-    hanging, raising, odd = (toolbox.start(call) for call in ("hang", "raise", "odd"))
-    assert toolbox.wait(hanging).outcome == "timeout"
-    assert toolbox.wait(raising) == ("OSError: no room", "error")
+    toolbox = scripted_tool.toolbox_of(session, run=bad, at_once=False, deadline=0.05, seconds=2.0)
+    calls, answered = ToolCalls(toolbox, requests), []
+    read = lambda key, answer: answered.append(answer[:2]) or ToolCalls._read(calls, key, answer)
+    calls._read = read
+    for key in keys:
+        calls.begin(key)
+        calls.ask(key, np.array(codec.encode(f"5{key[1] + 1}5"), np.int32))
+    texts = [codec.decode(answer[0], special_tokens=True) for answer in calls.answers(keys).values()]
     release.set()
-    text = session.texts.codec.decode(toolbox.encoded(toolbox.wait(odd)), special_tokens=True)
-    assert text == "(7" + scripted_tool.AFTER
-    assert session.texts.codec.decode(toolbox.encoded(Answer("123456", "answered"))) == "(..." + scripted_tool.AFTER
-    assert toolbox.take_counts() == {"cut": 1}
+    assert answered[:2] == [("TimeoutError: no end after 2 seconds", "timeout"), ("OSError: no room", "error")]
+    assert texts[2:] == [f"({text}{scripted_tool.AFTER}" for text in ("7", "...")]
+    counts = toolbox.take_counts()
+    assert (counts["timeout"], counts["error"], counts["answered"]) == (1, 1, 2)
 
 
 def test_marks_that_the_tokenizer_cannot_spell_are_refused(scripted_tool, session):
@@ -214,30 +217,16 @@ def test_marks_that_the_tokenizer_cannot_spell_are_refused(scripted_tool, sessio
 
 
 def test_processes_share_the_calls_and_read_the_same_answers(scripted_tool, session, requests):
-    barrier, told, seen = threading.Barrier(2), [None, None], []
-
-    class Paired(Processes):
-        def exchange(self, point, own=None, **decisions):
-            told[self.index] = own
-            barrier.wait(30)
-            return list(told)
-
-    def answer(index: int) -> None:
-        run = lambda call: Answer(str(index), "answered")
-        calls = ToolCalls(scripted_tool.toolbox_of(session, Paired(index, 2), run=run), requests)
+    def answers(processes):
+        run = lambda call: Answer(str(processes.index), "answered")
+        calls = ToolCalls(scripted_tool.toolbox_of(session, processes, run), requests)
         keys = [(0, 0), (0, 1), (1, 1)]
         for key in keys:
             calls.begin(key)
             calls.ask(key, np.array(session.texts.codec.encode("35515"), np.int32))
-        answers = calls.answers(keys)
-        seen.append([session.texts.codec.decode(answers[key][0]) for key in keys])
+        return [session.texts.codec.decode(answer[0]) for answer in calls.answers(keys).values()]
 
-    threads = [threading.Thread(target=answer, args=(index,)) for index in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert seen == [["(03=", "(13=", "(03="]] * 2
+    assert in_two_processes(answers) == [["(03=", "(13=", "(03="]] * 2
 
 
 def test_segments_and_spans_of_a_response():
@@ -245,8 +234,9 @@ def test_segments_and_spans_of_a_response():
     assert answer_spans(mask) == [[1, 3], [5, 6]] and answer_spans(None) == []
     zeros = np.zeros(7, np.float32)
     rollout = Rollout(np.arange(7, dtype=np.int32), zeros, zeros, zeros, finished=True, tool_written=mask)
-    tail, answered = last_segment(rollout.head(5))
-    assert tail.tolist() == [3, 4] and answered == 1
+    calls, begun = answered_calls(rollout.head(5))
+    assert [(call.call_ids.tolist(), call.answer_ids.tolist()) for call in calls] == [([0], [1, 2])]
+    assert begun.tolist() == [3, 4]
     assert rollout.head(7).finished and not rollout.head(6).finished
     again = rollout.head(2).then(Rollout(*(column[2:] for column in (rollout.token_ids, zeros, zeros, zeros)), True))
     assert again.tool_written.tolist() == [False, True] + [False] * 5

@@ -36,7 +36,7 @@ WRITERS = [
     *(PACKAGE / "learning").glob("*.py"),
     *sorted((PACKAGE / "verbs" / "supervised").glob("*.py")),
     PACKAGE / "runs" / "ledger.py",
-    *(PACKAGE / "rollouts" / name for name in ("tool_calls.py", "episodes.py")),
+    *(PACKAGE / "rollouts" / name for name in ("toolbox.py", "episode.py")),
 ]
 
 
@@ -90,6 +90,7 @@ FAMILIES = {
     "compile/{}": Compilations._fields,
     "tools/{}": ("answered", "error", "timeout", "cut", "branched"),
     "environment/{}": ("cut", "branched", "ended", "out_of_turns", "cut_off", "faults"),
+    "{}/given_share": ("tools", "environment"),
     "rft/dropped_{}": DROPPED,
     "rft/{}_right": ("entropy", "branching_factor"),
     "rft/{}_selected": ("entropy", "branching_factor"),

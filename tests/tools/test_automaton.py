@@ -36,7 +36,7 @@ def test_run_split_anywhere_ends_in_the_same_state():
 
 
 def test_stop_token_completes_no_call_and_turns_recognition_off():
-    table = call_table("(", ")", ["(", ")", "1"], never=[1])
+    table = call_table("(", ")", ["(", ")", "1"], stops=[1])
     assert table.run([0, 2, 1]) == table.off == table.run([0, 2, 1, 0, 1])
 
 
@@ -46,6 +46,7 @@ def test_no_token_leaves_off_or_done():
     np.testing.assert_array_equal(table.next[:2, 2], [0, 1])  # a token without a text changes nothing
 
 
-def test_empty_mark_is_refused():
-    with pytest.raises(ValueError, match="expected two marks"):
-        call_table("", "=", ["="])
+@pytest.mark.parametrize(("end", "done"), [("", [2]), ("b", [1, 2])])
+def test_turn_ends_with_a_stop_token_and_with_its_mark(end, done):
+    table = call_table("", end, ["a", "ab", "</s>"], stops=[2])
+    assert [token for token in range(3) if table.run([0, token]) == table.done] == done

@@ -24,7 +24,7 @@ from fr3e_jax.tools.calculator import calculate
     ],
 )
 def test_expression_has_its_exact_value(expression, value):
-    assert calculate(expression) == (value, "answered")
+    assert calculate(expression)[:2] == (value, "answered")
 
 
 @pytest.mark.parametrize(
@@ -35,4 +35,4 @@ def test_expression_has_its_exact_value(expression, value):
     ],
 )
 def test_text_that_cannot_be_computed_is_an_error(expression):
-    assert calculate(expression) == ("error", "error")
+    assert calculate(expression)[:2] == ("error", "error")

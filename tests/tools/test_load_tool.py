@@ -15,20 +15,21 @@ def test_kind_none_loads_no_tool():
 def test_calculator_reads_gsm8k_annotations():
     tool = load_tool(ToolsConfig(kind="calculator"))
     assert tool.call_in("so <<48/2=") == "48/2"
-    assert (tool.before, tool.run("48/2").text, tool.after) == ("", "24", ">>")
+    assert (tool.before, tool.open(None, 0).answer("48/2").text, tool.after) == ("", "24", ">>")
     assert tool.call_in("48/2=") is None and tool.call_in("<<48/2") is None
 
 
 def test_python_tool_reads_fenced_blocks():
     tool = load_tool(ToolsConfig(kind="python"))
     assert tool.call_in("First:\n```python\nprint(1)\n```") == "print(1)"
-    assert tool.run("print(1)").text == "1"
+    assert tool.open(None, 0).answer("print(1)").text == "1"
 
 
 def test_users_function_answers_and_its_exception_is_an_answer(tmp_path):
     (tmp_path / "mine.py").write_text("def look(call):\n    return {'a': 1}[call]\n")
     tool = load_tool(ToolsConfig(kind=f"{tmp_path}/mine.py:look", begin="<t>", end="</t>", result="[{output}]"))
-    assert tool.run("a") == ("1", "answered") and tool.run("b") == ("KeyError: 'b'", "error")
+    state = tool.open(None, 0)
+    assert state.answer("a")[:2] == ("1", "answered") and state.answer("b")[:2] == ("KeyError: 'b'", "error")
     assert (tool.before, tool.after, tool.deadline) == ("[", "]", 6.0)
 
 

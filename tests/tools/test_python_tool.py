@@ -24,7 +24,7 @@ TOOL = PythonTool(seconds=1.0, output_bytes=200)
     ],
 )
 def test_program_is_answered_with_its_output_and_outcome(program, text, outcome):
-    assert TOOL(program) == (text, outcome)
+    assert TOOL(program)[:2] == (text, outcome)
 
 
 def test_order_of_sets_is_the_same_in_every_process():
@@ -39,7 +39,8 @@ def test_program_cannot_read_files_of_this_machine():
 
 def test_endless_program_is_a_timeout_and_leaves_no_process():
     others = children()
-    assert TOOL("print('a', flush=True)\nwhile True: pass") == ("a\nTimeoutError: no end after 1 seconds", "timeout")
+    answer = TOOL("print('a', flush=True)\nwhile True: pass")
+    assert answer[:2] == ("a\nTimeoutError: no end after 1 seconds", "timeout")
     assert set(children()) <= set(others)
 
 
