@@ -48,7 +48,7 @@ def describe(leaf: Any) -> str:
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
 
 
-def check_structure(place: Path, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
+def check_structure(folder: Path, stored: Mapping[str, str], expected: Mapping[str, str]) -> None:
     """Compare the arrays of the checkpoint in ``place`` with those that are wanted, by path and `describe`.
 
     Raises:
@@ -56,28 +56,28 @@ def check_structure(place: Path, found: Mapping[str, str], expected: Mapping[str
     """
     lines = []
     # Weights first: the optimizer's copies of them repeat the same mismatches.
-    for name in sorted(found.keys() | expected.keys(), key=lambda name: (not name.startswith("params/"), name)):
-        if found.get(name) != expected.get(name):
-            lines.append(f"  {name}: found {found.get(name, 'nothing')}, expected {expected.get(name, 'nothing')}")
+    for name in sorted(stored.keys() | expected.keys(), key=lambda name: (not name.startswith("params/"), name)):
+        if stored.get(name) != expected.get(name):
+            lines.append(f"  {name}: found {stored.get(name, 'nothing')}, expected {expected.get(name, 'nothing')}")
     if lines:
         shown = lines[:20] + ([f"  and {len(lines) - 20} more"] if len(lines) > 20 else [])
         raise ValueError(
-            f"the checkpoint of step {place.name} in {place.parent} is of another model or optimizer; "
+            f"the checkpoint of step {folder.name} in {folder.parent} is of another model or optimizer; "
             f"{len(lines)} of its arrays differ from the configuration's:\n" + "\n".join(shown) + "\n"
             "resume with the config.yaml of its run, or set another runtime.run_dir"
         )
 
 
-def check_format(place: Path, content: Mapping[str, Any]) -> None:
+def check_format(folder: Path, content: Mapping[str, Any]) -> None:
     """Refuse the checkpoint in ``place`` unless it is of this version's format.
 
     Raises:
       OtherFormat: the format is another one, or from before formats had numbers.
     """
-    found = content.get("format", "none (an earlier version of fr3e_jax saved it)")
-    if found != FORMAT:
+    version = content.get("format", "none (an earlier version of fr3e_jax saved it)")
+    if version != FORMAT:
         raise OtherFormat(
-            f"the checkpoint of step {place.name} in {place.parent} cannot be read: found format {found}, expected "
+            f"the checkpoint of step {folder.name} in {folder.parent} cannot be read: found format {version}, expected "
             f"{FORMAT}; finish the run with the version that began it, or let that version write the weights (fr3e "
             "export) and start a new run from them (model.path)"
         )

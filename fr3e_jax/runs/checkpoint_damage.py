@@ -34,17 +34,17 @@ def told_in_a_line() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def damage_named(place: Path, part: str) -> Iterator[None]:
+def damage_named(folder: Path, item: str) -> Iterator[None]:
     """Turn each error of reading the files of ``part`` into a `DamagedCheckpoint` of one line."""
     try:
         yield
     except Exception as error:
-        found = " ".join(str(error).split())
-        raise _damage(place, part, f"{type(error).__name__}: {found[:160]}") from error
+        reason = " ".join(str(error).split())
+        raise _damage(folder, item, f"{type(error).__name__}: {reason[:160]}") from error
 
 
-def _damage(place: Path, part: str, found: str) -> DamagedCheckpoint:
-    return DamagedCheckpoint(f"the checkpoint of step {place.name} is damaged, in {place / part}: {found}")
+def _damage(folder: Path, item: str, reason: str) -> DamagedCheckpoint:
+    return DamagedCheckpoint(f"the checkpoint of step {folder.name} is damaged, in {folder / item}: {reason}")
 
 
 def verify_content(content: dict[str, Any]) -> dict[str, Any]:
@@ -62,24 +62,24 @@ def verify_content(content: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
-def verify_arrays(place: Path, arrays: Mapping[str, Any], saved: Mapping[str, str]) -> None:
+def verify_arrays(folder: Path, arrays: Mapping[str, Any], saved: Mapping[str, str]) -> None:
     """Compare restored arrays with their ``saved`` checksums.
 
     Raises:
       DamagedCheckpoint: a checksum differs.
     """
-    wrong = sorted(name for name, found in checksums(arrays).items() if found != saved.get(name))
+    wrong = sorted(name for name, checksum in checksums(arrays).items() if checksum != saved.get(name))
     if wrong:
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        raise _damage(place, "arrays", f"the checksum of {wrong[0]}{more} is wrong")
+        raise _damage(folder, "arrays", f"the checksum of {wrong[0]}{more} is wrong")
 
 
-def move_aside(place: Path) -> Path:
+def move_aside(folder: Path) -> Path:
     """Move a damaged step out of the checkpoints, into the run's directory; return its new path."""
-    wanted = place.parent.parent / f"damaged_checkpoint_{int(place.name):06d}"
-    new, number = wanted, 1
+    target = folder.parent.parent / f"damaged_checkpoint_{int(folder.name):06d}"
+    new, suffix = target, 1
     while new.exists():
-        number += 1
-        new = wanted.with_name(f"{wanted.name}_{number}")
-    place.rename(new)
+        suffix += 1
+        new = target.with_name(f"{target.name}_{suffix}")
+    folder.rename(new)
     return new

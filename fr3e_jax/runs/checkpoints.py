@@ -184,19 +184,19 @@ class Checkpointer:
         if step not in steps:
             raise FileNotFoundError(f"{self._directory} holds no checkpoint of step {step}; found the steps {steps}")
         content = self._content(step)
-        wanted = flatten_arrays(abstract_arrays)
-        others = content["arrays"].keys() - wanted if partial else set()
-        found = {name: kind for name, kind in content["arrays"].items() if name not in others}
-        check_structure(self._place(step), found, {name: describe(leaf) for name, leaf in wanted.items()})
+        targets = flatten_arrays(abstract_arrays)
+        others = content["arrays"].keys() - targets if partial else set()
+        stored = {name: kind for name, kind in content["arrays"].items() if name not in others}
+        check_structure(self._place(step), stored, {name: describe(leaf) for name, leaf in targets.items()})
         abstract = {
             name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
-            for name, leaf in wanted.items()
+            for name, leaf in targets.items()
         }
         with damage_named(self._place(step), "arrays"):
             arrays = self._read_part(step, abstract) if others else self._read(step, abstract)
         verify_arrays(self._place(step), arrays, content["checksums"])
         structure = jax.tree_util.tree_structure(abstract_arrays)
-        return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in wanted]), content["host"]
+        return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in targets]), content["host"]
 
     def restore_newest(
         self, abstract_arrays: ArrayTree, *, set_aside: bool = True

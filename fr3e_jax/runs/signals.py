@@ -27,21 +27,21 @@ def ended_with_a_line() -> Iterator[None]:
     """
     owner, before = os.getpid(), {}
 
-    def end(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
+    def end(signal_number: int, frame: FrameType | None) -> None:
+        signal.signal(signal_number, signal.SIG_DFL)
         if os.getpid() == owner:  # a forked child has nothing to say
-            os.write(2, f"fr3e: ended by {signal.Signals(number).name}\n".encode())
-        os.kill(os.getpid(), number)
+            os.write(2, f"fr3e: ended by {signal.Signals(signal_number).name}\n".encode())
+        os.kill(os.getpid(), signal_number)
 
     try:
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for signal_number in (signal.SIGTERM, signal.SIGHUP):
             in_main = threading.current_thread() is threading.main_thread()
-            if in_main and signal.getsignal(number) is signal.SIG_DFL:
-                before[number] = signal.signal(number, end)
+            if in_main and signal.getsignal(signal_number) is signal.SIG_DFL:
+                before[signal_number] = signal.signal(signal_number, end)
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, handler)
 
 
 class Stopped(BaseException):
@@ -63,7 +63,7 @@ class StopRequest:
 
     def __init__(self, agree: Callable[[list[str], int], str] | None = None) -> None:
         self.received: list[str] = []
-        self._agree = agree or (lambda received, number: "".join(received[:1]))
+        self._agree = agree or (lambda received, signal_number: "".join(received[:1]))
         self._first_at = 0.0
         self._questions = 0
         self._previous: dict[signal.Signals, Any] = {}
@@ -80,20 +80,20 @@ class StopRequest:
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+            for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                if signal_number == signal.SIGHUP and signal.getsignal(signal_number) is signal.SIG_IGN:
                     continue
-                self._previous[number] = signal.signal(number, self._handle)
+                self._previous[signal_number] = signal.signal(signal_number, self._handle)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for number, handler in self._previous.items():
+        for signal_number, handler in self._previous.items():
             # None stands for a handler that C code installed: Python cannot put it back.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            signal.signal(signal_number, signal.SIG_DFL if handler is None else handler)
         self._previous.clear()
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        name, now = signal.Signals(number).name, time.monotonic()
+    def _handle(self, signal_number: int, frame: FrameType | None) -> None:
+        name, now = signal.Signals(signal_number).name, time.monotonic()
         if not self.received:
             self._first_at = now
         elif now - self._first_at >= SECONDS_APART:
