@@ -42,19 +42,19 @@ def find_cluster(environment: Mapping[str, str], has_tpu: bool | None = None) ->
       ConfigError: some variables are set and others are missing, or one is not a number or is out of range.
     """
     managed = _managed(environment, has_tpu)
-    given = [name for name in (COORDINATOR, COUNT, INDEX) if environment.get(name)]
-    if not given:
+    present = [name for name in (COORDINATOR, COUNT, INDEX) if environment.get(name)]
+    if not present:
         return managed
     index_name = INDEX if environment.get(INDEX) else KUBERNETES_INDEX
     count, index = _whole(environment, COUNT), _whole(environment, index_name)
     if count == 1 and not index:
         return None
     cluster = Cluster(managed.manager if managed else "", environment.get(COORDINATOR) or None, count, index)
-    found = {COORDINATOR: cluster.coordinator, COUNT: count, INDEX: index}
-    missing = [name for name, value in found.items() if value is None]
+    parts = {COORDINATOR: cluster.coordinator, COUNT: count, INDEX: index}
+    missing = [name for name, value in parts.items() if value is None]
     if missing and managed is None:
         raise ConfigError(
-            f"found {', '.join(given)} without {', '.join(missing)}; expected all three ({COORDINATOR}=HOST:PORT of "
+            f"found {', '.join(present)} without {', '.join(missing)}; expected all three ({COORDINATOR}=HOST:PORT of "
             f"process 0, {COUNT}, {INDEX} from 0), or none of them for one process: set the missing ones"
         )
     _check(cluster, index_name)

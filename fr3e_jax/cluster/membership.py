@@ -92,7 +92,7 @@ def _join(config: Config, cluster: Cluster) -> None:
     """
     silence = config.runtime.heartbeat_seconds
     patience = 3 * silence
-    known = None not in (cluster.coordinator, cluster.count, cluster.index)
+    is_complete = None not in (cluster.coordinator, cluster.count, cluster.index)
     last_words.start()
     last_words.set(
         f"this process could not join the others within {patience} s (3 x runtime.heartbeat_seconds={silence}); check "
@@ -104,7 +104,7 @@ def _join(config: Config, cluster: Cluster) -> None:
             coordinator_address=cluster.coordinator,
             num_processes=cluster.count,
             process_id=cluster.index,
-            cluster_detection_method="deactivate" if known and not cluster.manager else None,
+            cluster_detection_method="deactivate" if is_complete and not cluster.manager else None,
             initialization_timeout=patience,
             heartbeat_timeout_seconds=silence,
             shutdown_timeout_seconds=silence,
@@ -113,19 +113,19 @@ def _join(config: Config, cluster: Cluster) -> None:
         last_words.withdraw()
         where = f"{COORDINATOR}={cluster.coordinator}" if cluster.coordinator else f"the processes of {cluster.manager}"
         raise ConfigError(f"could not join {where}: {type(error).__name__}: {error}") from error
-    if not known and jax.process_count() == 1:  # a TPU VM without other workers
+    if not is_complete and jax.process_count() == 1:  # a TPU VM without other workers
         last_words.withdraw()
         jax.distributed.shutdown()
         return
-    # `jax.process_index` starts jax's backend, which the session sets up first: a known number does without it.
-    number = f"process {cluster.index} of {cluster.count}" if known else f"process {jax.process_index()}"
-    last_words.set(farewell(number, "nothing of this run was saved yet: start it again"))
+    # `jax.process_index` starts jax's backend, which the session sets up first: a complete cluster does without it.
+    name = f"process {cluster.index} of {cluster.count}" if is_complete else f"process {jax.process_index()}"
+    last_words.set(farewell(name, "nothing of this run was saved yet: start it again"))
 
 
-def farewell(number: str, advice: str) -> str:
-    """Last words of the process of this number, for an end because one of the processes was lost."""
+def farewell(name: str, advice: str) -> str:
+    """Last words of the process of this name, for an end because one of the processes was lost."""
     return (
-        f"{number} was ended: this process, another one or a machine was lost, and the others cannot go on alone "
+        f"{name} was ended: this process, another one or a machine was lost, and the others cannot go on alone "
         f"(the lines above and the logs of the others say which was lost); {advice}"
     )
 

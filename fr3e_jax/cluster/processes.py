@@ -45,9 +45,9 @@ class Processes:
         """True on the one process that writes metrics, rollouts, summary and the display of the run."""
         return self.index == 0
 
-    def is_mine(self, number: int) -> bool:
-        """True if this process does the work of this number; each number belongs to one process."""
-        return number % self.count == self.index
+    def is_mine(self, index: int) -> bool:
+        """True if this process does the work of this index; each index belongs to one process."""
+        return index % self.count == self.index
 
     def gather(self, content: Any) -> list[Any]:
         """JSON content of every process, in their order; all processes must make the same calls in the same order."""
@@ -55,27 +55,28 @@ class Processes:
             return [content]
         return [json.loads(message) for message in _gathered(json.dumps(content).encode())]
 
-    def exchange(self, point: str, own: Any = None, **decisions: Any) -> list[Any]:
-        """`gather` of ``own``, with proof that all processes are at this ``point`` with equal ``decisions``.
+    def exchange(self, point: str, content: Any = None, **decisions: Any) -> list[Any]:
+        """`gather` of ``content``, with proof that all processes are at this ``point`` with equal ``decisions``.
 
         Args:
           point: name of the point in the run, for messages, such as ``"step 3, first return"``.
-          own: JSON content, which may differ between processes.
+          content: JSON content, which may differ between processes.
           decisions: values that must be equal: NumPy arrays, JSON content, or lists of arrays.
 
         Raises:
           Divergence: a decision differs; the message shows the values.
         """
         if self.count == 1:
-            return [own]
+            return [content]
         digests = {name: digest(value) for name, value in decisions.items()}
-        told = self.gather([point, digests, own])
+        messages = self.gather([point, digests, content])
         for name in digests:
-            if len({message[1].get(name) for message in told}) > 1 and all(point == message[0] for message in told):
+            points, values = {message[0] for message in messages}, {message[1].get(name) for message in messages}
+            if len(values) > 1 and points == {point}:
                 raise Divergence(_difference(point, name, self.gather(_text(decisions[name])[:_LARGEST_TEXT])))
-        if len({message[0] for message in told}) > 1:
-            raise Divergence(_difference("the order of stages", "stage", [message[0] for message in told]))
-        return [message[2] for message in told]
+        if len({message[0] for message in messages}) > 1:
+            raise Divergence(_difference("the order of stages", "stage", [message[0] for message in messages]))
+        return [message[2] for message in messages]
 
     def agree(self, point: str, **decisions: Any) -> None:
         """`exchange` without content of one's own."""
@@ -100,14 +101,14 @@ class Processes:
             return arrays
 
         def fetched(leaf: jax.Array) -> np.ndarray | None:
-            whole = multihost_utils.process_allgather(leaf, tiled=True)
-            return np.asarray(whole) if self.first else None
+            complete = multihost_utils.process_allgather(leaf, tiled=True)
+            return np.asarray(complete) if self.first else None
 
         hosts = jax.tree.map(fetched, arrays)
         return hosts if self.first else None
 
     def all_see(self, folder: Path) -> bool:
-        """Whether all processes see one ``folder``: its path may name another one on each machine. It is created."""
+        """True if all processes see one ``folder``: its path may name another one on each machine. It is created."""
         if self.count == 1:
             return True
 
@@ -161,7 +162,7 @@ def _padded_and_gathered(message: bytes, size: int) -> np.ndarray:
 
 
 def digest(value: Any) -> str:
-    """What tells a value from others: of NumPy arrays, JSON content, or lists of them."""
+    """A short hash of NumPy arrays, JSON content, or lists of them."""
     hashed = hashlib.blake2b(digest_size=8)
     _add(hashed, value)
     return hashed.hexdigest()

@@ -226,7 +226,7 @@ class Estimator:
 
     @property
     def fuses_steps(self) -> bool:
-        """Whether decode steps read what is filled of the caches (`fr3e_jax.programs.fused_steps`)."""
+        """True if decode steps read only the filled blocks of caches (`fr3e_jax.programs.fused_steps`)."""
         return fuses_steps(self.config.model.attention, self.a.num_kv_heads, self.roll.tensor)
 
     def decode(self, explore: bool = False) -> Estimate:

@@ -222,7 +222,7 @@ class Programs:
         lanes += further
         array = lambda dtype, *shape: jax.ShapeDtypeStruct((count, *shape), dtype, sharding=batch_sharding(self.mesh))
         trunks, branches = (array(np.int32, trunk),) * 3, (array(np.int32, lanes, length),) * 5
-        mask, number = array(np.bool_, lanes, length), array(np.float32, lanes, length)
+        mask, value = array(np.bool_, lanes, length), array(np.float32, lanes, length)
         loss = loss_settings(self.config)
         routes = [array(self.decoder.routes_type, self.decoder.routes, *size) for size in ((trunk,), (lanes, length))]
         window = array(np.bool_, window) if window > 1 else None
@@ -232,9 +232,9 @@ class Programs:
                 trained_trunk=array(np.bool_, further) if further else None,
             ),
             mask,
-            *(number,) * 4,
-            reference_logprobs=number if loss.kl_coefficient else None,
-            sequence_log_ratios=number if loss.sequence_ratio else None,
+            *(value,) * 4,
+            reference_logprobs=value if loss.kl_coefficient else None,
+            sequence_log_ratios=value if loss.sequence_ratio else None,
             penalised=mask if loss.covariance_penalty is not None else None,
         )
 

@@ -221,8 +221,7 @@ def _mirrored(address: str, resume: bool, lock: RunLock, mirror: Mirror) -> RunD
     run = RunDirectory(working_copy(address))
     run.path.mkdir(parents=True, exist_ok=True)
     lock.acquire(run.path)
-    mirror.claim(address)
-    mirror.open(run.path, resume)
+    mirror.open(address, run.path, resume)
     return run
 
 

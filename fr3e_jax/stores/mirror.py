@@ -1,54 +1,88 @@
 """The mirror of a run: its folder here, a working copy, is kept alike with its address in an object store.
 
-A run writes its files into the working copy as any run does. A thread puts whole objects into the store: what has
-changed, then the manifest that names it all. A checkpoint is in the manifest only when all its objects are there.
+A run writes its files into the working copy as any run does. A thread puts whole objects into the store, checkpoints
+last, and then the object that names them all. So nobody reads half a checkpoint.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 import threading
 import time
+import uuid
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from fr3e_jax.stores.copies import Record, bring_down, copy_of, mirrored_files
-from fr3e_jax.stores.manifest import CHECKPOINTS, Manifest, checkpoint_of
-from fr3e_jax.stores.objects import Store, StoreFailed
-from fr3e_jax.stores.writer import StoreInUse, StoreWriter
+from fr3e_jax.stores.copies import RECORD, CopyRecord, copy_of, fetch
+from fr3e_jax.stores.objects import FileState, Store, StoreFailed
 
-LOOK_SECONDS = 2.0  # between two looks for a new checkpoint
-EVERY_SECONDS = 30.0  # between two uploads without one
+STATE, CHECKPOINTS = ".fr3e_mirror.json", "checkpoints/"
+EVERY_SECONDS = 10.0  # between two uploads, each of which is a sign of life
 TRIES = 3
-_SMALL = 2**25  # bytes; a file up to this size is read once, and may grow meanwhile
+
+
+@dataclass
+class MirroredRun:
+    """The object that makes an address a run. A checkpoint is complete if its files are named here.
+
+    Attributes:
+      token: names this very state.
+      files: sizes and times of change of the run's files.
+      writer: process, host and last sign of life of the run that writes here; empty if it has ended.
+    """
+
+    token: str = ""
+    files: dict[str, FileState] = field(default_factory=dict)
+    writer: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, store: Store) -> MirroredRun | None:
+        """None if the address holds no run.
+
+        Raises:
+          StoreFailed: the store cannot be read, or the object is damaged.
+        """
+        if (content := store.read(STATE)) is None:
+            return None
+        try:
+            return cls(**json.loads(content))
+        except (ValueError, TypeError) as error:
+            raise StoreFailed(
+                f"{store.address}/{STATE} is damaged ({error}); restore an earlier version of that object, or choose "
+                "another runtime.run_dir"
+            ) from error
+
+    def write(self, store: Store) -> None:
+        store.write(STATE, json.dumps(asdict(self)).encode())
+
+    def checkpoints(self) -> set[str]:
+        """The folders of the complete checkpoints: ``checkpoints/12/``."""
+        return {checkpoint_of(name) for name in self.files} - {""}
+
+
+def checkpoint_of(name: str) -> str:
+    """``checkpoints/12/`` for a file of that checkpoint, else ""."""
+    parts = name.split("/", 2)
+    return f"{CHECKPOINTS}{parts[1]}/" if len(parts) == 3 and name.startswith(CHECKPOINTS) else ""
 
 
 class Mirror:
     """Uploads in the background; does nothing before `open`.
 
-    `complete` returns when all that was in the folder at the call is in the store. Leaving the context completes it,
-    too, unless something other than an ordinary error ends the run.
+    Leaving the context completes the upload, unless something other than an ordinary error ends the run.
     """
 
     def __init__(self) -> None:
         self._folder: Path | None = None
-        self._asked, self._done = 0, 0  # calls of `complete`, and those that the thread has answered
-        self._failure, self._told, self._ended = "", False, False
-        self._change = threading.Condition()
+        self._has_failed = False  # `complete` raised
+        self._uploading, self._ended = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._work, name="fr3e-mirror", daemon=True)
 
-    def claim(self, address: str) -> None:
-        """Become the writer of ``address``.
-
-        Raises:
-          StoreInUse: another run writes there.
-          StoreFailed: the store cannot be used.
-        """
-        self._store = Store(address)
-        self._writer = StoreWriter(self._store)
-        self._writer.acquire()
-        self._manifest = Manifest.read(self._store)
-
-    def open(self, folder: Path, resume: bool) -> None:
+    def open(self, address: str, folder: Path, resume: bool) -> None:
         """Begin to mirror ``folder``, the working copy. To resume, it is brought to the state of the store.
 
         It is left as it is where it began from that very state: then it holds all of it, and perhaps more, which a kill
@@ -59,27 +93,31 @@ class Mirror:
           FileNotFoundError: no run is there to resume.
           StoreFailed: the store cannot be used.
         """
-        store, manifest, record = self._store, self._manifest, Record(folder)
-        is_current = (manifest.generation if manifest else "") in record.generations
-        if resume:
-            if manifest is None and not (is_current and holds_files(folder)):
-                raise FileNotFoundError(f"{store.address} holds no run; expected the address of an earlier run")
-            if manifest is not None and not is_current:
-                bring_down(store, manifest, folder, wanted=lambda name: True, exact=True)
-                record = Record(folder)
-        elif manifest is not None or (is_current and holds_files(folder)):
-            where = "" if manifest else f" (not yet in the store; its files are in {folder})"
+        store, record = Store(address), CopyRecord(folder)
+        run = MirroredRun.read(store)
+        is_current = (run.token if run else "") in record.tokens
+        if resume and run is None and not (is_current and holds_files(folder)):
+            raise FileNotFoundError(f"{store.address} holds no run; expected the address of an earlier run")
+        if not resume and (run is not None or (is_current and holds_files(folder))):
+            where = "" if run else f" (not yet in the store; its files are in {folder})"
             raise FileExistsError(
                 f"runtime.run_dir={store.address} already holds a run{where}; expected a new address: continue that "
                 "run with --resume, or choose another runtime.run_dir"
             )
-        elif holds_files(folder):
-            _move_aside(folder)  # its run was deleted from the store
-            record = Record(folder)
+        if not is_current:
+            _move_aside(folder)  # another machine went on, or the run was deleted from the store
+            record = CopyRecord(folder)
+        if run is not None and not is_current:
+            record.write("gone")  # until all is there, the folder is at no state of the store
+            fetch(store, run.files, folder, fixed=CHECKPOINTS)
+            record = CopyRecord(folder)
+            for name, (_, changed_at) in run.files.items():
+                os.utime(folder / name, ns=(changed_at, changed_at))
         record.address = store.address
-        record.write(*([manifest.generation] if manifest else [""]))
-        self._manifest, self._record, self._folder = manifest or Manifest(), record, folder
-        self._drop_leftovers()
+        record.write(run.token if run else "")
+        self._store, self._run, self._record, self._folder = store, run or MirroredRun(), record, folder
+        left_over = store.below(CHECKPOINTS.rstrip("/"))  # by an upload that was killed
+        store.delete(name for name in left_over if name not in self._run.files)
         self._thread.start()
 
     def complete(self) -> None:
@@ -87,146 +125,121 @@ class Mirror:
 
         Raises:
           StoreFailed: it cannot be uploaded; the working copy has it.
-          StoreInUse: another run took this one's place.
         """
-        if self._folder is None:
-            return
-        with self._change:
-            self._asked += 1
-            mine = self._asked
-            self._change.notify_all()
-            self._change.wait_for(lambda: self._done >= mine)
-            failure = self._failure
-        if failure:
-            self._told = True
+        if self._folder is not None and (failure := self._try()):
+            self._has_failed = True
             raise StoreFailed(
                 f"{failure}; nothing is lost: the files are in {self._folder}; continue on this machine with "
                 f"--resume {self._store.address}"
             )
 
     def _work(self) -> None:
-        last, steps = 0.0, set[str]()
-        while True:
-            with self._change:
-                self._change.wait_for(lambda: self._ended or self._asked > self._done, LOOK_SECONDS)
-                if self._ended:
-                    return
-                asked, wanted = self._asked, self._asked > self._done
-            found = self._steps_here()
-            if not wanted and found == steps and time.monotonic() < last + EVERY_SECONDS:
-                continue
-            failure = self._try()  # one that nobody waits for is tried again
-            last, steps = time.monotonic(), found
-            with self._change:
-                self._failure, self._done = failure, asked
-                self._change.notify_all()
+        while not self._ended.wait(EVERY_SECONDS):
+            self._try()  # a failure that nobody waits for is tried again
 
     def _try(self) -> str:
         """Upload what has changed; the reason why that failed several times, or ""."""
-        for pause in [*range(1, TRIES), 0]:
-            try:
-                self.upload()
-            except StoreInUse as error:
-                return str(error)
-            except Exception as error:
-                reason = str(error) if isinstance(error, StoreFailed) else f"{type(error).__name__}: {error}"
-                if not pause or self._ended:
-                    return reason
+        reason = ""
+        with self._uploading:
+            for pause in range(TRIES):
                 time.sleep(pause)
-            else:
-                break
-        return ""
+                try:
+                    self.upload()
+                    return ""
+                except Exception as error:
+                    reason = str(error) if isinstance(error, StoreFailed) else f"{type(error).__name__}: {error}"
+        return reason
 
     def upload(self) -> None:
-        """Put into the store what has changed, then the manifest; then delete there what the folder lacks."""
-        folder, store = self._folder, self._store
+        """Put into the store what has changed, and name it there; then delete there what the folder lacks."""
+        folder, store, files = self._folder, self._store, self._record.files
         assert folder is not None
-        self._writer.check()
+        there = MirroredRun.read(store)
+        if (there.token if there else "") not in self._record.tokens:
+            raise StoreFailed(
+                f"{store.address} was {'taken over by another run' if there else 'deleted'}; nothing was written there "
+                "since. Stop that run, then continue from the last checkpoint with --resume"
+            )
         names = mirrored_files(folder)
-        before = set(self._manifest.files)
-        if broken := self._changed_checkpoints(names):  # readers must not trust them while they are replaced
-            self._commit(self._manifest.without(broken))
-        new = self._manifest.without(())
+        gone = files.keys() - set(names)
+        changed = [name for name in names if not (folder / name).exists() or files.get(name) != _state(folder / name)]
+        if broken := {checkpoint_of(name) for name in (*gone, *changed)} & self._run.checkpoints():
+            self._commit({name: state for name, state in self._run.files.items() if checkpoint_of(name) not in broken})
+        missing = set[str]()  # checkpoints that were removed meanwhile
         # The names were listed first, and checkpoints are put last: what a checkpoint claims to be on disk is put.
-        for name in sorted(names, key=lambda name: name.startswith(CHECKPOINTS)):
+        for name in sorted(changed, key=lambda name: name.startswith(CHECKPOINTS)):
             try:
-                content = self._record.content(name)
-                if new.files.get(name) != content:
-                    self._put(name)
-                    new.files[name] = content
-            except FileNotFoundError:  # removed meanwhile
-                new = new.without({checkpoint_of(name)})
-                new.files.pop(name, None)
-        for name in new.files.keys() - set(names):
-            del new.files[name]
-            self._record.known.pop(name, None)
-        if new.files != self._manifest.files:
-            self._writer.check()
-            self._commit(new)
-        store.delete(before - self._manifest.files.keys())
+                state = _state(folder / name)
+                store.upload(name, folder / name)
+                files[name] = state
+            except FileNotFoundError:
+                missing.add(checkpoint_of(name))
+        for name in gone:
+            del files[name]
+        self._commit({name: state for name, state in files.items() if checkpoint_of(name) not in missing - {""}})
+        store.delete(gone)
 
-    def _put(self, name: str) -> None:
-        path = self._folder / name  # type: ignore[operator]
-        if path.stat().st_size <= _SMALL:
-            self._store.write(name, path.read_bytes())
-        else:
-            self._store.upload(name, path)
-
-    def _commit(self, manifest: Manifest) -> None:
-        self._record.write(self._manifest.generation, manifest.generation)
-        manifest.write(self._store)
-        self._manifest = manifest
-        self._record.write(manifest.generation)
-
-    def _changed_checkpoints(self, names: list[str]) -> set[str]:
-        """Checkpoints of the manifest that have lost or changed a file here; readers must no longer trust them."""
-        here = set(names)
-        return {
-            step
-            for step, files in self._manifest.steps().items()
-            if any(name not in here or self._record.content(name) != self._manifest.files[name] for name in files)
-        }
-
-    def _steps_here(self) -> set[str]:
-        folder = self._folder / CHECKPOINTS  # type: ignore[operator]
-        return {place.name for place in folder.iterdir() if place.name.isdecimal()} if folder.is_dir() else set()
-
-    def _drop_leftovers(self) -> None:
-        """Delete objects of checkpoints whose upload was killed."""
-        found = self._store.below(CHECKPOINTS.rstrip("/"))
-        self._store.delete(name for name in found if name not in self._manifest.files)
+    def _commit(self, files: dict[str, FileState], *, has_ended: bool = False) -> None:
+        writer = {"pid": os.getpid(), "host": socket.gethostname(), "beat": time.time()}
+        run = MirroredRun(uuid.uuid4().hex, files, {} if has_ended else writer)
+        self._record.write(self._run.token, run.token)
+        run.write(self._store)
+        self._run = run
+        self._record.write(run.token)
 
     def __enter__(self) -> Mirror:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        told = self._told
+        has_failed = self._has_failed
+        self._ended.set()
+        if self._folder is None:
+            return
+        self._thread.join()
+        if kind is not None and not issubclass(kind, Exception):
+            return
         try:
-            if kind is None or issubclass(kind, Exception):
-                self.complete()
+            self.complete()
+            self._commit(self._run.files, has_ended=True)
         except StoreFailed:
-            if kind is None and not told:
+            if kind is None and not has_failed:
                 raise
-        finally:
-            with self._change:
-                self._ended = True
-                self._change.notify_all()
-            if self._thread.is_alive():
-                self._thread.join()
-            if hasattr(self, "_writer"):
-                self._writer.release()
+
+
+def mirrored_files(folder: Path) -> list[str]:
+    """The files of a run's folder that belong into the store; none that is still being written.
+
+    Checkpoints are looked for first: what the run's processes wrote before one of them is then found after it.
+    """
+    names = dict[str, None]()
+    for start in (folder / CHECKPOINTS, folder):
+        for parent, folders, files in os.walk(start):
+            is_top = start == folder and Path(parent) == folder
+            folders[:] = [name for name in folders if ".orbax-checkpoint-tmp" not in name and not name.startswith(".")]
+            folders[:] = [name for name in folders if not (is_top and name == CHECKPOINTS.rstrip("/"))]
+            # Other hidden files are locks, records and half of a write.
+            paths = (Path(parent, name) for name in files if not name.startswith("."))
+            names |= {path.relative_to(folder).as_posix(): None for path in paths}
+    return list(names)
+
+
+def _state(path: Path) -> FileState:
+    state = path.stat()
+    return [state.st_size, state.st_mtime_ns]
 
 
 def _move_aside(folder: Path) -> None:
     """Keep what a folder holds, but for the lock, beside it."""
-    aside = folder.with_name(f"{folder.name}.deleted-{datetime.now():%Y%m%d-%H%M%S}")
-    aside.mkdir()
-    for path in [path for path in folder.iterdir() if path.name != ".lock"]:
-        path.rename(aside / path.name)
+    if holds_files(folder):
+        aside = folder.with_name(f"{folder.name}.outdated-{datetime.now():%Y%m%d-%H%M%S}")
+        aside.mkdir()
+        for path in [path for path in folder.iterdir() if path.name not in (".lock", RECORD)]:
+            path.rename(aside / path.name)
+    (folder / RECORD).unlink(missing_ok=True)
 
 
 def holds_files(folder: Path) -> bool:
-    """Whether a working copy holds a run."""
+    """True if a working copy holds a run."""
     return (folder / "config.yaml").exists()
 
 

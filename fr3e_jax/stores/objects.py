@@ -7,11 +7,12 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 _ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.+)")
 _NOT_OURS = ("hf", "http", "https")  # the hub has its own way in; the web cannot be listed
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "s3a": "s3fs", "abfs": "adlfs", "az": "adlfs"}
+_SMALL = 2**25  # bytes
 _OPTIONS: dict[str, dict[str, Any]] = {"file": {"auto_mkdir": True}}
 
 
@@ -19,21 +20,18 @@ class StoreFailed(OSError):
     """An object store refused a request or could not be reached."""
 
 
-class ObjectState(NamedTuple):
-    """What a store says of an object; ``tag`` changes with its content."""
-
-    size: int
-    tag: str
+FileState = list
+"""The size of a file, and a text or number that changes with its content."""
 
 
-def is_remote(place: str | os.PathLike) -> bool:
-    """Whether a text is an address in an object store, and no path of a folder or file."""
-    match = _ADDRESS.fullmatch(place) if isinstance(place, str) else None
+def is_remote(path: str | os.PathLike) -> bool:
+    """True if a text is an address in an object store, and no path of a folder or file."""
+    match = _ADDRESS.fullmatch(path) if isinstance(path, str) else None
     return match is not None and match["scheme"] not in _NOT_OURS
 
 
 def why_unusable(address: str) -> str:
-    """What is missing before ``address`` can be used here, with the way out; "" if nothing is. Nothing is asked."""
+    """The reason why ``address`` cannot be used here, with the way out; "" if it can. The store is not called."""
     import fsspec  # takes a fifth of a second, which only those pay who use a store
 
     scheme = address.partition("://")[0]
@@ -82,6 +80,9 @@ class Store:
 
     def upload(self, name: str, path: Path) -> None:
         """Put a file; a large one goes in parts, and the object appears after the last of them."""
+        if path.stat().st_size <= _SMALL:  # may grow meanwhile, which some services refuse
+            self.write(name, path.read_bytes())
+            return
         with self._explained("write", name):
             self._files.put_file(str(path), self._path(name))
 
@@ -102,38 +103,29 @@ class Store:
             with self._explained("delete", name), contextlib.suppress(FileNotFoundError):
                 self._files.rm_file(self._path(name))
 
-    def below(self, folder: str = "") -> dict[str, ObjectState]:
-        """All objects whose names begin with ``folder/``, or all."""
+    def below(self, folder: str = "") -> dict[str, FileState]:
+        """The states of all objects in a folder, or of the object of that name; "": all."""
         with self._explained("list", folder):
-            found = self._files.find(self._path(folder), detail=True)
+            objects = self._files.find(self._path(folder), detail=True)
         return {
-            path[len(self._root) :].lstrip("/"): ObjectState(int(state.get("size") or 0), _tag(state))
-            for path, state in found.items()
+            path[len(self._root) :].lstrip("/"): [int(state.get("size") or 0), _tag(state)]
+            for path, state in objects.items()
         }
 
     def matching(self, pattern: str) -> list[str]:
         """The names of the objects that a glob matches, in order."""
         with self._explained("list", pattern):
-            found = self._files.glob(self._path(pattern), detail=True)
-        return sorted(path[len(self._root) :].lstrip("/") for path, state in found.items() if state["type"] == "file")
+            objects = self._files.glob(self._path(pattern), detail=True)
+        return sorted(path[len(self._root) :].lstrip("/") for path, state in objects.items() if state["type"] == "file")
 
     def folders(self) -> list[str]:
         """The names of the folders right below the address."""
         with self._explained("list", ""):
             try:
-                found = self._files.ls(self._root, detail=True)
+                items = self._files.ls(self._root, detail=True)
             except FileNotFoundError:
                 return []
-        return sorted(one["name"].rstrip("/").rpartition("/")[2] for one in found if one["type"] == "directory")
-
-    def state(self, name: str) -> ObjectState | None:
-        """Size and tag of one object; None if there is none."""
-        with self._explained("look up", name):
-            try:
-                found = self._files.info(self._path(name))
-            except FileNotFoundError:
-                return None
-        return ObjectState(int(found.get("size") or 0), _tag(found)) if found["type"] == "file" else None
+        return sorted(item["name"].rstrip("/").rpartition("/")[2] for item in items if item["type"] == "directory")
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
@@ -154,5 +146,5 @@ class Store:
 
 def _tag(state: dict[str, Any]) -> str:
     """Whatever of these a service gives: they change with the content, where it gives them."""
-    found = (state.get(key) for key in ("ETag", "etag", "generation", "md5Hash", "LastModified", "mtime", "created"))
-    return next((str(one) for one in found if one), "")
+    tags = (state.get(key) for key in ("ETag", "etag", "generation", "md5Hash", "LastModified", "mtime", "created"))
+    return next((str(tag) for tag in tags if tag), "")

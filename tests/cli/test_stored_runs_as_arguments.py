@@ -15,8 +15,7 @@ from fr3e_jax.cli.arguments import on_this_machine
 from fr3e_jax.cli.parser import OneLineParser
 from fr3e_jax.cli.verb_table import VERBS, load_verb
 from fr3e_jax.configuration import ConfigError
-from fr3e_jax.stores.copies import mirrored_files
-from fr3e_jax.stores.manifest import Manifest, content_of_file
+from fr3e_jax.stores.mirror import MirroredRun, mirrored_files
 from fr3e_jax.stores.objects import Store
 
 RUNS = "memory://stored-runs-as-arguments"
@@ -28,11 +27,11 @@ TAKE_ADDRESSES = {("analyse", "--baseline"), ("eval", "--model"), ("runs", "fold
 def stored(finished_run, tmp_path_factory):
     """A run in a folder, and two copies of it in a store; this machine has fetched nothing yet."""
     for name in ("one", "two"):
-        store, manifest = Store(f"{RUNS}/{name}"), Manifest("uploaded")
+        store, run = Store(f"{RUNS}/{name}"), MirroredRun("uploaded")
         for file in mirrored_files(finished_run):
             store.upload(file, finished_run / file)
-            manifest.files[file] = content_of_file(finished_run / file)
-        manifest.write(store)
+            run.files[file] = [(finished_run / file).stat().st_size, 0]
+        run.write(store)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FR3E_STORE_CACHE", str(tmp_path_factory.mktemp("copies")))
         yield SimpleNamespace(folder=finished_run, address=f"{RUNS}/one", recipe=finished_run / "config.yaml")

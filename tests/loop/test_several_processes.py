@@ -20,7 +20,7 @@ from fr3e_jax.configuration import ConfigError
 from fr3e_jax.loop.train import train
 from fr3e_jax.runs.metrics import read_metrics, without_timing
 from fr3e_jax.runs.rollout_store import read_rollouts
-from fr3e_jax.stores.manifest import Manifest
+from fr3e_jax.stores.mirror import MirroredRun
 from fr3e_jax.stores.objects import Store
 from fr3e_jax.stores.reading import run_folder
 
@@ -223,7 +223,7 @@ def test_two_processes_in_a_store_killed_in_the_upload_of_a_part_end_equal(tmp_p
     assert group.run(2, "--continue") == [0, 0], group.logs()
     os.environ["FR3E_STORE_CACHE"] = str(tmp_path / "machine_2")
     assert_same_records(run_folder(address), two_processes)
-    assert set(Manifest.read(store).steps()) == {"checkpoints/3/", "checkpoints/4/"}
+    assert MirroredRun.read(store).checkpoints() == {"checkpoints/3/", "checkpoints/4/"}
 
 
 @pytest.mark.slow

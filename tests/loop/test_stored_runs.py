@@ -18,9 +18,7 @@ from stops import Watched, nth
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.loop.train import train
 from fr3e_jax.runs.run_directory import RunDirectory, check_seen_by_all
-from fr3e_jax.stores import writer as writers
-from fr3e_jax.stores.manifest import Manifest
-from fr3e_jax.stores.mirror import working_copy
+from fr3e_jax.stores.mirror import MirroredRun, working_copy
 from fr3e_jax.stores.objects import Store
 from fr3e_jax.stores.reading import run_folder
 
@@ -29,7 +27,6 @@ from fr3e_jax.stores.reading import run_folder
 def machine(tmp_path, monkeypatch):
     """A call begins a new machine, without copies of anything."""
     numbers = itertools.count()
-    monkeypatch.setattr(writers, "SETTLE_SECONDS", 0.0)
     begin = lambda: monkeypatch.setenv("FR3E_STORE_CACHE", str(tmp_path / f"machine_{next(numbers)}"))
     begin()
     return begin
@@ -55,7 +52,7 @@ def test_a_stopped_run_goes_on_on_another_machine(
     with monkeypatch.context() as patch:
         Watched(patch, nth("explore", 22))
         assert train(config) == 0
-    assert Manifest.read(Store(address)).steps() == ["checkpoints/1/"]
+    assert MirroredRun.read(Store(address)).checkpoints() == {"checkpoints/1/"}
     machine()
     assert train(tiny_run.config(runtime__run_dir=address, runtime__console="plain"), address, resume=True) == 0
     assert "resumed from the checkpoint of step 1" in capsys.readouterr().out
@@ -77,12 +74,12 @@ def test_a_store_that_fails_ends_the_run_with_what_to_do(tmp_path, tiny_run, mac
     address = f"file://{tmp_path}/bucket/run"
     monkeypatch.setattr("fr3e_jax.stores.mirror.TRIES", 1)
     with monkeypatch.context() as away:
-        away.setattr(Manifest, "write", lambda *_: (_ for _ in ()).throw(OSError("no route to host")))
+        away.setattr(MirroredRun, "write", lambda *_: (_ for _ in ()).throw(OSError("no route to host")))
         assert train(tiny_run.config(training__max_steps=2, runtime__run_dir=address)) == 1
     assert f"no route to host; nothing is lost: the files are in {working_copy(address)}" in capsys.readouterr().err
-    assert Manifest.read(Store(address)) is None
+    assert MirroredRun.read(Store(address)) is None
     assert train(tiny_run.config(training__max_steps=2, runtime__run_dir=address), address, resume=True) == 0
-    assert "checkpoints/2/" in Manifest.read(Store(address)).steps()
+    assert "checkpoints/2/" in MirroredRun.read(Store(address)).checkpoints()
 
 
 def test_machines_that_do_not_share_the_working_copy_are_refused(tmp_path, tiny_run):
@@ -112,8 +109,8 @@ def stored_run(tmp_path, tiny_run, bucket):
 
 
 def in_store() -> set[str]:
-    manifest = Manifest.read(Store(f"{BUCKET}/run"))
-    return set(manifest.steps()) if manifest else set()
+    run = MirroredRun.read(Store(f"{BUCKET}/run"))
+    return run.checkpoints() if run else set()
 
 
 @unclosed

@@ -50,7 +50,7 @@ def test_an_object_that_comes_short_is_not_kept(store, monkeypatch):
     store.write("model/config.json", b"{}")
     download = Store.download
     monkeypatch.setattr(Store, "download", lambda *a: (download(*a), a[2].write_bytes(b"{"))[0])
-    with pytest.raises(OSError, match="has 2 bytes, and 1 came"):
+    with pytest.raises(OSError, match="not as it was written: 2 bytes, and 1 came"):
         fetched_folder(f"{store.address}/model")
     monkeypatch.undo()
 

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import threading
 from pathlib import Path
 
 import pytest
 
 from fr3e_jax.stores import mirror as mirrors
-from fr3e_jax.stores import writer as writers
-from fr3e_jax.stores.copies import Record, copy_of
-from fr3e_jax.stores.manifest import Manifest
-from fr3e_jax.stores.mirror import Mirror, working_copy
+from fr3e_jax.stores.copies import CopyRecord, copy_of
+from fr3e_jax.stores.mirror import Mirror, MirroredRun, working_copy
 from fr3e_jax.stores.objects import Store, StoreFailed
 from fr3e_jax.stores.reading import run_folder
-from fr3e_jax.stores.writer import StoreInUse
 
 
 @pytest.fixture
 def address(tmp_path, monkeypatch) -> str:
-    monkeypatch.setattr(writers, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(mirrors, "TRIES", 1)
+    monkeypatch.setattr(mirrors, "EVERY_SECONDS", 600.0)
     monkeypatch.setenv("FR3E_STORE_CACHE", str(tmp_path / "here"))
     return f"file://{tmp_path}/bucket/run"
 
@@ -37,9 +32,12 @@ def elsewhere(tmp_path, monkeypatch):
 def begin(mirror: Mirror, address: str, resume: bool = False) -> Path:
     folder = working_copy(address)
     folder.mkdir(parents=True, exist_ok=True)
-    mirror.claim(address)
-    mirror.open(folder, resume)
+    mirror.open(address, folder, resume)
     return folder
+
+
+def killed(mirror: Mirror) -> None:
+    mirror.__exit__(KeyboardInterrupt)
 
 
 def put(folder: Path, **files: str) -> None:
@@ -79,15 +77,13 @@ def test_a_checkpoint_whose_upload_was_killed_is_not_there(address, elsewhere, m
     mirror = Mirror()
     folder = with_step_1(mirror, address)
     put(folder, **{"metrics.jsonl": "1\n2\n", "checkpoints__2__arrays__a": "two", "checkpoints__2__arrays__b": "two"})
-    monkeypatch.setattr(Manifest, "write", lambda *_: (_ for _ in ()).throw(OSError("killed")))
-    with pytest.raises(StoreFailed, match="killed.*nothing is lost"):
-        mirror.complete()
-    monkeypatch.undo()
+    with monkeypatch.context() as away:
+        away.setattr(MirroredRun, "write", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        with pytest.raises(StoreFailed, match="killed.*nothing is lost"):
+            mirror.complete()
     store = Store(address)
     assert "checkpoints/2/arrays/a" in store.below()
-    mirror._ended = True
-    mirror._writer.release()
-    monkeypatch.setattr(writers, "SETTLE_SECONDS", 0.0)
+    killed(mirror)
     elsewhere()
     with Mirror() as another:
         assert content(begin(another, address, resume=True)) == STEP_1 | {"metrics.jsonl": "1\n2\n"}
@@ -107,17 +103,16 @@ def test_a_step_whose_upload_was_killed_between_its_parts_is_not_read(address, e
     put(folder, **parts_of_step(2), checkpoints__2__arrays__a="two")
     write = Store.write
 
-    def killed(self, name, content):
+    def away(self, name, content):
         if "2.1-of-2" in name:
             raise OSError("killed")
         write(self, name, content)
 
     with monkeypatch.context() as kill, pytest.raises(StoreFailed, match="killed"):
-        kill.setattr(Store, "write", killed)
+        kill.setattr(Store, "write", away)
         mirror.complete()
-    assert Store(address).state("rollouts/step_000002.0-of-2.jsonl.gz"), "the first part is there, and in no manifest"
-    mirror._ended = True
-    mirror._writer.release()
+    assert Store(address).below("rollouts/step_000002.0-of-2.jsonl.gz"), "the first part is there, and is not named"
+    killed(mirror)
     elsewhere()
     whole = content(run_folder(address, checkpoints=True))
     assert {name for name in whole if "rollouts" in name} == {name.replace("__", "/") for name in parts_of_step(1)}
@@ -141,11 +136,11 @@ def test_parts_that_are_written_before_a_checkpoint_are_uploaded_with_it(address
                 put(folder, **parts_of_step(2), checkpoints__2__arrays__a="two")
 
     with monkeypatch.context() as slow:
-        slow.setattr("fr3e_jax.stores.copies.os.walk", slowly)
+        slow.setattr("fr3e_jax.stores.mirror.os.walk", slowly)
         mirror.upload()
     both, there = (
         {"checkpoints/2/arrays/a", "rollouts/step_000002.1-of-2.jsonl.gz"},
-        lambda: Manifest.read(Store(address)),
+        lambda: MirroredRun.read(Store(address)),
     )
     assert both & there().files.keys() != {"checkpoints/2/arrays/a"}
     with mirror:
@@ -178,13 +173,13 @@ def test_a_checkpoint_that_changes_leaves_the_manifest_before_its_objects_change
     with Mirror() as mirror:
         folder = with_step_1(mirror, address)
         put(folder, **{"checkpoints__1__arrays__a": "another one"})
-        seen, upload = [], Mirror._put
+        seen, upload = [], Store.upload
 
-        def looked_at(self, name):
-            seen.append("checkpoints/1/arrays/a" in Manifest.read(Store(address)).files)
-            upload(self, name)
+        def looked_at(self, name, path):
+            seen.append("checkpoints/1/arrays/a" in MirroredRun.read(Store(address)).files)
+            upload(self, name, path)
 
-        monkeypatch.setattr(Mirror, "_put", looked_at)
+        monkeypatch.setattr(Store, "upload", looked_at)
         mirror.complete()
     assert seen == [False]
     assert content(run_folder(address, checkpoints=True)) == STEP_1 | {"checkpoints/1/arrays/a": "another one"}
@@ -195,7 +190,7 @@ def test_what_the_run_deletes_is_deleted_in_the_store(address):
         folder = with_step_1(mirror, address)
         (folder / "checkpoints/1/arrays/a").unlink()
         mirror.complete()
-        assert sorted(Manifest.read(Store(address)).files) == ["config.yaml", "metrics.jsonl"]
+        assert sorted(MirroredRun.read(Store(address)).files) == ["config.yaml", "metrics.jsonl"]
         assert "checkpoints/1/arrays/a" not in Store(address).below()
 
 
@@ -226,29 +221,17 @@ def test_a_store_that_fails_for_a_while_costs_nothing(address, monkeypatch):
         assert Store(address).read("metrics.jsonl") == b"1\n2\n"
 
 
-def test_two_writers_are_refused(address, monkeypatch):
-    """The second waits for a sign of life; the first finds out when another has taken its place."""
-    monkeypatch.setattr(writers, "BEAT_SECONDS", 0.05)
-    monkeypatch.setattr(writers, "SILENT_SECONDS", 2.0)
+def test_a_run_finds_out_that_another_one_took_its_place(address, elsewhere):
     first = Mirror()
     with_step_1(first, address)
-    first._writer._name["host"] = "another machine"
-    first._writer._sign()
-    with pytest.raises(StoreInUse, match="is in use by the run of process"):
-        Mirror().claim(address)
-    Store(address).write(writers.WRITER, b'{"id": "another", "host": "far", "pid": 1}')
-    with pytest.raises(StoreFailed, match="taken over by the run of process 1 on far"):
+    elsewhere()
+    with Mirror() as second:
+        begin(second, address, resume=True)
+        assert MirroredRun.read(Store(address)).writer["pid"] == os.getpid()
+    assert not MirroredRun.read(Store(address)).writer, "it has ended"
+    with pytest.raises(StoreFailed, match="taken over by another run.*--resume"):
         first.complete()
-    first.__exit__(KeyboardInterrupt)
-    assert b"another" in Store(address).read(writers.WRITER)
-
-
-def test_a_dead_writer_of_this_machine_is_followed_at_once(address):
-    dead = {"id": "dead", "host": socket.gethostname(), "pid": 999_999_999}
-    Store(address).write(writers.WRITER, json.dumps(dead).encode())
-    with Mirror() as mirror:
-        with_step_1(mirror, address)
-        assert json.loads(Store(address).read(writers.WRITER))["pid"] == os.getpid()
+    killed(first)
 
 
 def test_a_run_is_not_overwritten(address, elsewhere):
@@ -266,7 +249,7 @@ def test_a_run_that_was_deleted_from_the_store_makes_room(address):
     Store(address).delete(Store(address).below())
     with Mirror() as mirror:
         assert content(begin(mirror, address)) == {}
-    assert [content(aside) for aside in folder.parent.glob("run.deleted-*")] == [STEP_1]
+    assert [content(aside) for aside in folder.parent.glob("run.outdated-*")] == [STEP_1]
 
 
 def test_resuming_an_address_without_a_run_says_so(address):
@@ -277,11 +260,11 @@ def test_resuming_an_address_without_a_run_says_so(address):
 def test_a_damaged_checkpoint_in_the_store_is_named(address, elsewhere):
     with Mirror() as mirror:
         with_step_1(mirror, address)
-    Store(address).write("checkpoints/1/arrays/a", b"bad")
+    Store(address).write("checkpoints/1/arrays/a", b"damaged")
     elsewhere()
     with pytest.raises(StoreFailed, match="checkpoints/1/arrays/a is not as it was written"), Mirror() as mirror:
         begin(mirror, address, resume=True)
-    assert not (working_copy(address) / "checkpoints" / "1").exists()
+    assert not (working_copy(address) / "checkpoints/1/arrays/a").exists()
 
 
 def test_a_fetch_that_was_killed_is_begun_again(address, elsewhere, monkeypatch):
@@ -307,11 +290,18 @@ def test_half_a_fetch_is_no_run_of_this_machine(address, elsewhere, monkeypatch)
     with Mirror() as mirror:
         with_step_1(mirror, address)
     elsewhere()
+    download = Store.download
+
+    def fetches_but_checkpoints(self, name, path):
+        if "checkpoints" in name:
+            raise KeyboardInterrupt
+        download(self, name, path)
+
     with monkeypatch.context() as killed:
-        killed.setattr("fr3e_jax.stores.copies._fetch_checkpoint", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        killed.setattr(Store, "download", fetches_but_checkpoints)
         with pytest.raises(KeyboardInterrupt), Mirror() as mirror:
             begin(mirror, address, resume=True)
-    assert content(working_copy(address)).keys() == {"config.yaml", "metrics.jsonl"}
+    assert content(working_copy(address)).keys() <= {"config.yaml", "metrics.jsonl"}
     Store(address).delete(Store(address).below())
     with pytest.raises(FileNotFoundError, match="holds no run"), Mirror() as mirror:
         begin(mirror, address, resume=True)
@@ -331,4 +321,4 @@ def test_a_reader_fetches_only_what_has_changed(address, monkeypatch):
         mirror.complete()
         assert content(run_folder(address)).keys() == {"config.yaml", "metrics.jsonl", "evaluations/mine"}
     assert asked == ["summary.json"]
-    assert Record(copy_of(address, "read")).address == "", "a copy to read is no working copy"
+    assert CopyRecord(copy_of(address, "read")).address == "", "a copy to read is no working copy"

@@ -37,14 +37,14 @@ def test_objects_come_back(store, tmp_path):
     store.write("a", b"1")
     store.upload("folder/b", large)
     assert store.read("folder/b") == b"12345"
-    assert {name: state.size for name, state in store.below().items()} == {"a": 1, "folder/b": 5}
-    assert store.below("folder").keys() == {"folder/b"}
+    assert {name: state[0] for name, state in store.below().items()} == {"a": 1, "folder/b": 5}
+    assert store.below("folder").keys() == store.below("folder/b").keys() == {"folder/b"}
     assert store.folders() == ["folder"]
     assert store.matching("*/b") == ["folder/b"]
     store.download("folder/b", tmp_path / "here" / "b")
     assert (tmp_path / "here" / "b").read_bytes() == b"12345"
     store.delete(["a", "never there"])
-    assert store.read("a") is None and store.state("a") is None
+    assert store.read("a") is None and store.below("a") == {}
 
 
 def test_an_empty_address_lists_nothing(store):
