@@ -88,7 +88,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredResponse:
     """Log-probs and entropies (nats) of a given answer's tokens, arrays ``[T]``."""
 
     token_ids: np.ndarray
@@ -151,19 +151,19 @@ class Policy:
         self._check_count("n", n)
         with as_config_error():
             ids = [self.texts.prompt_ids(prompt) for prompt in prompts]
-        for number, prompt in enumerate(ids):
+        for i, prompt in enumerate(ids):
             if not len(prompt):
-                raise ConfigError(f"prompt {number} is empty; expected at least one token to continue from")
+                raise ConfigError(f"prompt {i} is empty; expected at least one token to continue from")
             self._check_room(len(prompt) + cap)
         call = self._number(seed)
         requests = [
-            TrunkRequest(prompt, [Branch(len(prompt), (SAMPLE, call, number, m), cap, sampling) for m in range(n)])
-            for number, prompt in enumerate(ids)
+            TrunkRequest(prompt, [Branch(len(prompt), (SAMPLE, call, i, m), cap, sampling) for m in range(n)])
+            for i, prompt in enumerate(ids)
         ]
         rollouts, trunks = self._run(requests, keep_caches)
         return [
-            self._completion(prompts[number], ids[number], rollout, 0, trunks.get((number, m)))
-            for number, row in enumerate(rollouts)
+            self._completion(prompts[i], ids[i], rollout, 0, trunks.get((i, m)))
+            for i, row in enumerate(rollouts)
             for m, rollout in enumerate(row)
         ]
 
@@ -202,30 +202,30 @@ class Policy:
         sampling, cap, call = self._sampling(temperature, top_p, top_k), self._cap(max_tokens), self._number(seed)
         places = self._places(completion, at, anchors, call)
         start, ids = len(completion._prompt_ids), completion._prompt_ids
-        if late := [place for place in places if place >= cap]:
+        if late := [fork for fork in places if fork >= cap]:
             raise ConfigError(f"token {late[0]} is beyond max_tokens={cap}; raise it, or return to earlier tokens")
         self._check_room(start + cap)
         if not places:
             return []
         if completion._trunk is None or completion._trunk.batch is None:
-            whole = np.concatenate([ids, completion.token_ids]).astype(np.int32)
-            completion._trunk = self._sampler.engine.prefill(self._weights, [whole])[0]
+            token_ids = np.concatenate([ids, completion.token_ids]).astype(np.int32)
+            completion._trunk = self._sampler.engine.prefill(self._weights, [token_ids])[0]
         branches = [
-            Branch(start + place, (STATE, call, 0, 0, j, m), cap - place, sampling)
-            for j, place in enumerate(places)
+            Branch(start + fork, (STATE, call, 0, 0, j, m), cap - fork, sampling)
+            for j, fork in enumerate(places)
             for m in range(n)
         ]
         rollouts, trunks = self._run([TrunkRequest(dataclasses.replace(completion._trunk), branches)], keep_caches)
         base, states = completion._rollout(), []
-        for j, place in enumerate(places):
-            own = range(j * n, (j + 1) * n)
-            whole_ones = [(base.head(place).then(rollouts[0][m]), trunks.get((0, m))) for m in own]
-            answers = [self._completion(completion.prompt, ids, whole, place, trunk) for whole, trunk in whole_ones]
-            token = self.texts.codec.decode([int(completion.token_ids[place])], special_tokens=True)
-            states.append(State(place, token, float(completion.entropies[place]), answers))
+        for j, fork in enumerate(places):
+            members = range(j * n, (j + 1) * n)
+            whole_answers = [(base.head(fork).then(rollouts[0][m]), trunks.get((0, m))) for m in members]
+            answers = [self._completion(completion.prompt, ids, answer, fork, trunk) for answer, trunk in whole_answers]
+            token = self.texts.codec.decode([int(completion.token_ids[fork])], special_tokens=True)
+            states.append(State(fork, token, float(completion.entropies[fork]), answers))
         return states
 
-    def score(self, prompts: str | Sequence[str], responses: str | Sequence[str]) -> list[Scored]:
+    def score(self, prompts: str | Sequence[str], responses: str | Sequence[str]) -> list[ScoredResponse]:
         """Log-probs (temperature 1) and entropies of given answers; a stop token ends each of them.
 
         Args:
@@ -243,13 +243,13 @@ class Policy:
         with as_config_error():
             starts = [self.texts.prompt_ids(prompt) for prompt in prompts]
             ends = [np.append(self.texts.encode(text), codec.stop_ids[0]).astype(np.int32) for text in responses]
-        found: list[Scored] = []
+        scored: list[ScoredResponse] = []
         for first in range(0, len(ends), engine.slots):
             some = range(first, min(first + engine.slots, len(ends)))
-            for number in some:
-                if not len(starts[number]):
-                    raise ConfigError(f"prompt {number} is empty; expected at least one token before the response")
-                self._check_room(len(starts[number]) + len(ends[number]))
+            for i in some:
+                if not len(starts[i]):
+                    raise ConfigError(f"prompt {i} is empty; expected at least one token before the response")
+                self._check_room(len(starts[i]) + len(ends[i]))
             trunks = engine.prefill(self._weights, [np.concatenate([starts[i], ends[i]]) for i in some])
             rows = np.concatenate([np.full(len(ends[i]), row) for row, i in enumerate(some)])
             positions = np.concatenate([len(starts[i]) + np.arange(len(ends[i])) for i in some])
@@ -258,9 +258,13 @@ class Policy:
             ids = np.concatenate([ends[i] for i in some])
             scores = engine.programs.alternatives(self._weights, batch, rows, positions, ids)
             for row, i in enumerate(some):
-                own = rows == row
-                found.append(Scored(ends[i], np.asarray(scores.own_logprobs)[own], np.asarray(scores.entropies)[own]))
-        return found
+                of_row = rows == row
+                scored.append(
+                    ScoredResponse(
+                        ends[i], np.asarray(scores.own_logprobs)[of_row], np.asarray(scores.entropies)[of_row]
+                    )
+                )
+        return scored
 
     # -- parts -------------------------------------------------------------------------------------------------------
 
@@ -290,8 +294,8 @@ class Policy:
     def _places(self, completion: Completion, at: Any, anchors: int, call: int) -> list[int]:
         length = len(completion)
         if not isinstance(at, str):
-            places = [int(place) for place in at]
-            if bad := [place for place in places if not 0 <= place < length]:
+            places = [int(fork) for fork in at]
+            if bad := [fork for fork in places if not 0 <= fork < length]:
                 raise ConfigError(f"at names token {bad[0]}; the answer has the tokens 0 to {length - 1}")
             return places
         if at not in AT:

@@ -1,4 +1,4 @@
-"""What a run stored, as columns: a pandas or polars data frame if one of them is installed, else a dict of lists."""
+"""The records of a run as columns: a pandas or polars data frame if one of them is installed, else a dict of lists."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def read_rollouts(
     """
     stored = StoredRun.open(run)
     stem: Literal["step", "eval"] = "step" if kind == "train" else "eval"
-    found = stored.steps(stem)
-    if missing := sorted(set(steps or ()) - set(found)):
-        raise ConfigError(f"{run} has no rollouts of steps {missing}; it has those of {found or 'no step'}")
-    chosen = found if steps is None else steps
+    stored_steps = stored.steps(stem)
+    if missing := sorted(set(steps or ()) - set(stored_steps)):
+        raise ConfigError(f"{run} has no rollouts of steps {missing}; it has those of {stored_steps or 'no step'}")
+    chosen = stored_steps if steps is None else steps
     records = [record for step in chosen for record in stored.rollouts(step, stem)]
     names = [field.name for field in dataclasses.fields(records[0])] if records else []
     columns: dict[str, list[Any]] = {name: [getattr(record, name) for record in records] for name in names}

@@ -17,7 +17,7 @@ def positive(text: str) -> int:
 def steps(text: str) -> tuple[int, ...]:
     """Parse a list of steps such as ``10,20``, for argparse."""
     try:
-        return tuple(int(number) for number in text.split(","))
+        return tuple(int(step) for step in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of steps; expected one like 10 or 10,20") from None
 

@@ -103,7 +103,7 @@ def run_to_read(text: str, *, checkpoints: bool = False) -> Path:
 
 
 def _is_started(run_dir: Place | None, resume: str | None) -> bool:
-    """Whether ``--continue`` finds a run to resume."""
+    """true if there is a run that ``--continue`` resumes."""
     if run_dir is None:
         raise ConfigError("--continue needs runtime.run_dir=DIR, the directory of the run to start or resume")
     if resume is not None:
@@ -120,28 +120,28 @@ def newest_run(config: Config, verb: str) -> Place:
     if is_remote(config.runtime.output_dir):
         return _newest_run_in_store(config, verb)
     output = Path(config.runtime.output_dir).expanduser()
-    found = [path for path in sorted(output.glob(f"{glob.escape(config.name)}-*")) if _is_run(path, config.name, verb)]
-    if not found:
+    runs = [path for path in sorted(output.glob(f"{glob.escape(config.name)}-*")) if _is_run(path, config.name, verb)]
+    if not runs:
         raise ConfigError(
             f"--resume: no {verb} run named {config.name} in {output}; "
             "start one without --resume, or give its directory: --resume RUN_DIR"
         )
-    return next((path for path in reversed(found) if _has_checkpoint(path)), found[-1])
+    return next((path for path in reversed(runs) if _has_checkpoint(path)), runs[-1])
 
 
 def _newest_run_in_store(config: Config, verb: str) -> str:
     output = config.runtime.output_dir
-    found = [
+    runs = [
         address
         for address in stores.newest_first(output, config.name)
         if _is_run(stores.run_folder(address, rollouts=False), config.name, verb)
     ]
-    if not found:
+    if not runs:
         raise ConfigError(
             f"--resume: no {verb} run named {config.name} in {output}; "
             "start one without --resume, or give its address: --resume ADDRESS"
         )
-    return next(filter(stores.has_checkpoint, found), found[0])
+    return next(filter(stores.has_checkpoint, runs), runs[0])
 
 
 def _has_checkpoint(run_dir: Path) -> bool:
@@ -154,11 +154,11 @@ def _is_run(run_dir: Path, name: str, verb: str) -> bool:
     if read_provenance(run_dir).get("verb", verb) != verb:
         return False
     try:
-        found = OmegaConf.select(OmegaConf.load(run_dir / CONFIG_FILE), "name")
+        saved_name = OmegaConf.select(OmegaConf.load(run_dir / CONFIG_FILE), "name")
     except (OSError, ValueError, yaml.YAMLError, OmegaConfBaseException):
-        found = None
-    if isinstance(found, str):
-        return found == name
+        saved_name = None
+    if isinstance(saved_name, str):
+        return saved_name == name
     return re.fullmatch(r"-\d{8}-\d{6}(-\d+)?", run_dir.name.removeprefix(name)) is not None
 
 
@@ -194,7 +194,7 @@ def _model_overrides(run_dir: Path) -> list[str]:
     Sizes of random weights are left out where a directory or a name gives the network's: they would be refused.
     """
     model = load_config(saved_config(run_dir), training=False).model
-    given = bool(model.path) or model.architecture != "custom"
+    has_sizes = bool(model.path) or model.architecture != "custom"
     values = {f"model.{name}": value for name, value in dataclasses.asdict(model).items()}
-    unread = {path for path, setting in settings().items() if given and RANDOM_WEIGHTS_ONLY in setting.meaning}
+    unread = {path for path, setting in settings().items() if has_sizes and RANDOM_WEIGHTS_ONLY in setting.meaning}
     return [f"{path}={value}" for path, value in values.items() if path not in unread]

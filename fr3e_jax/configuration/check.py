@@ -37,14 +37,14 @@ def check(config: Config, origins: Mapping[str, str] | None = None, *, training:
         value = setting_value(config, path)
         numbers = value if isinstance(value, list) else [value]
         if setting.kind is float or setting.bounds:
-            for number in numbers:
-                if not setting.allows(number):
+            for item in numbers:
+                if not setting.allows(item):
                     raise ConfigError(f"{origins.get(path, 'default')}: {setting.refuse(value)}")
     for entry in RULES:
         problem = entry.problem(config) if training or not entry.training_only else None
         if problem:
-            given = [f"{path}: {origins[path]}" for path in entry.paths if path in origins]
-            raise ConfigError(f"{problem} ({', '.join(given) or 'all defaults'})")
+            named = [f"{path}: {origins[path]}" for path in entry.paths if path in origins]
+            raise ConfigError(f"{problem} ({', '.join(named) or 'all defaults'})")
     _check_sizes(config, origins)
     _check_switches(config, origins)
 
@@ -52,13 +52,13 @@ def check(config: Config, origins: Mapping[str, str] | None = None, *, training:
 def _check_sizes(config: Config, origins: Mapping[str, str]) -> None:
     """Refuse a size of the network on the command line beside a model that has its own; recipes may hold both."""
     model = config.model
-    given = f"model.path={model.path}" if model.path else f"model.architecture={model.architecture}"
+    named = f"model.path={model.path}" if model.path else f"model.architecture={model.architecture}"
     if not model.path and model.architecture == "custom":
         return
     for path in origins:
         if origins[path] == COMMAND_LINE and RANDOM_WEIGHTS_ONLY in settings()[path].meaning:
             raise ConfigError(
-                f"{COMMAND_LINE}: {path}={setting_value(config, path)} has no effect, for {given} has its own sizes; "
+                f"{COMMAND_LINE}: {path}={setting_value(config, path)} has no effect, for {named} has its own sizes; "
                 "leave it out, or set model.path= model.architecture=custom for random weights of the sizes given"
             )
 
@@ -66,10 +66,10 @@ def _check_sizes(config: Config, origins: Mapping[str, str]) -> None:
 def _check_switches(config: Config, origins: Mapping[str, str]) -> None:
     """Refuse settings of a part that nothing turns on; turned off by name, a recipe's settings of it may stay."""
     for section, (switches, what, remedy) in SWITCHES.items():
-        given = [path for path in origins if path.startswith(section)]
-        if given and not set(switches) & set(given):
+        named = [path for path in origins if path.startswith(section)]
+        if named and not set(switches) & set(named):
             raise ConfigError(
-                f"{origins[given[0]]}: {given[0]}={setting_value(config, given[0])} has no effect without {what}; set "
+                f"{origins[named[0]]}: {named[0]}={setting_value(config, named[0])} has no effect without {what}; set "
                 f"{remedy}, or leave it out"
             )
 

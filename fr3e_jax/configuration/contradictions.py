@@ -13,7 +13,7 @@ from fr3e_jax.stores.objects import is_remote, why_unusable
 
 
 @dataclass(frozen=True)
-class Rule:
+class Contradiction:
     """``problem`` returns a message with contradiction and remedy, or None; ``paths`` are the settings it reads."""
 
     paths: tuple[str, ...]
@@ -21,14 +21,14 @@ class Rule:
     problem: Callable[[Config], str | None]
 
 
-RULES: list[Rule] = []
+RULES: list[Contradiction] = []
 
 
 def rule(*paths: str, training_only: bool = False) -> Callable:
     """Declare a contradiction between ``paths``; ``training_only``: sft, eval and sample ignore it."""
 
     def declare(problem: Callable[[Config], str | None]) -> Callable[[Config], str | None]:
-        RULES.append(Rule(paths, training_only, problem))
+        RULES.append(Contradiction(paths, training_only, problem))
         return problem
 
     return declare
@@ -124,7 +124,7 @@ def files_are_local(config: Config) -> str | None:
 
 
 def _is_given(model: ModelConfig) -> bool:
-    """Whether a directory or a published architecture gives the network's sizes."""
+    """true if a directory or a published architecture gives the network's sizes."""
     return bool(model.path) or model.architecture != "custom"
 
 
@@ -227,20 +227,20 @@ def chains_hold_their_operations(config: Config) -> str | None:
 @rule("data.task", "data.train", "data.eval", "data.weights", "data.root")
 def cards_are_read(config: Config) -> str | None:
     data = config.data
-    given = [name for name in ("train", "eval", "weights", "root") if getattr(data, name)]
-    if not given or data.task == "datasets" or ":" in data.task:  # a user's own task may read any setting
+    unread = [name for name in ("train", "eval", "weights", "root") if getattr(data, name)]
+    if not unread or data.task == "datasets" or ":" in data.task:  # a user's own task may read any setting
         return None
-    return f"data.{given[0]} is not read by data.task={data.task}; nearest: data.task=datasets"
+    return f"data.{unread[0]} is not read by data.task={data.task}; nearest: data.task=datasets"
 
 
 @rule("data.task", "data.path", "data.eval_path")
 def cards_name_their_files(config: Config) -> str | None:
     data = config.data
-    given = [name for name in ("path", "eval_path") if getattr(data, name)]
-    if not given or data.task != "datasets":
+    unread = [name for name in ("path", "eval_path") if getattr(data, name)]
+    if not unread or data.task != "datasets":
         return None
     return (
-        f"data.{given[0]} is not read by data.task=datasets, whose cards name files under data.root; set data.root, "
+        f"data.{unread[0]} is not read by data.task=datasets, whose cards name files under data.root; set data.root, "
         "data.train and data.eval"
     )
 

@@ -48,9 +48,9 @@ def short_help(width: int = 120) -> str:
     """The settings that most runs change, and the purpose of each section."""
     rows = [_row("setting", "type", "default", "meaning", width)]
     rows += [_describe(settings()[path], width) for path in FIRST]
-    whole = {section: of for section, of in sections().items() if "." not in section}
-    longest = max(map(len, whole))
-    for section, of in whole.items():
+    top_level = {section: of for section, of in sections().items() if "." not in section}
+    longest = max(map(len, top_level))
+    for section, of in top_level.items():
         lead = f"  {section:<{longest}}  "
         rows.append(textwrap.fill(_purpose(of), width, initial_indent=lead, subsequent_indent=" " * len(lead)))
     rows.insert(1 + len(FIRST), "\nsections; `fr3e help SECTION` lists the settings of one, `fr3e help all` all:\n")

@@ -33,5 +33,5 @@ class EnvironmentConfig:
 
     @property
     def enabled(self) -> bool:
-        """Whether there is an environment."""
+        """true if there is an environment."""
         return self.kind != "none"

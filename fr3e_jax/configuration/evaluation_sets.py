@@ -31,14 +31,14 @@ def set_settings(config: Config) -> dict[str, EvaluationConfig]:
     Raises:
       ValueError: an entry cannot be read, or its values are out of bounds; one line that quotes the entry.
     """
-    found: dict[str, EvaluationConfig] = {}
+    by_set: dict[str, EvaluationConfig] = {}
     for entry in config.evaluation.sets:
         name, *assignments = entry.split() or [""]
         if name not in config.data.eval:
             nearest = difflib.get_close_matches(name, config.data.eval, n=1, cutoff=0.0)
             advice = f"nearest: {nearest[0]}" if nearest else "data.eval is empty"
             raise ValueError(f"evaluation.sets has {entry!r}, and data.eval has no set {name!r}; {advice}")
-        if name in found:
+        if name in by_set:
             raise ValueError(f"evaluation.sets names the set {name!r} twice; expected one entry for each set")
         values: dict[str, Any] = dict(_assignment(entry, text) for text in assignments)
         if values.get("samples") == 0:
@@ -54,8 +54,8 @@ def set_settings(config: Config) -> dict[str, EvaluationConfig]:
                 f"evaluation.sets has {entry!r}, which gives {unread[0]}, which the greedy answer does not read; "
                 f"drop {unread[0]}, or set samples above 0"
             )
-        found[name] = settings
-    return found
+        by_set[name] = settings
+    return by_set
 
 
 def _assignment(entry: str, text: str) -> tuple[str, int | float | list[int]]:

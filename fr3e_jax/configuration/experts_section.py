@@ -9,7 +9,7 @@ from fr3e_jax.configuration.options import option
 
 @dataclass
 class ExpertsConfig:
-    """How networks with routed experts train; dense networks do not read it."""
+    """The training of networks with routed experts; dense networks do not read it."""
 
     router_replay: bool = option(
         True,

@@ -88,7 +88,7 @@ def parse_override(text: str) -> Layer:
 
 
 def _misread_by_yaml(text: str) -> bool:
-    """Whether YAML has another idea of this number: 010 is 8 to it, and 1:30 is 90."""
+    """true if YAML reads this number in another way: 010 is 8 to it, and 1:30 is 90."""
     return re.fullmatch(r"[-+]?(0\d+|\d+(:\d+)+)", text.strip()) is not None
 
 

@@ -73,13 +73,13 @@ def covariance_methods_exclude_each_other(config: Config) -> str | None:
 
 @training_rule("shaping.steps", "loss.dual_clip", "loss.ratio")
 def covariance_methods_have_their_loss(config: Config) -> str | None:
-    found = [name for name in ("kl_cov", "clip_cov") if name in config.shaping.steps]
-    if found and config.loss.ratio == "sequence":
+    listed = [name for name in ("kl_cov", "clip_cov") if name in config.shaping.steps]
+    if listed and config.loss.ratio == "sequence":
         return (
-            f"{found[0]} in shaping.steps reads the ratio of each token, but loss.ratio=sequence gives all tokens of a "
-            "response the same ratio; set loss.ratio=token"
+            f"{listed[0]} in shaping.steps reads the ratio of each token, but loss.ratio=sequence gives all tokens of "
+            "a response the same ratio; set loss.ratio=token"
         )
-    if "kl_cov" in found and config.loss.dual_clip:
+    if "kl_cov" in listed and config.loss.dual_clip:
         return (
             f"loss.dual_clip={config.loss.dual_clip:g} clips the loss, which kl_cov in shaping.steps leaves unclipped; "
             "set loss.dual_clip=0"

@@ -1,4 +1,4 @@
-"""What settings of TRL, verl, tunix, MaxText and prime-rl are called here."""
+"""Our names for settings of TRL, verl, tunix, MaxText and prime-rl."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def our_names(path: str) -> tuple[str, ...]:
 
 
 def instead(path: str) -> str:
-    """What to do instead of setting this name of another trainer; empty if it is unknown."""
+    """Advice in place of setting this name of another trainer; empty if it is unknown."""
     return ELSEWHERE.get(_last(path), "")
 
 

@@ -126,9 +126,9 @@ def _missing(recipe: Path, source: Path | None) -> str:
         return f"{where}: {recipe} is a run; expected a recipe, such as {recipe / CONFIG_FILE} (and --run {recipe})"
     if recipe.is_dir():
         return f"{where}: {recipe} is a directory; expected a recipe, a YAML file"
-    known = sorted(str(path) for path in [*recipe.parent.glob("*.yaml"), *Path("configs").glob("*.yaml")])
-    known += recipe_names()
-    nearest = difflib.get_close_matches(str(recipe), known, n=1, cutoff=0.7)
+    names = sorted(str(path) for path in [*recipe.parent.glob("*.yaml"), *Path("configs").glob("*.yaml")])
+    names += recipe_names()
+    nearest = difflib.get_close_matches(str(recipe), names, n=1, cutoff=0.7)
     nearest = nearest or [name for name in recipe_names() if name.rpartition("/")[2] == recipe.stem]
     advice = f"nearest: {nearest[0]}" if nearest else "expected a path, or a name that `fr3e recipes` lists"
     return f"{where}: no recipe {recipe}; {advice}"

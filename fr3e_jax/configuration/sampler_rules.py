@@ -32,9 +32,9 @@ def _merges(config: Config) -> bool:
     return bool(lora.rank or lora.path) and lora.rollouts == "merged"
 
 
-def correct_by_default(config: Config, given: Container[str]) -> None:
+def correct_by_default(config: Config, origins: Container[str]) -> None:
     """Turn on truncated importance weights where the sampler differs and ``loss.importance_cap`` is not ``given``."""
-    if "loss.importance_cap" not in given and any(differences(config)):
+    if "loss.importance_cap" not in origins and any(differences(config)):
         config.loss.importance_cap = USUAL_CAP
 
 

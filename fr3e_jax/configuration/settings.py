@@ -51,7 +51,7 @@ class Setting:
         return text if item is self.kind else f"[{text}, ...]"
 
     def allows(self, value: float) -> bool:
-        """Whether one number is finite and within the bounds."""
+        """true if one number is finite and within the bounds."""
         tests = {"ge": value.__ge__, "gt": value.__gt__, "le": value.__le__, "lt": value.__lt__}
         return math.isfinite(value) and all(tests[sign](type(value)(bound)) for sign, bound in self.bounds.items())
 
@@ -116,12 +116,12 @@ def settings(config_class: type = Config, prefix: str = "") -> dict[str, Setting
 def sections(config_class: type = Config, prefix: str = "") -> dict[str, type]:
     """All sections by dotted path, in declaration order."""
     kinds = typing.get_type_hints(config_class)
-    found: dict[str, type] = {}
+    by_path: dict[str, type] = {}
     for entry in dataclasses.fields(config_class):
         if dataclasses.is_dataclass(kinds[entry.name]):
             path = prefix + entry.name
-            found |= {path: kinds[entry.name]} | sections(kinds[entry.name], path + ".")
-    return found
+            by_path |= {path: kinds[entry.name]} | sections(kinds[entry.name], path + ".")
+    return by_path
 
 
 def nearest_paths(path: str, paths: typing.Iterable[str]) -> list[str]:
@@ -129,11 +129,11 @@ def nearest_paths(path: str, paths: typing.Iterable[str]) -> list[str]:
 
     Of those with the same last part, one that is close as a whole stands alone.
     """
-    known = list(paths)
+    candidates = list(paths)
     last = path.rsplit(".", 1)[-1]
-    if same := [candidate for candidate in known if candidate.rsplit(".", 1)[-1] == last]:
+    if same := [candidate for candidate in candidates if candidate.rsplit(".", 1)[-1] == last]:
         return difflib.get_close_matches(path, same, n=1, cutoff=_CLOSE) if "." in path else same
-    lasts = {candidate.rsplit(".", 1)[-1]: candidate for candidate in reversed(known)}
-    return difflib.get_close_matches(path, known, n=1, cutoff=_CLOSE) or [
+    lasts = {candidate.rsplit(".", 1)[-1]: candidate for candidate in reversed(candidates)}
+    return difflib.get_close_matches(path, candidates, n=1, cutoff=_CLOSE) or [
         lasts[name] for name in difflib.get_close_matches(last, lasts, n=1, cutoff=_CLOSE)
     ]

@@ -10,10 +10,10 @@ from fr3e_jax.configuration.schema import Config
 @rule("tools.kind", "tools.begin", "tools.end", "tools.result", "tools.branching", "environment.kind")
 def tool_settings_are_read(config: Config) -> str | None:
     tools = config.tools
-    given = [name for name in ("begin", "end", "result", "branching") if getattr(tools, name)]
-    if tools.kind != "none" or config.environment.enabled or not given:
+    unread = [name for name in ("begin", "end", "result", "branching") if getattr(tools, name)]
+    if tools.kind != "none" or config.environment.enabled or not unread:
         return None
-    return f"tools.{given[0]} is not read with tools.kind=none; nearest: tools.kind=python"
+    return f"tools.{unread[0]} is not read with tools.kind=none; nearest: tools.kind=python"
 
 
 @rule("tools.kind", "tools.begin", "tools.end")
@@ -92,12 +92,12 @@ def one_writer_beside_the_policy(config: Config) -> str | None:
 
 @rule("environment.kind", "tools.begin", "tools.end", "tools.result")
 def marks_of_tools_are_not_read(config: Config) -> str | None:
-    given = [name for name in ("begin", "end", "result") if getattr(config.tools, name)]
-    if not config.environment.enabled or not given:
+    unread = [name for name in ("begin", "end", "result") if getattr(config.tools, name)]
+    if not config.environment.enabled or not unread:
         return None
     return (
-        f"tools.{given[0]} is not read with environment.kind={config.environment.kind}; set environment.turn_end or "
-        f"environment.observation in its place, and tools.{given[0]} empty"
+        f"tools.{unread[0]} is not read with environment.kind={config.environment.kind}; set environment.turn_end or "
+        f"environment.observation in its place, and tools.{unread[0]} empty"
     )
 
 

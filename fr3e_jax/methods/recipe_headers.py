@@ -72,9 +72,9 @@ def find_configs() -> Path:
       HeaderError: neither exists.
     """
     places = [folder / "configs" for folder in (root(), Path.cwd()) if folder]
-    for place in places:
-        if (place / "methods").is_dir():
-            return place
+    for folder in places:
+        if (folder / "methods").is_dir():
+            return folder
     raise HeaderError(
         f"found no recipes in {' or '.join(map(str, places))}; expected the directory configs/, which comes with the "
         "package; install it again, or run this command in a checkout of the repository"
@@ -90,8 +90,8 @@ def read_methods(configs: Path | None = None) -> list[Method]:
     configs = configs or find_configs()
     paths = [*sorted(configs.glob("*.yaml")), *sorted((configs / "methods").glob("*.yaml"))]
     headed = [path for path in paths if path.read_text(encoding="utf-8").startswith("# ")]  # not a user's own recipe
-    found = [read_method(path, path.relative_to(configs.parent).as_posix()) for path in headed]
-    return sorted(found, key=lambda method: GROUPS.index(method.group))
+    methods = [read_method(path, path.relative_to(configs.parent).as_posix()) for path in headed]
+    return sorted(methods, key=lambda method: GROUPS.index(method.group))
 
 
 def read_method(path: Path, recipe: str) -> Method:
@@ -115,7 +115,7 @@ def read_header(path: Path) -> dict[str, str]:
       HeaderError: a field is unknown, missing, empty, repeated or out of order, or a comment line is no field.
     """
     fields: dict[str, str] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for line_number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         if not line.startswith("#"):
             break
         name, colon, text = line.removeprefix("# ").partition(": ")
@@ -123,22 +123,22 @@ def read_header(path: Path) -> dict[str, str]:
             fields[next(reversed(fields))] += " " + line.removeprefix(_CONTINUED).strip()
         elif not colon or name not in FIELDS:
             raise HeaderError(
-                f"{path}:{number}: found {line!r}; expected '# FIELD: text' with a FIELD of {', '.join(FIELDS)}, or a "
-                f"line that begins with '#' and three spaces and continues the last field; "
+                f"{path}:{line_number}: found {line!r}; expected '# FIELD: text' with a FIELD of {', '.join(FIELDS)}, "
+                "or a line that begins with '#' and three spaces and continues the last field; "
                 f"nearest: {_nearest(name, FIELDS)}"
             )
         elif name in fields:
-            raise HeaderError(f"{path}:{number}: found {name} twice; expected each field once")
+            raise HeaderError(f"{path}:{line_number}: found {name} twice; expected each field once")
         else:
             fields[name] = text.strip()
     missing = [name for name in FIELDS if name not in OPTIONAL and not fields.get(name)]
     if missing:
-        found = ", ".join(fields) or "no header"
-        raise HeaderError(f"{path}: found {found}; expected also {missing[0]}; add the line '# {missing[0]}: ...'")
+        present = ", ".join(fields) or "no header"
+        raise HeaderError(f"{path}: found {present}; expected also {missing[0]}; add the line '# {missing[0]}: ...'")
     if list(fields) != [name for name in FIELDS if name in fields]:
         raise HeaderError(f"{path}: found the fields {', '.join(fields)}; expected the order {', '.join(FIELDS)}")
     return fields
 
 
-def _nearest(found: str, known: tuple[str, ...]) -> str:
-    return difflib.get_close_matches(found, known, n=1, cutoff=0)[0]
+def _nearest(text: str, choices: tuple[str, ...]) -> str:
+    return difflib.get_close_matches(text, choices, n=1, cutoff=0)[0]

@@ -56,24 +56,24 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("found no run; expected run directories: fr3e analyse runs/demo-20250101-120000")
     runs = [StoredRun.open(run_to_read(run)) for run in arguments.runs]
     baseline = StoredRun.open(run_to_read(arguments.baseline)) if arguments.baseline else None
-    found, left_out = analyse(
+    findings, left_out = analyse(
         runs,
         baseline=baseline,
         seed=arguments.seed,
         only=[name.strip() for name in arguments.only.split(",") if name.strip()],
         behaviours_file=Path(arguments.behaviours).expanduser() if arguments.behaviours else None,
     )
-    if not found:
-        reasons = "; ".join(dict.fromkeys(f"{one.name}: {one.reason}" for one in left_out))
+    if not findings:
+        reasons = "; ".join(dict.fromkeys(f"{missing.name}: {missing.reason}" for missing in left_out))
         raise ConfigError(f"found nothing to analyse in {', '.join(arguments.runs)} ({reasons})")
     folder = Path(arguments.out).expanduser() if arguments.out else _folder(runs, baseline)
-    write_findings(found, folder)
+    write_findings(findings, folder)
     if arguments.json:
-        print(json.dumps([json.loads(finding_content(one)) for one in found], indent=2))
+        print(json.dumps([json.loads(finding_content(finding)) for finding in findings], indent=2))
         for missing in left_out:
             print(visible(f"left out: {missing.name} of {missing.run}: {missing.reason}"), file=sys.stderr)
     else:
-        _print(found, left_out, folder)
+        _print(findings, left_out, folder)
     return 0
 
 
@@ -91,21 +91,20 @@ def headline(finding: Finding) -> str:
 
 
 def _ends(figure: Figure, i: int) -> str:
-    one = figure.series[i]
-    known = [(x, y) for x, y in zip(one.x, one.y, strict=True) if y is not None]
-    if not known:
-        return f"{one.name}: no value"
+    series = figure.series[i]
+    points = [(x, y) for x, y in zip(series.x, series.y, strict=True) if y is not None]
+    if not points:
+        return f"{series.name}: no value"
     if figure.kind == "bars":
-        x, y = max(known, key=lambda point: point[1])
-        return f"{one.name}: most {_short(y)} ({_short(x)})"
-    (first, before), (last, after) = known[0], known[-1]
-    return f"{one.name}: {_short(before)} at {_short(first)}, {_short(after)} at {_short(last)}"
+        x, y = max(points, key=lambda point: point[1])
+        return f"{series.name}: most {_short(y)} ({_short(x)})"
+    (first, before), (last, after) = points[0], points[-1]
+    return f"{series.name}: {_short(before)} at {_short(first)}, {_short(after)} at {_short(last)}"
 
 
 def _column_mean(finding: HeatMap, column: int) -> str:
-    values = [line[column] for line in finding.values]
-    known = [value for value in values if value is not None]
-    return _short(sum(known) / len(known)) if known else "none"
+    values = [line[column] for line in finding.values if line[column] is not None]
+    return _short(sum(values) / len(values)) if values else "none"
 
 
 def _short(value: object) -> str:
@@ -125,10 +124,10 @@ def _list() -> None:
     TableConsole().print(table)
 
 
-def _print(found: Sequence[Finding], left_out: Sequence[LeftOut], folder: Path) -> None:
+def _print(findings: Sequence[Finding], left_out: Sequence[LeftOut], folder: Path) -> None:
     table = Table("finding", "numbers", box=None)
-    for one in found:
-        table.add_row(one.name, headline(one))
+    for finding in findings:
+        table.add_row(finding.name, headline(finding))
     console = TableConsole()
     console.print(table)
     for missing in left_out:

@@ -63,7 +63,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--reach", metavar="SCORE", type=finite, help="score to reach (default: the baseline's final score)"
     )
     parser.add_argument(
-        "--bootstrap-seed", metavar="N", type=whole, default=0, help="seed of the bootstrap intervals (default 0)"
+        "--bootstrap-seed", metavar="N", type=natural, default=0, help="seed of the bootstrap intervals (default 0)"
     )
     parser.add_argument(
         "--page", type=on_this_machine, metavar="FILE", help="write a page with curves: HTML that opens from disk"
@@ -96,8 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
         "json": _json,
         "page": _page,
     }
-    wanted = {name: getattr(arguments, name) for name in makers if getattr(arguments, name)}
-    to_stdout = [name for name, target in wanted.items() if target == STDOUT]
+    targets = {name: getattr(arguments, name) for name in makers if getattr(arguments, name)}
+    to_stdout = [name for name, target in targets.items() if target == STDOUT]
     if len(to_stdout) > 1 or "page" in to_stdout:
         raise ConfigError(f"--{' - and --'.join(to_stdout)} -: expected one of markdown, csv, json on standard output")
     comparison = compare(
@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         reach=arguments.reach,
         seed=arguments.bootstrap_seed,
     )
-    files = {name: target for name, target in wanted.items() if target != STDOUT}
+    files = {name: target for name, target in targets.items() if target != STDOUT}
     for name, target in files.items():
         _write(Path(target).expanduser(), makers[name](comparison))
     if to_stdout:
@@ -142,9 +142,9 @@ def print_comparison(comparison: Comparison) -> None:
 
 def _terminal_table(table: TextTable) -> Table:
     shown = Table(title=table.title, title_justify="left")
-    for number, heading in enumerate(table.columns):
-        left = number == 0 or table.name in ("settings", "runs") or heading in ("metric", "by seed", "seeds")
-        shown.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=number == 0)
+    for index, heading in enumerate(table.columns):
+        left = index == 0 or table.name in ("settings", "runs") or heading in ("metric", "by seed", "seeds")
+        shown.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=index == 0)
     for row in table.cells:
         shown.add_row(*(str(cell) for cell in row))
     return shown
@@ -199,7 +199,7 @@ def finite(text: str) -> float:
     return value
 
 
-def whole(text: str) -> int:
+def natural(text: str) -> int:
     """Parse an int of at least 0, for argparse."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")

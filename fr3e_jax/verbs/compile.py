@@ -45,7 +45,7 @@ def compile_recipe(config: Config, *, only_list: bool, as_json: bool) -> int:
     model, started = session.model, time.perf_counter()
     programs = model.train_programs(config), model.critic_programs(config)
     declared = declare_programs(Declarations(), session, *programs)
-    lines = [{"name": one.program.name, "sizes": sizes_text(one)} for one in declared]
+    lines = [{"name": declaration.program.name, "sizes": sizes_text(declaration)} for declaration in declared]
     if not only_list:
         if not jax.config.jax_compilation_cache_dir:
             raise ConfigError(
@@ -54,12 +54,12 @@ def compile_recipe(config: Config, *, only_list: bool, as_json: bool) -> int:
             )
         before = compilations()
 
-        def timed(number: int) -> float:
+        def timed(index: int) -> float:
             start = time.perf_counter()
-            declared[number].prepare()
+            declared[index].prepare()
             seconds = time.perf_counter() - start
             if first:
-                print(f"  {seconds:6.1f} s  {' '.join(lines[number].values())}", file=sys.stderr, flush=True)
+                print(f"  {seconds:6.1f} s  {' '.join(lines[index].values())}", file=sys.stderr, flush=True)
             return seconds
 
         with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="compile") as pool:

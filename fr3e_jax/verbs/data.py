@@ -51,27 +51,27 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def print_overview(found: Overview) -> None:
+def print_overview(data: Overview) -> None:
     """Tables of sets, lengths and overlaps, then the rendered prompts."""
     console = TableConsole()
-    console.print(_sets(found))
-    for line in _remarks(found):
+    console.print(_sets(data))
+    for line in _remarks(data):
         console.print(line)
-    _histograms(console, found)
-    _overlaps(console, found)
-    for name, gold, text in found.prompts:
+    _histograms(console, data)
+    _overlaps(console, data)
+    for name, gold, text in data.prompts:
         console.rule(f"{name}  (gold answer: {_short(gold, GOLD)})", align="left")
         console.print(_short(text, PROMPT), soft_wrap=True)
 
 
-def _sets(found: Overview) -> Table:
-    title = f"{found.recipe}: task {found.task}, template {found.template}, tokenizer {found.tokenizer}"
+def _sets(data: Overview) -> Table:
+    title = f"{data.recipe}: task {data.task}, template {data.template}, tokenizer {data.tokenizer}"
     table = Table(title=title, title_justify="left")
     for heading in ("", "set", "rows", "problems", "dropped", "share", "verifier", "tokens median", "longest"):
         left = heading in ("", "set", "dropped", "verifier")
         table.add_column(heading, justify="left" if left else "right")
-    table.add_column(f"> {found.max_prompt_tokens}", justify="right")
-    for each in found.sets:
+    table.add_column(f"> {data.max_prompt_tokens}", justify="right")
+    for each in data.sets:
         dropped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(each.dropped.items()))
         share = "" if each.share is None else f"{100 * each.share:.1f} %"
         lengths = each.lengths
@@ -82,45 +82,45 @@ def _sets(found: Overview) -> Table:
     return table
 
 
-def _remarks(found: Overview) -> list[str]:
+def _remarks(data: Overview) -> list[str]:
     lines = []
-    for each in found.sets:
+    for each in data.sets:
         if each.looked_at < each.problems:
             lines.append(f"{each.name}: lengths were measured on {each.looked_at:,} evenly spaced problems.")
         if each.repeated_questions:
             lines.append(f"{each.name}: {each.repeated_questions} questions repeat with another gold answer.")
-    unspeakable = [each for each in found.sets if each.lengths.unspeakable]
+    unspeakable = [each for each in data.sets if each.lengths.unspeakable]
     if unspeakable:
-        share = f"{sum(each.lengths.unspeakable for each in unspeakable):,} of {sum(e.looked_at for e in found.sets):,}"
+        share = f"{sum(each.lengths.unspeakable for each in unspeakable):,} of {sum(e.looked_at for e in data.sets):,}"
         names = ", ".join(each.name for each in unspeakable)
         lines.append(f"The tokenizer cannot spell {share} prompts ({names}): {unspeakable[0].lengths.complaint}.")
     return lines
 
 
-def _histograms(console: TableConsole, found: Overview) -> None:
+def _histograms(console: TableConsole, data: Overview) -> None:
     for role in ("train", "development", "test"):
         counts: dict[int, int] = {}
-        for each in found.sets:
+        for each in data.sets:
             for edge, count in each.lengths.histogram if each.role == role else ():
                 counts[edge] = counts.get(edge, 0) + count
         if not counts:
             continue
-        console.print(f"\n{role}: prompts by tokens (limit data.max_prompt_tokens={found.max_prompt_tokens})")
+        console.print(f"\n{role}: prompts by tokens (limit data.max_prompt_tokens={data.max_prompt_tokens})")
         for edge in sorted(counts):
             bar = "█" * round(BAR * counts[edge] / max(counts.values())) or ("▏" if counts[edge] else "")
             console.print(f"  {'up to':>5} {edge:>6} {counts[edge]:>8,} {bar}")
 
 
-def _overlaps(console: TableConsole, found: Overview) -> None:
+def _overlaps(console: TableConsole, data: Overview) -> None:
     console.print()
-    if not found.overlaps:
+    if not data.overlaps:
         console.print("No training question shares 13 consecutive words with an evaluation question.\n")
         return
     table = Table(title="training questions in evaluation sets (13-word runs)", title_justify="left")
     for heading in ("training set", "evaluation set", "same words", "near", "a run", "of the set", "evaluation ids"):
         left = heading in ("training set", "evaluation set", "evaluation ids")
         table.add_column(heading, justify="left" if left else "right")
-    for each in found.overlaps:
+    for each in data.overlaps:
         counts = [str(len(pairs)) for pairs in (each.identical, each.near, each.touching)]
         table.add_row(each.train, each.evaluation, *counts, f"{100 * each.share:.1f} %", _ids(each))
     console.print(table)

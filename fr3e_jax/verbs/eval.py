@@ -102,10 +102,10 @@ def _write(path: Path, text: str) -> None:
 def columns(results: Sequence[Result]) -> list[str]:
     """The metrics that a table shows: scores of all sets, their means first; those of single sets without lengths."""
     names = dict.fromkeys(name for result in results for name in result.metrics)
-    kept = [name for name in names if name not in COUNTS and not name.endswith("no_answer")]
-    overall = [name for name in kept if "/" not in name or name.startswith(("length/", "tools/"))]
+    shown = [name for name in names if name not in COUNTS and not name.endswith("no_answer")]
+    overall = [name for name in shown if "/" not in name or name.startswith(("length/", "tools/"))]
     scores = [name for name in overall if not name.startswith(("length/", "tools/"))]
-    sets = [name for name in kept if name not in overall and "/length/" not in name]
+    sets = [name for name in shown if name not in overall and "/length/" not in name]
     return [*scores, *sets, *(name for name in overall if name not in scores)]
 
 
@@ -143,7 +143,7 @@ def as_json(results: Sequence[Result]) -> str:
 
 
 def is_score(name: str) -> bool:
-    """Whether a metric is a share of right answers, which is shown in percent."""
+    """true if a metric is a share of right answers, which is shown in percent."""
     return name.rpartition("/")[2].split("@")[0] in ("avg", "pass", "maj", "greedy")
 
 

@@ -39,7 +39,7 @@ FOLDER, METRICS = "evaluations", "metrics.json"
 
 @dataclass(frozen=True)
 class Subject:
-    """What is evaluated: the checkpoints of a run, or the model that the settings name.
+    """The subject of an evaluation: the checkpoints of a run, or the model that the settings name.
 
     Attributes:
       config: the settings, with the run's model settings.
@@ -93,14 +93,14 @@ def _steps(subject: Subject) -> tuple[int, ...]:
     if not run.checkpoints.is_dir():
         raise ConfigError(f"{run.checkpoints} does not exist; expected the checkpoints of a run of train, sft or rft")
     with Checkpointer(run.checkpoints, keep_last=1, keep_best=0, best_metric="", read_only=True) as checkpoints:
-        found = checkpoints.all_steps()
-    if not found:
+        saved_steps = checkpoints.all_steps()
+    if not saved_steps:
         raise ConfigError(f"{run.checkpoints} holds no checkpoint yet; expected at least one complete step")
-    if absent := [step for step in subject.steps if step not in found]:
+    if absent := [step for step in subject.steps if step not in saved_steps]:
         raise ConfigError(
-            f"{run.path} has no checkpoint of step {absent[0]}; expected some of {', '.join(map(str, found))}"
+            f"{run.path} has no checkpoint of step {absent[0]}; expected some of {', '.join(map(str, saved_steps))}"
         )
-    return subject.steps or (found[-1],)
+    return subject.steps or (saved_steps[-1],)
 
 
 def _evaluation(session: Session, subject: Subject, step: int) -> Result:
@@ -112,12 +112,12 @@ def _evaluation(session: Session, subject: Subject, step: int) -> Result:
     digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:8]
     parent = run_dir if run_dir else Path(config.runtime.output_dir).expanduser()
     label = f"step_{step:06d}" if run_dir else Path(config.model.path or "random").resolve().name
-    place = RunDirectory(parent / FOLDER / f"{label}-{digest}")
-    stored = session.processes.on_first(lambda: _stored(place))
+    folder = RunDirectory(parent / FOLDER / f"{label}-{digest}")
+    stored = session.processes.on_first(lambda: _stored(folder))
     if stored is not None:
         if session.processes.first:
-            print(f"{name}: evaluated before, see {place.path}", file=sys.stderr)
-        return Result(name, stored, best_metric(config), str(place.path))
+            print(f"{name}: evaluated before, see {folder.path}", file=sys.stderr)
+        return Result(name, stored, best_metric(config), str(folder.path))
     shown = config.runtime.console if session.processes.first else "none"
     console = Console(shown, stream=sys.stderr, compiled=lambda: compilations().programs)
     session.sampler.watch.report = console.progress
@@ -131,47 +131,49 @@ def _evaluation(session: Session, subject: Subject, step: int) -> Result:
             else:
                 params = model.fresh_params(config)
         with refused_weights(config, run_dir, step):
-            found = evaluate(session, params, console.note)
+            evaluation = evaluate(session, params, console.note)
     session.sampler.weights.release()
     if config.runtime.store_rollouts:
-        _store(session.processes, place, step, found, session.texts)
+        _store(session.processes, folder, step, evaluation, session.texts)
     if session.processes.first:
         # Last, as it says that the evaluation is whole.
-        write_json_atomic(place.path / METRICS, {"of": described, "metrics": found.metrics})
-    return Result(name, found.metrics, best_metric(config), str(place.path))
+        write_json_atomic(folder.path / METRICS, {"of": described, "metrics": evaluation.metrics})
+    return Result(name, evaluation.metrics, best_metric(config), str(folder.path))
 
 
-def _store(processes: Processes, place: RunDirectory, step: int, found: Evaluation, texts: Texts) -> None:
+def _store(processes: Processes, folder: RunDirectory, step: int, evaluation: Evaluation, texts: Texts) -> None:
     """Write the responses, each process its part; return when all are on disk.
 
     Where machines do not share the folder, process 0 writes them all.
     """
-    shared = processes.all_see(place.path)
+    shared = processes.all_see(folder.path)
     part = Part(processes.index, processes.count) if shared else WHOLE
     if shared or processes.first:
-        records = records_of(found.entries(step, part), texts)
-        rollout_store.write_rollouts(place, step, records, stem="eval", part=part)
+        records = records_of(evaluation.entries(step, part), texts)
+        rollout_store.write_rollouts(folder, step, records, stem="eval", part=part)
     processes.agree(f"evaluation of step {step}, stored")
 
 
 def _described(session: Session, run_dir: Path | None, step: int) -> dict[str, Any]:
     """All that decides the result: weights, problems, tokenizer, settings of sampling and grading."""
     config = session.config
-    whole = identity(config, session.task, session.texts.codec)
+    identified = identity(config, session.task, session.texts.codec)
     sections = ("seed", "model", "data", "evaluation", "rewards", "tools", "environment")
-    settings = {name: whole["settings"][name] for name in sections}
+    settings = {name: identified["settings"][name] for name in sections}
     folder = (run_dir / "checkpoints" / str(step)) if run_dir else model_directory(config.model.path or ".")
     files = sorted(path for path in folder.rglob("*") if path.is_file()) if run_dir or config.model.path else []
     weights = [[str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
     limits = {"max_response_tokens": config.rollout.max_response_tokens}
     parts = ("held_out_data", "tokenizer", "files")
-    return {"step": step, "weights": weights, "settings": settings, **limits} | {name: whole[name] for name in parts}
+    return {"step": step, "weights": weights, "settings": settings, **limits} | {
+        name: identified[name] for name in parts
+    }
 
 
-def _stored(place: RunDirectory) -> dict[str, float] | None:
+def _stored(folder: RunDirectory) -> dict[str, float] | None:
     """The metrics of an evaluation that was finished; None if there are none."""
     try:
-        found = json.loads((place.path / METRICS).read_bytes())["metrics"]
+        metrics = json.loads((folder.path / METRICS).read_bytes())["metrics"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found if isinstance(found, dict) else None
+    return metrics if isinstance(metrics, dict) else None

@@ -111,13 +111,13 @@ def export_run(
         codec = TextCodec.load(model.tokenizer or model.path, model=model.path)
         architecture = configured_architecture(config, len(codec))
         devices = jax.devices()[: math.gcd(jax.device_count(), architecture.hidden_size)]  # any number works
-        found = model_on(make_mesh(devices=devices), config, architecture)
+        policy = model_on(make_mesh(devices=devices), config, architecture)
         if adapter:
-            _check_adapter(found, config, run_dir)
-        base = found.base_fingerprint()
-        params, step = read_run_params(run_dir, found.sharded_abstract_params(), step, base=base)
-        whole, graphdef = found.whole(params), build_network(architecture, param_dtype=model.param_dtype)[0]
-        if fault := fault_of_weights(graphdef, whole, [codec.stop_ids[0]] * _CHECKED_TOKENS):
+            _check_adapter(policy, config, run_dir)
+        base = policy.base_fingerprint()
+        params, step = read_run_params(run_dir, policy.sharded_abstract_params(), step, base=base)
+        weights, graphdef = policy.whole(params), build_network(architecture, param_dtype=model.param_dtype)[0]
+        if fault := fault_of_weights(graphdef, weights, [codec.stop_ids[0]] * _CHECKED_TOKENS):
             raise ConfigError(
                 f"the weights of step {step} of {run_dir} cannot be used: {fault}; export an earlier checkpoint "
                 "(--step) or another run"
@@ -127,17 +127,17 @@ def export_run(
         if adapter:
             with replaced_directory(directory, record) as filled:
                 where = {"base": model.path, "dtype": record["dtype"]}
-                save_adapters(filled, architecture, found.network.lora, params, **where)
+                save_adapters(filled, architecture, policy.network.lora, params, **where)
         else:
-            write_model(directory, architecture, whole, codec, model.path, record, max_shard_bytes or MAX_SHARD_BYTES)
+            write_model(directory, architecture, weights, codec, model.path, record, max_shard_bytes or MAX_SHARD_BYTES)
     size = sum(file.stat().st_size for file in Path(directory).expanduser().iterdir())
     print(f"step {step} of {run_dir} as {record['dtype']}: {directory} ({size / 1e6:,.1f} MB)")
     return 0
 
 
-def _check_adapter(found: Model, config: Config, run_dir: Path) -> None:
+def _check_adapter(policy: Model, config: Config, run_dir: Path) -> None:
     """Refuse to export adapters that a run does not have, or whose base nobody else has."""
-    if found.network.lora is None:
+    if policy.network.lora is None:
         raise ConfigError(f"--adapter: {run_dir} trained all weights (model.lora.rank=0); leave it out to export them")
     if not config.model.path:
         raise ConfigError(

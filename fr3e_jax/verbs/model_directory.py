@@ -37,14 +37,14 @@ def check_replaceable(directory: str | Path) -> Path:
         return target
     if not target.is_dir():
         raise FileExistsError(f"{target} is a file; expected a directory to write a model into")
-    found = {path.name for path in target.iterdir()}
-    if not found:
+    names = {path.name for path in target.iterdir()}
+    if not names:
         return target
     instead = "expected a new or empty directory, or an earlier export, which is replaced: name another, or empty it"
     written = _recorded_files(target)
     if not written:
         raise FileExistsError(f"{target} is not empty and was not written by fr3e (it has no {RECORD}); {instead}")
-    if foreign := sorted(found - written - {RECORD}):
+    if foreign := sorted(names - written - {RECORD}):
         raise FileExistsError(f"{target} holds {', '.join(foreign)}, which no export wrote; {instead}")
     return target
 
@@ -136,9 +136,9 @@ def write_model(
       record: notes for the record in the directory; ``record["dtype"]`` is the type of the weights.
       max_shard_bytes: largest size of a weight file.
     """
-    found = _still_there(source)
-    config = _config(architecture, codec, _read(found, "config.json"), record["dtype"])
-    generation = _generation_config(codec, _read(found, GENERATION_CONFIG) or _read(codec.source, GENERATION_CONFIG))
+    names = _still_there(source)
+    config = _config(architecture, codec, _read(names, "config.json"), record["dtype"])
+    generation = _generation_config(codec, _read(names, GENERATION_CONFIG) or _read(codec.source, GENERATION_CONFIG))
     with replaced_directory(directory, record) as filled:
         save_params(filled, architecture, params, dtype=record["dtype"], max_shard_bytes=max_shard_bytes)
         codec.save(filled)

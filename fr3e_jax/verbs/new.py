@@ -49,11 +49,13 @@ def _text(path: Path, named: str, base: Path, config: Config) -> str:
     lines += [f"include: {include}", f"name: {name}", "", "# The settings that most runs change, as they are there:"]
     section = ""
     for setting in FIRST:
-        part, _, field = setting.partition(".")
-        if part != section:
-            lines.append(f"# {part}:")
-            section = part
-        lines.append(f"#   {field}: {as_yaml(getattr(getattr(config, part), field))}  # {settings()[setting].meaning}")
+        parent, _, field = setting.partition(".")
+        if parent != section:
+            lines.append(f"# {parent}:")
+            section = parent
+        lines.append(
+            f"#   {field}: {as_yaml(getattr(getattr(config, parent), field))}  # {settings()[setting].meaning}"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -68,10 +68,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def efficiencies(text: str) -> dict[str, float]:
     """Parse ``compute=0.5,memory=0.4``, for argparse."""
     shares = {}
-    for part in text.split(","):
-        name, _, value = part.partition("=")
+    for assignment in text.split(","):
+        name, _, value = assignment.partition("=")
         if name not in ("compute", "memory", "network"):
-            raise argparse.ArgumentTypeError(f"{part!r} is not compute=SHARE, memory=SHARE or network=SHARE")
+            raise argparse.ArgumentTypeError(f"{assignment!r} is not compute=SHARE, memory=SHARE or network=SHARE")
         shares[name] = share(value)
     return shares
 

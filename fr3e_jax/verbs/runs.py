@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.unfold or (len(listed) == 1 and isinstance(listed[0], SweepOverview)):
         listed = list(_unfolded(listed))
     if arguments.state:
-        runs = [run for one in listed for run in (one.runs if isinstance(one, SweepOverview) else (one,))]
+        runs = [run for entry in listed for run in (entry.runs if isinstance(entry, SweepOverview) else (entry,))]
         listed = [run for run in runs if run.state == arguments.state]
     listed = _sorted(listed, arguments.sort)
     if arguments.json:
@@ -57,35 +57,37 @@ def run(arguments: argparse.Namespace) -> int:
     elif listed:
         _print(listed, folder)
     else:
-        wanted = f" that are {arguments.state}" if arguments.state else ""
-        print(f"no runs{wanted} in {folder}; fr3e train starts one")
+        condition = f" that are {arguments.state}" if arguments.state else ""
+        print(f"no runs{condition} in {folder}; fr3e train starts one")
     return 0
 
 
 def _unfolded(listed: Iterable[Listed]) -> Iterable[RunOverview]:
-    for one in listed:
-        yield from one.runs if isinstance(one, SweepOverview) else (one,)
+    for entry in listed:
+        yield from entry.runs if isinstance(entry, SweepOverview) else (entry,)
 
 
 def _sorted(listed: Sequence[Listed], by: str) -> list[Listed]:
-    def key(one: Listed) -> float:
-        runs = one.runs if isinstance(one, SweepOverview) else (one,)
+    def key(entry: Listed) -> float:
+        runs = entry.runs if isinstance(entry, SweepOverview) else (entry,)
         if by == "after":
             return max((_NEVER if run.after is None else run.after for run in runs), default=_NEVER)
-        return sum(run.sampled_tokens for run in runs) if by == "tokens" else one.changed
+        return sum(run.sampled_tokens for run in runs) if by == "tokens" else entry.changed
 
-    return sorted(listed, key=lambda one: one.path) if by == "name" else sorted(listed, key=key, reverse=True)
+    return sorted(listed, key=lambda entry: entry.path) if by == "name" else sorted(listed, key=key, reverse=True)
 
 
 def _print(listed: Sequence[Listed], folder: Path) -> None:
     table = Table("run", "recipe", "state", "step", "tokens", "held-out", "before", "after", "age", box=None)
     for column in ("step", "tokens", "before", "after", "age"):
         next(c for c in table.columns if c.header == column).justify = "right"
-    for one in listed:
-        table.add_row(_place(one.path, folder), *(_sweep_cells(one) if isinstance(one, SweepOverview) else _cells(one)))
+    for entry in listed:
+        table.add_row(
+            _place(entry.path, folder), *(_sweep_cells(entry) if isinstance(entry, SweepOverview) else _cells(entry))
+        )
     console = TableConsole()
     console.print(table)
-    for run in (one for one in listed if isinstance(one, RunOverview) and one.state in ("failed", "damaged")):
+    for run in (entry for entry in listed if isinstance(entry, RunOverview) and entry.state in ("failed", "damaged")):
         reason = run.reason if len(run.reason) <= LONGEST_REASON else run.reason[:LONGEST_REASON] + " ..."
         console.print(f"{_place(run.path, folder)} {run.state}: {reason}", soft_wrap=True)
 

@@ -46,10 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{stored_run.directory.path} has no rollouts of step {step}; it has {_ranges(stored)}")
     records = stored_run.rollouts(step, stem)
     shown = 0
-    for (_, problem), own in groupby(records, key=lambda record: (record.prompt_position, record.problem_id)):
+    for (_, problem), responses in groupby(records, key=lambda record: (record.prompt_position, record.problem_id)):
         if arguments.problem in (None, problem) and shown < arguments.prompts:
             shown += 1
-            for line in prompt_lines(list(own), None if arguments.full else LONGEST):
+            for line in prompt_lines(list(responses), None if arguments.full else LONGEST):
                 print(line)
     if not shown:
         raise ConfigError(f"step {step} has no rollout of problem {arguments.problem!r}; `--prompts 1` shows an id")

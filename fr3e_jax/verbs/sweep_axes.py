@@ -37,8 +37,8 @@ def combinations(axes: dict[str, list[str]], sample: int = 0, seed: int = 0) -> 
     generator = random.Random(seed)
     grid = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     if not ranges:
-        kept = sorted(generator.sample(range(len(grid)), sample)) if 0 < sample < len(grid) else range(len(grid))
-        return [grid[index] for index in kept]
+        chosen = sorted(generator.sample(range(len(grid)), sample)) if 0 < sample < len(grid) else range(len(grid))
+        return [grid[index] for index in chosen]
     return [
         generator.choice(grid) | {key: _drawn(key, match, generator) for key, match in ranges.items()}
         for _ in range(sample)
@@ -75,10 +75,10 @@ def recipes_of(recipe: str) -> list[str]:
     folder = Path(recipe).expanduser()
     if not folder.is_dir():
         return [recipe]
-    found = [str(path) for path in sorted(folder.glob("*.yaml"))]
-    if not found:
+    recipes = [str(path) for path in sorted(folder.glob("*.yaml"))]
+    if not recipes:
         raise ConfigError(f"{recipe} is a folder without recipes; expected *.yaml files in it, or name one recipe")
-    return found
+    return recipes
 
 
 def parse_axes(overrides: Sequence[str]) -> dict[str, list[str]]:

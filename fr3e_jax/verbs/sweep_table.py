@@ -17,8 +17,8 @@ def print_end(run: Run, runs: Sequence[Run], shown: Sequence[str]) -> None:
     varied = {key: value for key, value in run.settings.items() if key in shown}
     settings = " ".join([*([Path(varied[RECIPE]).stem] if RECIPE in varied else []), *as_overrides(varied)])
     log = "" if run.exit_code == 0 else f"; see {run.log}"
-    number = f"[{runs.index(run) + 1}/{len(runs)}]"
-    TableConsole().print(f"{number} {settings}: exit {run.exit_code} after {run.seconds} s{log}", soft_wrap=True)
+    position = f"[{runs.index(run) + 1}/{len(runs)}]"
+    TableConsole().print(f"{position} {settings}: exit {run.exit_code} after {run.seconds} s{log}", soft_wrap=True)
 
 
 def print_table(runs: Sequence[Run], keys: Sequence[str]) -> None:

@@ -49,14 +49,14 @@ def profile_override(arguments: argparse.Namespace) -> argparse.Namespace:
     Raises:
       ConfigError: STEPS is not a positive whole number.
     """
-    given, overrides = arguments.profile, list(arguments.overrides)
-    if given is None:
+    steps, overrides = arguments.profile, list(arguments.overrides)
+    if steps is None:
         return arguments
-    if re.match(r"[\w.]+=", given):
-        given, overrides = str(DEFAULT_PROFILE_STEPS), [given, *overrides]
-    if not given.isdecimal() or int(given) < 1:
-        raise ConfigError(f"--profile={given}: expected a number of steps to measure, such as --profile=4")
-    return argparse.Namespace(**{**vars(arguments), "overrides": [*overrides, f"runtime.profile_steps={given}"]})
+    if re.match(r"[\w.]+=", steps):
+        steps, overrides = str(DEFAULT_PROFILE_STEPS), [steps, *overrides]
+    if not steps.isdecimal() or int(steps) < 1:
+        raise ConfigError(f"--profile={steps}: expected a number of steps to measure, such as --profile=4")
+    return argparse.Namespace(**{**vars(arguments), "overrides": [*overrides, f"runtime.profile_steps={steps}"]})
 
 
 VERB = Verb("fr3e train configs/demo_fr3e.yaml explore.num_anchors=2 optimizer.learning_rate=3e-4", declare, run)

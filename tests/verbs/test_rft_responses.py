@@ -17,7 +17,7 @@ from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.rollout_parts import Part
 from fr3e_jax.verbs.supervised.rft_responses import (
-    Response,
+    GradedResponse,
     cut_after_answer,
     reason_to_drop,
     response_entries,
@@ -94,7 +94,7 @@ def response_of(session, text, *, outcome="right", reward=None, finished=True, e
     flat = np.full(len(ids), entropy, np.float32)
     prompt = Prompt(position, Problem("p", "1=", "1"), session.texts.encode("1="))
     verdict = Verdict(float(outcome == "right") if reward is None else reward, outcome)
-    return Response(prompt, number, Rollout(ids, flat, flat, flat, finished), verdict)
+    return GradedResponse(prompt, number, Rollout(ids, flat, flat, flat, finished), verdict)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def sft(config: Config, run_dir: Place | None = None, resume: bool = False) -> i
         if config.sft.output:
             check_replaceable(config.sft.output)  # now, not after hours of training
         session.task.demonstration(0, 1.0)  # a task without demonstrations fails before a run directory exists
-    return start_run(_Run, session, config, run_dir, resume, ledger)
+    return start_run(DemonstrationRun, session, config, run_dir, resume, ledger)
 
 
 def _supervised(config: Config) -> Config:
@@ -64,7 +64,7 @@ def _supervised(config: Config) -> Config:
     return dataclasses.replace(config, optimizer=optimizer)
 
 
-class _Run(SupervisedRun):
+class DemonstrationRun(SupervisedRun):
     verb, rate, on_demonstrations = "sft", "sft.learning_rate", True
 
     def __init__(

@@ -54,7 +54,7 @@ def rft(config: Config, run_dir: Place | None = None, resume: bool = False) -> i
     optimizer = dataclasses.replace(config.optimizer, learning_rate=config.rft.learning_rate)
     say("opening the model, its data and the verifier", config.runtime.console)
     session = open_session(dataclasses.replace(config, optimizer=optimizer))
-    return start_run(_Run, session, config, run_dir, resume, ledger)
+    return start_run(RejectionSamplingRun, session, config, run_dir, resume, ledger)
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Iteration:
         return cls(trunks, content["metrics"], content["updates"], Counter(content["sums"]))
 
 
-class _Run(SupervisedRun):
+class RejectionSamplingRun(SupervisedRun):
     verb, rate = "rft", "rft.learning_rate"
 
     def __init__(

@@ -28,7 +28,7 @@ DROPPED = ("unfinished", "no_answer", "no_digit", "redundant")  # reasons, in th
 
 
 @dataclass
-class Response:
+class GradedResponse:
     """A graded response in the form that would train."""
 
     prompt: Prompt
@@ -39,7 +39,7 @@ class Response:
 
     @property
     def right(self) -> bool:
-        """Whether the verifier accepted the answer."""
+        """true if the verifier accepted the answer."""
         return self.verdict.right
 
     @property
@@ -48,7 +48,7 @@ class Response:
         return float(np.nanmean(self.rollout.entropies[self.rollout.sampled]))
 
 
-def sample_responses(session: Session, params: Params, iteration: int, prompts: list[Prompt]) -> list[Response]:
+def sample_responses(session: Session, params: Params, iteration: int, prompts: list[Prompt]) -> list[GradedResponse]:
     """Sample, cut, grade and filter ``rollout.rollouts_per_prompt`` responses to each prompt, prompt by prompt.
 
     Responses are cut before grading, so that the verdict is on the tokens that would train.
@@ -66,7 +66,7 @@ def sample_responses(session: Session, params: Params, iteration: int, prompts: 
     responses = []
     for index, verdicts in enumerate(grading.verdicts(range(len(prompts)))):
         for number, verdict in enumerate(verdicts):
-            response = Response(prompts[index], number, cut[index, number], verdict)
+            response = GradedResponse(prompts[index], number, cut[index, number], verdict)
             response.dropped = reason_to_drop(session.config.rft, session.texts, response)
             responses.append(response)
     return responses
@@ -94,7 +94,7 @@ def cut_after_answer(texts: Texts, rollout: Rollout) -> Rollout:
     return rollout.head(count).then(stop)
 
 
-def reason_to_drop(rft: RftConfig, texts: Texts, response: Response) -> str:
+def reason_to_drop(rft: RftConfig, texts: Texts, response: GradedResponse) -> str:
     """The first filter that the response fails, one of `DROPPED`, or "". (Deng et al. 2025, 4.4.1.)
 
     The verifier decides on "answer box presence": whether the answer has the form that the prompt asked for.
@@ -112,12 +112,12 @@ def reason_to_drop(rft: RftConfig, texts: Texts, response: Response) -> str:
 
 
 def response_entries(
-    step: int, responses: Sequence[Response], selected: Sequence[Response], part: Part = WHOLE
+    step: int, responses: Sequence[GradedResponse], selected: Sequence[GradedResponse], part: Part = WHOLE
 ) -> list[Entry]:
     """The responses in one ``part``, as they are stored; ``kept`` marks the ``selected`` ones."""
-    kept = {(response.prompt.position, response.number) for response in selected}
+    selected_keys = {(response.prompt.position, response.number) for response in selected}
 
-    def entry(r: Response) -> Entry:
+    def entry(r: GradedResponse) -> Entry:
         fields = {
             "id": f"{step}/{r.prompt.position}/{r.number}",
             "step": step,
@@ -128,7 +128,7 @@ def response_entries(
             "reward": r.verdict.reward,
             "outcome": r.verdict.outcome,
             "base": r.number,
-            "kept": (r.prompt.position, r.number) in kept,
+            "kept": (r.prompt.position, r.number) in selected_keys,
         }
         return Entry(fields, r.rollout, r.prompt.problem.gold)
 

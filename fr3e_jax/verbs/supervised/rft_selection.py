@@ -13,12 +13,12 @@ from fr3e_jax.learning.mini_batches import row_options
 from fr3e_jax.learning.packing import pack
 from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.rollouts.noise import CHOICE
-from fr3e_jax.verbs.supervised.rft_responses import DROPPED, Response
+from fr3e_jax.verbs.supervised.rft_responses import DROPPED, GradedResponse
 
 
 def select_responses(
-    setup: LearningSetup, learner: Learner, iteration: int, responses: Sequence[Response]
-) -> tuple[list[Response], dict[str, float]]:
+    setup: LearningSetup, learner: Learner, iteration: int, responses: Sequence[GradedResponse]
+) -> tuple[list[GradedResponse], dict[str, float]]:
     """Select right responses by ``rft.select`` and wrong ones at random; return them in their order, and metrics.
 
     Both kinds have passed the filters: the noise is to be wrong, not malformed.
@@ -26,10 +26,10 @@ def select_responses(
     rft, generator = setup.config.rft, setup.noise.generator(CHOICE, iteration)
     right = [n for n, r in enumerate(responses) if r.right and not r.dropped]
     wrong = [n for n, r in enumerate(responses) if not r.right and not r.dropped]
-    wanted = min(len(right), rft.responses) if rft.responses else len(right)
+    count = min(len(right), rft.responses) if rft.responses else len(right)
     metrics = {}
     if rft.select == "random":
-        chosen = generator.permutation(right)[:wanted]
+        chosen = generator.permutation(right)[:count]
     else:
         candidates = [responses[n] for n in right]
         diversity = (
@@ -37,7 +37,7 @@ def select_responses(
             if rft.select == "entropy"
             else mean_branching_factors(setup, learner, candidates)
         )
-        order = np.argsort(-diversity, kind="stable")[:wanted]  # ties: the first sampled
+        order = np.argsort(-diversity, kind="stable")[:count]  # ties: the first sampled
         chosen = np.array(right, int)[order]
         if len(right):
             metrics[f"rft/{rft.select}_right"] = float(diversity.mean())
@@ -60,20 +60,20 @@ def select_responses(
     return [responses[n] for n in taken], metrics | {f"rft/dropped_{reason}": counts[reason] for reason in DROPPED}
 
 
-def mean_branching_factors(setup: LearningSetup, learner: Learner, responses: Sequence[Response]) -> np.ndarray:
+def mean_branching_factors(setup: LearningSetup, learner: Learner, responses: Sequence[GradedResponse]) -> np.ndarray:
     """Mean rollout branching factor of each response, ``[n]``, over its sampled tokens. (Deng et al. 2025, 2.2.)"""
-    found = np.zeros(len(responses))
+    means = np.zeros(len(responses))
     trunks, numbers = training_trunks(responses, 0)
     for micro in pack(trunks, **row_options(setup, learner)):
         factors = learner.programs.branching(learner.params, micro.batch.rows)
         for span in micro.spans:
             n = numbers[span.trunk][span.branch]
             rollout = responses[n].rollout
-            found[n] = factors[span.where][rollout.sampled & ~np.isnan(rollout.logprobs)].mean()
-    return found
+            means[n] = factors[span.where][rollout.sampled & ~np.isnan(rollout.logprobs)].mean()
+    return means
 
 
-def training_trunks(responses: Sequence[Response], step: int) -> tuple[list[TrainingTrunk], list[list[int]]]:
+def training_trunks(responses: Sequence[GradedResponse], step: int) -> tuple[list[TrainingTrunk], list[list[int]]]:
     """Each prompt as a trunk with its responses as branches; and each branch's index in ``responses``."""
     numbers: dict[int, list[int]] = {}
     for n, response in enumerate(responses):
@@ -86,7 +86,7 @@ def training_trunks(responses: Sequence[Response], step: int) -> tuple[list[Trai
     return trunks, list(numbers.values())
 
 
-def _branch(fork: int, response: Response) -> TrainingBranch:
+def _branch(fork: int, response: GradedResponse) -> TrainingBranch:
     rollout = response.rollout
     nothing = np.zeros(len(rollout.token_ids), np.float32)  # cross-entropy reads no advantage and no old log-prob
     verdict = response.verdict

@@ -97,8 +97,9 @@ class SupervisedRun:
             self.metrics = MetricsWriter(run, tensorboard=tensorboard, resume_step=self.resumed_step)
         self.trackers = open_trackers(self.config, run, writes=self.first)
         shown = self.config.runtime.console if self.first else "none"
-        count = lambda: compilations().programs
-        self.console = Console(shown, max_steps=max_steps, first_step=self.finished_steps(), compiled=count)
+        self.console = Console(
+            shown, max_steps=max_steps, first_step=self.finished_steps(), compiled=lambda: compilations().programs
+        )
         session.sampler.watch.report = self.console.progress
 
     def start(self) -> int:
@@ -120,8 +121,8 @@ class SupervisedRun:
             except (CheckpointFailed, RunDirectoryGone, GradingFailed) as error:
                 return self.failed(str(error))
             except NON_FINITE as error:
-                place = self.run_dir.address
-                way_on = f"continue with fr3e {self.verb} {join(place, self.run_dir.config.name)} --resume {place}"
+                address = self.run_dir.address
+                way_on = f"continue with fr3e {self.verb} {join(address, self.run_dir.config.name)} --resume {address}"
                 newest, last = self.checkpoints.latest_step(), self.last_metrics
                 message = non_finite_message(self.config, error, last, self.step, newest, way_on, self.rate)
                 return self.failed(message)
@@ -272,7 +273,10 @@ class SupervisedRun:
 
 def _step_metrics(parts: list[dict[str, jax.Array]], norm: jax.Array, counted: int) -> dict[str, float]:
     parts = jax.device_get(parts)
-    total = lambda name: sum(float(part[name]) for part in parts)
+
+    def total(name: str) -> float:
+        return sum(float(micro_batch[name]) for micro_batch in parts)
+
     return {
         "loss/supervised": total("loss"),
         "entropy/mean": total("entropy") / counted,
@@ -291,8 +295,8 @@ def start_run(
     """Open the run's directory and checkpoints, run, and return the exit code. ``config``: the settings to save."""
     check_installed(config.runtime.trackers)
     with as_config_error():
-        known = {"demonstrations": kind.on_demonstrations, "base": session.model.base_fingerprint()}
-        now = identity(config, session.task, session.texts.codec, **known)
+        details = {"demonstrations": kind.on_demonstrations, "base": session.model.base_fingerprint()}
+        now = identity(config, session.task, session.texts.codec, **details)
     keep = {"keep_last": config.checkpoint.keep_last, "keep_best": config.checkpoint.keep_best}
     with RunLock() as lock, session.grader, told_in_a_line(), Mirror() as mirror:
         opened = partial(open_run, config, run_dir, resume, kind.verb, lock, mirror)
