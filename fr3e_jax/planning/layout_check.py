@@ -29,13 +29,13 @@ def check_layout(estimator: Estimator, topology: Topology) -> None:
       fr3e_jax.programs.mesh.MeshMismatch: an axis does not divide a dimension, or the slices do not divide ``replica``.
     """
     mesh, train = estimator.config.mesh, estimator.train
-    own = bool(mesh.rollout_tensor)
+    has_rollout_mesh = bool(mesh.rollout_tensor)
     if topology.chip.platform == "tpu":
         check_slices(train.replica, topology.slices)
-        if own:
+        if has_rollout_mesh:
             rollout_shape(topology.devices, topology.slices, fsdp=mesh.rollout_fsdp, tensor=mesh.rollout_tensor)
     _check(estimator.a, estimator.train, "mesh.")
-    _check(estimator.a, estimator.roll, "mesh.rollout_" if own else "mesh.")
+    _check(estimator.a, estimator.roll, "mesh.rollout_" if has_rollout_mesh else "mesh.")
 
 
 @lru_cache(maxsize=1024)
