@@ -50,11 +50,11 @@ LAYERS = {
     "cluster": Layer({"configuration"}),
     "session": Layer(
         {"policy", "programs", "rollouts", "learning", "runs", "cluster", "rewards", "data", "configuration"}
-        | {"tools", "loop", "stores"}
+        | {"tools", "stores"}
     ),
     "loop": Layer(
         {"objectives", "policy", "programs", "rollouts", "learning", "runs", "cluster", "rewards", "data"}
-        | {"configuration", "tools", "stores", "session", "studies"}
+        | {"configuration", "tools", "stores", "session"}
     ),
     "verbs": Layer(
         {"objectives", "policy", "programs", "rollouts", "learning", "runs", "cluster", "rewards", "data"}

@@ -15,11 +15,11 @@ from fr3e_jax.configuration import Config, ConfigError, load_config
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.provenance import CONFIG_FILE
 from fr3e_jax.hub import is_id
-from fr3e_jax.loop.evaluate import read_run_params, refused_weights
 from fr3e_jax.objectives.anchors import AnchorRules
 from fr3e_jax.programs.explore_programs import find_anchors
 from fr3e_jax.rollouts.noise import SAMPLE, STATE
 from fr3e_jax.rollouts.requests import Branch, CachedTrunk, Rollout, Sampling, TrunkRequest
+from fr3e_jax.session.run_weights import read_run_params, refused_weights
 from fr3e_jax.session.session import open_sampler, open_texts, start_runtime
 from fr3e_jax.shipped_files import existing
 from fr3e_jax.stores.fetched import fetched_folder

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.configuration.error_conversion import as_config_error
+from fr3e_jax.configuration.evaluation_sets import best_metric
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.python_task import MakeEnvironment, PlayedTask, PythonTask, RewardedTask, Rewards, Rows
 from fr3e_jax.data.task import Task, load_task
 from fr3e_jax.loop.callbacks import Callback, Callbacks, check_callbacks
-from fr3e_jax.loop.evaluate import best_metric
 from fr3e_jax.loop.train import train
 from fr3e_jax.rewards.verifier import UserCodeError
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.studies.reports.run_page import PageAtTheEnd
 
 if TYPE_CHECKING:
     from fr3e_jax.api.policy import Policy
@@ -128,6 +129,7 @@ class Trainer:
           Exception: whatever a reward or a callback raised, with its traceback.
         """
         ending = _Ending()
+        page = [PageAtTheEnd(self.config.runtime.console)] if self.config.runtime.report else []
         run_dir = self.run_dir if resume is None else resume
         try:
             train(
@@ -135,7 +137,7 @@ class Trainer:
                 run_dir,
                 resume is not None,
                 task=self._task,
-                callback=Callbacks([ending, *self.callbacks]),
+                callback=Callbacks([ending, *page, *self.callbacks]),
             )
         except UserCodeError as error:
             if error.__cause__ is None:

@@ -58,6 +58,17 @@ def set_settings(config: Config) -> dict[str, EvaluationConfig]:
     return by_set
 
 
+def best_metric(config: Config) -> str:
+    """The name of the metric that ranks checkpoints: of `set_metric`, or ``avg`` if sets differ in their samples."""
+    plans = set_settings(config).values()
+    return "avg" if any(e.samples != config.evaluation.samples for e in plans) else set_metric(config.evaluation)
+
+
+def set_metric(settings: EvaluationConfig) -> str:
+    """The name of the accuracy of one set: that of its samples, or of its greedy answers if it takes no samples."""
+    return f"avg@{settings.samples}" if settings.samples else "greedy"
+
+
 def _assignment(entry: str, text: str) -> tuple[str, int | float | list[int]]:
     name, _, value = text.partition("=")
     if name not in NAMES:

@@ -55,11 +55,11 @@ class _Tree:
 
 
 @dataclass
-class _Part:
-    """One request of a round: the rollouts ``numbers`` of a tree, each with the prefix that it continues."""
+class _Limb:
+    """One request of a round: the rollouts ``leaves`` of a tree, each with the prefix that it continues."""
 
     tree: int
-    numbers: list[int]
+    leaves: list[int]
     prefixes: list[Rollout]
 
 
@@ -79,11 +79,11 @@ def sample_branching(
     """
     first = session.config.tools.initial_rollouts
     trees = [_Tree(request) for request in requests]
-    parts = [_Part(i, list(range(first)), [_NOTHING] * first) for i in range(len(trees))]
-    asked = [replace(request, branches=request.branches[:first]) for request in requests]
-    while parts:
-        _Round(session, trees, parts, ended).sample(params, asked)
-        parts, asked = _next_round(session, trees)
+    limbs = [_Limb(i, list(range(first)), [_NOTHING] * first) for i in range(len(trees))]
+    requests = [replace(request, branches=request.branches[:first]) for request in requests]
+    while limbs:
+        _Round(session, trees, limbs, ended).sample(params, requests)
+        limbs, requests = _next_round(session, trees)
     for index, tree in enumerate(trees):
         if select(index, tree.rollouts, True):
             raise ValueError(f"request {index}: a rollout of a branching sample cannot be chosen as a trunk")
@@ -91,65 +91,67 @@ def sample_branching(
 
 
 class _Round:
-    """One call of the engine: it samples the parts of a round."""
+    """One call of the engine: it samples the limbs of a round."""
 
-    def __init__(self, session: Session, trees: list[_Tree], parts: list[_Part], ended: Ended):
-        self._session, self._trees, self._parts, self._ended = session, trees, parts, ended
-        self._forks: dict[int, list[_Fork]] = {}  # by part
+    def __init__(self, session: Session, trees: list[_Tree], limbs: list[_Limb], ended: Ended):
+        self._session, self._trees, self._limbs, self._ended = session, trees, limbs, ended
+        self._forks: dict[int, list[_Fork]] = {}  # by limb
 
     def sample(self, params: Params, requests: Sequence[TrunkRequest]) -> None:
         """Add the new rollouts to their trees, and their forks while the trees have room."""
         results, promoted = self._session.sampler.sample(params, requests, self._select, self._relay)
-        for index, part in enumerate(self._parts):  # a tree's parts come in the order of its rollouts' numbers
-            tree = self._trees[part.tree]
+        for index, limb in enumerate(self._limbs):  # a tree's limbs come in the order of its rollouts' numbers
+            tree = self._trees[limb.tree]
             tree.rollouts += self._whole(index, results[index])
-            for branch, number in enumerate(part.numbers):
+            for branch, leaf in enumerate(limb.leaves):
                 if (index, branch) in promoted:
-                    tree.trunks[number] = promoted[index, branch]
+                    tree.trunks[leaf] = promoted[index, branch]
             tree.root = tree.root or tree.trunks.get(0)
-        for index, part in enumerate(self._parts):
-            tree = self._trees[part.tree]
+        for index, limb in enumerate(self._limbs):
+            tree = self._trees[limb.tree]
             tree.forks += self._forks.get(index, [])[: tree.missing - len(tree.forks)]
 
     def _whole(self, index: int, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """Whole responses: the prefixes of a part, each followed by its continuation."""
-        return [prefix.then(own) for prefix, own in zip(self._parts[index].prefixes, rollouts, strict=True)]
+        """Whole responses: the prefixes of a limb, each followed by its continuation."""
+        pairs = zip(self._limbs[index].prefixes, rollouts, strict=True)
+        return [prefix.then(continuation) for prefix, continuation in pairs]
 
     def _relay(self, rollouts: Sequence[tuple[int, int, Rollout]]) -> None:
         """Pass ended rollouts on to the caller, as whole responses with their prompt and number."""
-        parts = self._parts
-        self._ended([(parts[i].tree, parts[i].numbers[b], parts[i].prefixes[b].then(own)) for i, b, own in rollouts])
+        responses = []
+        for index, branch, continuation in rollouts:
+            limb = self._limbs[index]
+            responses.append((limb.tree, limb.leaves[branch], limb.prefixes[branch].then(continuation)))
+        self._ended(responses)
 
     def _select(self, index: int, rollouts: list[Rollout], wait: bool) -> list[int]:
         """Branches whose caches are needed: those with a fork, and the first rollout for the prompt's cache."""
-        part = self._parts[index]
-        room = len(self._trees[part.tree].request.branches) - max(part.numbers) - 1
+        limb = self._limbs[index]
+        room = len(self._trees[limb.tree].request.branches) - max(limb.leaves) - 1
         if room < 1:
             return []
-        forks = self._forks[index] = self._wanted(part, self._whole(index, rollouts))
+        forks = self._forks[index] = self._accepted(limb, self._whole(index, rollouts))
         parents = {fork.parent for fork in forks} | {0}
-        return [branch for branch, number in enumerate(part.numbers) if number in parents]
+        return [branch for branch, leaf in enumerate(limb.leaves) if leaf in parents]
 
-    def _wanted(self, part: _Part, rollouts: list[Rollout]) -> list[_Fork]:
+    def _accepted(self, limb: _Limb, rollouts: list[Rollout]) -> list[_Fork]:
         """The forks that the rule accepts, out of ``tools.beam`` − 1 tries after each answer."""
         tools, cap = self._session.config.tools, self._session.config.rollout.max_response_tokens
         places = [
-            (rollout, _Fork(number, end))
-            for rollout, prefix, number in zip(rollouts, part.prefixes, part.numbers, strict=True)
+            (rollout, _Fork(leaf, end))
+            for rollout, prefix, leaf in zip(rollouts, limb.prefixes, limb.leaves, strict=True)
             for _, end in answer_spans(rollout.tool_written)
             if len(prefix.token_ids) < end < min(len(rollout.token_ids), cap)
         ]
         if not places:
             return []
-        names = self._trees[part.tree].request.branches[0].stream[:3]
-        draw = lambda fork: self._session.noise.generator(TOOL, *names, fork.parent, fork.position).random(
-            tools.beam - 1
-        )
+        names = self._trees[limb.tree].request.branches[0].stream[:3]
+        sources = [self._session.noise.generator(TOOL, *names, fork.parent, fork.position) for _, fork in places]
         decisions = branching_decisions(
             [rollout.entropies for rollout, _ in places],
             [rollout.sampled for rollout, _ in places],
             [fork.position for _, fork in places],
-            np.stack([draw(fork) for _, fork in places]),
+            np.stack([source.random(tools.beam - 1) for source in sources]),
             most_tokens=cap,
             tokens=ENTROPY_TOKENS,
             vocabulary=self._session.model.architecture.vocab_size,
@@ -159,28 +161,28 @@ class _Round:
         return [fork for (_, fork), row in zip(places, decisions, strict=True) for _ in range(int(row.sum()))]
 
 
-def _next_round(session: Session, trees: list[_Tree]) -> tuple[list[_Part], list[TrunkRequest]]:
-    """The parts and requests that continue the forks; a prompt without forks samples all its missing rollouts."""
-    parts, requests = [], []
+def _next_round(session: Session, trees: list[_Tree]) -> tuple[list[_Limb], list[TrunkRequest]]:
+    """The limbs and requests that continue the forks; a prompt without forks samples all its missing rollouts."""
+    limbs, requests = [], []
     for index, tree in enumerate(trees):
         if not tree.missing:
             tree.trunks, tree.root = {}, None
             continue
-        number = len(tree.rollouts)
+        first_leaf = len(tree.rollouts)
         forks = sorted(tree.forks, key=lambda fork: (fork.parent, fork.position)) or [_Fork(0, 0)] * tree.missing
         session.sampler.toolbox.counts["branched"] += len(tree.forks)
         for parent in dict.fromkeys(fork.parent for fork in forks):
-            own = [fork for fork in forks if fork.parent == parent]
-            numbers = list(range(number, number + len(own)))
-            prefixes = [tree.rollouts[parent].head(fork.position) for fork in own]
-            branches = [_continued(tree.request.branches[n], p) for n, p in zip(numbers, prefixes, strict=True)]
+            siblings = [fork for fork in forks if fork.parent == parent]
+            leaves = list(range(first_leaf, first_leaf + len(siblings)))
+            prefixes = [tree.rollouts[parent].head(fork.position) for fork in siblings]
+            branches = [_continued(tree.request.branches[n], p) for n, p in zip(leaves, prefixes, strict=True)]
             trunk = tree.trunks.get(parent, tree.root)
             cached = replace(trunk) if trunk is tree.root else trunk
             requests.append(TrunkRequest(cached, branches, tree.request.problem))
-            parts.append(_Part(index, numbers, prefixes))
-            number += len(own)
+            limbs.append(_Limb(index, leaves, prefixes))
+            first_leaf += len(siblings)
         tree.forks, tree.trunks = [], {}
-    return parts, requests
+    return limbs, requests
 
 
 def _continued(branch: Branch, prefix: Rollout) -> Branch:

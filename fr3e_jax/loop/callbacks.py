@@ -45,19 +45,21 @@ def check_callbacks(members: Sequence[Callback]) -> None:
     Raises:
       TypeError: a member is no `Callback`, or one of its methods does not take what the loop gives.
     """
-    for one in members:
-        if not isinstance(one, Callback):
+    for member in members:
+        if not isinstance(member, Callback):
             raise TypeError(
-                f"{one!r} is no fr3e.Callback; expected an object of a class that derives from fr3e.Callback"
+                f"{member!r} is no fr3e.Callback; expected an object of a class that derives from fr3e.Callback"
             )
         for name, expected in inspect.getmembers(Callback, inspect.isfunction):
-            given = inspect.signature(getattr(one, name))
+            signature = inspect.signature(getattr(member, name))
             parameters = list(inspect.signature(expected).parameters)[1:]
             try:
-                given.bind(*parameters)
+                signature.bind(*parameters)
             except TypeError:
-                method, wanted = f"{type(one).__name__}.{name}{given}", f"{name}(self, {', '.join(parameters)})"
-                raise TypeError(f"the callback {method} cannot be called; expected {wanted}") from None
+                raise TypeError(
+                    f"the callback {type(member).__name__}.{name}{signature} cannot be called; expected "
+                    f"{name}(self, {', '.join(parameters)})"
+                ) from None
 
 
 class Callbacks(Callback):
@@ -67,21 +69,21 @@ class Callbacks(Callback):
         self.members = members
 
     def on_start(self, run_dir: Path, step: int) -> None:
-        for one in self.members:
-            one.on_start(run_dir, step)
+        for member in self.members:
+            member.on_start(run_dir, step)
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> bool:
         metrics = StepMetrics(metrics)
-        return any([one.on_step(step, metrics) for one in self.members])
+        return any([member.on_step(step, metrics) for member in self.members])
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> bool:
         metrics = StepMetrics(metrics)
-        return any([one.on_evaluation(step, metrics) for one in self.members])
+        return any([member.on_evaluation(step, metrics) for member in self.members])
 
     def on_checkpoint(self, step: int) -> None:
-        for one in self.members:
-            one.on_checkpoint(step)
+        for member in self.members:
+            member.on_checkpoint(step)
 
     def on_end(self, state: str, reason: str) -> None:
-        for one in self.members:
-            one.on_end(state, reason)
+        for member in self.members:
+            member.on_end(state, reason)

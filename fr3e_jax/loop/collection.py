@@ -1,68 +1,232 @@
-"""Full batches: rounds of prompts until enough rollouts train."""
+"""Full batches: rounds under one set of weights, of fresh prompts or of kept bases, until enough rollouts train.
+
+A round of fresh prompts is First Return and then Explore; a round of kept bases continues earlier successes.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
+import numpy as np
+
+from fr3e_jax.cluster.processes import Processes
+from fr3e_jax.configuration.error_conversion import as_config_error
+from fr3e_jax.data.stream import Prompt
 from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts, split_full_batch
 from fr3e_jax.loop import agreement, step_report
 from fr3e_jax.loop.expansion import Credited, PromptGroup
-from fr3e_jax.loop.progress import Progress
-from fr3e_jax.loop.rounds import Rounds
+from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
+from fr3e_jax.loop.first_return import base_trunks, first_return
+from fr3e_jax.loop.kept_bases import credit_visits
+from fr3e_jax.loop.round_size import certain_rounds
 from fr3e_jax.loop.run_report import no_signal_message
+from fr3e_jax.loop.state import TrainingState
 from fr3e_jax.policy.network import Params
+from fr3e_jax.runs.ledger import TokenLedger
+from fr3e_jax.session.session import Session
 
 
 class NoSignal(RuntimeError):
-    """Several rounds of prompts in a row gave nothing to train on."""
+    """Several rounds in a row gave nothing to train on."""
+
+
+class StageDisplay(Protocol):
+    """A console as the stages of a step see it."""
+
+    def stage(self, name: str) -> None:
+        """Show the stage that begins."""
+
+    def note(self, text: str) -> None:
+        """Show a line."""
+
+
+@dataclass(frozen=True)
+class StepStages:
+    """The stages of a step: shown, timed, and compared between processes."""
+
+    step: int
+    display: StageDisplay
+    ledger: TokenLedger
+    processes: Processes
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """A block that is one stage."""
+        self.display.stage(name)
+        with self.ledger.stage(name.replace(" ", "_")):
+            yield
+
+    def agree(self, point: str, describe: Callable[[Any], dict[str, Any]], decision: Any) -> None:
+        """Stop the run unless all processes have the same ``describe(decision)`` at this point."""
+        if self.processes.count > 1:
+            self.processes.agree(f"step {self.step}, {point}", **describe(decision))
 
 
 @dataclass
-class Collected:
-    """A full batch, and what the rounds that filled it sampled."""
+class Batch:
+    """The trunks that train in a step, and what its rounds sampled."""
 
-    batch: list[TrainingTrunk] = field(default_factory=list)
+    trunks: list[TrainingTrunk]  # ready to train; after the last round, the full batch
     groups: list[PromptGroup] = field(default_factory=list)
-    credited: list[Credited] = field(default_factory=list)
+    explored: list[Credited] = field(default_factory=list)
     returned: list[Credited] = field(default_factory=list)  # continuations of kept bases
+    silent_rounds: int = 0  # the last ones, in a row, that gave nothing to train on
     metrics: dict[str, float] = field(default_factory=dict)  # of kept bases, tools, grading, prompts
 
+    @property
+    def mean_reward(self) -> float | None:
+        """The mean reward of fresh prompts; None without any."""
+        return float(np.mean([group.rewards.mean() for group in self.groups])) if self.groups else None
 
-def collect(rounds: Rounds, progress: Progress, params: Params, step: int) -> Collected:
-    """Run rounds of prompts until ``training.batch_rollouts`` rollouts are ready to train.
+
+def collect(session: Session, state: TrainingState, display: StageDisplay) -> Batch:
+    """Run rounds until ``training.batch_rollouts`` rollouts are ready to train.
 
     The next step starts with the surplus (``training.surplus=carry``), or the surplus is dropped.
 
     Args:
-      rounds: the parts of the run.
-      progress: its partial batch, kept bases and yields change.
-      params: the weights in the layout of rollouts.
-      step: the step that trains on the batch; it keys all noise.
+      session: the parts of the run.
+      state: its step keys all noise; its prompts, kept bases, carried trunks, yields and counts change.
+      display: is told of stages and dropped prompts.
 
     Raises:
       NoSignal: too many rounds in a row gave nothing to train on.
+      Stopped: the run is asked to stop; ``state`` is then that of no step.
     """
-    config, found, ready, silent = rounds.session.config, Collected(), progress.carried, 0
-    while (missing := config.training.batch_rollouts - count_rollouts(ready)) > 0:
-        done = rounds.run(params, step, missing)
-        for trunk in done.trunks:
-            trunk.step = step
-        found.returned += done.returned
-        found.groups += done.groups
-        found.credited += done.credited
-        ready = ready + done.trunks
-        silent = done.silent + (0 if done.trunks else silent)
-        if silent >= config.rollout.max_rounds_without_signal:
-            progress.carried = ready
-            raise NoSignal(no_signal_message(config, found.groups, found.credited, silent))
-    found.batch, rest = split_full_batch(ready, config.training.batch_rollouts)
-    rounds.compare("full batch", agreement.of_batch, found.batch)
-    progress.carried = rest if config.training.surplus == "carry" else []
-    found.metrics = _metrics(rounds, progress, found)
-    return found
+    training, stages = session.config.training, StepStages(state.step, display, state.ledger, session.processes)
+    policy, batch = rollout_weights(session, state), Batch(state.carried)
+    while (missing := training.batch_rollouts - count_rollouts(batch.trunks)) > 0:
+        run_round(session, state, policy, stages, batch, missing)
+        if batch.silent_rounds >= session.config.rollout.max_rounds_without_signal:
+            raise NoSignal(no_signal_message(session.config, batch.groups, batch.explored, batch.silent_rounds))
+    batch.trunks, surplus = split_full_batch(batch.trunks, training.batch_rollouts)
+    stages.agree("full batch", agreement.of_batch, batch.trunks)
+    state.carried = surplus if training.surplus == "carry" else []
+    batch.metrics = _metrics(session, state, batch)
+    session.sampler.weights.release()
+    return batch
 
 
-def _metrics(rounds: Rounds, progress: Progress, found: Collected) -> dict[str, float]:
-    session, metrics = rounds.session, progress.kept_bases.metrics(found.returned)
-    metrics |= step_report.tool_metrics(session.sampler, found.groups, found.credited + found.returned)
-    return metrics | step_report.grading_metrics(session.grader) | rounds.prompts.metrics()
+def rollout_weights(session: Session, state: TrainingState) -> Params:
+    """The weights in the layout and type of rollouts; they are copied at most once for each set of weights."""
+    weights, params = session.sampler.weights, state.learner.params
+    if not weights.copies:
+        return weights.of(params)
+    with state.ledger.stage("reshard"):
+        return weights.of(params)
+
+
+def run_round(
+    session: Session, state: TrainingState, policy: Params, stages: StepStages, batch: Batch, missing: int = 0
+) -> None:
+    """Return to kept bases where that is due; else First Return, then Explore. ``batch`` gets what the round gives.
+
+    ``missing``: rollouts that the batch lacks.
+    """
+    if state.kept_bases.due(state.step):
+        return_to_kept_bases(session, state, policy, stages, batch)
+    else:
+        return_and_explore(session, state, policy, stages, batch, missing)
+    state.ledger.count_decoding(session.sampler.engine.take_counts())
+
+
+def return_and_explore(
+    session: Session, state: TrainingState, policy: Params, stages: StepStages, batch: Batch, missing: int
+) -> None:
+    """First Return for the next prompts, and Explore from the bases that it chose.
+
+    Rounds of prompts that the batch needs for certain are sampled as one stream: a long response then keeps one lane,
+    and the others go on to the next prompts. The prompts and their tokens are those of one round after another.
+    """
+    config, explore, step = session.config, session.config.explore, state.step
+    with stages.stage("first return"):
+        prompts, rounds = _next_prompts(session, state, stages, missing)
+        groups = first_return(session, policy, step, prompts)  # sampled, graded, degenerate prompts rejected
+        session.grader.check((o for group in groups for o in group.outcomes), "of a round of prompts")
+        stages.agree("first return", agreement.of_groups, groups)
+        accepted = [group for group in groups if group.kept]
+        trunks = base_trunks(config, step, accepted) if explore.train_base or not explore.enabled else []
+    credited: list[Credited] = []
+    if explore.enabled:
+        with stages.stage("explore"):
+            anchored = place_anchors(session, step, accepted)
+            stages.agree("anchors", agreement.of_states, anchored)
+            explored = roll_out_states(session, policy, step, anchored)  # sampled and graded
+            credited = assign_advantages(config, explored)
+            stages.agree("explore", agreement.of_values, credited)
+            trunks += explored_trunks(config, step, credited)
+    silent = _observe_yield(state, groups, trunks, config.rollout.prompts_per_round if rounds > 1 else len(groups))
+    batch.silent_rounds = silent + (0 if trunks else batch.silent_rounds)
+    state.kept_bases.add(step, groups, credited)
+    for group in groups:
+        group.trunks.clear()  # no later stage reads the caches of these weights
+    batch.groups += groups
+    batch.explored += credited
+    batch.trunks = batch.trunks + trunks
+
+
+def return_to_kept_bases(
+    session: Session, state: TrainingState, policy: Params, stages: StepStages, batch: Batch
+) -> None:
+    """Continue kept bases from their depths."""
+    config, step = session.config, state.step
+    with stages.stage("return"):
+        anchored = state.kept_bases.visit(step, state.prompts, session.texts, session.noise)
+        stages.agree("returns", agreement.of_states, anchored)
+        explored = roll_out_states(session, policy, step, anchored, config.returns.rollouts)
+        outcomes = (
+            outcome for visited in explored for state_outcomes in visited.outcomes for outcome in state_outcomes
+        )
+        session.grader.check(outcomes, "of a round of returns")
+        state.kept_bases.learn(explored)
+        credited = credit_visits(explored, config.advantage)
+        stages.agree("return", agreement.of_values, credited)
+        trunks = explored_trunks(config, step, credited)
+    batch.silent_rounds = 0 if trunks else batch.silent_rounds + 1
+    batch.returned += credited
+    batch.trunks = batch.trunks + trunks
+
+
+def _next_prompts(session: Session, state: TrainingState, stages: StepStages, missing: int) -> tuple[list[Prompt], int]:
+    """The prompts to sample now, and how many rounds they are; ``missing``: rollouts that the batch lacks."""
+    config, rollout = session.config, session.config.rollout
+    per_round, per_prompt = rollout.prompts_per_round, rollout.rollouts_per_prompt
+    rounds, by_yield = 1, rollout.round_size == "yield"
+    # Explore and ARPO keep caches until the round ends; kept bases decide anew after each round.
+    if not (config.explore.enabled or config.tools.branching or config.returns.size):
+        rounds = max(certain_rounds(missing, per_round, per_prompt, last=not by_yield), 1)
+    count = rounds * per_round
+    if rounds == 1 and by_yield:
+        count = state.yields.prompts_for(missing, per_round, per_prompt)
+    with as_config_error():
+        prompts = state.prompts.take(count)
+    for line in state.prompts.complaints:
+        stages.display.note(line)
+    stages.agree("prompts", agreement.of_prompts, prompts)
+    return prompts, rounds
+
+
+def _observe_yield(state: TrainingState, groups: list[PromptGroup], trunks: list[TrainingTrunk], per_round: int) -> int:
+    """Count what each round of ``per_round`` prompts gave, and return how many of the last rounds were silent.
+
+    Rounds of one stream count as if each had been sampled alone; their trunks are one for each prompt that is kept.
+    """
+    if per_round == len(groups):
+        state.yields.observe(len(groups), count_rollouts(trunks))
+        return int(not trunks)
+    silent, trained = 0, iter(trunks)
+    for start in range(0, len(groups), per_round):
+        members = groups[start : start + per_round]
+        rollouts = count_rollouts([next(trained) for group in members if group.kept])
+        state.yields.observe(len(members), rollouts)
+        silent = 0 if rollouts else silent + 1
+    return silent
+
+
+def _metrics(session: Session, state: TrainingState, batch: Batch) -> dict[str, float]:
+    metrics = state.kept_bases.metrics(batch.returned)
+    metrics |= step_report.tool_metrics(session.sampler, batch.groups, batch.explored + batch.returned)
+    return metrics | step_report.grading_metrics(session.grader) | state.prompts.metrics()

@@ -2,48 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
-from fr3e_jax.configuration.evaluation_sets import set_settings
-from fr3e_jax.configuration.schema import Config, EvaluationConfig
+from fr3e_jax.configuration.evaluation_sets import best_metric, set_metric, set_settings
+from fr3e_jax.configuration.schema import EvaluationConfig
 from fr3e_jax.data.task import held_out_split
-from fr3e_jax.loop.grading import Grading, rewards_of
 from fr3e_jax.loop.prompts import summary_of
 from fr3e_jax.loop.rollout_entries import Entry, of_part, records_of
 from fr3e_jax.objectives.pass_at_k import avg_at_k, pass_at_k
 from fr3e_jax.policy.network import Params
 from fr3e_jax.problem import Problem
-from fr3e_jax.programs.reshard import NonFiniteWeights
 from fr3e_jax.rollouts.noise import EVALUATION
-from fr3e_jax.rollouts.requests import Branch, NonFiniteLogits, Rollout, Sampling, TrunkRequest
-from fr3e_jax.runs.checkpoint_damage import DamagedCheckpoint
-from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.rollouts.requests import Branch, Rollout, Sampling, TrunkRequest
 from fr3e_jax.runs.rollout_parts import WHOLE, Part
 from fr3e_jax.runs.rollout_store import RolloutRecord
-from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.session.grading import Grading, rewards_of
 from fr3e_jax.session.session import Session
 from fr3e_jax.verdict import Verdict
-
-
-def best_metric(config: Config) -> str:
-    """The name of the metric that ranks checkpoints: of `set_metric`, or ``avg`` if sets differ in their samples."""
-    plans = set_settings(config).values()
-    return "avg" if any(e.samples != config.evaluation.samples for e in plans) else set_metric(config.evaluation)
-
-
-def set_metric(settings: EvaluationConfig) -> str:
-    """The name of the accuracy of one set: that of its samples, or of its greedy answers if it takes no samples."""
-    return f"avg@{settings.samples}" if settings.samples else "greedy"
 
 
 @dataclass(frozen=True)
@@ -150,9 +132,9 @@ class Evaluation:
 
     def _entries(self, step: int) -> Iterator[Entry]:
         for held_out, rollouts, verdicts in zip(self.problems, self.rollouts, self.verdicts, strict=True):
-            for number, (rollout, verdict) in enumerate(zip(rollouts, verdicts, strict=True)):
+            for sample, (rollout, verdict) in enumerate(zip(rollouts, verdicts, strict=True)):
                 fields = {
-                    "id": f"eval/{step}/{held_out.index}/{number}",
+                    "id": f"eval/{step}/{held_out.index}/{sample}",
                     "step": step,
                     "kind": "eval",
                     "prompt_position": held_out.index,
@@ -160,7 +142,7 @@ class Evaluation:
                     "prompt_ids": held_out.prompt_ids,
                     "reward": verdict.reward,
                     "outcome": verdict.outcome,
-                    "base": number,
+                    "base": sample,
                     "kept": False,
                     "benchmark": held_out.benchmark,
                 }
@@ -200,19 +182,19 @@ def evaluate(session: Session, params: Params, note: Callable[[str], None] = _to
     outcomes = session.grader.take_outcomes()
     session.grader.take_wait_seconds()  # a training step does not count this waiting
     members: dict[str, list[int]] = {}
-    for number, one in enumerate(problems):
-        members.setdefault(one.benchmark, []).append(number)
+    for index, held_out in enumerate(problems):
+        members.setdefault(held_out.benchmark, []).append(index)
     each = {
         name: _scores(
-            problems[own[0]].settings, *(np.array([rows[i] for i in own]) for rows in (rewards, right, lengths))
+            problems[indices[0]].settings, *(np.array([rows[i] for i in indices]) for rows in (rewards, right, lengths))
         )
-        for name, own in members.items()
+        for name, indices in members.items()
     }
     shared = [key for key in next(iter(each.values())) if all(key in scores for scores in each.values())]
     metrics = {key: float(np.mean([scores[key] for scores in each.values()])) for key in shared}
     if (best := best_metric(session.config)) == "avg":
         metrics[best] = float(
-            np.mean([each[name][set_metric(problems[own[0]].settings)] for name, own in members.items()])
+            np.mean([each[name][set_metric(problems[indices[0]].settings)] for name, indices in members.items()])
         )
     metrics |= {
         "prompts": len(problems),
@@ -248,68 +230,3 @@ def _request(session: Session, held_out: HeldOut) -> TrunkRequest:
     cap = session.config.rollout.max_response_tokens
     branches = [Branch(len(ids), (EVALUATION, 0, index, m), cap, how) for m, how in enumerate(kinds)]
     return TrunkRequest(ids, branches, held_out.problem)
-
-
-def load_run_params(session: Session, run_dir: Path | None) -> tuple[Params, int]:
-    """Weights and step of a run's newest checkpoint; without a run, the weights that a run would start from, and 0.
-
-    Nothing in the run is changed, because the run may still be training.
-    """
-    if run_dir is None:
-        return session.model.fresh_params(session.config), 0
-    model = session.model
-    return read_run_params(run_dir, model.sharded_abstract_params(), base=model.base_fingerprint())
-
-
-def read_run_params(run_dir: Path, abstract: Params, step: int | None = None, *, base: str = "") -> tuple[Params, int]:
-    """Weights of a run's checkpoint, in the layout of ``abstract``, and the checkpoint's step.
-
-    Args:
-      run_dir: the run's directory.
-      abstract: shapes, types and shardings of the weights.
-      step: which checkpoint; None: the newest.
-      base: a hash of the weights below the adapters (`fr3e_jax.session.model.Model.base_fingerprint`).
-
-    Raises:
-      FileNotFoundError: there is no run, no checkpoint, or none of that step.
-      ValueError: the checkpoint is damaged, its weights have other shapes than ``abstract``, or its adapters belong to
-        another base.
-    """
-    run = RunDirectory.existing(run_dir)
-    if not run.checkpoints.is_dir():
-        raise FileNotFoundError(f"{run.checkpoints} does not exist; expected the checkpoints of a run of train or sft")
-    with Checkpointer(run.checkpoints, keep_last=1, keep_best=0, best_metric="", read_only=True) as checkpoints:
-        step = checkpoints.latest_step() if step is None else step
-        if step is None:
-            raise FileNotFoundError(f"{run.checkpoints} holds no checkpoint yet; expected at least one complete step")
-        try:
-            arrays, host = checkpoints.restore(step, {"params": abstract}, partial=True)
-        except DamagedCheckpoint as error:
-            raise DamagedCheckpoint(
-                f"{error}; the steps there are {checkpoints.all_steps()}; fr3e train --resume moves damaged ones away "
-                "and goes on from a whole one"
-            ) from error
-    trained_on = host.get("identity", {}).get("base_weights", base)
-    if trained_on != base:
-        raise ValueError(
-            f"the adapters of step {step} of {run_dir} were trained on other base weights ({trained_on}) than those "
-            f"that model.path now gives ({base}); put the former weights back, or name them with model.path"
-        )
-    return arrays["params"], step
-
-
-@contextlib.contextmanager
-def refused_weights(config: Config, run_dir: Path | None, step: int) -> Iterator[None]:
-    """Raise `NonFiniteLogits` and `NonFiniteWeights` as a `ConfigError` that names the weights.
-
-    They are those of a run's ``step``, or of the model.
-    """
-    try:
-        yield
-    except (NonFiniteLogits, NonFiniteWeights) as error:
-        if run_dir is not None:
-            found, advice = f"the weights of step {step} of {run_dir}", "use an earlier checkpoint or another run"
-        else:
-            found, advice = f"the weights of model.path={config.model.path}", "use other weights"
-        wider = "" if config.model.compute_dtype == "float32" else ", or set model.compute_dtype=float32"
-        raise ConfigError(f"{found} cannot be used: {error}; {advice}{wider}") from error

@@ -16,7 +16,6 @@ from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.loop.expansion import Anchored, Credited, Explored, PromptGroup, anchored_at, by_state
 from fr3e_jax.loop.first_return import routes_of_trunk
-from fr3e_jax.loop.grading import Grading, rewards_of
 from fr3e_jax.objectives.advantages import graded_values, ranged_rewards
 from fr3e_jax.objectives.allocation import divide_rollouts
 from fr3e_jax.objectives.anchors import AnchorRules
@@ -26,6 +25,7 @@ from fr3e_jax.problem import Problem
 from fr3e_jax.programs.explore_programs import block_numbers, find_anchors, trajectory_advantages
 from fr3e_jax.rollouts.noise import CHOICE, STATE, Noise
 from fr3e_jax.rollouts.requests import Branch, TrunkRequest
+from fr3e_jax.session.grading import Grading, rewards_of
 from fr3e_jax.session.session import Session
 
 _OWN_GROUP = -1  # of a credited base, which shares no baseline with a state's rollouts
@@ -51,8 +51,8 @@ def place_anchors(session: Session, step: int, groups: list[PromptGroup]) -> lis
     sources = [_anchor_source(explore, codec, noise, step, group, n) for group, n in bases]
     sampled = [group.rollouts[n].sampled for group, n in bases]
     anchored = []
-    found = find_anchors(sources, rules, selection=explore.anchor_selection, sampled=sampled)
-    for (group, base), anchors in zip(bases, found, strict=True):
+    anchors_of_bases = find_anchors(sources, rules, selection=explore.anchor_selection, sampled=sampled)
+    for (group, base), anchors in zip(bases, anchors_of_bases, strict=True):
         if len(anchors) or fresh or explore.block_credit:
             anchored.append(anchored_at(group, base, anchors.tolist(), rules, fresh=fresh))
     return anchored
@@ -95,12 +95,12 @@ def allocate(explore: ExploreConfig, anchored: Sequence[Anchored]) -> list[list[
 
     The share grows with the prompt's failure rate among its base rollouts (`divide_rollouts`).
     """
-    needs = [1.0 - one.group.success_rate for one in anchored for _ in one.states]
+    needs = [1.0 - base.group.success_rate for base in anchored for _ in base.states]
     total = explore.rollouts_per_state * len(needs)
     counts = np.full(len(needs), explore.rollouts_per_state)
     if explore.allocation == "success_rate":
         counts = divide_rollouts(needs, total, least=explore.allocation_least, most=explore.allocation_most)
-    return by_state(counts.tolist(), [len(one.states) for one in anchored])
+    return by_state(counts.tolist(), [len(base.states) for base in anchored])
 
 
 def roll_out_states(
@@ -113,25 +113,25 @@ def roll_out_states(
     if rollouts is None:
         counts = allocate(session.config.explore, anchored)
     else:
-        counts = [[rollouts] * len(one.states) for one in anchored]
-    requests = [_request(session, step, one, own) for one, own in zip(anchored, counts, strict=True)]
-    forks = [np.repeat(one.forks, own) for one, own in zip(anchored, counts, strict=True)]
+        counts = [[rollouts] * len(base.states) for base in anchored]
+    requests = [_request(session, step, *each) for each in zip(anchored, counts, strict=True)]
+    forks = [np.repeat(base.forks, state_counts) for base, state_counts in zip(anchored, counts, strict=True)]
 
     def case(index: int, branch: int) -> tuple[Problem, np.ndarray]:
-        one = anchored[index]
-        return one.group.problem, one.rollout.token_ids[: forks[index][branch]]
+        base = anchored[index]
+        return base.group.problem, base.rollout.token_ids[: forks[index][branch]]
 
     grading = Grading(session.grader, case)
     results, _ = session.sampler.sample(params, requests, ended=grading.ended)
     graded = grading.verdicts(range(len(anchored)))
     return [
         Explored(
-            **vars(one),
-            rollouts=by_state(rollouts, own),
-            rewards=by_state(rewards_of(verdicts), own),
-            outcomes=by_state([verdict.outcome for verdict in verdicts], own),
+            **vars(base),
+            rollouts=by_state(rollouts, state_counts),
+            rewards=by_state(rewards_of(verdicts), state_counts),
+            outcomes=by_state([verdict.outcome for verdict in verdicts], state_counts),
         )
-        for one, own, rollouts, verdicts in zip(anchored, counts, results, graded, strict=True)
+        for base, state_counts, rollouts, verdicts in zip(anchored, counts, results, graded, strict=True)
     ]
 
 
@@ -159,8 +159,8 @@ def assign_advantages(config: Config, explored: list[Explored]) -> list[Credited
     explore, a = config.explore, config.advantage
     rewards, mask = _padded_rewards(explore, explored)
     of_bases = (
-        np.array([one.group.rewards.mean() for one in explored]),
-        np.array([one.group.rewards[one.base] for one in explored]),
+        np.array([base.group.rewards.mean() for base in explored]),
+        np.array([base.group.rewards[base.base] for base in explored]),
         _root_values(explored),
     )
     advantages, values, alphas, credit = trajectory_advantages(
@@ -176,19 +176,20 @@ def assign_advantages(config: Config, explored: list[Explored]) -> list[Credited
     )
     values = graded_values(values, a.reward_range)
     credited = []
-    for row, one in enumerate(explored):
-        sizes = [len(state) for state in one.rewards]
-        own = [advantages[row, j, :m] for j, m in zip(one.states, sizes, strict=True)]
+    for row, base in enumerate(explored):
+        sizes = [len(state) for state in base.rewards]
+        state_advantages = [advantages[row, j, :m] for j, m in zip(base.states, sizes, strict=True)]
         credited.append(
             Credited(
-                **vars(one),
-                advantages=own,
-                values=values[row, one.states],
-                alphas=alphas[row, one.states],
+                **vars(base),
+                advantages=state_advantages,
+                values=values[row, base.states],
+                alphas=alphas[row, base.states],
                 initial_value=float(values[row, 0]),
-                block_credit=credit[row, : len(one.anchors) + 1].tolist(),
+                block_credit=credit[row, : len(base.anchors) + 1].tolist(),
                 trained=[
-                    explore.train_states and _has_signal(a, *state) for state in zip(one.rewards, own, strict=True)
+                    explore.train_states and _has_signal(a, *state)
+                    for state in zip(base.rewards, state_advantages, strict=True)
                 ],
             )
         )
@@ -200,8 +201,8 @@ def _padded_rewards(explore: ExploreConfig, explored: list[Explored]) -> tuple[n
     most = explore.allocation_most if explore.allocation == "success_rate" else explore.rollouts_per_state
     rewards = np.zeros((len(explored), explore.num_anchors + 1, most), np.float32)
     mask = np.zeros(rewards.shape, bool)
-    for row, one in enumerate(explored):
-        for state, earned in zip(one.states, one.rewards, strict=True):
+    for row, base in enumerate(explored):
+        for state, earned in zip(base.states, base.rewards, strict=True):
             rewards[row, state, : len(earned)], mask[row, state, : len(earned)] = earned, True
     return rewards, mask
 
@@ -209,17 +210,17 @@ def _padded_rewards(explore: ExploreConfig, explored: list[Explored]) -> tuple[n
 def _root_values(explored: list[Explored]) -> np.ndarray:
     """Mean reward of all leaves of each base's prompt: base rollouts, and rollouts from their states; ``[bases]``."""
     leaves: dict[int, list[np.ndarray]] = {}
-    for one in explored:
-        leaves.setdefault(id(one.group), [one.group.rewards]).extend(one.rewards)
-    found = []
-    for one in explored:
-        earned, own = np.concatenate(leaves[id(one.group)]), one.group.rewards[one.base]
-        found.append(own + np.mean(earned - own))  # exact if all rewards are equal
-    return np.array(found)
+    for base in explored:
+        leaves.setdefault(id(base.group), [base.group.rewards]).extend(base.rewards)
+    values = []
+    for base in explored:
+        earned, base_reward = np.concatenate(leaves[id(base.group)]), base.group.rewards[base.base]
+        values.append(base_reward + np.mean(earned - base_reward))  # exact if all rewards are equal
+    return np.array(values)
 
 
 def _has_signal(advantage: AdvantageConfig, rewards: np.ndarray, advantages: np.ndarray) -> bool:
-    """Whether a state's rollouts can train (FR3E's second filter).
+    """Return True if a state's rollouts can train (FR3E's second filter).
 
     With a tree estimator, equal leaves still have an advantage over the rest of the tree.
     """
@@ -234,8 +235,8 @@ def explored_trunks(config: Config, step: int, credited: list[Credited]) -> list
     With ``explore.block_credit`` the base's own response is a branch too.
     """
     trunks = []
-    for one in credited:
-        prompt = one.group.prompt_ids
+    for base in credited:
+        prompt = base.group.prompt_ids
         branches = [
             TrainingBranch(
                 len(prompt) + fork,
@@ -244,25 +245,25 @@ def explored_trunks(config: Config, step: int, credited: list[Credited]) -> list
                 rollout.logprobs,
                 reward=float(reward),
                 finished=rollout.finished,
-                group=number,
+                group=state_number,
                 right=outcome == "right",
                 loss_mask=rollout.loss_mask,
                 routes=rollout.routes,
             )
-            for number, fork, state, row, rewards, outcomes, trained in zip(
-                *(one.states, one.forks, one.rollouts, one.advantages, one.rewards, one.outcomes, one.trained),
+            for state_number, fork, state, row, rewards, outcomes, trained in zip(
+                *(base.states, base.forks, base.rollouts, base.advantages, base.rewards, base.outcomes, base.trained),
                 strict=True,
             )
             if trained
             for rollout, advantage, reward, outcome in zip(state, row, rewards, outcomes, strict=True)
         ]
-        if config.explore.block_credit and any(one.block_credit):
-            branches.append(_credited_base(anchor_rules(config.explore), one))
+        if config.explore.block_credit and any(base.block_credit):
+            branches.append(_credited_base(anchor_rules(config.explore), base))
         if branches:
-            ids = np.concatenate([prompt, one.rollout.token_ids])
-            routes = routes_of_trunk([rollout for state in one.rollouts for rollout in state], len(ids))
+            ids = np.concatenate([prompt, base.rollout.token_ids])
+            routes = routes_of_trunk([rollout for state in base.rollouts for rollout in state], len(ids))
             if routes is None:  # no state was explored
-                routes = one.rollout.routes_from(len(prompt))
+                routes = base.rollout.routes_from(len(prompt))
             trunks.append(TrainingTrunk(ids, branches, step, prompt_tokens=len(prompt), routes=routes))
     return trunks
 

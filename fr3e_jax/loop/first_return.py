@@ -11,7 +11,6 @@ from fr3e_jax.configuration.schema import Config, ExploreConfig
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.loop.arpo import sample_branching
 from fr3e_jax.loop.expansion import PromptGroup
-from fr3e_jax.loop.grading import Grading, rewards_of
 from fr3e_jax.loop.prompts import Prompt
 from fr3e_jax.objectives.advantages import ranged_rewards
 from fr3e_jax.objectives.filters import is_degenerate
@@ -20,6 +19,7 @@ from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.explore_programs import group_advantages
 from fr3e_jax.rollouts.noise import BASE, CHOICE, Noise
 from fr3e_jax.rollouts.requests import Branch, Rollout, TrunkRequest
+from fr3e_jax.session.grading import Grading, rewards_of
 from fr3e_jax.session.session import Session
 
 
@@ -61,7 +61,7 @@ def first_return(session: Session, params: Params, step: int, prompts: list[Prom
 
 
 def _read_rewards(config: Config, group: PromptGroup) -> np.ndarray:
-    """What the group's advantages depend on, ``[R]``: the rewards, or for pass@k only which responses are right."""
+    """The rewards that the group's advantages read, ``[R]``; for pass@k, which responses are right."""
     verdicts_alone = config.advantage.base_estimator == "pass_at_k" and not config.explore.enabled
     return group.right if verdicts_alone else group.rewards
 
@@ -119,8 +119,8 @@ def estimator_rewards(config: Config, rewards: np.ndarray, lengths: np.ndarray) 
 
 def routes_of_trunk(rollouts: Sequence[Rollout], length: int) -> np.ndarray | None:
     """Recorded routes of the first ``length`` tokens of the rollouts' trunk, int ``[length, Q]``; None: unknown."""
-    known = [rollout.trunk_routes for rollout in rollouts if rollout.trunk_routes is not None]
-    return known[0][:length] if known else None
+    recorded = [rollout.trunk_routes for rollout in rollouts if rollout.trunk_routes is not None]
+    return recorded[0][:length] if recorded else None
 
 
 def base_trunks(config: Config, step: int, groups: list[PromptGroup]) -> list[TrainingTrunk]:
@@ -136,9 +136,9 @@ def base_trunks(config: Config, step: int, groups: list[PromptGroup]) -> list[Tr
     else:
         advantages = group_advantages(rewards, right=np.stack([group.right for group in groups]), **options)
     trunks = []
-    for group, own, read in zip(groups, advantages, rewards, strict=True):
-        graded = zip(group.rollouts, own, read, group.right, strict=True)
-        group.advantages = own
+    for group, prompt_advantages, read in zip(groups, advantages, rewards, strict=True):
+        graded = zip(group.rollouts, prompt_advantages, read, group.right, strict=True)
+        group.advantages = prompt_advantages
         branches = [
             TrainingBranch(
                 len(group.prompt_ids),

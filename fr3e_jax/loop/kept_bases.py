@@ -21,7 +21,6 @@ import numpy as np
 from fr3e_jax.configuration.schema import AdvantageConfig, ReturnConfig
 from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.loop.expansion import Anchored, Credited, Explored, PromptGroup
-from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.objectives.advantages import ranged_rewards
 from fr3e_jax.objectives.filters import is_degenerate
 from fr3e_jax.objectives.return_depths import crossing_depth, probed_depths
@@ -134,7 +133,7 @@ class KeptBases:
             )
         )
 
-    def visit(self, step: int, prompts: PromptStream | PromptFeed, texts: Texts, noise: Noise) -> list[Anchored]:
+    def visit(self, step: int, prompts: PromptStream, texts: Texts, noise: Noise) -> list[Anchored]:
         """Choose the kept bases of this round, those with the fewest visits first, and the depths to continue from."""
         waiting = self._waiting(step)
         for base in waiting:
@@ -145,7 +144,7 @@ class KeptBases:
         chosen = sorted(order, key=lambda n: waiting[n].visits)[: self.settings.visits]
         return [self._anchored(waiting[n], prompts, texts) for n in sorted(chosen)]
 
-    def _anchored(self, base: KeptBase, prompts: PromptStream | PromptFeed, texts: Texts) -> Anchored:
+    def _anchored(self, base: KeptBase, prompts: PromptStream, texts: Texts) -> Anchored:
         problem = prompts.problem_at(base.position)
         ids = np.asarray(base.token_ids, np.int32)
         zeros = np.zeros(len(ids), np.float32)

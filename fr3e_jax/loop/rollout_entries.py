@@ -1,4 +1,4 @@
-"""What becomes a stored record: a rollout with its figures. Each process of a run stores a part of a step's entries."""
+"""Entries of stored records: rollouts with their figures. Each process of a run stores a part of a step's entries."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ class Entry:
     @property
     def bytes(self) -> int:
         """Bytes of its arrays in memory."""
-        own = self.rollout
-        arrays = (own.token_ids, own.logprobs, own.entropies, own.magnitudes, own.tool_written)
+        rollout = self.rollout
+        arrays = (rollout.token_ids, rollout.logprobs, rollout.entropies, rollout.magnitudes, rollout.tool_written)
         return sum(array.nbytes for array in arrays if array is not None)
 
     def record(self, texts: RecordTexts | None = None) -> RolloutRecord:
         """The record; without ``texts`` it has token ids alone."""
-        own = self.rollout
+        rollout = self.rollout
         return RolloutRecord(
-            token_ids=own.token_ids,
-            logprobs=own.logprobs,
-            entropies=own.entropies,
-            finished=own.finished,
-            answers=answer_spans(own.tool_written),
-            turns=[[turn.end, turn.reward] for turn in own.episode.turns] if own.episode else [],
+            token_ids=rollout.token_ids,
+            logprobs=rollout.logprobs,
+            entropies=rollout.entropies,
+            finished=rollout.finished,
+            answers=answer_spans(rollout.tool_written),
+            turns=[[turn.end, turn.reward] for turn in rollout.episode.turns] if rollout.episode else [],
             **self.fields,
-            **(texts.of(self.gold, self.fields["prompt_ids"], own, self.prefix) if texts else {}),
+            **(texts.of(self.gold, self.fields["prompt_ids"], rollout, self.prefix) if texts else {}),
         )
 
 
 def records_of(entries: Iterable[Entry], texts: Texts | None) -> Iterator[RolloutRecord]:
     """The record of each entry; its texts are made when it is asked for."""
-    own = RecordTexts(texts) if texts else None
-    return (entry.record(own) for entry in entries)
+    record_texts = RecordTexts(texts) if texts else None
+    return (entry.record(record_texts) for entry in entries)
 
 
 def of_part(entries: Sequence[Entry], part: Part) -> list[Entry]:

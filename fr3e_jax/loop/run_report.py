@@ -10,28 +10,29 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.finiteness import NonFiniteUpdate
 from fr3e_jax.loop import step_report
 from fr3e_jax.loop.expansion import Credited, PromptGroup
-from fr3e_jax.loop.progress import Progress
+from fr3e_jax.loop.state import TrainingState
 from fr3e_jax.programs.reshard import NonFiniteWeights
 from fr3e_jax.rollouts.requests import NonFiniteLogits
 from fr3e_jax.runs.ledger import TokenLedger
 
 
-def run_summary(config: Config, progress: Progress, ledger: TokenLedger, after: dict[str, float]) -> dict[str, Any]:
-    """The content of ``summary.json`` for a finished run; ``after``: its last held-out metrics."""
+def run_summary(config: Config, state: TrainingState) -> dict[str, Any]:
+    """The content of ``summary.json`` for a finished run."""
+    ledger = state.ledger
     return {
         "recipe": config.name,
         "algorithm": config.algorithm,
         "seed": config.seed,
-        "steps": progress.step,
-        "updates": progress.updates,
+        "steps": state.step,
+        "updates": state.learner.updates,
         "sampled_tokens": ledger.sampled_tokens,
         "loss_tokens": ledger.loss_tokens,
         "trained_positions": ledger.trained_positions,
         "cpu_seconds": ledger.cpu_seconds,
         "wall_seconds": ledger.wall_seconds,
         "compilations": ledger.compilations._asdict(),
-        "before": progress.before,
-        "after": after,
+        "before": state.before,
+        "after": state.evaluated,
     }
 
 
@@ -83,12 +84,12 @@ def non_finite_message(
     if not updates:
         start = f"model.path={config.model.path}" if config.model.path else "the random weights of model.*"
         advice = [f"if the weights that the run starts from ({start}) are damaged, choose others", *advice]
-    kept = (
+    saved = (
         "There is no checkpoint yet"
         if newest is None
         else f"Nothing of this was saved; the newest checkpoint, of step {newest}, is as it was"
     )
-    return f"{error}.{seen} {kept}: {', or '.join(advice)}, then {way_on}"
+    return f"{error}.{seen} {saved}: {', or '.join(advice)}, then {way_on}"
 
 
 def no_signal_message(config: Config, groups: list[PromptGroup], credited: list[Credited], rounds: int) -> str:

@@ -9,11 +9,11 @@ import numpy as np
 
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.loop.expansion import Credited, PromptGroup, are_right
-from fr3e_jax.loop.grading import ResponseGrader
 from fr3e_jax.loop.rollout_entries import Entry, of_part, records_of
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.rollout_parts import WHOLE, Part
 from fr3e_jax.runs.rollout_store import RolloutRecord
+from fr3e_jax.session.grading import ResponseGrader
 from fr3e_jax.session.sampler import Sampler
 from fr3e_jax.session.texts import Texts
 from fr3e_jax.verdict import Outcome
@@ -58,7 +58,7 @@ def _right_and_wrong(name: str, right: list[np.ndarray]) -> dict[str, float]:
 
 
 def _exploration_metrics(credited: list[Credited]) -> dict[str, float]:
-    explored = [r for one in credited for state in one.rollouts for r in state]
+    explored = [r for base in credited for state in base.rollouts for r in state]
     metrics = {
         "explore/reward": float(np.mean(np.concatenate([row for e in credited for row in e.rewards]))),
         "explore/length": float(np.mean([len(r.token_ids) for r in explored])),
@@ -89,7 +89,7 @@ def tool_metrics(sampler: Sampler, groups: list[PromptGroup], credited: list[Cre
     if sampler.toolbox is None:
         return {}
     rollouts = [r for group in groups for r in group.rollouts]
-    return sampler.toolbox.metrics(rollouts + [r for one in credited for state in one.rollouts for r in state])
+    return sampler.toolbox.metrics(rollouts + [r for base in credited for state in base.rollouts for r in state])
 
 
 def batch_metrics(batch: list[TrainingTrunk], step: int) -> dict[str, float]:
@@ -138,24 +138,24 @@ def _entries(step: int, groups: list[PromptGroup], credited: list[Credited]) -> 
     by_base = {(e.group.position, e.base): e for e in credited if not e.parent}
     for group in groups:
         for n, rollout in enumerate(group.rollouts):
-            one = by_base.get((group.position, n))
+            expanded = by_base.get((group.position, n))
             parent, common = f"{step}/{group.position}/{n}", _common(step, group, n)
-            own = {
+            fields = {
                 "id": parent,
                 "kind": "base",
                 "reward": float(group.rewards[n]),
                 "outcome": group.outcomes[n],
-                "anchors": one.anchors if one else [],
+                "anchors": expanded.anchors if expanded else [],
                 "kept": group.kept,
                 "advantage": None if group.advantages is None else float(group.advantages[n]),
                 "value": float(group.rewards.mean()),
             }
-            yield Entry(common | own, rollout, group.problem.gold)
-            if one:
-                yield from _state_entries(parent, common, one)
-    for one in credited:
-        if one.parent:
-            yield from _state_entries(one.parent, _common(step, one.group, one.base_number), one)
+            yield Entry(common | fields, rollout, group.problem.gold)
+            if expanded:
+                yield from _state_entries(parent, common, expanded)
+    for expanded in credited:
+        if expanded.parent:
+            yield from _state_entries(expanded.parent, _common(step, expanded.group, expanded.base_number), expanded)
 
 
 def _common(step: int, group: PromptGroup, base: int) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def _state_entries(parent: str, common: dict[str, Any], credited: Credited) -> I
     for i, state in enumerate(credited.states):
         prefix = credited.rollout.token_ids[: credited.forks[i]]
         for m, rollout in enumerate(credited.rollouts[i]):
-            own = {
+            fields = {
                 "id": f"{parent}/{common['step']}/{state}/{m}" if credited.parent else f"{parent}/{state}/{m}",
                 "kind": "state",
                 "reward": float(credited.rewards[i][m]),
@@ -186,4 +186,4 @@ def _state_entries(parent: str, common: dict[str, Any], credited: Credited) -> I
                 "value": float(credited.values[i]),
                 "alpha": float(credited.alphas[i]),
             }
-            yield Entry(common | own, rollout, credited.group.problem.gold, prefix)
+            yield Entry(common | fields, rollout, credited.group.problem.gold, prefix)

@@ -31,13 +31,13 @@ def tree_table(
 
     Each row is a rollout. ``prefix`` is the part of its parent's response before the fork, ``text`` its own tokens.
     """
-    held = list(records)
-    trained = dict.fromkeys(record.prompt_position for record in held if record.kept)
-    chosen = list(trained or dict.fromkeys(record.prompt_position for record in held))[:prompts]
-    responses = {record.id: record.token_ids for record in held}
+    listed = list(records)
+    trained = dict.fromkeys(record.prompt_position for record in listed if record.kept)
+    chosen = list(trained or dict.fromkeys(record.prompt_position for record in listed))[:prompts]
+    responses = {record.id: record.token_ids for record in listed}
     rows = []
     for position in chosen:
-        for record in (record for record in held if record.prompt_position == position):
+        for record in (record for record in listed if record.prompt_position == position):
             prefix = list(responses.get(record.parent or "", ()))[: record.fork]
             texts = [decode(list(record.prompt_ids)), record.kind, record.id, decode(prefix), decode(record.token_ids)]
             numbers = [record.reward, record.outcome, record.advantage, record.value, record.alpha, record.fork]

@@ -189,7 +189,7 @@ class ToolCalls:
                 raise EpisodeFault(
                     f"in turn {number} of problem {problem and problem.id}: answered {answer.text!r}, "
                     f"{answer.reward:g}, {answer.done}, and otherwise to the same texts and seed before; an episode "
-                    "must follow from problem, seed and texts alone, or no branch and no resumed run can go on with it"
+                    "must follow from problem, seed and texts alone, or no branch can go on with it"
                 )
         return state
 

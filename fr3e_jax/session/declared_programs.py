@@ -84,9 +84,12 @@ def _evaluation_call(config: Config, common: dict) -> DecoderCall:
 def _scores(config: Config) -> bool:
     """Score batches before an update: the log-probs of a batch's first mini-batch alone come from its gradient pass."""
     training = config.training
-    one = 2 * training.batch_rollouts < 3 * training.mini_batch_rollouts
+    single = 2 * training.batch_rollouts < 3 * training.mini_batch_rollouts
     return (
-        not one or config.kl.coefficient > 0 or config.advantage.base_estimator == "gae" or reads_old_logprobs(config)
+        not single
+        or config.kl.coefficient > 0
+        or config.advantage.base_estimator == "gae"
+        or reads_old_logprobs(config)
     )
 
 

@@ -72,9 +72,9 @@ def configured_architecture(config: Config, vocab_size: int) -> Architecture:
         architecture = dataclasses.replace(architecture, max_position_embeddings=model.max_position_embeddings)
     needed = config.data.max_prompt_tokens + config.rollout.max_response_tokens
     if needed > architecture.max_position_embeddings:
-        name, found = model.path or model.architecture, architecture.max_position_embeddings
+        name, positions = model.path or model.architecture, architecture.max_position_embeddings
         raise UnsupportedModel(
-            f"{name} has {found} positions (max_position_embeddings), and the longest sequence needs {needed} "
+            f"{name} has {positions} positions (max_position_embeddings), and the longest sequence needs {needed} "
             f"(data.max_prompt_tokens={config.data.max_prompt_tokens} and rollout.max_response_tokens="
             f"{config.rollout.max_response_tokens}); lower these, or go beyond what the network was trained for with "
             f"model.max_position_embeddings={needed}"
@@ -95,15 +95,15 @@ def _sized_architecture(model: ModelConfig, vocab_size: int) -> Architecture:
     )
 
 
-def _check_same_network(found: Architecture, model: ModelConfig) -> None:
+def _check_same_network(read: Architecture, model: ModelConfig) -> None:
     named = PUBLISHED[model.architecture]
     different = [
-        f"{field.name}={getattr(found, field.name)} where {model.architecture} has {getattr(named, field.name)}"
+        f"{field.name}={getattr(read, field.name)} where {model.architecture} has {getattr(named, field.name)}"
         for field in dataclasses.fields(Architecture)
-        if field.name not in _SAME_NETWORK_WITHOUT and getattr(found, field.name) != getattr(named, field.name)
+        if field.name not in _SAME_NETWORK_WITHOUT and getattr(read, field.name) != getattr(named, field.name)
     ]
     if different:
-        same = [name for name, known in PUBLISHED.items() if known == found]
+        same = [name for name, published in PUBLISHED.items() if published == read]
         remedy = f"model.architecture={same[0] if same else 'custom'}"
         raise UnsupportedModel(
             f"{model.path}/config.json is not model.architecture={model.architecture}: it has "
@@ -160,11 +160,11 @@ class Model:
         return self.network.shardings
 
     def fresh_params(self, config: Config) -> Params:
-        """What a run starts to train from: `starting_weights` or `starting_adapters`."""
-        own = (self.abstract_params, self.param_shardings)
+        """The weights or adapters that a run starts from: `starting_weights` or `starting_adapters`."""
+        layout = (self.abstract_params, self.param_shardings)
         if self.network.lora is None:
-            return starting_weights(config, self.architecture, *own)
-        return starting_adapters(config, self.architecture, self.network.lora, *own)
+            return starting_weights(config, self.architecture, *layout)
+        return starting_adapters(config, self.architecture, self.network.lora, *layout)
 
     def whole(self, params: Params) -> Params:
         """All weights of the network, with the adapters in ``params`` merged into their base, in the base's type."""
@@ -175,8 +175,8 @@ class Model:
         """A hash of the weights below the adapters; "" without adapters."""
         if self.network.base is None:
             return ""
-        found = checksums(flatten_arrays(self.network.base.params()))
-        return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
+        hashes = checksums(flatten_arrays(self.network.base.params()))
+        return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:16]
 
     def sharded_abstract_params(self) -> Params:
         """Shapes, types and shardings of the weights, to restore a checkpoint into."""

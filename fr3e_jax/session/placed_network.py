@@ -105,20 +105,21 @@ def lora_settings(config: Config) -> LoraSettings | None:
     """
     lora = config.model.lora
     if lora.path and not (lora.rank and not Path(lora.path).expanduser().exists()):  # a resumed run needs it no more
-        found = read_adapter_settings(lora.path)
-        targets = [name for name in target_names(["all-linear"]) if name in found.targets]
-        if unknown := sorted(set(found.targets) - set(targets)):
+        stored = read_adapter_settings(lora.path)
+        targets = [name for name in target_names(["all-linear"]) if name in stored.targets]
+        if unknown := sorted(set(stored.targets) - set(targets)):
             raise ConfigError(
                 f"the adapter in model.lora.path={lora.path} has the target {unknown[0]}; expected some of "
                 f"{', '.join(target_names(['all-linear']))}"
             )
-        if lora.rank and (lora.rank, lora.alpha, target_names(lora.targets)) != (found.rank, found.alpha, (*targets,)):
+        named = (lora.rank, lora.alpha, target_names(lora.targets))
+        if lora.rank and named != (stored.rank, stored.alpha, (*targets,)):
             raise ConfigError(
                 f"model.lora.rank={lora.rank}, alpha={lora.alpha:g}, targets={','.join(lora.targets)} are not those of "
-                f"the adapter in model.lora.path={lora.path}: rank={found.rank}, alpha={found.alpha:g}, "
+                f"the adapter in model.lora.path={lora.path}: rank={stored.rank}, alpha={stored.alpha:g}, "
                 f"targets={','.join(targets)}; leave them out, and the file's are taken"
             )
-        lora.rank, lora.alpha, lora.targets = found.rank, found.alpha, targets
+        lora.rank, lora.alpha, lora.targets = stored.rank, stored.alpha, targets
     if not lora.rank:
         return None
     return LoraSettings(lora.rank, lora.alpha, target_names(lora.targets))
@@ -142,11 +143,11 @@ def place_network(
 
     check_experts(config, architecture)
     types = {"param_dtype": config.model.param_dtype, "compute_dtype": config.model.compute_dtype}
-    graphdef, abstract, axes = whole = build_network(architecture, **types)
+    graphdef, abstract, axes = network = build_network(architecture, **types)
     shardings, lora = on(mesh, abstract, axes), lora_settings(config)
     merges = lora is not None and config.model.lora.rollouts == "merged"
     adapted = None if lora is None else build_adapted_network(architecture, lora, **types)
-    read, dtype = whole if adapted is None or merges else adapted, config.rollout.param_dtype
+    read, dtype = network if adapted is None or merges else adapted, config.rollout.param_dtype
     if dtype == INT8:
         dtype, scaled = config.model.compute_dtype, types | {"completed": with_scales}
         beside = lora is not None and not merges
@@ -157,5 +158,6 @@ def place_network(
         return PlacedNetwork(graphdef, abstract, shardings, decoding_graphdef, RolloutWeights(*layouts))
     (adapted_graphdef, both, names), load_base = adapted, partial(load, abstract, shardings)
     base = FrozenBase(abstract, shardings, lora.scale, load_base)
-    weights, own = RolloutWeights(*layouts, base=base, merges=merges), on(mesh, both.adapters, names.adapters)
-    return PlacedNetwork(adapted_graphdef, both.adapters, own, decoding_graphdef, weights, lora, base)
+    weights = RolloutWeights(*layouts, base=base, merges=merges)
+    shardings = on(mesh, both.adapters, names.adapters)
+    return PlacedNetwork(adapted_graphdef, both.adapters, shardings, decoding_graphdef, weights, lora, base)

@@ -42,12 +42,12 @@ class PosedProblems(Sequence[Problem]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        problem, number = self.problems[index], int(index) % len(self)
-        if number not in self._first:
-            self._first[number] = self._posed(problem)
-        own = {entry.name: getattr(problem, entry.name) for entry in dataclasses.fields(Problem)}
+        problem, position = self.problems[index], int(index) % len(self)
+        if position not in self._first:
+            self._first[position] = self._posed(problem)
+        fields = {entry.name: getattr(problem, entry.name) for entry in dataclasses.fields(Problem)}
         return PosedProblem(
-            **own | {"prompt": self._first[number] or problem.prompt or self.otherwise}, original=problem
+            **fields | {"prompt": self._first[position] or problem.prompt or self.otherwise}, original=problem
         )
 
     def _posed(self, problem: Problem) -> str:

@@ -1,6 +1,6 @@
 """The identity of a run: settings, and fingerprints of its data, its tokenizer and the user's code.
 
-A checkpoint holds it, so that a resumed run can tell what has changed (`fr3e_jax.loop.resumption`). Files may move:
+A checkpoint holds it, so that a resumed run can tell what has changed (`fr3e_jax.session.resumption`). Files may move:
 their content counts.
 """
 
@@ -43,7 +43,7 @@ def identity(
     """
     settings = {name: value for name, value in dataclasses.asdict(config).items() if name != "runtime"}
     held_out = held_out_split(task, config.evaluation.split)
-    found = {
+    content = {
         "settings": json.loads(json.dumps(settings)),
         "training_data": fingerprint(task.problems("train")),
         "held_out_data": held_out_fingerprints(held_out, config.data.eval),
@@ -51,10 +51,10 @@ def identity(
         "files": user_files(config),
     }
     if base:
-        found["base_weights"] = base
+        content["base_weights"] = base
     if demonstrations:
-        found["demonstrations"] = _of_demonstrations(task)
-    return found
+        content["demonstrations"] = _of_demonstrations(task)
+    return content
 
 
 def fingerprint(problems: Sequence[Problem]) -> str:
@@ -81,7 +81,7 @@ def held_out_fingerprints(problems: Sequence[Problem], sets: Sequence[str]) -> d
     members: dict[str, list[Problem]] = {}
     for problem in problems:
         members.setdefault(problem.id.rpartition("/")[0], []).append(problem)
-    return {name: fingerprint(own) for name, own in members.items()}
+    return {name: fingerprint(problems_of_set) for name, problems_of_set in members.items()}
 
 
 def tokenizer_fingerprint(codec: TextCodec) -> str:
@@ -96,11 +96,11 @@ def user_files(config: Config) -> dict[str, str]:
     named = {"data.task": config.data.task, "data.verifier": config.data.verifier}
     named |= {"tools.kind": config.tools.kind, "environment.kind": config.environment.kind}
     built_in = {"", "none", "task", *BUILT_IN, *FORMS}
-    found = {}
+    hashes = {}
     for setting, text in named.items():
         if text not in built_in and (file := _source_file(parse_reference(text, setting).source)):
-            found[setting] = _digest([file.read_bytes()])
-    return found
+            hashes[setting] = _digest([file.read_bytes()])
+    return hashes
 
 
 def _source_file(source: str) -> Path | None:
@@ -118,6 +118,6 @@ def _of_demonstrations(task: Task) -> str:
 
 def _digest(parts: Iterator[bytes] | Sequence[bytes]) -> str:
     digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
+    for chunk in parts:
+        digest.update(chunk)
     return digest.hexdigest()[:16]

@@ -15,7 +15,7 @@ from fr3e_jax.rollouts.toolbox import Toolbox
 
 
 @dataclass
-class Watch:
+class ResponseCounter:
     """Tells how many responses of a call have ended: ``report(done, total)``."""
 
     report: Callable[[int, int], None] | None = None
@@ -45,7 +45,7 @@ class Sampler:
     engine: RolloutEngine
     weights: RolloutWeights
     toolbox: Toolbox | None = None
-    watch: Watch = field(default_factory=Watch)
+    watch: ResponseCounter = field(default_factory=ResponseCounter)
 
     def sample(
         self,

@@ -14,7 +14,6 @@ from fr3e_jax.data.templates import load_template
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.hub import model_directory, pinned
 from fr3e_jax.learning.setup import LearningSetup
-from fr3e_jax.loop.grading import ENVIRONMENT, ResponseGrader, RewardRange
 from fr3e_jax.programs.host_memory import keep_host_memory
 from fr3e_jax.rewards.grader import Grader, VerifierError
 from fr3e_jax.rewards.user import check_by_a_call, user_verifier
@@ -25,6 +24,7 @@ from fr3e_jax.rollouts.requests import Sampling
 from fr3e_jax.rollouts.toolbox import Toolbox, answer_form, observation_form
 from fr3e_jax.runs.cache_writers import write_on_each_host
 from fr3e_jax.runs.compilation import count_compilations, open_cache
+from fr3e_jax.session.grading import ENVIRONMENT, ResponseGrader, RewardRange
 from fr3e_jax.session.model import Model, open_model
 from fr3e_jax.session.posed_task import posed_task
 from fr3e_jax.session.sampler import Sampler
@@ -98,9 +98,9 @@ def open_session(config: Config, task: Task | None = None, *, keeps_routes: bool
         make = load_environment(config.environment, task)
         if make is not None:
             task = posed_task(task, make, config.environment, texts.prompt_ids)
-        own = user_verifier(config.data.verifier)
-        grader = Grader(own or task.verifier(), config.rewards, ENVIRONMENT if make else "verifier")
-    if own:
+        user_function = user_verifier(config.data.verifier)
+        grader = Grader(user_function or task.verifier(), config.rewards, ENVIRONMENT if make else "verifier")
+    if user_function:
         with as_config_error(TypeError, ValueError, VerifierError):
             check_by_a_call(grader, task.problems("train"), config.data.verifier)
     model, sampler = open_sampler(config, texts, processes, make, keeps_routes=keeps_routes)

@@ -14,7 +14,7 @@ To write one, write a class and name it by ``environment.kind=FILE.py:NAME``::
             return "higher" if below else "lower", 0.0, False
 
 Each episode has an object of its own, made without arguments. Its state must follow from the problem, the seed and the
-texts so far alone: a branch inside an episode and a resumed run make a new object and give it the same texts again.
+texts so far alone: a branch inside an episode makes a new object and gives it the same texts again.
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ from fr3e_jax.cluster.membership import across_processes
 from fr3e_jax.cluster.processes import Processes
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
+from fr3e_jax.configuration.evaluation_sets import best_metric
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.hub import model_directory
-from fr3e_jax.loop.evaluate import Evaluation, best_metric, evaluate, read_run_params, refused_weights
-from fr3e_jax.loop.grading import GradingFailed
+from fr3e_jax.loop.evaluate import Evaluation, evaluate
 from fr3e_jax.loop.rollout_entries import records_of
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.checkpoints import Checkpointer
@@ -30,7 +30,9 @@ from fr3e_jax.runs.compilation import compilations
 from fr3e_jax.runs.console import Console
 from fr3e_jax.runs.rollout_parts import WHOLE, Part
 from fr3e_jax.runs.run_directory import RunDirectory, write_json_atomic
+from fr3e_jax.session.grading import GradingFailed
 from fr3e_jax.session.run_identity import identity
+from fr3e_jax.session.run_weights import read_run_params, refused_weights
 from fr3e_jax.session.session import Session, open_session
 from fr3e_jax.session.texts import Texts
 

@@ -96,13 +96,13 @@ def export_run(
     import jax
 
     from fr3e_jax.data.tokenizer import TextCodec
-    from fr3e_jax.loop.evaluate import read_run_params
     from fr3e_jax.policy.adapter_files import save_adapters
     from fr3e_jax.policy.huggingface import MAX_SHARD_BYTES
     from fr3e_jax.policy.network import build_network
     from fr3e_jax.programs.mesh import make_mesh
     from fr3e_jax.programs.weight_check import fault_of_weights
     from fr3e_jax.session.model import configured_architecture, model_on
+    from fr3e_jax.session.run_weights import read_run_params
     from fr3e_jax.verbs.model_directory import check_replaceable, replaced_directory, write_model
 
     model = config.model

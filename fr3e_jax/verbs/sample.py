@@ -46,9 +46,9 @@ def sample(config: Config, prompt: str, num: int, as_json: bool, run_dir: Path |
       ConfigError: the prompt is empty, or holds a character that the tokenizer lacks; the run has no checkpoint, or one
         of another model; its weights give NaN.
     """
-    from fr3e_jax.loop.evaluate import load_run_params, refused_weights
     from fr3e_jax.rollouts.noise import SAMPLE
     from fr3e_jax.rollouts.requests import Branch, TrunkRequest
+    from fr3e_jax.session.run_weights import load_run_params, refused_weights
     from fr3e_jax.session.session import open_session
 
     session = open_session(config)

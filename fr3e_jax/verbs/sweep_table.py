@@ -39,7 +39,7 @@ def print_table(runs: Sequence[Run], keys: Sequence[str]) -> None:
 
 
 def average_name(runs: Sequence[Run]) -> str:
-    """The name of the accuracy in the summaries that ranks checkpoints (`loop.evaluate.best_metric`)."""
+    """The name of the accuracy in the summaries that ranks checkpoints (`evaluation_sets.best_metric`)."""
     scores = [(run.summary or {}).get("after") or (run.summary or {}).get("before") or {} for run in runs]
     names = [name for score in scores for name in score]
     averages = [name for name in names if name == "avg"] or [name for name in names if name.startswith("avg@")]

@@ -39,8 +39,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _train(config: Config, run_dir: Place | None, resume: bool) -> int:
     from fr3e_jax.loop.train import train
+    from fr3e_jax.studies.reports.run_page import PageAtTheEnd
 
-    return train(config, run_dir, resume)
+    page = PageAtTheEnd(config.runtime.console) if config.runtime.report else None
+    return train(config, run_dir, resume, callback=page)
 
 
 def profile_override(arguments: argparse.Namespace) -> argparse.Namespace:

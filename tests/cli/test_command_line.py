@@ -42,7 +42,7 @@ def calls(monkeypatch) -> list[tuple]:
     for module, function in FUNCTIONS.items():
         stand_in = types.ModuleType(f"fr3e_jax.{module}")
         stand_in.Subject = collections.namedtuple("Subject", "config run_dir steps")
-        record = lambda *arguments, name=function: recorded.append((name, *arguments)) or 0
+        record = lambda *arguments, name=function, **options: recorded.append((name, *arguments)) or 0
         setattr(stand_in, function, record)
         monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
     monkeypatch.setattr("fr3e_jax.verbs.sample.sample", lambda *arguments: recorded.append(("sample", *arguments)) or 0)
@@ -90,12 +90,12 @@ def test_settings_and_options_can_come_in_any_order(recipe, calls):
 
 
 def test_exit_code_of_the_verb_is_returned(recipe, calls, monkeypatch):
-    monkeypatch.setattr(sys.modules["fr3e_jax.loop.train"], "train", lambda *arguments: 1)
+    monkeypatch.setattr(sys.modules["fr3e_jax.loop.train"], "train", lambda *arguments, callback: 1)
     assert main(["train", recipe]) == 1
 
 
 def test_configuration_error_from_inside_a_verb_is_a_usage_error(recipe, calls, monkeypatch, capsys):
-    def refuse(*arguments):
+    def refuse(*arguments, callback):
         raise ConfigError("mesh.tensor=2 needs\n 2 devices")
 
     monkeypatch.setattr(sys.modules["fr3e_jax.loop.train"], "train", refuse)

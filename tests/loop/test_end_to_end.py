@@ -259,9 +259,9 @@ def test_transformers_loads_the_export_without_a_warning_and_gives_equal_logits(
     from transformers import AutoModelForCausalLM
 
     from fr3e_jax.configuration import load_config
-    from fr3e_jax.loop.evaluate import load_run_params
     from fr3e_jax.policy.network import bind
     from fr3e_jax.policy.rows import run_trunks
+    from fr3e_jax.session.run_weights import load_run_params
     from fr3e_jax.session.session import open_session
 
     model = loaded_silently(AutoModelForCausalLM, exported)

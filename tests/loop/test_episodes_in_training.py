@@ -18,7 +18,6 @@ from fr3e_jax.data.task import Problem
 from fr3e_jax.loop.evaluate import evaluate
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
-from fr3e_jax.loop.grading import ENVIRONMENT, GradingFailed, ResponseGrader, RewardRange
 from fr3e_jax.loop.kept_bases import KeptBases
 from fr3e_jax.loop.step_report import rollout_records, tool_metrics
 from fr3e_jax.rewards.grader import Grader
@@ -27,6 +26,7 @@ from fr3e_jax.rollouts.episode import EpisodeRecord, Turn
 from fr3e_jax.rollouts.tool_calls import answer_spans
 from fr3e_jax.runs.rollout_store import read_rollouts, write_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.session.grading import ENVIRONMENT, GradingFailed, ResponseGrader, RewardRange
 from fr3e_jax.session.posed_task import PosedProblems, posed_task
 from fr3e_jax.session.session import open_session
 

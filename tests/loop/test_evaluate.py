@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from fr3e_jax.configuration import ConfigError, to_yaml
-from fr3e_jax.configuration.evaluation_sets import set_settings
+from fr3e_jax.configuration.evaluation_sets import best_metric, set_settings
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.data.task import Problem
-from fr3e_jax.loop.evaluate import best_metric, evaluate, load_run_params
+from fr3e_jax.loop.evaluate import evaluate
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.session.run_weights import load_run_params
 from fr3e_jax.verdict import Verdict
 
 

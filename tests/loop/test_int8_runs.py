@@ -13,7 +13,8 @@ from stops import Watched, nth
 
 from fr3e_jax.configuration import load_config
 from fr3e_jax.configuration.sampler_rules import uncorrected
-from fr3e_jax.loop.train import Trainer, train
+from fr3e_jax.loop import train as train_module
+from fr3e_jax.loop.train import train
 from fr3e_jax.policy.int8 import SCALE, dequantised
 from fr3e_jax.policy.lora import ADAPTER
 from fr3e_jax.policy.rows import run_trunks
@@ -138,7 +139,7 @@ def test_importance_weights_are_on_where_the_sampler_differs_unless_the_recipe_s
 
 def test_a_run_without_the_correction_says_so(tiny_run, tmp_path, capsys, monkeypatch):
     config = tiny_run.config(**INT8 | {"loss__importance_cap": 0.0, "runtime__console": "plain"})
-    monkeypatch.setattr(Trainer, "_steps", lambda self: 0)
+    monkeypatch.setattr(train_module, "train_steps", lambda run: None)
     assert train(config, tmp_path / "run") == 0
     assert "rollout.param_dtype=int8: rollouts are sampled from other numbers" in capsys.readouterr().out
     config.loss.importance_cap = 2.0

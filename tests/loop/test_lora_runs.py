@@ -15,7 +15,6 @@ from stops import Watched, nth
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.configuration.lora_section import LoraConfig
 from fr3e_jax.data.tokenizer import TextCodec
-from fr3e_jax.loop.evaluate import load_run_params
 from fr3e_jax.loop.train import train
 from fr3e_jax.policy.huggingface import load_params
 from fr3e_jax.policy.lora import Adapted, adapter_pairs, joined
@@ -23,6 +22,7 @@ from fr3e_jax.policy.network import initial_params
 from fr3e_jax.runs.checkpoint_content import flatten_arrays
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.session.model import configured_architecture
+from fr3e_jax.session.run_weights import load_run_params
 from fr3e_jax.session.session import open_session
 from fr3e_jax.verbs.export import export_run
 from fr3e_jax.verbs.model_directory import write_model

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from fr3e_jax.configuration import load_config
-from fr3e_jax.loop.train import Trainer, train
-from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.loop.run import TrainingRun
+from fr3e_jax.loop.train import train, train_steps
 from fr3e_jax.runs.ledger import TokenLedger
-from fr3e_jax.runs.run_directory import RunDirectory, open_run
-from fr3e_jax.runs.run_lock import RunLock
+from fr3e_jax.session.opening import opened_run
 from fr3e_jax.session.session import Session, open_session
 from fr3e_jax.verbs.supervised.rejection_sampling import rft
 
@@ -116,11 +115,9 @@ def train_small(recipe: Path, run_dir: Path, shared: Callable[[], Session]) -> M
     if kind in OWN_SESSION:
         assert (rft if kind == "rft" else train)(config) == 0
     else:
-        session, keep = dataclasses.replace(shared(), config=config), {"keep_last": 1, "keep_best": 0}
-        with RunLock() as lock:
-            run = RunDirectory(open_run(config, None, False, "train", lock))
-            with Checkpointer(run.checkpoints, **keep, best_metric="") as checkpoints:
-                assert Trainer(session, run, lock, checkpoints, TokenLedger()).run() == 0
+        session = dataclasses.replace(shared(), config=config)
+        with opened_run(session, "train", None, False) as opened:
+            assert TrainingRun(opened, TokenLedger()).carry_out(train_steps) == 0
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if line["kind"] == "train"]
 

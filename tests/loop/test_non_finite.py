@@ -10,29 +10,19 @@ import jax
 import numpy as np
 import pytest
 from run_comparison import newest, reader
+from runs_here import run_here
 
 from fr3e_jax.cli import main
 from fr3e_jax.configuration import to_yaml
 from fr3e_jax.loop import train as train_module
-from fr3e_jax.loop.train import Trainer
 from fr3e_jax.objectives.entropy import token_entropy
 from fr3e_jax.programs.decode_steps import Emitted
 from fr3e_jax.rollouts.engine import check_finite
 from fr3e_jax.rollouts.requests import NonFiniteLogits
 from fr3e_jax.runs.checkpoints import Checkpointer
-from fr3e_jax.runs.ledger import TokenLedger
-from fr3e_jax.runs.run_directory import RunDirectory
-from fr3e_jax.runs.run_lock import RunLock
 
 KEPT = {"keep_last": 1, "keep_best": 1, "best_metric": "avg@3"}
 RUINS = [np.nan, 1e10]  # the weights' factor; with 1e10 they stay finite, and squares of activations overflow
-
-
-def run_here(session, path: Path) -> int:
-    """One run with the session's compiled decoder; returns the exit code."""
-    path.mkdir(exist_ok=True)
-    with Checkpointer(path / "checkpoints", **KEPT) as checkpoints:
-        return Trainer(session, RunDirectory(path), RunLock(), checkpoints, TokenLedger()).run()
 
 
 def ruined(params, factor: float):

@@ -1,8 +1,9 @@
-"""Prompts prepared ahead: the same ones in the same order; the position counts only prompts handed out."""
+"""The prompts of a run: those of the stream, in its order, from any saved position on."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections import Counter
 
 import pytest
@@ -10,7 +11,6 @@ import pytest
 from fr3e_jax.data.stream import PromptStream
 from fr3e_jax.data.task import Problem
 from fr3e_jax.loop.prompts import PromptFeed, summary_of
-from fr3e_jax.runs.background import Background
 
 
 @pytest.fixture
@@ -26,29 +26,24 @@ def short_and_long(session, tiny_run):
     return dataclasses.replace(tiny_run.changed(session, data__max_prompt_tokens=9), task=Mixed())
 
 
-def feed_of(session, count: int, background: Background | None) -> PromptFeed:
-    return PromptFeed(session.task.problems("train"), session.texts, session.config.data, count, background)
+def feed_of(session) -> PromptFeed:
+    return PromptFeed(session.task.problems("train"), session.texts, session.config.data)
 
 
-def settled(background: Background) -> None:
-    """Wait until the background has done all earlier calls."""
-    background.call(lambda: None).result()
-
-
-@pytest.mark.parametrize("ahead", [True, False])
-def test_the_feed_gives_the_prompts_of_the_stream(short_and_long, ahead):
+def test_the_feed_gives_the_prompts_of_the_stream_in_rounds_of_any_size(short_and_long):
     session = short_and_long
     stream = PromptStream(session.task.problems("train"), session.config.data.seed, session.texts.prompt_ids, 9)
-    with Background() as background:
-        feed = feed_of(session, 5, background if ahead else None)
-        for _ in range(12):
-            wanted, found = stream.next(5), feed.next()
-            settled(background)
-            assert [(p.position, p.problem) for p in found] == [(p.position, p.problem) for p in wanted]
-            assert all(p.token_ids.tolist() == session.texts.codec.encode(p.problem.prompt) for p in found)
-            counts = {"dropped_too_long": stream.dropped_too_long, "dropped_unspeakable": 0}
-            assert feed.state_dict() == {"position": stream.position} | counts
-            assert feed.problem_at(wanted[2].position) == wanted[2].problem
+    feed = feed_of(session)
+    for count in (5, 1, 4, 2, 3) * 8:
+        wanted, found = stream.next(count), feed.take(count)
+        assert [(p.position, p.problem) for p in found] == [(p.position, p.problem) for p in wanted]
+        assert all(p.token_ids.tolist() == session.texts.codec.encode(p.problem.prompt) for p in found)
+        counts = {"dropped_too_long": stream.dropped_too_long, "dropped_unspeakable": 0}
+        assert feed.state_dict() == {"position": stream.position} | counts
+        assert feed.problem_at(wanted[0].position) == wanted[0].problem
+        again = feed_of(session)
+        again.load_state_dict(json.loads(json.dumps(feed.state_dict())))
+        assert again.take(1)[0].position >= feed.position, "the state is that after the prompts handed out"
     assert feed.dropped_too_long > 10
 
 
@@ -56,26 +51,12 @@ def test_each_prompt_is_encoded_once_for_each_time_it_is_handed_out(short_and_lo
     session, encoded = short_and_long, Counter()
     encode = session.texts.codec.encode
     monkeypatch.setattr(session.texts.codec, "encode", lambda text: encoded.update([text]) or encode(text))
-    feed = feed_of(session, 20, None)
-    found = [prompt for _ in range(3) for prompt in feed.next()]
+    feed = feed_of(session)
+    found = [prompt for _ in range(3) for prompt in feed.take(20)]
     assert {text: count for text, count in encoded.items() if len(text) <= 9} == Counter(
         p.problem.prompt for p in found
     )
     assert encoded["1" * 12 + "="] == 14  # the 14 problems that are too long share a text
-
-
-def test_a_feed_continues_from_the_state_of_another(short_and_long):
-    with Background() as background:
-        first = feed_of(short_and_long, 4, background)
-        for _ in range(3):
-            first.next()
-        settled(background)
-        second = feed_of(short_and_long, 4, background)
-        second.next()
-        second.load_state_dict(first.state_dict())
-        for _ in range(4):
-            assert [p.position for p in second.next()] == [p.position for p in first.next()]
-            assert second.state_dict() == first.state_dict()
 
 
 class Unspeakable:
@@ -90,15 +71,12 @@ class Unspeakable:
 UNSPEAKABLE = {f"p{n}" for n in range(30) if n % 5 == 0 or n % 7 == 0}
 
 
-@pytest.mark.parametrize("ahead", [True, False])
-def test_prompts_that_cannot_be_encoded_are_dropped_counted_and_named_each_time(session, ahead):
-    twin = dataclasses.replace(session, task=Unspeakable())
+def test_prompts_that_cannot_be_encoded_are_dropped_counted_and_named_each_time(session):
+    feed = feed_of(dataclasses.replace(session, task=Unspeakable()))
     found, named = [], []
-    with Background() as background:
-        feed = feed_of(twin, 4, background if ahead else None)
-        while feed.position < 60:
-            found += feed.next()
-            named += feed.complaints
+    while feed.position < 60:
+        found += feed.take(4)
+        named += feed.complaints
     assert not {prompt.problem.id for prompt in found} & UNSPEAKABLE
     assert feed.position == len(found) + len(named) and feed.dropped_unspeakable == len(named)
     assert feed.metrics() == {"data/dropped_too_long": 0, "data/dropped_unspeakable": len(named)}
@@ -112,19 +90,17 @@ def test_prompts_that_cannot_be_encoded_are_dropped_counted_and_named_each_time(
 
 def test_a_feed_with_dropped_prompts_continues_from_any_state(session):
     twin = dataclasses.replace(session, task=Unspeakable())
-    whole = feed_of(twin, 3, None)
+    whole = feed_of(twin)
     states, expected = [whole.state_dict()], []
     for _ in range(12):
-        expected.append([(p.position, p.problem.id) for p in whole.next()])
+        expected.append([(p.position, p.problem.id) for p in whole.take(3)])
         states.append(whole.state_dict())
     for start in (1, 4, 9):
-        again = feed_of(twin, 3, None)
+        again = feed_of(twin)
         again.load_state_dict(states[start])
         for step in range(start, 12):
-            assert [(p.position, p.problem.id) for p in again.next()] == expected[step]
+            assert [(p.position, p.problem.id) for p in again.take(3)] == expected[step]
             assert again.state_dict() == states[step + 1]
-    again.load_state_dict({"position": 4, "dropped_too_long": 1})  # of a run that counted only those too long
-    assert again.dropped_unspeakable == 0
 
 
 def test_data_without_a_prompt_that_can_be_encoded_is_an_error(session):
@@ -132,11 +108,11 @@ def test_data_without_a_prompt_that_can_be_encoded_is_an_error(session):
         def problems(self, split):
             return [Problem(f"p{n}", "é=", "") for n in range(6)]
 
-    feed = feed_of(dataclasses.replace(session, task=Nothing()), 3, None)
+    feed = feed_of(dataclasses.replace(session, task=Nothing()))
     with pytest.raises(
         ValueError, match="6 prompts in a row cannot be encoded; the first of them is problem 'p.': cha"
     ):
-        feed.next()
+        feed.take(3)
 
 
 def test_only_the_first_of_many_dropped_prompts_are_named():

@@ -124,7 +124,7 @@ def test_a_run_directory_that_disappears_ends_the_run_with_1(tmp_path, tiny_run,
             path.rename(tmp_path / "elsewhere")
         return evaluate(*arguments)
 
-    monkeypatch.setattr("fr3e_jax.loop.train.evaluate", moving)
+    monkeypatch.setattr("fr3e_jax.loop.run.evaluate", moving)
     assert train(tiny_run.config(), path) == 1
     assert f"stopped at step 2: {path} was deleted or moved" in capsys.readouterr().err
 
@@ -168,7 +168,7 @@ def test_a_checkpoint_is_due_after_minutes_as_well_as_after_steps(tmp_path, tiny
         def on_checkpoint(self, step):
             saved.append(step)
 
-    monkeypatch.setattr("fr3e_jax.loop.train.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("fr3e_jax.loop.run.time", SimpleNamespace(monotonic=lambda: clock[0]))
     config = tiny_run.config(checkpoint__every=3, checkpoint__minutes=10, evaluation__every=0, training__max_steps=5)
     assert train(config, tmp_path / "run", callback=SevenMinutesAStep()) == 0
     assert saved == [2, 3, 5], "14 minutes, a third step, and 14 minutes that are the end as well"
@@ -195,7 +195,7 @@ def test_a_signal_in_an_evaluation_is_honoured_at_its_next_chunk_and_the_evaluat
         calls.append(arguments)
         return evaluate(*arguments)
 
-    monkeypatch.setattr("fr3e_jax.loop.train.evaluate", interrupted)
+    monkeypatch.setattr("fr3e_jax.loop.run.evaluate", interrupted)
     assert train(config, path) == 0
     with reader(path) as checkpoints:
         assert checkpoints.all_steps() == saved

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from run_comparison import assert_same_run, reader
 
-from fr3e_jax.loop import rounds as rounds_module
+from fr3e_jax.learning.learner import Learner
+from fr3e_jax.loop import collection
 from fr3e_jax.loop.collection import collect
 from fr3e_jax.loop.kept_bases import KeptBases
-from fr3e_jax.loop.progress import Progress
 from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.round_size import Yield, certain_rounds
-from fr3e_jax.loop.rounds import Rounds
+from fr3e_jax.loop.state import TrainingState
 from fr3e_jax.loop.train import train
-from fr3e_jax.runs.background import Background
 from fr3e_jax.runs.console import Console
-from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.session.session import open_session
 
@@ -44,19 +40,20 @@ def test_rounds_are_certain_while_the_batch_lacks_more_than_all_their_rollouts()
 def collected(session, params, monkeypatch, *, streamed):
     """Two batches in a row: their trunks and prompts, the state after them, and the number of calls of the sampler."""
     if not streamed:
-        monkeypatch.setattr(rounds_module, "certain_rounds", lambda *of, last: 1 if last else 0)
-    progress, calls = Progress(KeptBases(session.config.returns)), []
-    feed = PromptFeed(session.task.problems("train"), session.texts, session.config.data, 3)
-    parts = (session, feed, progress.kept_bases, progress.yields)
-    rounds = Rounds(*parts, TokenLedger(), Console("none"))
+        monkeypatch.setattr(collection, "certain_rounds", lambda *of, last: 1 if last else 0)
+    feed, calls = PromptFeed(session.task.problems("train"), session.texts, session.config.data), []
+    learner = Learner(session.model.train_programs(session.config), params, None)
+    state = TrainingState(learner, feed, KeptBases(session.config.returns))
     sample = session.sampler.engine.sample
     monkeypatch.setattr(session.sampler.engine, "sample", lambda *of: (calls.append(len(of[1])), sample(*of))[1])
-    found = [collect(rounds, progress, params, step, step) for step in (1, 2)]
+    batches = []
+    for state.step in (1, 2):
+        batches.append(collect(session, state, Console("none")))
     monkeypatch.undo()
-    tokens = [[b.token_ids.tolist() for t in batch.batch for b in t.branches] for batch in found]
-    prompts = [(group.position, group.kept) for batch in found for group in batch.groups]
-    carried = [[b.token_ids.tolist() for b in t.branches] for t in progress.carried]
-    return (tokens, prompts, carried, progress.yields, feed.state_dict()), calls
+    tokens = [[b.token_ids.tolist() for t in batch.trunks for b in t.branches] for batch in batches]
+    prompts = [(group.position, group.kept) for batch in batches for group in batch.groups]
+    carried = [[b.token_ids.tolist() for b in t.branches] for t in state.carried]
+    return (tokens, prompts, carried, state.yields, feed.state_dict()), calls
 
 
 @pytest.mark.parametrize("size", ["fixed", "yield"])
@@ -85,24 +82,6 @@ def test_rounds_that_keep_caches_or_decide_anew_are_never_one_stream(
     with own.grader:
         _, calls = collected(own, params, monkeypatch, streamed=True)
     assert max(calls) <= most
-
-
-@pytest.mark.parametrize("ahead", [False, True])
-def test_a_feed_gives_any_number_of_prompts_in_the_order_of_the_stream(session, ahead):
-    problems, data = session.task.problems("train"), session.config.data
-    with Background() as background:
-        whole = PromptFeed(problems, session.texts, data, 4)
-        parts = PromptFeed(problems, session.texts, data, 4, background if ahead else None)
-        expected = [prompt.position for _ in range(4) for prompt in whole.next()]
-        found, positions = [], []
-        for count in (1, 4, 2, 3, None, 2):
-            found += [prompt.position for prompt in parts.next(count)]
-            positions.append(parts.position)
-            assert parts.position == found[-1] + 1
-            fresh = PromptFeed(problems, session.texts, data, 4)
-            fresh.load_state_dict(json.loads(json.dumps(parts.state_dict())))
-            assert fresh.next(1)[0].position == found[-1] + 1, "the state is that after the prompts handed out"
-    assert found == expected
 
 
 @pytest.mark.slow

@@ -232,7 +232,7 @@ def test_different_prompts_on_one_process_stop_all_with_both_values(tmp_path, ti
     codes = group.run(2, environments={1: {"FR3E_TEST_DIVERGE": "1"}})
     assert codes == [1, 1], group.logs()
     for index in range(2):
-        assert "stopped at step 0: the processes differ at step 1, prompts in 'prompt_ids'" in group.log(index)
+        assert "stopped at step 1: the processes differ at step 1, prompts in 'prompt_ids'" in group.log(index)
         assert "  process 0: " in group.log(index) and "  process 1: " in group.log(index)
 
 

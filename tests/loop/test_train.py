@@ -10,21 +10,18 @@ from itertools import groupby
 import jax
 import numpy as np
 import pytest
+from runs_here import run_here
 
 from fr3e_jax.configuration import load_config
 from fr3e_jax.data.task import load_task
 from fr3e_jax.learning.experience import TrainingTrunk
-from fr3e_jax.loop import rounds
-from fr3e_jax.loop import train as train_module
-from fr3e_jax.loop.train import Trainer
+from fr3e_jax.loop import collection
 from fr3e_jax.rewards.grader import Grader
-from fr3e_jax.runs import tracker_services
+from fr3e_jax.runs import rollout_store, tracker_services
 from fr3e_jax.runs.checkpoints import Checkpointer
-from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.rollout_store import read_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
-from fr3e_jax.runs.run_lock import RunLock
 from fr3e_jax.runs.run_state import run_state
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 
@@ -39,15 +36,6 @@ PROMISED = (
 PROMISED_OF_FR3E = (
     "state_groups/all_right state_groups/all_wrong alpha/mean value/S_0 value/S_1 value/S_2 seconds/explore"
 ).split()
-
-
-def run_here(session, path) -> int:
-    """One run with the session's compiled decoder; returns the exit code."""
-    run = RunDirectory(path)
-    path.mkdir(exist_ok=True)
-    options = {"keep_last": 2, "keep_best": 1, "best_metric": "avg@3"}
-    with Checkpointer(run.checkpoints, **options) as checkpoints:
-        return Trainer(session, run, RunLock(), checkpoints, TokenLedger()).run()
 
 
 def host_state(path, step=None):
@@ -240,7 +228,7 @@ def test_trackers_get_the_metrics_and_trees_that_the_run_writes(session, tmp_pat
 
     monkeypatch.setitem(tracker_services.SERVICES, "wandb", Tracker)
     twin = tiny_run.changed(session, runtime__trackers=["wandb"])
-    monkeypatch.setattr("fr3e_jax.loop.train.TABLE_EVERY", 2)
+    monkeypatch.setattr("fr3e_jax.loop.records.TABLE_EVERY", 2)
     assert run_here(twin, tmp_path / "run") == 0
     records = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert [call[1] for call in calls if call[0] == "metrics"] == [record["step"] for record in records]
@@ -267,7 +255,7 @@ def test_each_evaluation_keeps_its_responses_and_they_give_its_metrics(finished_
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_without_signal_stops_with_its_counts_and_a_checkpoint(session, tmp_path, tiny_run, capsys):
+def test_a_run_without_signal_stops_with_its_counts(session, tmp_path, tiny_run, capsys):
     twin = tiny_run.changed(session, rollout__max_rounds_without_signal=2)
     twin = tiny_run.graded_by(twin, Grader(all_wrong))
     code = run_here(twin, tmp_path / "run")
@@ -277,9 +265,7 @@ def test_a_run_without_signal_stops_with_its_counts_and_a_checkpoint(session, tm
     assert "of 6 prompts 0 were all right, 6 all wrong, 0 mixed" in message
     for advice in ("too hard", "fr3e sft", "rollout.rollouts_per_prompt (now 4)", "rollout.temperature (now 1)"):
         assert advice in message
-    host = host_state(tmp_path / "run")
-    assert (host["step"], host["stream"]["position"]) == (0, 6)
-    assert host["ledger"]["totals"]["counters"]["sampled_tokens"] > 0
+    assert not [*(tmp_path / "run" / "checkpoints").iterdir()], "no step is finished"
     assert not (tmp_path / "run" / "summary.json").exists()
     ending = run_state(RunDirectory(tmp_path / "run"))
     assert ending.state == "failed" and ending.reason.startswith("step 1: 2 rounds in a row gave nothing")
@@ -310,28 +296,21 @@ def test_explored_states_without_signal_are_reported(session, tmp_path, tiny_run
     assert code == 1 and "3 mixed" in message and "explored states were all right or all wrong" in message
 
 
-def test_a_partial_batch_survives_a_stop_without_signal(session, tmp_path, tiny_run, capsys):
-    """One round with signal, then none: the checkpoint holds the trunks of the first, which train after a resume."""
+def test_a_run_without_signal_saves_the_last_finished_step(session, tmp_path, tiny_run, capsys):
+    """Its rounds since belong to no step: a resumed run, perhaps with other settings, samples them again."""
     graded = []
 
     def verifier(problem, response, finished):
         if problem.id.startswith("train/"):
             graded.append(problem.id)
-        return float(len(graded) % 2) if len(set(graded)) <= 3 else 0.0
+        return float(len(graded) % 2) if len(set(graded)) <= 6 else 0.0
 
-    twin = tiny_run.changed(session, explore__enabled=False, rollout__max_rounds_without_signal=1)
-    code = run_here(tiny_run.graded_by(twin, tiny_run.in_order(verifier)), tmp_path / "run")
-    assert code == 1
+    settings = {"explore__enabled": False, "rollout__max_rounds_without_signal": 1, "checkpoint__every": 9}
+    twin = tiny_run.changed(session, evaluation__every=0, **settings)
+    assert run_here(tiny_run.graded_by(twin, tiny_run.in_order(verifier)), tmp_path / "run") == 1
     host = host_state(tmp_path / "run")
-    carried = [TrainingTrunk.from_json(content) for content in host["partial_batch"]]
-    assert [len(trunk.branches) for trunk in carried] == [4, 4, 4]
-    assert host["stream"]["position"] == 6
-    twin = tiny_run.changed(twin, training__max_steps=1)
-    code = run_here(twin, tmp_path / "run")
-    assert code == 0
-    (record,) = read_metrics(tmp_path / "run" / "metrics.jsonl", kind="train")
-    used = {rollout.prompt_position for rollout in stored(tmp_path / "run")}
-    assert min(used) == 6 and record["batch/rollouts"] >= 20
+    assert (host["step"], host["stream"]["position"]) == (1, 6) and host["partial_batch"]
+    assert run_here(tiny_run.changed(twin, training__max_steps=2), tmp_path / "run") == 0
 
 
 def test_a_non_finite_update_keeps_the_last_checkpoint_as_it_was(session, tmp_path, tiny_run, capsys, monkeypatch):
@@ -341,8 +320,8 @@ def test_a_non_finite_update_keeps_the_last_checkpoint_as_it_was(session, tmp_pa
             trunks[0].branches[0].advantages[:] = np.nan
         return trunks
 
-    original = rounds.explored_trunks
-    monkeypatch.setattr(rounds, "explored_trunks", poisoned)
+    original = collection.explored_trunks
+    monkeypatch.setattr(collection, "explored_trunks", poisoned)
     twin = tiny_run.changed(session, training__surplus="drop", checkpoint__every=1, evaluation__every=0)
     code = run_here(twin, tmp_path / "run")
     message = capsys.readouterr().err
@@ -357,7 +336,7 @@ def test_a_non_finite_update_keeps_the_last_checkpoint_as_it_was(session, tmp_pa
 
 def test_a_non_finite_update_leaves_no_checkpoint_of_half_a_step(session, tmp_path, tiny_run, monkeypatch):
     """The same between checkpoints: weights that only some mini-batches have moved belong to no step."""
-    original = rounds.explored_trunks
+    original = collection.explored_trunks
 
     def poisoned(config, step, credited):
         trunks = original(config, step, credited)
@@ -365,7 +344,7 @@ def test_a_non_finite_update_leaves_no_checkpoint_of_half_a_step(session, tmp_pa
             trunks[0].branches[0].advantages[:] = np.nan
         return trunks
 
-    monkeypatch.setattr(rounds, "explored_trunks", poisoned)
+    monkeypatch.setattr(collection, "explored_trunks", poisoned)
     twin = tiny_run.changed(session, training__surplus="drop", checkpoint__every=10, evaluation__every=0)
     code = run_here(twin, tmp_path / "run")
     assert code == 1
@@ -416,7 +395,7 @@ def test_rows_that_cannot_be_encoded_never_end_a_run(session, tmp_path, tiny_run
 def test_a_checkpoint_is_saved_after_everything_it_claims(session, tmp_path, tiny_run, monkeypatch):
     """On a slow disk, all files that a resumed run relies on are complete before the checkpoint begins."""
     run_dir, seen = tmp_path / "run", []
-    write, save = train_module.rollout_store.write_rollouts, Checkpointer.save
+    write, save = rollout_store.write_rollouts, Checkpointer.save
 
     def slow_write(*arguments, **named):
         time.sleep(0.1)
@@ -428,7 +407,7 @@ def test_a_checkpoint_is_saved_after_everything_it_claims(session, tmp_path, tin
         seen.append((step, [(r["step"], r["kind"]) for r in records], files))
         return save(self, step, *arguments)
 
-    monkeypatch.setattr(train_module.rollout_store, "write_rollouts", slow_write)
+    monkeypatch.setattr(rollout_store, "write_rollouts", slow_write)
     monkeypatch.setattr(Checkpointer, "save", noting_save)
     assert run_here(tiny_run.changed(session, training__max_steps=2, evaluation__every=0), run_dir) == 0
     eval_0, eval_2, step_1, step_2 = (
@@ -441,14 +420,14 @@ def test_a_checkpoint_is_saved_after_everything_it_claims(session, tmp_path, tin
 
 
 def test_a_write_that_fails_stops_the_run_and_claims_nothing(session, tmp_path, tiny_run, monkeypatch, capsys):
-    write = train_module.rollout_store.write_rollouts
+    write = rollout_store.write_rollouts
 
     def full(run_dir, step, records, **named):
         if step == 2:
             raise OSError("no space left on device")
         return write(run_dir, step, records, **named)
 
-    monkeypatch.setattr(train_module.rollout_store, "write_rollouts", full)
+    monkeypatch.setattr(rollout_store, "write_rollouts", full)
     assert run_here(tiny_run.changed(session, evaluation__every=0), tmp_path / "run") == 1
     message = capsys.readouterr().err
     assert "stopped at step" in message and "writing the rollouts of step 2 failed" in message

@@ -8,12 +8,12 @@ import threading
 import jax
 import pytest
 
-from fr3e_jax.loop.grading import Grading
 from fr3e_jax.loop.train import train
 from fr3e_jax.programs import explore_programs
 from fr3e_jax.runs import profile
 from fr3e_jax.runs.metrics import read_metrics, without_timing
 from fr3e_jax.runs.profile import Stopwatch, compiled_programs, replaced
+from fr3e_jax.session.grading import Grading
 
 _STAGES = {"first_return", "explore", "score", "update", "store", "evaluate", "checkpoint"}
 

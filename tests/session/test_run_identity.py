@@ -11,9 +11,9 @@ import pytest
 from fr3e_jax.configuration import Config
 from fr3e_jax.data.task import load_task
 from fr3e_jax.data.tokenizer import TextCodec
-from fr3e_jax.loop.resumption import changes
 from fr3e_jax.problem import Problem
 from fr3e_jax.session import run_identity
+from fr3e_jax.session.resumption import changes
 from fr3e_jax.session.run_identity import (
     HASHED_COMPUTED_PROBLEMS,
     fingerprint,

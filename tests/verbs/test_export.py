@@ -16,11 +16,11 @@ from safetensors.numpy import load_file
 from fr3e_jax.cli import main
 from fr3e_jax.configuration import load_config
 from fr3e_jax.data.tokenizer import TextCodec
-from fr3e_jax.loop.evaluate import load_run_params
 from fr3e_jax.policy.config_file import read_architecture
 from fr3e_jax.policy.huggingface import load_params
 from fr3e_jax.policy.network import build_network, initial_params
 from fr3e_jax.session.model import configured_architecture
+from fr3e_jax.session.run_weights import load_run_params
 from fr3e_jax.verbs.export import export_run
 from fr3e_jax.verbs.model_directory import RECORD, write_model
 from fr3e_jax.verbs.supervised.demonstrations import sft

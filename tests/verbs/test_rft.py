@@ -12,11 +12,11 @@ from process_group import Group
 
 from fr3e_jax.cli import main
 from fr3e_jax.configuration import ConfigError
-from fr3e_jax.loop.evaluate import load_run_params
 from fr3e_jax.runs.metrics import read_metrics, without_timing
 from fr3e_jax.runs.rollout_parts import rollout_path
 from fr3e_jax.runs.rollout_store import read_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.session.run_weights import load_run_params
 from fr3e_jax.session.session import open_session
 from fr3e_jax.verbs.supervised.rejection_sampling import rft
 

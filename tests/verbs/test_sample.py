@@ -10,7 +10,7 @@ import pytest
 
 from fr3e_jax.cli import main
 from fr3e_jax.configuration import to_yaml
-from fr3e_jax.loop.evaluate import load_run_params
+from fr3e_jax.session.run_weights import load_run_params
 
 
 @pytest.fixture

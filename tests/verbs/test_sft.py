@@ -12,9 +12,9 @@ from transformers import AutoConfig, AutoTokenizer
 
 from fr3e_jax.cli import main
 from fr3e_jax.configuration import ConfigError, load_config
-from fr3e_jax.loop.evaluate import load_run_params
 from fr3e_jax.runs.metrics import read_metrics, without_timing
 from fr3e_jax.session.run_identity import HASHED_DEMONSTRATIONS
+from fr3e_jax.session.run_weights import load_run_params
 from fr3e_jax.session.session import open_session
 from fr3e_jax.verbs.supervised import demonstrations
 from fr3e_jax.verbs.supervised.demonstrations import sft

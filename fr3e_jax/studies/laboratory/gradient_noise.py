@@ -28,18 +28,18 @@ from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.learning.batch_gradient import batch_gradient
 from fr3e_jax.learning.experience import count_rollouts
 from fr3e_jax.learning.learner import Learner
-from fr3e_jax.loop.evaluate import load_run_params, refused_weights
-from fr3e_jax.loop.grading import GradingFailed
+from fr3e_jax.loop.collection import Batch, StepStages, run_round
 from fr3e_jax.loop.kept_bases import KeptBases
 from fr3e_jax.loop.prompts import PromptFeed
-from fr3e_jax.loop.round_size import Yield
-from fr3e_jax.loop.rounds import Rounds
+from fr3e_jax.loop.state import TrainingState
 from fr3e_jax.objectives.signal_to_noise import count_sketch, inner_products
 from fr3e_jax.policy.network import Params
 from fr3e_jax.runs.compilation import compilations
 from fr3e_jax.runs.console import Console
-from fr3e_jax.runs.ledger import TokenLedger, cpu_seconds_of_process
-from fr3e_jax.session.session import open_session
+from fr3e_jax.runs.ledger import cpu_seconds_of_process
+from fr3e_jax.session.grading import GradingFailed
+from fr3e_jax.session.run_weights import load_run_params, refused_weights
+from fr3e_jax.session.session import Session, open_session
 from fr3e_jax.studies.analysis.figure import Finding
 from fr3e_jax.studies.analysis.finding_content import write_findings
 from fr3e_jax.studies.analysis.gradient_findings import Repeat, RepeatedGradients, gradient_findings
@@ -247,18 +247,18 @@ def _repeated(variant: Variant, run_dir: Path | None, count: int, *, of_oracle: 
     with as_config_error():
         params, step = load_run_params(session, run_dir)
     data = dataclasses.replace(config.data, seed=config.data.seed + of_oracle)
-    prompts = PromptFeed(session.task.problems("train"), session.texts, data, config.rollout.prompts_per_round)
-    console, ledger = Console("none"), TokenLedger()
+    prompts = PromptFeed(session.task.problems("train"), session.texts, data)
     shown = Console(config.runtime.console, stream=sys.stderr, compiled=lambda: compilations().programs)
-    rounds = Rounds(session, prompts, KeptBases(session.config.returns), Yield(), ledger, console)
     # Nothing updates the weights, so the reference may be the policy itself.
     reference = params if config.kl.coefficient else None
     learner = Learner(session.model.train_programs(config), params, None, reference=reference)
+    state = TrainingState(learner, prompts, KeptBases(session.config.returns))
     repeats, vectors = [], []
     with session.grader, refused_weights(config, run_dir, step), shown:
         for i in range(count):
             shown.stage(f"{variant.name}: repeat {i + 1} of {count}")
-            repeat, vector = _one_repeat(rounds, learner, i + 1 + of_oracle * _ORACLE_STEP)
+            state.step = i + 1 + of_oracle * _ORACLE_STEP
+            repeat, vector = _one_repeat(session, state)
             repeats.append(repeat)
             vectors.append(vector)
     session.sampler.weights.release()
@@ -266,20 +266,22 @@ def _repeated(variant: Variant, run_dir: Path | None, count: int, *, of_oracle: 
     return _Repeated(variant.name, repeats, np.stack(vectors), size)
 
 
-def _one_repeat(rounds: Rounds, learner: Learner, step: int) -> tuple[Repeat, np.ndarray]:
-    """The round of ``step`` and its gradient as a vector."""
-    session, start, before = rounds.session, cpu_seconds_of_process(), rounds.ledger.sampled_tokens
-    groups, credited, trunks, *_ = rounds.run(session.sampler.weights.of(learner.params), step)
-    batch = batch_gradient(session.learning, learner, step, trunks)
-    programs, gradient = learner.programs, batch.gradient
+def _one_repeat(session: Session, state: TrainingState) -> tuple[Repeat, np.ndarray]:
+    """The round of ``state.step`` and its gradient as a vector."""
+    learner, start, before = state.learner, cpu_seconds_of_process(), state.ledger.sampled_tokens
+    batch, stages = Batch([]), StepStages(state.step, Console("none"), state.ledger, session.processes)
+    run_round(session, state, session.sampler.weights.of(learner.params), stages, batch)
+    groups, credited, trunks = batch.groups, batch.explored, batch.trunks
+    summed = batch_gradient(session.learning, learner, state.step, trunks)
+    programs, gradient = learner.programs, summed.gradient
     if gradient is None:
         gradient = programs.total(programs.zero_gradients(learner.params))
     vector = as_vector(gradient)
     explored = sum(len(state) for base in credited for state in base.rollouts)
     repeat = Repeat(
-        sampled_tokens=rounds.ledger.sampled_tokens - before,
-        loss_tokens=batch.loss_tokens,
-        trained_positions=batch.positions,
+        sampled_tokens=state.ledger.sampled_tokens - before,
+        loss_tokens=summed.loss_tokens,
+        trained_positions=summed.positions,
         prompts=len(groups),
         training_prompts=len({tuple(trunk.token_ids[: trunk.prompt_tokens].tolist()) for trunk in trunks}),
         rollouts=sum(len(group.rollouts) for group in groups) + explored,

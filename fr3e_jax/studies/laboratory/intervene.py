@@ -26,8 +26,7 @@ from fr3e_jax.cluster.membership import across_processes
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.loop.evaluate import HeldOut, held_out_problems, load_run_params, refused_weights
-from fr3e_jax.loop.grading import Grading, GradingFailed
+from fr3e_jax.loop.evaluate import HeldOut, held_out_problems
 from fr3e_jax.objectives.intervention import intervention, read_group, replaceable
 from fr3e_jax.policy.network import Params
 from fr3e_jax.rollouts.noise import CHOICE, SAMPLE, Noise
@@ -38,6 +37,8 @@ from fr3e_jax.runs.compilation import compilations
 from fr3e_jax.runs.console import Console
 from fr3e_jax.runs.rollout_store import RolloutRecord
 from fr3e_jax.runs.run_directory import RunDirectory
+from fr3e_jax.session.grading import Grading, GradingFailed
+from fr3e_jax.session.run_weights import load_run_params, refused_weights
 from fr3e_jax.session.session import Session, open_session
 from fr3e_jax.session.texts import Texts
 from fr3e_jax.studies.analysis.bootstrap import interval_of_mean

@@ -14,11 +14,11 @@ from fr3e_jax.cli.run_selection import run_to_read, saved_config
 from fr3e_jax.configuration import ConfigError, load_config
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.loop.evaluate import read_run_params
 from fr3e_jax.objectives.entropy import gradient_weight
 from fr3e_jax.programs.decode_steps import Alternatives
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.rollout_store import RolloutRecord
+from fr3e_jax.session.run_weights import read_run_params
 from fr3e_jax.session.session import Session, open_session
 from fr3e_jax.studies.analysis.figure import Finding
 from fr3e_jax.studies.analysis.finding_content import write_findings

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from fr3e_jax.loop.callbacks import Callback
+from fr3e_jax.runs.console import say
 from fr3e_jax.runs.run_directory import atomic_file
 from fr3e_jax.studies.analysis.catalogue import findings
 from fr3e_jax.studies.analysis.figure import Finding
@@ -77,9 +80,26 @@ def write_report(path: str | Path, output: str | Path | None = None) -> Path:
     return target
 
 
-def report_at_the_end(path: Path) -> tuple[Path | None, str]:
-    """Write the page of a run that has just ended: its path, or None and why there is none. Nothing is raised."""
-    try:
-        return write_report(path), ""
-    except Exception as error:  # whatever it is, the run is finished and saved
-        return None, f"{type(error).__name__}: {' '.join(str(error).split())}"
+class PageAtTheEnd(Callback):
+    """Writes the page of a run that has finished; a failure costs one line, for everything else is saved.
+
+    ``console``: the setting ``runtime.console``.
+    """
+
+    def __init__(self, console: str):
+        self._console = console
+        self._run_dir = Path()
+
+    def on_start(self, run_dir: Path, step: int) -> None:
+        self._run_dir = run_dir
+
+    def on_end(self, state: str, reason: str) -> None:
+        if state != "finished":
+            return
+        say("writing the report", self._console)
+        try:
+            say(f"report: {write_report(self._run_dir)}", self._console)
+        except Exception as error:  # whatever it is, the run is finished and saved
+            found = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            again = f"try again with fr3e report {self._run_dir}"
+            print(f"fr3e: the report was not written ({found}); {again}", file=sys.stderr)

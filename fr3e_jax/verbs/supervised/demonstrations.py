@@ -13,12 +13,11 @@ from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.programs.size_buckets import size_bucket
-from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.console import say
 from fr3e_jax.runs.ledger import TokenLedger
-from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.runs.signals import Stopped
-from fr3e_jax.session.session import Session, open_session
+from fr3e_jax.session.opening import OpenedRun
+from fr3e_jax.session.session import open_session
 from fr3e_jax.stores.reading import Place
 from fr3e_jax.verbs.model_directory import check_replaceable
 from fr3e_jax.verbs.supervised.supervised_run import SupervisedRun, start_run
@@ -67,16 +66,9 @@ def _supervised(config: Config) -> Config:
 class DemonstrationRun(SupervisedRun):
     verb, rate, on_demonstrations = "sft", "sft.learning_rate", True
 
-    def __init__(
-        self,
-        session: Session,
-        run: RunDirectory,
-        checkpoints: Checkpointer,
-        ledger: TokenLedger,
-        identity: dict[str, Any],
-    ):
+    def __init__(self, opened: OpenedRun, ledger: TokenLedger):
         self.dropped_too_long = self.dropped_unspeakable = 0
-        super().__init__(session, run, checkpoints, ledger, identity, max_steps=session.config.sft.steps)
+        super().__init__(opened, ledger, max_steps=opened.config.sft.steps)
         self.longest = (self.config.data.max_prompt_tokens, self.config.rollout.max_response_tokens)
 
     def state(self) -> dict[str, Any]:
@@ -84,7 +76,7 @@ class DemonstrationRun(SupervisedRun):
 
     def restore(self, host: dict[str, Any]) -> None:
         self.dropped_too_long = host["dropped_too_long"]
-        self.dropped_unspeakable = host.get("dropped_unspeakable", 0)  # absent from older checkpoints
+        self.dropped_unspeakable = host["dropped_unspeakable"]
 
     def run(self) -> int:
         config, s = self.config, self.config.sft

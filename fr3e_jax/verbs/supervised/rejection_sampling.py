@@ -21,13 +21,12 @@ from fr3e_jax.loop.prompts import PromptFeed, summary_of
 from fr3e_jax.loop.step_report import grading_metrics
 from fr3e_jax.rollouts.noise import SHUFFLE
 from fr3e_jax.runs import rollout_store
-from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.console import say
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.metrics import recorded_evaluation
-from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.runs.signals import Stopped
-from fr3e_jax.session.session import Session, open_session
+from fr3e_jax.session.opening import OpenedRun
+from fr3e_jax.session.session import open_session
 from fr3e_jax.stores.reading import Place
 from fr3e_jax.verbs.supervised.rft_responses import response_entries, sample_responses
 from fr3e_jax.verbs.supervised.rft_selection import select_responses, training_trunks
@@ -80,22 +79,14 @@ class Iteration:
 class RejectionSamplingRun(SupervisedRun):
     verb, rate = "rft", "rft.learning_rate"
 
-    def __init__(
-        self,
-        session: Session,
-        run: RunDirectory,
-        checkpoints: Checkpointer,
-        ledger: TokenLedger,
-        identity: dict[str, Any],
-    ):
+    def __init__(self, opened: OpenedRun, ledger: TokenLedger):
+        session = opened.session
         self.iteration = 0  # finished iterations
         self.current: Iteration | None = None
-        self.feed = PromptFeed(
-            session.task.problems("train"), session.texts, session.config.data, session.config.rft.prompts
-        )
-        super().__init__(session, run, checkpoints, ledger, identity, max_steps=session.config.rft.iterations)
+        self.feed = PromptFeed(session.task.problems("train"), session.texts, session.config.data)
+        super().__init__(opened, ledger, max_steps=session.config.rft.iterations)
         if self.first:
-            rollout_store.drop_after(run, self.resumed_step)
+            rollout_store.drop_after(opened.directory, self.resumed_step)
 
     def finished_steps(self) -> int:
         return self.iteration
@@ -159,7 +150,7 @@ class RejectionSamplingRun(SupervisedRun):
         with self.ledger.stage("sample"):
             before = self.feed.state_dict()
             with as_config_error():
-                prompts = self.feed.next()
+                prompts = self.feed.take(self.config.rft.prompts)
             for line in self.feed.complaints:
                 self.console.note(line)
             weights = session.sampler.weights.of(learner.params)
@@ -179,7 +170,7 @@ class RejectionSamplingRun(SupervisedRun):
         )
         if self.config.runtime.store_rollouts:
             with self.ledger.stage("store"):
-                self.store(response_entries(step, responses, selected, self.part), step, "step")
+                self.store(response_entries(step, responses, selected, self.opened.part), step, "step")
         metrics |= grading_metrics(session.grader) | self.feed.metrics()
         learner.restart_optimizer()
         return Iteration(training_trunks(selected, self.iteration)[0], metrics)

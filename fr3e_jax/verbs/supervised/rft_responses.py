@@ -10,7 +10,6 @@ import numpy as np
 
 from fr3e_jax.configuration.schema import RftConfig
 from fr3e_jax.loop.first_return import base_requests
-from fr3e_jax.loop.grading import Grading
 from fr3e_jax.loop.prompts import Prompt
 from fr3e_jax.loop.rollout_entries import Entry, of_part
 from fr3e_jax.objectives.redundancy import n_gram_redundancy
@@ -18,6 +17,7 @@ from fr3e_jax.policy.network import Params
 from fr3e_jax.rewards.extraction import closed_boxes
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.runs.rollout_parts import WHOLE, Part
+from fr3e_jax.session.grading import Grading
 from fr3e_jax.session.session import Session
 from fr3e_jax.session.texts import Texts
 from fr3e_jax.verdict import Verdict

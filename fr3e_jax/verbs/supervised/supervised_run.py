@@ -11,36 +11,29 @@ from typing import Any
 
 import jax
 
-from fr3e_jax.configuration import save_config
-from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.finiteness import check_figures, check_weights
 from fr3e_jax.learning.learner import Learner
 from fr3e_jax.learning.packing import counted_tokens, pack
 from fr3e_jax.learning.routers import balance_of, router_metrics
-from fr3e_jax.loop import resumption
-from fr3e_jax.loop.evaluate import best_metric, evaluate
-from fr3e_jax.loop.grading import GradingFailed
+from fr3e_jax.loop.evaluate import evaluate
 from fr3e_jax.loop.rollout_entries import Entry, records_of
 from fr3e_jax.loop.run_report import NON_FINITE, non_finite_message
 from fr3e_jax.runs import rollout_store
-from fr3e_jax.runs.checkpoint_damage import CheckpointFailed, told_in_a_line
-from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.checkpoint_damage import CheckpointFailed
 from fr3e_jax.runs.compilation import compilations
 from fr3e_jax.runs.console import Console
 from fr3e_jax.runs.ledger import TokenLedger
 from fr3e_jax.runs.metrics import MetricsWriter
-from fr3e_jax.runs.rollout_parts import Part
-from fr3e_jax.runs.run_directory import RunDirectory, check_seen_by_all, open_run, write_json_atomic
-from fr3e_jax.runs.run_lock import RunDirectoryGone, RunLock
+from fr3e_jax.runs.run_directory import write_json_atomic
+from fr3e_jax.runs.run_lock import RunDirectoryGone
 from fr3e_jax.runs.run_state import StatusFile
 from fr3e_jax.runs.signals import Stopped, StopRequest
-from fr3e_jax.runs.trackers import check_installed, open_trackers
-from fr3e_jax.session.run_identity import identity
+from fr3e_jax.runs.trackers import open_trackers
+from fr3e_jax.session.grading import GradingFailed
+from fr3e_jax.session.opening import OpenedRun, opened_run
 from fr3e_jax.session.session import Session
-from fr3e_jax.stores.mirror import Mirror
-from fr3e_jax.stores.objects import join
 from fr3e_jax.stores.reading import Place
 from fr3e_jax.verbs.model_directory import save_model
 
@@ -55,38 +48,26 @@ class SupervisedRun:
     rate = ""  # name of its learning-rate setting
     on_demonstrations = False  # trains on those of the task
 
-    def __init__(
-        self,
-        session: Session,
-        run: RunDirectory,
-        checkpoints: Checkpointer,
-        ledger: TokenLedger,
-        identity: dict[str, Any],
-        *,
-        max_steps: int,
-    ):
-        self.session, self.config, self.run_dir, self.identity = session, session.config, run, identity
-        self.checkpoints, self.ledger = checkpoints, ledger
-        self.lock, self.stop = RunLock(), StopRequest(session.processes.asked_to_stop)
+    def __init__(self, opened: OpenedRun, ledger: TokenLedger, *, max_steps: int):
+        session, run = opened.session, opened.directory
+        self.opened, self.session, self.config, self.run_dir = opened, session, session.config, run
+        self.checkpoints, self.ledger = opened.checkpoints, ledger
+        self.stop = StopRequest(session.processes.asked_to_stop)
         session.sampler.engine.stop_here = self.stop.check
         self.status = StatusFile(run, writes=session.processes.first)
         self.before: dict[str, float] = {}
         self.after: dict[str, float] = {}  # held-out metrics of a finished run
         self.last_metrics: dict[str, Any] = {}  # of the last update seen to be finite
         self.first = session.processes.first  # one process writes metrics, checkpoints and the model
-        self.part = Part(session.processes.index, session.processes.count)  # of stored rollouts
         programs = session.model.train_programs(session.config, supervised=True)
         self.resumed_step: int | None = None
         self.changes: list[str] = []  # since the checkpoint, a line for each
-        with as_config_error():
-            restored = checkpoints.restore_newest(programs.abstract_arrays(), set_aside=session.processes.count == 1)
+        restored = opened.restore(programs.abstract_arrays())
         if restored is None:
             params = session.model.fresh_params(session.config)
             self.learner = Learner(programs, params, programs.init_optimizer(params))
         else:
-            self.resumed_step, arrays, host = restored
-            allowed = self.config.runtime.allow_changes
-            self.changes = resumption.since_checkpoint(host, identity, run, self.verb, allowed)
+            self.resumed_step, arrays, host, self.changes = restored
             self.learner = Learner(programs, arrays["params"], arrays["optimizer"], host["step"])
             self.before, self.after = host["before"], host["after"]
             ledger.load_state_dict(host["ledger"])
@@ -121,10 +102,8 @@ class SupervisedRun:
             except (CheckpointFailed, RunDirectoryGone, GradingFailed) as error:
                 return self.failed(str(error))
             except NON_FINITE as error:
-                address = self.run_dir.address
-                way_on = f"continue with fr3e {self.verb} {join(address, self.run_dir.config.name)} --resume {address}"
                 newest, last = self.checkpoints.latest_step(), self.last_metrics
-                message = non_finite_message(self.config, error, last, self.step, newest, way_on, self.rate)
+                message = non_finite_message(self.config, error, last, self.step, newest, self.opened.way_on, self.rate)
                 return self.failed(message)
 
     def _run_or_stop(self) -> int:
@@ -210,21 +189,21 @@ class SupervisedRun:
             evaluation = evaluate(self.session, self.learner.params, self.console.note)
         self.session.sampler.weights.release()
         if self.config.runtime.store_rollouts:
-            self.store(evaluation.entries(self.step, self.part), self.step, "eval")
+            self.store(evaluation.entries(self.step, self.opened.part), self.step, "eval")
         self.write(evaluation.metrics, kind="eval")
         return evaluation.metrics
 
     def store(self, entries: Sequence[Entry], step: int, stem: str) -> None:
         """Write ``entries``, this process's part of a file of rollouts; return when all parts are on disk."""
-        self.lock.check()
+        self.opened.lock.check()
         records = records_of(entries, self.session.texts)
-        rollout_store.write_rollouts(self.run_dir, step, records, stem=stem, part=self.part)
+        rollout_store.write_rollouts(self.run_dir, step, records, stem=stem, part=self.opened.part)
         self.session.processes.agree(f"{stem} {step}, stored")
 
     def write(self, metrics: dict[str, float], kind: str = "train") -> None:
         """Write metrics of the current step, on the first process."""
         if self.first:
-            self.lock.check()
+            self.opened.lock.check()
             self.metrics.write(self.step, metrics, kind=kind)
             self.trackers.metrics(self.step, metrics, kind)
 
@@ -236,10 +215,10 @@ class SupervisedRun:
             "before": self.before,
             "after": self.after,
             "ledger": self.ledger.state_dict(),
-            "identity": self.identity,
+            "identity": self.opened.identity,
         } | self.state()
         check_weights(self.learner)
-        self.lock.check()
+        self.opened.lock.check()
         self.checkpoints.save(self.step, self.learner.arrays(), host, evaluated)
 
     def finish(self, output: str = "", **amounts: int) -> None:
@@ -293,20 +272,7 @@ def start_run(
     ledger: TokenLedger,
 ) -> int:
     """Open the run's directory and checkpoints, run, and return the exit code. ``config``: the settings to save."""
-    check_installed(config.runtime.trackers)
-    with as_config_error():
-        details = {"demonstrations": kind.on_demonstrations, "base": session.model.base_fingerprint()}
-        now = identity(config, session.task, session.texts.codec, **details)
-    keep = {"keep_last": config.checkpoint.keep_last, "keep_best": config.checkpoint.keep_best}
-    with RunLock() as lock, session.grader, told_in_a_line(), Mirror() as mirror:
-        opened = partial(open_run, config, run_dir, resume, kind.verb, lock, mirror)
-        run = RunDirectory(session.processes.on_first(opened))
-        check_seen_by_all(run, config, session.processes.gather)
-        options = keep | {"best_metric": best_metric(config), "mirror": mirror}
-        with Checkpointer(run.checkpoints, **options) as checkpoints:
-            supervised = kind(session, run, checkpoints, ledger, now)
-            supervised.lock = lock
-            if resume and session.processes.first:  # only now: settings that do not fit the checkpoint have raised
-                save_config(config, run.path, verb=kind.verb, resumed_step=supervised.resumed_step or 0)
-            return supervised.start()
+    demonstrations = kind.on_demonstrations
+    with opened_run(session, kind.verb, run_dir, resume, config=config, demonstrations=demonstrations) as opened:
+        return kind(opened, ledger).start()
     return 1

@@ -84,18 +84,17 @@ def test_an_oracle_without_a_signal_is_left_out_and_said():
 
 
 def test_each_repeat_is_a_round_of_fresh_prompts_with_noise_of_its_own(tiny_run, monkeypatch):
-    seen, run = [], verb.Rounds.run
+    seen, run_round = [], verb.run_round
 
-    def watched(self, params, step):
-        found = run(self, params, step)
-        seen.append((step, [group.position for group in found.groups], [group.prompt_ids for group in found.groups]))
-        return found
+    def watched(session, state, policy, stages, batch):
+        run_round(session, state, policy, stages, batch)
+        seen.append((state.step, [group.position for group in batch.groups]))
 
-    monkeypatch.setattr(verb.Rounds, "run", watched)
+    monkeypatch.setattr(verb, "run_round", watched)
     config = tiny_run.config(explore__enabled=False)
     found = verb._repeated(verb.Variant("one", config), None, 4)
     assert [step for step, *_ in seen] == [1, 2, 3, 4]
-    assert [position for _, own, _ in seen for position in own] == list(range(12))
+    assert [position for _, positions in seen for position in positions] == list(range(12))
     assert found.vectors.shape == (4, found.parameters) and len({bytes(vector) for vector in found.vectors}) == 4
     oracle = verb.oracle_config(config, verb.Oracle(8, 6))
     verb._repeated(verb.Variant("oracle", oracle), None, 1, of_oracle=True)

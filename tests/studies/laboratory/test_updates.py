@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fr3e_jax.cli import main
-from fr3e_jax.loop.evaluate import read_run_params
+from fr3e_jax.session.run_weights import read_run_params
 from fr3e_jax.studies.analysis.stored_run import StoredRun
 
 

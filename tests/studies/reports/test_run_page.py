@@ -6,7 +6,6 @@ import http.client
 import json
 import re
 import threading
-from types import SimpleNamespace
 from typing import get_args
 
 import pytest
@@ -22,7 +21,7 @@ from fr3e_jax.studies.analysis.stored_run import StoredRun
 from fr3e_jax.studies.reports import run_page as run_page_module
 from fr3e_jax.studies.reports.embedding import asset
 from fr3e_jax.studies.reports.run_data import RunData
-from fr3e_jax.studies.reports.run_page import SCRIPTS, report_at_the_end, run_page, write_report
+from fr3e_jax.studies.reports.run_page import SCRIPTS, PageAtTheEnd, run_page, write_report
 from fr3e_jax.studies.reports.server import LivePage, make_server
 from fr3e_jax.verdict import Outcome
 
@@ -130,20 +129,19 @@ def test_a_damaged_file_is_named_and_leaves_the_former_page(tmp_path, capsys):
     file.write_bytes(file.read_bytes()[:-30])
     assert main(["report", str(path)]) == 2
     assert "step_000002.jsonl.gz" in capsys.readouterr().err and (path / "report.html").read_bytes() == former
-    written, failure = report_at_the_end(path)
-    assert written is None and "step_000002.jsonl.gz" in failure and "\n" not in failure
 
 
-def test_a_run_ends_with_its_report_and_a_failure_is_one_line(hostile, tmp_path, capsys):
-    from fr3e_jax.loop.train import Trainer
+def test_a_finished_run_gets_its_page_and_a_failure_is_one_line(hostile, tmp_path, capsys):
+    def end(run_dir, state="finished"):
+        page = PageAtTheEnd("plain")
+        page.on_start(run_dir, 0)
+        page.on_end(state, "")
+        return capsys.readouterr()
 
-    notes = []
-    console = SimpleNamespace(stage=lambda name: None, note=notes.append)
-    Trainer._report(SimpleNamespace(console=console, run_dir=SimpleNamespace(path=hostile)))
-    assert notes == [f"report: {hostile / 'report.html'}"] and capsys.readouterr().err == ""
-    Trainer._report(SimpleNamespace(console=console, run_dir=SimpleNamespace(path=tmp_path / "gone")))
-    error = capsys.readouterr().err
-    assert error.startswith("fr3e: the report was not written") and error.count("\n") == 1 and len(notes) == 1
+    assert end(hostile) == (f"writing the report\nreport: {hostile / 'report.html'}\n", "")
+    assert end(hostile, "stopped") == ("", "")
+    error = end(tmp_path / "gone").err
+    assert error.startswith("fr3e: the report was not written") and error.count("\n") == 1
 
 
 def _get(server, path, host):

@@ -36,7 +36,7 @@ def since_checkpoint(
     """A line for each difference between the run that saved a checkpoint and the run that goes on from it.
 
     Args:
-      host: the checkpoint's host state, with the ``verb`` and, unless it is old, the ``identity`` of its run.
+      host: the checkpoint's host state, with the ``verb`` and the ``identity`` of its run.
       now: the `identity` of the resumed run.
       run_dir: the directory of both.
       verb: the verb of the resumed run.
@@ -50,7 +50,7 @@ def since_checkpoint(
             f"{run_dir.path} is a run of fr3e {saved_by}; continue it with fr3e {saved_by} RECIPE --resume "
             f"{run_dir.path}, or name a run of fr3e {verb}"
         )
-    lines = changes(host["identity"], now) if "identity" in host else []
+    lines = changes(host["identity"], now)
     refuse_another_run(lines, allowed)
     return lines + version_changes(run_dir)
 
@@ -58,15 +58,14 @@ def since_checkpoint(
 def changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """A line for each setting, fingerprint and file of the user that differ between two results of `identity`.
 
-    An older checkpoint lacks some fingerprints; they are passed over.
+    Only some runs have base weights or demonstrations; what the checkpoint lacks is passed over.
     """
     pairs = [*_differences(dict(_flat(saved["settings"])), dict(_flat(now["settings"])), repr)]
-    known = {label: saved[key] for key, label in _FINGERPRINTS.items() if key in saved}
-    pairs += _differences(known, {label: now.get(key) for key, label in _FINGERPRINTS.items() if key in saved})
+    labels = {key: label for key, label in _FINGERPRINTS.items() if key in saved}
+    pairs += _differences(*({label: run.get(key) for key, label in labels.items()} for run in (saved, now)))
     for section, label in (("held_out_data", "held-out data"), ("files", "file of")):
-        if section in saved:
-            old, new = ({f"{label} {name}".strip(): each for name, each in x[section].items()} for x in (saved, now))
-            pairs += _differences(old, new)
+        old, new = ({f"{label} {name}".strip(): each for name, each in x[section].items()} for x in (saved, now))
+        pairs += _differences(old, new)
     return [f"{name}: {was} in the checkpoint, {is_now} now" for name, was, is_now in pairs]
 
 
@@ -118,11 +117,11 @@ def missing_records(run_dir: RunDirectory, step: int, *, rollouts: bool, samples
     """
     records = read_metrics(run_dir.metrics)
     recorded, evaluated = ({r["step"] for r in records if r["kind"] == kind} for kind in ("train", "eval"))
-    missing = [number for number in range(1, step + 1) if number not in recorded]
+    missing = sorted(set(range(1, step + 1)) - recorded)
     lines = [f"{run_dir.metrics} lacks the training metrics of {_steps(missing)}"] if missing else []
     if rollouts and (broken := _broken(run_dir, range(step, 0, -1), "step")):
         lines.append(f"{run_dir.rollouts} lacks whole rollouts of {_steps(broken)}")
-    held_out = sorted((number for number in evaluated if number <= step), reverse=True)
+    held_out = sorted(evaluated & set(range(step + 1)), reverse=True)
     if samples and (broken := _broken(run_dir, held_out, "eval")):
         lines.append(f"{run_dir.rollouts} lacks whole responses of the evaluation of {_steps(broken)}")
     return lines
@@ -131,12 +130,12 @@ def missing_records(run_dir: RunDirectory, step: int, *, rollouts: bool, samples
 def _broken(run_dir: RunDirectory, steps: Iterable[int], stem: str) -> list[int]:
     """The steps, of those given from the newest, whose file is missing, or damaged as far as files are read."""
     broken, left = [], READ_BYTES
-    for number in steps:
-        path = rollout_path(run_dir, number, stem=stem)
+    for step in steps:
+        path = rollout_path(run_dir, step, stem=stem)
         size = stored_bytes(path)
         left -= size
         if not size or (left > 0 and not rollout_store.is_whole(path)):
-            broken.append(number)
+            broken.append(step)
     return sorted(broken)
 
 

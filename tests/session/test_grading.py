@@ -10,7 +10,7 @@ from process_threads import together
 
 from fr3e_jax.cluster.processes import Divergence, Processes
 from fr3e_jax.configuration import ConfigError
-from fr3e_jax.loop.grading import Grading, GradingFailed, ResponseGrader
+from fr3e_jax.session.grading import Grading, GradingFailed, ResponseGrader
 from fr3e_jax.verdict import Verdict
 
 

@@ -134,7 +134,7 @@ class ResponseGrader:
         if total < FEWEST_VERDICTS or sum(failed.values()) < FAILED_SHARE * total:
             return
         first = next((text for text in self.processes.gather(self.grader.first_failure) if text), "")
-        listed = ", ".join(f"{number} {name}" for name, number in failed.items())
+        listed = ", ".join(f"{count} {name}" for name, count in failed.items())
         judge = self.grader.judge
         cure = "(data.verifier), or raise rewards.deadline_seconds or rewards.memory_mb"
         if judge == ENVIRONMENT:
@@ -184,8 +184,8 @@ class Grading:
 
     def verdicts_if_done(self, request: int) -> list[Verdict] | None:
         """The verdicts of a request's branches if all processes have theirs, else None; waits for no worker."""
-        own = all(pending.done() for pending in self._pending.get(request, {}).values())
-        return self.verdicts([request])[0] if all(self._processes.gather(own)) else None
+        graded = all(pending.done() for pending in self._pending.get(request, {}).values())
+        return self.verdicts([request])[0] if all(self._processes.gather(graded)) else None
 
     def verdicts(self, requests: Iterable[int]) -> list[list[Verdict]]:
         """The verdicts of all branches of each request, in their order; waits for missing ones.
@@ -195,17 +195,17 @@ class Grading:
         """
         requests = list(requests)
         with self._grader.waiting():
-            told = self._exchange(requests)
-        for fault, _ in told:
+            answers = self._exchange(requests)
+        for fault, _ in answers:
             if fault is not None:
                 raise ConfigError(fault)
-        return [_merged([rows[n] for _, rows in told]) for n in range(len(requests))]
+        return [_merged([rows[n] for _, rows in answers]) for n in range(len(requests))]
 
     def _exchange(self, requests: list[int]) -> list[Any]:
         """The fault of each process, or None, and its verdicts of each request."""
-        own, fault = [], None
+        graded, fault = [], None
         try:
-            own = [self._own(request) for request in requests]
+            graded = [self._own(request) for request in requests]
         except ConfigError as error:
             if self._processes.count == 1:
                 raise
@@ -213,7 +213,7 @@ class Grading:
         sampled = [sorted(self._token_ids.pop(request, {}).items()) for request in requests]
         return self._processes.exchange(
             f"the grading of {len(requests)} trunk{'s' * (len(requests) > 1)}",
-            [fault, [[(branch, v.reward, v.outcome) for branch, v in row.items()] for row in own]],
+            [fault, [[(branch, v.reward, v.outcome) for branch, v in row.items()] for row in graded]],
             sampled_tokens=[token_ids for branches in sampled for _, token_ids in branches],
         )
 
@@ -224,7 +224,7 @@ class Grading:
 
 def _merged(parts: list[list[tuple[int, float, str]]]) -> list[Verdict]:
     """One request's verdicts in the order of its branches, from the parts of all processes."""
-    graded = sorted(entry for part in parts for entry in map(tuple, part))
+    graded = sorted(entry for verdicts in parts for entry in map(tuple, verdicts))
     return [Verdict(reward, outcome) for _, reward, outcome in graded]
 
 

@@ -1,0 +1,120 @@
+"""Records of a run, written in the background while it goes on: metrics, rollouts, and the tables of trackers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from fr3e_jax.loop.evaluate import Evaluation
+from fr3e_jax.loop.expansion import Credited, PromptGroup
+from fr3e_jax.loop.rollout_entries import Entry, bytes_of, records_of
+from fr3e_jax.loop.state import TrainingState
+from fr3e_jax.loop.step_report import rollout_entries, rollout_records
+from fr3e_jax.loop.tree_table import held_out_table, tree_table
+from fr3e_jax.runs import rollout_store
+from fr3e_jax.runs.background import Background
+from fr3e_jax.runs.metrics import MetricsWriter, recorded_evaluation
+from fr3e_jax.runs.trackers import open_trackers
+from fr3e_jax.session.opening import OpenedRun
+from fr3e_jax.session.resumption import missing_records
+
+TABLE_EVERY = 10  # steps between two tables of sampled trees for the trackers
+
+
+class Records:
+    """The writers of a run; the first of several processes writes metrics and tables, each its part of the rollouts.
+
+    Args:
+      opened: the run.
+      background: writes.
+    """
+
+    def __init__(self, opened: OpenedRun, background: Background):
+        self._opened, self._background = opened, background
+        self._runtime, self._first = opened.config.runtime, opened.session.processes.first
+        self._metrics: MetricsWriter | None = None
+        self._trackers = open_trackers(opened.config, opened.directory, writes=self._first)
+
+    def go_on_after(self, step: int | None, state: TrainingState) -> list[str]:
+        """Drop what an earlier process wrote after its last checkpoint, and go on writing.
+
+        Checkpoint and metrics both get the evaluation of that step, if one of them has it. Returns a line for each
+        record that is missing or was mended. ``step``: of the checkpoint; None: the run is fresh.
+        """
+        directory, lines = self._opened.directory, []
+        if self._first:
+            rollout_store.drop_after(directory, step)
+            self._metrics = MetricsWriter(directory, tensorboard=self._runtime.tensorboard, resume_step=step)
+        if step is None:
+            return lines
+        if self._first:
+            stored = self._runtime.store_rollouts
+            lines += missing_records(directory, step, rollouts=stored, samples=stored)
+        recorded = self._opened.session.processes.on_first(partial(recorded_evaluation, directory.metrics, step))
+        if self._metrics and state.evaluated and not recorded:
+            self._metrics.write(step, state.evaluated, kind="eval")
+            lines.append(f"{directory.metrics} lacked the evaluation of step {step}; the checkpoint had it")
+        # A checkpoint lacks it where a signal interrupted the evaluation, and perhaps it was made since.
+        state.evaluated = state.evaluated or recorded
+        return lines
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """A block in which metrics are written."""
+        if self._metrics is None:
+            yield
+        else:
+            with self._metrics:
+                yield
+
+    def metrics(self, step: int, metrics: dict[str, float], kind: str = "train") -> None:
+        """Write the metrics of a step or, with another ``kind``, of its evaluation."""
+        content = "metrics" if kind == "train" else "evaluation"
+        self._write(f"the {content} of step {step}", self._add_metrics, step, metrics, kind)
+
+    def rollouts(self, step: int, groups: list[PromptGroup], credited: list[Credited]) -> None:
+        """Store this process's part of a step's rollouts, and show trackers their trees where that is due."""
+        if self._runtime.store_rollouts:
+            entries = rollout_entries(step, groups, credited, self._opened.part)
+            self._store(f"the rollouts of step {step}", step, entries, "step")
+        if self._runtime.trackers and step % TABLE_EVERY == 0:
+            self._write(f"the table of step {step}", self._show_trees, step, groups, credited)
+
+    def evaluation(self, step: int, evaluation: Evaluation) -> None:
+        """Write the metrics of an evaluation, and its responses if they are kept."""
+        if self._runtime.store_rollouts:
+            entries = evaluation.entries(step, self._opened.part)
+            self._store(f"the evaluation of step {step}", step, entries, "eval")
+        if self._runtime.trackers:
+            self._write(f"the table of step {step}", self._show_held_out, step, evaluation)
+        self.metrics(step, evaluation.metrics, kind="eval")
+
+    def finish(self, failed: bool) -> None:
+        """Tell trackers that the run has ended."""
+        self._trackers.finish(failed=failed)
+
+    def _write(self, content: str, function: Callable[..., None], *arguments: Any) -> None:
+        if self._first:
+            self._opened.lock.check()
+            self._background.write(content, function, *arguments)
+
+    def _store(self, content: str, step: int, entries: list[Entry], stem: str) -> None:
+        self._opened.lock.check()
+        write = partial(rollout_store.write_rollouts, self._opened.directory, step, stem=stem, part=self._opened.part)
+        records = records_of(entries, self._opened.session.texts)
+        self._background.write(content, write, records, size_bytes=bytes_of(entries))
+
+    def _add_metrics(self, step: int, metrics: dict[str, float], kind: str) -> None:
+        assert self._metrics is not None
+        self._metrics.write(step, metrics, kind=kind)
+        self._trackers.metrics(step, metrics, kind)
+
+    def _show_trees(self, step: int, groups: list[PromptGroup], credited: list[Credited]) -> None:
+        decode = self._opened.session.texts.codec.decode
+        self._trackers.table("rollouts", step, *tree_table(rollout_records(step, groups, credited), decode))
+
+    def _show_held_out(self, step: int, evaluation: Evaluation) -> None:
+        decode = self._opened.session.texts.codec.decode
+        self._trackers.table("held_out", step, *held_out_table(evaluation.records(step), decode))

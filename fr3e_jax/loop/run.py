@@ -1,0 +1,292 @@
+"""A training run that goes on: when it evaluates, saves and stops, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fr3e_jax.cluster.membership import farewell, last_words
+from fr3e_jax.cluster.processes import Divergence
+from fr3e_jax.configuration.sampler_rules import uncorrected
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.learning.finiteness import check_weights
+from fr3e_jax.loop.callbacks import Callback
+from fr3e_jax.loop.collection import Batch, NoSignal
+from fr3e_jax.loop.evaluate import evaluate
+from fr3e_jax.loop.prompts import summary_of
+from fr3e_jax.loop.records import Records
+from fr3e_jax.loop.run_report import NON_FINITE, compilation_line, non_finite_message, run_summary
+from fr3e_jax.loop.state import open_state
+from fr3e_jax.loop.step_report import batch_metrics, rollout_metrics
+from fr3e_jax.programs import explore_programs
+from fr3e_jax.runs.background import Background, WriteFailed
+from fr3e_jax.runs.checkpoint_damage import CheckpointFailed
+from fr3e_jax.runs.compilation import compilations
+from fr3e_jax.runs.console import Console, is_share
+from fr3e_jax.runs.ledger import TokenLedger, cpu_seconds_of_process
+from fr3e_jax.runs.profile import Profiler
+from fr3e_jax.runs.run_directory import write_json_atomic
+from fr3e_jax.runs.run_lock import RunDirectoryGone
+from fr3e_jax.runs.run_state import StatusFile
+from fr3e_jax.runs.signals import Stopped, StopRequest
+from fr3e_jax.session.declared_programs import compiled_ahead
+from fr3e_jax.session.grading import Grading, GradingFailed
+from fr3e_jax.session.opening import OpenedRun
+
+FAILURES = (NoSignal, WriteFailed, CheckpointFailed, RunDirectoryGone, GradingFailed, Divergence)
+"""Errors that end a run in one line; its newest checkpoint is whole."""
+
+
+class TrainingRun:
+    """A run from its opening to its end.
+
+    Args:
+      opened: its session, directory and checkpoints.
+      ledger: counts its tokens and seconds.
+      callback: is told what happens, on the first process; None: nobody.
+    """
+
+    def __init__(self, opened: OpenedRun, ledger: TokenLedger, callback: Callback | None = None):
+        self.opened, self.session, self.config = opened, opened.session, opened.config
+        processes, runtime = self.session.processes, self.config.runtime
+        self.stop = StopRequest(processes.asked_to_stop)
+        self.session.sampler.engine.stop_here = self.stop.check
+        self.background = Background(processes.gather if processes.count > 1 else None)
+        self.state, restored = open_state(opened, ledger)
+        self.records = Records(opened, self.background)
+        self.changes = restored.changes if restored else []
+        self.changes += self.records.go_on_after(restored.step if restored else None, self.state)
+        self.callback = callback if callback is not None and processes.first else Callback()
+        self.status = StatusFile(opened.directory, writes=processes.first)
+        self.console = Console(
+            runtime.console if processes.first else "none",
+            max_steps=self.config.training.max_steps,
+            max_sampled_tokens=self.config.training.max_sampled_tokens,
+            first_step=self.state.step,
+            sampled_tokens=ledger.sampled_tokens,
+            compiled=lambda: compilations().programs,
+        )
+        self.session.sampler.watch.report = self.console.progress
+        decoder, weights = self.session.sampler.engine.programs, self.session.sampler.weights
+        programs = [decoder, self.state.learner.programs, weights, explore_programs]
+        profiled_steps = runtime.profile_steps * processes.first
+        self.profiler = Profiler(profiled_steps, opened.directory, ledger, self.background, programs, Grading)
+        self.saved_at = time.monotonic()  # or, before the first checkpoint, when the run began
+        self.last_metrics: dict[str, Any] = {}  # of the last finished step
+        self.last_finished: dict[str, Any] | None = None  # the host's state of that step, while another is taken
+
+    # -- from the start to the end ----------------------------------------------------------------------------------
+
+    def carry_out(self, train: Callable[[TrainingRun], None]) -> int:
+        """Call ``train(self)``, say how the run ended, and return the exit code."""
+        state = self.state
+        with self.status:
+            try:
+                with self.records.open(), self.console, self.background, self.stop, self._compiled_ahead():
+                    self._announce()
+                    try:
+                        train(self)
+                        self.status.end("finished")
+                    except Stopped as reason:
+                        self.console.note(f"{reason}: {self._save_last_finished()}; {self.opened.way_on}")
+                        self.status.end("stopped", str(reason))
+                    except NoSignal:
+                        self._save_last_finished()
+                        raise
+            except FAILURES as error:
+                self._fail(str(error))
+            except NON_FINITE as error:  # these weights must not be saved
+                newest, updates = self.opened.checkpoints.latest_step(), state.learner.updates
+                way_on = self.opened.way_on
+                self._fail(non_finite_message(self.config, error, self.last_metrics, updates, newest, way_on))
+        for line in self.profiler.report():
+            print(line)
+        failed = self.status.ending.state == "failed"
+        self.callback.on_end(self.status.ending.state, self.status.ending.reason)
+        self.records.finish(failed)
+        return int(failed)
+
+    def _fail(self, message: str) -> None:
+        step = self.state.step
+        print(f"fr3e: stopped at step {step}: {message}", file=sys.stderr)
+        self.status.end("failed", f"step {step}: {message}")
+
+    def _compiled_ahead(self) -> contextlib.AbstractContextManager:
+        runtime = self.config.runtime  # a profile would show the threads' work as the run's
+        if not runtime.compile_ahead or runtime.profile_steps or self.session.processes.count > 1:
+            return contextlib.nullcontext()
+        learner = self.state.learner
+        return compiled_ahead(self.session, learner.programs, learner.critic and learner.critic.programs)
+
+    def _announce(self) -> None:
+        """Compare the processes' settings, and say what the run goes on from and what a user should know."""
+        state, processes, way_on = self.state, self.session.processes, self.opened.way_on
+        if processes.count > 1:
+            position = state.prompts.position
+            processes.agree(
+                f"step {state.step + 1}, start", settings=_shared(self.config), progress=[state.step, position]
+            )
+            member = f"process {processes.index} of {processes.count}"
+            last_words.set(farewell(member, way_on.replace("continue", "continue from the last checkpoint", 1)))
+        self.callback.on_start(self.opened.directory.path, state.step)
+        if state.step:
+            self.console.note(f"resumed from the checkpoint of step {state.step}")
+        for line in self.changes if processes.first else ():
+            print(f"fr3e: {line}", file=sys.stderr)
+        for line in (*uncorrected(self.config), *summary_of(state.prompts.unspeakable(), "training data")):
+            self.console.note(line)
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def steps_left(self) -> Iterator[int]:
+        """The numbers of the steps to take, until the budget is spent.
+
+        Raises:
+          Stopped: after a step, where a signal, a notice of preemption or a callback asks for it.
+        """
+        gc.collect()
+        gc.freeze()  # modules and traced programs: each collection took 0.25 s to look through them
+        while not self.budget_spent():
+            yield self.state.step + 1
+            self._end_of_step()
+
+    def budget_spent(self) -> bool:
+        """Return True if the run ends after the steps that are finished."""
+        state = self.state
+        steps, tokens = self.config.training.max_steps, self.config.training.max_sampled_tokens
+        return bool((steps and state.step >= steps) or (tokens and state.ledger.sampled_tokens >= tokens))
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[StepRecord]:
+        """A block that takes the step ``state.step``; its record is written at the end.
+
+        The state of the step before is kept meanwhile: a stop gives the step up and saves that state.
+        """
+        state, record = self.state, StepRecord(self)
+        with self.profiler.step(state.step):
+            self.last_finished = self._host_state() | {"step": state.step - 1}
+            yield record
+            self.last_finished, state.evaluated = None, {}
+            record.write()
+
+    def _end_of_step(self) -> None:
+        """Compare the processes' counts, raise what failed in the background, and stop if asked to."""
+        state, processes = self.state, self.session.processes
+        counts = {"updates": state.learner.updates, "sampled_tokens": state.ledger.sampled_tokens}
+        seconds = processes.exchange(f"the end of step {state.step}", cpu_seconds_of_process(), **counts)
+        self.background.check()
+        state.ledger.cpu_seconds_elsewhere = sum(seconds) - seconds[processes.index]
+        self.stop.check()
+
+    # -- evaluations -------------------------------------------------------------------------------------------------
+
+    def evaluation_due(self) -> bool:
+        """Return True if the weights of the finished steps are to be evaluated, and not as the last ones."""
+        state, every = self.state, self.config.evaluation.every
+        return bool(every and state.step and state.step % every == 0 and not self.budget_spent())
+
+    def evaluate(self, stage: str = "evaluating") -> dict[str, float]:
+        """Evaluate the weights, record it, and return the held-out metrics.
+
+        Raises:
+          Stopped: before a chunk of decode steps; a resumed run begins with this evaluation.
+        """
+        state = self.state
+        self.console.stage(stage)
+        with state.ledger.stage("evaluate"):
+            evaluation = evaluate(self.session, state.learner.params, self.console.note)
+        self.records.evaluation(state.step, evaluation)
+        shares = [f"{name} {value:.1%}" for name, value in evaluation.metrics.items() if is_share(name)]
+        self.console.note(f"held-out after step {state.step}: {'  '.join(shares)}")
+        if self.callback.on_evaluation(state.step, evaluation.metrics):
+            self.stop.ask("a callback")
+        return evaluation.metrics
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def checkpoint_due(self) -> bool:
+        """Return True if the finished step is to be saved; the last one is saved with its evaluation, by `finish`."""
+        state, checkpoint = self.state, self.config.checkpoint
+        if self.budget_spent():
+            return False
+        if state.evaluated or state.step % checkpoint.every == 0:
+            return True
+        if not checkpoint.minutes:
+            return False
+        seconds = self.session.processes.on_first(lambda: time.monotonic() - self.saved_at)  # one clock decides
+        return seconds >= 60 * checkpoint.minutes
+
+    def save(self) -> None:
+        """Save the state of the last finished step: of now, or from before the step that is given up."""
+        state = self.state
+        with state.ledger.stage("checkpoint"):
+            check_weights(state.learner)
+            self.background.drain()  # a checkpoint claims that everything up to its step is on disk
+            self.opened.lock.check()
+            host = self.last_finished or self._host_state()
+            self.opened.checkpoints.save(host["step"], state.learner.arrays(), host, host["evaluated"])
+            self.saved_at = time.monotonic()
+        self.callback.on_checkpoint(host["step"])
+
+    def _host_state(self) -> dict[str, Any]:
+        return self.state.host_state(self.opened.identity)
+
+    def _save_last_finished(self) -> str:
+        """Save the last finished step unless it is saved, and say what was; a resumed run goes on from there."""
+        step = self.last_finished["step"] if self.last_finished else self.state.step
+        if step and self.opened.checkpoints.latest_step() != step:
+            self.save()
+        saved = f"step {step} is saved" if step else "nothing was to be saved"
+        return f"step {self.state.step} is given up, {saved}" if self.last_finished else saved
+
+    def finish(self) -> None:
+        """Evaluate the last weights, unless the run had finished before, and write the last checkpoint and summary."""
+        state = self.state
+        state.evaluated = state.evaluated or self.evaluate("evaluating the end")
+        self.save()
+        self.opened.checkpoints.wait()
+        if self.session.processes.first:
+            write_json_atomic(self.opened.directory.summary, run_summary(self.config, state))
+        self.console.summary(state.before, state.evaluated, self.opened.directory)
+        self.console.note(compilation_line(state.ledger))
+
+
+class StepRecord:
+    """The rollouts and the metrics of a step."""
+
+    def __init__(self, run: TrainingRun):
+        self._run, self._state = run, run.state
+        self._metrics: dict[str, float] = {}
+
+    def rollouts(self, batch: Batch) -> None:
+        """Take over the metrics of what the step sampled, and store its rollouts."""
+        run, step = self._run, self._state.step
+        run.console.stage("updating")
+        self._of_rollouts = run.background.call(rollout_metrics, batch.groups, batch.explored)
+        self._metrics |= batch_metrics(batch.trunks, step) | batch.metrics
+        with self._state.ledger.stage("store"):
+            run.records.rollouts(step, batch.groups, batch.explored + batch.returned)
+
+    def metrics(self, metrics: dict[str, float]) -> None:
+        """Take over metrics of the update."""
+        self._metrics |= metrics
+
+    def write(self) -> None:
+        """Write the metrics, show them, and tell the callback."""
+        run, step = self._run, self._state.step
+        metrics = self._of_rollouts.result() | self._metrics | self._state.ledger.step_metrics()
+        run.records.metrics(step, metrics)
+        run.console.step(step, metrics)
+        run.last_metrics = {"step": step} | metrics
+        if run.callback.on_step(step, metrics):
+            run.stop.ask("a callback")
+
+
+def _shared(config: Config) -> dict[str, Any]:
+    """The settings that all processes must share; ``runtime`` and ``rewards`` may differ."""
+    return {name: value for name, value in dataclasses.asdict(config).items() if name not in ("runtime", "rewards")}
