@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from pathlib import Path
 
+from fr3e_jax.configuration import ConfigError
 from fr3e_jax.stores.objects import is_remote
 
 
@@ -77,3 +80,21 @@ def declare_page(parser: argparse.ArgumentParser) -> None:
         metavar="PAGE",
         help="write the whole table into a documentation page, between its two markers",
     )
+
+
+def print_or_write(text: Callable[[], str], write: Callable[[Path], None], page: str | None) -> int:
+    """Print a table, or write it into the ``page`` of `declare_page`; return 0.
+
+    Raises:
+      ConfigError: the page cannot be written, or the table cannot be made.
+    """
+    try:
+        if page:
+            write(Path(page))
+        else:
+            print(text())
+    except OSError as error:
+        raise ConfigError(f"cannot write --write {page}: {error.strerror}; name a page that exists") from error
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return 0

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from fr3e_jax.configuration import (  # noqa: F401  (they declare their rules)
-    evaluation_rules,
     exploration_rules,
     method_rules,
     sampler_rules,

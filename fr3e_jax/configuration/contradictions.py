@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from fr3e_jax.configuration.evaluation_sets import set_settings
 from fr3e_jax.configuration.lora_section import ALL_LINEAR, TARGETS
 from fr3e_jax.configuration.schema import Config, ModelConfig
 from fr3e_jax.stores.objects import is_remote, why_unusable
@@ -199,6 +200,15 @@ def pass_at_k_has_k_samples(config: Config) -> str | None:
         f"evaluation.pass_at asks for pass@{largest} of evaluation.samples={samples} samples; "
         f"set evaluation.samples={largest}, or {less}"
     )
+
+
+@rule("evaluation.sets", "data.eval")
+def entries_of_sets_can_be_read(config: Config) -> str | None:
+    try:
+        set_settings(config)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 @rule("data.order.sft_min_operands", "data.order.num_operands")
