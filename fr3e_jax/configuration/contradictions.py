@@ -14,7 +14,7 @@ from fr3e_jax.stores.objects import is_remote, why_unusable
 
 
 @dataclass(frozen=True)
-class Contradiction:
+class SettingRule:
     """``problem`` returns a message with contradiction and remedy, or None; ``paths`` are the settings it reads."""
 
     paths: tuple[str, ...]
@@ -22,14 +22,14 @@ class Contradiction:
     problem: Callable[[Config], str | None]
 
 
-RULES: list[Contradiction] = []
+RULES: list[SettingRule] = []
 
 
 def rule(*paths: str, training_only: bool = False) -> Callable:
     """Declare a contradiction between ``paths``; ``training_only``: sft, eval and sample ignore it."""
 
     def declare(problem: Callable[[Config], str | None]) -> Callable[[Config], str | None]:
-        RULES.append(Contradiction(paths, training_only, problem))
+        RULES.append(SettingRule(paths, training_only, problem))
         return problem
 
     return declare

@@ -149,10 +149,10 @@ def _store(processes: Processes, folder: RunDirectory, step: int, evaluation: Ev
     Where machines do not share the folder, process 0 writes them all.
     """
     shared = processes.all_see(folder.path)
-    part = Part(processes.index, processes.count) if shared else WHOLE
+    share = Part(processes.index, processes.count) if shared else WHOLE
     if shared or processes.first:
-        records = records_of(evaluation.entries(step, part), texts)
-        rollout_store.write_rollouts(folder, step, records, stem="eval", part=part)
+        records = records_of(evaluation.entries(step, share), texts)
+        rollout_store.write_rollouts(folder, step, records, stem="eval", part=share)
     processes.agree(f"evaluation of step {step}, stored")
 
 

@@ -162,7 +162,7 @@ def chosen(session, learner, tiny_run, **settings):
     selected, metrics = select_responses(twin.learning, learner, 0, responses)
     assert metrics["rft/sampled"] == 14 and metrics["rft/usable_right"] == 7 and metrics["rft/usable_wrong"] == 5
     assert metrics["rft/dropped_redundant"] == 2
-    numbers = [r.number for r in selected]
+    numbers = [r.response_index for r in selected]
     assert numbers == sorted(set(numbers)) and not {1, 8} & set(numbers)
     split = sum(n < 8 for n in numbers)
     assert (metrics["rft/selected_right"], metrics["rft/selected_wrong"]) == (split, len(numbers) - split)
@@ -248,7 +248,7 @@ def test_responses_are_graded_as_they_would_train(session, params, tiny_run):
     problems = session.task.problems("train")
     prompts = prepare(session.texts, [(n, problems[n]) for n in range(3)])
     responses = sample_responses(twin, params, 1, prompts)
-    assert [(r.prompt.position, r.number) for r in responses] == [(p, n) for p in range(3) for n in range(4)]
+    assert [(r.prompt.position, r.response_index) for r in responses] == [(p, n) for p in range(3) for n in range(4)]
     for r in responses:
         text = session.texts.response_text(r.rollout.token_ids, r.rollout.finished)
         assert (r.prompt.problem.id, text, r.rollout.finished) in graded

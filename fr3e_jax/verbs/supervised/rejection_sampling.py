@@ -165,7 +165,7 @@ class RejectionSamplingRun(SupervisedRun):
             selected, metrics = select_responses(session.learning, learner, self.iteration, responses)
         session.processes.agree(
             f"iteration {self.iteration + 1}, selection",
-            prompts=[[r.prompt.position, r.number] for r in selected],
+            prompts=[[r.prompt.position, r.response_index] for r in selected],
             token_ids=[r.rollout.token_ids for r in selected],
         )
         if self.config.runtime.store_rollouts:

@@ -32,7 +32,7 @@ class GradedResponse:
     """A graded response in the form that would train."""
 
     prompt: Prompt
-    number: int  # index among the responses to its prompt
+    response_index: int  # index among the responses to its prompt
     rollout: Rollout  # log-prob and entropy of an appended stop token are NaN
     verdict: Verdict
     dropped: str = ""  # the filter that it failed, one of `DROPPED`; empty: none
@@ -65,8 +65,8 @@ def sample_responses(session: Session, params: Params, iteration: int, prompts: 
     session.sampler.sample(params, base_requests(session, iteration, prompts), ended=ended)
     responses = []
     for index, verdicts in enumerate(grading.verdicts(range(len(prompts)))):
-        for number, verdict in enumerate(verdicts):
-            response = GradedResponse(prompts[index], number, cut[index, number], verdict)
+        for n, verdict in enumerate(verdicts):
+            response = GradedResponse(prompts[index], n, cut[index, n], verdict)
             response.dropped = reason_to_drop(session.config.rft, session.texts, response)
             responses.append(response)
     return responses
@@ -112,14 +112,14 @@ def reason_to_drop(rft: RftConfig, texts: Texts, response: GradedResponse) -> st
 
 
 def response_entries(
-    step: int, responses: Sequence[GradedResponse], selected: Sequence[GradedResponse], part: Part = WHOLE
+    step: int, responses: Sequence[GradedResponse], selected: Sequence[GradedResponse], share: Part = WHOLE
 ) -> list[Entry]:
-    """The responses in one ``part``, as they are stored; ``kept`` marks the ``selected`` ones."""
-    selected_keys = {(response.prompt.position, response.number) for response in selected}
+    """The responses in this process's ``share``, as they are stored; ``kept`` marks the ``selected`` ones."""
+    selected_keys = {(response.prompt.position, response.response_index) for response in selected}
 
     def entry(r: GradedResponse) -> Entry:
         fields = {
-            "id": f"{step}/{r.prompt.position}/{r.number}",
+            "id": f"{step}/{r.prompt.position}/{r.response_index}",
             "step": step,
             "kind": "base",
             "prompt_position": r.prompt.position,
@@ -127,9 +127,9 @@ def response_entries(
             "prompt_ids": r.prompt.token_ids,
             "reward": r.verdict.reward,
             "outcome": r.verdict.outcome,
-            "base": r.number,
-            "kept": (r.prompt.position, r.number) in selected_keys,
+            "base": r.response_index,
+            "kept": (r.prompt.position, r.response_index) in selected_keys,
         }
         return Entry(fields, r.rollout, r.prompt.problem.gold)
 
-    return of_part([entry(r) for r in responses], part)
+    return of_part([entry(r) for r in responses], share)

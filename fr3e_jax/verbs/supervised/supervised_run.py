@@ -164,8 +164,8 @@ class SupervisedRun:
             numbers = counted, 1.0, None, *balance_of(self.config, learner.programs, micros)
             for micro in micros:
                 learner.trained_on = (micro.batch, *numbers)
-                gradients, part = learner.programs.accumulate(learner.params, gradients, *learner.trained_on)
-                parts.append(part)
+                gradients, sums = learner.programs.accumulate(learner.params, gradients, *learner.trained_on)
+                parts.append(sums)
                 self.ledger.trained_positions += micro.positions
                 self.ledger.padded_positions += micro.padded_positions
             learner.params, learner.optimizer_state, norm = learner.programs.apply(
