@@ -54,7 +54,6 @@ NAMES_OF: dict[tuple[str, ...], str] = {
     ("mesh.context",): "context_parallel_size ulysses_sequence_parallel_size",
     ("runtime.store_rollouts",): "keep_samples",
     ("runtime.heartbeat_seconds",): "join_seconds",
-    ("rft.responses",): "share",
 }
 """The last part of their names, or of former names of ours, in lower case, for our settings."""
 NAMES = {name: ours for ours, names in NAMES_OF.items() for name in names.split()}

@@ -105,6 +105,8 @@ def test_unknown_include_names_the_including_file(tmp_path, recipe):
         ("lr=1e-4", "lr is not a setting; here it is optimizer.learning_rate"),
         ("actor_rollout_ref.actor.kl_loss_coef=0.1", "here it is kl.coefficient"),
         ("clip_ratio=0.2", "here it is loss.epsilon_low and loss.epsilon_high"),
+        ("evaluation.keep_samples=false", "not a setting; here it is runtime.store_rollouts"),
+        ("sft.output_dtype=bfloat16", "`fr3e export RUN DIR --dtype bf16` writes a model in another type"),
         ("explore.num_anchors=two", "expected int >= 1; nearest: explore.num_anchors=4"),
         ("explore.num_anchors=2.7", "expected int >= 1; nearest: explore.num_anchors=3"),
         ("explore.num_anchors=0", "expected int >= 1; nearest: explore.num_anchors=1"),
