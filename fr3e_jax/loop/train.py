@@ -56,9 +56,6 @@ def reset_reference(kl: KlConfig, state: TrainingState, reward: float | None) ->
     return due
 
 
-TABLE_EVERY = 10  # training steps between two tables of sampled trees for the trackers
-
-
 @across_processes
 def train(
     config: Config,
