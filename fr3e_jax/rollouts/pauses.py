@@ -27,8 +27,8 @@ class Pauses:
       given: the tokens with which a branch begins.
     """
 
-    def __init__(self, calls: Calls, slots: int, lanes: int, given: Callable[[Key], Sequence[int]]):
-        self.calls, self._given = calls, given
+    def __init__(self, calls: Calls, slots: int, lanes: int, given_ids: Callable[[Key], Sequence[int]]):
+        self.calls, self._given = calls, given_ids
         self._table = np.asarray(calls.table)
         self._states = np.zeros((slots, lanes), np.int32)  # of the table
         self._tool_written = np.full((slots, lanes, 0), _SAMPLE, np.int32)  # by position in the branch
@@ -42,9 +42,9 @@ class Pauses:
         """Begin the branches ``keys`` in ``lanes``, bool ``[slots, lanes]``, in row-major order."""
         self._states[lanes] = [self.calls.begin(key) for key in keys]
         self._tool_written[lanes] = _SAMPLE
-        for place, key in zip(zip(*np.nonzero(lanes), strict=True), keys, strict=True):
-            if given := self._given(key):
-                self._put(place, 0, np.asarray(given, np.int32))
+        for lane, key in zip(zip(*np.nonzero(lanes), strict=True), keys, strict=True):
+            if given_ids := self._given(key):
+                self._put(lane, 0, np.asarray(given_ids, np.int32))
 
     def resume(self, active: np.ndarray, generated: np.ndarray) -> bool:
         """Resume paused lanes whose answers are due; return whether there are any.
@@ -57,14 +57,14 @@ class Pauses:
         if self.calls.at_once or not (active & ~self.paused).any():
             self._due = list(self._places)
         for key, answer in self.calls.answers(self._due).items():
-            place = self._places.pop(key)
-            self.paused[place] = False
+            lane = self._places.pop(key)
+            self.paused[lane] = False
             if answer is None:
-                self.ended[place] = True
+                self.ended[lane] = True
                 continue
             token_ids, state = answer
-            self._put(place, int(generated[place]), token_ids)
-            self._states[place], self._resumed[place] = state, True
+            self._put(lane, int(generated[lane]), token_ids)
+            self._states[lane], self._resumed[lane] = state, True
         self._due = list(self._places)
         return bool(self._resumed.any())
 
@@ -91,8 +91,8 @@ class Pauses:
     def pause(self, lanes: np.ndarray, keys: list[Key], token_ids: list[np.ndarray]) -> None:
         """Start the calls that ``lanes`` completed; ``token_ids``: the tokens of each branch so far."""
         places = zip(*np.nonzero(lanes), strict=True)
-        for place, key, ids in zip(places, keys, token_ids, strict=True):
-            self._places[key] = place
+        for lane, key, ids in zip(places, keys, token_ids, strict=True):
+            self._places[key] = lane
             self.calls.ask(key, ids)
         self.paused |= lanes
 
@@ -106,9 +106,9 @@ class Pauses:
         episodes = map(self.calls.episode, keys)
         return [{"tool_written": w, "episode": e} for w, e in zip(written, episodes, strict=True)]
 
-    def _put(self, place: tuple[int, int], position: int, token_ids: np.ndarray) -> None:
+    def _put(self, lane: tuple[int, int], position: int, token_ids: np.ndarray) -> None:
         self._widen(position + len(token_ids) - self._tool_written.shape[2])
-        self._tool_written[(*place, slice(position, position + len(token_ids)))] = token_ids
+        self._tool_written[(*lane, slice(position, position + len(token_ids)))] = token_ids
 
     def _widen(self, room: int) -> None:
         if room > 0:

@@ -73,9 +73,9 @@ def _table(marks: Sequence[str], token_texts: Sequence[str]) -> np.ndarray:
 def _words(step: np.ndarray, alphabet: list[str], texts: Sequence[str]) -> np.ndarray:
     """The state after each text from each state, ``[states, texts]``. All texts advance together by one character."""
     characters = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32)
-    known = np.array([ord(character) for character in alphabet], np.uint32)
-    place = np.minimum(np.searchsorted(known, characters), len(known) - 1)
-    codes = np.where(known[place] == characters, place, len(known))
+    codepoints = np.array([ord(character) for character in alphabet], np.uint32)
+    index = np.minimum(np.searchsorted(codepoints, characters), len(codepoints) - 1)
+    codes = np.where(codepoints[index] == characters, index, len(codepoints))
     lengths = np.array([len(text) for text in texts], np.int64)
     first = np.cumsum(lengths) - lengths
     after = np.tile(np.arange(len(step))[:, None], (1, len(texts)))

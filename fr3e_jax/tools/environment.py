@@ -78,7 +78,7 @@ class EpisodeFault(RuntimeError):
 
 
 def load_environment(config: EnvironmentConfig, task: Any) -> MakeEnvironment | None:
-    """What makes an episode's environment; None for ``none``.
+    """The function that makes an episode's environment; None for ``none``.
 
     Args:
       config: names it.
@@ -93,13 +93,13 @@ def load_environment(config: EnvironmentConfig, task: Any) -> MakeEnvironment | 
     if config.kind != "task":
         reference = parse_reference(config.kind, "environment.kind", built_in=("none", "task"))
         return reference.load("a class that is called without arguments, with reset(problem, seed) and step(text)")
-    found = getattr(task, "environment", None)
-    if not callable(found):
+    result = getattr(task, "environment", None)
+    if not callable(result):
         raise ValueError(
             f"environment.kind=task, but task {task.name!r} has no environment; give the task an attribute "
             "environment (a class) or Trainer(environment=...), or set environment.kind=FILE.py:NAME or none"
         )
-    return found
+    return result
 
 
 def environment_tool(make: MakeEnvironment, config: EnvironmentConfig) -> Tool:
@@ -161,8 +161,8 @@ class Episode:
         """The first observation; "": the problem's prompt."""
         for name in ("reset", "step"):
             if not callable(getattr(self.environment, name, None)):
-                found = f"the environment is a {type(self.environment).__name__} without a method {name}()"
-                raise self._fault("before its first turn", f"{found}; expected reset(problem, seed) and step(text)")
+                fault = f"the environment is a {type(self.environment).__name__} without a method {name}()"
+                raise self._fault("before its first turn", f"{fault}; expected reset(problem, seed) and step(text)")
         first = self._guarded("in reset()", self.environment.reset, self._problem, seed)
         if not isinstance(first, str | None):
             raise self._fault("in reset()", f"returned {_shown(first)}; expected a text, the first observation")
@@ -176,10 +176,10 @@ class Episode:
         """
         self.turns += 1
         where = f"in turn {self.turns}"
-        found = self._guarded(where, self.environment.step, text)
-        if not isinstance(found, tuple) or len(found) not in (3, 4) or not isinstance(found[0], str):
-            raise self._fault(where, f"returned {_shown(found)}; expected (observation, reward, done), a text first")
-        step = Step(*found)
+        result = self._guarded(where, self.environment.step, text)
+        if not isinstance(result, tuple) or len(result) not in (3, 4) or not isinstance(result[0], str):
+            raise self._fault(where, f"returned {_shown(result)}; expected (observation, reward, done), a text first")
+        step = Step(*result)
         if not isinstance(step.reward, numbers.Real) or not abs(float(step.reward)) < float("inf"):
             raise self._fault(where, f"returned the reward {_shown(step.reward)}; expected a finite number")
         right = None if step.right is None else bool(step.right)

@@ -24,8 +24,8 @@ REQUEST_LIMIT = 1 << 20  # bytes
 def run(sock: socket.socket) -> None:
     """Run the program that comes over the socket; send its output and its last error back over it."""
     program = b""
-    while part := sock.recv(1 << 16):
-        program += part
+    while chunk := sock.recv(1 << 16):
+        program += chunk
     for descriptor in (1, 2):
         os.dup2(sock.fileno(), descriptor)
     sys.stdout = sys.stderr = os.fdopen(1, "w", encoding="utf-8", errors="replace")
@@ -63,8 +63,8 @@ def last_line(error: BaseException) -> str:
 def read_output(sock: socket.socket, limit: int) -> tuple[bytes, bool]:
     """The program's output up to ``limit`` bytes, and whether it was cut."""
     output = b""
-    while len(output) <= limit and (part := sock.recv(1 << 16)):
-        output += part
+    while len(output) <= limit and (chunk := sock.recv(1 << 16)):
+        output += chunk
     return output[:limit], len(output) > limit
 
 

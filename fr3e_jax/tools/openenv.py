@@ -62,14 +62,16 @@ class OpenEnvironment:
 
     def step(self, text: str) -> Step:
         """Play a turn."""
-        found = self._environment.step(self._action(text))
-        return Step(self._text(_said(found)), 0.0 if found.reward is None else float(found.reward), bool(found.done))
+        result = self._environment.step(self._action(text))
+        return Step(
+            self._text(_said(result)), 0.0 if result.reward is None else float(result.reward), bool(result.done)
+        )
 
     def close(self) -> None:
         """Free what the environment holds."""
         self._environment.close()
 
 
-def _said(found: Any) -> Any:
+def _said(result: Any) -> Any:
     """The observation itself: a client of a server wraps it in a result beside ``reward`` and ``done``."""
-    return getattr(found, "observation", found)
+    return getattr(result, "observation", result)
