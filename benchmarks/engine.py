@@ -183,7 +183,6 @@ class Runner:
                 pad_id=0,
                 old_logprobs=lambda t, b: trunks[t].branches[b].sampler_logprobs,
                 key_cost=self.architecture.key_cost,
-                position_cost=self.architecture.position_cost,
             )
             for micro in micros:
                 gradients, _ = programs.accumulate(self.params, gradients, micro.batch, loss_tokens, 1.0)

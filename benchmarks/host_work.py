@@ -37,11 +37,12 @@ from transformers import PreTrainedTokenizerFast
 
 from fr3e_jax.cluster.processes import digest
 from fr3e_jax.data.tokenizer import TextCodec
+from fr3e_jax.learning.declared_rows import chosen_shapes
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.finiteness import check_scores
 from fr3e_jax.learning.mini_batches import MiniBatch, fill, read_spans
 from fr3e_jax.learning.packing import pack
-from fr3e_jax.learning.row_plan import plan_rows
+from fr3e_jax.learning.row_planner import plan_rows
 from fr3e_jax.learning.scoring import logprob_gap, sampler_ratio
 from fr3e_jax.loop.agreement import of_batch
 from fr3e_jax.loop.expansion import PromptGroup
@@ -60,7 +61,7 @@ GROUP = 16  # rollouts of a prompt
 PROMPT = 200  # its tokens
 CHUNK = 64  # steps of the decoder between two looks of the host
 LANES = (16, 8)  # slots, and lanes of each (configs/fr3e_qwen2.5_7b.yaml)
-ROWS = {"tokens": 589_824, "shards": 16, "longest": TOKENS}  # of the same recipe on 64 chips
+POSITIONS, SHARDS = 589_824, 16  # of a micro-batch (the same recipe on 64 chips)
 PAGES = Path(__file__).parents[1] / "docs"
 
 
@@ -186,13 +187,15 @@ def update(batch: list[TrainingTrunk], processes: int) -> None:
     """What an update does on the host, with the sampler's log-probs in place of the device's."""
     forks = [[branch.fork for branch in trunk.branches] for trunk in batch]
     lengths = [[len(branch.token_ids) for branch in trunk.branches] for trunk in batch]
-    measured("plan", lambda: plan_rows(forks, lengths, fixed=None, **ROWS))
+    shapes = chosen_shapes([(forks[:8], lengths[:8])], (PROMPT, TOKENS), tokens=POSITIONS, shards=SHARDS)
+    rows = {"shapes": shapes, "shards": SHARDS}
+    measured("plan", lambda: plan_rows(forks, lengths, **rows))
     own = lambda rows: np.arange(rows) < max(rows // processes, 1)
-    micros = measured("plan, pack", lambda: pack(batch, pad_id=0, own_rows=own, **ROWS))
+    micros = measured("plan, pack", lambda: pack(batch, pad_id=0, own_rows=own, **rows))
     SECONDS["plan, pack"] -= SECONDS["plan"]
     part = MiniBatch(list(range(len(batch))), batch, micros)
     found = [[branch.sampler_logprobs for branch in trunk.branches] for trunk in batch]
-    whole = [MiniBatch(part.members, batch, pack(batch, pad_id=0, **ROWS))]
+    whole = [MiniBatch(part.members, batch, pack(batch, pad_id=0, **rows))]
     fill(whole, "old_logprobs", found)
     arrays = [micro.batch.old_logprobs for micro in whole[0].micros]
     read = [[np.zeros(0, np.float32)] * len(trunk.branches) for trunk in batch]

@@ -339,12 +339,6 @@ class TrainingConfig:
         "positions, padding included, of one call of the gradient program; a larger trunk takes several rows",
         ge=1,
     )
-    row_shapes: int = option(
-        0,
-        "at most so many shapes of micro-batches, chosen before the run for responses of rollout.expected_tokens; each "
-        "is compiled once in every program that reads rows; 0: shapes follow the batches",
-        ge=0,
-    )
     token_chunk: int = option(1024, "tokens (of each batch shard) whose logits exist at once", ge=1)
     remat: Literal["none", "dots", "block"] = option(
         "none", "the backward pass recomputes: nothing; all but the matrix products (dots); all of a layer (block)"

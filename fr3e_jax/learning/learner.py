@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from fr3e_jax.learning.row_menu import RowMenu
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.critic_programs import CriticPrograms
 from fr3e_jax.programs.train_programs import TrainPrograms
@@ -42,7 +41,6 @@ class Learner:
     reference: Params | None = None  # weights of the reference policy; None: the method has none
     critic: Critic | None = None
     trained_on: tuple[Any, ...] | None = None  # the last micro-batch and its numbers, for `accumulate`
-    menu: RowMenu = field(default_factory=RowMenu)  # the shapes of rows that the run has used
 
     def arrays(self) -> dict[str, Any]:
         """The arrays that a checkpoint holds, by part of the learner."""

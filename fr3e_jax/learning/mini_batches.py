@@ -79,12 +79,14 @@ class Packing:
 
 def row_options(setup: LearningSetup, learner: Learner) -> dict[str, Any]:
     """The options of `pack` that the run determines."""
-    tokens, longest = setup.config.training.micro_batch_tokens, setup.config.rollout.max_response_tokens
-    costs = {"key_cost": setup.key_cost, "position_cost": setup.position_cost}
-    run = {"longest": longest, "menu": learner.menu} | costs
-    rows = {"shards": learner.programs.shards, "own_rows": learner.programs.own_rows}
-    trunks = {"trained_trunks": trains_trunks(setup.config)}
-    return {"tokens": tokens, "pad_id": setup.pad_id} | rows | run | trunks
+    return {
+        "pad_id": setup.pad_id,
+        "shapes": setup.rows,
+        "shards": setup.shards,
+        "key_cost": setup.key_cost,
+        "own_rows": learner.programs.own_rows,
+        "trained_trunks": trains_trunks(setup.config),
+    }
 
 
 def placed(mini_batch: MiniBatch, values: PerToken) -> Iterator[np.ndarray]:

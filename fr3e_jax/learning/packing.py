@@ -8,13 +8,13 @@ from functools import partial
 
 import numpy as np
 
+from fr3e_jax.learning.declared_rows import chosen_shapes
 from fr3e_jax.learning.experience import TrainingTrunk
-from fr3e_jax.learning.row_menu import RowMenu
-from fr3e_jax.learning.row_plan import plan_rows
-from fr3e_jax.learning.row_shapes import Row, RowShape
+from fr3e_jax.learning.row_planner import Row, plan_rows
 from fr3e_jax.learning.trained_trunks import planned_sizes
 from fr3e_jax.objectives.losses import token_divisors
 from fr3e_jax.policy.rows import Rows
+from fr3e_jax.programs.row_shape import RowShape
 from fr3e_jax.programs.train_programs import TrainRows
 
 
@@ -63,33 +63,28 @@ class MicroBatch:
 def pack(
     trunks: Sequence[TrainingTrunk],
     *,
-    tokens: int,
     pad_id: int,
+    shapes: Sequence[RowShape] = (),
+    tokens: int = 0,
     shards: int = 1,
     aggregation: str = "token_mean",
     old_logprobs: Callable[[int, int], np.ndarray] | None = None,
-    sizes: tuple[int, int] | None = None,
-    longest: int = 0,
     key_cost: float = 0.0,
-    position_cost: float = 0.0,
-    menu: RowMenu | None = None,
     own_rows: Callable[[int], np.ndarray] | None = None,
     trained_trunks: bool = False,
 ) -> list[MicroBatch]:
-    """Micro-batches of about ``tokens`` positions, padding counted; each has at least one row a shard.
+    """Micro-batches of the declared ``shapes``; each has at least one row a shard.
 
     Args:
-      trunks: the trunks to train on; each branch has at least one token.
-      tokens: positions of a micro-batch. A trunk with more branches than fit takes several rows, and passes the network
-        once in each. Only a trunk that does not fit with its longest branch alone makes a micro-batch larger.
+      trunks: the trunks to train on; each branch has at least one token. A trunk with more branches than fit takes
+        several rows, and passes the network once in each.
       pad_id: token id of unused positions.
+      shapes: see `fr3e_jax.learning.row_planner.plan_rows`; (): chosen for these trunks.
+      tokens: positions of a micro-batch, padding counted, where shapes are chosen here.
       shards: the number of rows is a multiple of it.
       aggregation: sets the weight of each token in the aggregated sum.
       old_logprobs: ``(trunk, branch) -> [T]``; None: 0, to be filled in later.
-      sizes: positions of a trunk and of a lane, enough for the longest trunk and branch, with one trunk in each row.
-        None: chosen from usual sizes, to leave little empty.
-      longest: tokens of the longest branch that the run may have; 0: of these trunks. Equal ones make few shapes.
-      key_cost, position_cost, menu: see `fr3e_jax.learning.row_plan.plan_rows`.
+      key_cost: see `plan_rows`.
       own_rows: which of a number of rows are filled (`OptimizerPrograms.own_rows`); None: all.
       trained_trunks: tokens of `TrainingBranch.on_trunk` pass as the trunk (`fr3e_jax.learning.trained_trunks`); all
         micro-batches then have lanes for their losses.
@@ -98,10 +93,12 @@ def pack(
         return []
     forks = [[branch.fork for branch in trunk.branches] for trunk in trunks]
     lengths = [[len(branch.token_ids) for branch in trunk.branches] for trunk in trunks]
-    run = {"key_cost": key_cost, "position_cost": position_cost, "menu": menu}
     owns = [[trained_trunks and branch.on_trunk for branch in trunk.branches] for trunk in trunks]
     forks, lengths, on_trunk = planned_sizes(forks, lengths, owns)
-    plan = plan_rows(forks, lengths, tokens=tokens, shards=shards, fixed=sizes, longest=longest, **run)
+    if not shapes:
+        longest = max(map(max, forks)), max(map(max, lengths))
+        shapes = chosen_shapes([(forks, lengths)], longest, tokens=tokens, shards=shards, key_cost=key_cost)
+    plan = plan_rows(forks, lengths, shapes, shards=shards, key_cost=key_cost)
     own_rows = own_rows or (lambda rows: np.ones(rows, bool))
     fill = partial(_filled, trunks=trunks, pad_id=pad_id, aggregation=aggregation, old_logprobs=old_logprobs)
     fill = partial(fill, on_trunk=on_trunk, trained_trunks=trained_trunks)

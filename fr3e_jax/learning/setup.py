@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fr3e_jax.configuration.schema import Config
+from fr3e_jax.programs.row_shape import RowShape
 from fr3e_jax.rollouts.noise import Noise
 
 
@@ -17,7 +18,8 @@ class LearningSetup:
     pad_id: int  # token id of unused positions
     vocab_size: int  # of the policy's embedding
     key_cost: float = 0.0  # work to attend to a position, as a part of a position's other work
-    position_cost: float = 0.0  # operations to train on a position, attention aside
+    rows: tuple[RowShape, ...] = ()  # the shapes of all micro-batches
+    shards: int = 1  # of rows
 
     @property
     def loss_temperature(self) -> float:

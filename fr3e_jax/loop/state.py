@@ -8,7 +8,6 @@ from typing import Any
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.learner import Learner, abstract_learner, fresh_learner, restored_learner
 from fr3e_jax.learning.reference import ReferenceResets
-from fr3e_jax.learning.row_forecast import planned_menu, restored_menu
 from fr3e_jax.loop.kept_bases import KeptBases
 from fr3e_jax.loop.prompts import PromptFeed
 from fr3e_jax.loop.round_size import Yield
@@ -49,7 +48,6 @@ class TrainingState:
             "reference_resets": asdict(self.resets),
             "stream": self.prompts.state_dict(),
             "ledger": self.ledger.state_dict(),
-            "row_menu": self.learner.menu.to_json(),
         }
 
     def load_host_state(self, host: dict[str, Any]) -> None:
@@ -76,10 +74,8 @@ def open_state(opened: OpenedRun, ledger: TokenLedger) -> tuple[TrainingState, R
     if restored is None:
         params = session.model.fresh_params(config)
         learner = fresh_learner(programs, params, critic, reference=reference)
-        learner.menu = planned_menu(session.learning, programs.shards)
     else:
         learner = restored_learner(programs, critic, restored.arrays, restored.host["updates"])
-        learner.menu = restored_menu(session.learning, programs.shards, restored.host["row_menu"])
     prompts = PromptFeed(session.task.problems("train"), session.texts, config.data)
     state = TrainingState(learner, prompts, KeptBases(config.returns), ledger)
     if restored is not None:

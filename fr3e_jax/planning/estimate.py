@@ -297,7 +297,7 @@ class Estimator:
     def accumulate(self, *, backward: bool = True) -> Estimate:
         """The forward pass of the largest micro-batch and, if ``backward``, its backward pass."""
         config, a, sizes = self.config, self.a, self.train
-        rows, trunk, lanes, length, window = largest_micro_batch(config, sizes.batch_shards)
+        rows, trunk, lanes, length, window = largest_micro_batch(config, sizes.batch_shards, a.key_cost)
         positions, seen = trunk + lanes * length, length * min(window, lanes)
         in_rows = rows // sizes.batch_shards * positions  # of a batch shard
         tokens = -(-in_rows // sizes.context)

@@ -97,7 +97,7 @@ class Programs:
         self.optimizer_state = self.training.abstract_arrays()["optimizer"]
         self.beside_policy = {"optimizer state": self.optimizer_state} | self._compared()
         self.slots = self.decoder.round_up(config.rollout.trunk_slots)
-        self.largest = largest_micro_batch(config, self.training.shards)
+        self.largest = largest_micro_batch(config, self.training.shards, self.architecture.key_cost)
 
     def _compared(self) -> dict[str, Any]:
         """The reference policy, and the critic with its optimizer, if the method has them."""

@@ -1,20 +1,12 @@
-"""The branches that a recipe trains, and the largest shapes its programs can be called with.
-
-Shapes assume the worst case: every response fills the cap, the first anchor is its first token and the last anchor its
-last.
-"""
+"""The branches that a recipe trains, and the largest shapes that its programs are called with."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.learning.row_plan import plan_rows
-from fr3e_jax.learning.row_shapes import RowShape
-from fr3e_jax.learning.trained_trunks import owns_of, planned_sizes
+from fr3e_jax.learning.declared_rows import declared_rows
+from fr3e_jax.programs.row_shape import RowShape
 from fr3e_jax.rollouts.declared_shapes import declared_shapes
 
 TrunkBranches = tuple[tuple[int, int], ...]
@@ -85,17 +77,6 @@ def even_anchors(count: int, response: int) -> list[int]:
     return sorted({response * (j + 1) // (count + 1) for j in range(min(count, response - 1))} - {0})
 
 
-def extreme_anchors(count: int, response: int) -> list[int]:
-    """``count`` anchors from the first token to the last: they put the longest branch and trunk into one row."""
-    return sorted({round(x) for x in np.linspace(0, response - 1, max(min(count, response), 1))})
-
-
-def largest_micro_batch(config: Config, shards: int) -> RowShape:
-    """The micro-batch with the most positions for the worst lengths and anchors; no row holds half a trunk."""
-    cap, tokens = config.rollout.max_response_tokens, config.training.micro_batch_tokens
-    trunks = trunks_of_prompt(config, cap, extreme_anchors(config.explore.num_anchors, cap))
-    enough = 1 + math.ceil(max(tokens, shards * cap) / sum(length for trunk in trunks for _, length in trunk))
-    forks, lengths = ([[branch[i] for branch in trunk] for trunk in trunks * enough] for i in (0, 1))
-    forks, lengths, _ = planned_sizes(forks, lengths, owns_of(config, forks))
-    plan = plan_rows(forks, lengths, tokens=tokens, shards=shards, fixed=None, halves=False, longest=cap)
-    return max((shape for _, shape in plan), key=lambda shape: shape.positions)
+def largest_micro_batch(config: Config, shards: int, key_cost: float) -> RowShape:
+    """The declared micro-batch with the most positions; see `fr3e_jax.learning.declared_rows.declared_rows`."""
+    return max(declared_rows(config, shards, key_cost), key=lambda shape: (shape.positions, shape))

@@ -188,11 +188,6 @@ class Architecture:
         """Operations to score one position and read its value, over those of a token with all its weights."""
         return 2 * self.num_layers * self.num_heads * self.head_dim / self.active_parameters
 
-    @property
-    def position_cost(self) -> float:
-        """Operations of a forward and backward pass over a position, without attention and recomputation."""
-        return 6.0 * self.active_parameters
-
 
 PUBLISHED: dict[str, Architecture] = {
     name: Architecture(model_type=family.model_type, **sizes)

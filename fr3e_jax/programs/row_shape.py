@@ -34,6 +34,10 @@ class RowShape(NamedTuple):
         """Tokens that a branch may have, wherever it begins."""
         return self.capacity if self.window == 1 else min((self.window - 1) * self.capacity + 1, self.room)
 
+    def holds(self, fork: int, length: int) -> bool:
+        """Return whether a row has room for a branch of ``length`` tokens that sees ``fork`` trunk positions."""
+        return fork <= self.trunk_size and length <= self.longest_branch
+
     @property
     def row(self) -> RowShape:
         """The shape of one row alone."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.programs.row_shape import RowShape
 from fr3e_jax.programs.shapes import LEAST_TRUNK, LaneLayout, Shapes
 from fr3e_jax.programs.size_buckets import power_of_two, size_bucket
 
@@ -15,8 +14,8 @@ _LEAST_RING = 64  # columns; a smaller ring saves no time that could be measured
 _FEWER_LANES = 0.8  # a layout is worth its programs if it has at most so many of the lanes of the next
 
 
-def declared_shapes(config: Config, rows: tuple[RowShape, ...] = ()) -> Shapes:
-    """The shapes of a run: with ``rollout.cache_sizes`` so many sizes of caches, else as many as pay."""
+def declared_shapes(config: Config) -> Shapes:
+    """The shapes of a run but for rows: ``rollout.cache_sizes`` sizes of caches, or without it as many as pay."""
     rollout, prompt = config.rollout, size_bucket(config.data.max_prompt_tokens, LEAST_TRUNK)
     longest = config.data.max_prompt_tokens + rollout.max_response_tokens
     return Shapes(
@@ -28,7 +27,6 @@ def declared_shapes(config: Config, rows: tuple[RowShape, ...] = ()) -> Shapes:
         responses=_trunk_sizes(longest, prompt, rollout.cache_sizes),
         rings=_ring_sizes(rollout.max_response_tokens, rollout.decode_chunk, rollout.cache_sizes),
         promotable=config.explore.enabled,
-        rows=rows,
     )
 
 

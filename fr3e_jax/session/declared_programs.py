@@ -36,7 +36,7 @@ def declare_programs(
       programs, critic: of the run.
     """
     config, sampler = session.config, session.sampler
-    shapes, weights, decoder = sampler.engine.shapes, sampler.weights, sampler.engine.programs
+    shapes, weights, decoder = session.shapes, sampler.weights, sampler.engine.programs
     arrays = programs.abstract_arrays()
     trained = arrays["params"]
     policy = trained if programs.base is None else programs.base.abstract_below(trained)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from fr3e_jax.cluster.processes import Processes, own_processes
@@ -13,8 +13,11 @@ from fr3e_jax.data.task import Task, load_task
 from fr3e_jax.data.templates import load_template
 from fr3e_jax.data.tokenizer import TextCodec
 from fr3e_jax.hub import model_directory, pinned
+from fr3e_jax.learning.declared_rows import declared_rows
 from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.programs.host_memory import keep_host_memory
+from fr3e_jax.programs.mesh import batch_shards
+from fr3e_jax.programs.shapes import Shapes
 from fr3e_jax.rewards.grader import Grader, VerifierError
 from fr3e_jax.rewards.user import check_by_a_call, user_verifier
 from fr3e_jax.rollouts.declared_shapes import declared_shapes
@@ -53,9 +56,17 @@ class Session:
     @cached_property
     def learning(self) -> LearningSetup:
         """The part that learning depends on."""
-        architecture = self.model.architecture
-        sizes = {name: getattr(architecture, name) for name in ("vocab_size", "key_cost", "position_cost")}
-        return LearningSetup(self.config, self.noise, self.texts.codec.pad_id, **sizes)
+        architecture, shards = self.model.architecture, batch_shards(self.model.mesh)
+        rows, pad_id = self.shapes.rows, self.texts.codec.pad_id
+        return LearningSetup(
+            self.config, self.noise, pad_id, architecture.vocab_size, architecture.key_cost, rows, shards
+        )
+
+    @cached_property
+    def shapes(self) -> Shapes:
+        """All shapes of the run."""
+        rows = declared_rows(self.config, batch_shards(self.model.mesh), self.model.architecture.key_cost)
+        return replace(self.sampler.engine.shapes, rows=rows)
 
     def sampling(self) -> Sampling:
         """Sampling settings of base and explored rollouts."""

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-
 import jax
 import numpy as np
 import pytest
 from packed_trunks import training_trunk
 
 from fr3e_jax.learning import mini_batches
-from fr3e_jax.learning.experience import TrainingTrunk, count_rollouts
+from fr3e_jax.learning.declared_rows import WINDOW
+from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.packing import counted_tokens, pack
-from fr3e_jax.learning.row_menu import RowMenu
-from fr3e_jax.learning.row_plan import plan_rows
-from fr3e_jax.learning.row_shapes import WINDOW
 from fr3e_jax.objectives.losses import aggregation_denominator
+from fr3e_jax.programs.row_shape import RowShape
 
 PAD = 0
 
@@ -176,142 +173,13 @@ def test_full_rows_are_filled_to_the_last_lane():
     assert all(m.padded_positions <= 5120 for m in micros)
 
 
-def test_rows_of_one_trunk_have_as_many_lanes_as_it_fills():
-    """Five lanes of 128 positions, where whole steps of the short list are four and six."""
-    trunks = [training_trunk(seed, 235, [(149, 171)] * 2 + [(235, 85)] * 3) for seed in range(8)]
-    micros = pack(trunks, tokens=2560, pad_id=PAD, longest=256, position_cost=5e7)
-    assert {micro.batch.loss_mask.shape[1:] for micro in micros} == {(5, 128)}
-
-
-def test_branches_that_see_half_of_their_trunk_have_rows_of_that_size():
-    """If that saves enough; other branches have rows of the whole trunk."""
-    family = [(fork, 320 - fork) for fork in (65, 190, 260, 297) for _ in range(16)]
-    trunk, small = training_trunk(1, 320, family), training_trunk(2, 320, [(100, 90)])
-    micros = pack([trunk, small], tokens=2400, pad_id=PAD)
-    forks = {192: set(), 320: set()}
-    for micro in micros:
-        for placed in micro.spans:
-            fork = (trunk, small)[placed.trunk].branches[placed.branch].fork
-            forks[micro.batch.rows.trunk_ids.shape[1]].add((placed.trunk, fork))
-    assert forks == {192: {(0, 65), (1, 100)}, 320: {(0, 190), (0, 260), (0, 297)}}
-    few = pack([training_trunk(1, 320, [(65, 255), (297, 23)])], tokens=2400, pad_id=PAD)
-    assert [micro.batch.rows.trunk_ids.shape for micro in few] == [(1, 320)], "two geometries would cost more"
-
-
-def explored(seed: int) -> list[TrainingTrunk]:
-    """As FR3E on the demo: bases of about 20 tokens, at each of four anchors eight continuations of what is left."""
-    random = np.random.default_rng(seed)
-    trunks = []
-    while count_rollouts(trunks) < 128:
-        anchors = random.integers(1, 20, random.integers(1, 5))
-        lengths = [(10 + int(a), max(20 - int(a) + int(random.integers(-1, 2)), 1)) for a in anchors for _ in range(8)]
-        trunks.append(training_trunk(seed, 32, lengths))
-    return trunks
-
-
-def sampled(seed: int) -> list[TrainingTrunk]:
-    """As GRPO on the demo: prompts of 10 tokens with 16 responses."""
-    random = np.random.default_rng(seed)
-    return [training_trunk(n, 10, [(10, int(random.integers(19, 22))) for _ in range(16)]) for n in range(8)]
-
-
-@pytest.mark.parametrize("draw", [explored, sampled])
-def test_seven_tenths_of_the_positions_are_useful_in_few_shapes(draw):
-    """Every new shape is a compilation. The last half of the batches brings none."""
-    menu, micros = RowMenu(), []
-    for seed in range(40):
-        known = len(menu.shapes)
-        micros += pack(draw(seed), tokens=4096, pad_id=PAD, longest=24, menu=menu)
-        assert seed < 20 or len(menu.shapes) == known
-    share = sum(m.positions for m in micros) / sum(m.padded_positions for m in micros)
-    shapes = {(m.batch.rows.trunk_ids.shape, m.batch.loss_mask.shape) for m in micros}
-    assert share >= 0.7
-    assert len(shapes) == len(menu.shapes) <= 3
-    assert {len(m.batch.rows.trunk_ids) for m in micros} <= {1, 4}
-
-
-def test_large_models_get_smaller_rows_for_few_branches():
-    """Long trunks, each in rows of its own, with few and with many branch tokens: one geometry leaves much empty."""
-    menu, shares = {}, {}
-    draw = np.random.default_rng(0)
-    forks = [[int(fork) for fork in draw.integers(64, 300, 4) for _ in range(16)] for _ in range(8)]
-    lengths = [[320 - fork for fork in row] for row in forks]
-    for parameters in (1.5e5, 8.7e6):
-        menu[parameters] = RowMenu()
-        run = {"longest": 256, "key_cost": 3.5e-4, "position_cost": 6 * parameters, "menu": menu[parameters]}
-        plan = plan_rows(forks, lengths, tokens=2560, shards=1, fixed=None, **run)
-        held = [sum(lengths[t][b] for t, b, _ in row.branches) + row.filled for rows, _ in plan for row in rows]
-        shares[parameters] = sum(held) / sum(shape.positions for _, shape in plan)
-        placed = sorted((t, b) for rows, _ in plan for row in rows for t, b, _ in row.branches)
-        assert placed == [(t, b) for t in range(8) for b in range(64)]
-        again = plan_rows(forks, lengths, tokens=2560, shards=1, fixed=None, **run)
-        assert again == plan, "the menu has all its shapes already"
-    few, many = (len(menu[parameters].geometries()) for parameters in (1.5e5, 8.7e6))
-    assert few == 1 < many <= 4
-    assert shares[8.7e6] > shares[1.5e5] + 0.04
-
-
-def test_a_restored_menu_makes_the_same_rows():
-    """Without it the next batch would have other rows, and a resumed run other last bits than an uninterrupted one."""
-
-    def plan(seed, menu):
-        trunks = explored(seed)
-        forks, lengths = ([[(b.fork, len(b.token_ids))[i] for b in t.branches] for t in trunks] for i in (0, 1))
-        return plan_rows(forks, lengths, tokens=4096, shards=1, fixed=None, longest=24, key_cost=0.003, menu=menu)
-
-    menu = RowMenu()
-    for seed in range(5):
-        plan(seed, menu)
-    restored = RowMenu.from_json(json.loads(json.dumps(menu.to_json())))
-    assert restored == menu
-    later = [plan(seed, menu) for seed in range(5, 9)]
-    assert [plan(seed, restored) for seed in range(5, 9)] == later
-    assert [plan(seed, RowMenu()) for seed in range(5, 9)] != later
-
-
-def test_a_menu_is_left_where_its_rows_no_longer_fit():
-    """As after resuming with smaller micro-batches, or with longer responses."""
-
-    def of(length, tokens, longest, menu):
-        run = {"longest": longest, "menu": menu}
-        return plan_rows([[10] * 8] * 4, [[length] * 8] * 4, tokens=tokens, shards=1, fixed=None, **run)
-
-    menu = RowMenu()
-    (large,) = {shape for _, shape in of(20, 4096, 24, menu)}
-    assert {shape for _, shape in of(20, 4096, 24, menu)} == {large}
-    assert all(shape.positions <= 256 < large.positions for _, shape in of(20, 256, 24, menu))
-    assert {shape.capacity for _, shape in of(60, 4096, 77, menu)} == {48} != {large.capacity}
-
-
-def test_batches_of_a_run_have_lanes_of_one_size():
-    """Whatever the longest branch of a batch is; each size of lanes would be one more compilation of every shape."""
-    of = lambda length, **run: plan_rows([[10] * 8] * 4, [[length] * 8] * 4, tokens=4096, shards=1, fixed=None, **run)
-    lanes = lambda plan: {shape.capacity for _, shape in plan}
-    assert lanes(of(20)) | lanes(of(60)) == {16, 32}
-    assert lanes(of(20, longest=77)) == lanes(of(60, longest=77)) == lanes(of(77)) == {48}
-    assert lanes(of(20, longest=10_000)) == lanes(of(20)), "rows for such branches would be too long for short ones"
-
-
-def test_long_trunks_keep_rows_of_their_own():
-    """In one row each lane's token would score the positions of all trunks."""
-    long = [training_trunk(seed, 300, [(300, 100)] * 4) for seed in range(4)]
-    (micro,) = pack(long, tokens=10_000, pad_id=PAD)
-    assert micro.batch.rows.trunk_ids.shape == (4, 320)
-
-
-@pytest.mark.parametrize(("size", "positions"), [(260, 320), (5000, 5120), (9000, 9216), (17407, 17408)])
-def test_a_long_trunk_leaves_less_than_1024_positions_empty(size, positions):
-    ((_, shape),) = plan_rows([[size]], [[64]], tokens=10**6, shards=1, fixed=None)
-    assert shape.trunk_size == positions < size + min(size / 4, 1024)
-
-
-def test_fixed_sizes_always_make_the_same_shape():
+def test_a_declared_shape_is_that_of_every_micro_batch():
     """As supervised fine-tuning needs: demonstrations of any length and number, one compiled program."""
     shapes = set()
     for count in range(1, 20):
         trunks = [training_trunk(seed, 1 + seed % 12, [(1 + seed % 12, 1 + seed)]) for seed in range(count)]
-        cut = pack(trunks, tokens=4 * (16 + 24), sizes=(16, 24), pad_id=PAD)
-        assert len(cut) == -(-count // 4)
+        cut = pack(trunks, shapes=[RowShape(4, 16, 1, 24)], pad_id=PAD)
+        assert len(cut) <= -(-count // 4)
         shapes |= {(m.batch.rows.trunk_ids.shape, m.batch.loss_mask.shape) for m in cut}
     assert shapes == {((4, 16), (4, 1, 24))}
 

@@ -10,10 +10,10 @@ import pytest
 from packed_trunks import training_trunk
 
 from fr3e_jax.configuration import load_config
+from fr3e_jax.learning.declared_rows import expected_mini_batches
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.mini_batches import MiniBatch, fill, placed, read_spans
 from fr3e_jax.learning.packing import pack
-from fr3e_jax.learning.row_forecast import expected_mini_batches
 from fr3e_jax.learning.trained_trunks import tokens_on_trunk, trains_trunks
 from fr3e_jax.planning.step_time import Assumptions, step_amounts
 
@@ -126,7 +126,7 @@ def test_recorded_routes_of_a_base_lie_on_its_trunk():
 def test_plans_and_shapes_chosen_before_a_run_count_such_bases_once():
     config = load_config("treerl", ["training.mini_batch_rollouts=64"], training=False)
     assert trains_trunks(config) and not trains_trunks(load_config("fr3e_gsm8k", [], training=False))
-    for forks, lengths in expected_mini_batches(config, 1):
+    for forks, lengths in expected_mini_batches(config, 1, 64):
         assert all(row[-1] == max(row) and min(own) >= 1 for row, own in zip(forks, lengths, strict=True))
     response, prompt = 60, config.data.max_prompt_tokens
     anchors = [20, 40]

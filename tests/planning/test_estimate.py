@@ -268,7 +268,7 @@ def test_first_mini_batch_is_not_scored_where_its_gradient_pass_gives_its_log_pr
 
 
 def test_largest_micro_batch_of_16k_responses_has_one_trunk_and_one_lane_per_shard():
-    assert largest_micro_batch(recipe(BIG), 16) == RowShape(16, 17408, 1, 16384)
+    assert largest_micro_batch(recipe(BIG), 16, A32.key_cost) == RowShape(16, 17408, 1, 16384)
 
 
 def test_gradients_of_replicas_are_summed_by_the_optimizer_step_alone():

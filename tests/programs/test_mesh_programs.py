@@ -15,10 +15,9 @@ import optax
 import pytest
 from compiled_program import Compiled
 
+from fr3e_jax.learning.declared_rows import WINDOW
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
 from fr3e_jax.learning.packing import pack
-from fr3e_jax.learning.row_menu import RowMenu
-from fr3e_jax.learning.row_shapes import WINDOW, RowShape
 from fr3e_jax.policy.network import ForwardOptions
 from fr3e_jax.programs.decoder_programs import DecoderPrograms
 from fr3e_jax.programs.decoder_state import DecoderSizes, cache_shape
@@ -33,6 +32,7 @@ from fr3e_jax.programs.mesh import (
 )
 from fr3e_jax.programs.optimizer_programs import make_optimizer
 from fr3e_jax.programs.reshard import RolloutWeights
+from fr3e_jax.programs.row_shape import RowShape
 from fr3e_jax.programs.train_programs import LossSettings, TrainPrograms
 
 pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: FR3E_TEST_DEVICES=8 (make test-8)")
@@ -113,8 +113,8 @@ def training_batch(mesh, rows):
     nothing = np.zeros(64, np.float32)
     branches = [TrainingBranch(20, np.ones(64, np.int32), nothing, nothing) for _ in range(6)]
     trunks = [TrainingTrunk(np.ones(20, np.int32), branches, 0) for _ in range(rows)]
-    menu = RowMenu([RowShape(rows, trunk_size=32, lanes=12, capacity=32, window=WINDOW)])
-    (micro,) = pack(trunks, tokens=10**5, pad_id=0, shards=batch_shards(mesh), menu=menu)
+    shapes = [RowShape(rows, trunk_size=32, lanes=12, capacity=32, window=WINDOW)]
+    (micro,) = pack(trunks, shapes=shapes, pad_id=0, shards=batch_shards(mesh))
     assert micro.batch.rows.trunk_ids.shape[0] == rows
     return jax.tree.map(lambda x: on(mesh, x.shape, x.dtype), micro.batch)
 

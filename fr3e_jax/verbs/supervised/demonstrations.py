@@ -12,6 +12,7 @@ from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk
+from fr3e_jax.programs.row_shape import RowShape
 from fr3e_jax.programs.size_buckets import size_bucket
 from fr3e_jax.runs.console import say
 from fr3e_jax.runs.ledger import TokenLedger
@@ -107,12 +108,12 @@ class DemonstrationRun(SupervisedRun):
         return 0
 
     def _packing(self) -> dict[str, Any]:
-        """Options of `pack` for rows of the same sizes at every step."""
+        """Options of `pack` for micro-batches of the same shape at every step."""
         shards = self.learner.programs.shards
-        sizes = (size_bucket(self.longest[0]), size_bucket(self.longest[1]))
-        fitting = max(self.config.training.micro_batch_tokens // sum(sizes), 1)
+        trunk, capacity = (size_bucket(longest) for longest in self.longest)
+        fitting = max(self.config.training.micro_batch_tokens // (trunk + capacity), 1)
         rows = -(-min(fitting, self.config.sft.batch_size) // shards) * shards
-        return {"tokens": rows * sum(sizes), "sizes": sizes}
+        return {"shapes": [RowShape(rows, trunk, 1, capacity)]}
 
     def _batch(self, step: int) -> list[TrainingTrunk]:
         """Demonstrations ``step * batch_size ...`` of the task, each a trunk (prompt) with one branch (response).

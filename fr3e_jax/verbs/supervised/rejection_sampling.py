@@ -127,7 +127,7 @@ class RejectionSamplingRun(SupervisedRun):
         self.console.stage(f"fine-tuning, iteration {self.iteration + 1}")
         batches = self._batches(current)
         for left, batch in zip(reversed(range(len(batches))), batches, strict=True):
-            updated = self.fine_tune(batch, tokens=self.config.training.micro_batch_tokens)()
+            updated = self.fine_tune(batch, shapes=self.session.shapes.rows)()
             self.check_finite(updated)
             current.updates += 1
             current.sums.update(updated)

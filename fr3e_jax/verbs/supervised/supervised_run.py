@@ -152,7 +152,7 @@ class SupervisedRun:
     def fine_tune(self, trunks: Sequence[TrainingTrunk], **packing: Any) -> Callable[[], dict[str, float]]:
         """Take one optimizer step of cross-entropy, the mean over the tokens that train.
 
-        ``packing``: options of `pack`, at least its ``tokens``. Returns a function that waits for the step and returns
+        ``packing``: options of `pack`, at least its ``shapes``. Returns a function that waits for the step and returns
         its metrics.
         """
         learner, counted = self.learner, int(counted_tokens(trunks).sum())

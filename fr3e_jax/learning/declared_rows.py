@@ -1,0 +1,219 @@
+"""The shapes of micro-batches, declared before the run from the lengths that its recipe expects.
+
+A shape costs a compilation of each program that reads rows, so a run has few. They are those with which mini-batches of
+expected lengths cost least work. They follow from the recipe and the number of shards alone: a resumed run, every
+process and `fr3e compile` declare the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from fr3e_jax.configuration.schema import Config
+from fr3e_jax.learning.row_planner import (
+    CALL,
+    LEAST_SIZE,
+    Family,
+    cut,
+    families_of,
+    fill_rows,
+    largest_branches,
+    row_counts,
+    selections,
+)
+from fr3e_jax.learning.trained_trunks import owns_of, planned_sizes
+from fr3e_jax.programs.row_shape import RowShape
+from fr3e_jax.programs.size_buckets import power_of_two, size_bucket
+from fr3e_jax.rollouts.expected_lengths import expected_lengths
+
+WINDOW = 3  # lanes that a token sees where branches lie end to end (docs/developers/performance_notebook.md)
+MOST_SHAPES = 6
+_WORTH = 0.97  # a further row must leave at most this part of the work
+_BATCHES = 6  # mini-batches that shapes are chosen for
+_BRANCHES = 1024  # larger mini-batches are cut
+_LONG_BRANCH = 2048  # longer branches do not cross lanes: the extra scores would cost more than the gaps
+_SHARED_TRUNKS = 256  # trunk positions of a row of several trunks: every lane's token scores all of them
+_EACH_LANE = 12  # numbers of lanes up to this are all tried
+_TRUNK_STEP = 1024  # most positions between sizes of trunks
+_CAPACITIES = 3  # for branches that do not cross lanes: enough for the longest, a half, and a quarter of that
+_PROMISING = 12  # rows that are tried beside the first two
+
+Sizes = tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]]  # forks of each trunk's branches, and their tokens
+
+
+def declared_rows(config: Config, shards: int, key_cost: float) -> tuple[RowShape, ...]:
+    """The shapes of micro-batches of a run.
+
+    Args:
+      config: the recipe.
+      shards: every number of rows is a multiple of it.
+      key_cost: see `fr3e_jax.learning.row_planner.plan_rows`.
+    """
+    cap, prompt = config.rollout.max_response_tokens, config.data.max_prompt_tokens
+    longest_trunk = prompt + cap - 1 if config.explore.enabled or config.returns.size else prompt
+    rollouts, tokens = min(config.training.mini_batch_rollouts, _BRANCHES), config.training.micro_batch_tokens
+    batches = list(expected_mini_batches(config, min(_BATCHES, 2 * _BRANCHES // rollouts), rollouts))
+    return chosen_shapes(batches, (longest_trunk, cap), tokens=tokens, shards=shards, key_cost=key_cost)
+
+
+def chosen_shapes(
+    batches: Sequence[Sizes], longest: tuple[int, int], *, tokens: int, shards: int = 1, key_cost: float = 0.0
+) -> tuple[RowShape, ...]:
+    """At most `MOST_SHAPES` shapes with which mini-batches like these cost least.
+
+    Each row is declared one to a shard and in a larger number. Full micro-batches are then large, and few rows are
+    empty.
+
+    Args:
+      batches: mini-batches.
+      longest: positions of the longest trunk and tokens of the longest branch; the first row holds both.
+      tokens: positions of a micro-batch, padding counted; only the smallest row of a size may exceed it.
+      shards, key_cost: see `declared_rows`.
+    """
+    search = _Search([families_of(*batch) for batch in batches], key_cost, CALL * tokens)
+    positions = max(tokens // shards, 1)
+    rows = _tried_rows(*longest, positions, min(min(map(min, forks)) for forks, _ in batches))
+    chosen: tuple[RowShape, ...] = ()
+    least, tried = math.inf, [row for row in rows if row.holds(*longest)]
+    while tried:
+        pairs = {
+            tuple(row._replace(rows=shards * count) for count in sorted({1, most}))
+            for row in tried
+            for most in _row_numbers(max(positions // row.positions, 1))
+        }
+        works = {pair: search.work((*chosen, *pair)) for pair in pairs if len(chosen) + len(pair) <= MOST_SHAPES}
+        ranked = sorted(works, key=lambda pair: (works[pair], pair))
+        if not ranked or works[ranked[0]] > _WORTH * least:
+            break
+        if chosen:
+            rows = list(dict.fromkeys(pair[0].row for pair in ranked))[:_PROMISING]
+        chosen, least = (*chosen, *ranked[0]), works[ranked[0]]
+        tried = [row for row in rows if row != chosen[-1].row]
+    return chosen
+
+
+class _Search:
+    """Work of mini-batches in shapes that are tried; rows are filled once for each selection."""
+
+    def __init__(self, batches: Sequence[Sequence[Family]], key_cost: float, call: float):
+        self._batches, self._key_cost, self._call = batches, key_cost, call
+        self._largest = [largest_branches(families) for families in batches]
+        self._filled: dict[tuple[int, tuple[RowShape, ...]], dict[RowShape, int]] = {}
+
+    def work(self, shapes: Sequence[RowShape]) -> float:
+        """Work of all mini-batches in micro-batches of ``shapes``."""
+        counts, total = row_counts(shapes), 0.0
+        works = {row: row.work(self._key_cost) for row in counts}
+        for batch, branches in enumerate(self._largest):
+            total += min(
+                sum(
+                    works[row] * count + self._call
+                    for row, filled in self._filled_rows(batch, selection).items()
+                    for count in cut(filled, counts[row])
+                )
+                for selection in selections(counts, branches)
+            )
+        return total
+
+    def _filled_rows(self, batch: int, selection: tuple[RowShape, ...]) -> dict[RowShape, int]:
+        if (batch, selection) not in self._filled:
+            filled = fill_rows(self._batches[batch], selection)
+            self._filled[batch, selection] = {row: len(rows) for row, rows in filled.items()}
+        return self._filled[batch, selection]
+
+
+def _tried_rows(trunk: int, branch: int, positions: int, least_fork: int) -> list[RowShape]:
+    """Rows of at most ``positions`` positions, and of each size the smallest in any case."""
+    sizes = [size for size in _ladder(LEAST_SIZE, max(trunk - 1, _SHARED_TRUNKS)) if size >= least_fork]
+    if branch <= min(_LONG_BRANCH, (positions - trunk) // 2):
+        window, capacities = WINDOW, [size_bucket(-(-(branch - 1) // (WINDOW - 1)), LEAST_SIZE)]
+        fewest = -(-branch // capacities[0])
+    else:
+        window, fewest = 1, 1
+        capacities = [size_bucket(-(-branch >> n), LEAST_SIZE) for n in range(_CAPACITIES)]
+    return [
+        RowShape(1, size, lanes, capacity, window)
+        for size in sorted({*sizes, _trunk_bucket(trunk)})
+        for capacity in capacities
+        for lanes in _lane_numbers(fewest, max((positions - size) // capacity, fewest))
+    ]
+
+
+def _ladder(least: int, most: int) -> list[int]:
+    """4, 6, 8, 12, 16, 24, ... from ``least`` to ``most``."""
+    sizes, size = [], size_bucket(least)
+    while size <= most:
+        sizes.append(size)
+        size = size_bucket(size + 1)
+    return sizes
+
+
+def _lane_numbers(least: int, most: int) -> list[int]:
+    """Each number up to `_EACH_LANE`, then 16, 24, 32, ..., and the most."""
+    return sorted({*range(least, min(most, _EACH_LANE) + 1), *_ladder(max(least, _EACH_LANE), most), most})
+
+
+def _row_numbers(most: int) -> list[int]:
+    """Rows of a micro-batch and shard: as many as fit, a half of that, a quarter, ..."""
+    return sorted({-(-most // (1 << n)) for n in range(most.bit_length())})
+
+
+def _trunk_bucket(size: int) -> int:
+    """``size`` trunk positions, rounded up to a multiple of an eighth of the next power of two, at most of 1024."""
+    step = min(max(power_of_two(size) // 8, LEAST_SIZE), _TRUNK_STEP)
+    return -(-size // step) * step
+
+
+def expected_mini_batches(config: Config, count: int, rollouts: int) -> Iterator[Sizes]:
+    """Mini-batches of random lengths, of about ``rollouts`` rollouts.
+
+    A recipe that states no mean length gets means from a third of the cap up. The rollouts of a mini-batch vary, too: a
+    run has other lengths than its recipe expects.
+    """
+    random = np.random.default_rng(0)
+    mean, cap = config.rollout.expected_tokens, config.rollout.max_response_tokens
+    for batch in range(count):
+        expected = expected_lengths(mean or max(cap * (count + 2 * batch + 1) // (3 * count), 1), cap)
+        forks: list[list[int]] = []
+        lengths: list[list[int]] = []
+        while sum(map(len, forks)) < rollouts * (3 + batch % 3) / 4:
+            for trunk in _trunks_of_a_prompt(config, expected, random):
+                forks.append([fork for fork, _ in trunk])
+                lengths.append([length for _, length in trunk])
+        yield planned_sizes(forks, lengths, owns_of(config, forks))[:2]
+
+
+def _trunks_of_a_prompt(
+    config: Config, expected: np.ndarray, random: np.random.Generator
+) -> Iterator[list[tuple[int, int]]]:
+    """The training trunks of one prompt: (fork, tokens) of the branches of each."""
+    rollout, explore, returns, longest = config.rollout, config.explore, config.returns, config.data.max_prompt_tokens
+    prompt = int(random.integers(-(-longest // 2), longest + 1))
+
+    def length(before: int = 0) -> int:
+        return max(int(random.choice(expected)) - before, 1)
+
+    def trained(states: Sequence[int], rollouts: int) -> list[tuple[int, int]]:
+        """Branches of some of the states: the rollouts of the others are all right or all wrong."""
+        chosen = sorted(random.permutation(states)[: random.integers(1, len(states) + 1)].tolist())
+        return [(prompt + state, length(state)) for state in chosen for _ in range(rollouts)]
+
+    if not explore.enabled or explore.train_base:
+        yield [(prompt, length()) for _ in range(rollout.rollouts_per_prompt)]
+    returned = returns.max_share / (1 - returns.max_share) * rollout.rollouts_per_prompt * expected.mean()
+    while returns.size and returned > 0:
+        depths = returns.depths if returns.depth_rule == "target" else explore.num_anchors
+        first, last = sorted(random.integers(0, length(), 2).tolist())
+        branches = trained(np.linspace(first, last, depths).astype(int).tolist(), returns.rollouts)
+        returned -= sum(tokens for _, tokens in branches)
+        yield branches
+    for _ in range(max(min(explore.max_correct + explore.max_wrong, rollout.rollouts_per_prompt), 1) * explore.enabled):
+        base = length()
+        states = sorted(random.integers(0, base, explore.num_anchors).tolist())
+        if explore.initial_state == "fresh":
+            states = [0, *states]
+        branches = trained(states, explore.rollouts_per_state) if explore.train_states else []
+        yield branches + [(prompt, base)] * (explore.block_credit or not explore.train_states)
