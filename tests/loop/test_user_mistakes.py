@@ -38,7 +38,7 @@ def mistake(recipe, tmp_path, capsys):
 def model(tmp_path, session) -> Path:
     """A working Hugging Face directory, in which each test breaks one thing."""
     directory = tmp_path / "model"
-    save_model(session, session.model.fresh_params(session.config), directory, "float32")
+    save_model(session, session.model.fresh_params(session.config), directory)
     return directory
 
 
