@@ -7,9 +7,9 @@ from fractions import Fraction
 from fr3e_jax.answers.brackets import bracket, in_braces, operand, within_bars
 from fr3e_jax.answers.commands import command
 from fr3e_jax.answers.cursor import END, Cursor
+from fr3e_jax.answers.expression_shapes import letters
 from fr3e_jax.answers.expression_tree import Node, listed, literal_node, mixed_number, number_node, three_digits
 from fr3e_jax.answers.limits import Unreadable
-from fr3e_jax.answers.shapes import letters
 from fr3e_jax.answers.tokens import Token
 from fr3e_jax.answers.vocabulary import BASES, OPENING, UNDEFINED_FUNCTIONS
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fr3e_jax.answers.atoms import atom, based
 from fr3e_jax.answers.brackets import exponent, operand
 from fr3e_jax.answers.cursor import END, Cursor
+from fr3e_jax.answers.expression_shapes import is_name
 from fr3e_jax.answers.expression_tree import Node, decorated, integer_value, mixed, product, with_sign
 from fr3e_jax.answers.limits import LIST_ITEMS, Refused, Unreadable
-from fr3e_jax.answers.shapes import is_name
 from fr3e_jax.answers.vocabulary import CLOSING, NUMBER_SETS, OPENING, RELATIONS, SEPARATORS
 
 _AFTER_SET = {END.value, "}", *CLOSING, *SEPARATORS, *RELATIONS, "\\cup", "\\cap", "\\setminus", "|", ":"}

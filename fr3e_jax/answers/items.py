@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from fr3e_jax.answers.exact_numbers import substituted
+from fr3e_jax.answers.expression_shapes import is_asked, is_name, is_open
 from fr3e_jax.answers.expression_tree import Node, symbols
 from fr3e_jax.answers.limits import SIGNS, Refused, Unreadable
 from fr3e_jax.answers.quantity import Quantity, quantity
-from fr3e_jax.answers.shapes import is_asked, is_name, is_open
 
 
 @dataclass(frozen=True, slots=True)

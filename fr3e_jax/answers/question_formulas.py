@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from fr3e_jax.answers.expression_shapes import difference
 from fr3e_jax.answers.expression_tree import Node, symbols
 from fr3e_jax.answers.limits import ANSWER_LENGTH, Refused, Unreadable
 from fr3e_jax.answers.reader import read_tokens
-from fr3e_jax.answers.shapes import difference
 from fr3e_jax.answers.tokens import tokenise
 from fr3e_jax.answers.vocabulary import FUNCTION_NAMES
 from fr3e_jax.answers.written_forms import has_operation, is_plain, leaves, written_form

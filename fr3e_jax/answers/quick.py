@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 
 from fr3e_jax.answers.arithmetic import ExactArithmetic, NeedsWorker
-from fr3e_jax.answers.comparison import same
+from fr3e_jax.answers.equality import same
 from fr3e_jax.answers.limits import LITERAL_DIGITS, Contradiction, Refused, Unreadable
 from fr3e_jax.answers.reader import keys, readings
 from fr3e_jax.verdict import Verdict

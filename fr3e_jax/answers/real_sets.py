@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from fr3e_jax.answers.arithmetic import Arithmetic
+from fr3e_jax.answers.expression_shapes import MIRROR
 from fr3e_jax.answers.expression_tree import EMPTY_SET, INFINITY, Node, symbols
 from fr3e_jax.answers.limits import Unreadable
-from fr3e_jax.answers.shapes import MIRROR
 
 _INFINITY = 10**9999
 

@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
 
+from fr3e_jax.answers.expression_shapes import is_name, is_open
 from fr3e_jax.answers.expression_tree import Node, symbols
 from fr3e_jax.answers.limits import Contradiction, Refused, Unreadable
 from fr3e_jax.answers.question_formulas import Formulas, difference_form, is_numeral, notation, question_formulas
 from fr3e_jax.answers.reader import keys, read
 from fr3e_jax.answers.requested_forms import lacks_form
-from fr3e_jax.answers.shapes import is_name, is_open
 from fr3e_jax.answers.written_forms import (
     OPERATIONS,
     has_operation,

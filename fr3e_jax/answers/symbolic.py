@@ -13,7 +13,7 @@ from mpmath import mp
 
 from fr3e_jax.answers import numeric
 from fr3e_jax.answers.arithmetic import as_decimal, rounds, rounds_to
-from fr3e_jax.answers.comparison import same
+from fr3e_jax.answers.equality import same
 from fr3e_jax.answers.exact_numbers import NotRational, Undefined, rational
 from fr3e_jax.answers.expression_tree import INFINITY, Node, number_node, replaced, symbols
 from fr3e_jax.answers.items import single_values

@@ -89,8 +89,8 @@ class Trainer:
         overrides: Sequence[str] = (),
         run_dir: str | Path | None = None,
     ):
-        own = [] if environment is None else ["environment.kind=task"]
-        self.config: Config = load_config(recipe, [*overrides, *own])
+        of_environment = [] if environment is None else ["environment.kind=task"]
+        self.config: Config = load_config(recipe, [*overrides, *of_environment])
         self.callbacks = tuple(callbacks)
         self.run_dir = run_dir
         if held_out is not None and problems is None:

@@ -20,7 +20,7 @@ _OPEN_ROWS = 32  # the last rows that a further trunk may join
 LEAST_SIZE = 16  # positions of a trunk or a lane
 
 
-class Branch(NamedTuple):
+class RowBranch(NamedTuple):
     """A branch of a trunk: its index there, the trunk positions it sees, and its tokens."""
 
     index: int
@@ -48,7 +48,7 @@ class Row:
         self.limit, lanes = (self.shape.room, 1) if self.crosses else (self.shape.capacity, self.shape.lanes)
         self.ends = [0] * lanes
 
-    def add(self, trunk: int, branches: Sequence[Branch]) -> list[Branch]:
+    def add(self, trunk: int, branches: Sequence[RowBranch]) -> list[RowBranch]:
         """Add branches of a trunk, longest first, as long as they have room; return the others."""
         size = self.sizes[-1] if self.trunks[-1:] == [trunk] else 0
         before = self.filled - size
@@ -71,7 +71,7 @@ class Row:
         self.filled = before + size
         return left
 
-    def has_room(self, branches: Sequence[Branch]) -> bool:
+    def has_room(self, branches: Sequence[RowBranch]) -> bool:
         """Return whether a further trunk with some of these branches may fit."""
         if self.shape.room - self.tokens < branches[-1].length:
             return False
@@ -85,7 +85,7 @@ class Row:
 
 
 Plan = list[tuple[list[Row], RowShape]]  # micro-batches: their rows with content, and their shape
-Family = tuple[int, Sequence[Branch]]  # a trunk with branches, the longest first
+Family = tuple[int, Sequence[RowBranch]]  # a trunk with branches, the longest first
 
 
 def families_of(forks: Sequence[Sequence[int]], lengths: Sequence[Sequence[int]]) -> list[Family]:
@@ -96,7 +96,7 @@ def families_of(forks: Sequence[Sequence[int]], lengths: Sequence[Sequence[int]]
       lengths: ``lengths[i][b]``, tokens of branch b of trunk i.
     """
     families = [
-        (trunk, sorted(map(Branch, range(len(seen)), seen, tokens), key=lambda branch: -branch.length))
+        (trunk, sorted(map(RowBranch, range(len(seen)), seen, tokens), key=lambda branch: -branch.length))
         for trunk, (seen, tokens) in enumerate(zip(forks, lengths, strict=True))
     ]
     return sorted(families, key=lambda family: (-sum(lengths[family[0]]), -max(forks[family[0]]), family[0]))
@@ -155,16 +155,16 @@ def row_counts(shapes: Sequence[RowShape]) -> dict[RowShape, list[int]]:
     return {row: sorted(s.rows for s in shapes if s.row == row) for row in sorted({shape.row for shape in shapes})}
 
 
-def largest_branches(families: Sequence[Family]) -> list[Branch]:
+def largest_branches(families: Sequence[Family]) -> list[RowBranch]:
     """The branches such that rows with room for these have room for all."""
-    found: list[Branch] = []
+    found: list[RowBranch] = []
     for branch in sorted((b for _, branches in families for b in branches), key=lambda b: (-b.fork, -b.length)):
         if not found or branch.length > found[-1].length:
             found.append(branch)
     return found
 
 
-def selections(rows: Sequence[RowShape], branches: Sequence[Branch]) -> Iterator[tuple[RowShape, ...]]:
+def selections(rows: Sequence[RowShape], branches: Sequence[RowBranch]) -> Iterator[tuple[RowShape, ...]]:
     """Selections of ``rows`` that hold each of the branches."""
     for count in range(1, len(rows) + 1):
         for selection in combinations(rows, count):

@@ -30,7 +30,7 @@ def owns_of(config: Config, forks: Sequence[Sequence[int]]) -> list[list[bool]]:
 
 
 class PlannedSizes(NamedTuple):
-    """What `fr3e_jax.learning.row_planner.plan_rows` places; all ``[trunk][branch]``."""
+    """The input of `fr3e_jax.learning.row_planner.plan_rows`; all ``[trunk][branch]``."""
 
     forks: Sequence[Sequence[int]]
     lengths: Sequence[Sequence[int]]

@@ -48,15 +48,18 @@ def first_that_shares(cache: str, index: int, gather: Gather) -> int:
     Each process makes a file there, and looks for those of the processes before it, by their names: a listing of a
     folder on the network may be older.
     """
-    told = gather([uuid.uuid4().hex, cache])
+    announced = gather([uuid.uuid4().hex, cache])
     if is_remote(cache) or not cache:
-        return next(number for number, (_, other) in enumerate(told) if other == cache)
-    token = lambda number: Path(cache, f".shared_by_{told[0][0]}_{number}")
+        return next(process for process, (_, other) in enumerate(announced) if other == cache)
+
+    def token(process: int) -> Path:
+        return Path(cache, f".shared_by_{announced[0][0]}_{process}")
+
     with contextlib.suppress(OSError):  # a folder that cannot be written: jax warns at its first program
         token(index).parent.mkdir(parents=True, exist_ok=True)
         token(index).touch()
     gather(None)  # all have made theirs
-    first = next((number for number in range(index) if token(number).exists()), index)
+    first = next((process for process in range(index) if token(process).exists()), index)
     gather(None)  # all have looked
     with contextlib.suppress(OSError):
         token(index).unlink()

@@ -22,8 +22,8 @@ def test_no_module_outside_of_the_package_names_a_module_inside():
     "source",
     [
         "from fr3e_jax.answers import symbolic",
-        "from fr3e_jax.answers.comparison import same",
-        "def f():\n    import fr3e_jax.answers.comparison as c",
+        "from fr3e_jax.answers.equality import same",
+        "def f():\n    import fr3e_jax.answers.equality as c",
         'JOB = "fr3e_jax.answers.symbolic:verdict"',
     ],
 )

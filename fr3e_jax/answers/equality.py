@@ -10,6 +10,24 @@ from __future__ import annotations
 import itertools
 
 from fr3e_jax.answers.arithmetic import Arithmetic
+from fr3e_jax.answers.expression_shapes import (
+    as_matrix,
+    difference,
+    elements,
+    infinity_sign,
+    is_asked,
+    is_name,
+    is_open,
+    is_system,
+    is_time,
+    is_zero,
+    letters,
+    mirrored,
+    name_of,
+    named_point,
+    set_letter,
+    with_unit,
+)
 from fr3e_jax.answers.expression_tree import EMPTY_SET, Node, number_node, symbols, unsigned
 from fr3e_jax.answers.items import (
     Item,
@@ -28,24 +46,6 @@ from fr3e_jax.answers.limits import Contradiction, Unreadable
 from fr3e_jax.answers.matrices import collapsed, has_matrix
 from fr3e_jax.answers.quantity import quantity, units_conflict
 from fr3e_jax.answers.real_sets import real_set
-from fr3e_jax.answers.shapes import (
-    as_matrix,
-    difference,
-    elements,
-    infinity_sign,
-    is_asked,
-    is_name,
-    is_open,
-    is_system,
-    is_time,
-    is_zero,
-    letters,
-    mirrored,
-    name_of,
-    named_point,
-    set_letter,
-    with_unit,
-)
 from fr3e_jax.answers.vectors import paired_components
 
 _SET_OPERATIONS = {"union", "intersection", "difference", "set_name"}
