@@ -152,7 +152,8 @@ class TrainingRun:
         gc.collect()
         gc.freeze()  # modules and traced programs: each collection took 0.25 s to look through them
         while not self.budget_spent():
-            yield self.state.step + 1
+            with self.profiler.step(self.state.step + 1):  # with its evaluation and checkpoint
+                yield self.state.step + 1
             self._end_of_step()
 
     def budget_spent(self) -> bool:
@@ -168,11 +169,10 @@ class TrainingRun:
         The state of the step before is kept meanwhile: a stop gives the step up and saves that state.
         """
         state, record = self.state, StepRecord(self)
-        with self.profiler.step(state.step):
-            self.last_finished = self._host_state() | {"step": state.step - 1}
-            yield record
-            self.last_finished, state.evaluated = None, {}
-            record.write()
+        self.last_finished = self._host_state() | {"step": state.step - 1}
+        yield record
+        self.last_finished, state.evaluated = None, {}
+        record.write()
 
     def _end_of_step(self) -> None:
         """Compare the processes' counts, raise what failed in the background, and stop if asked to."""
