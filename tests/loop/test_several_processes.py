@@ -162,7 +162,7 @@ def test_a_run_continues_with_another_number_of_processes(tmp_path, tiny_run, fi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["explore 12", "update 3"])
+@pytest.mark.parametrize("moment", ["explore 22", "update 3"])
 def test_two_processes_told_to_stop_inside_a_step_end_equal(tmp_path, tiny_run, two_processes, moment):
     """The signal comes to the second process alone; both stop at the same chunk, or after the same step."""
     group = Group(tmp_path, tiny_run)
