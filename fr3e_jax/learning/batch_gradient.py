@@ -43,7 +43,7 @@ def batch_gradient(setup: LearningSetup, learner: Learner, step: int, batch: lis
     tokens = loss_tokens(mini_batch)
     if not tokens:
         return BatchGradient(None, 0, 0)
-    gradient, found = mini_batch_gradient(setup, learner, mini_batch, scored)
-    loss = sum(float(jax.device_get(part["loss"])) for part in found)
+    gradient, sums = mini_batch_gradient(setup, learner, mini_batch, scored)
+    loss = sum(float(jax.device_get(micro_sums["loss"])) for micro_sums in sums)
     check_figures(f"the gradient of step {step}", {"loss": loss})
     return BatchGradient(learner.programs.total(gradient), tokens, sum(micro.positions for micro in mini_batch.micros))

@@ -32,12 +32,12 @@ def _names(config: Config) -> list[str]:
 
 
 def reads_scores(config: Config) -> bool:
-    """Whether a mini-batch reads scores before its update, for shaping steps or a ratio of whole responses."""
+    """True if a mini-batch reads scores before its update, for shaping steps or a ratio of whole responses."""
     return bool(_names(config)) or config.loss.ratio == "sequence"
 
 
 def needs_entropies(config: Config) -> bool:
-    """Whether a step reads entropies of the scoring pass."""
+    """True if a step reads entropies of the scoring pass."""
     return any(SHAPING_STEPS[name].reads for name in _names(config))
 
 
@@ -68,13 +68,14 @@ def shape_mini_batch(
 
 def _sequence_log_ratios(batch: list[TrainingTrunk], mini_batch: MiniBatch, old: Scores, current: Scores) -> PerToken:
     """Mean over a branch's trained tokens of log π − log π_old, at each of its tokens. (GSPO, eq. 7.)"""
-    now, before = ([scores.logprobs[number] for number in mini_batch.members] for scores in (current, old))
+    now, before = ([scores.logprobs[position] for position in mini_batch.members] for scores in (current, old))
     trains = [[branch.trains for branch in trunk.branches] for trunk in mini_batch.trunks]
     ratios = iter(sequence_log_ratios(stacked(now), stacked(before), stacked(trains)))
-    found: PerToken = [[] for _ in batch]
-    for number, trunk in zip(mini_batch.members, mini_batch.trunks, strict=True):
-        found[number] = [np.full(len(branch.token_ids), next(ratios), np.float32) for branch in trunk.branches]
-    return found
+    ratios_by_branch: PerToken = [[] for _ in batch]
+    for position, trunk in zip(mini_batch.members, mini_batch.trunks, strict=True):
+        lengths = [len(branch.token_ids) for branch in trunk.branches]
+        ratios_by_branch[position] = [np.full(length, next(ratios), np.float32) for length in lengths]
+    return ratios_by_branch
 
 
 def _tokens(
@@ -82,16 +83,24 @@ def _tokens(
 ) -> Tokens:
     """The tokens of a mini-batch as the steps read them: a row for each branch, padded with 0."""
     members = [
-        (number, index, branch, trunk)
-        for number, trunk in zip(mini_batch.members, mini_batch.trunks, strict=True)
+        (position, index, branch, trunk)
+        for position, trunk in zip(mini_batch.members, mini_batch.trunks, strict=True)
         for index, branch in enumerate(trunk.branches)
     ]
-    rows = lambda values: stacked([list(values)])
-    of = lambda values: rows(values[number][index] for number, index, *_ in members)
+
+    def rows(values):
+        return stacked([list(values)])
+
+    def of(values):
+        return rows(values[position][index] for position, index, *_ in members)
+
     advantages = rows(branch.advantages for *_, branch, _ in members)
     nothing = np.zeros_like(advantages)
-    entropies = lambda scores: nothing if scores.entropies is None else of(scores.entropies)
-    groups = {key: i for i, key in enumerate(dict.fromkeys((number, b.group) for number, _, b, _ in members))}
+
+    def entropies(scores):
+        return nothing if scores.entropies is None else of(scores.entropies)
+
+    groups = {key: i for i, key in enumerate(dict.fromkeys((position, b.group) for position, _, b, _ in members))}
     loss = setup.config.loss
     return Tokens(
         advantages=advantages,
@@ -106,7 +115,7 @@ def _tokens(
         places=_places(members, nothing.shape),
         relative=rows(_relative(trunk, branch) for *_, branch, trunk in members),
         uniforms=setup.noise.generator(SHUFFLE, step, learner.updates, 1).random(nothing.shape).astype(np.float32),
-        group=np.array([groups[number, branch.group] for number, _, branch, _ in members], np.int32),
+        group=np.array([groups[position, branch.group] for position, _, branch, _ in members], np.int32),
         right=np.array([branch.right for *_, branch, _ in members]),
         finished=np.array([branch.finished for *_, branch, _ in members]),
         step=np.int32(step),
@@ -122,8 +131,8 @@ def _places(members: Sequence[tuple], shape: tuple[int, ...]) -> np.ndarray:
     Positions count from the prompt's end. They are ranked, so that late forks give no large numbers.
     """
     first = np.array([branch.fork - trunk.prompt_tokens for *_, branch, trunk in members], np.int32)
-    found = first[:, None] + np.arange(shape[1], dtype=np.int32)
-    return np.unique(found, return_inverse=True)[1].reshape(shape).astype(np.int32)
+    columns = first[:, None] + np.arange(shape[1], dtype=np.int32)
+    return np.unique(columns, return_inverse=True)[1].reshape(shape).astype(np.int32)
 
 
 def _relative(trunk: TrainingTrunk, branch: TrainingBranch) -> np.ndarray:
@@ -140,7 +149,7 @@ def _write(setup: LearningSetup, batch: list[TrainingTrunk], mini_batch: MiniBat
     """
     position = 0
     values = {name: [[] for _ in batch] for name in ("advantages", "loss_mask", "weights", "penalised")}
-    for number, trunk in zip(mini_batch.members, mini_batch.trunks, strict=True):
+    for member, trunk in zip(mini_batch.members, mini_batch.trunks, strict=True):
         for branch in trunk.branches:
             size = slice(len(branch.token_ids))
             advantages, counted, weights, penalised = (array[position, size] for array in shaped)
@@ -148,7 +157,7 @@ def _write(setup: LearningSetup, batch: list[TrainingTrunk], mini_batch: MiniBat
             weights = weights / token_divisors(mini_batch.counted[position], setup.config.loss.aggregation)
             fresh = (advantages, counted & (weights != 0), weights.astype(np.float32), penalised)
             for name, array in zip(values, fresh, strict=True):
-                values[name][number].append(array)
+                values[name][member].append(array)
             position += 1
     for name, nested in values.items():
         if name != "penalised" or "kl_cov" in setup.config.shaping.steps:

@@ -29,14 +29,18 @@ class CriticBatch:
         values, returns = (trained_tokens(self.batch, x) for x in (self.values, self.returns))
         spread = float(np.var(returns)) if returns.size else 0.0
         explained = 1.0 - float(np.var(returns - values)) / spread if spread > 0 else 0.0
-        means = {f"critic/{name}": float(np.mean([part[name] for part in sums])) for name in (sums or [{}])[0]}
+        names = sums[0] if sums else ()
+        means = {f"critic/{name}": float(np.mean([update[name] for update in sums])) for name in names}
         mean = float(values.mean()) if values.size else 0.0
         return means | {"critic/value": mean, "critic/explained_variance": explained}
 
 
 def values_of(critic: Critic, batch: list[TrainingTrunk], packed: Iterable[MiniBatch]) -> PerToken:
     """V of the state in which each token is sampled, ``[trunk][branch] -> [T]``."""
-    compute = lambda micro: [critic.programs.values(critic.params, micro.batch.rows)]
+
+    def compute(micro):
+        return [critic.programs.values(critic.params, micro.batch.rows)]
+
     return read_placed(batch, packed, compute, 1)[0]
 
 

@@ -133,9 +133,9 @@ def count_rollouts(trunks: list[TrainingTrunk]) -> int:
 
 def split_full_batch(trunks: list[TrainingTrunk], rollouts: int) -> tuple[list[TrainingTrunk], list[TrainingTrunk]]:
     """The first trunks that together hold at least ``rollouts`` rollouts, and the rest. Trunks are never cut."""
-    held = 0
+    rollout_count = 0
     for index, trunk in enumerate(trunks):
-        held += len(trunk.branches)
-        if held >= rollouts:
+        rollout_count += len(trunk.branches)
+        if rollout_count >= rollouts:
             return trunks[: index + 1], trunks[index + 1 :]
     return trunks, []

@@ -21,9 +21,9 @@ class NonFiniteUpdate(RuntimeError):
 
 def check_figures(where: str, figures: Mapping[str, float]) -> None:
     """Raise `NonFiniteUpdate` if a figure is not finite; ``where`` is what they belong to."""
-    found = [f"the {name} of {where} is {value}" for name, value in figures.items() if not math.isfinite(value)]
-    if found:
-        raise NonFiniteUpdate(f"{' and '.join(found)}; expected finite numbers")
+    faults = [f"the {name} of {where} is {value}" for name, value in figures.items() if not math.isfinite(value)]
+    if faults:
+        raise NonFiniteUpdate(f"{' and '.join(faults)}; expected finite numbers")
 
 
 def check_scores(batch: list[TrainingTrunk], scores: Mapping[str, PerToken | None]) -> None:
@@ -48,13 +48,13 @@ def check_weights(learner: Learner) -> None:
     Raises:
       NonFiniteUpdate: they cannot be used.
     """
-    held: Iterable[tuple[str, OptimizerPrograms, Any, Any, str]] = [
+    trained: Iterable[tuple[str, OptimizerPrograms, Any, Any, str]] = [
         ("the policy", learner.programs, learner.params, learner.trained_on, "entropy")
     ]
     if learner.critic is not None:
         critic = learner.critic
-        held = [*held, ("the critic", critic.programs, critic.params, critic.trained_on, "value")]
-    for name, programs, params, trained_on, figure in held:
+        trained = [*trained, ("the critic", critic.programs, critic.params, critic.trained_on, "value")]
+    for name, programs, params, trained_on, figure in trained:
         if trained_on is None:
             continue  # no update yet
         batch, *numbers = trained_on

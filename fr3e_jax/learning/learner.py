@@ -44,12 +44,12 @@ class Learner:
 
     def arrays(self) -> dict[str, Any]:
         """The arrays that a checkpoint holds, by part of the learner."""
-        held = {"params": self.params, "optimizer": self.optimizer_state}
+        arrays = {"params": self.params, "optimizer": self.optimizer_state}
         if self.reference is not None:
-            held["reference"] = self.reference
+            arrays["reference"] = self.reference
         if self.critic is not None:
-            held["critic"] = self.critic.arrays()
-        return held
+            arrays["critic"] = self.critic.arrays()
+        return arrays
 
     def restart_optimizer(self) -> None:
         """Reset the optimizer's moments and its schedule."""
@@ -80,12 +80,12 @@ def fresh_learner(
 
 def abstract_learner(programs: TrainPrograms, critic: CriticPrograms | None, *, reference: bool) -> dict[str, Any]:
     """Shapes, types and shardings of `Learner.arrays`, to restore a checkpoint into."""
-    held = programs.abstract_arrays()
+    arrays = programs.abstract_arrays()
     if reference:
-        held["reference"] = held["params"]
+        arrays["reference"] = arrays["params"]
     if critic is not None:
-        held["critic"] = critic.abstract_arrays()
-    return held
+        arrays["critic"] = critic.abstract_arrays()
+    return arrays
 
 
 def restored_learner(

@@ -57,7 +57,7 @@ def mini_batches(
 
 def pack_mini_batch(setup: LearningSetup, learner: Learner, members: list[tuple[int, TrainingTrunk]]) -> MiniBatch:
     """Pack trunks with advantages and masks; the scoring pass (`fr3e_jax.learning.scoring`) adds log-probs."""
-    numbers, trunks = [number for number, _ in members], [trunk for _, trunk in members]
+    numbers, trunks = [position for position, _ in members], [trunk for _, trunk in members]
     micros = pack(trunks, **row_options(setup, learner), aggregation=setup.config.loss.aggregation)
     return MiniBatch(numbers, trunks, micros)
 
@@ -95,7 +95,7 @@ def placed(mini_batch: MiniBatch, values: PerToken) -> Iterator[np.ndarray]:
     for micro in mini_batch.micros:
         array = np.zeros(micro.batch.loss_mask.shape, kind)
         for p in micro.spans:
-            if micro.own[p.row]:
+            if micro.local_rows[p.row]:
                 p.of(array)[...] = values[mini_batch.members[p.trunk]][p.branch][p.tokens]
         yield array
 
@@ -107,7 +107,7 @@ def fill(packed: Iterable[MiniBatch], name: str, values: PerToken) -> None:
             micro.batch = micro.batch._replace(**{name: array})
             if name == "loss_mask":
                 of_spans = (values[mini_batch.members[p.trunk]][p.branch][p.tokens] for p in micro.spans)
-                micro.loss_tokens = sum(int(np.count_nonzero(one)) for one in of_spans)
+                micro.loss_tokens = sum(int(np.count_nonzero(weights_of_span)) for weights_of_span in of_spans)
 
 
 def stacked(values: PerToken) -> np.ndarray:
@@ -152,14 +152,14 @@ def read_placed(
     """
     pairs = ((mini_batch, micro) for mini_batch in packed for micro in mini_batch.micros)
     running = [(mini_batch, micro, compute(micro)) for mini_batch, micro in pairs]
-    found = [[[np.zeros(0, np.float32)] * len(trunk.branches) for trunk in batch] for _ in range(count)]
+    values_by_branch = [[[np.zeros(0, np.float32)] * len(trunk.branches) for trunk in batch] for _ in range(count)]
     for mini_batch, micro, arrays in running:
         arrays = jax.device_get(arrays)
         if into:
             micro.batch = micro.batch._replace(**{into: arrays[0]})
-        for values, array in zip(found, arrays, strict=True):
+        for values, array in zip(values_by_branch, arrays, strict=True):
             _read_micro(mini_batch, micro, array, values)
-    return found
+    return values_by_branch
 
 
 def read_spans(mini_batch: MiniBatch, arrays: Sequence[np.ndarray], values: PerToken) -> None:
@@ -173,6 +173,6 @@ def _read_micro(mini_batch: MiniBatch, micro: MicroBatch, array: np.ndarray, val
     begun: dict[tuple[int, int], np.ndarray] = {}  # all places of a branch are in one row
     for p in micro.spans:
         length = len(mini_batch.trunks[p.trunk].branches[p.branch].token_ids)
-        whole = begun.setdefault((p.trunk, p.branch), np.empty(length, array.dtype))
-        whole[p.tokens] = p.of(array)
-        values[mini_batch.members[p.trunk]][p.branch] = whole
+        joined = begun.setdefault((p.trunk, p.branch), np.empty(length, array.dtype))
+        joined[p.tokens] = p.of(array)
+        values[mini_batch.members[p.trunk]][p.branch] = joined

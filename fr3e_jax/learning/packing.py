@@ -52,12 +52,12 @@ class RowSpan:
 class MicroBatch:
     """Packed rows of one forward and backward pass, and the place of each branch in them."""
 
-    batch: TrainRows  # NumPy arrays; rows that are not its own are empty
+    batch: TrainRows  # NumPy arrays; rows of other processes are empty
     spans: list[RowSpan]
     positions: int  # without padding
     padded_positions: int
     loss_tokens: int  # of all rows
-    own: np.ndarray  # bool ``[B]``, the rows that are filled: those of this process's devices
+    local_rows: np.ndarray  # bool ``[B]``, the rows that are filled: those of this process's devices
 
 
 def pack(
@@ -108,7 +108,7 @@ def pack(
 def _filled(
     rows: list[Row],
     shape: RowShape,
-    own: np.ndarray,
+    local_rows: np.ndarray,
     *,
     trunks,
     pad_id,
@@ -118,35 +118,35 @@ def _filled(
     trained_trunks: bool,
 ) -> MicroBatch:
     """The arrays of a micro-batch, written a stretch of adjacent branches at a time."""
-    batch = _empty(shape, pad_id, own, trained_trunks)
-    starts = _fill_trunks(batch.rows, rows, trunks, own)
+    batch = _empty(shape, pad_id, local_rows, trained_trunks)
+    starts = _fill_trunks(batch.rows, rows, trunks, local_rows)
     spans = _spans(rows, shape, trunks, on_trunk, starts)
     numbers = _numbered_by_row(spans)
     counted = np.array([trunks[p.trunk].branches[p.branch].loss_tokens for p in spans], np.int64)
     weights = np.asarray(1 / token_divisors(counted, aggregation), np.float32)
     counting = np.arange(max(p.length for p in spans), dtype=np.int32)
-    for stretch in _stretches(spans, own):
-        held = [spans[n] for n in stretch]
-        branches = [trunks[p.trunk].branches[p.branch] for p in held]
-        place = replace(held[0], length=sum(p.length for p in held))
-        put = partial(_put, place)
-        put_for_each = partial(_put_for_each, place, [p.length for p in held])
-        put(batch.rows.branch_ids, _held(held, [branch.token_ids for branch in branches]))
-        put(batch.rows.offset, [counting[: p.length] for p in held])
+    for stretch in _stretches(spans, local_rows):
+        members = [spans[n] for n in stretch]
+        branches = [trunks[p.trunk].branches[p.branch] for p in members]
+        span = replace(members[0], length=sum(p.length for p in members))
+        put = partial(_put, span)
+        put_for_each = partial(_put_for_each, span, [p.length for p in members])
+        put(batch.rows.branch_ids, _held(members, [branch.token_ids for branch in branches]))
+        put(batch.rows.offset, [counting[: p.length] for p in members])
         put_for_each(batch.rows.segment, [numbers[n] for n in stretch])
-        put_for_each(batch.rows.start, [starts[p.row, p.trunk] for p in held])
-        put_for_each(batch.rows.fork, [branch.fork + p.first for p, branch in zip(held, branches, strict=True)])
-        put(batch.loss_mask, _held(held, [branch.trains for branch in branches]))
+        put_for_each(batch.rows.start, [starts[p.row, p.trunk] for p in members])
+        put_for_each(batch.rows.fork, [branch.fork + p.first for p, branch in zip(members, branches, strict=True)])
+        put(batch.loss_mask, _held(members, [branch.trains for branch in branches]))
         put_for_each(batch.weights, weights[stretch])
-        put(batch.advantages, _held(held, [branch.advantages for branch in branches]))
-        put(batch.sampler_logprobs, _held(held, [branch.sampler_logprobs for branch in branches]))
-        for p, branch in zip(held, branches, strict=True) if old_logprobs is not None else ():
-            known = np.broadcast_to(old_logprobs(p.trunk, p.branch), branch.token_ids.shape)
-            p.of(batch.old_logprobs)[...] = known[p.tokens]
-    batch = batch._replace(rows=_with_routes(batch.rows, rows, trunks, spans, starts, own))
+        put(batch.advantages, _held(members, [branch.advantages for branch in branches]))
+        put(batch.sampler_logprobs, _held(members, [branch.sampler_logprobs for branch in branches]))
+        for p, branch in zip(members, branches, strict=True) if old_logprobs is not None else ():
+            old = np.broadcast_to(old_logprobs(p.trunk, p.branch), branch.token_ids.shape)
+            p.of(batch.old_logprobs)[...] = old[p.tokens]
+    batch = batch._replace(rows=_with_routes(batch.rows, rows, trunks, spans, starts, local_rows))
     positions = sum(row.filled for row in rows) + sum(p.length for p in spans if p.start < shape.room)
     loss_tokens = int(counted[[n for n, p in enumerate(spans) if p.start < shape.room]].sum())
-    return MicroBatch(batch, spans, positions, shape.positions, loss_tokens, own)
+    return MicroBatch(batch, spans, positions, shape.positions, loss_tokens, local_rows)
 
 
 def _spans(
@@ -154,52 +154,58 @@ def _spans(
 ) -> list[RowSpan]:
     """The places of all branches, row by row. The lanes of trunk tokens follow the others."""
     spans = []
-    for number, row in enumerate(rows):
-        place = lambda *where, number=number: RowSpan(*where[:2], number, *where[2:])
+    for row_index, row in enumerate(rows):
+
+        def span_at(*where, row_index=row_index):
+            return RowSpan(*where[:2], row_index, *where[2:])
+
         for trunk, branch, start in row.branches:
             count = on_trunk[trunk][branch]
             length = len(trunks[trunk].branches[branch].token_ids) - count
-            spans.append(place(trunk, branch, start, length, shape.capacity, count))
+            spans.append(span_at(trunk, branch, start, length, shape.capacity, count))
         for trunk, branch, _ in row.branches:
             if count := on_trunk[trunk][branch]:
-                at = shape.room + starts[number, trunk] + trunks[trunk].branches[branch].fork
-                spans.append(place(trunk, branch, at, count, shape.capacity))
+                at = shape.room + starts[row_index, trunk] + trunks[trunk].branches[branch].fork
+                spans.append(span_at(trunk, branch, at, count, shape.capacity))
     return spans
 
 
-def _with_routes(arrays: Rows, rows: list[Row], trunks, spans: list[RowSpan], starts, own: np.ndarray) -> Rows:
+def _with_routes(arrays: Rows, rows: list[Row], trunks, spans: list[RowSpan], starts, local_rows: np.ndarray) -> Rows:
     """The rows with the recorded routes of their tokens, if all trunks and branches have them; padding has expert 0."""
     branches = [trunks[p.trunk].branches[p.branch] for p in spans]
-    known = [one.routes is not None for one in (*branches, *(trunks[i] for row in rows for i in row.trunks))]
-    if not any(known):
+    sequences = [*branches, *(trunks[i] for row in rows for i in row.trunks)]
+    have_routes = [sequence.routes is not None for sequence in sequences]
+    if not any(have_routes):
         return arrays
-    if not all(known):
+    if not all(have_routes):
         raise ValueError(
-            f"{known.count(False)} of {len(known)} trunks and branches of a micro-batch have no recorded routes; "
-            "expected all or none: resume with the model.experts.router_replay that the rollouts were sampled with"
+            f"{have_routes.count(False)} of {len(have_routes)} trunks and branches of a micro-batch have no recorded "
+            "routes; expected all or none: resume with the model.experts.router_replay that the rollouts were sampled "
+            "with"
         )
     count, kind = branches[0].routes.shape[1], branches[0].routes.dtype
     of_trunks = np.zeros((*arrays.trunk_ids.shape, count), kind)
     of_lanes = np.zeros((*arrays.branch_ids.shape, count), kind)
-    for number in np.flatnonzero(own[: len(rows)]):
-        for index, size in zip(rows[number].trunks, rows[number].sizes, strict=True):
-            start = starts[number, index]
-            of_trunks[number, start : start + size] = trunks[index].routes[:size]
+    for row_index in np.flatnonzero(local_rows[: len(rows)]):
+        for index, size in zip(rows[row_index].trunks, rows[row_index].sizes, strict=True):
+            start = starts[row_index, index]
+            of_trunks[row_index, start : start + size] = trunks[index].routes[:size]
     for p, branch in zip(spans, branches, strict=True):
-        if own[p.row]:
+        if local_rows[p.row]:
             of_lanes[p.row].reshape(-1, count)[p.start : p.start + p.length] = branch.routes[p.tokens]
     return arrays._replace(trunk_routes=np.moveaxis(of_trunks, -1, 1), branch_routes=np.moveaxis(of_lanes, -1, 1))
 
 
-def _stretches(spans: Sequence[RowSpan], own: np.ndarray) -> list[list[int]]:
-    """The numbers of the spans in ``own`` rows; those that lie end to end in a row together."""
-    found, end = [], (-1, 0)
-    for n in sorted((n for n, p in enumerate(spans) if own[p.row]), key=lambda n: (spans[n].row, spans[n].start)):
+def _stretches(spans: Sequence[RowSpan], local_rows: np.ndarray) -> list[list[int]]:
+    """The numbers of the spans in ``local_rows``; those that lie end to end in a row together."""
+    stretches, end = [], (-1, 0)
+    local = [n for n, p in enumerate(spans) if local_rows[p.row]]
+    for n in sorted(local, key=lambda n: (spans[n].row, spans[n].start)):
         if (spans[n].row, spans[n].start) != end:
-            found.append([])
-        found[-1].append(n)
+            stretches.append([])
+        stretches[-1].append(n)
         end = spans[n].row, spans[n].start + spans[n].length
-    return found
+    return stretches
 
 
 def _held(spans: Sequence[RowSpan], of_branches: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -214,8 +220,8 @@ def _put(stretch: RowSpan, array: np.ndarray, parts: Sequence[np.ndarray]) -> No
 
 def _put_for_each(stretch: RowSpan, lengths: Sequence[int], array: np.ndarray, values: Sequence[float]) -> None:
     """Write the value of each branch at each of its tokens."""
-    own = np.asarray(values, array.dtype)
-    stretch.of(array)[...] = own[0] if len(own) == 1 else np.repeat(own, lengths)
+    per_branch = np.asarray(values, array.dtype)
+    stretch.of(array)[...] = per_branch[0] if len(per_branch) == 1 else np.repeat(per_branch, lengths)
 
 
 def _numbered_by_row(spans: list[RowSpan]) -> list[int]:
@@ -227,30 +233,35 @@ def _numbered_by_row(spans: list[RowSpan]) -> list[int]:
     return numbers
 
 
-def _fill_trunks(arrays: Rows, rows: list[Row], trunks, own: np.ndarray) -> dict[tuple[int, int], int]:
-    """Write the trunks into their rows, if these are ``own``; return the start of each by (row, trunk)."""
+def _fill_trunks(arrays: Rows, rows: list[Row], trunks, local_rows: np.ndarray) -> dict[tuple[int, int], int]:
+    """Write the trunks into their rows, if these are local; return the start of each by (row, trunk)."""
     starts = {}
-    for number, row in enumerate(rows):
+    for row_index, row in enumerate(rows):
         end = 0
         for segment, (index, size) in enumerate(zip(row.trunks, row.sizes, strict=True)):
-            starts[number, index], at = end, (number, slice(end, end + size))
+            starts[row_index, index], at = end, (row_index, slice(end, end + size))
             end += size
-            if own[number]:
+            if local_rows[row_index]:
                 arrays.trunk_ids[at] = trunks[index].token_ids[:size]
                 arrays.trunk_segment[at] = segment + 1
                 arrays.trunk_offset[at] = np.arange(size)
     return starts
 
 
-def _empty(shape: RowShape, pad_id: int, own: np.ndarray, trained_trunks: bool) -> TrainRows:
-    """Rows without content. Memory of zeros is taken as it is written, so rows that are not ``own`` take none."""
+def _empty(shape: RowShape, pad_id: int, local_rows: np.ndarray, trained_trunks: bool) -> TrainRows:
+    """Rows without content. Memory of zeros is taken as it is written, so rows of other processes take none."""
     further = shape.trunk_lanes if trained_trunks else 0
     of_trunks, of_lanes = (shape.rows, shape.trunk_size), (shape.rows, shape.lanes + further, shape.capacity)
-    integers = lambda shape=of_lanes: np.zeros(shape, np.int32)
-    floats = lambda: np.zeros(of_lanes, np.float32)
+
+    def integers(shape=of_lanes):
+        return np.zeros(shape, np.int32)
+
+    def floats():
+        return np.zeros(of_lanes, np.float32)
+
     ids = [integers(of_trunks), integers()]
     for array in ids if pad_id else ():
-        array[own] = pad_id
+        array[local_rows] = pad_id
     return TrainRows(
         rows=Rows(
             trunk_ids=ids[0],

@@ -35,13 +35,13 @@ def balance_of(config: Config, programs: TrainPrograms, micros: Sequence[MicroBa
     return (Balance(coefficient, tokens, np.sum(counts, axis=0, dtype=np.int64)),)
 
 
-def load_metrics(found: Sequence[dict[str, Any]]) -> dict[str, float]:
+def load_metrics(sums_of_calls: Sequence[dict[str, Any]]) -> dict[str, float]:
     """The load of the busiest experts in a mini-batch, whose tokens are counted in ``found``, one for each micro-batch.
 
     ``expert_tokens`` leaves ``found``. A load is a multiple of the even share, which is 1; the largest possible one is
     the number of experts over those of a token. (MaxVio of Wang et al. 2024 is a load less 1.) {} without experts.
     """
-    counts = [part.pop("expert_tokens") for part in found if "expert_tokens" in part]
+    counts = [sums.pop("expert_tokens") for sums in sums_of_calls if "expert_tokens" in sums]
     if not counts:
         return {}
     tokens = np.sum(counts, axis=0, dtype=np.int64)  # [L, X]
@@ -50,12 +50,12 @@ def load_metrics(found: Sequence[dict[str, Any]]) -> dict[str, float]:
     return {"router/busiest_expert": float(busiest.mean()), "router/busiest_expert_max": float(busiest.max())}
 
 
-def router_metrics(found: Sequence[dict[str, Any]], tokens: int) -> dict[str, float]:
+def router_metrics(sums_of_calls: Sequence[dict[str, Any]], tokens: int) -> dict[str, float]:
     """All metrics of routers, of one update with ``tokens`` loss tokens; {} without experts. See `load_metrics`."""
-    loads, totals = load_metrics(found), {}
+    loads, totals = load_metrics(sums_of_calls), {}
     for sums, over in ((ROUTER_MEANS, tokens), (ROUTER_LOSS, 1)):
-        for name in sums.keys() & found[0].keys():
-            totals[sums[name]] = sum(float(part[name]) for part in found) / over
+        for name in sums.keys() & sums_of_calls[0].keys():
+            totals[sums[name]] = sum(float(sums[name]) for sums in sums_of_calls) / over
     return totals | loads
 
 

@@ -157,11 +157,11 @@ def row_counts(shapes: Sequence[RowShape]) -> dict[RowShape, list[int]]:
 
 def largest_branches(families: Sequence[Family]) -> list[RowBranch]:
     """The branches such that rows with room for these have room for all."""
-    found: list[RowBranch] = []
+    branches: list[RowBranch] = []
     for branch in sorted((b for _, branches in families for b in branches), key=lambda b: (-b.fork, -b.length)):
-        if not found or branch.length > found[-1].length:
-            found.append(branch)
-    return found
+        if not branches or branch.length > branches[-1].length:
+            branches.append(branch)
+    return branches
 
 
 def selections(rows: Sequence[RowShape], branches: Sequence[RowBranch]) -> Iterator[tuple[RowShape, ...]]:

@@ -49,8 +49,8 @@ def score_packed(
     """
 
     def score(micro: MicroBatch) -> tuple[jax.Array, ...]:
-        found = learner.programs.score(params, micro.batch.rows, setup.loss_temperature)
-        return found if entropies else found[:1]
+        scores = learner.programs.score(params, micro.batch.rows, setup.loss_temperature)
+        return scores if entropies else scores[:1]
 
     logprobs, *others = read_placed(batch, packed, score, 1 + entropies, into)
     return Scores(logprobs, others[0] if others else None, learner.updates)
@@ -86,7 +86,7 @@ def gap_metrics(setup: LearningSetup, batch: list[TrainingTrunk], old: Scores, s
 
 
 def sampler_ratio(batch: list[TrainingTrunk], old: PerToken, step: int, low: float, high: float) -> dict[str, float]:
-    """How far the weights before the update are from those that sampled, for fresh and carried trunks apart.
+    """The distance of the weights before the update from those that sampled, for fresh and carried trunks apart.
 
     ``old``: the log-probs under these weights. Over the tokens that train: the mean of |log ratio| (nats), and the
     share of tokens whose ratio is outside [1 - ``low``, 1 + ``high``]. A kind without such a token has no metrics.

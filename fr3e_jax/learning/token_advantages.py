@@ -25,7 +25,7 @@ class Estimates:
 
 
 def estimates_after_scoring(config: Config) -> bool:
-    """Whether advantages depend on log-probs, values or the batch as a whole."""
+    """True if advantages depend on log-probs, values or the batch as a whole."""
     in_reward = config.kl.coefficient > 0 and config.kl.place == "reward"
     return config.advantage.base_estimator == "gae" or in_reward or config.advantage.normalise_batch
 
@@ -67,23 +67,23 @@ def estimate_advantages(
 
 def _divergences(config: Config, batch: list[TrainingTrunk], old: PerToken, reference: PerToken) -> PerToken:
     """k(π_old, π_ref) of each token; 0 for tokens that do not train."""
-    found = token_divergences(stacked(old), stacked(reference), estimator=config.kl.estimator)
-    return nested(batch, np.where(_trained_mask(batch), found, 0.0))
+    divergences = token_divergences(stacked(old), stacked(reference), estimator=config.kl.estimator)
+    return nested(batch, np.where(_trained_mask(batch), divergences, 0.0))
 
 
 def _token_rewards(setup: LearningSetup, batch: list[TrainingTrunk], divergences: PerToken | None) -> PerToken:
     """The branch's reward at its last trained token, less β times the divergences."""
-    found: PerToken = []
-    for number, trunk in enumerate(batch):
-        found.append([])
+    token_rewards: PerToken = []
+    for position, trunk in enumerate(batch):
+        token_rewards.append([])
         for index, branch in enumerate(trunk.branches):
             rewards = np.zeros(len(branch.token_ids), np.float32)
             if divergences is not None:
-                rewards -= setup.config.kl.coefficient * divergences[number][index]
+                rewards -= setup.config.kl.coefficient * divergences[position][index]
             if branch.trains.any():
                 rewards[np.flatnonzero(branch.trains)[-1]] += branch.reward
-            found[-1].append(rewards.astype(np.float32))
-    return found
+            token_rewards[-1].append(rewards.astype(np.float32))
+    return token_rewards
 
 
 def _generalised(
@@ -92,20 +92,20 @@ def _generalised(
     """Advantages and returns of every branch by GAE; without ``values`` the sum of rewards from each token on."""
     c = setup.config.critic
     by_token = stacked(rewards)
-    known = np.zeros_like(by_token) if values is None else stacked(values)
+    old_values = np.zeros_like(by_token) if values is None else stacked(values)
     gamma, lam = (1.0, 1.0) if values is None else (c.gamma, c.lam)
-    advantages, returns = generalised_advantages(by_token, known, _trained_mask(batch), gamma=gamma, lam=lam)
+    advantages, returns = generalised_advantages(by_token, old_values, _trained_mask(batch), gamma=gamma, lam=lam)
     return nested(batch, advantages), nested(batch, returns)
 
 
 def _grouped(config: Config, rewards: PerToken) -> PerToken:
     """Group advantages from the sums of the branches' token rewards, constant over each branch."""
-    a, found = config.advantage, []
+    a, advantages = config.advantage, []
     for row in rewards:
         sums = np.array([[array.sum() for array in row]], np.float32)
         estimates = group_advantages(sums, estimator=a.base_estimator, unbiased_std=a.unbiased_std)[0]
-        found.append([np.full(len(array), value, np.float32) for array, value in zip(row, estimates, strict=True)])
-    return found
+        advantages.append([np.full(len(array), value, np.float32) for array, value in zip(row, estimates, strict=True)])
+    return advantages
 
 
 def _normalised(batch: list[TrainingTrunk], advantages: PerToken) -> PerToken:

@@ -16,7 +16,7 @@ from fr3e_jax.configuration.schema import Config
 
 
 def trains_trunks(config: Config) -> bool:
-    """Whether a run trains base rollouts beside the branches of their states."""
+    """True if a run trains base rollouts beside the branches of their states."""
     return config.explore.enabled and config.explore.block_credit and config.explore.train_states
 
 
@@ -26,7 +26,7 @@ def owns_of(config: Config, forks: Sequence[Sequence[int]]) -> list[list[bool]]:
     ``forks[i][b]``: of branch b of trunk i. A trunk whose branches all have one fork is a prompt.
     """
     trains = trains_trunks(config)
-    return [[trains and number == len(row) - 1 and row[-1] < max(row) for number in range(len(row))] for row in forks]
+    return [[trains and index == len(row) - 1 and row[-1] < max(row) for index in range(len(row))] for row in forks]
 
 
 class PlannedSizes(NamedTuple):
@@ -42,22 +42,25 @@ def planned_sizes(
 ) -> PlannedSizes:
     """The branches without the tokens that lie on their trunks; arguments of `tokens_on_trunk`, trunk by trunk."""
     counts = [tokens_on_trunk(*sizes) for sizes in zip(forks, lengths, owns, strict=True)]
-    moved = lambda rows, sign: [
-        [size + sign * count for size, count in zip(*row, strict=True)] for row in zip(rows, counts, strict=True)
-    ]
+
+    def moved(rows, sign):
+        return [
+            [size + sign * count for size, count in zip(*row, strict=True)] for row in zip(rows, counts, strict=True)
+        ]
+
     return PlannedSizes(moved(forks, 1), moved(lengths, -1), counts)
 
 
-def tokens_on_trunk(forks: Sequence[int], lengths: Sequence[int], own: Sequence[bool]) -> list[int]:
+def tokens_on_trunk(forks: Sequence[int], lengths: Sequence[int], trains_on_trunk: Sequence[bool]) -> list[int]:
     """For each branch of a trunk, how many of its first tokens lie on the trunk; at least its last one does not.
 
     Args:
       forks, lengths: trunk positions that each branch sees, and its tokens.
-      own: the branches whose tokens are the trunk's; the first of them counts.
+      trains_on_trunk: the branches whose tokens are the trunk's; the first of them counts.
     """
-    found = [0] * len(forks)
-    if any(own):
-        base = list(own).index(True)
-        others = [fork for number, fork in enumerate(forks) if number != base]
-        found[base] = min(max(others, default=0) - forks[base], lengths[base] - 1)
-    return [max(count, 0) for count in found]
+    counts = [0] * len(forks)
+    if any(trains_on_trunk):
+        base = list(trains_on_trunk).index(True)
+        others = [fork for index, fork in enumerate(forks) if index != base]
+        counts[base] = min(max(others, default=0) - forks[base], lengths[base] - 1)
+    return [max(count, 0) for count in counts]

@@ -107,20 +107,20 @@ def score_full_batch(
     scores = {"the policy's log-probs": old.logprobs, "the reference's log-probs": reference}
     check_scores(batch, scores | {"the critic's values": values})
     if estimates_after_scoring(config):
-        found = estimate_advantages(setup, batch, old.logprobs, reference, values)
-        metrics |= found.metrics
-        for trunk, row in zip(batch, found.advantages, strict=True):
+        estimates = estimate_advantages(setup, batch, old.logprobs, reference, values)
+        metrics |= estimates.metrics
+        for trunk, row in zip(batch, estimates.advantages, strict=True):
             for branch, advantages in zip(trunk.branches, row, strict=True):
                 branch.advantages = advantages
-        fill(packed, "advantages", found.advantages)
-        critic = None if values is None else CriticBatch(batch, found.returns, values)
+        fill(packed, "advantages", estimates.advantages)
+        critic = None if values is None else CriticBatch(batch, estimates.returns, values)
     scored = Scored(batch, old, reference, critic, unscored)
     _write_reference(setup, packed, scored)
     return scored, metrics
 
 
 def reads_old_logprobs(config: Config) -> bool:
-    """Whether shaping steps, a ratio of whole responses or a divergence in the reward read them before an update."""
+    """True if shaping steps, a ratio of whole responses or a divergence in the reward read them before an update."""
     return reads_scores(config) or (config.kl.coefficient > 0 and config.kl.place == "reward")
 
 
@@ -175,13 +175,13 @@ def mini_batch_gradient(
     loss, longest = setup.config.loss, setup.config.rollout.max_response_tokens
     denominator = float(aggregation_denominator(mini_batch.counted, loss.aggregation, norm_length=longest))
     gradients = learner.programs.zero_gradients(learner.params)
-    found, at_start = [], float(mini_batch is scored.unscored)
+    sums_of_calls, at_start = [], float(mini_batch is scored.unscored)
     numbers = setup.loss_temperature, at_start, *balance_of(setup.config, learner.programs, mini_batch.micros)
     for micro in mini_batch.micros:
         learner.trained_on = (micro.batch, denominator, *numbers)
-        gradients, part = learner.programs.accumulate(learner.params, gradients, *learner.trained_on)
-        found.append(part)
-    return gradients, found
+        gradients, sums_of_call = learner.programs.accumulate(learner.params, gradients, *learner.trained_on)
+        sums_of_calls.append(sums_of_call)
+    return gradients, sums_of_calls
 
 
 def update_on_mini_batch(
@@ -200,7 +200,7 @@ def update_on_mini_batch(
     if not tokens:
         sums.empty += 1
         return
-    gradients, found = mini_batch_gradient(setup, learner, mini_batch, scored)
+    gradients, sums_of_calls = mini_batch_gradient(setup, learner, mini_batch, scored)
     for micro in mini_batch.micros:
         sums.positions += micro.positions
         sums.padded_positions += micro.padded_positions
@@ -213,16 +213,19 @@ def update_on_mini_batch(
     ledger.loss_tokens += tokens
     sums.loss_tokens += tokens
     if mini_batch is scored.unscored:
-        logprobs = learner.programs.fetched([part["logprobs"] for part in found])
+        logprobs = learner.programs.fetched([sums_of_call["logprobs"] for sums_of_call in sums_of_calls])
         read_spans(mini_batch, logprobs, scored.old.logprobs)
         check_scores(scored.batch, {"the policy's log-probs": scored.old.logprobs})
-    sums_of = lambda part: {name: value for name, value in part.items() if name != "logprobs"}
-    norm, found = jax.device_get((norm, [sums_of(part) for part in found]))
-    sums.routers.append(load_metrics(found))
-    for part in found:
-        sums.totals.update({name: float(value) for name, value in part.items()})
+
+    def sums_of(sums_of_call):
+        return {name: value for name, value in sums_of_call.items() if name != "logprobs"}
+
+    norm, sums_of_calls = jax.device_get((norm, [sums_of(sums_of_call) for sums_of_call in sums_of_calls]))
+    sums.routers.append(load_metrics(sums_of_calls))
+    for sums_of_call in sums_of_calls:
+        sums.totals.update({name: float(value) for name, value in sums_of_call.items()})
     sums.gradient_norms.append(float(norm))
-    loss_of_update = sum(float(part["loss"]) for part in found)
+    loss_of_update = sum(float(sums_of_call["loss"]) for sums_of_call in sums_of_calls)
     check_figures(f"update {learner.updates}", {"loss": loss_of_update, "gradient norm": sums.gradient_norms[-1]})
 
 
@@ -241,7 +244,8 @@ _TOKEN_MEANS = {
 def _update_metrics(sums: Sums) -> dict[str, float]:
     tokens = max(sums.loss_tokens, 1)
     means = {metric: sums.totals[name] / tokens for name, metric in _TOKEN_MEANS.items() if name in sums.totals}
-    shaping = {name: float(np.mean([found[name] for found in sums.shaping])) for name in (sums.shaping or [{}])[0]}
+    names = sums.shaping[0] if sums.shaping else ()
+    shaping = {name: float(np.mean([metrics[name] for metrics in sums.shaping])) for name in names}
     norms = sums.gradient_norms or [0.0]
     balance = {key: sums.totals[name] / len(norms) for name, key in ROUTER_LOSS.items() if name in sums.totals}
     return (

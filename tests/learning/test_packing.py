@@ -65,7 +65,7 @@ def test_a_process_fills_its_own_rows_as_one_that_fills_all(trunks, process, pad
     whole, part = pack(trunks, **options), pack(trunks, **options, own_rows=mine)
     for all_rows, own in zip(whole, part, strict=True):
         filled = mine(len(own.batch.loss_mask))
-        np.testing.assert_array_equal(own.own, filled)
+        np.testing.assert_array_equal(own.local_rows, filled)
         for found, wanted in zip(jax.tree.leaves(own.batch), jax.tree.leaves(all_rows.batch), strict=True):
             np.testing.assert_array_equal(found[filled], wanted[filled])
         assert not own.batch.loss_mask[~filled].any() and not own.batch.rows.trunk_ids[~filled].any()
