@@ -55,7 +55,8 @@ class Row:
         left = []
         for branch in branches:
             fits = before + branch.fork <= self.shape.trunk_size and branch.length <= self.longest
-            lane = next((n for n, end in enumerate(self.ends) if fits and end + branch.length <= self.limit), None)
+            room = self.limit - branch.length if fits else -1  # the last position at which the branch may begin
+            lane = next((n for n, end in enumerate(self.ends) if end <= room), None)
             if lane is None:
                 left.append(branch)
                 continue

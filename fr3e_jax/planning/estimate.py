@@ -8,7 +8,7 @@ largest shapes of the recipe. FLOPs and bytes read are those at a mean length of
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import jax
 
@@ -29,6 +29,7 @@ from fr3e_jax.policy.lora import LoraSettings, build_adapted_network
 from fr3e_jax.policy.network import build_network
 from fr3e_jax.programs.fused_steps import fuses_steps
 from fr3e_jax.programs.mesh import rollout_shape, training_shape
+from fr3e_jax.programs.row_shape import RowShape
 from fr3e_jax.programs.size_buckets import power_of_two
 from fr3e_jax.session.placed_network import lora_settings
 
@@ -114,8 +115,23 @@ def _int8_elements(architecture: Architecture) -> tuple[int, int]:
 class Estimator:
     """Estimates of a recipe's programs on ``devices`` devices."""
 
-    def __init__(self, config: Config, architecture: Architecture, devices: int, response_tokens: int = 0):
-        """``response_tokens``: the mean length of responses, which attention and decode steps read; 0: the cap."""
+    def __init__(
+        self,
+        config: Config,
+        architecture: Architecture,
+        devices: int,
+        response_tokens: int = 0,
+        row: RowShape | None = None,
+    ):
+        """An estimator for one recipe.
+
+        Args:
+          config: the recipe.
+          architecture: of its network.
+          devices: their number.
+          response_tokens: the mean length of responses, which attention and decode steps read; 0: the cap.
+          row: of the largest micro-batch, where declaring it would take too long; None: as the recipe declares.
+        """
         self.config, self.a, self.devices = config, architecture, devices
         self.train, self.roll = training_sizes(config, devices), rollout_sizes(config, devices)
         self.compute = _WIDTH[config.model.compute_dtype]
@@ -131,6 +147,17 @@ class Estimator:
         prompt, cap = config.data.max_prompt_tokens, config.rollout.max_response_tokens
         self.response_share = (response_tokens or cap) / cap
         self.sequence_share = (prompt + self.response_share * cap) / (prompt + cap)  # of prompt and response
+
+        self._row = row
+
+    @cached_property
+    def micro_batch(self) -> RowShape:
+        """The largest micro-batch: as declared, or as many of the given rows as fit."""
+        shards, tokens = self.train.batch_shards, self.config.training.micro_batch_tokens
+        if self._row is None:
+            return largest_micro_batch(self.config, shards, self.a.key_cost)
+        row = self._row.row
+        return row._replace(rows=shards * max(tokens // shards // row.positions, 1))
 
     @property
     def lanes(self) -> int:
@@ -297,7 +324,7 @@ class Estimator:
     def accumulate(self, *, backward: bool = True) -> Estimate:
         """The forward pass of the largest micro-batch and, if ``backward``, its backward pass."""
         config, a, sizes = self.config, self.a, self.train
-        rows, trunk, lanes, length, window = largest_micro_batch(config, sizes.batch_shards, a.key_cost)
+        rows, trunk, lanes, length, window = self.micro_batch
         positions, seen = trunk + lanes * length, length * min(window, lanes)
         in_rows = rows // sizes.batch_shards * positions  # of a batch shard
         tokens = -(-in_rows // sizes.context)

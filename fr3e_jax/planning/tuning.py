@@ -15,6 +15,7 @@ from fr3e_jax.planning.targets import PROGRAMS
 from fr3e_jax.planning.topology import Topology
 from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.programs.mesh import MeshMismatch
+from fr3e_jax.programs.row_shape import RowShape
 
 _SIZES = (1, 2, 4, 8)  # of the mesh axes that are tried
 _SHORTEST_RESPONSE = 1024
@@ -53,24 +54,38 @@ def program_names(config: Config, estimator: Estimator) -> list[str]:
 
 
 def advise(config: Config, architecture: Architecture, devices: int, name: str, count: int = 3) -> list[Change]:
-    """The ``count`` changes that shrink program ``name`` most; changes that keep the results come first."""
-    before = Estimator(config, architecture, devices).of(name).total_bytes
-    changes = []
+    """The ``count`` changes that shrink program ``name`` most; changes that keep the results come first.
+
+    They are ranked with the rows of ``config``, and measured with the rows that the changed recipe declares.
+    """
+    estimator = Estimator(config, architecture, devices)
+    before, row = estimator.of(name).total_bytes, estimator.micro_batch
+
+    def saved(path: str, value: object, row: RowShape | None = None) -> int:
+        return int(
+            before - Estimator(changed(config, **{path: value}), architecture, devices, row=row).of(name).total_bytes
+        )
+
+    ranked = []
     for path, value, keeps_results in _candidates(config, architecture):
         try:
-            after = Estimator(changed(config, **{path: value}), architecture, devices).of(name).total_bytes
+            ranked.append((not keeps_results, -saved(path, value, row), path, value))
         except (MeshMismatch, ValueError):
             continue  # these devices have no such mesh
-        if after < before:
-            changes.append(Change(path.replace("__", "."), str(value), keeps_results, int(before - after)))
-    return sorted(changes, key=lambda change: (not change.keeps_results, -change.saved_bytes))[:count]
+    ranked = [candidate for candidate in ranked if candidate[1] < 0]
+    best = sorted(ranked, key=lambda candidate: candidate[:2])[:count]
+    return [
+        Change(path.replace("__", "."), str(value), not loses, saved(path, value)) for loses, _, path, value in best
+    ]
 
 
 def cheaper(config: Config, architecture: Architecture, topology: Topology, assumed: Assumptions) -> Change | None:
     """The change that shortens a step most and keeps its results; None if none fits and saves 3 % or more."""
 
+    row = Estimator(config, architecture, topology.devices).micro_batch
+
     def step(settings: Config) -> tuple[float, Sequence[ProgramPlan]]:
-        estimator = Estimator(settings, architecture, topology.devices, assumed.response_tokens)
+        estimator = Estimator(settings, architecture, topology.devices, assumed.response_tokens, row)
         check_layout(estimator, topology)
         plans = [estimated_plan(name, estimator, topology) for name in program_names(settings, estimator)]
         parts = stages(plans, step_amounts(settings, assumed, estimator.lanes))
