@@ -25,11 +25,11 @@ PACKAGE = "fr3e_jax"
 REFERENCE = {
     "From Python": ["fr3e_jax", "api.trainer", "api.policy", "api.stored", "loop.callbacks", "configuration.load"],
     "Tasks, rewards, tools and environments": [
-        "data.problem",
+        "problem",
         "data.task",
         "data.python_task",
         "rewards.verifier",
-        "rewards.verdict",
+        "verdict",
         "rewards.user",
         "rewards.plain",
         "tools.tool",
@@ -54,7 +54,7 @@ REFERENCE = {
         "runs.rollout_store",
         "runs.ledger",
     ],
-    "Analysis": ["analysis", "analysis.*"],
+    "Analysis": ["studies.analysis", "studies.analysis.*"],
     "Methods": ["methods", "methods.*"],
 }
 """Title -> modules below the package; ``*`` stands for all of a folder."""

@@ -12,6 +12,7 @@ from fr3e_jax.data.task import Problem
 from fr3e_jax.loop.expansion import PromptGroup
 from fr3e_jax.loop.first_return import base_requests, base_trunks, choose_bases, first_return
 from fr3e_jax.rewards.grader import Grader
+from fr3e_jax.rollouts.declared_shapes import declared_shapes
 from fr3e_jax.rollouts.requests import Rollout
 from fr3e_jax.verdict import Verdict
 
@@ -73,11 +74,13 @@ def test_without_exploration_base_rollouts_are_the_same_and_lanes_keep_no_hidden
     noting = lambda *args, **options: kept.append(options["promotable"]) or make(*args, **options)
     monkeypatch.setattr(session.sampler.engine.programs, "empty_state", noting)
     prompts = prepare(session.texts, drawn_problems(session, 3))
-    explored, plain = (
-        first_return(tiny_run.changed(session, explore__enabled=enabled), params, 1, prompts)
-        for enabled in (True, False)
-    )
+    results = []
+    for enabled in (True, False):
+        changed = tiny_run.changed(session, explore__enabled=enabled)
+        monkeypatch.setattr(session.sampler.engine, "shapes", declared_shapes(changed.config))
+        results.append(first_return(changed, params, 1, prompts))
     assert kept == [True, False]
+    explored, plain = results
     for ours, theirs in zip(plain, explored, strict=True):
         assert (ours.kept, ours.rewards.tolist(), ours.chosen) == (theirs.kept, theirs.rewards.tolist(), [])
         for left, right in zip(ours.rollouts, theirs.rollouts, strict=True):

@@ -78,9 +78,10 @@ def shaping_metrics() -> set[str]:
 
 
 def stages() -> set[str]:
-    found = set().union(*(re.findall(r'ledger\.stage\("(\w+)"\)', path.read_text()) for path in WRITERS))
-    assert {"explore", "update", "sample"} <= found
-    return found
+    found = set().union(*(re.findall(r'(?:ledger|stages)\.stage\("([\w ]+)"\)', path.read_text()) for path in WRITERS))
+    names = {name.replace(" ", "_") for name in found}
+    assert {"first_return", "explore", "update", "sample"} <= names
+    return names
 
 
 FAMILIES = {

@@ -34,6 +34,7 @@ def compiled():
 
 def test_a_call_of_the_decoder_compiles_nothing_that_was_not_declared(tiny_run, compiled):
     config = tiny_run.config()
+    jax.clear_caches()  # else programs of earlier tests are not compiled again
     session = open_session(config)
     model, engine = session.model, session.sampler.engine
     declared = declare_programs(Declarations(), session, model.train_programs(config), model.critic_programs(config))
