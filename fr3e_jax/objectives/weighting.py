@@ -51,10 +51,10 @@ def entropy_guided_weights(
     else:
         numbers, size = jnp.asarray(steps).ravel(), mask.size
 
-        def total(x):
+        def total(x: jax.Array) -> jax.Array:
             return jax.ops.segment_sum(x.ravel(), numbers, size)[numbers].reshape(mask.shape)
 
-        def largest_of(x):
+        def largest_of(x: jax.Array) -> jax.Array:
             return jax.ops.segment_max(x.ravel(), numbers, size)[numbers].reshape(mask.shape)
 
     largest = largest_of(scores)

@@ -105,7 +105,8 @@ def load_environment(config: EnvironmentConfig, task: Any) -> MakeEnvironment | 
 def environment_tool(make: MakeEnvironment, config: EnvironmentConfig) -> Tool:
     """The environment of a run as a tool with state: a call is a turn, and its answer an observation."""
 
-    def open_episode(problem: Problem, seed: int) -> Episode:
+    def open_episode(problem: Problem | None, seed: int) -> Episode:
+        assert problem is not None  # a run with an environment names the problem of every branch
         episode = Episode(make, original(problem), seed)
         if episode.first in ("", problem.prompt):
             return episode

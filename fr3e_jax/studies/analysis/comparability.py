@@ -143,7 +143,11 @@ def _data(runs: Sequence[ComparedRun], names: _Names) -> list[Flag]:
         kind: Kind = "held-out" if name.startswith("held-out") else "model" if name == "tokenizer" else "data"
         having = [run for run in runs if name in recorded[id(run)]]
         values = {key: fingerprints.get(name) for key, fingerprints in recorded.items()}
-        lines += names.differ(having, kind, f"{name} differs", lambda run, values=values: values[id(run)])
+
+        def fingerprint(run: ComparedRun, values: dict[int, str | None] = values) -> str | None:
+            return values[id(run)]
+
+        lines += names.differ(having, kind, f"{name} differs", fingerprint)
     return lines
 
 
@@ -199,12 +203,11 @@ def _code(runs: Sequence[ComparedRun], names: _Names) -> list[Flag]:
         lines.append(Flag("code", f"the code had changes that no commit holds: {names.all(dirty)}"))
     versions = {id(run): run.run.provenance.get("versions") or {} for run in described}
     for package in sorted({name for each in versions.values() for name in each}):
-        lines += names.differ(
-            described,
-            "code",
-            f"the version of {package} differs",
-            lambda run, package=package: versions[id(run)].get(package),
-        )
+
+        def version(run: ComparedRun, package: str = package) -> str | None:
+            return versions[id(run)].get(package)
+
+        lines += names.differ(described, "code", f"the version of {package} differs", version)
     return lines
 
 
@@ -243,12 +246,12 @@ def _settings(groups: Sequence[RunGroup], names: _Names, swept: Sequence[str] | 
     lines = []
     for group in groups:  # only --by puts different settings into one group
         for key in differing(group.runs):
-            lines += _Names([group]).differ(
-                group.runs,
-                "settings",
-                f"{group.label} mixes values of {key}",
-                lambda run, key=key: shown(run.settings.get(key)),
-            )
+
+            def value(run: ComparedRun, key: str = key) -> str:
+                return shown(run.settings.get(key))
+
+            text = f"{group.label} mixes values of {key}"
+            lines += _Names([group]).differ(group.runs, "settings", text, value)
     if swept is not None and (more := [name for name in differing(runs) if name not in swept]):
         meant = ", ".join(swept) or "the seed"
         lines.append(Flag("settings", f"the runs differ in more than {meant}: {', '.join(more)}"))

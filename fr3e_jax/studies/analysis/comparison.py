@@ -202,10 +202,10 @@ class Comparison:
         runs = [*group.runs, *self.baseline.runs]
         scores = {id(run): self._problem_scores.get(id(run), {}).get(metric) for run in runs}
         pairs = [
-            (scores[id(run)], scores[id(other)])
+            (ours, theirs)
             for run in group.runs
             for other in self.baseline.runs
-            if run.seed == other.seed and scores[id(run)] and scores[id(other)]
+            if run.seed == other.seed and (ours := scores[id(run)]) and (theirs := scores[id(other)])
         ]
         differences = differences_by_set(pairs)
         if differences is None:

@@ -89,8 +89,10 @@ def reach_table(comparison: Comparison) -> TextTable | None:
         cells = []
         for axis in axes:
             reach, base = comparison.reach(group, axis), comparison.reach(comparison.baseline, axis)
-            has_ratio = group is not comparison.baseline and reach.mean is not None and base.mean
-            cells.append(_reach(reach) + (f" (× {reach.mean / base.mean:.2f})" if has_ratio else ""))
+            ratio = ""
+            if group is not comparison.baseline and reach.mean is not None and base.mean:
+                ratio = f" (× {reach.mean / base.mean:.2f})"
+            cells.append(_reach(reach) + ratio)
         rows.append([group.label, *cells])
     return TextTable(
         name="reach",

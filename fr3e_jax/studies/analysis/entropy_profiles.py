@@ -11,6 +11,7 @@ Dimension key: R responses, T tokens of all of them.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def relative_decile(responses: Responses) -> np.ndarray:
     return responses.position * DECILES // np.repeat(responses.lengths, responses.lengths)
 
 
-def _profile(responses: Responses, bins: np.ndarray, labels: list[float] | list[str]) -> list[Series]:
+def _profile(responses: Responses, bins: np.ndarray, labels: Sequence[float] | Sequence[str]) -> list[Series]:
     """The mean entropy of the tokens ``[T]`` of each bin, for all, right and wrong responses."""
 
     def means(mask: np.ndarray) -> list[Number]:

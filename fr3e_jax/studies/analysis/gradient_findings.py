@@ -5,8 +5,10 @@ Dimension key: N repeats, K parts of the oracle, D draws of the bootstrap.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -85,7 +87,7 @@ def gradient_findings(
     columns = list(rows[0])
     note = f"ranked by {ranking}; 95 % bootstrap intervals over repeats. {note}"
     ends = [[row[key] for row in rows] for key in (ranking, f"{ranking}, low", f"{ranking}, high")]
-    shared = {"title": "Signal-to-noise ratio of the policy gradient", "source": SOURCE, "note": note}
+    shared: dict[str, Any] = {"title": "Signal-to-noise ratio of the policy gradient", "source": SOURCE, "note": note}
     return [
         TextTable(name="gradient_noise", columns=columns, cells=[list(row.values()) for row in rows], **shared),
         Figure(
@@ -107,9 +109,9 @@ def _row(gradients: RepeatedGradients, oracle: np.ndarray | None, seed: int) -> 
     row: dict = {"variant": gradients.name}
     for name, value in gradients.figures(oracle).items():
         valid = drawn[name][np.isfinite(drawn[name])]
-        low, high = percentiles(valid) if len(valid) else (np.nan, np.nan)
-        row |= {name: finite(value), f"{name}, low": finite(low), f"{name}, high": finite(high)}
-    signal, noise = signal_and_noise(gradients.products)
+        low, high = map(float, percentiles(valid)) if len(valid) else (math.nan, math.nan)
+        row |= {name: finite(float(value)), f"{name}, low": finite(low), f"{name}, high": finite(high)}
+    signal, noise = map(np.float64, signal_and_noise(gradients.products))
     row |= {"SNR of a repeat": finite(signal / noise), "signal": finite(signal), "noise": finite(noise), "repeats": n}
     for name in ("sampled_tokens", "loss_tokens", "trained_positions", "cpu_seconds"):
         row[f"{name.replace('_', ' ')} a repeat"] = float(gradients.column(name).mean())

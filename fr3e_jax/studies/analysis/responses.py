@@ -138,19 +138,19 @@ def responses_of(rollouts: Iterable[RolloutRecord], *, note: str = "") -> Respon
         records.append(record)
     lengths = [len(tokens) for tokens in token_columns["tokens"]]
 
-    def column(read: Callable[[RolloutRecord], object], dtype: type) -> np.ndarray:
+    def column_of(read: Callable[[RolloutRecord], object], dtype: type) -> np.ndarray:
         return np.array([read(record) for record in records], dtype)
 
     return Responses(
         starts=np.cumsum(lengths, dtype=np.int64),
         **{name: np.concatenate(parts) for name, parts in token_columns.items()},
-        step=column(lambda r: r.step, np.int64),
-        reward=column(lambda r: r.reward, np.float64),
-        right=column(is_right, bool),
-        graded=column(lambda r: r.outcome is not None or math.isfinite(r.reward), bool),
-        finished=column(lambda r: r.finished, bool),
-        advantage=column(lambda r: math.nan if r.advantage is None else r.advantage, np.float64),
-        base=column(lambda r: r.base, np.int64),
+        step=column_of(lambda r: r.step, np.int64),
+        reward=column_of(lambda r: r.reward, np.float64),
+        right=column_of(is_right, bool),
+        graded=column_of(lambda r: r.outcome is not None or math.isfinite(r.reward), bool),
+        finished=column_of(lambda r: r.finished, bool),
+        advantage=column_of(lambda r: math.nan if r.advantage is None else r.advantage, np.float64),
+        base=column_of(lambda r: r.base, np.int64),
         kind=[record.kind for record in records],
         outcome=[record.outcome for record in records],
         problem=[f"{r.benchmark}/{r.problem_id}" if r.benchmark else r.problem_id for r in records],

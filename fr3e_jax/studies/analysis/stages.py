@@ -71,7 +71,7 @@ def _figure(material: Material, metric: str, label: str) -> Figure:
     steps, values = material.curve(metric)
     if len(steps) < 2 * LEAST_POINTS:
         raise NothingToShow(f"{len(steps)} steps; needs {2 * LEAST_POINTS}")
-    fit = two_segments(steps, values)
+    fit = two_segments(steps, [math.nan if value is None else value for value in values])
     series = [Series(label, steps, values)]
     if fit.better:
         for name, (intercept, slope), segment in (

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
@@ -104,7 +105,7 @@ def update_summary(updates: TokenUpdates) -> TextTable:
     weighted = updates.gradients * updates.weights
     trained = ~np.isnan(weighted)
     masks = {"all": np.ones(len(weighted), bool), "positive samples": updates.right}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, mask in (masks | {"negative samples": ~updates.right}).items():
         changes, top = updates.changes[mask], mask & updates.top
         if not len(changes):
