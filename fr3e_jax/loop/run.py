@@ -268,7 +268,7 @@ class StepRecord:
         run, step = self._run, self._state.step
         run.console.stage("updating")
         self._of_rollouts = run.background.call(rollout_metrics, batch.groups, batch.explored)
-        self._metrics |= batch_metrics(batch.trunks, step) | batch.metrics
+        self._trunks, self._metrics = batch.trunks, self._metrics | batch.metrics
         with self._state.ledger.stage("store"):
             run.records.rollouts(step, batch.groups, batch.explored + batch.returned)
 
@@ -279,7 +279,8 @@ class StepRecord:
     def write(self) -> None:
         """Write the metrics, show them, and tell the callback."""
         run, step = self._run, self._state.step
-        metrics = self._of_rollouts.result() | self._metrics | self._state.ledger.step_metrics()
+        of_batch = batch_metrics(self._trunks, step)  # now: the update may replace advantages
+        metrics = self._of_rollouts.result() | of_batch | self._metrics | self._state.ledger.step_metrics()
         run.records.metrics(step, metrics)
         run.console.step(step, metrics)
         run.last_metrics = {"step": step} | metrics
