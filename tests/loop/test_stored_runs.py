@@ -13,7 +13,7 @@ import pytest
 from object_store import BUCKET, Wire, unclosed
 from run_comparison import assert_same_run
 from run_process import ROOT, RunProcess, wait_until
-from stops import Watched, nth
+from stops import Watched, after_update
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.loop.train import train
@@ -50,7 +50,7 @@ def test_a_stopped_run_goes_on_on_another_machine(
     address = f"file://{tmp_path}/bucket/run"
     config = tiny_run.config(runtime__run_dir=address, runtime__console="plain", checkpoint__every=9)
     with monkeypatch.context() as patch:
-        Watched(patch, nth("explore", 22))
+        Watched(patch, after_update("explore", 3))
         assert train(config) == 0
     assert MirroredRun.read(Store(address)).checkpoints() == {"checkpoints/1/"}
     machine()
