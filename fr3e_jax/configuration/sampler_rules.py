@@ -33,7 +33,7 @@ def _merges(config: Config) -> bool:
 
 
 def correct_by_default(config: Config, origins: Container[str]) -> None:
-    """Turn on truncated importance weights where the sampler differs and ``loss.importance_cap`` is not ``given``."""
+    """Turn on truncated importance weights where the sampler differs and ``origins`` lack ``loss.importance_cap``."""
     if "loss.importance_cap" not in origins and any(differences(config)):
         config.loss.importance_cap = USUAL_CAP
 

@@ -97,7 +97,7 @@ def _rows(card: Card, split: str, root: str, dropped: Counter[str]) -> Iterator[
 
 
 def _keep(row: Row, name: str, card: Card, source: SplitCard, problems: dict) -> None:
-    """Put the row's problem and solution into ``kept``, or raise _Dropped."""
+    """Put the row's problem and solution into ``problems``, or raise _Dropped."""
     for path, values in source.filters.items():
         if lookup(row, path) not in values:
             raise _Dropped(f"filtered_{path}")

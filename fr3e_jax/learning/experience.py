@@ -91,10 +91,10 @@ class TrainingBranch:
             reward=content["reward"],
             finished=content["finished"],
             group=content["group"],
-            right=content.get("right", content["reward"] >= 1),  # checkpoints of earlier versions lack it
+            right=content["right"],
             loss_mask=None if mask is None else _unpacked(mask, np.bool_),
-            routes=_unpacked_routes(content.get("routes")),
-            on_trunk=content.get("on_trunk", False),
+            routes=_unpacked_routes(content["routes"]),
+            on_trunk=content["on_trunk"],
         )
 
 
@@ -122,7 +122,7 @@ class TrainingTrunk:
     def from_json(cls, content: dict[str, Any]) -> TrainingTrunk:
         """The trunk that `to_json` described."""
         branches = [TrainingBranch.from_json(branch) for branch in content["branches"]]
-        ids, routes = _unpacked(content["token_ids"], np.int32), _unpacked_routes(content.get("routes"))
+        ids, routes = _unpacked(content["token_ids"], np.int32), _unpacked_routes(content["routes"])
         return cls(ids, branches, content["step"], content["prompt_tokens"], routes)
 
 

@@ -36,16 +36,16 @@ def balance_of(config: Config, programs: TrainPrograms, micros: Sequence[MicroBa
 
 
 def load_metrics(sums_of_calls: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """The load of the busiest experts in a mini-batch, whose tokens are counted in ``found``, one for each micro-batch.
+    """The load of the busiest experts in a mini-batch; ``sums_of_calls``: of each micro-batch, with its expert_tokens.
 
-    ``expert_tokens`` leaves ``found``. A load is a multiple of the even share, which is 1; the largest possible one is
+    ``expert_tokens`` leaves the sums. A load is a multiple of the even share, which is 1; the largest possible one is
     the number of experts over those of a token. (MaxVio of Wang et al. 2024 is a load less 1.) {} without experts.
     """
     counts = [sums.pop("expert_tokens") for sums in sums_of_calls if "expert_tokens" in sums]
     if not counts:
         return {}
     tokens = np.sum(counts, axis=0, dtype=np.int64)  # [L, X]
-    even = np.maximum(tokens.sum(axis=1), 1) / tokens.shape[1]  # a rehearsal counts none
+    even = np.maximum(tokens.sum(axis=1), 1) / tokens.shape[1]
     busiest = tokens.max(axis=1) / even
     return {"router/busiest_expert": float(busiest.mean()), "router/busiest_expert_max": float(busiest.max())}
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from fr3e_jax.learning.experience import TrainingTrunk
 from fr3e_jax.learning.learner import Learner
-from fr3e_jax.learning.mini_batches import MiniBatch, PerToken, read_placed, row_options
-from fr3e_jax.learning.packing import MicroBatch, pack
+from fr3e_jax.learning.mini_batches import MiniBatch, PerToken, read_placed
+from fr3e_jax.learning.packing import MicroBatch
 from fr3e_jax.learning.setup import LearningSetup
 from fr3e_jax.objectives.divergence import LOG_RATIO_BOUND
 from fr3e_jax.policy.network import Params
@@ -24,13 +24,6 @@ class Scores:
     logprobs: PerToken
     entropies: PerToken | None  # None: not requested
     updates: int  # optimizer steps that the weights had seen
-
-
-def score_trunks(setup: LearningSetup, learner: Learner, batch: list[TrainingTrunk]) -> PerToken:
-    """Log-probs of the batch under the learner's weights, packed for this call only."""
-    members = list(range(len(batch)))
-    packed = [MiniBatch(members, batch, pack(batch, **row_options(setup, learner)))]
-    return score_packed(setup, learner, learner.params, batch, packed).logprobs
 
 
 def score_packed(

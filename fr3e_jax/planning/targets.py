@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.learning.configured_programs import configured_critic_programs, loss_settings
+from fr3e_jax.learning.configured_programs import configured_critic_programs
 from fr3e_jax.learning.trained_trunks import trains_trunks
 from fr3e_jax.planning.workload import (
     DecodeShape,
@@ -30,12 +30,11 @@ from fr3e_jax.policy.architecture import Architecture
 from fr3e_jax.policy.attention import KeyValue
 from fr3e_jax.policy.lora import Adapted
 from fr3e_jax.policy.router_sums import Balance
-from fr3e_jax.policy.rows import Rows, Trunks
+from fr3e_jax.policy.rows import Trunks
 from fr3e_jax.programs.decoder_state import DecoderSizes, DecodeState, cache_shape
 from fr3e_jax.programs.mesh import (
     abstract_arrays,
     batch_axes,
-    batch_sharding,
     cache_sharding,
     kept_hidden_sharding,
     make_mesh,
@@ -43,7 +42,7 @@ from fr3e_jax.programs.mesh import (
     rollout_mesh,
 )
 from fr3e_jax.programs.size_buckets import power_of_two
-from fr3e_jax.programs.train_programs import TrainPrograms, TrainRows
+from fr3e_jax.programs.train_programs import RecordedRoutes, TrainPrograms, TrainRows
 from fr3e_jax.rollouts.requests import STREAM_NAMES
 from fr3e_jax.session.model import configured_architecture, model_on
 from fr3e_jax.session.placed_network import decoder_programs
@@ -217,26 +216,8 @@ class Programs:
         )
 
     def _micro_batch(self) -> TrainRows:
-        count, trunk, lanes, length, window = self.largest
-        further = self.largest.trunk_lanes if trains_trunks(self.config) else 0
-        lanes += further
-        array = lambda dtype, *shape: jax.ShapeDtypeStruct((count, *shape), dtype, sharding=batch_sharding(self.mesh))
-        trunks, branches = (array(np.int32, trunk),) * 3, (array(np.int32, lanes, length),) * 5
-        mask, value = array(np.bool_, lanes, length), array(np.float32, lanes, length)
-        loss = loss_settings(self.config)
-        routes = [array(self.decoder.routes_type, self.decoder.routes, *size) for size in ((trunk,), (lanes, length))]
-        window = array(np.bool_, window) if window > 1 else None
-        return TrainRows(
-            Rows(
-                *(*trunks, *branches, window, *(routes if self.decoder.routes else (None, None))),
-                trained_trunk=array(np.bool_, further) if further else None,
-            ),
-            mask,
-            *(value,) * 4,
-            reference_logprobs=value if loss.kl_coefficient else None,
-            sequence_log_ratios=value if loss.sequence_ratio else None,
-            penalised=mask if loss.covariance_penalty is not None else None,
-        )
+        routes = RecordedRoutes(self.decoder.routes, self.decoder.routes_type) if self.decoder.routes else None
+        return self.training.abstract_batch(self.largest, trained_trunks=trains_trunks(self.config), routes=routes)
 
     def _scalar(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((), np.float32, sharding=replicated(self.mesh))

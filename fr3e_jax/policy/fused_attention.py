@@ -158,12 +158,12 @@ def fused_row_attention(
     """`fr3e_jax.policy.attention.row_attention` in fused kernels; 0 on padding.
 
     Args:
-      query, own, view, window, scoring: as there; query and own of the parts of rows, where there are several, and view
+      query, row, view, window, scoring: as there; query and row of the parts of rows, where there are several, and view
         always of whole rows.
       head_shards: of a mesh that splits heads. Where it does not divide the key/value heads, each is repeated for the
         shards that read it, so that the same share of the arrays lies on each of them.
       parts: that rows are cut into (`fr3e_jax.policy.row_parts`).
-      whole: on each device, makes whole rows' keys ``[A, B, heads, P / A, D]`` of those of its parts.
+      gather: on each device, makes whole rows' keys ``[A, B, heads, P / A, D]`` of those of its parts.
       interpret: run the kernels as jax operations, on any device.
       largest: sizes that the blocks must not exceed, multiples of a register.
       on_each_device: makes a function of ``query, key, value [B, heads, P, ...]`` and ``seen [B, 4, P]`` into one that

@@ -192,10 +192,10 @@ def token_loss(
       counted: the tokens, of `count_tokens`.
       tokens: pytree of ``[F, U]`` (`gather_tokens`).
       scalars: pytree of further inputs of ``loss``; no gradient reaches it.
-      loss: ``(logits [F, chunk, V], valid [F, chunk], tokens, scalars) -> (scalar, (dict of scalars, kept))``, where
-        ``kept`` is a pytree of float32 ``[F, chunk]``; it may be empty.
+      loss: ``(logits [F, chunk, V], valid [F, chunk], tokens, scalars) -> (scalar, (dict of scalars, values))``, where
+        ``values`` is a pytree of float32 ``[F, chunk]``; it may be empty.
       chunk: tokens of each shard whose logits exist at once.
-      place: puts an array ``[F, ...]`` onto the mesh.
+      shard_gradient: puts an array ``[F, ...]`` onto the mesh.
       states: how tokens read their states.
       frozen: the weight is not trained; its gradient is not computed, and is 0.
     """

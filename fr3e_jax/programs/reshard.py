@@ -96,7 +96,7 @@ def _half_way(abstract: Params, source: Params, target: Params) -> Params:
 def _reshard(abstract: Params, source: Params, between: Params, join: Callable, params: Params) -> Params:
     """Move one array after another: all at once, the copies under way would take as much memory as the result.
 
-    Arrays are converted before they move: a narrower type is less to send. ``whole``: makes one tree of ``params``.
+    Arrays are converted before they move: a narrower type is less to send. ``join``: makes one tree of ``params``.
     """
     params = join(params)
     leaves, done = jax.tree.leaves(params), []

@@ -22,12 +22,12 @@ def prctl(option: int, value: int) -> bool:
 
 
 def die_with_parent(parent: int, signal_number: signal.Signals = signal.SIGKILL) -> None:
-    """Ask the kernel for signal ``number`` when the thread that made this process ends.
+    """Ask the kernel for ``signal_number`` when the thread that made this process ends.
 
     Args:
       parent: process id of the parent; if it is gone already, this process exits at once. 0: no check, as the parent
         is outside of this process's PID namespace.
-      number: the signal; SIGKILL does not wait for Python.
+      signal_number: the signal; SIGKILL does not wait for Python.
     """
     prctl(PDEATHSIG, signal_number)
     if parent and os.getppid() != parent:

@@ -104,7 +104,7 @@ def hide_files(writable: str, readable: Iterable[str] = ()) -> bool:
 
 
 def _show(libc: ctypes.CDLL, path: str, target: str) -> None:
-    """Show a file or folder, with all that is mounted below it, at ``place``, for reading only."""
+    """Show a file or folder, with all that is mounted below it, at ``target``, for reading only."""
     if os.path.isdir(path):
         os.makedirs(target, exist_ok=True)
     else:

@@ -78,7 +78,7 @@ def checked_verdict(reward: float, outcome: str | None, problem_id: str) -> Verd
 
 
 def unusable(kind: type[Exception], result: str, problem_id: str) -> Exception:
-    """The error for a result that a verifier must not return; ``found`` is its repr."""
+    """The error for a result that a verifier must not return; ``result`` is its repr."""
     expected = {
         TypeError: "a number in [0, 1]: return a float from the verifier",
         ValueError: "a finite number in [0, 1]: rescale what the verifier returns",

@@ -170,10 +170,6 @@ class DecodeCounts:
     trunk_insertions: int = 0  # copies of a trunk's cache into a slot
     chunks: int = 0  # chunks of decode steps, each followed by the host's work
 
-    @property
-    def idle_lane_steps(self) -> int:
-        return self.lane_steps - self.sampled_tokens - self.tool_tokens
-
 
 Key = tuple[int, int]  # number of a request, number of a branch in it
 

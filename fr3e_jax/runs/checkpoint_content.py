@@ -49,7 +49,7 @@ def describe(leaf: Any) -> str:
 
 
 def check_structure(folder: Path, stored: Mapping[str, str], expected: Mapping[str, str]) -> None:
-    """Compare the arrays of the checkpoint in ``place`` with those that are wanted, by path and `describe`.
+    """Compare the arrays of the checkpoint in ``folder`` with those that are wanted, by path and `describe`.
 
     Raises:
       ValueError: they differ; the message lists the differences.
@@ -69,7 +69,7 @@ def check_structure(folder: Path, stored: Mapping[str, str], expected: Mapping[s
 
 
 def check_format(folder: Path, content: Mapping[str, Any]) -> None:
-    """Refuse the checkpoint in ``place`` unless it is of this version's format.
+    """Refuse the checkpoint in ``folder`` unless it is of this version's format.
 
     Raises:
       OtherFormat: the format is another one, or from before formats had numbers.

@@ -1,6 +1,6 @@
 """Damage of a saved checkpoint: recognised by checksums, named in one line, moved out of the way.
 
-``place`` is the directory of one step, ``checkpoints/12``.
+``folder`` is the directory of one step, ``checkpoints/12``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def told_in_a_line() -> Iterator[None]:
 
 @contextlib.contextmanager
 def damage_named(folder: Path, item: str) -> Iterator[None]:
-    """Turn each error of reading the files of ``part`` into a `DamagedCheckpoint` of one line."""
+    """Turn each error of reading the files of ``item`` into a `DamagedCheckpoint` of one line."""
     try:
         yield
     except Exception as error:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fr3e_jax.configuration.settings import flat_settings
 from fr3e_jax.runs.trackers import TrackedRun, Tracker
 
 _LONGEST_PARAMETER = 500  # characters that every MLflow store takes
@@ -89,7 +90,7 @@ class Mlflow:
         earlier = self._client.get_experiment_by_name(run.project)
         experiment = earlier.experiment_id if earlier else self._client.create_experiment(run.project)
         self._id = self._client.create_run(experiment, run_name=run.name).info.run_id
-        parameters = [Param(name, str(value)[:_LONGEST_PARAMETER]) for name, value in _flat(run.settings)]
+        parameters = [Param(name, str(value)[:_LONGEST_PARAMETER]) for name, value in flat_settings(run.settings)]
         for some in _parts(parameters):
             self._client.log_batch(self._id, params=some)
         self._client.log_dict(self._id, dict(run.provenance), "provenance.json")
@@ -116,13 +117,6 @@ def _allowed(name: str) -> str:
 
 def _parts(records: Sequence[Any]) -> list[Sequence[Any]]:
     return [records[start : start + _MOST_AT_ONCE] for start in range(0, len(records), _MOST_AT_ONCE)]
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    leaves: list[tuple[str, Any]] = []
-    for name, value in settings.items():
-        leaves += _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(prefix + name, value)]
-    return leaves
 
 
 SERVICES: dict[str, Callable[[], Tracker]] = {"wandb": Wandb, "trackio": Trackio, "mlflow": Mlflow}

@@ -10,6 +10,7 @@ from typing import Any
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.provenance import collect, read_provenance
+from fr3e_jax.configuration.settings import flat_settings
 from fr3e_jax.runs import rollout_store
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.rollout_parts import rollout_path, stored_bytes
@@ -60,7 +61,7 @@ def changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
     Only some runs have base weights or demonstrations; what the checkpoint lacks is passed over.
     """
-    pairs = [*_differences(dict(_flat(saved["settings"])), dict(_flat(now["settings"])), repr)]
+    pairs = [*_differences(dict(flat_settings(saved["settings"])), dict(flat_settings(now["settings"])), repr)]
     labels = {key: label for key, label in _FINGERPRINTS.items() if key in saved}
     pairs += _differences(*({label: run.get(key) for key, label in labels.items()} for run in (saved, now)))
     for section, label in (("held_out_data", "held-out data"), ("files", "file of")):
@@ -142,11 +143,3 @@ def _broken(run_dir: RunDirectory, steps: Iterable[int], stem: str) -> list[int]
 def _steps(numbers: Sequence[int]) -> str:
     shown = ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
     return f"step{'s' * (len(numbers) > 1)} {shown}; training goes on without them"
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

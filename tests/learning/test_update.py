@@ -15,8 +15,9 @@ from fr3e_jax.learning.batch_gradient import batch_gradient
 from fr3e_jax.learning.experience import TrainingBranch, TrainingTrunk, count_rollouts, split_full_batch
 from fr3e_jax.learning.finiteness import NonFiniteUpdate, check_weights
 from fr3e_jax.learning.learner import Learner
-from fr3e_jax.learning.mini_batches import mini_batches, pack_mini_batch, split_mini_batches
-from fr3e_jax.learning.scoring import gap_metrics, logprob_gap, sampler_ratio, score_batch, score_trunks
+from fr3e_jax.learning.mini_batches import MiniBatch, mini_batches, pack_mini_batch, row_options, split_mini_batches
+from fr3e_jax.learning.packing import pack
+from fr3e_jax.learning.scoring import gap_metrics, logprob_gap, sampler_ratio, score_batch, score_packed
 from fr3e_jax.learning.update import update_policy
 from fr3e_jax.loop.explore import assign_advantages, explored_trunks, place_anchors, roll_out_states
 from fr3e_jax.loop.first_return import base_trunks, first_return
@@ -88,6 +89,12 @@ def test_a_full_batch_is_the_first_trunks_that_hold_enough(batch):
     assert split_full_batch(batch, sum(sizes)) == (batch, [])
     assert split_full_batch(batch, sum(sizes) + 1) == (batch, [])
     assert count_rollouts(batch) == sum(sizes)
+
+
+def score_trunks(setup, learner, batch):
+    """Log-probs of the batch under the learner's weights, packed for this call only."""
+    packed = [MiniBatch(list(range(len(batch))), batch, pack(batch, **row_options(setup, learner)))]
+    return score_packed(setup, learner, learner.params, batch, packed).logprobs
 
 
 def test_old_logprobs_equal_the_samplers(session, programs, params, batch):

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from fr3e_jax.configuration import Config, ConfigError
+from fr3e_jax.configuration.settings import flat_settings
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.runs.run_state import run_state
 from fr3e_jax.stores.objects import is_remote
 from fr3e_jax.stores.reading import overview_folder
 from fr3e_jax.studies.analysis.run_curves import RunCurves, run_curves
-from fr3e_jax.studies.analysis.stored_run import StoredRun, flat_settings
+from fr3e_jax.studies.analysis.stored_run import StoredRun
 
 SWEEP_FILE = "sweep.json"
 LONGEST_LABEL = 44  # characters of a label made of settings, where the recipes' names tell the groups apart, too

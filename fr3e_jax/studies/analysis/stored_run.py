@@ -15,6 +15,7 @@ import yaml
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.provenance import read_provenance
+from fr3e_jax.configuration.settings import flat_settings
 from fr3e_jax.runs.metrics import read_metrics
 from fr3e_jax.runs.rollout_parts import rollout_path, stored_bytes, stored_steps
 from fr3e_jax.runs.rollout_store import RolloutRecord, iterate_rollouts
@@ -136,15 +137,6 @@ class StoredRun:
             return TextCodec.load(tokenizer or model, model=model)
         except (OSError, ValueError):
             return None
-
-
-def flat_settings(settings: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The settings of nested sections by their dotted names."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from flat_settings(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def drawn_steps(sizes: Mapping[int, int], read_bytes: int, seed: int) -> list[int]:
