@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
 
-from fr3e_jax.configuration import (  # noqa: F401  (they declare their rules)
-    exploration_rules,
-    method_rules,
-    sampler_rules,
-    tool_rules,
-)
-from fr3e_jax.configuration.contradictions import RULES
+from fr3e_jax.configuration import contradictions, exploration_rules, method_rules, sampler_rules, tool_rules
+from fr3e_jax.configuration.contradictions import broken_rules
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.configuration.settings import COMMAND_LINE, ConfigError, settings
+from fr3e_jax.configuration.settings import COMMAND_LINE, ConfigError, setting_value, settings
+
+RULES = contradictions.RULES | sampler_rules.RULES | tool_rules.RULES
+TRAINING_RULES = (
+    contradictions.TRAINING_RULES
+    | exploration_rules.TRAINING_RULES
+    | method_rules.TRAINING_RULES
+    | tool_rules.TRAINING_RULES
+)
+"""Rules of reinforcement learning; sft, eval and sample ignore them."""
+
+_PATH = re.compile(r"[a-z_0-9]+(?:\.[a-z_0-9]+)+")
 
 SWITCHES = {
     "model.lora.": (("model.lora.rank", "model.lora.path"), "adapters", "model.lora.rank=8 (or another rank)"),
@@ -39,11 +45,10 @@ def check(config: Config, origins: Mapping[str, str] | None = None, *, training:
             for item in numbers:
                 if not setting.allows(item):
                     raise ConfigError(f"{origins.get(path, 'default')}: {setting.refuse(value)}")
-    for entry in RULES:
-        problem = entry.problem(config) if training or not entry.training_only else None
-        if problem:
-            named = [f"{path}: {origins[path]}" for path in entry.paths if path in origins]
-            raise ConfigError(f"{problem} ({', '.join(named) or 'all defaults'})")
+    for problem in broken_rules(config, RULES | TRAINING_RULES if training else RULES):
+        paths = dict.fromkeys(_PATH.findall(problem))
+        sources = [f"{path}: {origins[path]}" for path in paths if path in origins]
+        raise ConfigError(f"{problem} ({', '.join(sources) or 'all defaults'})")
     _check_sizes(config, origins)
     _check_switches(config, origins)
 
@@ -71,11 +76,3 @@ def _check_switches(config: Config, origins: Mapping[str, str]) -> None:
                 f"{origins[named[0]]}: {named[0]}={setting_value(config, named[0])} has no effect without {what}; set "
                 f"{remedy}, or leave it out"
             )
-
-
-def setting_value(config: Config, path: str) -> Any:
-    """The value at a dotted path."""
-    value = config
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value

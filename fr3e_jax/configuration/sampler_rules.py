@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 
-from fr3e_jax.configuration.contradictions import rule
+from fr3e_jax.configuration.contradictions import Rules
 from fr3e_jax.configuration.schema import Config
 
 INT8 = "int8"
@@ -48,12 +48,11 @@ def uncorrected(config: Config) -> Iterator[str]:
             )
 
 
-@rule("rollout.param_dtype", "model.lora.rollouts")
-def adapters_are_not_rounded_away(config: Config) -> str | None:
-    """A step of int8 is 1/127 of a channel's largest weight: most changes by adapters are smaller."""
-    if config.rollout.param_dtype != INT8 or not _merges(config):
-        return None
-    return (
-        "rollout.param_dtype=int8 would round the adapters away that model.lora.rollouts=merged adds to the kernels; "
-        "set model.lora.rollouts=product, which keeps them beside the base"
-    )
+RULES: Rules = {
+    # A step of int8 is 1/127 of a channel's largest weight: most changes by adapters are smaller.
+    "adapters_are_not_rounded_away": (
+        lambda c: c.rollout.param_dtype == INT8 and _merges(c),
+        "{rollout.param_dtype} would round the adapters away that {model.lora.rollouts} adds to the kernels; set "
+        "model.lora.rollouts=product, which keeps them beside the base",
+    ),
+}

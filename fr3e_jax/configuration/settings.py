@@ -134,6 +134,14 @@ def sections(config_class: type = Config, prefix: str = "") -> dict[str, type]:
     return by_path
 
 
+def setting_value(config: Config, path: str) -> Any:
+    """The value at a dotted path."""
+    value = config
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
 def nearest_paths(path: str, paths: typing.Iterable[str]) -> list[str]:
     """The existing paths most like ``path``: all with the same last part, else one that is close; none is likely.
 
