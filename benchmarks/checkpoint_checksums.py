@@ -41,7 +41,7 @@ def cpu_seconds(action: Callable[[], object]) -> float:
 
 
 def one_round(folder: Path, state: dict) -> dict[str, float]:
-    with Checkpointer(folder, keep_last=1, keep_best=0, best_metric="") as checkpoints:
+    with Checkpointer(folder) as checkpoints:
 
         def save() -> None:
             checkpoints.save(1, state, {}, None)

@@ -17,7 +17,7 @@ from fr3e_jax.loop.callbacks import Callback, Callbacks, check_callbacks
 from fr3e_jax.loop.train import train
 from fr3e_jax.rewards.verifier import UserCodeError
 from fr3e_jax.runs.checkpoints import Checkpointer
-from fr3e_jax.runs.metrics import read_metrics
+from fr3e_jax.runs.metrics import read_metrics, recorded_scores
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.studies.reports.run_page import PageAtTheEnd
 
@@ -171,7 +171,8 @@ class _Ending(Callback):
 
 
 def _best_checkpoint(config: Config, run_dir: Path) -> Path | None:
-    folder = RunDirectory(run_dir).checkpoints
-    with Checkpointer(folder, keep_last=1, keep_best=1, best_metric=best_metric(config), read_only=True) as checkpoints:
+    run = RunDirectory(run_dir)
+    scores = recorded_scores(run.metrics, best_metric(config))
+    with Checkpointer(run.checkpoints, scores=scores, read_only=True) as checkpoints:
         step = checkpoints.best_step()
-    return None if step is None else folder / str(step)
+    return None if step is None else run.checkpoints / str(step)

@@ -504,7 +504,7 @@ class RuntimeConfig:
     )
     profile_steps: int = option(
         0,
-        "steps profiled after two warm-up steps; then one is traced, and as many are timed for idleness; 0: none",
+        "steps profiled after two warm-up steps; then one is traced; 0: none",
         ge=0,
     )
 

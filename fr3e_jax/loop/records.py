@@ -35,7 +35,6 @@ class Records:
         self._opened, self._background = opened, background
         self._runtime, self._first = opened.config.runtime, opened.session.processes.first
         self._metrics: MetricsWriter | None = None
-        self._trackers = open_trackers(opened.config, opened.directory, writes=self._first)
 
     def go_on_after(self, step: int | None, state: TrainingState) -> list[str]:
         """Drop what an earlier process wrote after its last checkpoint, and go on writing.
@@ -44,9 +43,10 @@ class Records:
         record that is missing or was mended. ``step``: of the checkpoint; None: the run is fresh.
         """
         directory, lines = self._opened.directory, []
+        self._trackers = open_trackers(self._opened.config, directory, step, writes=self._first)
         if self._first:
             rollout_store.drop_after(directory, step)
-            self._metrics = MetricsWriter(directory, tensorboard=self._runtime.tensorboard, resume_step=step)
+            self._metrics = MetricsWriter(directory, resume_step=step)
         if step is None:
             return lines
         if self._first:

@@ -25,7 +25,7 @@ from fr3e_jax.loop.state import open_state
 from fr3e_jax.loop.step_report import batch_metrics, rollout_metrics
 from fr3e_jax.programs import explore_programs
 from fr3e_jax.runs.background import Background, WriteFailed
-from fr3e_jax.runs.checkpoint_damage import CheckpointFailed
+from fr3e_jax.runs.checkpoint_content import CheckpointFailed
 from fr3e_jax.runs.compilation import compilations
 from fr3e_jax.runs.console import Console, is_share
 from fr3e_jax.runs.ledger import TokenLedger, cpu_seconds_of_process

@@ -11,7 +11,6 @@ folder writes there. Some programs have a name of their own on each process, so 
 from __future__ import annotations
 
 import contextlib
-import threading
 import uuid
 import warnings
 from collections.abc import Callable, Sequence
@@ -33,13 +32,10 @@ def write_on_each_host(index: int, gather: Gather) -> None:
       index: the number of this process, one of several.
       gather: JSON content of every process, in their order; all processes call this function together.
     """
-    writer = getattr(compiler, "_cache_write", None)  # no part of jax's interface; without it, process 0 writes alone
-    if writer is not None and not isinstance(writer, _Writer):  # before `gather`, which compiles a program
-        writer = _Writer()
+    writer = _Writer()
+    if index and hasattr(compiler, "_cache_write"):  # no part of jax's interface; without it, process 0 writes alone
         setattr(compiler, "_cache_write", writer)  # noqa: B010 (mypy knows the type of the function)
-    first = first_that_shares(jax.config.values["jax_compilation_cache_dir"] or "", index, gather)
-    if writer is not None:
-        writer.begin(first == index)
+    writer.is_first = first_that_shares(jax.config.values["jax_compilation_cache_dir"] or "", index, gather) == index
 
 
 def first_that_shares(cache: str, index: int, gather: Gather) -> int:
@@ -69,34 +65,16 @@ def first_that_shares(cache: str, index: int, gather: Gather) -> int:
 class _Writer:
     """Takes the place of jax's function that writes a compiled program to the cache, with the same arguments.
 
-    Until `begin`, programs wait to be written.
+    ``is_first``: of the processes that share the folder; true until that is known, for the few programs before it.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: list[tuple] | None = []
-        self._is_first = False
+    is_first = True
 
-    def begin(self, is_first: bool) -> None:
-        """Write the programs that wait, and from now on each at once; ``is_first``: of those that share the folder."""
-        with self._lock:
-            self._is_first = is_first
-            waiting, self._waiting = self._waiting or [], None
-        for compiled in waiting:
-            self._write(*compiled)
-
-    def __call__(self, *compiled: Any) -> None:
-        with self._lock:
-            if self._waiting is not None:
-                self._waiting.append(compiled)
-                return
-        self._write(*compiled)
-
-    def _write(
+    def __call__(
         self, key: str, seconds: float, name: str, backend: Any, executable: Any, callbacks: Sequence[Any] = ()
     ) -> None:
         too_quick = seconds < jax.config.values["jax_persistent_cache_min_compile_time_secs"]
-        if callbacks or too_quick or not (self._is_first or _has_its_own_name(executable)):
+        if callbacks or too_quick or not (self.is_first or _has_its_own_name(executable)):
             return
         try:
             compilation_cache.put_executable_and_time(key, name, executable, backend, int(seconds))

@@ -6,31 +6,26 @@ import contextlib
 import math
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
-from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from fr3e_jax.runs.checkpoint_content import (
     ArrayTree,
-    check_format,
-    check_structure,
-    content_of,
-    describe,
-    flatten_arrays,
-)
-from fr3e_jax.runs.checkpoint_damage import (
     CheckpointFailed,
     DamagedCheckpoint,
+    check_structure,
+    content_of,
     damage_named,
+    describe,
+    flatten_arrays,
     move_aside,
+    verified_content,
     verify_arrays,
-    verify_content,
 )
-from fr3e_jax.runs.checkpoint_ranking import add_score, drop_unreadable_scores, ranked
 from fr3e_jax.runs.orbax_noise import silence_orbax
 from fr3e_jax.stores.mirror import Mirror
 from fr3e_jax.stores.objects import StoreFailed
@@ -39,53 +34,60 @@ from fr3e_jax.stores.objects import StoreFailed
 class Checkpointer:
     """Saves and restores the steps of one run.
 
-    It keeps the last ``keep_last`` steps, and also the ``keep_best`` steps with the highest ``best_metric``. A step
-    counts only once its directory is complete. A directory that a kill left incomplete is never read, and is removed
-    before the next save.
+    It keeps the last ``keep_last`` steps, and also the ``keep_best`` steps with the highest scores. A step counts only
+    once its directory is complete. A directory that a kill left incomplete is never read, and is removed before the
+    next save.
 
-    On several processes, each must make the same calls with the same host state.
+    On several processes, each must make the same calls with the same host state and scores.
     """
 
     def __init__(
         self,
         directory: Path,
         *,
-        keep_last: int,
-        keep_best: int,
-        best_metric: str,
+        keep_last: int = 1,
+        keep_best: int = 0,
+        best_metric: str = "",
+        scores: Mapping[int, float] | None = None,
         read_only: bool = False,
         mirror: Mirror | None = None,
     ) -> None:
         """Open the checkpoints in ``directory``.
 
-        ``read_only`` changes nothing on disk, so that the run can go on. Before a step is saved, ``mirror`` completes
-        the one before it, so that the store lacks one checkpoint at most.
+        Args:
+          directory: of all steps.
+          keep_last: number of newest steps to keep.
+          keep_best: number of best steps to keep as well.
+          best_metric: name of the held-out metric that scores a step; "": steps have no scores.
+          scores: those of earlier steps (`fr3e_jax.runs.metrics.recorded_scores`).
+          read_only: change nothing on disk, so that the run can go on.
+          mirror: before a step is saved, it completes the one before, so that the store lacks one checkpoint at most.
         """
         self._directory = Path(directory).absolute()
-        self._best_metric = best_metric
+        self._keep_last, self._keep_best, self._best_metric = keep_last, keep_best, best_metric
+        self._scores = dict(scores or {})
         self._failed = False  # and said so
         self._mirror = mirror or Mirror()
         silence_orbax()
-
-        def score(metrics: Mapping[str, float]) -> float:
-            return metrics.get(best_metric, -math.inf)  # another metric ranked the runs of an earlier configuration
-
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=preservation_policy.AnyPreservationPolicy(
-                [
-                    preservation_policy.LatestN(keep_last),
-                    preservation_policy.BestN(get_metric_fn=score, n=keep_best, keep_checkpoints_without_metrics=False),
-                ]
-            ),
-            best_fn=score if best_metric else None,
+            preservation_policy=self,
             cleanup_tmp_directories=not read_only,
             create=not read_only,
             read_only=read_only,
         )
-        if best_metric and not read_only:
-            drop_unreadable_scores(self._directory)
         handlers = {"arrays": ocp.StandardCheckpointHandler(), "host": ocp.JsonCheckpointHandler()}
         self._manager = ocp.CheckpointManager(self._directory, options=options, item_handlers=handlers)
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """Which of these steps stay on disk; the manager asks before it deletes."""
+        steps = [checkpoint.step for checkpoint in checkpoints]
+        kept = {*steps[-self._keep_last :], *self._best_first(steps)[: self._keep_best]}
+        return [step in kept for step in steps]
+
+    def _best_first(self, steps: Sequence[int]) -> list[int]:
+        """The steps that have a score, from the best on; of equals the later one first."""
+        scored = [step for step in steps if step in self._scores]
+        return sorted(scored, key=lambda step: (self._scores[step], step), reverse=True)
 
     def save(self, step: int, arrays: ArrayTree, host: Mapping[str, Any], metrics: Mapping[str, Any] | None) -> bool:
         """Start saving; the arrays may be donated or changed as soon as this returns.
@@ -118,11 +120,12 @@ class Checkpointer:
         flat = flatten_arrays(arrays)
         content = content_of(host, flat)
         self._check_space(step, flat)
+        self._scores.pop(step, None)  # of a damaged checkpoint of that step
+        self.rank(step, metrics)
         with self._explained_errors(f"saving step {step}"):
             self._manager.save(
                 step,
                 args=ocp.args.Composite(arrays=ocp.args.StandardSave(flat), host=ocp.args.JsonSave(content)),
-                metrics=ranked(metrics, self._best_metric),
             )
         return True
 
@@ -134,15 +137,10 @@ class Checkpointer:
             raise CheckpointFailed(str(error)) from error
 
     def rank(self, step: int, metrics: Mapping[str, Any] | None) -> None:
-        """Let a saved step without a score become one of the best: it was saved before its evaluation."""
-        score = ranked(metrics, self._best_metric)
-        if score is None:
-            return
-        self.wait()
-        if jax.process_index() == 0:
-            add_score(self._place(step), score)
-        ocp.multihost.sync_global_processes(f"score of step {step}")
-        self._manager.reload()
+        """Let a step without a score become one of the best; it may have been saved before its evaluation."""
+        score = (metrics or {}).get(self._best_metric)
+        if score is not None and math.isfinite(score):
+            self._scores.setdefault(step, float(score))
 
     def _check_space(self, step: int, arrays: Mapping[str, Any]) -> None:
         """Refuse a checkpoint that cannot fit before any byte is written.
@@ -187,14 +185,14 @@ class Checkpointer:
         targets = flatten_arrays(abstract_arrays)
         others = content["arrays"].keys() - targets if partial else set()
         stored = {name: kind for name, kind in content["arrays"].items() if name not in others}
-        check_structure(self._place(step), stored, {name: describe(leaf) for name, leaf in targets.items()})
+        check_structure(self._folder(step), stored, {name: describe(leaf) for name, leaf in targets.items()})
         abstract = {
             name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
             for name, leaf in targets.items()
         }
-        with damage_named(self._place(step), "arrays"):
+        with damage_named(self._folder(step), "arrays"):
             arrays = self._read_part(step, abstract) if others else self._read(step, abstract)
-        verify_arrays(self._place(step), arrays, content["checksums"])
+        verify_arrays(self._folder(step), arrays, content["checksums"])
         structure = jax.tree_util.tree_structure(abstract_arrays)
         return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in targets]), content["host"]
 
@@ -219,12 +217,12 @@ class Checkpointer:
                 arrays, host = self.restore(step, abstract_arrays)
             except DamagedCheckpoint as error:
                 if not set_aside:
-                    advice = f"move {self._place(step)} away to continue from an earlier step"
+                    advice = f"move {self._folder(step)} away to continue from an earlier step"
                     raise DamagedCheckpoint(f"{error}; {advice}") from error
                 damaged[step] = error
                 continue
             for bad, damage in damaged.items():
-                aside = move_aside(self._place(bad))
+                aside = move_aside(self._folder(bad))
                 print(f"fr3e: {damage}; moved to {aside}; going on from step {step}", file=sys.stderr)
             if damaged:
                 self._manager.reload()
@@ -236,7 +234,7 @@ class Checkpointer:
             )
         return None
 
-    def _place(self, step: int) -> Path:
+    def _folder(self, step: int) -> Path:
         return self._directory / str(step)
 
     def _content(self, step: int) -> dict[str, Any]:
@@ -246,11 +244,9 @@ class Checkpointer:
           DamagedCheckpoint: they are not there, or not as they were written.
           OtherFormat: another version of the package saved the step.
         """
-        with damage_named(self._place(step), "host"):
-            content = self._manager.restore(step, args=ocp.args.Composite(host=ocp.args.JsonRestore())).host
-            content = verify_content(content)
-        check_format(self._place(step), content)
-        return content
+        with damage_named(self._folder(step), "host"):
+            content = dict(self._manager.restore(step, args=ocp.args.Composite(host=ocp.args.JsonRestore())).host)
+        return verified_content(self._folder(step), content)
 
     def _read(self, step: int, abstract: dict[str, Any]) -> dict[str, jax.Array]:
         return self._manager.restore(step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(abstract))).arrays
@@ -261,7 +257,7 @@ class Checkpointer:
             abstract, ocp.checkpoint_utils.construct_restore_args(abstract), partial_restore=True
         )
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-            return reader.restore(self._place(step) / "arrays", args=arguments)
+            return reader.restore(self._folder(step) / "arrays", args=arguments)
 
     def host_state(self, step: int) -> dict[str, Any]:
         """The host state of a saved step, without its arrays."""
@@ -302,7 +298,7 @@ class Checkpointer:
 
     def best_step(self) -> int | None:
         """The step with the highest ``best_metric``, the latest of equals; None if no step has one."""
-        return self._manager.best_step()
+        return next(iter(self._best_first(self.all_steps())), None)
 
     def close(self) -> None:
         """Wait for the save under way and end the background threads.

@@ -1,21 +1,18 @@
-"""Metrics of a run: one JSON line per record, and the same numbers as TensorBoard scalars."""
+"""Metrics of a run: one JSON line per record."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import sys
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fr3e_jax.runs.declared_metrics import check_declared
 from fr3e_jax.runs.run_directory import RunDirectory, atomic_file
-
-if TYPE_CHECKING:
-    from tensorboardX import SummaryWriter
 
 NONFINITE_SUFFIX = "/nonfinite"
 TIMING_PREFIXES = ("seconds/", "speed/", "compile/")
@@ -33,7 +30,7 @@ def without_timing(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class MetricsWriter:
-    """Appends to ``metrics.jsonl`` and, if asked, to ``tensorboard/``.
+    """Appends to ``metrics.jsonl``.
 
     A run that resumes from the checkpoint of step s repeats the steps after s. Their lines are dropped here. A killed
     and resumed run therefore leaves the same file as an uninterrupted one, except for the keys that `without_timing`
@@ -41,27 +38,20 @@ class MetricsWriter:
 
     Args:
       run_dir: the run's directory.
-      tensorboard: write TensorBoard events as well.
       resume_step: step of the checkpoint that the run continues from; None: the run starts from the beginning, and
         earlier lines are dropped.
     """
 
-    def __init__(self, run_dir: RunDirectory, *, tensorboard: bool, resume_step: int | None) -> None:
-        self._path = run_dir.metrics
-        last_kept = -1 if resume_step is None else resume_step
+    def __init__(self, run_dir: RunDirectory, *, resume_step: int | None) -> None:
         run_dir.path.mkdir(parents=True, exist_ok=True)
-        _repair(self._path)
-        _truncate_after(self._path, last_kept)
-        self._stream = open(self._path, "ab", buffering=0)  # a buffer would keep what a full disk refused
-        self._events: SummaryWriter | None = None
-        self._open_events = partial(_event_writer, run_dir.tensorboard, last_kept + 1) if tensorboard else None
+        _truncate_after(run_dir.metrics, -1 if resume_step is None else resume_step)
+        self._stream = open(run_dir.metrics, "ab", buffering=0)  # a buffer would keep what a full disk refused
 
     def write(self, step: int, metrics: Mapping[str, Any], *, kind: str = "train") -> None:
         """Append ``{"step", "kind", **metrics}`` as one line and hand it to the operating system.
 
         Values are Python, NumPy or JAX scalars. JSON has no NaN and no infinity: such a value is written as null, and
-        its name as text under ``<key>/nonfinite``; ``read_metrics`` undoes this. TensorBoard tags are the keys, with
-        the prefix ``kind/`` if the kind is not "train".
+        its name as text under ``<key>/nonfinite``; ``read_metrics`` undoes this.
 
         Names that the table of metrics lacks are written as well, for a user may add some; the tests refuse them.
 
@@ -82,12 +72,6 @@ class MetricsWriter:
                 record |= {key: None, key + NONFINITE_SUFFIX: str(value)}
         check_declared(numbers, kind)
         self._append(json.dumps(record, allow_nan=False).encode() + b"\n")
-        if self._open_events is not None:
-            self._events = self._events or self._open_events()
-            for key, value in numbers.items():
-                if math.isfinite(value):
-                    self._events.add_scalar(key if kind == "train" else f"{kind}/{key}", value, step)
-            self._events.flush()
 
     def _append(self, line: bytes) -> None:
         """Write the whole line, or leave the file as it was and raise an OSError: a disk may have room for a part."""
@@ -101,23 +85,12 @@ class MetricsWriter:
 
     def close(self) -> None:
         self._stream.close()
-        if self._events is not None:
-            self._events.close()
 
     def __enter__(self) -> MetricsWriter:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _event_writer(folder: Path, first: int) -> SummaryWriter:
-    """A new file of TensorBoard events, from the step ``first`` on."""
-    from tensorboardX import SummaryWriter  # imports boto3 where that is installed; the first step need not wait for it
-
-    # purge_step makes TensorBoard ignore the events of the repeated steps in older event files.
-    # File names count whole seconds: the suffix keeps a quick restart from overwriting the earlier file.
-    return SummaryWriter(str(folder), purge_step=first, filename_suffix=f".from_step_{first}")
 
 
 def _number(key: str, value: Any) -> int | float:
@@ -148,30 +121,21 @@ def _parse(path: Path, line_number: int, line: bytes) -> dict[str, Any]:
         ) from error
 
 
-def _repair(path: Path) -> None:
-    """Move lines that are no records into ``metrics.damaged.jsonl`` beside the file, and name them on stderr."""
-    lines, good = _complete_lines(path), []
-    for line_number, line in enumerate(lines, 1):
+def _truncate_after(path: Path, step: int) -> None:
+    """Drop the records after ``step``. Move lines that are no records into ``metrics.damaged.jsonl``, and name them."""
+    good = []
+    for line_number, line in enumerate(_complete_lines(path), 1):
         try:
-            if not {"step", "kind"} <= _parse(path, line_number, line).keys():
-                raise ValueError(f"{path}, line {line_number}: expected a record with step and kind")
-        except (ValueError, AttributeError):
+            record = json.loads(line)
+            if record["kind"] and record["step"] <= step:
+                good.append(line)
+        except (ValueError, TypeError, KeyError):
             damaged = path.with_name("metrics.damaged.jsonl")
             print(f"fr3e: {path}, line {line_number} is damaged; it was moved to {damaged}", file=sys.stderr)
             with open(damaged, "ab") as stream:
                 stream.write(line + b"\n")
-        else:
-            good.append(line)
-    if len(good) < len(lines):
-        with atomic_file(path) as stream:
-            stream.writelines(line + b"\n" for line in good)
-
-
-def _truncate_after(path: Path, step: int) -> None:
-    lines = _complete_lines(path)
-    remaining = [line for line_number, line in enumerate(lines, 1) if _parse(path, line_number, line)["step"] <= step]
     with atomic_file(path) as stream:
-        stream.writelines(line + b"\n" for line in remaining)
+        stream.writelines(line + b"\n" for line in good)
 
 
 def read_metrics(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]:
@@ -197,3 +161,14 @@ def recorded_evaluation(path: Path, step: int) -> dict[str, float]:
     """The held-out metrics that a run recorded after this step; empty if it recorded none."""
     records = [record for record in read_metrics(path, kind="eval") if record["step"] == step]
     return {name: value for name, value in records[-1].items() if name not in ("step", "kind")} if records else {}
+
+
+def recorded_scores(path: Path, name: str) -> dict[int, float]:
+    """The finite values of a held-out metric, by step. Damaged lines are passed over, and a missing file is empty."""
+    scores = {}
+    for line in _complete_lines(path):
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            record = json.loads(line) if b'"kind": "eval"' in line else {}
+            if math.isfinite(record[name]):
+                scores[int(record["step"])] = float(record[name])
+    return scores

@@ -1,12 +1,7 @@
-"""``fr3e train --profile``: a table of where the time of some steps goes, a trace of one, and the idle time of others.
+"""``fr3e train --profile``: a table of where the time of some steps goes, and a trace of the step after them.
 
-After `WARM_UP_STEPS` steps come three parts:
-
-- ``steps`` measured steps. Each compiled program and each transfer is waited for, so that its time is its own. Nothing
-  overlaps then, and a step takes longer than usual.
-- One traced step.
-- ``steps`` more steps that run as usual. Only their idle time is measured, in which neither a program nor grading is
-  under way.
+The first `WARM_UP_STEPS` steps are not profiled. In a measured step each compiled program and each transfer is waited
+for, so that its time is its own. Nothing overlaps then, and a step takes longer than usual.
 """
 
 from __future__ import annotations
@@ -26,9 +21,8 @@ import jax
 from fr3e_jax.programs.program import Program
 from fr3e_jax.runs.background import Background
 from fr3e_jax.runs.compilation import compilations
-from fr3e_jax.runs.idle_time import InFlight
 from fr3e_jax.runs.ledger import TokenLedger
-from fr3e_jax.runs.profile_table import COMPILATION, GRADING, PROGRAM, TRANSFER, Cell, Profile, UsualSteps
+from fr3e_jax.runs.profile_table import COMPILATION, GRADING, PROGRAM, TRANSFER, Cell, Profile
 from fr3e_jax.runs.run_directory import RunDirectory, write_json_atomic
 
 WARM_UP_STEPS = 2
@@ -132,20 +126,8 @@ def timed_calls(stopwatch: Stopwatch, owners: list[object], grading: type) -> It
         yield
 
 
-@contextlib.contextmanager
-def noted_calls(in_flight: InFlight, owners: list[object], grading: type) -> Iterator[None]:
-    """Within the block, ``in_flight`` is told of the compiled programs of ``owners`` and of grading."""
-    with contextlib.ExitStack() as stack:
-        for owner in owners:
-            programs = compiled_programs(owner).items()
-            stack.enter_context(replaced(owner, {name: in_flight.program(program) for name, program in programs}))
-        noted = {method: in_flight.call(getattr(grading, method)) for method in GRADING_CALLS}
-        stack.enter_context(replaced(grading, noted))
-        yield
-
-
 class Profiler:
-    """After the warm-up: measure ``steps`` steps of a run, trace one, measure the idle time of ``steps`` more.
+    """After the warm-up: measure ``steps`` steps of a run, then trace one.
 
     Args:
       steps: number of measured steps; 0: the profiler does nothing.
@@ -172,7 +154,6 @@ class Profiler:
         self._stopwatch = Stopwatch(lambda: ledger.current_stage)
         self._seen = 0
         self._measured: list[int] = []
-        self._usual = UsualSteps()
         self._seconds: dict[str, float] = {}
         self._step_seconds = self._background_seconds = 0.0
 
@@ -181,31 +162,15 @@ class Profiler:
         """Enter around each step of the loop."""
         self._seen += 1
         measured = self._seen - WARM_UP_STEPS
-        if not self.steps or measured < 1 or measured > 2 * self.steps + 1:
+        if not self.steps or measured < 1 or measured > self.steps + 1:
             yield
         elif measured <= self.steps:
             with timed_calls(self._stopwatch, self._owners, self._grading):
                 yield from self._measure(step)
             self._write()
-        elif measured == self.steps + 1:
+        else:
             with _trace(self.directory), jax.profiler.StepTraceAnnotation("step", step_num=step):
                 yield
-        else:
-            yield from self._measure_idle_time(step)
-            self._write()
-
-    def _measure_idle_time(self, step: int) -> Iterator[None]:
-        compiled, start = compilations().seconds, time.perf_counter()
-        with (
-            InFlight(lambda: self._ledger.current_stage) as in_flight,
-            noted_calls(in_flight, self._owners, self._grading),
-        ):
-            yield
-            in_flight.end_step()
-        self._usual.seconds += time.perf_counter() - start - (compilations().seconds - compiled)
-        for stage, seconds in in_flight.idle_seconds.items():
-            self._usual.idle[stage] = self._usual.idle.get(stage, 0.0) + seconds
-        self._usual.steps.append(step)
 
     def _measure(self, step: int) -> Iterator[None]:
         busy, stages, start = self._background.seconds, dict(self._ledger.seconds), time.perf_counter()
@@ -224,7 +189,6 @@ class Profiler:
             stages=dict(self._seconds),
             cells=dict(self._stopwatch.cells),
             background_seconds=self._background_seconds,
-            usual=self._usual if self._usual.steps else None,
         )
         write_json_atomic(self.directory / "table.json", self.table.as_json())
         (self.directory / "table.txt").write_text("\n".join(self.table.lines()) + "\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 PROGRAM, TRANSFER, GRADING, COMPILATION, HOST = "program", "transfer", "grading", "compilation", "host"
@@ -28,33 +28,6 @@ class Cell:
         self.seconds += seconds
 
 
-@dataclass
-class UsualSteps:
-    """Steps that ran as usual, and their idle seconds.
-
-    ``seconds`` is their wall time together, without compilation. ``idle`` is the part of it, by stage, in which neither
-    a program nor grading was under way.
-    """
-
-    steps: list[int] = field(default_factory=list)
-    seconds: float = 0.0
-    idle: dict[str, float] = field(default_factory=dict)
-
-    def idle_share(self) -> float:
-        return sum(self.idle.values()) / self.seconds if self.seconds > 0 else 0.0
-
-    def as_json(self) -> dict[str, Any]:
-        return {"steps": self.steps, "seconds": self.seconds, "idle": self.idle, "idle_share": self.idle_share()}
-
-    def line(self) -> str:
-        count, by_time = len(self.steps), sorted(self.idle.items(), key=lambda item: -item[1])
-        parts = ", ".join(f"{stage or _BETWEEN} {1000 * seconds / count:.1f}" for stage, seconds in by_time)
-        return (
-            f"{_span(self.steps)} ran as usual, {self.seconds / count:.3f} s a step without compilation; neither a "
-            f"program nor grading was under way in {self.idle_share():.1%} of that time (ms a step: {parts})"
-        )
-
-
 @dataclass(frozen=True)
 class Profile:
     """The time that some steps took; all seconds are wall seconds of all ``steps`` together.
@@ -67,7 +40,6 @@ class Profile:
     stages: dict[str, float]
     cells: dict[tuple[str, str, str], Cell]
     background_seconds: float
-    usual: UsualSteps | None = None
 
     def totals(self) -> dict[str, float]:
         """Seconds by kind; their sum is ``seconds``."""
@@ -112,7 +84,6 @@ class Profile:
             "outside_programs_and_grading": self.outside_share(),
             "background_seconds": self.background_seconds,
             "rows": self.rows(),
-            "as_usual": None if self.usual is None else self.usual.as_json(),
         }
 
     def lines(self) -> list[str]:
@@ -132,7 +103,7 @@ class Profile:
             f"outside device programs and grading: {self.outside_share():.1%} of the time without compilation; "
             f"the background thread was busy for {1000 * self.background_seconds / count:.1f} ms a step meanwhile"
         )
-        return lines if self.usual is None else [*lines, self.usual.line()]
+        return lines
 
     def _line(self, label: str, seconds: float, calls: int = 0) -> str:
         count = len(self.steps)

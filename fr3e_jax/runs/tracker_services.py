@@ -1,7 +1,7 @@
-"""The services behind ``runtime.trackers``: Weights & Biases, Trackio, MLflow.
+"""The services that show the metrics of a run: TensorBoard, Weights & Biases, Trackio, MLflow.
 
-Each reads environment variables of its own: WANDB_MODE=offline, WANDB_ENTITY, TRACKIO_DIR, TRACKIO_SPACE_ID,
-MLFLOW_TRACKING_URI.
+All but TensorBoard read environment variables of their own: WANDB_MODE=offline, WANDB_ENTITY, TRACKIO_DIR,
+TRACKIO_SPACE_ID, MLFLOW_TRACKING_URI.
 """
 
 from __future__ import annotations
@@ -10,13 +10,76 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
 from fr3e_jax.configuration.settings import flat_settings
-from fr3e_jax.runs.trackers import TrackedRun, Tracker
 
 _LONGEST_PARAMETER = 500  # characters that every MLflow store takes
 _MOST_AT_ONCE = 100  # parameters or metrics of one request to MLflow
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """The facts of a run that a tracker learns at its start."""
+
+    project: str
+    name: str
+    """Name of the run directory."""
+    directory: Path
+    id: str | None
+    """Of the same run in an earlier process, which this one resumes; None: the run is new."""
+    first_step: int
+    """First step that this process writes; an earlier process may have written it and later ones, too."""
+    settings: Mapping[str, Any]
+    """All resolved settings, nested."""
+    provenance: Mapping[str, Any]
+
+
+class Tracker(Protocol):
+    """One service. Any method may raise; all are called in one thread that is not the main one."""
+
+    def start(self, run: TrackedRun) -> str:
+        """Begin or resume the run; return its id with this service, or "" if it needs none."""
+        ...
+
+    def metrics(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Record finite numbers of a step; those of an evaluation are named ``eval/...``."""
+        ...
+
+    def table(self, name: str, step: int, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Record a table of texts and numbers."""
+        ...
+
+    def finish(self, failed: bool) -> None:
+        """End the run."""
+        ...
+
+
+class TensorBoard:
+    """Event files in ``tensorboard/`` of the run directory."""
+
+    def start(self, run: TrackedRun) -> str:
+        from tensorboardX import SummaryWriter
+
+        # purge_step makes TensorBoard ignore the events of the repeated steps in older event files.
+        # File names count whole seconds: the suffix keeps a quick restart from overwriting the earlier file.
+        suffix = f".from_step_{run.first_step}"
+        folder = str(run.directory / "tensorboard")
+        self._events = SummaryWriter(folder, purge_step=run.first_step, filename_suffix=suffix)
+        return ""
+
+    def metrics(self, step: int, numbers: Mapping[str, float]) -> None:
+        for name, value in numbers.items():
+            self._events.add_scalar(name, value, step)
+        self._events.flush()
+
+    def table(self, name: str, step: int, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Do nothing: TensorBoard has no tables."""
+
+    def finish(self, failed: bool) -> None:
+        self._events.close()
 
 
 class Wandb:
@@ -91,16 +154,16 @@ class Mlflow:
         experiment = earlier.experiment_id if earlier else self._client.create_experiment(run.project)
         self._id = self._client.create_run(experiment, run_name=run.name).info.run_id
         parameters = [Param(name, str(value)[:_LONGEST_PARAMETER]) for name, value in flat_settings(run.settings)]
-        for some in _parts(parameters):
-            self._client.log_batch(self._id, params=some)
+        for batch in _batches(parameters):
+            self._client.log_batch(self._id, params=batch)
         self._client.log_dict(self._id, dict(run.provenance), "provenance.json")
         return self._id
 
     def metrics(self, step: int, numbers: Mapping[str, float]) -> None:
         now = int(time.time() * 1000)
         records = [self._metric(_allowed(name), value, now, step) for name, value in numbers.items()]
-        for some in _parts(records):
-            self._client.log_batch(self._id, metrics=some)
+        for batch in _batches(records):
+            self._client.log_batch(self._id, metrics=batch)
 
     def table(self, name: str, step: int, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         content = {"columns": list(columns), "data": [list(row) for row in rows]}
@@ -115,8 +178,13 @@ def _allowed(name: str) -> str:
     return re.sub(r"[^\w\-. ]", "_", name.replace("@", "_at_").replace("/", "."))
 
 
-def _parts(records: Sequence[Any]) -> list[Sequence[Any]]:
+def _batches(records: Sequence[Any]) -> list[Sequence[Any]]:
     return [records[start : start + _MOST_AT_ONCE] for start in range(0, len(records), _MOST_AT_ONCE)]
 
 
-SERVICES: dict[str, Callable[[], Tracker]] = {"wandb": Wandb, "trackio": Trackio, "mlflow": Mlflow}
+SERVICES: dict[str, Callable[[], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "wandb": Wandb,
+    "trackio": Trackio,
+    "mlflow": Mlflow,
+}

@@ -1,4 +1,4 @@
-"""Trackers: services beside TensorBoard that show the metrics of a run (``runtime.trackers``).
+"""Trackers of a run: TensorBoard, and the services of ``runtime.trackers``.
 
 A tracker never stops or slows a run. Each has a thread and a bounded queue of its own. A tracker that raises is
 switched off with one line on stderr; one that falls behind loses records, which are counted; one that hangs is left
@@ -13,53 +13,18 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, Protocol
+from dataclasses import asdict, replace
+from typing import Any
 
 from fr3e_jax.configuration import ConfigError
 from fr3e_jax.configuration.provenance import read_provenance
 from fr3e_jax.configuration.schema import Config
 from fr3e_jax.runs.run_directory import RunDirectory, write_json_atomic
+from fr3e_jax.runs.tracker_services import SERVICES, TrackedRun, Tracker
 
 IDS = "trackers.json"
 _MOST_WAITING = 1000  # records of one tracker
 _END_SECONDS = 60.0  # for the records that wait at the end
-
-
-@dataclass(frozen=True)
-class TrackedRun:
-    """The facts of a run that a tracker learns at its start."""
-
-    project: str
-    name: str
-    """Name of the run directory."""
-    directory: Path
-    id: str | None
-    """Of the same run in an earlier process, which this one resumes; None: the run is new."""
-    settings: Mapping[str, Any]
-    """All resolved settings, nested."""
-    provenance: Mapping[str, Any]
-
-
-class Tracker(Protocol):
-    """One service. Any method may raise; all are called in one thread that is not the main one."""
-
-    def start(self, run: TrackedRun) -> str:
-        """Begin or resume the run; return its id with this service."""
-        ...
-
-    def metrics(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Record finite numbers of a step; those of an evaluation are named ``eval/...``."""
-        ...
-
-    def table(self, name: str, step: int, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Record a table of texts and numbers."""
-        ...
-
-    def finish(self, failed: bool) -> None:
-        """End the run."""
-        ...
 
 
 def check_installed(names: Sequence[str]) -> None:
@@ -72,21 +37,20 @@ def check_installed(names: Sequence[str]) -> None:
             )
 
 
-def _service(name: str) -> Tracker:
-    from fr3e_jax.runs import tracker_services
-
-    return tracker_services.SERVICES[name]()
-
-
 class Trackers:
-    """The trackers of a run. Calls return at once; nothing that a tracker does raises here."""
+    """The trackers of a run, from ``services`` by name. Calls return at once; nothing that a tracker does raises here.
 
-    def __init__(self, names: Sequence[str], run: TrackedRun, make: Callable[[str], Tracker] = _service) -> None:
-        self._directory = RunDirectory(run.directory)
-        self._ids: dict[str, str] = {}
-        self._lock = threading.Lock()
-        ids = _known_ids(self._directory)
-        self._threads = [_Thread(name, make, run, ids.get(name), self._keep_id) for name in names]
+    A resumed run goes on under the ids that its trackers gave before; ``trackers.json`` holds them.
+    """
+
+    def __init__(
+        self, names: Sequence[str], run: TrackedRun, services: Mapping[str, Callable[[], Tracker]] = SERVICES
+    ) -> None:
+        self._ids_file, self._lock = run.directory / IDS, threading.Lock()
+        self._ids = self._stored_ids()
+        self._threads = [
+            _TrackerThread(name, services[name], replace(run, id=self._ids.get(name)), self._store_id) for name in names
+        ]
 
     def metrics(self, step: int, metrics: Mapping[str, Any], kind: str = "train") -> None:
         """Pass on the finite numbers of a record."""
@@ -107,32 +71,40 @@ class Trackers:
         for thread in self._threads:
             thread.wait(seconds)
 
-    def _keep_id(self, name: str, identity: str) -> None:
+    def _stored_ids(self) -> dict[str, str]:
+        """The ids of an earlier process of the run, by tracker; empty if there are none."""
+        try:
+            content = json.loads(self._ids_file.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return {str(name): str(value) for name, value in content.items()} if isinstance(content, dict) else {}
+
+    def _store_id(self, name: str, identity: str) -> None:
         with self._lock:
             self._ids[name] = identity
-            write_json_atomic(self._directory.path / IDS, _known_ids(self._directory) | self._ids)
+            write_json_atomic(self._ids_file, self._ids)
 
 
-def open_trackers(config: Config, run_dir: RunDirectory, writes: bool) -> Trackers:
-    """The trackers that the settings name; none for a process that writes nothing."""
+def open_trackers(config: Config, run_dir: RunDirectory, resume_step: int | None, *, writes: bool) -> Trackers:
+    """The trackers that the settings name; none for a process that writes nothing.
+
+    Args:
+      config: the settings.
+      run_dir: the run's directory.
+      resume_step: step of the checkpoint that the run continues from; None: the run starts from the beginning.
+      writes: false for all processes but the first.
+    """
     run = TrackedRun(
         project=config.runtime.tracker_project,
         name=run_dir.path.resolve().name,
         directory=run_dir.path,
         id=None,
+        first_step=0 if resume_step is None else resume_step + 1,
         settings=asdict(config),
         provenance=read_provenance(run_dir.path),
     )
-    return Trackers(config.runtime.trackers if writes else (), run)
-
-
-def _known_ids(run_dir: RunDirectory) -> dict[str, str]:
-    """The ids of an earlier process of the run, by tracker; empty if there are none."""
-    try:
-        content = json.loads((run_dir.path / IDS).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return {str(name): str(value) for name, value in content.items()} if isinstance(content, dict) else {}
+    names = [*["tensorboard"] * config.runtime.tensorboard, *config.runtime.trackers]
+    return Trackers(names if writes else (), run)
 
 
 def _is_finite(value: Any) -> bool:
@@ -142,29 +114,19 @@ def _is_finite(value: Any) -> bool:
         return False
 
 
-class _Thread:
+class _TrackerThread:
     """One tracker, its queue and its thread."""
 
     def __init__(
-        self,
-        name: str,
-        make: Callable[[str], Tracker],
-        run: TrackedRun,
-        tracker_id: str | None,
-        keep_id: Callable[[str, str], None],
+        self, name: str, service: Callable[[], Tracker], run: TrackedRun, store_id: Callable[[str, str], None]
     ) -> None:
-        self._name = name
+        self._name, self._service, self._run, self._store_id = name, service, run, store_id
         self._queue: queue.Queue = queue.Queue(_MOST_WAITING)
         self._off = threading.Event()
         self._lost = 0
         self._failed = False
         # A daemon: a tracker that hangs does not keep the process alive.
-        self._thread = threading.Thread(
-            target=self._work,
-            args=(make, replace(run, id=tracker_id), keep_id),
-            name=f"fr3e-tracker-{name}",
-            daemon=True,
-        )
+        self._thread = threading.Thread(target=self._work, name=f"fr3e-tracker-{name}", daemon=True)
         self._thread.start()
 
     def put(self, method: str, *arguments: Any) -> None:
@@ -191,10 +153,11 @@ class _Thread:
         if self._thread.is_alive() and not self._off.is_set():
             _say(f"the tracker {self._name} did not end within {seconds:g} s; its last records may be missing")
 
-    def _work(self, make: Callable[[str], Tracker], run: TrackedRun, keep_id: Callable[[str, str], None]) -> None:
+    def _work(self) -> None:
         try:
-            tracker = make(self._name)
-            keep_id(self._name, tracker.start(run))
+            tracker = self._service()
+            if identity := tracker.start(self._run):
+                self._store_id(self._name, identity)
             while (call := self._queue.get()) is not None:
                 method, arguments = call
                 getattr(tracker, method)(*arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -12,8 +13,9 @@ from fr3e_jax.configuration import save_config
 from fr3e_jax.configuration.error_conversion import as_config_error
 from fr3e_jax.configuration.evaluation_sets import best_metric
 from fr3e_jax.configuration.schema import Config
-from fr3e_jax.runs.checkpoint_damage import told_in_a_line
+from fr3e_jax.runs.checkpoint_content import CheckpointFailed
 from fr3e_jax.runs.checkpoints import Checkpointer
+from fr3e_jax.runs.metrics import recorded_scores
 from fr3e_jax.runs.rollout_parts import Part
 from fr3e_jax.runs.run_directory import RunDirectory, check_seen_by_all, open_run
 from fr3e_jax.runs.run_lock import RunLock
@@ -22,7 +24,7 @@ from fr3e_jax.session.resumption import since_checkpoint
 from fr3e_jax.session.run_identity import identity
 from fr3e_jax.session.session import Session
 from fr3e_jax.stores.mirror import Mirror
-from fr3e_jax.stores.objects import join
+from fr3e_jax.stores.objects import StoreFailed, join
 from fr3e_jax.stores.reading import Place
 
 
@@ -107,15 +109,27 @@ def opened_run(
     with as_config_error():
         base = session.model.base_fingerprint()
         run_identity = identity(config, session.task, session.texts.codec, demonstrations=demonstrations, base=base)
-    with RunLock() as lock, session.grader, told_in_a_line(), Mirror() as mirror:
+    with RunLock() as lock, session.grader, _failures_in_a_line(), Mirror() as mirror:
         opening = partial(open_run, config, run_dir, resume, verb, lock, mirror)
         directory = RunDirectory(session.processes.on_first(opening))
         check_seen_by_all(directory, config, session.processes.gather)
+        metric = best_metric(config)
+        scores = session.processes.on_first(lambda: list(recorded_scores(directory.metrics, metric).items()))
         with Checkpointer(
             directory.checkpoints,
             keep_last=config.checkpoint.keep_last,
             keep_best=config.checkpoint.keep_best,
-            best_metric=best_metric(config),
+            best_metric=metric,
+            scores=dict(scores),
             mirror=mirror,
         ) as checkpoints:
             yield OpenedRun(session, config, verb, directory, lock, checkpoints, run_identity, resume)
+
+
+@contextlib.contextmanager
+def _failures_in_a_line() -> Iterator[None]:
+    """Print a failure of checkpoints or of a store that comes out of the block, and go on after it."""
+    try:
+        yield
+    except (CheckpointFailed, StoreFailed) as error:
+        print(f"fr3e: {error}", file=sys.stderr)

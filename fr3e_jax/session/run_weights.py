@@ -11,7 +11,7 @@ from fr3e_jax.configuration.schema import Config
 from fr3e_jax.policy.network import Params
 from fr3e_jax.programs.reshard import NonFiniteWeights
 from fr3e_jax.rollouts.requests import NonFiniteLogits
-from fr3e_jax.runs.checkpoint_damage import DamagedCheckpoint
+from fr3e_jax.runs.checkpoint_content import DamagedCheckpoint
 from fr3e_jax.runs.checkpoints import Checkpointer
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.session.session import Session
@@ -45,7 +45,7 @@ def read_run_params(run_dir: Path, abstract: Params, step: int | None = None, *,
     run = RunDirectory.existing(run_dir)
     if not run.checkpoints.is_dir():
         raise FileNotFoundError(f"{run.checkpoints} does not exist; expected the checkpoints of a run of train or sft")
-    with Checkpointer(run.checkpoints, keep_last=1, keep_best=0, best_metric="", read_only=True) as checkpoints:
+    with Checkpointer(run.checkpoints, read_only=True) as checkpoints:
         step = checkpoints.latest_step() if step is None else step
         if step is None:
             raise FileNotFoundError(f"{run.checkpoints} holds no checkpoint yet; expected at least one complete step")

@@ -94,7 +94,7 @@ def _steps(subject: Subject) -> tuple[int, ...]:
         run = RunDirectory.existing(Path(subject.run_dir or ""))
     if not run.checkpoints.is_dir():
         raise ConfigError(f"{run.checkpoints} does not exist; expected the checkpoints of a run of train, sft or rft")
-    with Checkpointer(run.checkpoints, keep_last=1, keep_best=0, best_metric="", read_only=True) as checkpoints:
+    with Checkpointer(run.checkpoints, read_only=True) as checkpoints:
         saved_steps = checkpoints.all_steps()
     if not saved_steps:
         raise ConfigError(f"{run.checkpoints} holds no checkpoint yet; expected at least one complete step")

@@ -23,8 +23,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         const=str(DEFAULT_PROFILE_STEPS),
         metavar="STEPS",
         help="set runtime.profile_steps: after warm-up, measure where the time of STEPS steps goes "
-        f"(default {DEFAULT_PROFILE_STEPS}), trace one more step, then measure the idle time of STEPS steps; "
-        "results are in profile/ of the run directory",
+        f"(default {DEFAULT_PROFILE_STEPS}), then trace one more; results are in profile/ of the run directory",
     )
 
 

@@ -234,8 +234,7 @@ def test_failures_of_the_grader_and_missing_answers_are_counted(session, params,
 
 
 def trained_params(path, session):
-    options = {"keep_last": 1, "keep_best": 0, "best_metric": "", "read_only": True}
-    with Checkpointer(path / "checkpoints", **options) as checkpoints:
+    with Checkpointer(path / "checkpoints", read_only=True) as checkpoints:
         arrays, _ = checkpoints.restore(
             checkpoints.latest_step(), session.model.train_programs(session.config).abstract_arrays()
         )

@@ -19,7 +19,7 @@ from fr3e_jax.loop import collection
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.runs import rollout_store, tracker_services
 from fr3e_jax.runs.checkpoints import Checkpointer
-from fr3e_jax.runs.metrics import read_metrics
+from fr3e_jax.runs.metrics import read_metrics, recorded_scores
 from fr3e_jax.runs.rollout_store import read_rollouts
 from fr3e_jax.runs.run_directory import RunDirectory
 from fr3e_jax.runs.run_state import run_state
@@ -39,8 +39,7 @@ PROMISED_OF_FR3E = (
 
 
 def host_state(path, step=None):
-    options = {"keep_last": 1, "keep_best": 0, "best_metric": "", "read_only": True}
-    with Checkpointer(path / "checkpoints", **options) as checkpoints:
+    with Checkpointer(path / "checkpoints", read_only=True) as checkpoints:
         return checkpoints.host_state(checkpoints.latest_step() if step is None else step)
 
 
@@ -205,7 +204,8 @@ def test_the_last_checkpoint_is_ranked_by_the_last_evaluation(grpo_run):
     after = json.loads((grpo_run / "summary.json").read_text())["after"]
     assert run_state(RunDirectory(grpo_run)).state == "finished"
     assert host_state(grpo_run)["evaluated"] == after
-    with Checkpointer(grpo_run / "checkpoints", keep_last=9, keep_best=9, best_metric="avg@3") as checkpoints:
+    scores = recorded_scores(grpo_run / "metrics.jsonl", "avg@3")
+    with Checkpointer(grpo_run / "checkpoints", scores=scores, read_only=True) as checkpoints:
         assert checkpoints.all_steps() == [1, 2] and checkpoints.best_step() == 2
 
 
@@ -326,8 +326,7 @@ def test_a_non_finite_update_keeps_the_last_checkpoint_as_it_was(session, tmp_pa
     code = run_here(twin, tmp_path / "run")
     message = capsys.readouterr().err
     assert code == 1 and "stopped at step 3" in message and "expected finite numbers" in message
-    options = {"keep_last": 2, "keep_best": 1, "best_metric": "avg@3"}
-    with Checkpointer(tmp_path / "run" / "checkpoints", **options) as checkpoints:
+    with Checkpointer(tmp_path / "run" / "checkpoints", read_only=True) as checkpoints:
         assert checkpoints.latest_step() == 2
         arrays, host = checkpoints.restore(2, session.model.train_programs(session.config).abstract_arrays())
     assert host["step"] == 2

@@ -185,7 +185,7 @@ def test_a_name_finds_its_row(name, kind, row):
 
 
 def test_the_writer_refuses_an_undeclared_name_in_the_tests_and_takes_a_users_elsewhere(tmp_path, monkeypatch):
-    with MetricsWriter(RunDirectory(tmp_path), tensorboard=False, resume_step=None) as writer:
+    with MetricsWriter(RunDirectory(tmp_path), resume_step=None) as writer:
         writer.write(1, {"reward/mean": 0.5})
         with pytest.raises(UndeclaredMetric, match="mine, reward/median.*add a row"):
             writer.write(2, {"mine": 1, "reward/mean": 0.5, "reward/median": 1})

@@ -7,10 +7,9 @@ import resource
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tensorboardX.proto.event_pb2 import Event
 
 from fr3e_jax.runs.declared_metrics import STRICT
-from fr3e_jax.runs.metrics import MetricsWriter, read_metrics, without_timing
+from fr3e_jax.runs.metrics import MetricsWriter, read_metrics, recorded_scores, without_timing
 from fr3e_jax.runs.run_directory import RunDirectory
 
 
@@ -21,7 +20,7 @@ def names_as_a_user_may_add(monkeypatch):
 
 def train(run_dir: RunDirectory, first: int, last: int, resume_step: int | None, seconds: float) -> None:
     """Write as a training loop does: the record of each step, and an evaluation every second step."""
-    with MetricsWriter(run_dir, tensorboard=False, resume_step=resume_step) as writer:
+    with MetricsWriter(run_dir, resume_step=resume_step) as writer:
         for step in range(first, last + 1):
             metrics = {"reward/mean": math.sin(step), "seconds/update": seconds, "wall_seconds": seconds * step}
             writer.write(step, metrics)
@@ -52,7 +51,7 @@ def test_torn_last_line_is_dropped_on_resume_and_ignored_by_the_reader(tmp_path)
     complete = run_dir.metrics.read_bytes()
     run_dir.metrics.write_bytes(complete + b'{"step": 4, "kind": "train", "reward/me')
     assert [record["step"] for record in read_metrics(run_dir.metrics, kind="train")] == [1, 2, 3]
-    MetricsWriter(run_dir, tensorboard=False, resume_step=9).close()
+    MetricsWriter(run_dir, resume_step=9).close()
     assert run_dir.metrics.read_bytes() == complete
 
 
@@ -73,7 +72,7 @@ def largest_file():
 
 def test_a_line_for_which_there_is_no_room_leaves_the_file_whole_and_closable(tmp_path, largest_file):
     run_dir = RunDirectory(tmp_path)
-    writer = MetricsWriter(run_dir, tensorboard=False, resume_step=None)
+    writer = MetricsWriter(run_dir, resume_step=None)
     writer.write(1, {"reward/mean": 0.5})
     complete = run_dir.metrics.read_bytes()
     largest_file(len(complete) + 5)
@@ -84,7 +83,7 @@ def test_a_line_for_which_there_is_no_room_leaves_the_file_whole_and_closable(tm
 
 
 def test_line_is_readable_as_soon_as_it_is_written(tmp_path):
-    writer = MetricsWriter(RunDirectory(tmp_path), tensorboard=False, resume_step=None)
+    writer = MetricsWriter(RunDirectory(tmp_path), resume_step=None)
     writer.write(1, {"loss": 0.5})
     assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1, "kind": "train", "loss": 0.5}]
     writer.close()
@@ -92,7 +91,7 @@ def test_line_is_readable_as_soon_as_it_is_written(tmp_path):
 
 def test_scalars_of_any_kind_keep_all_their_digits(tmp_path):
     values = {"a": 0.1 + 0.2, "b": np.float32(0.1), "c": jnp.float32(1e-7), "d": np.int64(7), "e": 2**60, "f": True}
-    with MetricsWriter(RunDirectory(tmp_path), tensorboard=False, resume_step=None) as writer:
+    with MetricsWriter(RunDirectory(tmp_path), resume_step=None) as writer:
         writer.write(1, values)
     (record,) = read_metrics(tmp_path / "metrics.jsonl")
     assert [record[key] for key in "abcdef"] == [
@@ -102,7 +101,7 @@ def test_scalars_of_any_kind_keep_all_their_digits(tmp_path):
 
 
 def test_nonfinite_numbers_are_valid_json_and_come_back(tmp_path):
-    with MetricsWriter(RunDirectory(tmp_path), tensorboard=True, resume_step=None) as writer:
+    with MetricsWriter(RunDirectory(tmp_path), resume_step=None) as writer:
         writer.write(3, {"loss": float("nan"), "ratio": float("-inf"), "reward": 1.0})
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert json.loads(line, parse_constant=pytest.fail) == {
@@ -115,7 +114,7 @@ def test_nonfinite_numbers_are_valid_json_and_come_back(tmp_path):
 
 
 def test_bad_metrics_are_named_and_nothing_is_written(tmp_path):
-    with MetricsWriter(RunDirectory(tmp_path), tensorboard=False, resume_step=None) as writer:
+    with MetricsWriter(RunDirectory(tmp_path), resume_step=None) as writer:
         with pytest.raises(TypeError, match=r"metric 'reward' is 'high' \(str\); expected a scalar"):
             writer.write(1, {"loss": 1.0, "reward": "high"})
         with pytest.raises(TypeError, match="metric 'reward' is array"):
@@ -134,27 +133,13 @@ def test_damaged_line_is_named_with_its_number(tmp_path):
         read_metrics(tmp_path / "none.jsonl")
 
 
-def read_events(run_dir: RunDirectory) -> list[Event]:
-    events = []
-    for path in sorted(run_dir.tensorboard.iterdir()):
-        content, position = path.read_bytes(), 0
-        while position < len(content):
-            # TFRecord: length (8 bytes), its checksum (4), the event, its checksum (4).
-            length = int.from_bytes(content[position : position + 8], "little")
-            events.append(Event.FromString(content[position + 12 : position + 12 + length]))
-            position += length + 16
-    return events
-
-
-def test_tensorboard_gets_the_same_numbers_and_purges_repeated_steps(tmp_path):
-    run_dir = RunDirectory(tmp_path)
-    with MetricsWriter(run_dir, tensorboard=True, resume_step=None) as writer:
-        writer.write(4, {"reward/mean": 0.25, "loss": float("nan")})
-        writer.write(4, {"avg@16": 0.5}, kind="eval")
-    events = read_events(run_dir)
-    scalars = {value.tag: (event.step, value.simple_value) for event in events for value in event.summary.value}
-    assert scalars == {"reward/mean": (4, 0.25), "eval/avg_16": (4, 0.5)}
-    with MetricsWriter(run_dir, tensorboard=True, resume_step=2) as writer:
-        writer.write(3, {"reward/mean": 0.5})
-    starts = [event.step for event in read_events(run_dir) if event.session_log.status == 1]
-    assert starts == [0, 3]
+def test_scores_are_the_finite_values_of_evaluations(tmp_path):
+    with MetricsWriter(RunDirectory(tmp_path), resume_step=None) as writer:
+        writer.write(1, {"avg@16": 0.9})  # no evaluation
+        for step, score in ((1, 0.25), (2, float("nan")), (3, 0.5)):
+            writer.write(step, {"avg@16": score, "greedy": 1.0}, kind="eval")
+    path = tmp_path / "metrics.jsonl"
+    damaged = b'{"kind": "eval"}\n[1, {"kind": "eval"}]\n\xff"kind": "eval"\n{"step": 4, "ki'
+    path.write_bytes(path.read_bytes() + damaged)
+    assert recorded_scores(path, "avg@16") == {1: 0.25, 3: 0.5}
+    assert recorded_scores(tmp_path / "none.jsonl", "avg@16") == {}

@@ -106,7 +106,7 @@ def profiled_run(tmp_path_factory, tiny_run):
     before = (jax.device_get, jax.device_put, Grading.ended, Grading.verdicts, dict(vars(explore_programs)))
     settings = {"runtime__profile_steps": 1, "checkpoint__every": 2}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(profile, "WARM_UP_STEPS", 1)  # of four steps there is one for each part of a profile
+        patch.setattr(profile, "WARM_UP_STEPS", 1)
         assert train(tiny_run.config(**settings, runtime__run_dir=str(path))) == 0
     assert (jax.device_get, jax.device_put, Grading.ended, Grading.verdicts, dict(vars(explore_programs))) == before
     return path
@@ -146,14 +146,6 @@ def test_the_step_after_the_measured_ones_is_traced(profiled_run):
     assert list((profiled_run / "profile").glob("plugins/profile/*/*.trace.json.gz"))
     text = (profiled_run / "profile" / "table.txt").read_text()
     assert text.startswith("where the time of step 2 went") and "  chunk " in text
-
-
-def test_the_last_steps_run_as_usual_and_their_idle_time_is_in_the_table(profiled_run):
-    usual = json.loads((profiled_run / "profile" / "table.json").read_text())["as_usual"]
-    assert usual["steps"] == [4] and 0 < usual["idle_share"] < 1
-    assert sum(usual["idle"].values()) == pytest.approx(usual["idle_share"] * usual["seconds"])
-    assert usual["idle"].keys() <= _STAGES | {""}
-    assert "step 4 ran as usual" in (profiled_run / "profile" / "table.txt").read_text()
 
 
 def test_no_profile_unless_asked_for(finished_run):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
 
-from fr3e_jax.runs.profile_table import COMPILATION, GRADING, PROGRAM, TRANSFER, Cell, Profile, UsualSteps
+from fr3e_jax.runs.profile_table import COMPILATION, GRADING, PROGRAM, TRANSFER, Cell, Profile
 
 
 @pytest.fixture
@@ -69,15 +68,3 @@ def test_a_step_without_time_has_no_shares():
     nothing = Profile([3], 0.0, {}, {}, 0.0)
     assert nothing.outside_share() == 0 and all(row["share"] == 0 for row in nothing.rows())
     assert nothing.lines()[0].startswith("where the time of step 3 went")
-
-
-def test_steps_that_ran_as_usual_have_a_line_of_their_own(profile):
-    usual = UsualSteps([6, 7], 4.0, {"update": 0.02, "explore": 0.1, "": 0.04})
-    assert usual.idle_share() == pytest.approx(0.04) and UsualSteps([6], 0.0, {}).idle_share() == 0
-    whole = dataclasses.replace(profile, usual=usual)
-    assert whole.lines()[:-1] == profile.lines()
-    assert whole.lines()[-1] == (
-        "steps 6 to 7 ran as usual, 2.000 s a step without compilation; neither a program nor grading was under way "
-        "in 4.0% of that time (ms a step: explore 50.0, between stages 20.0, update 10.0)"
-    )
-    assert whole.as_json()["as_usual"]["idle"] == usual.idle and profile.as_json()["as_usual"] is None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 import time
+from pathlib import Path
 
 import pytest
+from tensorboardX.proto.event_pb2 import Event
 
 from fr3e_jax.configuration import ConfigError, load_config
-from fr3e_jax.runs.trackers import TrackedRun, Trackers, check_installed
+from fr3e_jax.runs.tracker_services import TrackedRun
+from fr3e_jax.runs.trackers import Trackers, check_installed
 
 
 class Recording:
@@ -53,11 +57,11 @@ class Hanging(Recording):
 
 @pytest.fixture
 def run(tmp_path):
-    return TrackedRun("project", "name", tmp_path, None, {"seed": 0}, {})
+    return TrackedRun("project", "name", tmp_path, None, 0, {"seed": 0}, {})
 
 
 def trackers_of(run, **services):
-    return Trackers(list(services), run, services.__getitem__)
+    return Trackers(list(services), run, {name: lambda service=service: service for name, service in services.items()})
 
 
 def test_a_tracker_gets_finite_numbers_and_tables_in_order_and_keeps_its_id(run, tmp_path):
@@ -164,3 +168,30 @@ def test_trackio_keeps_its_run_by_name(run, tmp_path, monkeypatch):
     trackers.finish(failed=False)
     assert json.loads((tmp_path / "trackers.json").read_text()) == {"trackio": "name"}
     assert list((tmp_path / "trackio").glob("*.db"))
+
+
+def events_of(folder: Path) -> list[Event]:
+    events = []
+    for path in sorted(folder.iterdir()):
+        content, position = path.read_bytes(), 0
+        while position < len(content):
+            # TFRecord: length (8 bytes), its checksum (4), the event, its checksum (4).
+            length = int.from_bytes(content[position : position + 8], "little")
+            events.append(Event.FromString(content[position + 12 : position + 12 + length]))
+            position += length + 16
+    return events
+
+
+def test_tensorboard_gets_the_same_numbers_and_purges_repeated_steps(run, tmp_path):
+    trackers = Trackers(["tensorboard"], run)
+    trackers.metrics(4, {"reward/mean": 0.25, "loss": float("nan")})
+    trackers.metrics(4, {"avg@16": 0.5}, kind="eval")
+    trackers.table("rollouts", 4, ("a",), [["x"]])
+    trackers.finish(failed=False)
+    events = events_of(tmp_path / "tensorboard")
+    scalars = {value.tag: (event.step, value.simple_value) for event in events for value in event.summary.value}
+    assert scalars == {"reward/mean": (4, 0.25), "eval/avg_16": (4, 0.5)}
+    assert not (tmp_path / "trackers.json").exists()
+    Trackers(["tensorboard"], dataclasses.replace(run, first_step=3)).finish(failed=False)
+    starts = [event.step for event in events_of(tmp_path / "tensorboard") if event.session_log.status == 1]
+    assert starts == [0, 3]

@@ -111,7 +111,7 @@ def _two(run: StoredRun, steps: Sequence[int]) -> tuple[int, int]:
     folder = run.directory.checkpoints
     if not folder.is_dir():
         raise ConfigError(f"{folder} does not exist; expected the checkpoints of a run of train")
-    with Checkpointer(folder, keep_last=1, keep_best=0, best_metric="", read_only=True) as checkpoints:
+    with Checkpointer(folder, read_only=True) as checkpoints:
         saved = checkpoints.all_steps()
     pair = list(steps) or saved[-2:]
     if len(pair) != 2 or pair[0] >= pair[1] or not set(pair) <= set(saved):

@@ -21,7 +21,7 @@ from fr3e_jax.loop.evaluate import evaluate
 from fr3e_jax.loop.rollout_entries import Entry, records_of
 from fr3e_jax.loop.run_report import NON_FINITE, non_finite_message
 from fr3e_jax.runs import rollout_store
-from fr3e_jax.runs.checkpoint_damage import CheckpointFailed
+from fr3e_jax.runs.checkpoint_content import CheckpointFailed
 from fr3e_jax.runs.compilation import compilations
 from fr3e_jax.runs.console import Console
 from fr3e_jax.runs.ledger import TokenLedger
@@ -74,9 +74,8 @@ class SupervisedRun:
             self.restore(host)
         self.metrics: contextlib.AbstractContextManager = contextlib.nullcontext()
         if self.first:
-            tensorboard = self.config.runtime.tensorboard
-            self.metrics = MetricsWriter(run, tensorboard=tensorboard, resume_step=self.resumed_step)
-        self.trackers = open_trackers(self.config, run, writes=self.first)
+            self.metrics = MetricsWriter(run, resume_step=self.resumed_step)
+        self.trackers = open_trackers(self.config, run, self.resumed_step, writes=self.first)
         shown = self.config.runtime.console if self.first else "none"
         self.console = Console(
             shown, max_steps=max_steps, first_step=self.finished_steps(), compiled=lambda: compilations().programs

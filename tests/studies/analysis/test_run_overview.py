@@ -19,7 +19,7 @@ def made(path, state="finished", reason="", *, name="demo", verb="train", steps=
     config = Config(name=name)
     config.training.max_steps, config.training.max_sampled_tokens = 10, 4000
     save_config(config, run.path, verb=verb, platform="cpu", device_kind="cpu")
-    with MetricsWriter(run, tensorboard=False, resume_step=None) as metrics:
+    with MetricsWriter(run, resume_step=None) as metrics:
         metrics.write(0, {"avg@16": 0.25, "greedy": 0.5}, kind="eval")
         for step in range(1, steps + 1):
             metrics.write(step, {"tokens/sampled_tokens": 1000})

@@ -19,7 +19,7 @@ def record(step, kind="base", **changes):
 def run(tmp_path):
     directory = RunDirectory(tmp_path / "first")
     save_config(Config(name="small"), directory.path, platform="cpu", device_kind="cpu")
-    with MetricsWriter(directory, tensorboard=False, resume_step=None) as metrics:
+    with MetricsWriter(directory, resume_step=None) as metrics:
         metrics.write(0, {"greedy": 0.25}, kind="eval")
         metrics.write(1, {"reward/mean": 0.5})
     write_rollouts(directory, 1, [record(1), record(1, id="1/0/1")])

@@ -166,7 +166,7 @@ def test_server_answers_the_loopback_interface_alone_and_shows_newer_steps(tmp_p
         for host in ("evil.example", f"evil.example:{port}", f"127.0.0.1.evil.example:{port}", ""):
             assert _get(server, "/", host)[0] == 403
         assert _get(server, "/../config.yaml", f"localhost:{port}")[0] == 404
-        with MetricsWriter(StoredRun.open(path).directory, tensorboard=False, resume_step=STEPS) as metrics:
+        with MetricsWriter(StoredRun.open(path).directory, resume_step=STEPS) as metrics:
             metrics.write(STEPS + 1, {"reward/mean": 1.0})
         page.refresh()
         page.join()
