@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import resource
@@ -62,23 +63,26 @@ def test_run_without_a_checkpoint_starts_its_file_again(tmp_path):
     assert [record["step"] for record in read_metrics(run_dir.metrics)] == [0, 0, 1]
 
 
-@pytest.fixture
-def largest_file():
-    """Sets the size in bytes at which a write fails, as it does on a full disk: part of a line may go in."""
+@contextlib.contextmanager
+def largest_file(size: int):
+    """A block in which a file of more bytes cannot be written, as on a full disk: part of a line may go in."""
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, unlimited[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, unlimited[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
 
 
-def test_a_line_for_which_there_is_no_room_leaves_the_file_whole_and_closable(tmp_path, largest_file):
+def test_a_line_for_which_there_is_no_room_leaves_the_file_whole_and_closable(tmp_path):
     run_dir = RunDirectory(tmp_path)
     writer = MetricsWriter(run_dir, resume_step=None)
     writer.write(1, {"reward/mean": 0.5})
     complete = run_dir.metrics.read_bytes()
-    largest_file(len(complete) + 5)
-    with pytest.raises(OSError):
-        writer.write(2, {"reward/mean": 0.5})
-    writer.close()
+    with largest_file(len(complete) + 5):
+        with pytest.raises(OSError):
+            writer.write(2, {"reward/mean": 0.5})
+        writer.close()
     assert run_dir.metrics.read_bytes() == complete
 
 
