@@ -77,11 +77,14 @@ def read_card(path: Path) -> Card:
     if not NAME.fullmatch(content["name"]):
         raise ConfigError(f"{path}: name is {content['name']!r}; expected letters, digits, '_', '.' and '-' only")
     common = {key: content[key] for key in shared if key in content}
-    splits = {str(name): _split(common, body, f"{path}: splits.{name}") for name, body in content["splits"].items()}
+    splits = {
+        str(name): _split(common, body, f"{path}: splits.{name}", content["verifier"])
+        for name, body in content["splits"].items()
+    }
     return Card(path=path, splits=splits, **{key: content[key] for key in TEXTS if key in content})
 
 
-def _split(common: dict[str, Any], body: Any, where: str) -> SplitCard:
+def _split(common: dict[str, Any], body: Any, where: str, verifier: str) -> SplitCard:
     """A split. Its own keys win over the card's; mappings (fields, extra, filters) are merged entry by entry."""
     body = {"files": body} if isinstance(body, str | list) else body
     _expect_keys(body, {entry.name for entry in fields(SplitCard)}, where=f"{where}.")
@@ -93,7 +96,7 @@ def _split(common: dict[str, Any], body: Any, where: str) -> SplitCard:
     split = SplitCard(
         files=_texts(merged.get("files", []), f"{where}.files"),
         format=_choice(merged.get("format", "auto"), FORMATS, f"{where}.format"),
-        fields=_rules(merged.get("fields", {}), where),
+        fields=_rules(merged.get("fields", {}), where, verifier),
         extra=_extra(merged.get("extra", {}), f"{where}.extra"),
         filters=_filters(merged.get("filters", {}), f"{where}.filters"),
         **texts,
@@ -105,8 +108,9 @@ def _split(common: dict[str, Any], body: Any, where: str) -> SplitCard:
     return split
 
 
-def _rules(content: Any, where: str) -> dict[str, FieldRule]:
-    _expect_keys(content, RULES, required=("question", "answer"), where=f"{where}.fields.")
+def _rules(content: Any, where: str, verifier: str) -> dict[str, FieldRule]:
+    required = ("question",) if verifier == "code" else ("question", "answer")  # tests need no answer
+    _expect_keys(content, RULES, required, where=f"{where}.fields.")
     return {name: _rule(body, f"{where}.fields.{name}") for name, body in content.items()}
 
 

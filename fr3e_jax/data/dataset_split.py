@@ -31,7 +31,8 @@ class LoadedSplit:
       solutions: the worked solution of each problem, or None.
       dropped: reason to number of rows: ``malformed_row``, ``empty_question``, ``empty_gold`` (missing, null or
         blank), ``unreadable_gold`` (no marker, no closed box, neither text nor number, braces that do not close),
-        ``filtered_PATH``, ``duplicate`` (question and gold answer of an earlier row).
+        ``filtered_PATH``, ``duplicate`` (question and gold answer of an earlier row); for programs also
+        ``unusable_tests``, ``failing_reference`` and ``rewarded_empty_program`` (`fr3e_jax.data.program_checks`).
       repeated_questions: kept rows with the question of an earlier row and another gold answer.
     """
 
@@ -103,7 +104,7 @@ def _keep(row: Row, name: str, card: Card, source: SplitCard, problems: dict) ->
             raise _Dropped(f"filtered_{path}")
     extra = _extra(row, card, source)
     question = _read(row, source, "question")[0]
-    golds = _read(row, source, "answer")
+    golds = _read(row, source, "answer") if "answer" in source.fields else ("",)
     if card.verifier not in WHOLE_RESPONSE and not all(map(can_be_boxed, golds)):
         raise _Dropped("unreadable_gold")
     if "choices" in extra:

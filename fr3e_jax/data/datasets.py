@@ -153,7 +153,12 @@ def _load(names: Sequence[str], default_split: str, root: str, setting: str) -> 
             raise ConfigError(f"{setting}: {error}") from error
         if f"{card.name}/{split}" in [earlier.name for earlier in loaded]:
             raise ConfigError(f"{setting} names {card.name}/{split} twice; to weight it, use data.weights")
-        loaded.append(load_split(card, split, root))
+        read = load_split(card, split, root)
+        if card.verifier == "code":
+            from fr3e_jax.data.program_checks import with_usable_tests  # starts the grader's workers
+
+            read = with_usable_tests(read)
+        loaded.append(read)
     return tuple(loaded)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from typing import Any
 from fr3e_jax.rewards.extraction import last_boxed
 
 MISSING = None  # an absent field is treated like a null field
-MAX_LITERAL = 10_000  # characters of a stringified list
+MAX_LITERAL = 1_000_000  # characters of a stringified list
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(-?\d+)\]")
 
 
@@ -58,7 +59,7 @@ class FieldRule:
 
     Attributes:
       path: dotted path of the value, ``prompt[0].content``.
-      unwrap_list: the value is a list (or the text of a Python list) of alternatives.
+      unwrap_list: the value is a list (or the text of a list, in JSON or Python) of alternatives.
       strip_prefix, strip_suffix: remove known text around the value, such as a baked-in instruction.
       after_last: keep only the text after the last occurrence of this marker (GSM8K's ``"#### "``).
       last_boxed: keep only the content of the last closed ``\\boxed{...}``, see ``fr3e_jax.rewards.extraction``.
@@ -123,7 +124,10 @@ def unwrapped(value: Any) -> list[Any]:
     """The items of a list, or of the text of a list (``"['9.6\\n']"``); any other value is a single item."""
     if isinstance(value, str) and value.lstrip().startswith(("['", '["')):  # but the text [2, 5] is an interval
         try:
-            value = ast.literal_eval(value.strip()[:MAX_LITERAL])
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            raise Unusable("unreadable") from None
+            value = json.loads(value[:MAX_LITERAL])
+        except (ValueError, RecursionError):
+            try:
+                value = ast.literal_eval(value.strip()[:MAX_LITERAL])
+            except (ValueError, SyntaxError, MemoryError, RecursionError):
+                raise Unusable("unreadable") from None
     return list(value) if isinstance(value, list | tuple) else [value]

@@ -1,4 +1,4 @@
-"""Grading of programs by their tests, as HumanEval does it; each program runs confined, in a process of its own.
+"""Grading of programs by their tests; each program runs confined, in a process of its own.
 
 The run's process only cuts the program out of the response. ``run_program`` is called in a worker of the pool, and
 starts ``fr3e_jax.rewards.sandbox``. Limits, and their gaps: docs/users/code_execution.md.
@@ -7,34 +7,26 @@ starts ``fr3e_jax.rewards.sandbox``. Limits, and their gaps: docs/users/code_exe
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 import math
-import os
 import re
 import secrets
-import subprocess
-import sys
 import tempfile
 import textwrap
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 from fr3e_jax.problem import Problem
 from fr3e_jax.rewards import child_processes, scratch
+from fr3e_jax.rewards.code_tests import last_function, read_tests, tests_text
 from fr3e_jax.verdict import Job, Verdict
 
 RUN = "fr3e_jax.rewards.code:run_program"
 PROGRAM_LIMIT = 100_000  # characters
 START_SECONDS = 2.0  # on top of the time for the tests: two processes have to start
 CLOCK = 5  # times the CPU time on the clock, so that a program may get as little as a fifth of a core
-BOOT = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from fr3e_jax.rewards import sandbox
-del sys.path[0]
-sandbox.main(*map(int, sys.argv[2:]))
-"""
+SANDBOX = "fr3e_jax.rewards.sandbox"
 PYTHON = ("python", "python3", "py")
 FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)", re.MULTILINE)
 
@@ -43,7 +35,8 @@ FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)", re.MULTILINE)
 class CodeVerifier:
     """A verifier that runs the program of a response against ``problem.extra["tests"]``.
 
-    The program is the last block fenced as Python (else the last block, else the whole response). One that defines
+    `fr3e_jax.rewards.code_tests` reads the tests, and code before them in ``problem.extra["setup"]``. The program is
+    the last block fenced as Python (else the last block, else the whole response). One that defines
     ``problem.extra["entry_point"]`` stands for itself; any other continues the prompt (HumanEval's convention).
 
     Attributes:
@@ -56,13 +49,23 @@ class CodeVerifier:
     job_functions = (RUN,)
 
     def __call__(self, problem: Problem, response: str, finished: bool) -> Job | Verdict:
-        tests, entry_point = problem.extra["tests"], problem.extra.get("entry_point", "")
         code = extract_code(response)
         if not finished or not code.strip():
             return Verdict(0.0, "no_answer")
         if len(code) > PROGRAM_LIMIT:
             return Verdict(0.0, "refused")
+        return self.job(problem, code)
+
+    def job(self, problem: Problem, code: str) -> Job:
+        """The job that runs a program against the problem's tests.
+
+        Raises:
+          UnusableTests: the tests have no form that is read; ``run_program`` raises it, too.
+        """
+        extra = problem.extra
+        tests, entry_point = tests_text(extra.get("tests"), extra.get("setup")), extra.get("entry_point") or ""
         prefix = runnable_prefix(problem.prompt)
+        entry_point = entry_point or last_function(prefix, unfinished=True)
         program = complete_program(problem.prompt, prefix, code, entry_point)
         arguments = (program, prefix, tests, entry_point, self.seconds, self.memory_mb)
         return Job(RUN, arguments, deadline=2 * self.seconds + 2 * START_SECONDS)
@@ -99,9 +102,8 @@ def runnable_prefix(prompt: str) -> str:
 
 def complete_program(prompt: str, prefix: str, code: str, entry_point: str) -> str:
     """The program to run: ``code`` after the part of the prompt that it needs."""
-    defines = entry_point and re.search(
-        rf"^(?:async\s+)?(?:def|class)\s+{re.escape(entry_point)}\b", code, re.MULTILINE
-    )
+    name = re.match(r"\w*", entry_point)[0]  # of Solution().add, too
+    defines = name and re.search(rf"^(?:async\s+)?(?:def|class)\s+{name}\b", code, re.MULTILINE)
     if not prefix or defines or not entry_point:
         return f"{prefix}\n\n{code}" if prefix else code
     return f"{prompt}{_indented(code)}"
@@ -125,39 +127,31 @@ def run_program(program: str, prefix: str, tests: str, entry_point: str, seconds
     Args:
       program: the model's code, with the part of the prompt that it needs.
       prefix: the problem's own code, for the tests.
-      tests: code that defines ``check(candidate)``, or that is itself the checks.
-      entry_point: the function that ``check`` is given; "": the tests call the program's functions by their names.
-      seconds: CPU time of the program; ``CLOCK`` times that on the clock.
+      tests: of `code_tests.tests_text`.
+      entry_point: the function that the tests are about; "": they call the program's functions by their names, and a
+        ``check(candidate)`` gets the program's last function.
+      seconds: CPU time of the program, over all tests; ``CLOCK`` times that on the clock.
       memory_mb: its address space.
+
+    Raises:
+      UnusableTests: the tests cannot be read, or test nothing.
     """
+    parsed = read_tests(tests, entry_point)
+    if parsed.functions and not parsed.entry_point:
+        parsed = dataclasses.replace(parsed, entry_point=last_function(program, unfinished=False))
     nonce = secrets.token_hex(16)
-    request = {"program": program, "prefix": prefix, "tests": tests, "entry_point": entry_point, "nonce": nonce}
+    request = {"program": program, "prefix": prefix, "tests": dataclasses.asdict(parsed), "nonce": nonce}
     directory, others = tempfile.mkdtemp(prefix="fr3e-code-"), child_processes.children()
+    limits = (math.ceil(seconds), memory_mb, int(bool(parsed.pairs)))
     try:
-        output = _run_sandbox(json.dumps(request).encode(), directory, seconds, memory_mb)
+        clock = CLOCK * seconds + START_SECONDS
+        output = scratch.run_confined(SANDBOX, limits, json.dumps(request).encode(), directory, clock)
     finally:
         child_processes.kill_children(keep=others)
         scratch.remove(directory)
     if output == nonce.encode():
         return Verdict(1.0, "right")
-    return Verdict(0.0, "timeout" if output == b"timeout" else "wrong")
-
-
-def _run_sandbox(request: bytes, directory: str, seconds: float, memory_mb: int) -> bytes:
-    """The sandbox's output: the nonce, nothing, or "timeout" (of CPU time, or on the clock)."""
-    root = str(Path(__file__).resolve().parents[2])
-    limits = [str(os.getpid()), str(math.ceil(seconds)), str(memory_mb)]
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", BOOT, root, *limits],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        cwd=directory,
-        env={"PATH": "/usr/bin:/bin", "HOME": directory, "TMPDIR": directory, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"},
-        start_new_session=True,
-    )
-    output = scratch.communicate(process, request, directory, CLOCK * seconds + START_SECONDS)
-    return b"timeout" if output is None else output
+    return Verdict(0.0, "timeout" if output in (None, b"timeout") else "wrong")
 
 
 _DOUBLE = 'def double(x):\n    """Twice x."""\n'

@@ -1,16 +1,51 @@
-"""The directory of a program under test, seen from outside: its size and its removal; standard library only."""
+"""A confined process and its directory, seen from outside: start, size and removal; standard library only."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import subprocess
+import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 from fr3e_jax.rewards import child_processes
 from fr3e_jax.rewards.confinement import MEGABYTE, SCRATCH_FILES, SCRATCH_MB
 
 LOOK_SECONDS = 0.1  # between two looks at the directory
+BOOT = """
+import importlib, sys
+sys.path.insert(0, sys.argv[1])
+module = importlib.import_module(sys.argv[2])
+del sys.path[0]
+module.main(*map(int, sys.argv[3:]))
+"""
+
+
+def run_confined(module: str, limits: Sequence[int], request: bytes, directory: str, seconds: float) -> bytes | None:
+    """The output of ``module.main(this process's id, *limits)`` in a process of its own; None: see `communicate`.
+
+    Args:
+      module: confines itself before it runs foreign code.
+      limits: further arguments of its ``main``.
+      request: its standard input.
+      directory: its working directory, empty.
+      seconds: after which it is killed.
+    """
+    root = str(Path(__file__).resolve().parents[2])
+    arguments = [root, module, str(os.getpid()), *map(str, limits)]
+    environment = {"PATH": "/usr/bin:/bin", "HOME": directory, "TMPDIR": directory, "LANG": "C.UTF-8"}
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-s", "-S", "-c", BOOT, *arguments],  # not -I: it would ignore the hash seed
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=directory,
+        env=environment | {"PYTHONHASHSEED": "0"},
+        start_new_session=True,
+    )
+    return communicate(process, request, directory, seconds)
 
 
 def communicate(process: subprocess.Popen[bytes], request: bytes, directory: str, seconds: float) -> bytes | None:

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 from fr3e_jax.rewards import scratch
 from fr3e_jax.tools.answer import Answer
@@ -21,13 +17,7 @@ from fr3e_jax.tools.answer import Answer
 MEMORY_MB = 1024
 START_SECONDS = 2.0  # of wall-clock time for the start of two processes on a busy machine
 MOST_CHARACTERS = 100_000  # of a program
-BOOT = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from fr3e_jax.tools import interpreter
-del sys.path[0]
-interpreter.main(*map(int, sys.argv[2:]))
-"""
+INTERPRETER = "fr3e_jax.tools.interpreter"
 
 
 @dataclass(frozen=True)
@@ -48,9 +38,13 @@ class PythonTool:
             return Answer(f"the program is longer than {MOST_CHARACTERS} characters", "error")
         directory = tempfile.mkdtemp(prefix="fr3e-tool-")
         try:
-            output = self._run(program.encode(errors="replace"), directory)
+            limits = (math.ceil(self.seconds), MEMORY_MB, self.output_bytes)
+            clock = 2 * self.seconds + START_SECONDS
+            output = scratch.run_confined(INTERPRETER, limits, program.encode(errors="replace"), directory, clock)
         finally:
             scratch.remove(directory)
+        if output is None:
+            return self._answer("", "timeout")
         try:
             text, end = json.loads(output)
         except ValueError:  # the process that watches the program was ended, too
@@ -64,24 +58,3 @@ class PythonTool:
         if end == "killed":
             return Answer(f"{before}the program was ended", "error")
         return Answer(text, "error" if end == "error" else "answered")
-
-    def _run(self, program: bytes, directory: str) -> bytes:
-        root = str(Path(__file__).resolve().parents[2])
-        limits = [str(os.getpid()), str(math.ceil(self.seconds)), str(MEMORY_MB), str(self.output_bytes)]
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-s", "-S", "-c", BOOT, root, *limits],  # not -I: it would ignore the hash seed
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=directory,
-            env={
-                "PATH": "/usr/bin:/bin",
-                "HOME": directory,
-                "TMPDIR": directory,
-                "LANG": "C.UTF-8",
-                "PYTHONHASHSEED": "0",
-            },
-            start_new_session=True,
-        )
-        output = scratch.communicate(process, program, directory, 2 * self.seconds + START_SECONDS)
-        return json.dumps(["", "timeout"]).encode() if output is None else output

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fr3e_jax.data.task import Problem
-from fr3e_jax.rewards import code
+from fr3e_jax.rewards import code, scratch
 from fr3e_jax.rewards.code import CodeVerifier, extract_code, run_program
 from fr3e_jax.rewards.grader import Grader
 from fr3e_jax.verdict import Job, Verdict
@@ -222,10 +222,9 @@ def test_a_program_may_start_threads():
 def test_verdicts_are_the_same_if_the_kernel_confines_nothing(monkeypatch):
     """As in a container that refuses namespaces, Landlock and seccomp."""
     nothing = (
-        "for name in ('isolate', 'restrict_files', 'refuse_calls'): setattr(sandbox.confinement, name, lambda *_: 0)\n"
+        "for name in ('isolate', 'restrict_files', 'refuse_calls'): setattr(module.confinement, name, lambda *_: 0)\n"
     )
-    boot = code.BOOT.replace("sandbox.main", f"{nothing}sandbox.main")
-    monkeypatch.setattr(code, "BOOT", boot)
+    monkeypatch.setattr(scratch, "BOOT", scratch.BOOT.replace("module.main", f"{nothing}module.main"))
     assert outcome(BODY) == "right"
     assert outcome("    return 7") == "wrong"
     assert outcome_of("import os\nif os.fork(): return 'fine'\nos.setsid()\nimport time\ntime.sleep(1000)") == "right"

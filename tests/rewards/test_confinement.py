@@ -34,9 +34,8 @@ HEADERS = {
 
 def refuse(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]) -> None:
     """Have the sandboxes behave as if the kernel refused these layers."""
-    for module, main in ((python, "interpreter"), (code, "sandbox")):
-        off = f"for name in {names!r}: setattr({main}.confinement, name, lambda *_: False)\n"
-        monkeypatch.setattr(module, "BOOT", module.BOOT.replace(f"{main}.main", f"{off}{main}.main"))
+    off = f"for name in {names!r}: setattr(module.confinement, name, lambda *_: False)\n"
+    monkeypatch.setattr(scratch, "BOOT", scratch.BOOT.replace("module.main", f"{off}module.main"))
 
 
 def living() -> list[str]:
